@@ -1,0 +1,1 @@
+"""Bayesian models across sites that may not pool their records."""

@@ -1,0 +1,1 @@
+"""Homomorphic encryption, signatures, masks and the framing of bytes."""

@@ -1,0 +1,1 @@
+"""Tables, their preparation from public knowledge, and the example data sets."""

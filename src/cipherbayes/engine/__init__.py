@@ -1,0 +1,1 @@
+"""Ways to run a protocol: in one process, in several, on several machines."""

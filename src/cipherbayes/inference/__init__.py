@@ -1,0 +1,1 @@
+"""Samplers: one file per algorithm, each with a State, an Info, init and step."""

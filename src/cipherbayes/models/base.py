@@ -1,0 +1,170 @@
+"""What a model states: its parameters, the log-likelihood of a row, its gradient.
+
+A model knows nothing of sites, noise or encryption. It sees prepared records in
+blocks (:class:`Rows`) and answers with per-record gradients
+(:class:`RecordGradients`) that can be bounded record by record and summed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from cipherbayes import kernels
+from cipherbayes.typing import Floats
+
+
+@dataclass(frozen=True)
+class Design:
+    """The columns of the design matrix and how they relate to the user's units.
+
+    Column j holds z_j = (f_j(x_j) - centre_j) / half_width_j, where f_j is the
+    identity or the study's transform; the intercept is a constant column.
+
+    Attributes
+    ----------
+    names
+        One name per column, e.g. ``("intercept", "age", "sex[M]")``.
+    centre, half_width
+        The public affine map of each column (0 and 1 for 0/1 columns).
+    intercept
+        Value of the constant first column, or None if there is none.
+    """
+
+    names: tuple[str, ...]
+    centre: Floats
+    half_width: Floats
+    intercept: float | None
+
+    @property
+    def width(self) -> int:
+        return len(self.names)
+
+    def to_user_scale(self, coefficients: Floats) -> Floats:
+        """Coefficients of z turned into coefficients of f(x), last axis = columns.
+
+        beta_j = b_j / h_j and intercept = v b_0 - sum_j b_j c_j / h_j, with v the
+        value of the constant column.
+        """
+        user: Floats = coefficients / self.half_width
+        if self.intercept is not None:
+            shift = user[..., 1:] @ self.centre[1:]
+            user[..., 0] = coefficients[..., 0] * self.intercept - shift
+        return user
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A block of m prepared records.
+
+    Attributes
+    ----------
+    design
+        The columns' meaning.
+    x
+        Design matrix, one row per *column* (shape ``(p, m)``), float64.
+    outcome
+        The model's outcome columns by role (``"y"``, or ``"time"`` and ``"event"``).
+    squared_norms
+        ``sum_j x[j] ** 2`` for each record, shape ``(m,)``.
+    """
+
+    design: Design
+    x: Floats
+    outcome: Mapping[str, Floats]
+    squared_norms: Floats
+
+    @property
+    def count(self) -> int:
+        return int(self.x.shape[1])
+
+
+@dataclass(frozen=True)
+class RecordGradients:
+    """Gradients of m records; that of record i is ``(score_i * x_i, extra_i)``.
+
+    ``score`` is None where no parameter multiplies the design matrix, ``extra``
+    (shape ``(q, m)``) is None where every parameter does.
+    """
+
+    rows: Rows
+    score: Floats | None
+    extra: Floats | None = None
+
+    def norms(self) -> Floats:
+        """Euclidean norm of each record's gradient."""
+        squares = np.zeros(self.rows.count)
+        if self.score is not None:
+            # |s|·‖x‖ first: the square of a huge score would overflow.
+            scaled = np.abs(self.score) * np.sqrt(self.rows.squared_norms)
+            if self.extra is None:
+                return scaled
+            largest = np.maximum(scaled, np.abs(self.extra).max(axis=0))
+        else:
+            assert self.extra is not None
+            scaled = squares
+            largest = np.abs(self.extra).max(axis=0)
+        safe = np.where(largest > 0.0, largest, 1.0)
+        squares = (scaled / safe) ** 2
+        squares += ((self.extra / safe) ** 2).sum(axis=0)
+        norms: Floats = largest * np.sqrt(squares)
+        return norms
+
+    def weighted_sum(self, weights: Floats | None = None) -> Floats:
+        """``sum_i weights_i * gradient_i`` (all weights one where None)."""
+        parts = []
+        if self.score is not None:
+            scores = self.score if weights is None else self.score * weights
+            parts.append(kernels.weighted_sum(self.rows.x, scores))
+        if self.extra is not None:
+            parts.append(
+                self.extra.sum(axis=1) if weights is None else self.extra @ weights
+            )
+        return np.concatenate(parts)
+
+
+class Model(BaseModel, ABC):
+    """One likelihood, as the study's ``[model]`` table describes it.
+
+    A subclass is one file: its fields are the keys of the table, ``kind`` names
+    it, ``roles`` maps the role of each outcome column to the field naming it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    roles: ClassVar[Mapping[str, str]] = {}
+    kind: str
+
+    def outcome_columns(self) -> dict[str, str]:
+        """Role of each outcome column -> the user's name for the column."""
+        return {role: getattr(self, field) for role, field in self.roles.items()}
+
+    @abstractmethod
+    def prepare_outcome(self, raw: Mapping[str, Floats]) -> dict[str, Floats]:
+        """Outcome columns, checked and scaled; raises ValueError with a message
+        (naming the column, never a value) where a row is impossible."""
+
+    def parameters(self, design: Design) -> tuple[str, ...]:
+        """Names of the parameters, in the order of theta."""
+        return design.names
+
+    @abstractmethod
+    def log_likelihood(self, theta: Floats, rows: Rows) -> Floats:
+        """Log-likelihood of each record, shape ``(m,)``."""
+
+    @abstractmethod
+    def gradients(self, theta: Floats, rows: Rows) -> RecordGradients:
+        """Gradient of each record's log-likelihood."""
+
+    @abstractmethod
+    def information_diagonal(self, theta: Floats, rows: Rows) -> Floats:
+        """``-sum_i d²(log-likelihood_i) / d theta_j²`` for each parameter j."""
+
+    def to_user_scale(self, draws: Floats, design: Design) -> Floats:
+        """Draws of theta (last axis) on the user's own units."""
+        return design.to_user_scale(draws)

@@ -1,0 +1,1 @@
+"""Bounded contributions, exact noise, accounting, and the ledger that says no."""

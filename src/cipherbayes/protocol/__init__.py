@@ -1,0 +1,1 @@
+"""The parties as plain objects: message in, message out."""
