@@ -1,1 +1,37 @@
-"""Bayesian models across sites that may not pool their records."""
+"""Bayesian models across sites that may not pool their records.
+
+>>> import cipherbayes as cb
+>>> study = cb.Study.load("study.toml")                        # doctest: +SKIP
+>>> result = cb.run(study, {"north": frame_a, "south": frame_b})  # doctest: +SKIP
+>>> result.summary()                                           # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from cipherbayes.version import __version__
+
+if TYPE_CHECKING:
+    from cipherbayes import errors, models
+    from cipherbayes.result import Result
+    from cipherbayes.running import run
+    from cipherbayes.study import Study
+
+__all__ = ["Result", "Study", "__version__", "errors", "models", "run"]
+
+# Loaded on first use: `import cipherbayes` and `cipherbayes --help` stay quick.
+_HOMES = {
+    "Result": "cipherbayes.result",
+    "Study": "cipherbayes.study",
+    "run": "cipherbayes.running",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    if name in ("errors", "models"):
+        return import_module(f"cipherbayes.{name}")
+    raise AttributeError(f"module 'cipherbayes' has no attribute '{name}'")

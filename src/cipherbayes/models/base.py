@@ -10,13 +10,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from cipherbayes import kernels
 from cipherbayes.typing import Floats
+
+Family = Literal["binary", "survival", "vector"]
 
 
 @dataclass(frozen=True)
@@ -98,20 +100,17 @@ class RecordGradients:
 
     def norms(self) -> Floats:
         """Euclidean norm of each record's gradient."""
-        squares = np.zeros(self.rows.count)
-        if self.score is not None:
-            # |s|·‖x‖ first: the square of a huge score would overflow.
-            scaled = np.abs(self.score) * np.sqrt(self.rows.squared_norms)
-            if self.extra is None:
-                return scaled
-            largest = np.maximum(scaled, np.abs(self.extra).max(axis=0))
-        else:
+        if self.score is None:
             assert self.extra is not None
-            scaled = squares
-            largest = np.abs(self.extra).max(axis=0)
+            linear = np.zeros(self.rows.count)
+        else:
+            # |s|·‖x‖ first: the square of a huge score would overflow.
+            linear = np.abs(self.score) * np.sqrt(self.rows.squared_norms)
+        if self.extra is None:
+            return linear
+        largest = np.maximum(linear, np.abs(self.extra).max(axis=0))
         safe = np.where(largest > 0.0, largest, 1.0)
-        squares = (scaled / safe) ** 2
-        squares += ((self.extra / safe) ** 2).sum(axis=0)
+        squares = (linear / safe) ** 2 + ((self.extra / safe) ** 2).sum(axis=0)
         norms: Floats = largest * np.sqrt(squares)
         return norms
 
@@ -132,12 +131,20 @@ class Model(BaseModel, ABC):
     """One likelihood, as the study's ``[model]`` table describes it.
 
     A subclass is one file: its fields are the keys of the table, ``kind`` names
-    it, ``roles`` maps the role of each outcome column to the field naming it.
+    it, ``roles`` maps the role of each outcome column to the field naming it,
+    ``family`` says which metrics and predictions make sense, ``needs_intercept``
+    whether the design matrix starts with a constant column.
+
+    Theta is on the scale of the prepared columns throughout; only
+    :meth:`to_user_scale` and the densities of :meth:`log_likelihood` are in the
+    user's own units.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     roles: ClassVar[Mapping[str, str]] = {}
+    family: ClassVar[Family]
+    needs_intercept: ClassVar[bool] = True
     kind: str
 
     def outcome_columns(self) -> dict[str, str]:
@@ -149,13 +156,18 @@ class Model(BaseModel, ABC):
         """Outcome columns, checked and scaled; raises ValueError with a message
         (naming the column, never a value) where a row is impossible."""
 
+    def check_outcomes(self, outcome: Mapping[str, Floats]) -> None:
+        """Raise ValueError where the prepared outcomes of *all* rows together
+        cannot be learnt from. The answer depends on every row, so it is only for
+        whoever holds all of them."""
+
     def parameters(self, design: Design) -> tuple[str, ...]:
         """Names of the parameters, in the order of theta."""
         return design.names
 
     @abstractmethod
     def log_likelihood(self, theta: Floats, rows: Rows) -> Floats:
-        """Log-likelihood of each record, shape ``(m,)``."""
+        """Log density of each record in the user's units, shape ``(m,)``."""
 
     @abstractmethod
     def gradients(self, theta: Floats, rows: Rows) -> RecordGradients:
@@ -165,6 +177,44 @@ class Model(BaseModel, ABC):
     def information_diagonal(self, theta: Floats, rows: Rows) -> Floats:
         """``-sum_i d²(log-likelihood_i) / d theta_j²`` for each parameter j."""
 
+    def risk(self, theta: Floats, rows: Rows) -> Floats:
+        """Larger means the event is likelier or sooner, shape ``(m,)``."""
+        raise ValueError(f"a model of kind '{self.kind}' does not rank records")
+
+    def predict(self, draws: Floats, rows: Rows, times: Floats | None = None) -> Floats:
+        """What each draw of theta (shape ``(s, d)``) says of each record.
+
+        A binary model answers P(y = 1), shape ``(s, m)``; a survival model
+        S(t | x) at ``times`` in the user's units, shape ``(s, m, k)``.
+        """
+        raise ValueError(
+            f"a model of kind '{self.kind}' has no outcome to predict: "
+            "read its posterior instead"
+        )
+
     def to_user_scale(self, draws: Floats, design: Design) -> Floats:
         """Draws of theta (last axis) on the user's own units."""
         return design.to_user_scale(draws)
+
+
+def require_finite(values: Floats, column: str) -> None:
+    """Refuse an outcome column with missing or infinite values."""
+    if np.isnan(values).any():
+        raise ValueError(
+            f"outcome column '{column}' has missing values: "
+            "remove the rows without an outcome"
+        )
+    if np.isinf(values).any():
+        raise ValueError(
+            f"outcome column '{column}' has infinite values: "
+            "correct or remove those rows"
+        )
+
+
+def require_binary(values: Floats, column: str) -> None:
+    """Refuse an outcome column with anything but zeros and ones."""
+    require_finite(values, column)
+    if not np.all((values == 0.0) | (values == 1.0)):
+        raise ValueError(
+            f"outcome column '{column}' is not binary: recode it to 0 and 1"
+        )

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import expit
 
 from cipherbayes import kernels
-from cipherbayes.models.base import Model, RecordGradients, Rows
+from cipherbayes.models.base import Family, Model, RecordGradients, Rows, require_binary
 from cipherbayes.typing import Floats
 
 
@@ -26,27 +26,47 @@ class Logistic(Model):
     """
 
     roles: ClassVar[Mapping[str, str]] = {"y": "outcome"}
+    family: ClassVar[Family] = "binary"
     kind: Literal["logistic"] = "logistic"
     outcome: str
 
     def prepare_outcome(self, raw: Mapping[str, Floats]) -> dict[str, Floats]:
-        y = raw["y"]
-        if not np.all((y == 0.0) | (y == 1.0)):
+        require_binary(raw["y"], self.outcome)
+        return {"y": raw["y"]}
+
+    def check_outcomes(self, outcome: Mapping[str, Floats]) -> None:
+        y = outcome["y"]
+        if y.size == 0 or y.min() == y.max():
             raise ValueError(
-                f"column '{self.outcome}' is not binary: recode it to 0 and 1"
+                f"outcome column '{self.outcome}' does not hold both classes: "
+                "a study needs rows with 0 and rows with 1"
             )
-        return {"y": y}
 
     def log_likelihood(self, theta: Floats, rows: Rows) -> Floats:
         eta = kernels.linear_predictor(theta, rows.x)
-        result: Floats = rows.outcome["y"] * eta - np.logaddexp(0.0, eta)
+        # log p(y) = -log(1 + exp(-eta)) for y = 1 and -log(1 + exp(eta)) for y = 0;
+        # y eta - log(1 + exp(eta)) would cancel where p is close to one.
+        result: Floats = -np.logaddexp(0.0, (1.0 - 2.0 * rows.outcome["y"]) * eta)
         return result
 
     def gradients(self, theta: Floats, rows: Rows) -> RecordGradients:
         eta = kernels.linear_predictor(theta, rows.x)
-        return RecordGradients(rows, score=rows.outcome["y"] - expit(eta))
+        return RecordGradients(rows, score=rows.outcome["y"] - kernels.expit(eta))
 
     def information_diagonal(self, theta: Floats, rows: Rows) -> Floats:
-        p = expit(kernels.linear_predictor(theta, rows.x))
-        result: Floats = rows.x**2 @ (p * (1.0 - p))
+        eta = kernels.linear_predictor(theta, rows.x)
+        # expit(-eta) rather than 1 - p, which is zero from eta = 37 on.
+        result: Floats = rows.x**2 @ (expit(eta) * expit(-eta))
         return result
+
+    def risk(self, theta: Floats, rows: Rows) -> Floats:
+        return kernels.linear_predictor(theta, rows.x)
+
+    def predict(self, draws: Floats, rows: Rows, times: Floats | None = None) -> Floats:
+        if times is not None:
+            raise ValueError(
+                "a model of kind 'logistic' predicts a probability, not a curve: "
+                "leave the times out"
+            )
+        probabilities: Floats = expit(draws @ rows.x)
+        return probabilities

@@ -1,0 +1,40 @@
+# The verbs: demo, test, lint, bench, docs, clean.
+VENV ?= .venv
+PY := $(VENV)/bin/python
+export OPENBLAS_NUM_THREADS ?= 1
+
+.PHONY: demo test lint bench docs clean
+
+# One stamp per set of extras, renewed when the pins or the package change.
+$(VENV)/.demo: pyproject.toml constraints.txt
+	python3 -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[examples]"
+	touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt
+	python3 -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[examples,dev]"
+	touch $@
+
+demo: $(VENV)/.demo
+	$(PY) -m cipherbayes data flchain --sites 5 --out examples/data
+	rm -rf demo
+	$(PY) -m cipherbayes run examples/flchain.toml --out demo
+
+test: lint
+	$(PY) -m pytest
+
+lint: $(VENV)/.dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+bench: $(VENV)/.dev
+	$(PY) benchmarks/single_machine.py
+
+docs: $(VENV)/.dev
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	$(VENV)/bin/mkdocs build --strict
+
+clean:
+	rm -rf $(VENV) build dist site demo examples/data

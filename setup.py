@@ -1,0 +1,27 @@
+"""The compiled inner loops, built where a C compiler is present.
+
+``optional=True``: without a compiler the build goes on and
+:mod:`cipherbayes.kernels` uses numpy instead.
+"""
+
+import sys
+
+from setuptools import Extension, setup
+
+# No contraction: a sum has the same bits on every machine. The other two only say
+# that nobody reads errno or the floating-point exception flags; NaN and infinity
+# keep their meaning.
+GNU = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+
+setup(
+    ext_modules=[
+        Extension(
+            "cipherbayes._kernels",
+            sources=["src/cipherbayes/_kernels.c"],
+            extra_compile_args=["/O2"] if sys.platform == "win32" else GNU,
+            py_limited_api=True,
+            optional=True,
+        )
+    ],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+)

@@ -1,0 +1,101 @@
+"""How results and progress look in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+console = Console()
+
+
+class RoundTime(ProgressColumn):
+    """Milliseconds per round."""
+
+    def render(self, task: Task) -> Text:
+        if not task.speed:
+            return Text("- ms/round")
+        return Text(f"{1000.0 / task.speed:.1f} ms/round")
+
+
+@contextmanager
+def progress_bar(
+    epsilon: Callable[[int], float] | None = None,
+) -> Iterator[Callable[[int, int], None]]:
+    """A bar with round, ε spent, ms per round and time left; quiet off a terminal.
+
+    Parameters
+    ----------
+    epsilon
+        ε spent after a number of rounds, where the study is private.
+    """
+    columns: list[ProgressColumn] = [
+        TextColumn("round"),
+        MofNCompleteColumn(),
+        BarColumn(),
+    ]
+    if epsilon is not None:
+        columns.append(TextColumn("ε {task.fields[epsilon]:.3f}"))
+    columns += [RoundTime(), TimeRemainingColumn()]
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("rounds", total=None, epsilon=0.0)
+
+        def report(done: int, total: int) -> None:
+            spent = epsilon(done) if epsilon is not None and console.is_terminal else 0
+            bar.update(task, completed=done, total=total, epsilon=spent)
+
+        yield report
+
+
+def summary_table(record: dict[str, Any]) -> Table:
+    """The posterior of ``result.json`` as a table."""
+    share = f"{100 * record['interval']:g} %"
+    table = Table(title=f"{record['study']}: posterior on your own units")
+    table.add_column("parameter")
+    for heading in ("mean", "sd", f"{share} interval", "R-hat", "ESS"):
+        table.add_column(heading, justify="right")
+    for row in record["posterior"]:
+        spread = row["lower"] is not None
+        table.add_row(
+            row["name"],
+            f"{row['mean']:.4g}",
+            f"{row['sd']:.3g}" if row["sd"] is not None else "-",
+            f"{row['lower']:.4g} to {row['upper']:.4g}" if spread else "-",
+            f"{row['rhat']:.3f}" if row["rhat"] is not None else "-",
+            f"{row['ess']:.0f}" if row["ess"] is not None else "-",
+        )
+    return table
+
+
+def print_result(record: dict[str, Any]) -> None:
+    """Summary, metrics, privacy and warnings of a finished run."""
+    console.print(summary_table(record))
+    metrics = {k: v for k, v in record["metrics"].items() if isinstance(v, float)}
+    if metrics:
+        shown = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+        console.print(f"held-out rows: {shown}")
+    privacy = record["privacy"]
+    if privacy["epsilon"] is None:
+        console.print("privacy: none (all tables in one place, no budget)")
+    else:
+        word = "certified" if privacy["certified"] else "NOT CERTIFIED"
+        against = ", ".join(privacy["holds_against"])
+        console.print(
+            f"privacy: ({privacy['epsilon']:g}, {privacy['delta']:g})-DP, {word}, "
+            f"{privacy['relation']}; holds against {against}"
+        )
+    for warning in record["warnings"]:
+        console.print(f"[yellow]warning:[/yellow] {warning}")

@@ -1,0 +1,55 @@
+"""The ``cipherbayes`` command: one function per verb, errors in one line."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from cipherbayes.cli import data, run
+from cipherbayes.errors import CipherbayesError
+from cipherbayes.version import __version__
+
+app = typer.Typer(
+    name="cipherbayes",
+    help="Bayesian models across hospitals that may not pool their records.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"cipherbayes {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+app.command("run")(run.run)
+app.command("predict")(run.predict)
+app.command("data")(data.data)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake ends in one line and exit code 1."""
+    try:
+        app()
+    except CipherbayesError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)

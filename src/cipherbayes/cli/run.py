@@ -1,0 +1,130 @@
+"""``cipherbayes run`` and ``cipherbayes predict``."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cipherbayes.cli.console import console, print_result, progress_bar
+from cipherbayes.errors import RunError
+
+
+def run(
+    study: Annotated[Path, typer.Argument(help="The study file (TOML).")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the result.", show_default="runs/NAME"),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print result.json instead of a table.")
+    ] = False,
+) -> None:
+    """Run a whole study on this machine."""
+    from cipherbayes.running import run as run_study
+    from cipherbayes.study import Study
+
+    loaded = Study.load(study)
+    folder = out if out is not None else Path("runs") / loaded.name
+    refuse_used_folder(folder)
+    with progress_bar() as progress:
+        result = run_study(loaded, progress=progress)
+    result.save(folder)
+    if as_json:
+        typer.echo(json.dumps(result.record, indent=2))
+        return
+    print_result(result.record)
+    console.print(f"result: {folder / 'result.json'}", soft_wrap=True)
+
+
+def refuse_used_folder(folder: Path) -> None:
+    """A result never overwrites another, and never mixes with other files."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunError(
+            "exists and is not empty",
+            where=str(folder),
+            remedy="choose another --out, or remove it first",
+        )
+
+
+def predict(
+    folder: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    table: Annotated[Path, typer.Argument(help="CSV or Parquet with the features.")],
+    times: Annotated[
+        str | None,
+        typer.Option(help="Survival models: times, comma-separated, in your unit."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="CSV to write.", show_default="standard output"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON, not CSV.")] = False,
+) -> None:
+    """Predict probabilities or survival curves, with intervals, for each row."""
+    from cipherbayes.result import Result
+
+    result = Result.load(folder)
+    at = parse_times(times)
+    if result.study.model.family == "survival" and at is None:
+        raise RunError(
+            "a survival model predicts at times",
+            where="--times",
+            remedy="give some, e.g. --times 365,1825",
+        )
+    predicted = result.predict(
+        table, times=None if at is None else _array(at), where=str(table)
+    )
+    rows = list(prediction_rows(predicted, at))
+    if as_json:
+        text = json.dumps(rows)
+        typer.echo(text) if out is None else out.write_text(text, encoding="utf-8")
+        return
+    if out is None:
+        _write_csv(sys.stdout, rows)
+        return
+    with out.open("w", newline="", encoding="utf-8") as file:
+        _write_csv(file, rows)
+
+
+def parse_times(text: str | None) -> list[float] | None:
+    """Comma-separated positive numbers."""
+    if text is None:
+        return None
+    try:
+        times = [float(part) for part in text.split(",")]
+    except ValueError:
+        times = []
+    if not times or not all(0.0 < t < float("inf") for t in times):
+        raise RunError(
+            "is not a list of positive numbers",
+            where="--times",
+            remedy="write them like --times 365,1825",
+        )
+    return times
+
+
+def prediction_rows(predicted: Any, times: list[float] | None) -> Any:
+    """One dictionary per row (and time): mean, lower, upper."""
+    for i in range(len(predicted["mean"])):
+        if times is None:
+            yield {"row": i} | {k: float(v[i]) for k, v in predicted.items()}
+            continue
+        for j, t in enumerate(times):
+            values = {k: float(v[i, j]) for k, v in predicted.items()}
+            yield {"row": i, "time": t} | values
+
+
+def _array(values: list[float]) -> Any:
+    import numpy as np
+
+    return np.array(values, dtype=np.float64)
+
+
+def _write_csv(file: Any, rows: list[dict[str, float]]) -> None:
+    writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)

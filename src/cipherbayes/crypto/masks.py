@@ -1,0 +1,207 @@
+"""Pairwise masks: one site's vector alone is noise, the sum over the roster is not.
+
+Sites i < j (by name) of a roster share a stream m_ij of 64-bit words that nobody
+else knows. Site i sends
+
+    y_i = x_i + sum_{j > i} m_ij - sum_{j < i} m_ji    (mod 2^64),
+
+and sum_i y_i = sum_i x_i because every stream enters once with each sign (Bonawitz
+et al. 2017, without its secret sharing: a lost site means a new attempt).
+
+m_ij is ChaCha20 under HKDF-SHA256(X25519(i, j)) bound to (run, study, purpose,
+roster), with the nonce (round, attempt).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.x25519 import (
+    X25519PrivateKey,
+    X25519PublicKey,
+)
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from cipherbayes.crypto.framing import Kind, decode_frame, encode_frame
+from cipherbayes.crypto.parameters import MAX_DIMENSION
+from cipherbayes.crypto.roster import Roster
+from cipherbayes.crypto.transcript import RoundId, transcript
+from cipherbayes.errors import CryptoError, ProtocolError
+from cipherbayes.typing import Integers
+
+# ChaCha20's last four state words: a 64-bit block counter, then 64 bits of nonce.
+_NONCE = struct.Struct("<QII")
+
+# A site sees one or two rosters and purposes at a time; streams are cheap to remake.
+_MAX_STREAMS = 8
+
+
+class ExchangeKey:
+    """A site's X25519 key for one run. Never printed, pickled or compared."""
+
+    __slots__ = ("_key", "public")
+
+    def __init__(self, key: X25519PrivateKey) -> None:
+        self._key = key
+        self.public = key.public_key().public_bytes_raw()
+
+    @classmethod
+    def generate(cls) -> ExchangeKey:
+        """A fresh key from the operating system's randomness."""
+        return cls(X25519PrivateKey.generate())
+
+    def shared_with(self, public: bytes) -> bytes:
+        """The Diffie-Hellman secret with another site; refuses degenerate keys."""
+        try:
+            return self._key.exchange(X25519PublicKey.from_public_bytes(public))
+        except ValueError:
+            raise CryptoError(
+                "an exchange key is degenerate",
+                remedy="the site that sent it must make a new one",
+            ) from None
+
+    def to_secret_bytes(self) -> bytes:
+        """The private key, framed: for :class:`~cipherbayes.crypto.keys.KeyFolder`."""
+        return encode_frame(Kind.EXCHANGE_KEY, self._key.private_bytes_raw())
+
+    @classmethod
+    def from_secret_bytes(cls, data: bytes) -> ExchangeKey:
+        body = decode_frame(data, Kind.EXCHANGE_KEY, limit=32)
+        if len(body) != 32:
+            raise CryptoError("an exchange key is 32 bytes", remedy="restore the file")
+        return cls(X25519PrivateKey.from_private_bytes(bytes(body)))
+
+    def __repr__(self) -> str:
+        return f"ExchangeKey(public {self.public.hex()[:16]})"
+
+    def __reduce__(self) -> NoReturn:
+        raise CryptoError("an exchange key cannot be pickled")
+
+
+class PairwiseMasks:
+    """The masks of one site in one run.
+
+    Parameters
+    ----------
+    site
+        This site's name.
+    key
+        Its exchange key for the run.
+    roster
+        All sites of the run, their entries already verified
+        (:meth:`~cipherbayes.crypto.roster.Roster.verify`): an exchange key that no
+        identity signed could be the server's.
+    run, study
+        What every stream is bound to.
+
+    Formal guarantees
+    -----------------
+    Let H be the honest sites of a roster, at least two. To anyone without their
+    exchange keys, the server and the CSP with all messages decrypted and all other
+    sites included, the vectors y_i (i in H) are computationally indistinguishable
+    from uniform vectors modulo 2^64 with the same sum. So are all functions of
+    them, such as the sums of limbs that decryption passes through. The words of a
+    stream are uniform modulo 2^b for every b <= 64 without any bias beyond the
+    stream cipher's own. (Gap Diffie-Hellman on X25519, HKDF as a random oracle,
+    ChaCha20 as a pseudorandom function.)
+
+    Edge cases
+    ----------
+    With one honest site there is nothing to hide behind: its vector is the total
+    minus the others'. With a roster of one the mask is zero. The same round,
+    attempt, purpose and roster give the same mask again: a site must then send the
+    same vector again, never another one.
+    """
+
+    def __init__(
+        self, site: str, key: ExchangeKey, roster: Roster, *, run: bytes, study: bytes
+    ) -> None:
+        if roster[site].exchange != key.public:
+            raise ProtocolError(
+                "the roster has another exchange key for this site",
+                where=f"site {site}",
+                remedy="enrol again: the key of this run was lost or replaced",
+            )
+        self._site = site
+        self._run = run
+        self._study = study
+        self._roster = roster
+        self._shared: Mapping[str, bytes] = {
+            member.site: key.shared_with(member.exchange)
+            for member in roster
+            if member.site != site
+        }
+        self._streams: dict[tuple[bytes, str], list[tuple[bool, Any]]] = {}
+
+    def __repr__(self) -> str:
+        return f"PairwiseMasks(site {self._site}, {len(self._shared)} peers)"
+
+    def __reduce__(self) -> NoReturn:
+        raise CryptoError("masks cannot be pickled")
+
+    def total(self, exchange: RoundId, roster: Roster, dimension: int) -> Integers:
+        """The sum of this site's signed masks, as 64-bit integers that wrap around.
+
+        Parameters
+        ----------
+        exchange
+            The round; its run, study and roster must be the ones at hand.
+        roster
+            The sites that take part in this attempt: a part of the run's roster.
+        dimension
+            Length of the vector.
+        """
+        if exchange.run != self._run or exchange.study != self._study:
+            raise ProtocolError(
+                "the round belongs to another run", where=f"site {self._site}"
+            )
+        if exchange.roster != roster.digest:
+            raise ProtocolError(
+                "the round names another roster", where=f"site {self._site}"
+            )
+        if not 1 <= dimension <= MAX_DIMENSION:
+            raise CryptoError(f"a mask has 1 to {MAX_DIMENSION} words")
+        nonce = _NONCE.pack(0, exchange.round, exchange.attempt)
+        zeros = bytes(8 * dimension)
+        total = np.zeros(dimension, dtype=np.uint64)
+        for added, stream in self._streams_of(exchange, roster):
+            stream.reset_nonce(nonce)
+            mask = np.frombuffer(stream.update(zeros), dtype="<u8")
+            if added:
+                total += mask
+            else:
+                total -= mask
+        return total.view(np.int64)
+
+    def _streams_of(self, exchange: RoundId, roster: Roster) -> list[tuple[bool, Any]]:
+        """For each peer whether its mask is added, and its cipher."""
+        known = self._streams.get((exchange.roster, exchange.purpose))
+        if known is not None:
+            return known
+        mine = roster[self._site]
+        if any(member != self._roster[member.site] for member in roster):
+            raise ProtocolError(
+                "the roster is not a part of the run's", where=f"site {self._site}"
+            )
+        info = transcript(
+            "cipherbayes/mask/1", self._run, exchange.purpose, exchange.roster
+        )
+        streams = []
+        for peer in roster:
+            if peer.site == mine.site:
+                continue
+            low, high = sorted((mine, peer), key=lambda member: member.site)
+            pair = transcript("pair", info, low.site, high.site)
+            derived = HKDF(hashes.SHA256(), 32, self._study, pair)
+            key = derived.derive(self._shared[peer.site])
+            cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None)
+            streams.append((mine is low, cipher.encryptor()))
+        if len(self._streams) >= _MAX_STREAMS:
+            self._streams.clear()
+        self._streams[exchange.roster, exchange.purpose] = streams
+        return streams

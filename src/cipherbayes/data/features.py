@@ -1,0 +1,135 @@
+"""What is publicly known of a raw column: its range, or its levels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, Self
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from cipherbayes.data.tables import Kind
+from cipherbayes.typing import Floats
+
+Level = str | int | bool
+Transform = Literal["log", "log1p", "sqrt"]
+
+TRANSFORMS: dict[Transform, tuple[Callable[[Floats], Floats], str]] = {
+    "log": (np.log, "low > 0"),
+    "log1p": (np.log1p, "low > -1"),
+    "sqrt": (np.sqrt, "low >= 0"),
+}
+
+
+class Feature(BaseModel):
+    """One raw column and what is publicly known of it.
+
+    Either a number with ``low``, ``high`` and perhaps a ``transform``, or a
+    category with ``levels``, the first of which is the reference.
+
+    Attributes
+    ----------
+    low, high
+        The public range, in the user's units; values beyond it are clipped to it.
+    transform
+        ``"log"``, ``"log1p"`` or ``"sqrt"``, applied after clipping.
+    levels
+        The categories, at least two.
+    missing
+        What stands in for a missing value: a number within the range, or a level.
+        Without it a table with missing values is refused.
+    indicator
+        Whether a 0/1 column says which values were missing.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    low: float | None = Field(default=None, allow_inf_nan=False)
+    high: float | None = Field(default=None, allow_inf_nan=False)
+    transform: Transform | None = None
+    levels: tuple[Level, ...] | None = None
+    missing: float | Level | None = None
+    indicator: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        """How the raw column is read."""
+        return "number" if self.levels is None else "text"
+
+    def transformed(self, values: Floats) -> Floats:
+        """f(v) for values within the range."""
+        if self.transform is None:
+            return values
+        return TRANSFORMS[self.transform][0](values)
+
+    def affine(self) -> tuple[float, float]:
+        """Centre c and half width h of a number's transformed range."""
+        assert self.low is not None
+        assert self.high is not None
+        low, high = self.transformed(np.array([self.low, self.high])).tolist()
+        return low + (high - low) / 2.0, (high - low) / 2.0
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        if self.levels is None:
+            self._check_range()
+        else:
+            self._check_levels(self.levels)
+        if self.indicator and self.missing is None:
+            raise ValueError(
+                "indicator = true needs 'missing': the value that stands in for a "
+                "missing one"
+            )
+        return self
+
+    def _check_range(self) -> None:
+        low, high, missing = self.low, self.high, self.missing
+        if low is None or high is None:
+            raise ValueError("needs either low and high, or levels")
+        if not low < high:
+            raise ValueError("low must be below high")
+        if self.transform is not None:
+            function, needs = TRANSFORMS[self.transform]
+            with np.errstate(all="ignore"):
+                if not np.isfinite(function(np.array([low, high]))).all():
+                    raise ValueError(f'transform = "{self.transform}" needs {needs}')
+        with np.errstate(all="ignore"):
+            _, half = self.affine()
+            if not (0.0 < half < np.inf and 1.0 / half < np.inf):
+                raise ValueError("low and high are too far apart or too close together")
+        if missing is None:
+            return
+        if isinstance(missing, str | bool):
+            raise ValueError("missing must be a number for a feature with low and high")
+        if not low <= missing <= high:
+            raise ValueError("missing must lie between low and high")
+
+    def _check_levels(self, levels: tuple[Level, ...]) -> None:
+        if not (self.low is None and self.high is None and self.transform is None):
+            raise ValueError("has levels, so it takes no low, high or transform")
+        if len(levels) < 2:
+            raise ValueError("levels needs at least two levels")
+        texts = [text for level in levels for text in spellings(level)]
+        if len(set(texts)) < len(texts):
+            raise ValueError("levels names the same level twice")
+        if "" in texts:
+            raise ValueError("levels has an empty name: use 'missing' for empty fields")
+        if self.missing is not None and level_name(self.missing) not in map(
+            level_name, levels
+        ):
+            raise ValueError("missing must be one of the levels")
+
+
+def level_name(level: float | Level | None) -> str:
+    """A level as text; TOML's true is the text ``true``."""
+    return str(level).lower() if isinstance(level, bool) else str(level)
+
+
+def spellings(level: Level) -> tuple[str, ...]:
+    """Texts that mean the level: files write true as True, and 1 as 1.0."""
+    name = level_name(level)
+    if isinstance(level, bool):
+        return name, name.title(), name.upper()
+    if name.removeprefix("-").isdecimal():
+        return name, f"{name}.0"
+    return (name,)

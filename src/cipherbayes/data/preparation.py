@@ -1,0 +1,230 @@
+"""Preparation from public knowledge: raw columns become the design matrix.
+
+The study names each feature with its public range or its levels. A number v is
+clipped to [low, high], transformed by f, and mapped to
+
+    z = (f(v) - c) / h in [-1, 1],  c = (f(high) + f(low)) / 2,
+                                    h = (f(high) - f(low)) / 2;
+
+a level becomes 0/1 columns, one for each level but the first. Nothing is learnt
+from the rows: a record is prepared alike whatever else the table holds, so that
+preparation releases nothing and adding or removing a record changes no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NoReturn, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cipherbayes import kernels
+from cipherbayes.data.features import Feature, level_name, spellings
+from cipherbayes.data.tables import MISSING, Kind
+from cipherbayes.errors import DataError
+from cipherbayes.models.base import Design
+from cipherbayes.typing import Floats
+
+__all__ = ["Feature", "Preparation"]
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """The whole map from raw columns to the design matrix.
+
+    Parameters
+    ----------
+    features
+        Raw column -> what is known of it, in the order of the design's columns.
+    intercept
+        Value of a constant first column, None for no such column.
+    row_norm
+        Rows are shortened to this Euclidean norm, the intercept not counted.
+    """
+
+    features: Mapping[str, Feature]
+    intercept: float | None = None
+    row_norm: float | None = None
+    design: Design = field(init=False, compare=False, repr=False)
+    _encoders: tuple[_Encoder, ...] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        encoders: list[_Encoder] = []
+        names = [] if self.intercept is None else ["intercept"]
+        centre, half_width = np.zeros(len(names)), np.ones(len(names))
+        for column, feature in self.features.items():
+            kind = _Number if feature.levels is None else _Levels
+            encoder = kind(column, feature)
+            encoders.append(encoder)
+            names += encoder.names
+            # 0/1 columns are used as they are; a number's own column comes first.
+            centre = np.append(centre, np.zeros(len(encoder.names)))
+            half_width = np.append(half_width, np.ones(len(encoder.names)))
+            if feature.levels is None:
+                first = len(names) - len(encoder.names)
+                centre[first], half_width[first] = feature.affine()
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(
+                    f"two columns of the design are called '{name}': rename a feature"
+                )
+        design = Design(tuple(names), centre, half_width, self.intercept)
+        object.__setattr__(self, "design", design)
+        object.__setattr__(self, "_encoders", tuple(encoders))
+
+    @property
+    def columns(self) -> dict[str, Kind]:
+        """Raw columns that are read, and how."""
+        return {name: feature.kind for name, feature in self.features.items()}
+
+    def apply(
+        self, batch: pa.RecordBatch, x: Floats, squared_norms: Floats, where: str = ""
+    ) -> None:
+        """Fill ``x`` (shape ``(p, m)``) and ``squared_norms`` from m raw records.
+
+        Raises
+        ------
+        DataError
+            For a missing value without a stand-in, an infinite value, or a level
+            that the study does not name; the column is named, never the value.
+        """
+        squared_norms[:] = 0.0
+        start = 0 if self.intercept is None else 1
+        for encoder in self._encoders:
+            stop = start + len(encoder.names)
+            raw = batch.column(encoder.column)
+            encoder.fill(raw, x[start:stop], squared_norms, where)
+            start = stop
+        if self.row_norm is not None:
+            self._shorten(x, squared_norms, self.row_norm)
+        if self.intercept is not None:
+            x[0] = self.intercept
+            squared_norms += self.intercept * self.intercept
+
+    def _shorten(self, x: Floats, squared_norms: Floats, bound: float) -> None:
+        (long,) = np.nonzero(squared_norms > bound * bound)
+        if long.size:
+            features = x if self.intercept is None else x[1:]
+            short = features[:, long] * (bound / np.sqrt(squared_norms[long]))
+            features[:, long] = short
+            squared_norms[long] = kernels.squared_norms(short)
+
+
+class _Encoder(Protocol):
+    """Writes the design columns of one raw column and adds their squares."""
+
+    column: str
+    names: list[str]
+
+    def fill(
+        self, raw: pa.Array, out: Floats, squared_norms: Floats, where: str
+    ) -> None: ...
+
+
+class _Number:
+    """A number: one column, and perhaps an indicator of missing values."""
+
+    def __init__(self, column: str, feature: Feature) -> None:
+        self.column = column
+        self.names = [column, *_indicator(column, feature)]
+        self._feature = feature
+        self._centre, half_width = feature.affine()
+        self._scale = 1.0 / half_width
+        self._stand_in = None if feature.missing is None else float(feature.missing)
+
+    def fill(
+        self, raw: pa.Array, out: Floats, squared_norms: Floats, where: str
+    ) -> None:
+        feature = self._feature
+        if raw.null_count:
+            raw = pc.fill_null(raw, np.nan)
+        values: Floats = raw.to_numpy(zero_copy_only=True)
+        if self._stand_in is not None:
+            absent = np.isnan(values)
+            values = np.where(absent, self._stand_in, values)
+            if feature.indicator:
+                out[1] = absent
+                squared_norms += out[1]
+        if feature.transform is not None:
+            self._require_finite(values, where)
+            values = feature.transformed(np.clip(values, feature.low, feature.high))
+        unusable = kernels.prepare_column(
+            values, self._centre, self._scale, out[0], squared_norms
+        )
+        if unusable:
+            self._require_finite(values, where)
+
+    def _require_finite(self, values: Floats, where: str) -> None:
+        if np.isinf(values).any():
+            raise DataError(
+                f"column '{self.column}' has an infinite value",
+                where=where,
+                remedy="correct it or leave it empty",
+            )
+        if np.isnan(values).any():
+            _refuse_missing(self.column, where)
+
+
+class _Levels:
+    """A category: a 0/1 column for each level but the first."""
+
+    def __init__(self, column: str, feature: Feature) -> None:
+        assert feature.levels is not None
+        self.column = column
+        self._known = [level_name(level) for level in feature.levels]
+        self.names = [f"{column}[{name}]" for name in self._known[1:]]
+        self.names += _indicator(column, feature)
+        self._indicator = feature.indicator
+        self._stand_in = None
+        if feature.missing is not None:
+            self._stand_in = self._known.index(level_name(feature.missing))
+        texts = {
+            text: code
+            for code, level in enumerate(feature.levels)
+            for text in spellings(level)
+        }
+        self._texts = pa.array(texts, type=pa.string())
+        self._codes = np.array(list(texts.values()))
+        self._gaps = pa.array(sorted(MISSING - texts.keys()), type=pa.string())
+
+    def fill(
+        self, raw: pa.Array, out: Floats, squared_norms: Floats, where: str
+    ) -> None:
+        raw = pc.utf8_trim_whitespace(raw)
+        found = pc.index_in(raw, value_set=self._texts)
+        codes = self._codes[pc.fill_null(found, 0).to_numpy()]
+        absent = np.zeros(len(raw), dtype=bool)
+        if found.null_count:
+            absent = pc.is_null(found).to_numpy(zero_copy_only=False)
+            unnamed = pc.filter(raw, pc.is_null(found)).drop_null()
+            if not pc.all(pc.is_in(unnamed, value_set=self._gaps)).as_py():
+                raise DataError(
+                    f"column '{self.column}' has a value that is none of its levels "
+                    f"({', '.join(self._known)})",
+                    where=where,
+                    remedy=f"add it to features.{self.column}.levels or correct it",
+                )
+            if self._stand_in is None:
+                _refuse_missing(self.column, where)
+            codes[absent] = self._stand_in
+        for code in range(1, len(self._known)):
+            out[code - 1] = codes == code
+        if self._indicator:
+            out[-1] = absent
+        for column in out:
+            squared_norms += column
+
+
+def _indicator(column: str, feature: Feature) -> list[str]:
+    return [f"{column}[missing]"] if feature.indicator else []
+
+
+def _refuse_missing(column: str, where: str) -> NoReturn:
+    raise DataError(
+        f"column '{column}' has missing values",
+        where=where,
+        remedy=f"state what stands in for them: features.{column}.missing",
+    )

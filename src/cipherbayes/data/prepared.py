@@ -1,0 +1,196 @@
+"""One site's records, checked, prepared and ready for passes over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from cipherbayes.data.blocks import Blocks, BlocksInMemory
+from cipherbayes.data.preparation import Preparation
+from cipherbayes.data.streaming import Source, StreamedBlocks
+from cipherbayes.data.tables import Table
+from cipherbayes.models.base import Design, Model, Rows
+from cipherbayes.typing import Floats, Integers
+
+MEMORY_LIMIT = 2 << 30
+"""Bytes of prepared records that one table may hold in memory."""
+
+T = TypeVar("T")
+
+
+class PreparedTable:
+    """Prepared records, held in memory where they fit and streamed where not.
+
+    Opening one reads the whole table once and checks every record. Whether it is
+    held or streamed changes no result, not even in the last bit.
+
+    Parameters
+    ----------
+    table
+        The raw table.
+    preparation
+        How raw columns become the design matrix.
+    model
+        Whose outcome columns are read; None to read none.
+    memory_limit
+        Most bytes of prepared records to hold; above, every pass reads the table.
+
+    Raises
+    ------
+    DataError
+        Where a record is not what the study says; never with a value in it.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        preparation: Preparation,
+        model: Model | None,
+        memory_limit: int = MEMORY_LIMIT,
+    ) -> None:
+        source = Source(table, preparation, model)
+        self._blocks: Blocks
+        self._extent: _Extent | None
+        self._blocks, self._extent = _read_once(source, memory_limit)
+        self._roles = () if model is None else tuple(model.roles)
+
+    @classmethod
+    def from_arrays(
+        cls, design: Design, x: Floats, outcome: Mapping[str, Floats]
+    ) -> PreparedTable:
+        """Records already prepared: ``x`` of shape ``(p, n)``, outcomes by role."""
+        x = np.asarray(x, dtype=np.float64)
+        if x.ndim != 2 or x.shape[0] != design.width:
+            raise ValueError("x must have one row for each column of the design")
+        columns = {
+            role: np.ascontiguousarray(values, dtype=np.float64)
+            for role, values in outcome.items()
+        }
+        if any(values.shape != (x.shape[1],) for values in columns.values()):
+            raise ValueError("every outcome must have one value for each record")
+        blocks = BlocksInMemory.of_arrays(design, x, columns)
+        if not all(np.isfinite(block.x).all() for block in blocks.blocks()):
+            raise ValueError("x must be finite")
+        return cls._of(blocks, tuple(columns))
+
+    @classmethod
+    def for_prediction(cls, table: Table, preparation: Preparation) -> PreparedTable:
+        """Records whose outcomes are not read."""
+        return cls(table, preparation, None)
+
+    @classmethod
+    def _of(cls, blocks: Blocks, roles: Sequence[str]) -> PreparedTable:
+        prepared = cls.__new__(cls)
+        prepared._blocks = blocks
+        prepared._roles = tuple(roles)
+        prepared._extent = None
+        return prepared
+
+    @property
+    def count(self) -> int:
+        """Number of records."""
+        return self._blocks.count
+
+    @property
+    def design(self) -> Design:
+        """The columns of the design matrix."""
+        return self._blocks.design
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the records are held, not read again in every pass."""
+        return isinstance(self._blocks, BlocksInMemory)
+
+    def blocks(self, rows: Integers | None = None) -> Iterator[Rows]:
+        """The records in blocks, one after the other; of ``rows`` (sorted) if given."""
+        return self._blocks.blocks(self._checked(rows))
+
+    def map(
+        self, function: Callable[[Rows], T], rows: Integers | None = None
+    ) -> Iterator[T]:
+        """``function`` of every block, in block order, computed in threads.
+
+        The blocks, hence the results, do not depend on the number of threads.
+        """
+        return self._blocks.map(function, self._checked(rows))
+
+    def subset(self, rows: Integers) -> PreparedTable:
+        """The given records (sorted positions) as a table of their own."""
+        rows = np.ascontiguousarray(rows, dtype=np.int64)
+        self._checked(rows)
+        return self._of(self._blocks.select(rows), self._roles)
+
+    def outcome(self) -> dict[str, Floats]:
+        """The outcome columns of all records, by role."""
+        parts = list(self.map(lambda block: dict(block.outcome)))
+        if not parts:
+            return {role: np.empty(0) for role in self._roles}
+        return {
+            role: np.concatenate([part[role] for part in parts]) for role in parts[0]
+        }
+
+    def constant_columns(self) -> tuple[str, ...]:
+        """Design columns, the intercept aside, with one value in every record."""
+        if self._extent is None:
+            self._extent = _Extent()
+            for low, high in self.map(_block_extent):
+                self._extent.widen(low, high)
+        names = self.design.names
+        first = 0 if self.design.intercept is None else 1
+        return tuple(names[j] for j in range(first, len(names)) if self._extent.flat(j))
+
+    def _checked(self, rows: Integers | None) -> Integers | None:
+        if rows is None or rows.size == 0:
+            return rows
+        if rows[0] < 0 or rows[-1] >= self.count or np.any(np.diff(rows) < 0):
+            raise ValueError("rows must be sorted positions within the table")
+        return rows
+
+
+class _Extent:
+    """Smallest and largest value of every design column."""
+
+    def __init__(self) -> None:
+        self._low: Floats | None = None
+        self._high: Floats | None = None
+
+    def widen(self, low: Floats, high: Floats) -> None:
+        self._low = low if self._low is None else np.minimum(self._low, low)
+        self._high = high if self._high is None else np.maximum(self._high, high)
+
+    def flat(self, j: int) -> bool:
+        return (
+            self._low is not None
+            and self._high is not None
+            and bool(self._low[j] == self._high[j])
+        )
+
+
+def _block_extent(block: Rows) -> tuple[Floats, Floats]:
+    return block.x.min(axis=1), block.x.max(axis=1)
+
+
+def _read_once(source: Source, memory_limit: int) -> tuple[Blocks, _Extent]:
+    """Check every record, and hold them if they fit ``memory_limit``."""
+    expected = source.table.count
+    fits = expected is None or expected * source.bytes_per_record <= memory_limit
+    held: list[Rows] = []
+    extent = _Extent()
+    count = 0
+
+    def look(block: Rows) -> tuple[Rows | None, int, tuple[Floats, Floats]]:
+        return block if fits else None, block.count, _block_extent(block)
+
+    for block, size, (low, high) in StreamedBlocks(source, expected).map(look):
+        count += size
+        extent.widen(low, high)
+        fits = fits and count * source.bytes_per_record <= memory_limit
+        if fits and block is not None:
+            held.append(block)
+        else:
+            held.clear()
+    if fits:
+        return BlocksInMemory(source.design, held), extent
+    return StreamedBlocks(source, count), extent

@@ -1,0 +1,391 @@
+"""Site tables, read in chunks: CSV, Parquet, and pandas, polars or Arrow frames.
+
+A table is asked for columns *of a kind*, numbers or text, and answers with Arrow
+record batches whose columns are float64 or string, whatever the source held. The
+kinds come from the study, so the types of a CSV cannot change from chunk to chunk.
+No message contains a value: what Arrow says of a failure is never passed on.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+import narwhals as nw
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+
+from cipherbayes.errors import DataError
+
+Kind = Literal["number", "text"]
+
+CHUNK_ROWS = 16_384
+"""Most rows of a chunk of a Parquet file or frame: it should fit a core's cache."""
+
+PART_ROWS = 131_072
+"""Row groups of a Parquet file form one part until they hold so many rows."""
+
+MISSING = frozenset({*pyarrow.csv.ConvertOptions().null_values, "None"})
+"""Spellings of a missing value, the empty field among them."""
+
+_TYPES: dict[Kind, pa.DataType] = {"number": pa.float64(), "text": pa.string()}
+
+
+def open_table(source: Any, where: str = "") -> Table:
+    """Open a table: a path to CSV or Parquet, or a pandas, polars or Arrow frame.
+
+    Parameters
+    ----------
+    source
+        A path ending in .csv, .csv.gz, .parquet or .pq, or any frame that narwhals
+        understands.
+    where
+        How errors name the table; the path where left out.
+    """
+    if not isinstance(source, str | Path):
+        return FrameTable(source, where or "table")
+    path = Path(source)
+    where = where or str(source)
+    if path.is_dir():
+        raise DataError("is a folder", where=where, remedy="name one file in it")
+    if not path.exists():
+        raise DataError("no such file", where=where, remedy="check the path")
+    name = path.name.lower()
+    if name.endswith((".csv", ".csv.gz")):
+        return CsvTable(path, where)
+    if name.endswith((".parquet", ".pq")):
+        return ParquetTable(path, where)
+    raise DataError(
+        "has an ending that is not known",
+        where=where,
+        remedy="give a .csv, .csv.gz or .parquet file",
+    )
+
+
+class Table(ABC):
+    """Named columns of one site, read as often as needed and never held whole.
+
+    Attributes
+    ----------
+    where
+        How errors name the table: a path, or the site's name.
+    names
+        The columns.
+    counts
+        Rows of each part, in row order, where they are known without reading. Parts
+        can be read independently and in parallel; a table of unknown length is one.
+    """
+
+    def __init__(
+        self, where: str, names: Sequence[str], counts: Sequence[int] | None
+    ) -> None:
+        self.where = where
+        self.names = tuple(names)
+        self.counts = None if counts is None else tuple(counts)
+        seen: set[str] = set()
+        for name in self.names:
+            if name in seen:
+                _refuse(where, f"column '{name}' appears twice", "rename one of them")
+            seen.add(name)
+        if self.count == 0:
+            _refuse(where, "has no rows", "give a table with at least one record")
+
+    @property
+    def count(self) -> int | None:
+        """Number of rows, None where only reading can tell."""
+        return None if self.counts is None else sum(self.counts)
+
+    @property
+    def parts(self) -> int:
+        """Number of parts."""
+        return 1 if self.counts is None else len(self.counts)
+
+    def chunks(
+        self, columns: Mapping[str, Kind], part: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Batches of the columns, in row order, of one part or of the whole table.
+
+        Parameters
+        ----------
+        columns
+            Name of each column wanted -> ``"number"`` (float64) or ``"text"``
+            (string). Missing values stay null or NaN.
+        """
+        for name in columns:
+            self._require(name)
+        schema = pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
+        for piece in range(self.parts) if part is None else (part,):
+            for batch in self._read(columns, piece):
+                arrays = [
+                    self._convert(batch.column(name), name, kind)
+                    for name, kind in columns.items()
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    @abstractmethod
+    def _read(
+        self, columns: Mapping[str, Kind], part: int
+    ) -> Iterator[pa.RecordBatch]: ...
+
+    def _require(self, name: str) -> None:
+        if name in self.names:
+            return
+        lower = {known.lower(): known for known in self.names}
+        near = difflib.get_close_matches(name.lower(), lower, n=3)
+        if near:
+            remedy = "did you mean " + " or ".join(f"'{lower[n]}'" for n in near) + "?"
+        else:
+            more = ", ..." if len(self.names) > 8 else ""
+            remedy = "its columns are " + ", ".join(self.names[:8]) + more
+        _refuse(self.where, f"has no column '{name}'", remedy)
+
+    def _convert(self, column: pa.Array, name: str, kind: Kind) -> pa.Array:
+        """The column as float64 or string; what is neither is refused."""
+        held, types = column.type, pa.types
+        if held == _TYPES[kind]:
+            return column
+        if types.is_dictionary(held):
+            return self._convert(column.dictionary_decode(), name, kind)
+        number = types.is_integer(held) or types.is_floating(held)
+        number = number or types.is_boolean(held) or types.is_decimal(held)
+        text = types.is_string(held) or types.is_large_string(held)
+        text = text or types.is_string_view(held)
+        if text and kind == "number":
+            _refuse_text(self.where, name)
+        if not (number or text or types.is_null(held)):
+            _refuse(
+                self.where,
+                f"column '{name}' holds neither numbers nor text",
+                "convert it, e.g. dates to days since a public date",
+            )
+        return pc.cast(column, _TYPES[kind], safe=False)
+
+
+class _File(Table):
+    """A table in a file, which has to stay as it is while it is used."""
+
+    def __init__(
+        self,
+        path: Path,
+        where: str,
+        names: Sequence[str],
+        counts: Sequence[int] | None,
+    ) -> None:
+        super().__init__(where, names, counts)
+        self._path = path
+        self._stamp = _stamp(path, where)
+
+    def _check_unchanged(self) -> None:
+        if _stamp(self._path, self.where) != self._stamp:
+            _refuse(self.where, "changed while it was in use", "run the study again")
+
+
+class CsvTable(_File):
+    """A comma-separated UTF-8 file with a header line, plain or gzipped."""
+
+    def __init__(self, path: Path, where: str) -> None:
+        names: tuple[str, ...] = ()
+        with _csv_errors(where, names, {}) as ragged:
+            reader = _open_csv(path, pyarrow.csv.ConvertOptions(), ragged)
+            names = tuple(reader.schema.names)
+            rows = any(batch.num_rows for batch in reader)
+        super().__init__(path, where, names, None if rows else (0,))
+        if len(names) == 1 and re.search(r"[;\t|]", names[0]):
+            _refuse(where, "is not separated by commas", "save it with commas")
+        # "true" and "false" are numbers too, but Arrow must be told to expect them.
+        self._logical = {f.name for f in reader.schema if pa.types.is_boolean(f.type)}
+
+    def _read(self, columns: Mapping[str, Kind], part: int) -> Iterator[pa.RecordBatch]:
+        self._check_unchanged()
+        types = {
+            name: pa.bool_()
+            if kind == "number" and name in self._logical
+            else _TYPES[kind]
+            for name, kind in columns.items()
+        }
+        options = pyarrow.csv.ConvertOptions(
+            include_columns=list(columns),
+            column_types=types,
+            null_values=sorted(MISSING),
+            strings_can_be_null=False,  # "None" may be the name of a level
+        )
+        with _csv_errors(self.where, self.names, columns) as ragged:
+            yield from _open_csv(self._path, options, ragged)
+
+
+class ParquetTable(_File):
+    """A Parquet file; its parts are runs of row groups."""
+
+    def __init__(self, path: Path, where: str) -> None:
+        with _parquet_errors(where):
+            metadata = pyarrow.parquet.read_metadata(path)
+            names = metadata.schema.to_arrow_schema().names
+        sizes = [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
+        self._metadata = metadata
+        self._groups = _runs(sizes)
+        counts = [sum(sizes[k] for k in run) for run in self._groups]
+        super().__init__(path, where, names, counts)
+
+    def _read(self, columns: Mapping[str, Kind], part: int) -> Iterator[pa.RecordBatch]:
+        self._check_unchanged()
+        # A small read buffer instead of whole column chunks: memory stays flat, and
+        # decoded values are still in the cache when they are used.
+        with (
+            _parquet_errors(self.where),
+            pyarrow.parquet.ParquetFile(
+                self._path,
+                metadata=self._metadata,
+                buffer_size=65_536,
+                pre_buffer=False,
+            ) as file,
+        ):
+            yield from file.iter_batches(
+                batch_size=CHUNK_ROWS,
+                row_groups=self._groups[part],
+                columns=list(columns),
+                use_threads=self.parts == 1,
+            )
+
+
+class FrameTable(Table):
+    """A frame in memory, of any library that narwhals understands."""
+
+    def __init__(self, frame: Any, where: str) -> None:
+        try:
+            native = nw.from_native(frame)
+            eager = native.collect() if isinstance(native, nw.LazyFrame) else native
+        except nw.exceptions.DuplicateError:
+            _refuse(where, "a column name appears twice", "rename one of them")
+        except TypeError:
+            _refuse(
+                where,
+                "is neither a path nor a frame",
+                "give a path, or a pandas, polars or Arrow table",
+            )
+        self._frame = eager
+        super().__init__(where, [str(n) for n in eager.columns], [len(eager)])
+
+    def _read(self, columns: Mapping[str, Kind], part: int) -> Iterator[pa.RecordBatch]:
+        arrays = []
+        for name in columns:
+            column = self._frame.columns[self.names.index(name)]
+            try:
+                arrays.append(self._frame.get_column(column).to_arrow())
+            except (pa.ArrowException, TypeError, ValueError):
+                _refuse(
+                    self.where,
+                    f"column '{name}' mixes types",
+                    "convert it to numbers or to text throughout",
+                )
+        table = pa.Table.from_arrays(
+            [pa.chunked_array(a) if isinstance(a, list) else a for a in arrays],
+            names=list(columns),
+        )
+        yield from table.to_batches(max_chunksize=CHUNK_ROWS)
+
+
+def _refuse(where: str, what: str, remedy: str) -> NoReturn:
+    raise DataError(what, where=where, remedy=remedy) from None
+
+
+def _refuse_text(where: str, name: str, line: str = "") -> NoReturn:
+    place = f" in line {line}" if line else ""
+    _refuse(
+        where,
+        f"column '{name}' holds text where a number is expected{place}",
+        "correct it, or declare the levels of the column",
+    )
+
+
+def _stamp(path: Path, where: str) -> tuple[int, int]:
+    try:
+        status = path.stat()
+    except OSError:
+        _refuse(where, "cannot be found any more", "put the file back and run again")
+    return status.st_size, status.st_mtime_ns
+
+
+def _runs(sizes: Sequence[int]) -> list[list[int]]:
+    """Consecutive row groups, put together until a run has ``PART_ROWS`` rows."""
+    runs: list[list[int]] = []
+    rows = PART_ROWS
+    for index, size in enumerate(sizes):
+        if rows >= PART_ROWS:
+            runs.append([])
+            rows = 0
+        runs[-1].append(index)
+        rows += size
+    return runs
+
+
+def _open_csv(
+    path: Path, options: pyarrow.csv.ConvertOptions, ragged: list[Any]
+) -> pyarrow.csv.CSVStreamingReader:
+    def note(row: Any) -> str:
+        ragged.append(row)
+        return "error"
+
+    return pyarrow.csv.open_csv(
+        path,
+        # One thread: only then does Arrow number the lines it refuses.
+        read_options=pyarrow.csv.ReadOptions(use_threads=False),
+        parse_options=pyarrow.csv.ParseOptions(
+            newlines_in_values=True, invalid_row_handler=note
+        ),
+        convert_options=options,
+    )
+
+
+@contextmanager
+def _csv_errors(
+    where: str, names: Sequence[str], columns: Mapping[str, Kind]
+) -> Iterator[list[Any]]:
+    """Turn Arrow's failures into lines without values; yields a list for bad rows."""
+    ragged: list[Any] = []
+    try:
+        yield ragged
+    except UnicodeDecodeError:
+        _refuse(where, "its header is not UTF-8 text", "save the file as UTF-8")
+    except OSError:
+        _refuse(where, "cannot be read", "check its permissions and that it is whole")
+    except pa.ArrowInvalid as error:
+        text = str(error)
+        place = re.match(r"In CSV column #(\d+): (?:Row #(\d+))?", text)
+        if ragged:
+            row = ragged[0]
+            _refuse(
+                where,
+                f"line {row.number} has {row.actual_columns} fields instead of "
+                f"{row.expected_columns}",
+                "correct that line (is it CSV in UTF-8?)",
+            )
+        if place and columns.get(names[int(place[1])]) == "number":
+            _refuse_text(where, names[int(place[1])], place[2])
+        if place:
+            _refuse(
+                where,
+                f"column '{names[int(place[1])]}' is not UTF-8 text in line {place[2]}",
+                "save the file as UTF-8",
+            )
+        if "mpty CSV file" in text:
+            _refuse(where, "has no rows", "give a table with at least one record")
+        _refuse(where, "is not a readable CSV file", "save it again as CSV in UTF-8")
+
+
+@contextmanager
+def _parquet_errors(where: str) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError):
+        _refuse(
+            where,
+            "is not a readable Parquet file",
+            "write it again, it is damaged, cut short or of another kind",
+        )

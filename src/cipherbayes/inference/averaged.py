@@ -1,0 +1,51 @@
+"""Noisy gradient ascent with the mean of the last half of the iterates.
+
+    θ ← θ + η/N · (g̃ − Λ (θ − θ₀)),
+
+with g̃ the released gradient sum and the prior N(θ₀, Λ⁻¹). The best plain
+predictor at a small budget; a point, not a posterior: it has no intervals.
+
+References
+----------
+Polyak and Juditsky (1992), Acceleration of stochastic approximation by averaging.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cipherbayes.typing import Floats
+
+
+@dataclass(frozen=True)
+class State:
+    """The iterate, and the mean of those after half of all rounds."""
+
+    theta: Floats
+    average: Floats
+    rounds: int
+
+
+def init(theta: Floats) -> State:
+    """Start at ``theta``."""
+    return State(theta.copy(), np.zeros_like(theta), 0)
+
+
+def step(
+    state: State,
+    *,
+    mean_gradient: Floats,
+    prior_gradient: Floats,
+    records: float,
+    size: float,
+    total_rounds: int,
+) -> State:
+    """One update; the average takes in the iterates after round T // 2."""
+    theta = state.theta + size * (mean_gradient + prior_gradient / records)
+    rounds = state.rounds + 1
+    kept = rounds - total_rounds // 2
+    if kept < 1:
+        return State(theta, state.average, rounds)
+    return State(theta, state.average + (theta - state.average) / kept, rounds)

@@ -1,0 +1,72 @@
+"""Langevin dynamics preconditioned with the information matrix.
+
+With M = (I(θ₀) + Λ)⁻¹, the inverse of the information plus the prior's precision
+at a fixed θ₀, and h = η/2,
+
+    θ ← θ + h M ∇log p(θ | D) + N(0, 2h (1 − h/2) M).
+
+For a Gaussian posterior with covariance M every direction contracts by 1 − h a
+step, and the factor 1 − h/2 makes M the exact stationary covariance, so the
+usual discretisation bias vanishes there (compare Ahn, Korattikara and Welling,
+2012, stochastic gradient Fisher scoring). It needs the exact matrix, so it is
+for runs without privacy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve, solve_triangular
+
+from cipherbayes.typing import Floats
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a chain stands after ``rounds`` updates."""
+
+    theta: Floats
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The Cholesky factor L of I(θ₀) + Λ = L Lᵀ."""
+
+    lower: Floats
+
+    def solve(self, vector: Floats) -> Floats:
+        """M v."""
+        return np.asarray(cho_solve((self.lower, True), vector))
+
+    def noise(self, rng: np.random.Generator) -> Floats:
+        """A draw from N(0, M)."""
+        white = rng.standard_normal(self.lower.shape[0])
+        return np.asarray(solve_triangular(self.lower, white, lower=True, trans="T"))
+
+
+def metric(information: Floats) -> Metric:
+    """Factorise the information matrix (prior precision included)."""
+    lower, _ = cho_factor(information, lower=True)
+    return Metric(np.tril(lower))
+
+
+def init(theta: Floats) -> State:
+    """A chain that starts at ``theta``."""
+    return State(theta.copy(), 0)
+
+
+def step(
+    rng: np.random.Generator,
+    state: State,
+    *,
+    gradient: Floats,
+    metric: Metric,
+    size: float,
+) -> State:
+    """One update; ``gradient`` is that of the whole log posterior, h = size / 2."""
+    h = 0.5 * size
+    noise = np.sqrt(2.0 * h * (1.0 - 0.5 * h)) * metric.noise(rng)
+    theta = state.theta + h * metric.solve(gradient) + noise
+    return State(theta, state.rounds + 1)

@@ -1,0 +1,194 @@
+"""Samplers that see only released, noised gradient sums.
+
+Everything here is post-processing of releases that are already private: the
+preconditioner, the step, the average. The randomness is derived from the study's
+seed and the round, so a run that is interrupted and resumed goes on as if
+nothing had happened; none of it protects anyone.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cipherbayes.inference import averaged, psgld
+from cipherbayes.inference.chains import Draws
+from cipherbayes.inference.schedules import Schedule, constant, fixed_schedule
+from cipherbayes.inference.settings import Inference
+from cipherbayes.models.prior import ResolvedPrior
+from cipherbayes.typing import Floats
+
+# Share of the Langevin variance that the privacy noise may bring by itself. Below
+# one, because V, and with it G, fluctuates around its mean.
+PRIVACY_SHARE = 0.8
+# Contraction η/2·λ in the stiffest direction that the automatic step allows.
+STIFFEST_STEP = 0.5
+
+
+@dataclass(frozen=True)
+class Release:
+    """A gradient sum over the records, and the noise really in it.
+
+    Attributes
+    ----------
+    gradient_sum
+        Sum of bounded per-record gradients plus noise.
+    noise_sd
+        Standard deviation of the noise in each coordinate.
+    """
+
+    gradient_sum: Floats
+    noise_sd: float
+
+
+@dataclass(frozen=True)
+class State:
+    """What a server remembers between rounds.
+
+    ``memory`` is V of RMSprop, or the running average.
+    """
+
+    theta: Floats
+    memory: Floats
+    rounds: int
+
+
+class Recursion(ABC):
+    """θ_{t+1} from θ_t and one release."""
+
+    def __init__(
+        self,
+        settings: Inference,
+        prior: ResolvedPrior,
+        *,
+        records: float,
+        rounds: int,
+        curvature: float,
+    ) -> None:
+        """State what is public.
+
+        Parameters
+        ----------
+        records
+            N, declared or released with noise.
+        rounds
+            Releases that the budget pays for.
+        curvature
+            A public guess of the largest eigenvalue of a record's mean
+            information, which bounds the automatic step.
+        """
+        self.settings = settings
+        self.prior = prior
+        self.records = records
+        self.rounds = rounds
+        self.curvature = curvature
+
+    def start(self) -> State:
+        """The prior mean."""
+        theta = np.array(self.prior.mean, dtype=np.float64)
+        return State(theta, np.zeros_like(theta), 0)
+
+    @abstractmethod
+    def advance(self, state: State, release: Release) -> State:
+        """One round."""
+
+    @abstractmethod
+    def draws(self, trajectory: Sequence[Floats], last: State) -> Draws:
+        """What the run reports, from θ after each round."""
+
+
+class PrivatePsgld(Recursion):
+    """pSGLD (or SGLD) whose Langevin noise is, as far as it goes, the privacy noise.
+
+    With ĝ the released mean gradient and s its noise's standard deviation the
+    update gets (η/2)² G² N² s² of variance from the release; only what is missing
+    to η G is injected (:func:`cipherbayes.inference.psgld.step`). The automatic
+    step keeps the former below the latter, η ≤ 0.8 · 4 / (G N² s²), and
+    η/2 · G · (N·curvature + prior precision) at one half.
+    """
+
+    def advance(self, state: State, release: Release) -> State:
+        settings, n = self.settings, self.records
+        mean = release.gradient_sum / n
+        noise = release.noise_sd / n
+        inner = psgld.State(state.theta, state.memory, state.rounds)
+        scale: Floats | float = 1.0
+        if settings.preconditioner != "none":
+            inner = psgld.update_second_moment(inner, mean, self._alpha(state))
+            scale = psgld.preconditioner(inner, settings.floor)
+        rng = np.random.default_rng([settings.seed, state.rounds])
+        inner, _ = psgld.step(
+            rng,
+            inner,
+            mean_gradient=mean,
+            prior_gradient=self.prior.gradient(state.theta),
+            records=n,
+            size=self._schedule(noise)(state.rounds + 1),
+            scale=scale,
+            noise_variance=noise**2,
+        )
+        return State(inner.theta, inner.second_moment, inner.rounds)
+
+    def _alpha(self, state: State) -> float:
+        """The first V is ĝ² itself, not (1 − α) ĝ²: a tenth of it steps too far."""
+        return self.settings.alpha if state.rounds else 0.0
+
+    def _schedule(self, noise: float) -> Schedule:
+        settings = self.settings
+        fixed = fixed_schedule(
+            settings.step,
+            records=int(self.records),
+            batch=min(settings.batch or int(self.records), int(self.records)),
+            rounds=self.rounds,
+            floor=settings.floor,
+        )
+        if fixed is not None:
+            return fixed
+        scale = 1.0
+        if settings.preconditioner != "none":
+            scale = 1.0 / (settings.floor + noise)
+        stiffest = self.records * self.curvature + 1.0 / self.prior.scale.min() ** 2
+        size = 2.0 * STIFFEST_STEP / (scale * stiffest)
+        if noise > 0.0:
+            size = min(
+                size, 4.0 * PRIVACY_SHARE / (scale * (self.records * noise) ** 2)
+            )
+        return constant(size)
+
+    def draws(self, trajectory: Sequence[Floats], last: State) -> Draws:
+        burn_in = int(self.settings.burn_in * len(trajectory))
+        kept = np.array(trajectory[burn_in :: self.settings.thin])[None]
+        sizes = np.full(kept.shape[:2], np.nan)
+        return Draws(kept, sizes, is_point=False, rounds=len(trajectory))
+
+
+class PrivateAverage(Recursion):
+    """Noisy gradient ascent, averaged over its last half: a point, no intervals."""
+
+    def advance(self, state: State, release: Release) -> State:
+        size = self.settings.step.size or 1.0 / self.curvature
+        inner = averaged.step(
+            averaged.State(state.theta, state.memory, state.rounds),
+            mean_gradient=release.gradient_sum / self.records,
+            prior_gradient=self.prior.gradient(state.theta),
+            records=self.records,
+            size=size,
+            total_rounds=self.rounds,
+        )
+        return State(inner.theta, inner.average, inner.rounds)
+
+    def draws(self, trajectory: Sequence[Floats], last: State) -> Draws:
+        point = last.memory[None, None, :]
+        return Draws(
+            point, np.full((1, 1), np.nan), is_point=True, rounds=len(trajectory)
+        )
+
+
+RECURSIONS: dict[str, type[Recursion]] = {
+    "psgld": PrivatePsgld,
+    "averaged": PrivateAverage,
+}
+DEFAULT_ROUNDS = {"psgld": 400, "averaged": 20}

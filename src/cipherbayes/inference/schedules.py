@@ -1,0 +1,43 @@
+"""Sequences of step sizes η_t for t = 1, 2, …"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cipherbayes.inference.settings import Step
+from cipherbayes.privacy.paper import paper_step_size
+
+Schedule = Callable[[int], float]
+
+
+def constant(size: float) -> Schedule:
+    """η_t = size."""
+    return lambda t: size
+
+
+def polynomial(size: float, power: float, offset: float = 0.0) -> Schedule:
+    """η_t = size · (offset + t)^(-power) (Welling and Teh, 2011)."""
+    return lambda t: size * (offset + t) ** -power
+
+
+def fixed_schedule(
+    step: Step, *, records: int, batch: int, rounds: int, floor: float
+) -> Schedule | None:
+    """The schedule a study fixes, or None where the step is automatic."""
+    if step.schedule == "polynomial":
+        assert step.size is not None
+        return polynomial(step.size, step.power, step.offset)
+    if step.schedule == "paper":
+        epsilon = 1.0 if step.epsilon is None else step.epsilon
+        return lambda t: paper_step_size(
+            t,
+            epsilon=epsilon,
+            delta=step.delta,
+            records=records,
+            batch=batch,
+            epochs=max(rounds * batch / records, 1.0),
+            lipschitz=step.lipschitz,
+            gamma=step.gamma,
+            floor=floor,
+        )
+    return None if step.size is None else constant(step.size)

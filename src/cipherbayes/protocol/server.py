@@ -1,0 +1,282 @@
+"""The server: asks the sites, has the sum decrypted, moves θ, remembers.
+
+It holds ciphertexts, released totals and θ. It never holds a secret key, a noise
+value or a record, and it imports nothing that could: adding ciphertexts is adding
+their coefficients, and all it learns is already private.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from cipherbayes.crypto.roster import Roster
+from cipherbayes.crypto.signatures import Identity
+from cipherbayes.crypto.transcript import RoundId
+from cipherbayes.errors import ProtocolError, RunError
+from cipherbayes.inference.released import Recursion, Release, State
+from cipherbayes.planning import Phase, StudyPlan
+from cipherbayes.protocol.messages import (
+    DecryptReply,
+    DecryptRequest,
+    Enrolment,
+    KeyOffer,
+    Reason,
+    Refusal,
+    RoundRequest,
+    RunManifest,
+    SiteReply,
+    decode,
+    encode,
+)
+from cipherbayes.protocol.stores import Checkpoint
+from cipherbayes.typing import Floats
+
+log = logging.getLogger("cipherbayes.server")
+
+
+class Server:
+    """The party that drives a run.
+
+    Parameters
+    ----------
+    run
+        Id of the run.
+    plan
+        What the study implies for every party.
+    checkpoint
+        Durable memory; a server made over an old one goes on where it stopped.
+    pinned
+        Identity of each site and, under ``"csp"``, of the CSP.
+    """
+
+    def __init__(
+        self,
+        *,
+        run: bytes,
+        plan: StudyPlan,
+        checkpoint: Checkpoint,
+        pinned: Mapping[str, Identity],
+    ) -> None:
+        self._run = run
+        self._plan = plan
+        self._checkpoint = checkpoint
+        self._pinned = dict(pinned)
+        self._attempt = len(checkpoint.lost())
+        self._manifest: RunManifest | None = None
+        self._recursion: Recursion | None = None
+        self._state: State | None = None
+        self._round = self._rounds_done()
+        self.stopped: str | None = None
+        """Why the run ended before its last round, in words."""
+
+    def _rounds_done(self) -> int:
+        last = self._checkpoint.last_state()
+        if last is not None:
+            self._state = last[1]
+            return last[0] + 1
+        done = 0
+        for phase in self._plan.phases[:-1]:
+            if self._checkpoint.fact(phase.purpose) is not None:
+                done += phase.rounds
+        return done
+
+    # -- before the first round --------------------------------------------
+
+    def convene(self, enrolments: Sequence[bytes], offer: bytes) -> bytes:
+        """The run's manifest, from the sites' enrolments and the CSP's key."""
+        members = []
+        for data in enrolments:
+            enrolment = decode(data, Enrolment)
+            if enrolment.run != self._run or enrolment.study != self._plan.study_hash:
+                raise ProtocolError(
+                    "a site enrolled for another run or study",
+                    where=f"site {enrolment.member.site}",
+                    remedy="give every party the same study file",
+                )
+            members.append(enrolment.member)
+        key = decode(offer, KeyOffer)
+        key.verify(self._pinned["csp"])
+        parameters = self._plan.parameters
+        assert parameters is not None
+        manifest = RunManifest(
+            run=self._run,
+            study=self._plan.study_hash,
+            parameters=parameters.id,
+            key_id=key.key_id(),
+            rounds=self._plan.rounds,
+            csp=self._pinned["csp"].raw,
+            roster=Roster.of(members),
+        )
+        self._plan.check_manifest(manifest, self._run, self._pinned)
+        self._manifest = manifest
+        return encode(manifest)
+
+    # -- rounds ------------------------------------------------------------
+
+    @property
+    def rounds_done(self) -> int:
+        """Rounds whose total is in the checkpoint."""
+        return self._round
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing left to ask."""
+        return self.stopped is not None or self._round >= self._plan.rounds
+
+    def roster(self) -> Roster:
+        """The sites that take part now."""
+        if self._manifest is None:
+            raise ProtocolError("the run has not been convened", where="server")
+        lost = set(self._checkpoint.lost())
+        everyone = self._manifest.roster
+        return everyone.restrict([s for s in everyone.sites if s not in lost])
+
+    def request(self) -> tuple[tuple[str, ...], bytes]:
+        """The sites to ask in this attempt, and what to ask them."""
+        roster = self.roster()
+        message = RoundRequest(self._exchange(roster), roster.sites, self._question())
+        return roster.sites, encode(message)
+
+    def _exchange(self, roster: Roster) -> RoundId:
+        phase = self._phase()
+        return RoundId(
+            run=self._run,
+            study=self._plan.study_hash,
+            round=self._round,
+            attempt=self._attempt,
+            purpose=phase.purpose,
+            roster=roster.digest,
+        )
+
+    def _phase(self) -> Phase:
+        phase = self._plan.phase_of(self._round)
+        if phase is None:
+            raise ProtocolError("the study has no such round", where="server")
+        return phase
+
+    def _question(self) -> Floats:
+        if self._phase().purpose != "gradient":
+            return np.zeros(1)
+        return np.concatenate([self._moments(), self._ready().theta])
+
+    def _moments(self) -> Floats:
+        known = self._checkpoint.fact("moments")
+        return np.zeros(0) if known is None else np.frombuffer(known)
+
+    def _ready(self) -> State:
+        """The sampler's state, made when N is known."""
+        if self._recursion is None:
+            released = self._checkpoint.fact("records")
+            records = None if released is None else float(np.frombuffer(released)[0])
+            self._recursion = self._plan.recursion(records)
+        if self._state is None:
+            self._state = self._recursion.start()
+        return self._state
+
+    def collect(self, answers: Mapping[str, bytes | None]) -> bytes | None:
+        """The question for the CSP, or None if the round must be tried again.
+
+        Parameters
+        ----------
+        answers
+            Each asked site's answer, None where none came.
+        """
+        roster = self.roster()
+        exchange = self._exchange(roster)
+        replies, lost = [], []
+        for site in roster.sites:
+            reply = self._read(site, answers.get(site), exchange)
+            if reply is None:
+                lost.append(site)
+            else:
+                replies.append(reply)
+        if self.stopped is not None:
+            return None
+        if lost:
+            self._lose(lost, len(roster))
+            return None
+        return encode(DecryptRequest(exchange, tuple(replies)))
+
+    def _read(
+        self, site: str, data: bytes | None, exchange: RoundId
+    ) -> SiteReply | None:
+        """A site's reply; None if the site is to be left out."""
+        if data is None:
+            log.warning("round %d: no answer from site %s", exchange.round, site)
+            return None
+        try:
+            message = decode(data, SiteReply, Refusal)
+            if isinstance(message, Refusal):
+                if message.reason is Reason.BUDGET:
+                    self.stopped = f"site {site}: {message.text}"
+                log.warning(
+                    "round %d: site %s refused: %s", exchange.round, site, message.text
+                )
+                return None
+            if message.round_id != exchange or message.site != site:
+                raise ProtocolError("a reply belongs to another exchange")
+            message.verify(self._pinned[site])
+        except ProtocolError as error:
+            log.warning("round %d: site %s: %s", exchange.round, site, error.what)
+            return None
+        return message
+
+    def _lose(self, lost: list[str], present: int) -> None:
+        names = ", ".join(lost)
+        if present - len(lost) < self._plan.minimum_roster:
+            raise RunError(
+                f"no usable answer from {names} in round {self._round}, and the study "
+                f"needs {self._plan.minimum_roster} sites",
+                where="server",
+                remedy="see the sites' logs, then `cipherbayes resume`",
+            )
+        self._checkpoint.keep_lost(lost, self._round)
+        self._attempt += 1
+        log.warning("round %d: going on without %s", self._round, names)
+
+    def accept(self, data: bytes) -> None:
+        """Take the CSP's answer: move θ, make it durable, go to the next round."""
+        reply = decode(data, DecryptReply, Refusal)
+        if isinstance(reply, Refusal):
+            raise RunError(
+                f"the CSP refused round {self._round}: {reply.text}",
+                where="csp",
+                remedy="see the CSP's log",
+            )
+        reply.verify(self._pinned["csp"])
+        asked, phase = self._exchange(self.roster()), self._phase()
+        same = (asked.run, asked.study, asked.round, asked.purpose)
+        given = reply.round_id
+        if (given.run, given.study, given.round, given.purpose) != same:
+            raise ProtocolError("the CSP answered another round", where="csp")
+        if reply.values.size != phase.dimension:
+            raise ProtocolError("the CSP's answer has another length", where="csp")
+        self._advance(phase, phase.privacy.from_grid(reply.values), self._size(given))
+        self._round += 1
+
+    def _size(self, given: RoundId) -> int:
+        """Sites in the sum: a repeated round is answered for its first roster."""
+        assert self._manifest is not None
+        everyone = self._manifest.roster
+        lost = self._checkpoint.lost()
+        for keep in range(len(lost) + 1):
+            roster = everyone.restrict(
+                [s for s in everyone.sites if s not in lost[: len(lost) - keep]]
+            )
+            if roster.digest == given.roster:
+                return len(roster)
+        raise ProtocolError("the CSP answered for another roster", where="csp")
+
+    def _advance(self, phase: Phase, total: Floats, sites: int) -> None:
+        if phase.purpose != "gradient":
+            released = self._plan.digest(phase, total, self._checkpoint.fact("records"))
+            self._checkpoint.keep_fact(phase.purpose, released.tobytes())
+            return
+        state = self._ready()
+        assert self._recursion is not None
+        release = Release(total, phase.privacy.noise_sd(sites))
+        self._state = self._recursion.advance(state, release)
+        self._checkpoint.keep_state(self._round, self._state)

@@ -1,0 +1,267 @@
+"""What a run gives back, in memory and in a folder.
+
+The folder holds ``result.json`` (stable and versioned), ``posterior.nc`` (draws
+in ArviZ's layout), and ``study.toml`` (the study, defaults filled in).
+``result.json`` is written last and in one move: a folder without it is no result.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from cipherbayes.data.preparation import Preparation
+from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.data.tables import open_table
+from cipherbayes.errors import RunError
+from cipherbayes.inference.chains import Draws
+from cipherbayes.inference.diagnostics import rhat_and_ess
+from cipherbayes.models.base import Rows
+from cipherbayes.study import Study
+from cipherbayes.typing import Floats
+from cipherbayes.version import __version__
+
+FORMAT = 1
+PREDICTIVE_DRAWS = 500
+"""Most draws that a prediction averages over: its interval's ends need no more."""
+NOT_PRIVATE: dict[str, Any] = {
+    "epsilon": None,
+    "delta": None,
+    "relation": None,
+    "certified": False,
+    "holds_against": [],
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run.
+
+    Attributes
+    ----------
+    posterior
+        xarray DataTree in ArviZ's layout: ``posterior/theta`` on the user's own
+        units, ``prepared/theta`` on the scale of the design matrix.
+    record
+        The content of ``result.json``.
+    """
+
+    study: Study
+    posterior: xr.DataTree
+    record: dict[str, Any] = field(repr=False)
+
+    @property
+    def certificate(self) -> dict[str, Any]:
+        """(ε, δ), the relation, the mechanism, and against whom it holds."""
+        return dict(self.record["privacy"])
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """Scores on the held-out rows, where the study asked for them."""
+        return dict(self.record["metrics"])
+
+    def summary(self) -> list[dict[str, Any]]:
+        """Mean, sd and interval of each parameter, on the user's own scale."""
+        return [dict(row) for row in self.record["posterior"]]
+
+    def draws(self) -> Floats:
+        """All draws on the prepared scale, chains joined, shape ``(s, d)``."""
+        theta = self.posterior["prepared/theta"].values
+        return np.asarray(theta.reshape(-1, theta.shape[-1]))
+
+    def predict(
+        self, table: Any, *, times: Floats | None = None, where: str = "table"
+    ) -> dict[str, Floats]:
+        """Posterior predictive mean and interval for each row of a table.
+
+        Parameters
+        ----------
+        table
+            A path or a frame with the study's feature columns; outcomes are not
+            read.
+        times
+            Times, in the user's unit, at which survival is wanted.
+        """
+        study = self.study
+        prepared = PreparedTable.for_prediction(
+            open_table(table, where), preparation_of(study)
+        )
+        draws = self.draws()
+        draws = draws[:: -(-len(draws) // PREDICTIVE_DRAWS)]
+        tail = (1.0 - study.inference.interval) / 2.0
+        parts: list[Floats] = []
+        for rows in _slices(prepared):
+            values = study.model.predict(draws, rows, times)
+            bounds = np.quantile(values, [tail, 1.0 - tail], axis=0)
+            parts.append(np.stack([values.mean(axis=0), bounds[0], bounds[1]]))
+        joined = np.concatenate(parts, axis=1)
+        return {"mean": joined[0], "lower": joined[1], "upper": joined[2]}
+
+    def save(self, folder: Path) -> None:
+        """Write the folder; ``result.json`` comes last, in one move."""
+        folder.mkdir(parents=True, exist_ok=True)
+        study = self.study.model_copy(update={"sites": without_paths(self.study)})
+        (folder / "study.toml").write_text(study.to_toml(), encoding="utf-8")
+        partial = folder / ".posterior.partial"
+        self.posterior.to_netcdf(partial, engine="h5netcdf")
+        os.replace(partial, folder / "posterior.nc")
+        partial = folder / ".result.partial"
+        text = json.dumps(self.record, indent=2, allow_nan=False)
+        partial.write_text(text + "\n", encoding="utf-8")
+        os.replace(partial, folder / "result.json")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Result:
+        """Read a folder that a run has written."""
+        folder = Path(folder)
+        try:
+            record = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+            if not isinstance(record, dict) or record.get("version") != FORMAT:
+                raise RunError(
+                    "result.json has a version that this cipherbayes does not read",
+                    where=str(folder),
+                    remedy="read it with the cipherbayes that wrote it",
+                )
+            study = Study.load(folder / "study.toml")
+            with xr.open_datatree(
+                folder / "posterior.nc", engine="h5netcdf"
+            ) as posterior:
+                return cls(study, posterior.load(), record)
+        except FileNotFoundError:
+            raise RunError(
+                "holds no finished run",
+                where=str(folder),
+                remedy="give the folder that `cipherbayes run --out` wrote",
+            ) from None
+        except (OSError, ValueError, KeyError):
+            raise RunError(
+                "the result's files cannot be read",
+                where=str(folder),
+                remedy="run the study again into a new folder",
+            ) from None
+
+
+def _slices(table: PreparedTable) -> Iterator[Rows]:
+    """Blocks small enough that draws × rows × times stay in memory."""
+    for block in table.blocks():
+        for start in range(0, block.count, 1024):
+            part = slice(start, start + 1024)
+            yield Rows(block.design, block.x[:, part], {}, block.squared_norms[part])
+
+
+def preparation_of(study: Study) -> Preparation:
+    """The study's preparation of raw columns."""
+    intercept = study.preparation.intercept if study.model.needs_intercept else 0.0
+    return Preparation(
+        study.features, intercept=intercept or None, row_norm=study.preparation.row_norm
+    )
+
+
+def without_paths(study: Study) -> dict[str, Any]:
+    """The sites, without where their tables are: those paths stay at the sites."""
+    return {
+        name: site.model_copy(update={"data": None})
+        for name, site in study.sites.items()
+    }
+
+
+def assemble(
+    study: Study,
+    draws: Draws,
+    *,
+    privacy: Mapping[str, Any],
+    timing: Mapping[str, float],
+    traffic: Mapping[str, int],
+    metrics: Mapping[str, Any],
+    warnings: list[str],
+) -> Result:
+    """Turn a sampler's draws into a result on the user's own scale."""
+    design = preparation_of(study).design
+    names = study.model.parameters(design)
+    user = study.model.to_user_scale(draws.theta, design)
+    rows, notes = summarise(names, user, draws.is_point, study.inference.interval)
+    record = {
+        "version": FORMAT,
+        "cipherbayes": __version__,
+        "study": study.name,
+        "study_hash": study.fingerprint(),
+        "protocol": study.study.protocol,
+        "model": study.model.kind,
+        "method": study.inference.method,
+        "sites": sorted(study.sites),
+        "rounds": draws.rounds,
+        "privacy": dict(privacy),
+        "interval": study.inference.interval,
+        "posterior": rows,
+        "timing": dict(timing),
+        "bytes": dict(traffic),
+        "metrics": dict(metrics),
+        "warnings": [*warnings, *notes],
+    }
+    return Result(study, datatree(names, user, draws), record)
+
+
+def datatree(names: tuple[str, ...], user: Floats, draws: Draws) -> xr.DataTree:
+    """Draws in ArviZ's layout: dimensions chain, draw and parameter."""
+    chains, count, _ = user.shape
+    coords = {
+        "chain": np.arange(chains),
+        "draw": np.arange(count),
+        "parameter": list(names),
+    }
+    dims = ("chain", "draw", "parameter")
+    attributes = {"created_by": "cipherbayes", "version": __version__}
+    groups = {
+        "posterior": xr.Dataset({"theta": (dims, user)}, coords, attributes),
+        "prepared": xr.Dataset({"theta": (dims, draws.theta)}, coords, attributes),
+        "sample_stats": xr.Dataset(
+            {"step_size": (dims[:2], draws.step_size)},
+            {key: coords[key] for key in dims[:2]},
+            attributes,
+        ),
+    }
+    return xr.DataTree.from_dict(groups)
+
+
+def summarise(
+    names: tuple[str, ...], user: Floats, is_point: bool, interval: float
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """One row per parameter, and warnings about chains that did not mix."""
+    if is_point:
+        empty = {"sd": None, "lower": None, "upper": None, "rhat": None, "ess": None}
+        rows = [
+            {"name": name, "mean": float(value), **empty}
+            for name, value in zip(names, user[0, 0], strict=True)
+        ]
+        return rows, ["a point estimate: this method gives no intervals"]
+    tail = (1.0 - interval) / 2.0
+    flat = user.reshape(-1, user.shape[-1])
+    lower, upper = np.quantile(flat, [tail, 1.0 - tail], axis=0)
+    rhat, ess = rhat_and_ess(user)
+    rows = [
+        {
+            "name": name,
+            "mean": float(flat[:, j].mean()),
+            "sd": float(flat[:, j].std(ddof=1)) if len(flat) > 1 else None,
+            "lower": float(lower[j]),
+            "upper": float(upper[j]),
+            "rhat": None if np.isnan(rhat[j]) else float(rhat[j]),
+            "ess": None if np.isnan(ess[j]) else float(ess[j]),
+        }
+        for j, name in enumerate(names)
+    ]
+    notes = []
+    slow = [r["name"] for r in rows if r["rhat"] is not None and r["rhat"] > 1.05]
+    if slow:
+        notes.append(
+            f"chains have not mixed for {len(slow)} of {len(rows)} parameters "
+            f"(R-hat above 1.05, first: {slow[0]}): raise inference.rounds"
+        )
+    return rows, notes

@@ -1,0 +1,255 @@
+"""`cipherbayes run` and `predict`, as a person at a terminal meets them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from conftest import survival_frame
+
+QUICK = "[inference]\nrounds = 400\nchains = 2\n"
+
+
+def cipherbayes(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "cipherbayes", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a finished logistic run in `out`."""
+    from conftest import LOGISTIC, logistic_frame
+
+    folder = tmp_path_factory.mktemp("finished")
+    logistic_frame(seed=1).to_csv(folder / "north.csv", index=False)
+    logistic_frame(seed=2).to_csv(folder / "south.csv", index=False)
+    sites = '[sites]\nnorth = { data = "north.csv" }\nsouth = { data = "south.csv" }\n'
+    text = LOGISTIC + QUICK + "[evaluation]\nholdout = 0.25\n" + sites
+    (folder / "study.toml").write_text(text, encoding="utf-8")
+    done = cipherbayes("run", folder / "study.toml", "--out", folder / "out")
+    assert done.returncode == 0, done.stderr
+    assert "result.json" in done.stdout
+    return folder
+
+
+def test_result_json_keeps_its_contract(finished: Path) -> None:
+    record = json.loads((finished / "out" / "result.json").read_text())
+    for key in (
+        "version", "study", "protocol", "sites", "rounds", "privacy", "posterior",
+        "timing", "bytes", "metrics",
+    ):  # fmt: skip
+        assert key in record
+    assert set(record["privacy"]) >= {
+        "epsilon", "delta", "relation", "certified", "holds_against",
+    }  # fmt: skip
+    names = [row["name"] for row in record["posterior"]]
+    assert names == ["intercept", "age", "sex[M]"]
+    assert set(record["posterior"][0]) >= {"name", "mean", "sd", "lower", "upper"}
+    assert set(record["timing"]) == {"site_s", "server_s", "csp_s", "wall_s"}
+    assert set(record["bytes"]) == {"per_round_site", "total"}
+    assert 0.6 < record["metrics"]["auc"] < 0.95
+
+
+def test_the_posterior_is_on_the_users_own_scale(finished: Path) -> None:
+    """The simulated effect of a year of age is 0.04, of sex 0.5."""
+    record = json.loads((finished / "out" / "result.json").read_text())
+    by_name = {row["name"]: row for row in record["posterior"]}
+    assert abs(by_name["age"]["mean"] - 0.04) < 4 * by_name["age"]["sd"]
+    assert by_name["age"]["sd"] < 0.02
+    assert abs(by_name["sex[M]"]["mean"] - 0.5) < 4 * by_name["sex[M]"]["sd"]
+
+
+def test_arviz_opens_the_posterior(finished: Path) -> None:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import arviz
+    data = arviz.from_netcdf(str(finished / "out" / "posterior.nc"))
+    assert data.posterior["theta"].dims == ("chain", "draw", "parameter")
+    summary = arviz.summary(data.posterior)
+    assert "theta[age]" in summary.index
+
+
+def test_the_resolved_study_has_no_data_paths(finished: Path) -> None:
+    text = (finished / "out" / "study.toml").read_text()
+    assert "north.csv" not in text
+    assert "[inference" in text
+
+
+def test_predict_gives_a_probability_with_an_interval_for_each_row(
+    finished: Path,
+) -> None:
+    done = cipherbayes("predict", finished / "out", finished / "north.csv")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.strip().splitlines()
+    assert lines[0] == "row,mean,lower,upper"
+    values = np.array([[float(v) for v in line.split(",")[1:]] for line in lines[1:]])
+    assert len(values) == 400
+    assert (values[:, 1] <= values[:, 0]).all()
+    assert (values[:, 0] <= values[:, 2]).all()
+
+
+def test_survival_curves_at_asked_times(tmp_path: Path) -> None:
+    survival_frame().to_parquet(tmp_path / "one.parquet")
+    (tmp_path / "study.toml").write_text(
+        '[model]\nkind = "exponential"\ntime = "time"\nevent = "event"\n'
+        "horizon = 1500.0\n[features]\nage = { low = 18, high = 100 }\n"
+        + QUICK
+        + '[sites]\none = { data = "one.parquet" }\n'
+    )
+    assert (
+        cipherbayes("run", "study.toml", "--out", "out", cwd=tmp_path).returncode == 0
+    )
+    features = survival_frame()[["age"]].head(3)
+    features.to_csv(tmp_path / "new.csv", index=False)
+    done = cipherbayes("predict", "out", "new.csv", "--json", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "--times" in done.stderr
+    done = cipherbayes(
+        "predict", "out", "new.csv", "--times", "100,500", "--json", cwd=tmp_path
+    )
+    rows = json.loads(done.stdout)
+    assert [row["time"] for row in rows] == [100, 500] * 3
+    assert all(0 < row["lower"] <= row["mean"] <= row["upper"] < 1 for row in rows)
+    assert rows[0]["mean"] > rows[1]["mean"]
+
+
+def test_a_result_is_never_overwritten(finished: Path) -> None:
+    before = (finished / "out" / "result.json").read_bytes()
+    done = cipherbayes("run", finished / "study.toml", "--out", finished / "out")
+    assert done.returncode == 1
+    assert "not empty" in done.stderr
+    assert (finished / "out" / "result.json").read_bytes() == before
+
+
+def write(path: Path, **columns: object) -> None:
+    pd.DataFrame(columns).to_csv(path, index=False)
+
+
+GOOD = {"age": [30, 50, 70, 90], "sex": ["F", "M", "F", "M"], "death": [0, 1, 0, 1]}
+BAD_TABLES = {
+    "missing file": (None, "no such file"),
+    "unknown column": ({"age": [1, 2], "death": [0, 1]}, "column 'sex'"),
+    "wrong dtype": (GOOD | {"age": ["old", "young", "old", "old"]}, "column 'age'"),
+    "label not binary": (GOOD | {"death": [0, 1, 2, 1]}, "not binary"),
+    "label of text": (GOOD | {"death": ["no", "yes", "no", "no"]}, "column 'death'"),
+    "constant column": (GOOD | {"age": [50] * 4}, "same value"),
+    "one class only": (GOOD | {"death": [0] * 4}, "death"),
+    "no rows": ({"age": [], "sex": [], "death": []}, "no rows"),
+    "missing value": (GOOD | {"age": [30, None, 70, 90]}, "missing"),
+    "missing label": (GOOD | {"death": [0, None, 0, 1]}, "missing"),
+    "infinite value": (GOOD | {"age": [30, np.inf, 70, 90]}, "infinite"),
+    "unknown level": (GOOD | {"sex": ["F", "X", "F", "M"]}, "column 'sex'"),
+    "not UTF-8": (b"age,sex,death\n30,F,0\n50,\xff\xfe,1\n", "UTF-8"),
+    "ragged": (b"age,sex,death\n30,F,0\n50,M\n", "line"),
+    "duplicate columns": (b"age,age,sex,death\n30,3,F,0\n", "twice|duplicate"),
+    "empty file": (b"", "empty"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TABLES)
+def test_a_bad_table_gets_one_clear_line(study_folder: Path, case: str) -> None:
+    content, expected = BAD_TABLES[case]
+    text = (study_folder / "study.toml").read_text()
+    text = text.replace('south = { data = "south.csv" }\n', "")
+    (study_folder / "study.toml").write_text(text)
+    table = study_folder / "north.csv"
+    if content is None:
+        table.unlink()
+    elif isinstance(content, bytes):
+        table.write_bytes(content)
+    else:
+        write(table, **content)
+    done = cipherbayes("run", "study.toml", "--out", "out", cwd=study_folder)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+    assert pd.Series([done.stderr]).str.contains(expected).all(), done.stderr
+    assert not (study_folder / "out" / "result.json").exists()
+
+
+SURVIVAL = """
+[model]
+kind = "exponential"
+time = "time"
+event = "event"
+horizon = 1500.0
+[features]
+age = { low = 18, high = 100 }
+[sites]
+one = { data = "one.csv" }
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"time": [-1.0, 2.0, 3.0]}, "'time'"),
+        ({"event": [0, 0, 0]}, "censored"),
+        ({"event": [0, 1, 2]}, "not binary"),
+    ],
+)
+def test_impossible_survival_times_are_refused(
+    tmp_path: Path, change: dict, expected: str
+) -> None:
+    (tmp_path / "study.toml").write_text(SURVIVAL)
+    columns = {"age": [30, 50, 70], "time": [1.0, 2.0, 3.0], "event": [0, 1, 1]}
+    write(tmp_path / "one.csv", **(columns | change))
+    done = cipherbayes("run", "study.toml", "--out", "out", cwd=tmp_path)
+    assert done.returncode == 1
+    assert expected in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_site_without_rows_is_refused(study_folder: Path) -> None:
+    (study_folder / "south.csv").write_text("age,sex,death\n")
+    done = cipherbayes("run", "study.toml", "--out", "out", cwd=study_folder)
+    assert done.returncode == 1
+    assert "south.csv" in done.stderr
+    assert "no rows" in done.stderr
+
+
+def test_a_failure_while_saving_leaves_nothing_that_looks_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import os
+
+    import cipherbayes as cb
+    from cipherbayes.study import Study
+
+    study = Study(
+        model=cb.models.Logistic(outcome="death"),
+        features={"age": {"low": 18, "high": 100}},
+        inference={"rounds": 50, "chains": 1},
+    )
+    from conftest import logistic_frame
+
+    result = cb.run(study, {"only": logistic_frame()})
+    real = os.replace
+
+    def fail_at_the_end(source: object, target: object) -> None:
+        if str(target).endswith("result.json"):
+            raise OSError("disk full")
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", fail_at_the_end)
+    with pytest.raises(OSError, match="disk full"):
+        result.save(tmp_path / "out")
+    assert not (tmp_path / "out" / "result.json").exists()
+    with pytest.raises(cb.errors.RunError, match="no finished run"):
+        cb.Result.load(tmp_path / "out")
+
+
+def test_version_and_help() -> None:
+    assert cipherbayes("--version").stdout.startswith("cipherbayes ")
+    helped = cipherbayes("--help").stdout
+    for verb in ("run", "predict", "data"):
+        assert verb in helped

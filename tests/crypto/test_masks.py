@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from cipherbayes.crypto.masks import ExchangeKey, PairwiseMasks
+from cipherbayes.crypto.roster import Member, Roster
+from cipherbayes.crypto.signatures import SigningKey
+from cipherbayes.crypto.transcript import RoundId
+from cipherbayes.errors import CryptoError, ProtocolError
+from cipherbayes.typing import Integers
+
+RUN, STUDY = b"r" * 16, b"s" * 32
+
+
+class Consortium:
+    """K sites that enrolled in one run."""
+
+    def __init__(self, count: int) -> None:
+        self.keys = {f"site-{k:02d}": ExchangeKey.generate() for k in range(count)}
+        self.roster = Roster.of(
+            Member.enrol(
+                SigningKey.generate(),
+                run=RUN,
+                study=STUDY,
+                site=site,
+                exchange=key.public,
+            )
+            for site, key in self.keys.items()
+        )
+        self.masks = {site: self.masks_of(site) for site in self.keys}
+
+    def masks_of(self, site: str) -> PairwiseMasks:
+        key = self.keys[site]
+        return PairwiseMasks(site, key, self.roster, run=RUN, study=STUDY)
+
+
+def exchange(roster: Roster, round: int = 0, attempt: int = 0) -> RoundId:
+    return RoundId(RUN, STUDY, round, attempt, "gradient", roster.digest)
+
+
+SIXTY_FOUR = Consortium(64)
+THREE = Consortium(3)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    sites=st.sets(st.sampled_from(sorted(SIXTY_FOUR.keys)), min_size=1),
+    round=st.integers(0, 2**32 - 1),
+    attempt=st.integers(0, 2**32 - 1),
+    dimension=st.integers(1, 300),
+)
+def test_masks_cancel_over_every_roster(
+    sites: set[str], round: int, attempt: int, dimension: int
+) -> None:
+    roster = SIXTY_FOUR.roster.restrict(sites)
+    at = exchange(roster, round, attempt)
+    masks = [SIXTY_FOUR.masks[s].total(at, roster, dimension) for s in sites]
+    assert not np.add.reduce(masks).any()
+
+
+def test_masks_cancel_in_ten_thousand_dimensions() -> None:
+    roster = THREE.roster
+    at = exchange(roster)
+    masks = [each.total(at, roster, 10_000) for each in THREE.masks.values()]
+    assert not np.add.reduce(masks).any()
+    assert all(np.count_nonzero(mask) == 10_000 for mask in masks)
+
+
+def test_masks_do_not_cancel_over_a_part_of_the_roster() -> None:
+    roster = THREE.roster
+    masks = [each.total(exchange(roster), roster, 50) for each in THREE.masks.values()]
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert np.count_nonzero(masks[one] + masks[other]) == 50
+
+
+def test_a_roster_of_one_has_no_mask() -> None:
+    roster = THREE.roster.restrict(["site-01"])
+    mask = THREE.masks["site-01"].total(exchange(roster), roster, 7)
+    assert mask.tolist() == [0] * 7
+
+
+def test_every_exchange_has_a_mask_of_its_own() -> None:
+    full, pair = THREE.roster, THREE.roster.restrict(["site-00", "site-01"])
+    at = exchange(full)
+    mine = THREE.masks["site-00"]
+    found = [
+        mine.total(at, full, 20),
+        mine.total(replace(at, round=1), full, 20),
+        mine.total(replace(at, attempt=1), full, 20),
+        mine.total(replace(at, round=1, attempt=1), full, 20),
+        mine.total(replace(at, purpose="moments"), full, 20),
+        mine.total(exchange(pair), pair, 20),
+    ]
+    for run, study in ((b"x" * 16, STUDY), (RUN, b"x" * 32)):
+        key = THREE.keys["site-00"]
+        other = PairwiseMasks("site-00", key, full, run=run, study=study)
+        found.append(other.total(replace(at, run=run, study=study), full, 20))
+    # No word may appear twice, at the same place or shifted.
+    assert len(np.unique(np.concatenate(found))) == 20 * len(found)
+
+
+def test_a_repeated_exchange_has_the_same_mask() -> None:
+    roster, mine = THREE.roster, THREE.masks["site-02"]
+    first = mine.total(exchange(roster, 5), roster, 30)
+    mine.total(exchange(roster, 6), roster, 300)
+    assert (mine.total(exchange(roster, 5), roster, 30) == first).all()
+    again = THREE.masks_of("site-02")
+    assert (again.total(exchange(roster, 5), roster, 30) == first).all()
+
+
+def test_many_rosters_do_not_pile_up_in_memory() -> None:
+    mine = SIXTY_FOUR.masks_of("site-00")
+    for k in range(1, 40):
+        roster = SIXTY_FOUR.roster.restrict(["site-00", f"site-{k:02d}"])
+        mine.total(exchange(roster), roster, 3)
+    assert len(mine._streams) <= 8
+
+
+def chi_square_p(values: Integers, bins: int = 256) -> float:
+    counts = np.bincount(values, minlength=bins)
+    return float(chisquare(counts).pvalue)
+
+
+@pytest.mark.parametrize("shift", [0, 8, 24, 40, 56])
+def test_one_masked_vector_looks_uniform(shift: int) -> None:
+    secret = np.full(100_000, 123_456, dtype=np.int64)
+    roster = THREE.roster
+    sent = secret + THREE.masks["site-01"].total(exchange(roster), roster, len(secret))
+    byte = (sent.view(np.uint64) >> np.uint64(shift)) & np.uint64(255)
+    # Keys are fresh in every session: five bytes, one failure in 10^7 sessions.
+    assert chi_square_p(byte.astype(np.int64)) > 1e-8
+
+
+def test_the_mask_is_the_one_earlier_releases_made() -> None:
+    keys = [
+        ExchangeKey(X25519PrivateKey.from_private_bytes(bytes([k]) * 32))
+        for k in (1, 2)
+    ]
+    members = [
+        Member(name, name.encode() * 32, key.public, bytes(64))
+        for name, key in zip("ab", keys, strict=True)
+    ]
+    roster = Roster.of(members)
+    at = exchange(roster, 7, 1)
+    masks = [
+        PairwiseMasks(name, key, roster, run=RUN, study=STUDY).total(at, roster, 2)
+        for name, key in zip("ab", keys, strict=True)
+    ]
+    assert masks[0].tolist() == ["@@MASK@@"]
+    assert (masks[0] + masks[1]).tolist() == [0, 0]
+
+
+def test_masks_of_another_run_study_or_roster_are_refused() -> None:
+    roster, mine = THREE.roster, THREE.masks["site-00"]
+    at = exchange(roster)
+    stranger = Consortium(2).roster
+    pair = roster.restrict(["site-00", "site-01"])
+    for wrong, members in (
+        (replace(at, run=b"x" * 16), roster),
+        (replace(at, study=b"x" * 32), roster),
+        (at, pair),
+        (exchange(stranger), stranger),
+        (exchange(others := roster.restrict(["site-01", "site-02"])), others),
+    ):
+        with pytest.raises(ProtocolError):
+            mine.total(wrong, members, 3)
+    with pytest.raises(CryptoError):
+        mine.total(at, roster, 0)
+
+
+def test_a_site_whose_key_was_replaced_in_the_roster_notices() -> None:
+    with pytest.raises(ProtocolError, match="another exchange key"):
+        PairwiseMasks(
+            "site-00", ExchangeKey.generate(), THREE.roster, run=RUN, study=STUDY
+        )
+
+
+def test_a_degenerate_exchange_key_is_refused() -> None:
+    for point in (bytes(32), b"\x01" + bytes(31)):
+        with pytest.raises(CryptoError, match="degenerate"):
+            ExchangeKey.generate().shared_with(point)
+
+
+def test_an_exchange_key_is_never_shown_or_pickled() -> None:
+    key = ExchangeKey.generate()
+    secret = key.to_secret_bytes()[-32:]
+    assert secret.hex() not in repr(key)
+    assert repr(THREE.masks["site-00"]) == "PairwiseMasks(site site-00, 2 peers)"
+    for thing in (key, THREE.masks["site-00"]):
+        with pytest.raises(CryptoError):
+            pickle.dumps(thing)
+    again = ExchangeKey.from_secret_bytes(key.to_secret_bytes())
+    assert again.public == key.public
