@@ -112,14 +112,10 @@ def test_flchain_concordance_is_within_five_thousandths_of_lifelines() -> None:
         assert ours > theirs - 0.005
 
 
-def test_flchain_coefficients_agree_with_an_exponential_maximum_likelihood_fit() -> (
-    None
-):
-    """lifelines' piecewise model with no breakpoint is the exponential model."""
+def test_flchain_coefficients_agree_with_exponential_maximum_likelihood() -> None:
+    """Events per unit of time, weighted by time, are the same likelihood as Poisson."""
     pytest.importorskip("sksurv")
-    import warnings
-
-    from lifelines import PiecewiseExponentialRegressionFitter
+    from sklearn.linear_model import PoissonRegressor
 
     frame = load_flchain().to_pandas()[["age", "sex", "futime", "death"]]
     study = Study(
@@ -132,15 +128,13 @@ def test_flchain_coefficients_agree_with_an_exponential_maximum_likelihood_fit()
         inference={"rounds": 6000},
     )
     rows = {row["name"]: row for row in fit(study, frame).summary()}
-    coded = frame.assign(sex=(frame["sex"] == "M").astype(float), Intercept=1.0)
-    coded["age"] -= 70.0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        fitter = PiecewiseExponentialRegressionFitter(breakpoints=[1e6])
-        fitter.fit(coded.astype(float), "futime", "death")
-    reference = -fitter.params_["lambda_0_"]
-    for name in ("age", "sex"):
-        ours = rows["sex[M]" if name == "sex" else name]
-        assert abs(ours["mean"] - reference[name]) < 0.1 * ours["sd"]
-    at_70 = rows["intercept"]["mean"] + 70.0 * rows["age"]["mean"]
-    assert at_70 == pytest.approx(reference["Intercept"], abs=0.005)
+    years = frame["futime"] / 365.25
+    reference = PoissonRegressor(alpha=0.0, tol=1e-9, max_iter=1000).fit(
+        np.column_stack([frame["age"] - 70.0, frame["sex"] == "M"]),
+        frame["death"] / years,
+        sample_weight=years,
+    )
+    for name, expected in zip(("age", "sex[M]"), reference.coef_, strict=True):
+        assert abs(rows[name]["mean"] - expected) < 0.1 * rows[name]["sd"]
+    at_70 = rows["intercept"]["mean"] + 70.0 * rows["age"]["mean"] + np.log(365.25)
+    assert at_70 == pytest.approx(reference.intercept_, abs=0.005)

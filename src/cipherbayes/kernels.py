@@ -86,23 +86,33 @@ def clip_scores(score: Floats, squared_norms: Floats, limit: float) -> Floats:
     return out
 
 
-def prepare_column(
-    values: Floats, centre: float, scale: float, out: Floats, squared_norms: Floats
+def prepare_columns(
+    columns: list[Floats | None],
+    centre: Floats,
+    scale: Floats,
+    x: Floats,
+    squared_norms: Floats,
 ) -> int:
-    """z_i = (v_i - centre) scale held within [-1, 1], written to ``out``, its square
-    added to ``squared_norms``; returns how many v_i are NaN or infinite.
+    """x_ji = (v_ji - centre_j) scale_j held within [-1, 1], for every column v_j given.
+
+    The squares of what is written are added to ``squared_norms``; rows of ``x``
+    whose column is None stay as they are. Returns how many v_ji are NaN or infinite.
     """
     if _compiled is not None:
-        unusable: int = _compiled.prepare_column(
-            _line(values), out, squared_norms, centre, scale
+        unusable: int = _compiled.prepare_columns(
+            centre, scale, x, squared_norms, columns
         )
         return unusable
-    with np.errstate(over="ignore"):
-        np.subtract(values, centre, out=out)
-        np.multiply(out, scale, out=out)
-    np.clip(out, -1.0, 1.0, out=out)
-    np.add(squared_norms, out * out, out=squared_norms)
-    return values.size - int(np.isfinite(values).sum())
+    unusable = 0
+    for j, values in enumerate(columns):
+        if values is None:
+            continue
+        with np.errstate(over="ignore", invalid="ignore"):
+            z = (values - centre[j]) * scale[j]
+        np.clip(z, -1.0, 1.0, out=x[j])
+        squared_norms += x[j] * x[j]
+        unusable += values.size - int(np.isfinite(values).sum())
+    return unusable
 
 
 def expit(x: Floats) -> Floats:

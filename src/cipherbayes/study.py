@@ -307,6 +307,8 @@ def _explain(error: ValidationError, path: Path, text: str) -> StudyError:
     # Pydantic puts the union's tag into the location; it is no key of the file.
     if len(location) > 1 and location[0] == "model":
         location = [location[0], *location[2:]]
+    if first["type"].startswith("union_tag"):
+        location = [*location, "kind"]
     key = ".".join(location)
     line = _line_of(text, location)
     where = f"{path}, line {line}" if line else str(path)

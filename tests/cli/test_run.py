@@ -12,13 +12,9 @@ import pandas as pd
 import pytest
 
 from conftest import survival_frame
+from terminal import cipherbayes
 
 QUICK = "[inference]\nrounds = 400\nchains = 2\n"
-
-
-def cipherbayes(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "cipherbayes", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +146,7 @@ BAD_TABLES = {
     "not UTF-8": (b"age,sex,death\n30,F,0\n50,\xff\xfe,1\n", "UTF-8"),
     "ragged": (b"age,sex,death\n30,F,0\n50,M\n", "line"),
     "duplicate columns": (b"age,age,sex,death\n30,3,F,0\n", "twice|duplicate"),
-    "empty file": (b"", "empty"),
+    "empty file": (b"", "no rows"),
 }
 
 
@@ -246,6 +242,16 @@ def test_a_failure_while_saving_leaves_nothing_that_looks_whole(
     assert not (tmp_path / "out" / "result.json").exists()
     with pytest.raises(cb.errors.RunError, match="no finished run"):
         cb.Result.load(tmp_path / "out")
+
+
+def test_the_module_and_a_real_process_behave_alike(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "cipherbayes", "run", "nowhere.toml"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: nowhere.toml: no such file")
+    assert done.stderr.count("\n") == 1
 
 
 def test_version_and_help() -> None:

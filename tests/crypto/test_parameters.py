@@ -15,7 +15,9 @@ from cipherbayes.crypto.parameters import (
 )
 from cipherbayes.errors import CryptoError
 
-every_set = pytest.mark.parametrize("parameters", PARAMETER_SETS.values(), ids=str)
+every_set = pytest.mark.parametrize(
+    "parameters", PARAMETER_SETS.values(), ids=PARAMETER_SETS
+)
 
 
 def is_prime(n: int) -> bool:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cipherbayes.crypto.signatures import Identity, SigningKey
@@ -12,6 +12,7 @@ from cipherbayes.errors import CryptoError, ProtocolError
 KEY = SigningKey.generate()
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.text(), st.lists(st.one_of(st.binary(), st.text(), st.integers())))
 def test_a_signature_verifies_for_the_fields_it_was_made_for(
     domain: str, fields: list[bytes | str | int]

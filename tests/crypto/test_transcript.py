@@ -41,7 +41,7 @@ def test_the_round_digest_depends_on_every_field() -> None:
 
 def test_the_round_digest_is_the_one_earlier_releases_signed() -> None:
     assert ROUND.digest.hex() == (
-        "@@ROUND@@"
+        "b071d9d5937ea46cccc28720b6f0ffb6edfb963d11f6b6e98b1f05d71265a43c"
     )
 
 

@@ -9,7 +9,9 @@ from cipherbayes.crypto.parameters import PARAMETER_SETS, ParameterSet
 from cipherbayes.crypto.words import centre, join, split
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
-every_set = pytest.mark.parametrize("parameters", PARAMETER_SETS.values(), ids=str)
+every_set = pytest.mark.parametrize(
+    "parameters", PARAMETER_SETS.values(), ids=PARAMETER_SETS
+)
 
 
 def centred(value: int, bits: int) -> int:

@@ -145,13 +145,14 @@ class SecretKey:
         -----------------
         Exact, or refused: the noise must leave a bit of SEAL's budget, unused
         slots must be zero and no limb may exceed what ``summands`` words add up
-        to. A ciphertext of another key, or one that was tampered with, passes the
-        first of these with probability at most 2^-n.
+        to. A ciphertext of another key, like any random one, leaves a bit of
+        budget with probability 2^-n.
 
         Edge cases
         ----------
-        This method answers whatever it is asked: what may be asked, and how
-        often, is for the CSP to decide before it calls.
+        Whoever has the public key can alter a ciphertext so that it passes, and
+        learn about the secret key from answers and refusals. What may be asked,
+        and how often, is for the CSP to decide before it calls this method.
         """
         parameters = self.parameters
         if ciphertext.parameters != parameters or ciphertext.key_id != self.key_id:

@@ -70,13 +70,15 @@ class KeyFolder:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self.path.mkdir(mode=0o700)
-        except FileExistsError:
-            _check_private(self.path.lstat(), self.path, folder=True)
-        else:
-            self.path.chmod(0o700)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if not self.path.exists():
+                self.path.mkdir(mode=0o700, exist_ok=True)
+                self.path.chmod(0o700)
+            status = self.path.lstat()
+        except OSError as problem:
+            raise _failed("the key folder cannot be made", self.path, problem) from None
+        _check_private(status, self.path, folder=True)
 
     def identity(self) -> SigningKey:
         """The party's signing key, made at the first call."""
@@ -159,6 +161,8 @@ class KeyFolder:
             os.link(temporary, self.path / name)
         except FileExistsError:
             return False
+        except OSError as problem:
+            raise _failed("the key cannot be stored", self.path, problem) from None
         finally:
             temporary.unlink(missing_ok=True)
         folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
@@ -176,21 +180,27 @@ class KeyFolder:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
             raise
-        except OSError:
-            raise CryptoError(
-                "the key file cannot be opened", where=str(path), remedy=_RESTORE
-            ) from None
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(file.fileno())
+        except OSError as problem:
+            raise _failed("the key file cannot be opened", path, problem) from None
+        try:
+            status = os.fstat(descriptor)
             _check_private(status, path, folder=False)
             if status.st_size > _MAX_FILE_BYTES:
                 raise CryptoError(
                     "the file is too large for a key", where=str(path), remedy=_RESTORE
                 )
-            return file.read(_MAX_FILE_BYTES)
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                return file.read(_MAX_FILE_BYTES)
+        finally:
+            os.close(descriptor)
 
 
-_RESTORE = "restore it from your copy; a link does not count as a file"
+_RESTORE = "use a folder of your own on a local disk; restore lost keys from a copy"
+
+
+def _failed(what: str, path: Path, problem: OSError) -> CryptoError:
+    reason = f"{what}: {problem.strerror}"
+    return CryptoError(reason, where=str(path), remedy=_RESTORE)
 
 
 def _hex(run: bytes) -> str:

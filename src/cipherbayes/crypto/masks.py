@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from cryptography.hazmat.primitives import hashes
@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import (
     X25519PrivateKey,
     X25519PublicKey,
 )
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from cipherbayes.crypto.framing import Kind, decode_frame, encode_frame
@@ -115,7 +115,8 @@ class PairwiseMasks:
     With one honest site there is nothing to hide behind: its vector is the total
     minus the others'. With a roster of one the mask is zero. The same round,
     attempt, purpose and roster give the same mask again: a site must then send the
-    same vector again, never another one.
+    same vector again, never another one. An object keeps the state of its ciphers:
+    it belongs to one thread.
     """
 
     def __init__(
@@ -136,7 +137,7 @@ class PairwiseMasks:
             for member in roster
             if member.site != site
         }
-        self._streams: dict[tuple[bytes, str], list[tuple[bool, Any]]] = {}
+        self._streams: dict[tuple[bytes, str], list[tuple[bool, CipherContext]]] = {}
 
     def __repr__(self) -> str:
         return f"PairwiseMasks(site {self._site}, {len(self._shared)} peers)"
@@ -178,7 +179,9 @@ class PairwiseMasks:
                 total -= mask
         return total.view(np.int64)
 
-    def _streams_of(self, exchange: RoundId, roster: Roster) -> list[tuple[bool, Any]]:
+    def _streams_of(
+        self, exchange: RoundId, roster: Roster
+    ) -> list[tuple[bool, CipherContext]]:
         """For each peer whether its mask is added, and its cipher."""
         known = self._streams.get((exchange.roster, exchange.purpose))
         if known is not None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -49,31 +49,33 @@ class Preparation:
     intercept: float | None = None
     row_norm: float | None = None
     design: Design = field(init=False, compare=False, repr=False)
-    _encoders: tuple[_Encoder, ...] = field(init=False, compare=False, repr=False)
+    _encoders: tuple[_Number | _Levels, ...] = field(
+        init=False, compare=False, repr=False
+    )
+    _scale: Floats = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        encoders: list[_Encoder] = []
-        names = [] if self.intercept is None else ["intercept"]
-        centre, half_width = np.zeros(len(names)), np.ones(len(names))
+        first = 0 if self.intercept is None else 1
+        names = ["intercept"] * first
+        encoders: list[_Number | _Levels] = []
         for column, feature in self.features.items():
-            kind = _Number if feature.levels is None else _Levels
-            encoder = kind(column, feature)
-            encoders.append(encoder)
-            names += encoder.names
-            # 0/1 columns are used as they are; a number's own column comes first.
-            centre = np.append(centre, np.zeros(len(encoder.names)))
-            half_width = np.append(half_width, np.ones(len(encoder.names)))
-            if feature.levels is None:
-                first = len(names) - len(encoder.names)
-                centre[first], half_width[first] = feature.affine()
+            encode = _Number if feature.levels is None else _Levels
+            encoders.append(encode(column, feature, first=len(names)))
+            names += encoders[-1].names
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(
                     f"two columns of the design are called '{name}': rename a feature"
                 )
+        centre, half_width = np.zeros(len(names)), np.ones(len(names))
+        for encoder in encoders:
+            if isinstance(encoder, _Number):
+                row = encoder.first
+                centre[row], half_width[row] = encoder.feature.affine()
         design = Design(tuple(names), centre, half_width, self.intercept)
         object.__setattr__(self, "design", design)
         object.__setattr__(self, "_encoders", tuple(encoders))
+        object.__setattr__(self, "_scale", 1.0 / half_width)
 
     @property
     def columns(self) -> dict[str, Kind]:
@@ -92,12 +94,20 @@ class Preparation:
             that the study does not name; the column is named, never the value.
         """
         squared_norms[:] = 0.0
-        start = 0 if self.intercept is None else 1
+        numbers: list[Floats | None] = [None] * self.design.width
         for encoder in self._encoders:
-            stop = start + len(encoder.names)
             raw = batch.column(encoder.column)
-            encoder.fill(raw, x[start:stop], squared_norms, where)
-            start = stop
+            if isinstance(encoder, _Number):
+                numbers[encoder.first] = encoder.values(raw, x, squared_norms, where)
+            else:
+                encoder.fill(raw, x, squared_norms, where)
+        unusable = kernels.prepare_columns(
+            numbers, self.design.centre, self._scale, x, squared_norms
+        )
+        if unusable:
+            for name, values in zip(self.design.names, numbers, strict=True):
+                if values is not None:
+                    _require_finite(values, name, where)
         if self.row_norm is not None:
             self._shorten(x, squared_norms, self.row_norm)
         if self.intercept is not None:
@@ -113,67 +123,43 @@ class Preparation:
             squared_norms[long] = kernels.squared_norms(short)
 
 
-class _Encoder(Protocol):
-    """Writes the design columns of one raw column and adds their squares."""
-
-    column: str
-    names: list[str]
-
-    def fill(
-        self, raw: pa.Array, out: Floats, squared_norms: Floats, where: str
-    ) -> None: ...
-
-
 class _Number:
     """A number: one column, and perhaps an indicator of missing values."""
 
-    def __init__(self, column: str, feature: Feature) -> None:
+    def __init__(self, column: str, feature: Feature, first: int) -> None:
         self.column = column
+        self.feature = feature
+        self.first = first
         self.names = [column, *_indicator(column, feature)]
-        self._feature = feature
-        self._centre, half_width = feature.affine()
-        self._scale = 1.0 / half_width
         self._stand_in = None if feature.missing is None else float(feature.missing)
 
-    def fill(
-        self, raw: pa.Array, out: Floats, squared_norms: Floats, where: str
-    ) -> None:
-        feature = self._feature
+    def values(
+        self, raw: pa.Array, x: Floats, squared_norms: Floats, where: str
+    ) -> Floats:
+        """What is to be mapped to [-1, 1]; an indicator is written at once."""
+        feature = self.feature
         if raw.null_count:
             raw = pc.fill_null(raw, np.nan)
-        values: Floats = raw.to_numpy(zero_copy_only=True)
+        values: Floats = raw.to_numpy()
         if self._stand_in is not None:
             absent = np.isnan(values)
             values = np.where(absent, self._stand_in, values)
             if feature.indicator:
-                out[1] = absent
-                squared_norms += out[1]
+                x[self.first + 1] = absent
+                squared_norms += absent
         if feature.transform is not None:
-            self._require_finite(values, where)
+            _require_finite(values, self.column, where)
             values = feature.transformed(np.clip(values, feature.low, feature.high))
-        unusable = kernels.prepare_column(
-            values, self._centre, self._scale, out[0], squared_norms
-        )
-        if unusable:
-            self._require_finite(values, where)
-
-    def _require_finite(self, values: Floats, where: str) -> None:
-        if np.isinf(values).any():
-            raise DataError(
-                f"column '{self.column}' has an infinite value",
-                where=where,
-                remedy="correct it or leave it empty",
-            )
-        if np.isnan(values).any():
-            _refuse_missing(self.column, where)
+        return values
 
 
 class _Levels:
     """A category: a 0/1 column for each level but the first."""
 
-    def __init__(self, column: str, feature: Feature) -> None:
+    def __init__(self, column: str, feature: Feature, first: int) -> None:
         assert feature.levels is not None
         self.column = column
+        self.first = first
         self._known = [level_name(level) for level in feature.levels]
         self.names = [f"{column}[{name}]" for name in self._known[1:]]
         self.names += _indicator(column, feature)
@@ -190,9 +176,7 @@ class _Levels:
         self._codes = np.array(list(texts.values()))
         self._gaps = pa.array(sorted(MISSING - texts.keys()), type=pa.string())
 
-    def fill(
-        self, raw: pa.Array, out: Floats, squared_norms: Floats, where: str
-    ) -> None:
+    def fill(self, raw: pa.Array, x: Floats, squared_norms: Floats, where: str) -> None:
         raw = pc.utf8_trim_whitespace(raw)
         found = pc.index_in(raw, value_set=self._texts)
         codes = self._codes[pc.fill_null(found, 0).to_numpy()]
@@ -210,16 +194,28 @@ class _Levels:
             if self._stand_in is None:
                 _refuse_missing(self.column, where)
             codes[absent] = self._stand_in
+        columns = x[self.first : self.first + len(self.names)]
         for code in range(1, len(self._known)):
-            out[code - 1] = codes == code
+            columns[code - 1] = codes == code
         if self._indicator:
-            out[-1] = absent
-        for column in out:
+            columns[-1] = absent
+        for column in columns:
             squared_norms += column
 
 
 def _indicator(column: str, feature: Feature) -> list[str]:
     return [f"{column}[missing]"] if feature.indicator else []
+
+
+def _require_finite(values: Floats, column: str, where: str) -> None:
+    if np.isinf(values).any():
+        raise DataError(
+            f"column '{column}' has an infinite value",
+            where=where,
+            remedy="correct it or leave it empty",
+        )
+    if np.isnan(values).any():
+        _refuse_missing(column, where)
 
 
 def _refuse_missing(column: str, where: str) -> NoReturn:

@@ -183,7 +183,9 @@ def _read_once(source: Source, memory_limit: int) -> tuple[Blocks, _Extent]:
     def look(block: Rows) -> tuple[Rows | None, int, tuple[Floats, Floats]]:
         return block if fits else None, block.count, _block_extent(block)
 
-    for block, size, (low, high) in StreamedBlocks(source, expected).map(look):
+    for block, size, (low, high) in StreamedBlocks(source, expected).map(
+        look, keep=fits
+    ):
         count += size
         extent.widen(low, high)
         fits = fits and count * source.bytes_per_record <= memory_limit

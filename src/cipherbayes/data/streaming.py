@@ -58,18 +58,25 @@ class StreamedBlocks:
         yield from stitcher.rest()
 
     def map(
-        self, function: Callable[[Rows], T], rows: Integers | None = None
+        self,
+        function: Callable[[Rows], T],
+        rows: Integers | None = None,
+        *,
+        keep: bool = False,
     ) -> Iterator[T]:
+        """As :meth:`Blocks.map`; with ``keep`` a block outlives the call."""
+
+        def work(job: _Job) -> list[Rows | _Done[T]]:
+            space = None if keep else Space(self.design.width, BLOCK_ROWS)
+            return [
+                _Done(function(piece)) if piece.count == BLOCK_ROWS else piece
+                for piece in self._pieces(job, space)
+            ]
+
         jobs = self._jobs(rows)
         if len(jobs) == 1 or THREADS == 1:
             yield from map(function, self.blocks(rows))
             return
-
-        def work(job: _Job) -> list[Rows | _Done[T]]:
-            return [
-                _Done(function(piece)) if piece.count == BLOCK_ROWS else piece
-                for piece in self._pieces(job)
-            ]
 
         stitcher = _Stitcher()
         for item in _chained(work, jobs):
@@ -106,15 +113,16 @@ class StreamedBlocks:
                 jobs.append(_Job(part, low, positions[low:high] - start))
         return jobs
 
-    def _pieces(self, job: _Job) -> Iterator[Rows]:
-        """The job's records, prepared and cut where blocks end."""
+    def _pieces(self, job: _Job, space: Space | None = None) -> Iterator[Rows]:
+        """The job's records, prepared and cut where blocks end; whole blocks in
+        ``space``, where each replaces the one before."""
         pending: list[Rows] = []
         room = BLOCK_ROWS - job.position % BLOCK_ROWS
         for batch in _taken(self._source.chunks(job.part), job.rows):
             start = 0
             while start < batch.num_rows:
                 size = min(room, batch.num_rows - start)
-                pending.append(self._source.prepare(batch.slice(start, size)))
+                pending.append(self._source.prepare(batch.slice(start, size), space))
                 start += size
                 room -= size
                 if room == 0:
@@ -189,6 +197,14 @@ def _chained(work: Callable[[_Job], list[T]], jobs: Iterable[_Job]) -> Iterator[
             pool.shutdown(wait=False, cancel_futures=True)
 
 
+class Space:
+    """Memory for prepared records, so that a pass need not ask for it block by block."""
+
+    def __init__(self, width: int, count: int) -> None:
+        self.x: Floats = np.empty((width, count))
+        self.norms: Floats = np.empty(count)
+
+
 class Source:
     """A table, how its records are prepared, and how their outcomes are read.
 
@@ -215,12 +231,12 @@ class Source:
         """Raw records of a part of the table."""
         return self.table.chunks(self._columns, part)
 
-    def prepare(self, batch: pa.RecordBatch) -> Rows:
-        """Records of a chunk, checked."""
-        x = np.empty((self.design.width, batch.num_rows))
-        norms = np.empty(batch.num_rows)
-        self.preparation.apply(batch, x, norms, self.table.where)
-        return Rows(self.design, x, self._outcome(batch), norms)
+    def prepare(self, batch: pa.RecordBatch, space: Space | None = None) -> Rows:
+        """Records of a chunk, checked; written into ``space`` if it fits exactly."""
+        if space is None or space.norms.size != batch.num_rows:
+            space = Space(self.design.width, batch.num_rows)
+        self.preparation.apply(batch, space.x, space.norms, self.table.where)
+        return Rows(self.design, space.x, self._outcome(batch), space.norms)
 
     def _outcome(self, batch: pa.RecordBatch) -> Mapping[str, Floats]:
         if self._model is None:

@@ -163,8 +163,7 @@ def _rmsprop_walk(
             else np.ones_like(state.theta)
         )
         if fixed is None and t in recalibrate:
-            noise = state.second_moment if adaptive else mean**2
-            noise = noise if rows is not None else np.zeros_like(mean)
+            noise = _minibatch_variance(rng, target, state.theta, settings)
             schedule = constant(_automatic_size(target, state.theta, scale, noise))
         correction: Floats | float = 0.0
         if settings.gamma_term and adaptive and not frozen:
@@ -186,6 +185,19 @@ def _rmsprop_walk(
             correction=correction,
         )
         yield state.theta, info.step_size
+
+
+def _minibatch_variance(
+    rng: np.random.Generator, target: Target, theta: Floats, settings: Inference
+) -> Floats:
+    """Variance of ĝ over minibatches at a fixed θ, from sixteen of them."""
+    if settings.batch is None or settings.batch >= target.records:
+        return np.zeros_like(theta)
+    means = []
+    for _ in range(16):
+        rows, divisor = _minibatch(rng, target.records, settings)
+        means.append(target.likelihood_gradient(theta, rows) / divisor)
+    return np.asarray(np.var(means, axis=0, ddof=1))
 
 
 def _automatic_size(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from cipherbayes.inference.settings import Step
-from cipherbayes.privacy.paper import paper_step_size
 
 Schedule = Callable[[int], float]
 
@@ -18,6 +18,27 @@ def constant(size: float) -> Schedule:
 def polynomial(size: float, power: float, offset: float = 0.0) -> Schedule:
     """η_t = size · (offset + t)^(-power) (Welling and Teh, 2011)."""
     return lambda t: size * (offset + t) ** -power
+
+
+def paper_step_size(
+    t: int,
+    *,
+    epsilon: float,
+    delta: float,
+    records: float,
+    batch: float,
+    epochs: float,
+    lipschitz: float,
+    gamma: float,
+    floor: float,
+) -> float:
+    """The paper's η_t (Algorithm 1): T epochs of minibatches of τ among N records.
+
+    η_t = γ ε² (λ+L) τ / (32 L² N log(2.5 N T / (τ δ)) log(2/δ) t).
+    """
+    logs = math.log(2.5 * records * epochs / (batch * delta)) * math.log(2.0 / delta)
+    top = gamma * epsilon**2 * (floor + lipschitz) * batch
+    return top / (32.0 * lipschitz**2 * records * logs * t)
 
 
 def fixed_schedule(

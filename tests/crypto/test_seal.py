@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import os
+import stat
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tenseal.sealapi as sealapi
+
+from cipherbayes.crypto import seal
+from cipherbayes.crypto.bfv import generate_keys
+from cipherbayes.crypto.parameters import PARAMETER_SETS
+from cipherbayes.errors import CryptoError
+
+PARAMETERS = PARAMETER_SETS["bfv-2048-22"]
+
+
+def test_a_memory_file_leaves_nothing_behind() -> None:
+    before = os.listdir("/proc/self/fd")
+    with seal.memory_file(b"content") as (path, descriptor):
+        assert Path(path).read_bytes() == b"content"
+        assert os.fstat(descriptor).st_nlink == 0
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_memory_file_is_closed_after_an_error() -> None:
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(ValueError), seal.memory_file():
+        raise ValueError
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_without_memfd_the_file_is_private_and_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    with seal.memory_file(b"content") as (path, _):
+        assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
+        assert stat.S_IMODE(Path(path).parent.stat().st_mode) == 0o700
+    assert not Path(path).parent.exists()
+    pair = generate_keys(PARAMETERS)
+    vector = np.arange(5, dtype=np.int64)
+    assert (pair.secret.decrypt(pair.public.encrypt(vector)) == vector).all()
+
+
+def test_every_compression_that_a_build_of_seal_may_use_is_understood() -> None:
+    ciphertext = generate_keys(PARAMETERS).public.encrypt(np.arange(5, dtype=np.int64))
+    parts = seal.scheme(PARAMETERS)
+    thing = sealapi.Ciphertext()
+    parts.ciphertext.write(thing, ciphertext.polynomials[0], parts.context)
+    saved = seal._saved(thing)
+    members = seal._inflate(saved)
+    for mode, body in ((0, members), (1, zlib.compress(members))):
+        size = struct.pack("<Q", 16 + len(body))
+        data = saved[:5] + bytes([mode, 0, 0]) + size + body
+        assert seal._inflate(data, len(members)) == members
+    with pytest.raises(CryptoError, match="not understood"):
+        seal._inflate(saved[:5] + b"\x07" + saved[6:])
+
+
+def test_parameters_below_128_bits_are_refused_by_seal() -> None:
+    primes = PARAMETER_SETS["bfv-4096-32"].primes
+    with pytest.raises(CryptoError, match="SEAL refuses"):
+        seal._scheme(2048, primes, PARAMETERS.plain_modulus)
+
+
+def test_a_context_is_built_once() -> None:
+    assert seal.scheme(PARAMETERS) is seal.scheme(PARAMETER_SETS["bfv-2048-64"])
+
+
+@pytest.mark.slow
+def test_memory_stays_flat_over_five_thousand_encryptions() -> None:
+    pair = generate_keys(PARAMETERS)
+    vector = np.arange(184, dtype=np.int64)
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1])
+
+    def rounds(count: int) -> None:
+        for _ in range(count):
+            pair.secret.decrypt(pair.public.encrypt(vector))
+
+    rounds(200)
+    before = resident()
+    rounds(5000)
+    assert resident() - before < 500
