@@ -12,7 +12,7 @@ import cipherbayes as cb
 from cipherbayes.data.flchain import load_flchain
 from cipherbayes.data.physionet2012 import load_physionet2012
 from cipherbayes.evaluation import evaluate
-from cipherbayes.running import open_sites
+from cipherbayes.tables import open_sites
 from cipherbayes.study import Study
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"

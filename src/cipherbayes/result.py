@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from cipherbayes.data.preparation import Preparation
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.tables import open_table
 from cipherbayes.errors import RunError
@@ -25,6 +24,7 @@ from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat_and_ess
 from cipherbayes.models.base import Rows
 from cipherbayes.study import Study
+from cipherbayes.tables import preparation_of
 from cipherbayes.typing import Floats
 from cipherbayes.version import __version__
 
@@ -107,8 +107,8 @@ class Result:
     def save(self, folder: Path) -> None:
         """Write the folder; ``result.json`` comes last, in one move."""
         folder.mkdir(parents=True, exist_ok=True)
-        study = self.study.model_copy(update={"sites": without_paths(self.study)})
-        (folder / "study.toml").write_text(study.to_toml(), encoding="utf-8")
+        text = self.study.without_paths().to_toml()
+        (folder / "study.toml").write_text(text, encoding="utf-8")
         partial = folder / ".posterior.partial"
         self.posterior.to_netcdf(partial, engine="h5netcdf")
         os.replace(partial, folder / "posterior.nc")
@@ -154,22 +154,6 @@ def _slices(table: PreparedTable) -> Iterator[Rows]:
         for start in range(0, block.count, 1024):
             part = slice(start, start + 1024)
             yield Rows(block.design, block.x[:, part], {}, block.squared_norms[part])
-
-
-def preparation_of(study: Study) -> Preparation:
-    """The study's preparation of raw columns."""
-    intercept = study.preparation.intercept if study.model.needs_intercept else 0.0
-    return Preparation(
-        study.features, intercept=intercept or None, row_norm=study.preparation.row_norm
-    )
-
-
-def without_paths(study: Study) -> dict[str, Any]:
-    """The sites, without where their tables are: those paths stay at the sites."""
-    return {
-        name: site.model_copy(update={"data": None})
-        for name, site in study.sites.items()
-    }
 
 
 def assemble(

@@ -39,6 +39,7 @@ class Header(Section):
     name: str = Field(default="study", pattern=Name)
     protocol: Literal["secure-sum", "encrypted-update", "pooled"] = "pooled"
     noise: Literal["in-gradient", "as-printed"] = "in-gradient"
+    engine: Literal["in-process", "local-processes"] = "in-process"
 
 
 class Privacy(Section):
@@ -53,7 +54,11 @@ class Privacy(Section):
     clip
         Bound C on the Euclidean norm of one record's gradient.
     records
-        The public number of records N over all sites.
+        The public number of records N over all sites; left out, it is released
+        with noise.
+    randomness
+        ``insecure-repeatable`` draws the noise from a seed: for tests, protects
+        nobody, and every output says so.
     """
 
     epsilon: float = Field(gt=0, allow_inf_nan=False)
@@ -62,16 +67,19 @@ class Privacy(Section):
     dropouts: int = Field(default=0, ge=0)
     clip: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     records: int | None = Field(default=None, ge=1)
+    randomness: Literal["secure", "insecure-repeatable"] = "secure"
 
 
 class Preparation(Section):
     """``[preparation]``: how raw columns become the design matrix.
 
-    ``intercept`` is the value of the constant column (0 for none); ``row_norm``
-    bounds the Euclidean norm of a prepared row's features.
+    ``public-bounds`` uses the ranges of ``[features]`` alone; ``private-moments``
+    then standardises each column with a noised mean and variance, which are
+    charged to the budget. ``intercept`` is the value of the constant column (0 for
+    none); ``row_norm`` bounds the Euclidean norm of a prepared row's features.
     """
 
-    method: Literal["public-bounds"] = "public-bounds"
+    method: Literal["public-bounds", "private-moments"] = "public-bounds"
     row_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     intercept: float = Field(default=1.0, ge=0, allow_inf_nan=False)
 
@@ -100,9 +108,18 @@ class Paper(Section):
 
 
 class Site(Section):
-    """``[sites]``: where an embedded run finds a site's table."""
+    """``[sites]``: one entry a site, in an embedded run with its table.
+
+    Attributes
+    ----------
+    data
+        Path of the table, relative to the study file.
+    budget
+        ε that this table may spend over all studies (default: this study's).
+    """
 
     data: str | None = None
+    budget: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
 
 class Study(Section):
@@ -156,6 +173,14 @@ class Study(Section):
         }
         return self.model_copy(update={"sites": sites})
 
+    def without_paths(self) -> Self:
+        """The study as all parties see it: where tables are stays at the sites."""
+        sites = {
+            name: site.model_copy(update={"data": None, "budget": None})
+            for name, site in self.sites.items()
+        }
+        return self.model_copy(update={"sites": sites})
+
     @property
     def name(self) -> str:
         return self.study.name
@@ -164,6 +189,14 @@ class Study(Section):
     def private(self) -> bool:
         """Whether the study spends a privacy budget."""
         return self.privacy is not None
+
+    @property
+    def insecure(self) -> bool:
+        """Whether the noise comes from a seed, and so protects nobody."""
+        return (
+            self.privacy is not None
+            and self.privacy.randomness == "insecure-repeatable"
+        )
 
     @property
     def as_printed(self) -> bool:
@@ -223,6 +256,10 @@ class Study(Section):
     def _privacy_is_usable(self) -> None:
         privacy = self.privacy
         if privacy is None:
+            if self.preparation.method == "private-moments":
+                raise ValueError(
+                    'preparation.method = "private-moments" needs a [privacy] table'
+                )
             if self.study.protocol != "pooled":
                 raise ValueError(
                     f'protocol = "{self.study.protocol}" needs a [privacy] table '

@@ -48,6 +48,8 @@ def test_an_identity_that_the_study_does_not_pin_is_refused() -> None:
     impostor = member("north", SigningKey.generate())
     roster = Roster.of([ROSTER["east"], impostor, ROSTER["south"]])
     assert "pins" in refused(roster)
+    relabelled = replace(ROSTER["north"], identity=SigningKey.generate().identity.raw)
+    assert "pins" in refused(Roster.of([ROSTER["east"], relabelled]))
     assert "no such site" in refused(ROSTER, {"east": PINNED["east"]})
 
 

@@ -6,7 +6,6 @@ neither and adds (:func:`cipherbayes.crypto.ciphertext.add`).
 
 from __future__ import annotations
 
-import hashlib
 import math
 import struct
 from dataclasses import dataclass, field
@@ -20,12 +19,12 @@ from cipherbayes.crypto.ciphertext import (
     Ciphertext,
     Coefficients,
     pack_coefficients,
+    public_key_id,
     unpack_coefficients,
 )
 from cipherbayes.crypto.framing import Kind, decode_frame, encode_frame
 from cipherbayes.crypto.parameters import MAX_DIMENSION, ParameterSet, parameter_set
 from cipherbayes.crypto.seal import scheme
-from cipherbayes.crypto.transcript import transcript
 from cipherbayes.errors import CryptoError
 from cipherbayes.typing import Integers
 
@@ -48,7 +47,7 @@ class PublicKey:
     parameters
         The set the key belongs to.
     key_id
-        SHA-256 of the parameter id and the coefficients.
+        :func:`~cipherbayes.crypto.ciphertext.public_key_id` of its frame.
     """
 
     parameters: ParameterSet
@@ -64,11 +63,9 @@ class PublicKey:
         parts = scheme(parameters)
         key = sealapi.PublicKey()
         parts.public_key.write(key, coefficients, parts.context)
-        packed = pack_coefficients(coefficients, parameters.coefficient_bytes)
-        key_id = hashlib.sha256(
-            transcript("cipherbayes/public-key/1", parameters.id, packed)
-        ).digest()
         encryptor = sealapi.Encryptor(parts.context, key)
+        unnamed = cls(parameters, b"", coefficients, encryptor)
+        key_id = public_key_id(unnamed.to_bytes())
         return cls(parameters, key_id, coefficients, encryptor)
 
     def encrypt(self, values: Integers) -> Ciphertext:

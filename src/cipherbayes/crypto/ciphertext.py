@@ -8,6 +8,7 @@ compression, no metadata of a library, one encoding for one ciphertext.
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from cipherbayes.crypto.framing import Kind, decode_frame, encode_frame
 from cipherbayes.crypto.parameters import MAX_DIMENSION, ParameterSet
+from cipherbayes.crypto.transcript import transcript
 from cipherbayes.errors import CryptoError
 
 Coefficients = NDArray[np.uint64]
@@ -29,6 +31,11 @@ _HEADER = struct.Struct("<24s32sII")
 def _low_bytes(words: Coefficients, width: int) -> NDArray[np.void]:
     """The ``width`` low bytes of each word, as opaque items of a shared view."""
     return np.ndarray((words.size,), f"V{width}", words, 0, (8,))
+
+
+def public_key_id(frame: bytes) -> bytes:
+    """Which public key: SHA-256 of its frame, known to parties without the library."""
+    return hashlib.sha256(transcript("cipherbayes/public-key/2", frame)).digest()
 
 
 def pack_coefficients(coefficients: Coefficients, width: int) -> bytes:

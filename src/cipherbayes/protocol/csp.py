@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import logging
 
-import numpy as np
-
 from cipherbayes.crypto.bfv import KeyPair
 from cipherbayes.crypto.ciphertext import Ciphertext, add
 from cipherbayes.crypto.signatures import Identity, SigningKey
@@ -106,7 +104,7 @@ class Csp:
             log.warning("refused (%s): %s", refusal.reason.value, refusal.text)
             return encode(refusal)
 
-    def _answer(self, request: DecryptRequest) -> DecryptReply:
+    def _answer(self, request: DecryptRequest) -> DecryptReply | Refusal:
         exchange = request.round_id
         if exchange.run != self._run:
             raise RefusalError(Reason.WRONG_RUN, "the request is of another run")
@@ -114,7 +112,7 @@ class Csp:
             raise RefusalError(Reason.WRONG_STUDY, "the request is of another study")
         known = self._store.answer(exchange.round)
         if known is not None:
-            return decode(known, DecryptReply)
+            return decode(known, DecryptReply, Refusal)
         if exchange.round != self._store.rounds():
             raise RefusalError(
                 Reason.WRONG_ROUND, "rounds are answered in order, one at a time"
@@ -122,12 +120,21 @@ class Csp:
         phase = self._plan.phase_of(exchange.round)
         if phase is None or exchange.purpose != phase.purpose:
             raise RefusalError(Reason.WRONG_ROUND, "the study has no such round")
-        values = self._decrypt(request, phase)
-        reply = DecryptReply.signed(self._key, round_id=exchange, values=values)
+        total = self._total(request, phase)
+        reply: DecryptReply | Refusal
+        try:
+            values = self._decrypt(total, phase)
+            reply = DecryptReply.signed(self._key, round_id=exchange, values=values)
+        except CipherbayesError as error:
+            # Whether a chosen ciphertext decrypts well says something about the
+            # key, so a round that failed here is over: there is no second try.
+            reply = refuse("csp", error)
+            log.warning("round %d is over: %s", exchange.round, error)
         self._store.keep(exchange.round, encode(reply))
         return reply
 
-    def _decrypt(self, request: DecryptRequest, phase: Phase) -> Integers:
+    def _total(self, request: DecryptRequest, phase: Phase) -> Ciphertext:
+        """The sum of what the whole roster signed."""
         if self._manifest is None:
             raise RefusalError(Reason.WRONG_RUN, "the run has no manifest yet")
         sites = [reply.site for reply in request.replies]
@@ -142,24 +149,25 @@ class Csp:
             )
         for reply in request.replies:
             reply.verify(self._pinned[reply.site])
-        parameters = self._pair.public.parameters
-        total = add(
+        public = self._pair.public
+        return add(
             [
                 Ciphertext.from_bytes(
                     reply.ciphertext,
-                    parameters=parameters,
-                    key_id=self._pair.public.key_id,
+                    parameters=public.parameters,
+                    key_id=public.key_id,
                     dimension=phase.dimension,
                 )
                 for reply in request.replies
             ]
         )
+
+    def _decrypt(self, total: Ciphertext, phase: Phase) -> Integers:
         values = self._pair.secret.decrypt(total)
-        if int(np.abs(values).max()) > phase.bound:
+        bound = phase.privacy.bound
+        if values.max() > bound or values.min() < -bound:
             raise RefusalError(
                 Reason.RANGE, "the total is outside the range the study allows"
             )
         return values
 
-
-__all__ = ["Csp", "Refusal"]

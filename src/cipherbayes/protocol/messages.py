@@ -29,7 +29,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 
-from cipherbayes.crypto.ciphertext import KEY_ID_BYTES
+from cipherbayes.crypto.ciphertext import KEY_ID_BYTES, public_key_id
 from cipherbayes.crypto.framing import Kind, decode_frame, encode_frame, frame_kind
 from cipherbayes.crypto.parameters import MAX_DIMENSION, parameter_set
 from cipherbayes.crypto.roster import MAX_SITES, Member, Roster
@@ -107,6 +107,11 @@ class KeyOffer:
         """The offer of the CSP that holds ``key``."""
         digest = hashlib.sha256(public_key).digest()
         return cls(run, study, public_key, key.sign(_KEY_OFFER, run, study, digest))
+
+    @property
+    def key_id(self) -> bytes:
+        """Which key is offered."""
+        return public_key_id(self.public_key)
 
     def verify(self, csp: Identity) -> None:
         """Raise ProtocolError unless the CSP offered this key for this run."""

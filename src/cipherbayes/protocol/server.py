@@ -105,7 +105,7 @@ class Server:
             run=self._run,
             study=self._plan.study_hash,
             parameters=parameters.id,
-            key_id=key.key_id(),
+            key_id=key.key_id,
             rounds=self._plan.rounds,
             csp=self._pinned["csp"].raw,
             roster=Roster.of(members),

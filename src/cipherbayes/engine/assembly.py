@@ -1,0 +1,205 @@
+"""A run's folder, and the parties that live in it.
+
+    DIR/run.json                 id, study hash, engine
+    DIR/study.toml               the study, without where tables are
+    DIR/server/checkpoint.sqlite θ after each round
+    DIR/csp/                     keys, answers given
+    DIR/sites/NAME/              keys, and site.json: the table and its ledger
+
+Each party opens its own part only. The folders of the CSP and of the sites are
+0700 and their files 0600.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cipherbayes.crypto.keys import KeyFolder
+from cipherbayes.crypto.signatures import Identity
+from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.errors import RunError
+from cipherbayes.planning import StudyPlan, plan_study
+from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.privacy.noise import InsecureRepeatableNoise, NoiseSource, SecureNoise
+from cipherbayes.protocol.contributions import Contributions
+from cipherbayes.protocol.csp import Csp
+from cipherbayes.protocol.server import Server
+from cipherbayes.protocol.site import Site
+from cipherbayes.protocol.stores import AnswerStore, Checkpoint
+from cipherbayes.study import Study
+from cipherbayes.tables import open_site
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """An embedded run on disk."""
+
+    path: Path
+    run: bytes
+    study: Study
+    plan: StudyPlan
+
+    @classmethod
+    def create(
+        cls, path: Path, study: Study, ledgers: Mapping[str, Path | None]
+    ) -> RunFolder:
+        """Lay out a new run; the study is written as all parties see it.
+
+        Parameters
+        ----------
+        ledgers
+            Ledger file of each site; None keeps it in the run's folder.
+        """
+        path.mkdir(parents=True, exist_ok=True)
+        run = secrets.token_bytes(16)
+        folder = cls(path, run, study, plan_study(study))
+        text = study.without_paths().to_toml()
+        (path / "study.toml").write_text(text, encoding="utf-8")
+        for name, site in study.sites.items():
+            home = folder.home(name)
+            home.mkdir(parents=True, mode=0o700)
+            ledger = ledgers[name] or home / "ledger.sqlite"
+            local = {
+                "data": None if site.data is None else str(Path(site.data).absolute()),
+                "ledger": str(ledger.absolute()),
+                "budget": site.budget,
+            }
+            _write_private(home / "site.json", local)
+        folder.home("csp").mkdir(parents=True, mode=0o700)
+        folder.home("server").mkdir(parents=True)
+        # Last: a folder with run.json can be resumed.
+        about = {"version": 1, "run": run.hex(), "study": study.fingerprint()}
+        _write_private(path / "run.json", about)
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """Open a run that was laid out before."""
+        try:
+            about = json.loads((path / "run.json").read_text(encoding="utf-8"))
+            run, fingerprint = bytes.fromhex(about["run"]), about["study"]
+        except FileNotFoundError:
+            raise RunError(
+                "holds no run",
+                where=str(path),
+                remedy="give the folder of `cipherbayes run --out`",
+            ) from None
+        except (ValueError, KeyError, TypeError, OSError):
+            raise RunError(
+                "run.json cannot be read",
+                where=str(path),
+                remedy="restore it, or start a new run",
+            ) from None
+        study = Study.load(path / "study.toml")
+        if study.fingerprint() != fingerprint:
+            raise RunError(
+                "study.toml is not the study that this run began with",
+                where=str(path),
+                remedy="restore the file, or start a new run for the changed study",
+            )
+        return cls(path, run, study, plan_study(study))
+
+    def home(self, name: str) -> Path:
+        """A party's folder."""
+        if name in ("csp", "server"):
+            return self.path / name
+        return self.path / "sites" / name
+
+    def keys(self, name: str) -> KeyFolder:
+        """A party's keys."""
+        return KeyFolder(self.home(name) / "keys")
+
+    def pinned(self) -> dict[str, Identity]:
+        """Identity of every party: on one machine each makes its own at the start."""
+        names = ("csp", *self.study.sites)
+        return {name: self.keys(name).identity().identity for name in names}
+
+    def site(self, name: str, table: PreparedTable | None = None) -> Site:
+        """A site, over its table (read from its own file where none is given)."""
+        local = self.local(name)
+        if table is None:
+            if local["data"] is None:
+                raise RunError(
+                    f"site '{name}' was given a frame, not a file",
+                    where=str(self.path),
+                    remedy="only runs whose tables are files can be resumed",
+                )
+            table = open_site(self.study, name, local["data"])
+        keys = self.keys(name)
+        return Site(
+            name=name,
+            run=self.run,
+            plan=self.plan,
+            contributions=Contributions(self.study.model, table),
+            ledger=open_ledger(self.study, name, local),
+            key=keys.identity(),
+            exchange=keys.exchange_key(self.run),
+            noise=noise_source(self.study, name),
+            pinned=self.pinned(),
+        )
+
+    def local(self, name: str) -> dict[str, Any]:
+        """What a site keeps to itself: its table, its ledger, its budget."""
+        text = (self.home(name) / "site.json").read_text(encoding="utf-8")
+        local: dict[str, Any] = json.loads(text)
+        return local
+
+    def csp(self) -> Csp:
+        """The CSP, with the run's key pair made at the first call."""
+        keys, parameters = self.keys("csp"), self.plan.parameters
+        assert parameters is not None
+        known = any(record.run == self.run.hex() for record in keys.records())
+        pair = (
+            keys.load_pair(self.run)
+            if known
+            else keys.create_pair(self.run, parameters)
+        )
+        return Csp(
+            run=self.run,
+            plan=self.plan,
+            pair=pair,
+            key=keys.identity(),
+            store=AnswerStore(self.home("csp") / "answers.sqlite"),
+            pinned=self.pinned(),
+        )
+
+    def server(self) -> tuple[Server, Checkpoint]:
+        """The server, where it stopped, and its memory."""
+        checkpoint = Checkpoint(self.home("server") / "checkpoint.sqlite")
+        server = Server(
+            run=self.run, plan=self.plan, checkpoint=checkpoint, pinned=self.pinned()
+        )
+        return server, checkpoint
+
+
+def noise_source(study: Study, name: str) -> NoiseSource:
+    """Where a site's noise comes from; a seed only where the study shouts about it."""
+    if study.insecure:
+        return InsecureRepeatableNoise(f"{study.inference.seed}/{name}")
+    return SecureNoise()
+
+
+def open_ledger(study: Study, name: str, local: Mapping[str, Any]) -> Ledger:
+    """A table's ledger; the budget belongs to the table."""
+    assert study.privacy is not None
+    budget = local["budget"] or study.privacy.epsilon
+    return Ledger.open(
+        Path(local["ledger"]),
+        dataset=name,
+        epsilon=budget,
+        delta=study.privacy.delta,
+    )
+
+
+def _write_private(path: Path, content: Mapping[str, Any]) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(content, file, indent=2)
+        file.flush()
+        os.fsync(file.fileno())

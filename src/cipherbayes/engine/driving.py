@@ -1,0 +1,111 @@
+"""The loop that every engine runs: ask the sites, ask the CSP, go on.
+
+An engine is a way to reach parties. What a round is, is the protocol's business:
+the loop only carries bytes between :class:`~cipherbayes.protocol.server.Server`
+and the channels, and does not look into them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cipherbayes.protocol.server import Server
+
+Progress = Callable[[int, int], None]
+
+
+class SiteChannel(Protocol):
+    """A way to reach a site; every method is a question and its answer."""
+
+    def enrol(self) -> bytes:
+        """The site's enrolment."""
+
+    def join(self, manifest: bytes, offer: bytes) -> None:
+        """Hand over the run's manifest and public key."""
+
+    def ask(self, request: bytes) -> None:
+        """Send a request; its answer is read with :meth:`answer`."""
+
+    def answer(self) -> bytes | None:
+        """The answer to the last request, None if the site is lost."""
+
+    def seconds(self) -> float:
+        """CPU time the party has used in rounds."""
+
+
+class CspChannel(Protocol):
+    """A way to reach the CSP."""
+
+    def offer(self) -> bytes:
+        """The run's public key."""
+
+    def join(self, manifest: bytes) -> None:
+        """Hand over the run's manifest."""
+
+    def decrypt(self, request: bytes) -> bytes:
+        """The total of a round, or a refusal."""
+
+    def seconds(self) -> float:
+        """CPU time the party has used in rounds."""
+
+
+@dataclass
+class Traffic:
+    """Bytes and seconds that a run took."""
+
+    site_bytes: int = 0
+    total_bytes: int = 0
+    site_messages: int = 0
+    server_seconds: float = 0.0
+    site_seconds: dict[str, float] = field(default_factory=dict)
+    csp_seconds: float = 0.0
+
+
+def drive(
+    server: Server,
+    sites: Mapping[str, SiteChannel],
+    csp: CspChannel,
+    *,
+    rounds: int,
+    progress: Progress,
+) -> Traffic:
+    """Convene a run and take it through its rounds.
+
+    All sites of a round are asked before the first answer is read, so that sites
+    in processes of their own work at the same time.
+    """
+    traffic = Traffic()
+    offer = csp.offer()
+    manifest = server.convene([site.enrol() for site in sites.values()], offer)
+    csp.join(manifest)
+    for site in sites.values():
+        site.join(manifest, offer)
+    while not server.finished:
+        started = time.process_time()
+        names, request = server.request()
+        traffic.server_seconds += time.process_time() - started
+        for name in names:
+            sites[name].ask(request)
+        answers = {name: sites[name].answer() for name in names}
+        sizes = [len(answer) for answer in answers.values() if answer is not None]
+        traffic.site_bytes += sum(sizes)
+        traffic.site_messages += len(sizes)
+        started = time.process_time()
+        question = server.collect(answers)
+        traffic.server_seconds += time.process_time() - started
+        if question is None:
+            continue
+        answer = csp.decrypt(question)
+        started = time.process_time()
+        server.accept(answer)
+        traffic.server_seconds += time.process_time() - started
+        traffic.total_bytes += (
+            len(request) * len(names) + sum(sizes) + len(question) + len(answer)
+        )
+        progress(server.rounds_done, rounds)
+    traffic.site_seconds = {name: site.seconds() for name, site in sites.items()}
+    traffic.csp_seconds = csp.seconds()
+    return traffic

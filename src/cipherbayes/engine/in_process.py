@@ -1,0 +1,57 @@
+"""All parties in this process: the embedded default."""
+
+from __future__ import annotations
+
+import time
+
+from cipherbayes.protocol.csp import Csp
+from cipherbayes.protocol.site import Site
+
+
+class LocalSite:
+    """A site that is an object here; it still sees and sends only bytes."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._answer: bytes | None = None
+        self._seconds = 0.0
+
+    def enrol(self) -> bytes:
+        return self._site.enrol()
+
+    def join(self, manifest: bytes, offer: bytes) -> None:
+        self._site.join(manifest, offer)
+
+    def ask(self, request: bytes) -> None:
+        started = time.process_time()
+        self._answer = self._site.handle(request)
+        self._seconds += time.process_time() - started
+
+    def answer(self) -> bytes | None:
+        return self._answer
+
+    def seconds(self) -> float:
+        return self._seconds
+
+
+class LocalCsp:
+    """A CSP that is an object here."""
+
+    def __init__(self, csp: Csp) -> None:
+        self._csp = csp
+        self._seconds = 0.0
+
+    def offer(self) -> bytes:
+        return self._csp.offer()
+
+    def join(self, manifest: bytes) -> None:
+        self._csp.join(manifest)
+
+    def decrypt(self, request: bytes) -> bytes:
+        started = time.process_time()
+        answer = self._csp.handle(request)
+        self._seconds += time.process_time() - started
+        return answer
+
+    def seconds(self) -> float:
+        return self._seconds

@@ -1,0 +1,109 @@
+"""Each party in a process of its own, the messages exactly as on the wire.
+
+A party is started as ``python -m cipherbayes.engine.party FOLDER NAME``, reads its
+part of the run's folder itself and answers on its standard output. Nothing is
+shared but bytes: a party that dies takes no other with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO, cast
+
+from cipherbayes.engine import pipes
+from cipherbayes.errors import RunError
+
+
+class PartyProcess:
+    """A running party."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name = name
+        self._process = subprocess.Popen(  # noqa: S603 - our own module, no shell
+            [sys.executable, "-m", "cipherbayes.engine.party", str(folder), name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, verb: bytes, *parts: bytes) -> None:
+        """Send a question; a dead party shows when its answer is read."""
+        with contextlib.suppress(BrokenPipeError):
+            pipes.write(cast(IO[bytes], self._process.stdin), verb, *parts)
+
+    def receive(self) -> bytes | None:
+        """The answer, or None if the party is gone."""
+        answer = pipes.read(cast(IO[bytes], self._process.stdout))
+        if answer is None:
+            return None
+        verb, body = answer
+        if verb == b"!":
+            raise RunError(body.decode("utf-8", "replace"), where=f"party {self.name}")
+        return body
+
+    def call(self, verb: bytes, *parts: bytes) -> bytes:
+        """Ask and wait; a party that is gone is an error."""
+        self.send(verb, *parts)
+        answer = self.receive()
+        if answer is None:
+            raise RunError(
+                f"the process of {self.name} ended",
+                where="local processes",
+                remedy="see its message above, then `cipherbayes resume`",
+            )
+        return answer
+
+    def close(self) -> None:
+        """End the party."""
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class RemoteSite(PartyProcess):
+    """A site in its own process."""
+
+    def enrol(self) -> bytes:
+        return self.call(b"E")
+
+    def join(self, manifest: bytes, offer: bytes) -> None:
+        self.call(b"J", manifest, offer)
+
+    def ask(self, request: bytes) -> None:
+        self.send(b"H", request)
+
+    def answer(self) -> bytes | None:
+        return self.receive()
+
+    def seconds(self) -> float:
+        self.send(b"T")
+        answer = self.receive()
+        return 0.0 if answer is None else float(answer.decode())
+
+
+class RemoteCsp(PartyProcess):
+    """The CSP in its own process."""
+
+    def offer(self) -> bytes:
+        return self.call(b"O")
+
+    def join(self, manifest: bytes) -> None:
+        self.call(b"J", manifest)
+
+    def decrypt(self, request: bytes) -> bytes:
+        return self.call(b"H", request)
+
+    def seconds(self) -> float:
+        return float(self.call(b"T").decode())

@@ -1,0 +1,72 @@
+"""What a table contributes to a release: bounded sums over its records."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.data.rescaled import RescaledTable
+from cipherbayes.errors import ProtocolError
+from cipherbayes.inference.gradient import gradient_sum
+from cipherbayes.models import Model, Rows
+from cipherbayes.planning import Phase
+from cipherbayes.privacy.noise import poisson_sample
+from cipherbayes.typing import Floats
+
+
+class Contributions:
+    """One table's sums, for any release of a study.
+
+    Formal guarantees
+    -----------------
+    A record changes the sum of a phase by at most ``phase.privacy.clip`` in
+    Euclidean norm, whatever the question is: a count changes by one, the moments'
+    columns lie in [-1, 1], and gradients are bounded record by record. In a
+    Poisson-sampled phase every record takes part independently, drawn from the
+    operating system's randomness.
+    """
+
+    def __init__(self, model: Model, table: PreparedTable) -> None:
+        self._model = model
+        self._table = table
+
+    @property
+    def count(self) -> int:
+        """Records in the table."""
+        return self._table.count
+
+    def total(self, phase: Phase, question: Floats) -> Floats:
+        """The sum that a phase asks for, before grid and noise."""
+        if phase.purpose == "records":
+            return np.array([float(self._table.count)])
+        if phase.purpose == "moments":
+            return self._moments(phase)
+        return self._gradient(phase, question)
+
+    def _moments(self, phase: Phase) -> Floats:
+        first = 0 if self._table.design.intercept is None else 1
+
+        def sums(block: Rows) -> Floats:
+            z = block.x[first:]
+            return np.concatenate([z.sum(axis=1), (z * z).sum(axis=1)])
+
+        return sum(self._table.map(sums), start=np.zeros(phase.dimension))
+
+    def _gradient(self, phase: Phase, question: Floats) -> Floats:
+        dimension = phase.dimension
+        table, extra = self._table, question.size - dimension
+        if extra:
+            columns = table.design.width - (table.design.intercept is not None)
+            if extra != 2 * columns:
+                raise ProtocolError("the question does not have the study's length")
+            mean, sd = question[:columns], question[columns:extra]
+            if np.abs(mean).max() > 1.0 or sd.min() <= 0.0 or sd.max() > 1.0:
+                raise ProtocolError("the question's moments are impossible")
+            table = RescaledTable(table, mean, sd)
+        rows = None
+        if phase.rate < 1.0:
+            rows = poisson_sample(table.count, phase.rate)
+        theta = question[extra:]
+        return gradient_sum(
+            self._model, theta, table, rows=rows, clip=phase.privacy.clip
+        )

@@ -1,0 +1,206 @@
+"""A site: keeps its rows, answers with a noised, masked, encrypted, signed sum.
+
+Clipped sum → grid → its share of the noise → entry in its ledger → pairwise masks
+→ encryption → signature. The ledger's entry is durable before anything leaves,
+and it holds the noised vector: the same round asked again gets the same vector,
+never a fresh one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping
+
+import numpy as np
+
+from cipherbayes.crypto.bfv import PublicKey
+from cipherbayes.crypto.masks import ExchangeKey, PairwiseMasks
+from cipherbayes.crypto.roster import Member, Roster
+from cipherbayes.crypto.signatures import Identity, SigningKey
+from cipherbayes.errors import CipherbayesError, ProtocolError
+from cipherbayes.planning import Phase, StudyPlan
+from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.privacy.noise import NoiseSource
+from cipherbayes.protocol.contributions import Contributions
+from cipherbayes.protocol.messages import (
+    Enrolment,
+    KeyOffer,
+    Reason,
+    RoundRequest,
+    RunManifest,
+    SiteReply,
+    decode,
+    encode,
+)
+from cipherbayes.protocol.refusing import RefusalError, refuse
+from cipherbayes.typing import Integers
+
+log = logging.getLogger("cipherbayes.site")
+
+
+class Site:
+    """The party that has records.
+
+    Parameters
+    ----------
+    name
+        The site's name in the study.
+    run
+        Id of the run.
+    plan
+        What the study implies for every party.
+    contributions
+        The site's bounded sums.
+    ledger
+        The table's ledger, which may refuse.
+    key, exchange
+        The site's identity, and its key for this run's masks.
+    noise
+        Where its share of the noise comes from.
+    pinned
+        Identity of every site and, under ``"csp"``, of the CSP.
+
+    Formal guarantees
+    -----------------
+    What leaves this object for round t is a function of one vector: the site's sum
+    on the grid plus a discrete Gaussian share, drawn once and recorded before. To
+    anyone but the CSP it is encrypted; to the CSP, alone or with the server, it is
+    masked unless all other sites of the roster help.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        run: bytes,
+        plan: StudyPlan,
+        contributions: Contributions,
+        ledger: Ledger,
+        key: SigningKey,
+        exchange: ExchangeKey,
+        noise: NoiseSource,
+        pinned: Mapping[str, Identity],
+    ) -> None:
+        self._name = name
+        self._run = run
+        self._plan = plan
+        self._contributions = contributions
+        self._ledger = ledger
+        self._key = key
+        self._exchange = exchange
+        self._noise = noise
+        self._pinned = dict(pinned)
+        self._public: PublicKey | None = None
+        self._roster: Roster | None = None
+        self._masks: PairwiseMasks | None = None
+        self._last: tuple[bytes, bytes] | None = None
+        plan.check_site(name, contributions.count)
+
+    def enrol(self) -> bytes:
+        """Join the run."""
+        member = Member.enrol(
+            self._key,
+            run=self._run,
+            study=self._plan.study_hash,
+            site=self._name,
+            exchange=self._exchange.public,
+        )
+        return encode(Enrolment(self._run, self._plan.study_hash, member))
+
+    def join(self, manifest: bytes, offer: bytes) -> None:
+        """Take the run's manifest and key, if both are the study's."""
+        agreed = decode(manifest, RunManifest)
+        self._plan.check_manifest(agreed, self._run, self._pinned)
+        key = decode(offer, KeyOffer)
+        key.verify(self._pinned["csp"])
+        public = PublicKey.from_bytes(key.public_key)
+        if public.key_id != agreed.key_id or public.parameters != self._plan.parameters:
+            raise ProtocolError(
+                "the public key is not the one of the manifest",
+                where=f"site {self._name}",
+            )
+        self._public = public
+        self._roster = agreed.roster
+        self._masks = PairwiseMasks(
+            self._name,
+            self._exchange,
+            agreed.roster,
+            run=self._run,
+            study=self._plan.study_hash,
+        )
+
+    def handle(self, data: bytes) -> bytes:
+        """Answer a :class:`RoundRequest`, or refuse."""
+        if self._last is not None and self._last[0] == data:
+            return self._last[1]
+        try:
+            answer = encode(self._answer(decode(data, RoundRequest)))
+        except CipherbayesError as error:
+            refusal = refuse(self._name, error)
+            log.warning(
+                "site %s refused (%s): %s", self._name, refusal.reason.value, error
+            )
+            return encode(refusal)
+        self._last = (data, answer)
+        return answer
+
+    def _answer(self, request: RoundRequest) -> SiteReply:
+        exchange = request.round_id
+        if self._roster is None or self._masks is None or self._public is None:
+            raise RefusalError(Reason.WRONG_RUN, "the site has not joined a run")
+        if exchange.run != self._run:
+            raise RefusalError(Reason.WRONG_RUN, "the request is of another run")
+        if exchange.study != self._plan.study_hash:
+            raise RefusalError(Reason.WRONG_STUDY, "the request is of another study")
+        phase = self._plan.phase_of(exchange.round)
+        if phase is None or phase.purpose != exchange.purpose:
+            raise RefusalError(Reason.WRONG_ROUND, "the study has no such round")
+        roster = self._agreed_roster(request)
+        vector = self._noised(phase, request)
+        masked = vector + self._masks.total(exchange, roster, vector.size)
+        return SiteReply.signed(
+            self._key,
+            round_id=exchange,
+            site=self._name,
+            ciphertext=self._public.encrypt(masked).to_bytes(),
+        )
+
+    def _agreed_roster(self, request: RoundRequest) -> Roster:
+        assert self._roster is not None
+        roster = self._roster.restrict(request.sites)
+        if roster.digest != request.round_id.roster or self._name not in request.sites:
+            raise RefusalError(
+                Reason.WRONG_ROSTER, "the roster is not the one the round names"
+            )
+        if len(roster) < self._plan.minimum_roster:
+            raise RefusalError(
+                Reason.WRONG_ROSTER, "the roster is smaller than the study allows"
+            )
+        return roster
+
+    def _noised(self, phase: Phase, request: RoundRequest) -> Integers:
+        """The round's noised vector: drawn and recorded once, read back after."""
+        number = request.round_id.round
+        if number > self._ledger.rounds(self._run):
+            raise RefusalError(Reason.WRONG_ROUND, "rounds are answered in order")
+        question = np.ascontiguousarray(request.theta)
+
+        def compute() -> bytes:
+            total = self._contributions.total(phase, question)
+            vector = phase.privacy.to_grid(total)
+            vector = vector + self._noise.share(
+                phase.dimension, phase.privacy.share_scale, (self._run, number)
+            )
+            return vector.astype("<i8").tobytes()
+
+        stored = self._ledger.release(
+            run=self._run,
+            round=number,
+            purpose=phase.purpose,
+            study=self._plan.study_hash,
+            question=hashlib.sha256(question.tobytes()).digest(),
+            event=phase.privacy.event,
+            compute=compute,
+        )
+        return np.frombuffer(stored, dtype="<i8").astype(np.int64)

@@ -1,0 +1,123 @@
+"""A study's tables: opened, checked, split into training and held-out rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cipherbayes.data.preparation import Preparation
+from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.data.tables import open_table
+from cipherbayes.errors import DataError, StudyError
+from cipherbayes.study import Study
+
+
+def preparation_of(study: Study) -> Preparation:
+    """The study's preparation of raw columns."""
+    intercept = study.preparation.intercept if study.model.needs_intercept else 0.0
+    return Preparation(
+        study.features, intercept=intercept or None, row_norm=study.preparation.row_norm
+    )
+
+
+def with_sites(study: Study, tables: Mapping[str, Any] | None) -> Study:
+    """The study with the sites that tables were given for."""
+    if tables is None:
+        if not study.sites:
+            raise StudyError(
+                "names no sites, so there is no table to read",
+                where=f"study '{study.name}'",
+                remedy='add [sites], e.g. north = { data = "north.csv" }',
+            )
+        return study
+    if study.sites and set(study.sites) != set(tables):
+        raise StudyError(
+            "the tables given are not those of the study's sites "
+            f"({', '.join(sorted(study.sites))})",
+            where=f"study '{study.name}'",
+            remedy="give one table for each site of [sites]",
+        )
+    if study.sites:
+        return study
+    return Study.model_validate(
+        {**study.document(), "sites": {name: {} for name in tables}}
+    )
+
+
+def open_sites(
+    study: Study, tables: Mapping[str, Any] | None
+) -> dict[str, PreparedTable]:
+    """Open, check and prepare every site's table."""
+    return {
+        name: open_site(study, name, site.data if tables is None else tables[name])
+        for name, site in study.sites.items()
+    }
+
+
+def open_site(study: Study, name: str, source: Any) -> PreparedTable:
+    """Open, check and prepare one site's table: a path or a frame."""
+    if source is None:
+        raise StudyError(
+            f"site '{name}' has no table",
+            where=f"study '{study.name}'",
+            remedy=f'set sites.{name}.data = "FILE"',
+        )
+    where = str(source) if isinstance(source, str | Path) else f"table '{name}'"
+    return PreparedTable(open_table(source, where), preparation_of(study), study.model)
+
+
+def check_pooled(study: Study, prepared: Mapping[str, PreparedTable]) -> None:
+    """Refuse what makes a model unidentifiable over all tables together."""
+    where = f"study '{study.name}'"
+    tables = list(prepared.values())
+    constant = set(tables[0].constant_columns())
+    for table in tables[1:]:
+        constant &= set(table.constant_columns())
+    if constant:
+        first = next(n for n in tables[0].design.names if n in constant)
+        if _constant_throughout(tables, first):
+            raise DataError(
+                f"column '{first}' has the same value in every row of every table",
+                where=where,
+                remedy="remove it from [features] (or widen its low and high)",
+            )
+    outcomes = [table.outcome() for table in tables]
+    pooled = {
+        role: np.concatenate([outcome[role] for outcome in outcomes])
+        for role in outcomes[0]
+    }
+    try:
+        study.model.check_outcomes(pooled)
+    except ValueError as error:
+        raise DataError(str(error), where=where) from None
+
+
+def _constant_throughout(tables: list[PreparedTable], name: str) -> bool:
+    """Whether a column constant in each table has the same value in all of them."""
+    index = tables[0].design.names.index(name)
+    return len({float(next(iter(t.blocks())).x[index, 0]) for t in tables}) == 1
+
+
+def split(
+    study: Study, prepared: Mapping[str, PreparedTable]
+) -> tuple[dict[str, PreparedTable], dict[str, PreparedTable]]:
+    """Training rows and held-out rows of every table."""
+    if study.evaluation is None:
+        return dict(prepared), {}
+    train, test = {}, {}
+    for index, (name, table) in enumerate(prepared.items()):
+        rng = np.random.default_rng([study.evaluation.seed, index])
+        order = rng.permutation(table.count)
+        held = round(study.evaluation.holdout * table.count)
+        if held in (0, table.count):
+            raise DataError(
+                "has too few rows for the held-out share",
+                where=f"site '{name}'",
+                remedy="change evaluation.holdout or remove [evaluation]",
+            )
+        test[name] = table.subset(np.sort(order[:held]))
+        train[name] = table.subset(np.sort(order[held:]))
+    return train, test
