@@ -8,10 +8,9 @@ import sys
 
 from setuptools import Extension, setup
 
-# No contraction: a sum has the same bits on every machine. The other two only say
-# that nobody reads errno or the floating-point exception flags; NaN and infinity
-# keep their meaning.
-GNU = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+# Nobody reads errno or the floating-point exception flags, which is all that the
+# last two say; NaN and infinity keep their meaning.
+GNU = ["-O3", "-fno-math-errno", "-fno-trapping-math"]
 
 setup(
     ext_modules=[

@@ -2,8 +2,8 @@
  *
  * A block x has shape (p, m): one row per design column, each row contiguous,
  * rows any distance apart, so that a slice x[:, a:b] needs no copy.  Every loop
- * adds in one fixed order and is compiled without contraction to fused
- * multiply-add, so a sum has the same bits on every machine.  NaN propagates.
+ * adds in one fixed order: on one machine a sum always has the same bits.  NaN
+ * propagates.  GNU C (gcc, clang); other compilers leave the work to numpy.
  */
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
@@ -15,7 +15,10 @@
 
 /* One copy of a loop per instruction set, chosen at load time (GNU ifunc). */
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__has_attribute)
-#if __has_attribute(target_clones)
+#if !defined(__clang__) && __GNUC__ >= 12
+#define VECTORISED                                                                  \
+    __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#elif __has_attribute(target_clones)
 #define VECTORISED __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
 #endif
@@ -135,36 +138,28 @@ prepare(const double *restrict values, double centre, double scale, Py_ssize_t m
     return finite;
 }
 
-/* out_i = 1 / (1 + exp(-x_i)), exp by exp(r) 2^k with |r| <= log(2) / 2. */
+/* out_i = 1 / (1 + exp(-x_i)).  With -x = k log 2 + r, |r| <= log(2) / 2, and
+ * c = r coth(r / 2), exp(r) = (c + r) / (c - r): one division does for both. */
 VECTORISED static void
 logistic(const double *restrict x, Py_ssize_t m, double *restrict out)
 {
     /* Adding 1.5 * 2^52 rounds to an integer and leaves it in the low bits. */
     const double magic = 6755399441055744.0, log2e = 1.4426950408889634;
-    const double log2_high = 6.93147180369123816490e-01;
-    const double log2_low = 1.90821492927058770002e-10;
+    const double log2_high = 0x1.62e42feep-1, log2_low = 0x1.a39ef35793c76p-33;
     for (Py_ssize_t i = 0; i < m; i++) {
-        double v = -x[i], one, two;
-        v = v > 710.0 ? 710.0 : v;
-        v = v < -746.0 ? -746.0 : v;
+        double v = -x[i], power;
+        uint64_t bits;
+        v = v > 708.0 ? 708.0 : v; /* 2^k stays a normal number */
+        v = v < -708.0 ? -708.0 : v;
         const double shifted = v * log2e + magic, k = shifted - magic;
         const double r = (v - k * log2_high) - k * log2_low, q = r * r;
-        /* Taylor to r^13: truncation below 5e-18 of the value. */
-        const double odd = r * (1.0 + q * (1.0 / 6 + q * (1.0 / 120 + q * (1.0 / 5040
-            + q * (1.0 / 362880 + q * (1.0 / 39916800 + q / 6227020800.0))))));
-        const double even = q * (0.5 + q * (1.0 / 24 + q * (1.0 / 720 + q * (1.0 / 40320
-            + q * (1.0 / 3628800 + q / 479001600.0)))));
-        /* 2^k in two factors: k reaches 1024 and -1076. */
-        const double half = k * 0.5 + magic;
-        const double rest = (k - (half - magic)) + magic;
-        uint64_t first, second;
-        memcpy(&first, &half, 8);
-        memcpy(&second, &rest, 8);
-        first = (first << 52) + 0x3ff0000000000000u;
-        second = (second << 52) + 0x3ff0000000000000u;
-        memcpy(&one, &first, 8);
-        memcpy(&two, &second, 8);
-        out[i] = 1.0 / (1.0 + (1.0 + (odd + even)) * one * two);
+        /* Bernoulli's series; the first term left out is below 2^-56 of c. */
+        const double c = 2.0 + q * (1.0 / 6 + q * (-1.0 / 360 + q * (1.0 / 15120
+            + q * (-1.0 / 604800 + q * (1.0 / 23950080 - q * (691.0 / 653837184000))))));
+        memcpy(&bits, &shifted, 8);
+        bits = (bits << 52) + 0x3ff0000000000000u;
+        memcpy(&power, &bits, 8);
+        out[i] = (c - r) / ((c - r) + power * (c + r));
     }
 }
 

@@ -1,9 +1,9 @@
 """The inner loops of a gradient pass, compiled where a C compiler was present.
 
 A block ``x`` has shape ``(p, m)``: one row per design column, so that a slice
-``x[:, a:b]`` of a table needs no copy. The compiled loops release the GIL, add in
-one fixed order and so give the same bits on every machine; the numpy ones, used
-where the extension was not built, give the same values up to rounding.
+``x[:, a:b]`` of a table needs no copy. The compiled loops release the GIL and add
+in one fixed order; the numpy ones, used where the extension was not built, give the
+same values up to rounding.
 """
 
 from __future__ import annotations
@@ -116,7 +116,10 @@ def prepare_columns(
 
 
 def expit(x: Floats) -> Floats:
-    """The logistic function 1 / (1 + exp(-x)), within 4 units in the last place."""
+    """The logistic function 1 / (1 + exp(-x)), to within 4 roundings (2**-53 each).
+
+    Below x = -708 it stays at the 3e-308 that it has there.
+    """
     if _compiled is None:
         result: Floats = special.expit(x)
         return result

@@ -1,0 +1,349 @@
+"""A table's ledger: what has been released, what is left, and no.
+
+One SQLite file for each table, since a budget belongs to the data and not to a
+study. An entry is durable before an answer leaves, and it holds the answer: the
+same round asked again gets the same vector, never a fresh one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cipherbayes.errors import BudgetError, PrivacyError
+from cipherbayes.privacy import accountant
+from cipherbayes.privacy.events import Composed, Event, Repeated, from_json, to_json
+
+VERSION = "1"
+WAIT_SECONDS = 600.0
+# A table that spends its budget exactly must not fail over the last digit.
+SLACK = 1.0 + 1e-9
+
+_SCHEMA = """
+CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE entries (
+  number INTEGER PRIMARY KEY,
+  time TEXT NOT NULL,
+  run BLOB NOT NULL,
+  round INTEGER NOT NULL,
+  purpose TEXT NOT NULL,
+  study BLOB NOT NULL,
+  question BLOB NOT NULL,
+  event TEXT NOT NULL,
+  epsilon REAL NOT NULL,
+  answer BLOB NOT NULL,
+  link BLOB NOT NULL,
+  UNIQUE (run, round, purpose)
+) STRICT;
+"""
+_COLUMNS = "number, time, run, round, purpose, study, question, event, epsilon, answer"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One release, as the ledger shows it."""
+
+    number: int
+    time: str
+    run: str
+    round: int
+    purpose: str
+    study: str
+    event: Event
+    epsilon: float
+
+
+class Ledger:
+    """The releases of one table, and the only way to make another.
+
+    Formal guarantees
+    -----------------
+    Let ε(E) be the accountant's figure for the composition of all entries E at the
+    ledger's δ. (1) After every call, crash or kill, ε(E) is at most the budget.
+    (2) :meth:`release` returns an answer only after its entry is on disk. (3) For
+    one (run, round, purpose) there is one answer for ever; a call with another
+    study, question or event is refused. (4) All this holds for any number of
+    processes: a write lock is held from reading the balance to the commit.
+
+    Edge cases
+    ----------
+    Entries are chained by hashes, so an edited or damaged file is refused; whoever
+    can rewrite the whole file, or delete it, can forge it: it protects against
+    mistakes and crashes, and belongs into the site's backup.
+    """
+
+    def __init__(self, path: Path, database: sqlite3.Connection) -> None:
+        self.path = path
+        self._database = database
+        self.dataset = self._about("dataset")
+        self._counts: Counter[str] = Counter()
+        self._seen = 0
+        self._link = b""
+        self._coarse: dict[tuple[tuple[str, int], ...], float] = {}
+        self._refresh()
+
+    @classmethod
+    def open(cls, path: Path, *, dataset: str, epsilon: float, delta: float) -> Ledger:
+        """Open a table's ledger, or begin one with this budget.
+
+        A ledger that exists keeps its own budget: see :meth:`set_budget`.
+        """
+        if path.exists():
+            ledger = cls.read(path)
+            if ledger.dataset != dataset:
+                raise PrivacyError(
+                    f"is the ledger of another table ('{ledger.dataset}')",
+                    where=str(path),
+                    remedy="give every table a ledger of its own",
+                )
+            return ledger
+        if not (epsilon > 0.0 and 0.0 < delta < 1.0):
+            raise PrivacyError(
+                "a budget needs epsilon > 0 and 0 < delta < 1", where=str(path)
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        os.close(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        try:
+            database = sqlite3.connect(partial, isolation_level=None)
+            database.executescript(_SCHEMA)
+            facts = {
+                "version": VERSION,
+                "dataset": dataset,
+                "epsilon": repr(float(epsilon)),
+                "delta": repr(float(delta)),
+            }
+            database.executemany("INSERT INTO about VALUES (?, ?)", facts.items())
+            database.close()
+            os.link(partial, path)
+        except FileExistsError:
+            pass  # another process was first: its ledger counts
+        finally:
+            partial.unlink(missing_ok=True)
+        return cls.open(path, dataset=dataset, epsilon=epsilon, delta=delta)
+
+    @classmethod
+    def read(cls, path: Path) -> Ledger:
+        """Open a ledger that exists, and check every entry."""
+        if not path.is_file():
+            raise PrivacyError(
+                "no such ledger", where=str(path), remedy="check the path"
+            )
+        database = sqlite3.connect(path, isolation_level=None, timeout=WAIT_SECONDS)
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = FULL")
+            ledger = cls(path, database)
+            if ledger._about("version") != VERSION:
+                raise _damaged(path)
+        except (sqlite3.DatabaseError, TypeError, ValueError):
+            raise _damaged(path) from None
+        return ledger
+
+    @property
+    def epsilon(self) -> float:
+        """The budget's ε."""
+        return float(self._about("epsilon"))
+
+    @property
+    def delta(self) -> float:
+        """The budget's δ."""
+        return float(self._about("delta"))
+
+    def set_budget(self, epsilon: float) -> None:
+        """The owner of the data sets another budget; what is spent stays spent."""
+        self._database.execute(
+            "UPDATE about SET value = ? WHERE name = 'epsilon'", (repr(epsilon),)
+        )
+
+    def release(
+        self,
+        *,
+        run: bytes,
+        round: int,
+        purpose: str,
+        study: bytes,
+        question: bytes,
+        event: Event,
+        compute: Callable[[], bytes],
+    ) -> bytes:
+        """The answer to a round: computed, charged and stored once, then repeated.
+
+        Parameters
+        ----------
+        run, round, purpose
+            Which release this is.
+        study, question
+            Hashes of the study and of what was asked, which may not change.
+        event
+            What the answer costs.
+        compute
+            Draws the noise and returns the answer's bytes; called at most once.
+        """
+        described = to_json(event)
+        with self._locked():
+            known = self._database.execute(
+                "SELECT study, question, event, answer FROM entries "
+                "WHERE run = ? AND round = ? AND purpose = ?",
+                (run, round, purpose),
+            ).fetchone()
+            if known is not None:
+                if known[:3] != (study, question, described):
+                    raise PrivacyError(
+                        f"round {round} was answered for another question",
+                        where=str(self.path),
+                        remedy="a round has one question: start a new run",
+                    )
+                return bytes(known[3])
+            self._refresh()
+            epsilon = self._after(described, round)
+            answer = compute()
+            time = datetime.now(UTC).isoformat(timespec="seconds")
+            row = (
+                self._seen + 1, time, run, round, purpose, study, question,
+                described, epsilon, answer,
+            )  # fmt: skip
+            link = _chain(self._link, row)
+            self._database.execute(
+                f"INSERT INTO entries ({_COLUMNS}, link) "  # noqa: S608 - constants
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*row, link),
+            )
+            self._database.execute("COMMIT")
+            self._counts[described] += 1
+            self._seen, self._link = self._seen + 1, link
+            return answer
+
+    def rounds(self, run: bytes) -> int:
+        """How many releases a run has made."""
+        row = self._database.execute(
+            "SELECT COUNT(*) FROM entries WHERE run = ?", (run,)
+        ).fetchone()
+        return int(row[0])
+
+    def spent(self) -> float:
+        """ε of everything released so far."""
+        self._refresh()
+        return self._epsilon(self._counts)
+
+    def entries(self) -> Iterator[Entry]:
+        """All releases, the oldest first."""
+        rows = self._database.execute(
+            "SELECT number, time, run, round, purpose, study, event, epsilon "
+            "FROM entries ORDER BY number"
+        )
+        for number, time, run, round, purpose, study, event, epsilon in rows:
+            yield Entry(
+                number, time, run.hex(), round, purpose, study.hex(),
+                from_json(event), epsilon,
+            )  # fmt: skip
+
+    def close(self) -> None:
+        """Release the file."""
+        self._database.close()
+
+    # -- balance -----------------------------------------------------------
+
+    def _after(self, described: str, round: int) -> float:
+        """ε with one more event, or a refusal."""
+        counts = self._counts + Counter({described: 1})
+        epsilon = self._bound(counts)
+        if epsilon <= self.epsilon * SLACK:
+            return epsilon
+        epsilon = self._epsilon(counts)
+        if epsilon <= self.epsilon * SLACK:
+            return epsilon
+        left = max(self.epsilon - self._epsilon(self._counts), 0.0)
+        raise BudgetError(
+            f"round {round} would exceed this table's budget of ε = {self.epsilon:g} "
+            f"(ε = {left:.3g} is left)",
+            where=str(self.path),
+            remedy="the owner of the data may raise the table's budget in [sites]",
+        )
+
+    def _bound(self, counts: Counter[str]) -> float:
+        """ε, or a little more where the exact figure is slow to compute.
+
+        Counts of sampled events are raised by up to 5 %, so that few different
+        compositions are ever computed in a run.
+        """
+        coarse = {
+            text: count if _is_quick(text) else _raised(count)
+            for text, count in counts.items()
+        }
+        key = tuple(sorted(coarse.items()))
+        if all(map(_is_quick, coarse)):
+            return self._epsilon(counts)
+        if key not in self._coarse:
+            self._coarse[key] = self._epsilon(Counter(coarse))
+        return self._coarse[key]
+
+    def _epsilon(self, counts: Counter[str]) -> float:
+        if not counts:
+            return 0.0
+        events = tuple(Repeated(from_json(t), n) for t, n in sorted(counts.items()))
+        return accountant.epsilon(Composed(events), self.delta)
+
+    # -- the file ----------------------------------------------------------
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        finally:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+
+    def _about(self, name: str) -> str:
+        row = self._database.execute(
+            "SELECT value FROM about WHERE name = ?", (name,)
+        ).fetchone()
+        if row is None:
+            raise _damaged(self.path)
+        return str(row[0])
+
+    def _refresh(self) -> None:
+        """Take in entries that this object has not seen, checking the chain."""
+        rows = self._database.execute(
+            f"SELECT {_COLUMNS}, link FROM entries "  # noqa: S608 - constants
+            "WHERE number > ? ORDER BY number",
+            (self._seen,),
+        )
+        for *row, link in rows.fetchall():
+            if row[0] != self._seen + 1 or _chain(self._link, tuple(row)) != link:
+                raise _damaged(self.path)
+            self._counts[row[7]] += 1
+            self._seen, self._link = row[0], link
+
+
+def _is_quick(described: str) -> bool:
+    return "poisson" not in described
+
+
+def _raised(count: int) -> int:
+    step = max(1, count // 20)
+    return -(-count // step) * step
+
+
+def _chain(before: bytes, row: tuple[object, ...]) -> bytes:
+    digest = hashlib.sha256(before)
+    for value in row:
+        part = value if isinstance(value, bytes) else repr(value).encode()
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.digest()
+
+
+def _damaged(path: Path) -> PrivacyError:
+    return PrivacyError(
+        "is damaged, was changed, or is no ledger",
+        where=str(path),
+        remedy="restore it from a backup: without it nothing may be released",
+    )
