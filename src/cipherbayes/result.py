@@ -18,6 +18,7 @@ import numpy as np
 import xarray as xr
 
 from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.data.rescaled import rescaled, rescaled_design
 from cipherbayes.data.tables import open_table
 from cipherbayes.errors import RunError
 from cipherbayes.inference.chains import Draws
@@ -90,9 +91,11 @@ class Result:
             Times, in the user's unit, at which survival is wanted.
         """
         study = self.study
-        prepared = PreparedTable.for_prediction(
+        raw = PreparedTable.for_prediction(
             open_table(table, where), preparation_of(study)
         )
+        moments = self.record["moments"]
+        prepared = rescaled(raw, None if moments is None else np.array(moments))
         draws = self.draws()
         draws = draws[:: -(-len(draws) // PREDICTIVE_DRAWS)]
         tail = (1.0 - study.inference.interval) / 2.0
@@ -165,9 +168,13 @@ def assemble(
     traffic: Mapping[str, int],
     metrics: Mapping[str, Any],
     warnings: list[str],
+    moments: Floats | None = None,
 ) -> Result:
     """Turn a sampler's draws into a result on the user's own scale."""
     design = preparation_of(study).design
+    if moments is not None:
+        half = moments.size // 2
+        design = rescaled_design(design, moments[:half], moments[half:])
     names = study.model.parameters(design)
     user = study.model.to_user_scale(draws.theta, design)
     rows, notes = summarise(names, user, draws.is_point, study.inference.interval)
@@ -188,6 +195,7 @@ def assemble(
         "bytes": dict(traffic),
         "metrics": dict(metrics),
         "warnings": [*warnings, *notes],
+        "moments": None if moments is None else moments.tolist(),
     }
     return Result(study, datatree(names, user, draws), record)
 
@@ -247,5 +255,11 @@ def summarise(
         notes.append(
             f"chains have not mixed for {len(slow)} of {len(rows)} parameters "
             f"(R-hat above 1.05, first: {slow[0]}): raise inference.rounds"
+        )
+    few = min((r["ess"] for r in rows if r["ess"] is not None), default=None)
+    if few is not None and few < 100:
+        notes.append(
+            f"only {few:.0f} effective draws: the intervals' ends are rough; raise "
+            "inference.rounds"
         )
     return rows, notes

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from cipherbayes.data.prepared import PreparedTable
-from cipherbayes.errors import StudyError
+from cipherbayes.data.rescaled import rescaled
+from cipherbayes.engine.assembly import RunFolder
+from cipherbayes.engine.embedded import Finished, TemporaryFolder, run_folder
+from cipherbayes.errors import RunError, StudyError
 from cipherbayes.evaluation import evaluate
 from cipherbayes.inference.chains import Draws, Progress, sample
 from cipherbayes.inference.target import Target
+from cipherbayes.planning import StudyPlan, resolve_prior
+from cipherbayes.privacy.accountant import RELATION, epsilon
 from cipherbayes.result import NOT_PRIVATE, Result, assemble
 from cipherbayes.study import Study
 from cipherbayes.tables import (
@@ -21,12 +27,22 @@ from cipherbayes.tables import (
     with_sites,
 )
 
+INSECURE = (
+    "INSECURE-REPEATABLE NOISE: drawn from a seed, for tests only; "
+    "this result protects nobody and is not certified"
+)
+
+
+def _silent(done: int, total: int) -> None:
+    """Report nothing."""
+
 
 def run(
     study: Study,
     tables: Mapping[str, Any] | None = None,
     *,
-    progress: Progress = lambda done, total: None,
+    out: str | Path | None = None,
+    progress: Progress = _silent,
 ) -> Result:
     """Run a whole study on this machine.
 
@@ -36,48 +52,214 @@ def run(
         What to do.
     tables
         Site name -> path or frame. Left out: the paths in the study's ``[sites]``.
+    out
+        Folder for the result, new or empty. A private run that is interrupted is
+        resumed from there (:func:`resume`). Left out: nothing is kept.
     progress
         Called with (rounds done, rounds in all).
+
+    Notes
+    -----
+    A table that is a file has its ledger beside it (``FILE.ledger``); a frame's
+    ledger lasts only for the run.
     """
-    started = time.perf_counter()
     study = with_sites(study, tables)
+    _refuse_unavailable(study)
+    if study.private:
+        if out is None:
+            with TemporaryFolder() as folder:
+                return _run_private(study, tables, folder, progress)
+        return _run_private(study, tables, Path(out), progress)
+    result = _run_without_privacy(study, tables, progress)
+    if out is not None:
+        result.save(Path(out))
+    return result
+
+
+def resume(out: str | Path, *, progress: Progress = _silent) -> Result:
+    """Continue an interrupted private run: nothing is released twice."""
+    path = Path(out)
+    if (path / "result.json").exists():
+        raise RunError(
+            "is finished already",
+            where=str(path),
+            remedy="read it with `cipherbayes report` or `predict`",
+        )
+    started = time.perf_counter()
+    folder = RunFolder.open(path)
+    finished = run_folder(folder, None, progress)
+    result = _assemble_private(folder, finished, started, _held_out(folder))
+    result.save(path)
+    return result
+
+
+def _refuse_unavailable(study: Study) -> None:
+    if study.study.protocol == "encrypted-update":
+        raise StudyError(
+            'protocol = "encrypted-update" cannot be run, only planned',
+            where=f"study '{study.name}'",
+            remedy='set protocol = "secure-sum"',
+        )
+
+
+def _run_without_privacy(
+    study: Study, tables: Mapping[str, Any] | None, progress: Progress
+) -> Result:
+    if study.inference.method == "noise-aware":
+        raise StudyError(
+            'inference.method = "noise-aware" needs the noise of a private study',
+            where=f"study '{study.name}'",
+            remedy='set method = "psgld", or add a [privacy] table',
+        )
+    started = time.perf_counter()
     prepared = open_sites(study, tables)
-    if study.private or study.study.protocol != "pooled":
-        raise StudyError("private studies cannot run yet")
     check_pooled(study, prepared)
     train, test = split(study, prepared)
-    target = Target(study.model, resolve_prior(study), list(train.values()))
+    prior = resolve_prior(study, preparation_of(study).design)
+    target = Target(study.model, prior, list(train.values()))
     draws = sample(target, study.inference, progress)
+    wall = time.perf_counter() - started
     return assemble(
         study,
         draws,
         privacy=NOT_PRIVATE,
-        timing={
-            "site_s": 0.0,
-            "server_s": 0.0,
-            "csp_s": 0.0,
-            "wall_s": time.perf_counter() - started,
-        },
+        timing={"site_s": 0.0, "server_s": 0.0, "csp_s": 0.0, "wall_s": wall},
         traffic={"per_round_site": 0, "total": 0},
         metrics=score(study, draws, test),
         warnings=[],
     )
 
 
-def resolve_prior(study: Study) -> Any:
-    """The prior of every parameter, in the order of θ."""
-    names = study.model.parameters(preparation_of(study).design)
-    try:
-        return study.prior.resolve(names)
-    except ValueError as error:
-        raise StudyError(str(error), where=f"study '{study.name}', [prior]") from None
+def _run_private(
+    study: Study, tables: Mapping[str, Any] | None, path: Path, progress: Progress
+) -> Result:
+    started = time.perf_counter()
+    prepared = open_sites(study, tables)
+    sources = tables or {name: site.data for name, site in study.sites.items()}
+    files = {n: s for n, s in sources.items() if isinstance(s, str | Path)}
+    located = study.model_copy(
+        update={
+            "sites": {
+                name: site.model_copy(
+                    update={"data": str(files[name]) if name in files else None}
+                )
+                for name, site in study.sites.items()
+            }
+        }
+    )
+    if study.study.engine == "local-processes" and len(files) < len(study.sites):
+        raise StudyError(
+            'engine = "local-processes" needs tables that are files',
+            where=f"study '{study.name}'",
+            remedy='write the frames to Parquet, or set engine = "in-process"',
+        )
+    ledgers = {
+        name: Path(f"{files[name]}.ledger") if name in files else None
+        for name in study.sites
+    }
+    folder = RunFolder.create(path, located, ledgers)
+    train, test = split(study, prepared)
+    finished = run_folder(folder, train, progress)
+    result = _assemble_private(folder, finished, started, test)
+    result.save(path)
+    return result
+
+
+def _assemble_private(
+    folder: RunFolder,
+    finished: Finished,
+    started: float,
+    test: Mapping[str, PreparedTable],
+) -> Result:
+    study, traffic = folder.study, finished.traffic
+    warnings = []
+    if study.insecure:
+        warnings.append(INSECURE)
+    if finished.stopped is not None:
+        warnings.append(f"stopped after {finished.rounds} rounds: {finished.stopped}")
+    if any(folder.local(name)["data"] is None for name in study.sites):
+        warnings.append(
+            "the ledger of a frame lasts for one run only: give files to keep a "
+            "budget across studies"
+        )
+    messages = max(traffic.site_messages, 1)
+    timing = {
+        "site_s": max(traffic.site_seconds.values(), default=0.0),
+        "server_s": traffic.server_seconds,
+        "csp_s": traffic.csp_seconds,
+        "wall_s": time.perf_counter() - started,
+    }
+    return assemble(
+        study,
+        finished.draws,
+        privacy=certificate(folder.plan, finished.rounds),
+        timing=timing,
+        traffic={
+            "per_round_site": traffic.site_bytes // messages,
+            "total": traffic.total_bytes,
+        },
+        metrics=score(study, finished.draws, test, finished.moments),
+        warnings=warnings,
+        moments=finished.moments,
+    )
+
+
+def certificate(plan: StudyPlan, rounds: int) -> dict[str, Any]:
+    """(ε, δ) of what was released, and against whom it holds."""
+    study, release = plan.study, plan.gradient.privacy
+    privacy = study.privacy
+    assert privacy is not None
+    event = plan.event_after(rounds)
+    spent = 0.0 if event is None else epsilon(event, privacy.delta)
+    return {
+        "epsilon": privacy.epsilon if rounds == plan.rounds else spent,
+        "delta": privacy.delta,
+        "relation": RELATION.value,
+        "certified": not study.insecure,
+        "holds_against": [] if study.insecure else holds_against(study),
+        "spent": spent,
+        "mechanism": "discrete Gaussian on sums of clipped per-record gradients",
+        "noise_multiplier": release.noise_multiplier,
+        "clip": release.clip,
+        "sampling_rate": release.rate,
+        "colluders": release.colluders,
+        "dropouts": release.dropouts,
+    }
+
+
+def holds_against(study: Study) -> list[str]:
+    """Whom the promise holds against, in words."""
+    if study.study.protocol == "pooled":
+        return ["everyone but whoever holds the pooled tables"]
+    assert study.privacy is not None
+    parties = ["the public", "the server", "the CSP"]
+    c = study.colluders
+    if c:
+        parties.append("any one site" if c == 1 else f"any {c} sites together")
+    if study.privacy.dropouts:
+        parties.append("coalitions of these, unless they pretend that a site was lost")
+    else:
+        parties.append("coalitions of these")
+    return parties
 
 
 def score(
-    study: Study, draws: Draws, test: Mapping[str, PreparedTable]
+    study: Study,
+    draws: Draws,
+    test: Mapping[str, PreparedTable],
+    moments: Any = None,
 ) -> dict[str, Any]:
     """Metrics on the held-out rows; none where the study holds none out."""
     if not test:
         return {}
     flat = draws.theta.reshape(-1, draws.theta.shape[-1])
-    return evaluate(study.model, flat, list(test.values()))
+    tables = [rescaled(table, moments) for table in test.values()]
+    return evaluate(study.model, flat, tables)
+
+
+def _held_out(folder: RunFolder) -> dict[str, PreparedTable]:
+    """The held-out rows of a resumed run."""
+    if folder.study.evaluation is None:
+        return {}
+    sources = {name: folder.local(name)["data"] for name in folder.study.sites}
+    return split(folder.study, open_sites(folder.study, sources))[1]

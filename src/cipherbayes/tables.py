@@ -107,17 +107,24 @@ def split(
     """Training rows and held-out rows of every table."""
     if study.evaluation is None:
         return dict(prepared), {}
-    train, test = {}, {}
-    for index, (name, table) in enumerate(prepared.items()):
-        rng = np.random.default_rng([study.evaluation.seed, index])
-        order = rng.permutation(table.count)
-        held = round(study.evaluation.holdout * table.count)
-        if held in (0, table.count):
-            raise DataError(
-                "has too few rows for the held-out share",
-                where=f"site '{name}'",
-                remedy="change evaluation.holdout or remove [evaluation]",
-            )
-        test[name] = table.subset(np.sort(order[:held]))
-        train[name] = table.subset(np.sort(order[held:]))
-    return train, test
+    parts = {name: split_site(study, name, table) for name, table in prepared.items()}
+    train = {name: part[0] for name, part in parts.items()}
+    return train, {name: part[1] for name, part in parts.items()}
+
+
+def split_site(
+    study: Study, name: str, table: PreparedTable
+) -> tuple[PreparedTable, PreparedTable]:
+    """Training rows and held-out rows of one table, the same whoever splits it."""
+    assert study.evaluation is not None
+    index = sorted(study.sites).index(name)
+    rng = np.random.default_rng([study.evaluation.seed, index])
+    order = rng.permutation(table.count)
+    held = round(study.evaluation.holdout * table.count)
+    if held in (0, table.count):
+        raise DataError(
+            "has too few rows for the held-out share",
+            where=f"site '{name}'",
+            remedy="change evaluation.holdout or remove [evaluation]",
+        )
+    return table.subset(np.sort(order[held:])), table.subset(np.sort(order[:held]))

@@ -33,6 +33,14 @@ def rescaled_design(design: Design, mean: Floats, sd: Floats) -> Design:
     return Design(design.names, centre, half_width, design.intercept)
 
 
+def rescaled(table: PreparedTable, moments: Floats | None) -> PreparedTable:
+    """The table seen through moments (means, then deviations), if there are any."""
+    if moments is None:
+        return table
+    half = moments.size // 2
+    return RescaledTable(table, moments[:half], moments[half:])
+
+
 class RescaledTable(PreparedTable):
     """A prepared table seen through released moments; nothing is copied."""
 

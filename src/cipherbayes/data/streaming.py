@@ -198,7 +198,7 @@ def _chained(work: Callable[[_Job], list[T]], jobs: Iterable[_Job]) -> Iterator[
 
 
 class Space:
-    """Memory for prepared records, so that a pass need not ask for it block by block."""
+    """Memory for prepared records, asked for once a pass and not block by block."""
 
     def __init__(self, width: int, count: int) -> None:
         self.x: Floats = np.empty((width, count))

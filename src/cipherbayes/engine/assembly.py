@@ -28,12 +28,14 @@ from cipherbayes.planning import StudyPlan, plan_study
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import InsecureRepeatableNoise, NoiseSource, SecureNoise
 from cipherbayes.protocol.contributions import Contributions
+from cipherbayes.protocol.course import Course
 from cipherbayes.protocol.csp import Csp
+from cipherbayes.protocol.pooled import Curator
 from cipherbayes.protocol.server import Server
 from cipherbayes.protocol.site import Site
 from cipherbayes.protocol.stores import AnswerStore, Checkpoint
 from cipherbayes.study import Study
-from cipherbayes.tables import open_site
+from cipherbayes.tables import open_site, split_site
 
 
 @dataclass(frozen=True)
@@ -123,14 +125,7 @@ class RunFolder:
     def site(self, name: str, table: PreparedTable | None = None) -> Site:
         """A site, over its table (read from its own file where none is given)."""
         local = self.local(name)
-        if table is None:
-            if local["data"] is None:
-                raise RunError(
-                    f"site '{name}' was given a frame, not a file",
-                    where=str(self.path),
-                    remedy="only runs whose tables are files can be resumed",
-                )
-            table = open_site(self.study, name, local["data"])
+        table = self.table(name) if table is None else table
         keys = self.keys(name)
         return Site(
             name=name,
@@ -143,6 +138,20 @@ class RunFolder:
             noise=noise_source(self.study, name),
             pinned=self.pinned(),
         )
+
+    def table(self, name: str) -> PreparedTable:
+        """A site's table, read from the file that only the site knows."""
+        source = self.local(name)["data"]
+        if source is None:
+            raise RunError(
+                f"site '{name}' was given a frame, not a file",
+                where=str(self.path),
+                remedy="only runs whose tables are files can be resumed",
+            )
+        table = open_site(self.study, name, source)
+        if self.study.evaluation is None:
+            return table
+        return split_site(self.study, name, table)[0]
 
     def local(self, name: str) -> dict[str, Any]:
         """What a site keeps to itself: its table, its ledger, its budget."""
@@ -169,13 +178,40 @@ class RunFolder:
             pinned=self.pinned(),
         )
 
-    def server(self) -> tuple[Server, Checkpoint]:
-        """The server, where it stopped, and its memory."""
+    def course(self) -> Course:
+        """Where the run stands."""
+        return Course(self.plan, Checkpoint(self.home("server") / "checkpoint.sqlite"))
+
+    def server(self) -> tuple[Server, Course]:
+        """The server, where it stopped, and the course it steers."""
         checkpoint = Checkpoint(self.home("server") / "checkpoint.sqlite")
+        course = Course(self.plan, checkpoint)
         server = Server(
-            run=self.run, plan=self.plan, checkpoint=checkpoint, pinned=self.pinned()
+            run=self.run,
+            plan=self.plan,
+            course=course,
+            checkpoint=checkpoint,
+            pinned=self.pinned(),
         )
-        return server, checkpoint
+        return server, course
+
+    def curator(
+        self, tables: Mapping[str, PreparedTable] | None
+    ) -> tuple[Curator, Course]:
+        """Whoever holds all tables of a pooled study, and the course of it."""
+        model = self.study.model
+        held = {}
+        for name in self.study.sites:
+            table = self.table(name) if tables is None else tables[name]
+            ledger = open_ledger(self.study, name, self.local(name))
+            held[name] = (Contributions(model, table), ledger)
+        curator = Curator(
+            run=self.run,
+            plan=self.plan,
+            tables=held,
+            noise=noise_source(self.study, "curator"),
+        )
+        return curator, self.course()
 
 
 def noise_source(study: Study, name: str) -> NoiseSource:
@@ -188,13 +224,16 @@ def noise_source(study: Study, name: str) -> NoiseSource:
 def open_ledger(study: Study, name: str, local: Mapping[str, Any]) -> Ledger:
     """A table's ledger; the budget belongs to the table."""
     assert study.privacy is not None
-    budget = local["budget"] or study.privacy.epsilon
-    return Ledger.open(
-        Path(local["ledger"]),
-        dataset=name,
-        epsilon=budget,
+    path = Path(local["ledger"])
+    ledger = Ledger.open(
+        path,
+        dataset=Path(local["data"] or name).name,
+        epsilon=local["budget"] or study.privacy.epsilon,
         delta=study.privacy.delta,
     )
+    if local["budget"] is not None:
+        ledger.set_budget(local["budget"])
+    return ledger
 
 
 def _write_private(path: Path, content: Mapping[str, Any]) -> None:

@@ -66,6 +66,7 @@ class Recursion(ABC):
         *,
         records: float,
         rounds: int,
+        rate: float,
         curvature: float,
     ) -> None:
         """State what is public.
@@ -76,6 +77,8 @@ class Recursion(ABC):
             N, declared or released with noise.
         rounds
             Releases that the budget pays for.
+        rate
+            Probability with which a record takes part in a release.
         curvature
             A public guess of the largest eigenvalue of a record's mean
             information, which bounds the automatic step.
@@ -84,7 +87,13 @@ class Recursion(ABC):
         self.prior = prior
         self.records = records
         self.rounds = rounds
+        self.rate = rate
         self.curvature = curvature
+
+    def mean_gradient(self, release: Release) -> tuple[Floats, float]:
+        """ĝ and the standard deviation of the privacy noise in it."""
+        taken = self.records * self.rate
+        return release.gradient_sum / taken, release.noise_sd / taken
 
     def start(self) -> State:
         """The prior mean."""
@@ -107,13 +116,14 @@ class PrivatePsgld(Recursion):
     update gets (η/2)² G² N² s² of variance from the release; only what is missing
     to η G is injected (:func:`cipherbayes.inference.psgld.step`). The automatic
     step keeps the former below the latter, η ≤ 0.8 · 4 / (G N² s²), and
-    η/2 · G · (N·curvature + prior precision) at one half.
+    η/2 · G · (N·curvature + prior precision) at one half, for the largest G of the
+    round: only the ratios within G matter then, as they should where noise is most
+    of V.
     """
 
     def advance(self, state: State, release: Release) -> State:
         settings, n = self.settings, self.records
-        mean = release.gradient_sum / n
-        noise = release.noise_sd / n
+        mean, noise = self.mean_gradient(release)
         inner = psgld.State(state.theta, state.memory, state.rounds)
         scale: Floats | float = 1.0
         if settings.preconditioner != "none":
@@ -126,7 +136,7 @@ class PrivatePsgld(Recursion):
             mean_gradient=mean,
             prior_gradient=self.prior.gradient(state.theta),
             records=n,
-            size=self._schedule(noise)(state.rounds + 1),
+            size=self._schedule(noise, float(np.max(scale)))(state.rounds + 1),
             scale=scale,
             noise_variance=noise**2,
         )
@@ -136,7 +146,8 @@ class PrivatePsgld(Recursion):
         """The first V is ĝ² itself, not (1 − α) ĝ²: a tenth of it steps too far."""
         return self.settings.alpha if state.rounds else 0.0
 
-    def _schedule(self, noise: float) -> Schedule:
+    def _schedule(self, noise: float, scale: float) -> Schedule:
+        """The study's steps, or the largest that this round's G allows."""
         settings = self.settings
         fixed = fixed_schedule(
             settings.step,
@@ -147,15 +158,11 @@ class PrivatePsgld(Recursion):
         )
         if fixed is not None:
             return fixed
-        scale = 1.0
-        if settings.preconditioner != "none":
-            scale = 1.0 / (settings.floor + noise)
         stiffest = self.records * self.curvature + 1.0 / self.prior.scale.min() ** 2
         size = 2.0 * STIFFEST_STEP / (scale * stiffest)
         if noise > 0.0:
-            size = min(
-                size, 4.0 * PRIVACY_SHARE / (scale * (self.records * noise) ** 2)
-            )
+            share = 4.0 * PRIVACY_SHARE / (scale * (self.records * noise) ** 2)
+            size = min(size, share)
         return constant(size)
 
     def draws(self, trajectory: Sequence[Floats], last: State) -> Draws:
@@ -172,7 +179,7 @@ class PrivateAverage(Recursion):
         size = self.settings.step.size or 1.0 / self.curvature
         inner = averaged.step(
             averaged.State(state.theta, state.memory, state.rounds),
-            mean_gradient=release.gradient_sum / self.records,
+            mean_gradient=self.mean_gradient(release)[0],
             prior_gradient=self.prior.gradient(state.theta),
             records=self.records,
             size=size,

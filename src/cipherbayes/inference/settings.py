@@ -69,7 +69,7 @@ class Inference(BaseModel):
     method: Literal["noise-aware", "psgld", "averaged"] = "psgld"
     chains: int | None = Field(default=None, ge=1, le=64)
     rounds: int | None = Field(default=None, ge=1, le=1_000_000)
-    burn_in: float = Field(default=0.25, ge=0, lt=1)
+    burn_in: float = Field(default=0.5, ge=0, lt=1)
     thin: int = Field(default=1, ge=1)
     batch: int | None = Field(default=None, ge=1)
     sampling: Literal["fixed", "poisson"] = "poisson"

@@ -177,6 +177,24 @@ class Model(BaseModel, ABC):
     def information_diagonal(self, theta: Floats, rows: Rows) -> Floats:
         """``-sum_i d²(log-likelihood_i) / d theta_j²`` for each parameter j."""
 
+    def curvature(self, design: Design) -> float:
+        """A public guess of -d²(log-likelihood of a record) / d eta².
+
+        Only scales the automatic step and the outlook of a plan; no promise
+        depends on it.
+        """
+        return 0.25
+
+    def largest_curvature(self, design: Design) -> float:
+        """A public guess of the largest eigenvalue of a record's information.
+
+        A prepared column has a mean square of about a third; columns that move
+        together add up.
+        """
+        first = 0.0 if design.intercept is None else design.intercept**2
+        columns = design.width - (design.intercept is not None)
+        return self.curvature(design) * (first + columns / 3.0)
+
     def risk(self, theta: Floats, rows: Rows) -> Floats:
         """Larger means the event is likelier or sooner, shape ``(m,)``."""
         raise ValueError(f"a model of kind '{self.kind}' does not rank records")

@@ -61,5 +61,11 @@ class GaussianMean(Model):
         result: Floats = rows.count * rows.design.half_width**2 / self.variance
         return result
 
+    def curvature(self, design: Design) -> float:
+        return float(np.max(design.half_width**2) / self.variance)
+
+    def largest_curvature(self, design: Design) -> float:
+        return self.curvature(design)  # the coordinates do not interact
+
     def to_user_scale(self, draws: Floats, design: Design) -> Floats:
         return design.centre + design.half_width * draws

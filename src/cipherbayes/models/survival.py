@@ -8,7 +8,13 @@ from typing import ClassVar, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from cipherbayes.models.base import Family, Model, require_binary, require_finite
+from cipherbayes.models.base import (
+    Design,
+    Family,
+    Model,
+    require_binary,
+    require_finite,
+)
 from cipherbayes.typing import Floats
 
 LARGEST_ETA = 700.0
@@ -69,6 +75,10 @@ class Survival(Model):
                 f"no events at all, every row is censored in column '{self.event}': "
                 "code an event as 1 and follow up longer"
             )
+
+    def curvature(self, design: Design) -> float:
+        # t exp(eta) has the mean P(event) under the truth.
+        return 0.5
 
     def scaled_times(self, times: Floats | None) -> Floats:
         """The user's times for a prediction, divided by the horizon."""

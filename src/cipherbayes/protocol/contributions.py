@@ -64,8 +64,8 @@ class Contributions:
                 raise ProtocolError("the question's moments are impossible")
             table = RescaledTable(table, mean, sd)
         rows = None
-        if phase.rate < 1.0:
-            rows = poisson_sample(table.count, phase.rate)
+        if phase.privacy.rate < 1.0:
+            rows = poisson_sample(table.count, phase.privacy.rate)
         theta = question[extra:]
         return gradient_sum(
             self._model, theta, table, rows=rows, clip=phase.privacy.clip

@@ -170,4 +170,3 @@ class Csp:
                 Reason.RANGE, "the total is outside the range the study allows"
             )
         return values
-

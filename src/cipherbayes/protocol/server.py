@@ -10,14 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from cipherbayes.crypto.roster import Roster
 from cipherbayes.crypto.signatures import Identity
 from cipherbayes.crypto.transcript import RoundId
 from cipherbayes.errors import ProtocolError, RunError
-from cipherbayes.inference.released import Recursion, Release, State
-from cipherbayes.planning import Phase, StudyPlan
+from cipherbayes.planning import StudyPlan
+from cipherbayes.protocol.course import Course
 from cipherbayes.protocol.messages import (
     DecryptReply,
     DecryptRequest,
@@ -32,7 +30,6 @@ from cipherbayes.protocol.messages import (
     encode,
 )
 from cipherbayes.protocol.stores import Checkpoint
-from cipherbayes.typing import Floats
 
 log = logging.getLogger("cipherbayes.server")
 
@@ -46,8 +43,10 @@ class Server:
         Id of the run.
     plan
         What the study implies for every party.
+    course
+        Where the study stands, and what becomes of each total.
     checkpoint
-        Durable memory; a server made over an old one goes on where it stopped.
+        Durable memory of the sites that were lost.
     pinned
         Identity of each site and, under ``"csp"``, of the CSP.
     """
@@ -57,6 +56,7 @@ class Server:
         *,
         run: bytes,
         plan: StudyPlan,
+        course: Course,
         checkpoint: Checkpoint,
         pinned: Mapping[str, Identity],
     ) -> None:
@@ -64,24 +64,11 @@ class Server:
         self._plan = plan
         self._checkpoint = checkpoint
         self._pinned = dict(pinned)
+        self._course = course
         self._attempt = len(checkpoint.lost())
         self._manifest: RunManifest | None = None
-        self._recursion: Recursion | None = None
-        self._state: State | None = None
-        self._round = self._rounds_done()
         self.stopped: str | None = None
         """Why the run ended before its last round, in words."""
-
-    def _rounds_done(self) -> int:
-        last = self._checkpoint.last_state()
-        if last is not None:
-            self._state = last[1]
-            return last[0] + 1
-        done = 0
-        for phase in self._plan.phases[:-1]:
-            if self._checkpoint.fact(phase.purpose) is not None:
-                done += phase.rounds
-        return done
 
     # -- before the first round --------------------------------------------
 
@@ -119,12 +106,12 @@ class Server:
     @property
     def rounds_done(self) -> int:
         """Rounds whose total is in the checkpoint."""
-        return self._round
+        return self._course.round
 
     @property
     def finished(self) -> bool:
         """Whether there is nothing left to ask."""
-        return self.stopped is not None or self._round >= self._plan.rounds
+        return self.stopped is not None or self._course.finished
 
     def roster(self) -> Roster:
         """The sites that take part now."""
@@ -137,44 +124,20 @@ class Server:
     def request(self) -> tuple[tuple[str, ...], bytes]:
         """The sites to ask in this attempt, and what to ask them."""
         roster = self.roster()
-        message = RoundRequest(self._exchange(roster), roster.sites, self._question())
+        message = RoundRequest(
+            self._exchange(roster), roster.sites, self._course.question()
+        )
         return roster.sites, encode(message)
 
     def _exchange(self, roster: Roster) -> RoundId:
-        phase = self._phase()
         return RoundId(
             run=self._run,
             study=self._plan.study_hash,
-            round=self._round,
+            round=self._course.round,
             attempt=self._attempt,
-            purpose=phase.purpose,
+            purpose=self._course.phase.purpose,
             roster=roster.digest,
         )
-
-    def _phase(self) -> Phase:
-        phase = self._plan.phase_of(self._round)
-        if phase is None:
-            raise ProtocolError("the study has no such round", where="server")
-        return phase
-
-    def _question(self) -> Floats:
-        if self._phase().purpose != "gradient":
-            return np.zeros(1)
-        return np.concatenate([self._moments(), self._ready().theta])
-
-    def _moments(self) -> Floats:
-        known = self._checkpoint.fact("moments")
-        return np.zeros(0) if known is None else np.frombuffer(known)
-
-    def _ready(self) -> State:
-        """The sampler's state, made when N is known."""
-        if self._recursion is None:
-            released = self._checkpoint.fact("records")
-            records = None if released is None else float(np.frombuffer(released)[0])
-            self._recursion = self._plan.recursion(records)
-        if self._state is None:
-            self._state = self._recursion.start()
-        return self._state
 
     def collect(self, answers: Mapping[str, bytes | None]) -> bytes | None:
         """The question for the CSP, or None if the round must be tried again.
@@ -228,34 +191,33 @@ class Server:
         names = ", ".join(lost)
         if present - len(lost) < self._plan.minimum_roster:
             raise RunError(
-                f"no usable answer from {names} in round {self._round}, and the study "
-                f"needs {self._plan.minimum_roster} sites",
+                f"no usable answer from {names} in round {self._course.round}, and "
+                f"the study needs {self._plan.minimum_roster} sites",
                 where="server",
                 remedy="see the sites' logs, then `cipherbayes resume`",
             )
-        self._checkpoint.keep_lost(lost, self._round)
+        self._checkpoint.keep_lost(lost, self._course.round)
         self._attempt += 1
-        log.warning("round %d: going on without %s", self._round, names)
+        log.warning("round %d: going on without %s", self._course.round, names)
 
     def accept(self, data: bytes) -> None:
         """Take the CSP's answer: move θ, make it durable, go to the next round."""
         reply = decode(data, DecryptReply, Refusal)
         if isinstance(reply, Refusal):
             raise RunError(
-                f"the CSP refused round {self._round}: {reply.text}",
+                f"the CSP refused round {self._course.round}: {reply.text}",
                 where="csp",
                 remedy="see the CSP's log",
             )
         reply.verify(self._pinned["csp"])
-        asked, phase = self._exchange(self.roster()), self._phase()
+        asked = self._exchange(self.roster())
         same = (asked.run, asked.study, asked.round, asked.purpose)
         given = reply.round_id
         if (given.run, given.study, given.round, given.purpose) != same:
             raise ProtocolError("the CSP answered another round", where="csp")
-        if reply.values.size != phase.dimension:
+        if reply.values.size != self._course.phase.dimension:
             raise ProtocolError("the CSP's answer has another length", where="csp")
-        self._advance(phase, phase.privacy.from_grid(reply.values), self._size(given))
-        self._round += 1
+        self._course.take(reply.values, self._size(given))
 
     def _size(self, given: RoundId) -> int:
         """Sites in the sum: a repeated round is answered for its first roster."""
@@ -269,14 +231,3 @@ class Server:
             if roster.digest == given.roster:
                 return len(roster)
         raise ProtocolError("the CSP answered for another roster", where="csp")
-
-    def _advance(self, phase: Phase, total: Floats, sites: int) -> None:
-        if phase.purpose != "gradient":
-            released = self._plan.digest(phase, total, self._checkpoint.fact("records"))
-            self._checkpoint.keep_fact(phase.purpose, released.tobytes())
-            return
-        state = self._ready()
-        assert self._recursion is not None
-        release = Release(total, phase.privacy.noise_sd(sites))
-        self._state = self._recursion.advance(state, release)
-        self._checkpoint.keep_state(self._round, self._state)

@@ -190,7 +190,7 @@ class Site:
             total = self._contributions.total(phase, question)
             vector = phase.privacy.to_grid(total)
             vector = vector + self._noise.share(
-                phase.dimension, phase.privacy.share_scale, (self._run, number)
+                phase.dimension, phase.privacy.share_scale, f"round {number}"
             )
             return vector.astype("<i8").tobytes()
 

@@ -1,0 +1,115 @@
+"""A whole private study on this machine, from its folder to its draws."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.engine.assembly import RunFolder
+from cipherbayes.engine.driving import Traffic, drive
+from cipherbayes.engine.in_process import LocalCsp, LocalSite
+from cipherbayes.engine.processes import RemoteCsp, RemoteSite
+from cipherbayes.errors import BudgetError, RunError
+from cipherbayes.inference.chains import Draws
+from cipherbayes.protocol.course import Course
+from cipherbayes.typing import Floats
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a private run leaves behind."""
+
+    draws: Draws
+    moments: Floats | None
+    rounds: int
+    stopped: str | None
+    traffic: Traffic
+
+
+def run_folder(
+    folder: RunFolder,
+    tables: Mapping[str, PreparedTable] | None,
+    progress: Progress,
+) -> Finished:
+    """Take a run from where it stands to its end.
+
+    Parameters
+    ----------
+    tables
+        Tables already open; left out, each site opens its own.
+    """
+    if folder.study.study.protocol == "pooled":
+        return _pooled(folder, tables, progress)
+    server, course = folder.server()
+    if folder.study.study.engine == "local-processes":
+        sites = {name: RemoteSite(folder.path, name) for name in folder.study.sites}
+        csp = RemoteCsp(folder.path, "csp")
+        try:
+            traffic = drive(
+                server, sites, csp, rounds=folder.plan.rounds, progress=progress
+            )
+        finally:
+            for party in (*sites.values(), csp):
+                party.close()
+    else:
+        local = {
+            name: LocalSite(folder.site(name, None if tables is None else tables[name]))
+            for name in folder.study.sites
+        }
+        traffic = drive(
+            server,
+            local,
+            LocalCsp(folder.csp()),
+            rounds=folder.plan.rounds,
+            progress=progress,
+        )
+    return _finish(course, server.stopped, traffic)
+
+
+def _pooled(
+    folder: RunFolder,
+    tables: Mapping[str, PreparedTable] | None,
+    progress: Progress,
+) -> Finished:
+    curator, course = folder.curator(tables)
+    stopped = None
+    started = time.process_time()
+    try:
+        while not course.finished:
+            values = curator.release(course.round, course.phase, course.question())
+            course.take(values, 1)
+            progress(course.round, folder.plan.rounds)
+    except BudgetError as error:
+        stopped = error.what
+    traffic = Traffic()
+    traffic.site_seconds = {"all": time.process_time() - started}
+    return _finish(course, stopped, traffic)
+
+
+def _finish(course: Course, stopped: str | None, traffic: Traffic) -> Finished:
+    draws = course.draws()
+    if draws is None:
+        raise RunError(
+            stopped or "the run has no gradient yet",
+            where="budget",
+            remedy="see `cipherbayes ledger` for what each table has spent",
+        )
+    return Finished(draws, course.moments(), course.round, stopped, traffic)
+
+
+class TemporaryFolder:
+    """A run's folder for as long as a run from Python lasts."""
+
+    def __enter__(self) -> Path:
+        self._path = Path(tempfile.mkdtemp(prefix="cipherbayes-"))
+        return self._path
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self._path, ignore_errors=True)

@@ -1,0 +1,100 @@
+"""The course of a study: what is asked in each round, and what becomes of answers.
+
+It sees released totals only, so all of it is post-processing: the same object
+moves θ in the server of a federated run and in a pooled private one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cipherbayes.inference.chains import Draws
+from cipherbayes.inference.released import Recursion, Release, State
+from cipherbayes.planning import Phase, StudyPlan
+from cipherbayes.protocol.stores import Checkpoint
+from cipherbayes.typing import Floats, Integers
+
+
+class Course:
+    """Where a study stands; made over an old checkpoint, it goes on from there."""
+
+    def __init__(self, plan: StudyPlan, checkpoint: Checkpoint) -> None:
+        self._plan = plan
+        self._checkpoint = checkpoint
+        self._recursion: Recursion | None = None
+        self._state: State | None = None
+        self.round = self._rounds_done()
+
+    def _rounds_done(self) -> int:
+        last = self._checkpoint.last_state()
+        if last is not None:
+            number, self._state = last
+            return number + 1
+        preparatory = self._plan.phases[:-1]
+        done = [p for p in preparatory if self._checkpoint.fact(p.purpose) is not None]
+        return sum(phase.rounds for phase in done)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every round has its total."""
+        return self.round >= self._plan.rounds
+
+    @property
+    def phase(self) -> Phase:
+        """The phase of the present round."""
+        phase = self._plan.phase_of(self.round)
+        assert phase is not None
+        return phase
+
+    def question(self) -> Floats:
+        """What the present round asks: released moments, if any, and θ."""
+        if self.phase.purpose != "gradient":
+            return np.zeros(1)
+        moments = self._fact("moments")
+        theta = self._ready()[1].theta
+        return theta if moments is None else np.concatenate([moments, theta])
+
+    def take(self, values: Integers, sites: int) -> None:
+        """Take a round's total, in grid units, over ``sites`` shares of noise."""
+        phase = self.phase
+        total = phase.privacy.from_grid(values)
+        if phase.purpose == "gradient":
+            recursion, state = self._ready()
+            release = Release(total, phase.privacy.noise_sd(sites))
+            self._state = recursion.advance(state, release)
+            self._checkpoint.keep_state(self.round, self._state)
+        else:
+            kept = self._plan.digest(phase, total, self._records())
+            self._checkpoint.keep_fact(phase.purpose, kept.tobytes())
+        self.round += 1
+
+    def draws(self) -> Draws | None:
+        """What the rounds so far amount to; None before the first gradient."""
+        trajectory = self._checkpoint.trajectory()
+        if not trajectory:
+            return None
+        recursion, state = self._ready()
+        return recursion.draws(trajectory, state)
+
+    def moments(self) -> Floats | None:
+        """Released means and standard deviations, one after the other."""
+        return self._fact("moments")
+
+    def _ready(self) -> tuple[Recursion, State]:
+        """The sampler and its state, made when N is known."""
+        if self._recursion is None:
+            self._recursion = self._plan.recursion(self._records())
+        if self._state is None:
+            self._state = self._recursion.start()
+        return self._recursion, self._state
+
+    def _records(self) -> float:
+        released = self._fact("records")
+        if released is not None:
+            return float(released[0])
+        declared = self._plan.study.privacy and self._plan.study.privacy.records
+        return float(declared or 1)
+
+    def _fact(self, name: str) -> Floats | None:
+        known = self._checkpoint.fact(name)
+        return None if known is None else np.frombuffer(known, dtype=np.float64)

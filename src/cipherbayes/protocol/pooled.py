@@ -1,0 +1,76 @@
+"""The private pooled run: all tables in one place, every total noised.
+
+The paper's setting (2): one curator holds all records, bounds each record's
+gradient, adds the whole noise to every sum, and updates θ from released totals
+only. Each table's ledger is charged before a total is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from cipherbayes.planning import Phase, StudyPlan
+from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.privacy.noise import NoiseSource
+from cipherbayes.protocol.contributions import Contributions
+from cipherbayes.typing import Floats, Integers
+
+
+class Curator:
+    """Whoever holds all tables.
+
+    Formal guarantees
+    -----------------
+    A round's total is the sum over all tables on the grid plus one discrete
+    Gaussian of parameter σ Δ. It is charged to every table's ledger: first to all
+    but one, then, with the answer, to the last. A kill in between leaves entries
+    without a release, never a release without its entries.
+    """
+
+    def __init__(
+        self,
+        *,
+        run: bytes,
+        plan: StudyPlan,
+        tables: Mapping[str, tuple[Contributions, Ledger]],
+        noise: NoiseSource,
+    ) -> None:
+        self._run = run
+        self._study = plan.study_hash
+        self._tables = [contributions for contributions, _ in tables.values()]
+        self._ledgers = [ledger for _, ledger in tables.values()]
+        self._noise = noise
+        plan.check_site(
+            ", ".join(tables),
+            sum(contributions.count for contributions in self._tables),
+        )
+
+    def release(self, number: int, phase: Phase, question: Floats) -> Integers:
+        """The noised total of a round, in grid units."""
+
+        def total() -> bytes:
+            sums = [table.total(phase, question) for table in self._tables]
+            vector = phase.privacy.to_grid(np.sum(sums, axis=0))
+            vector = vector + self._noise.share(
+                phase.dimension, phase.privacy.share_scale, f"round {number}"
+            )
+            return vector.astype("<i8").tobytes()
+
+        def charge(ledger: Ledger, compute: Callable[[], bytes]) -> bytes:
+            return ledger.release(
+                run=self._run,
+                round=number,
+                purpose=phase.purpose,
+                study=self._study,
+                question=hashlib.sha256(question.tobytes()).digest(),
+                event=phase.privacy.event,
+                compute=compute,
+            )
+
+        for ledger in self._ledgers[:-1]:
+            charge(ledger, lambda: b"")
+        answer = charge(self._ledgers[-1], total)
+        return np.frombuffer(answer, dtype="<i8").astype(np.int64)
