@@ -51,6 +51,26 @@ predict(const double *restrict theta, const double *restrict x, Py_ssize_t strid
     }
 }
 
+/* out_i = sum_j x_ji^2, four columns at a time. */
+VECTORISED static void
+square(const double *restrict x, Py_ssize_t stride, Py_ssize_t p, Py_ssize_t m,
+       double *restrict out)
+{
+    Py_ssize_t j = 0;
+    memset(out, 0, (size_t)m * sizeof(double));
+    for (; j + 4 <= p; j += 4) {
+        const double *a = x + j * stride, *b = a + stride;
+        const double *c = b + stride, *d = c + stride;
+        for (Py_ssize_t i = 0; i < m; i++)
+            out[i] += (a[i] * a[i] + b[i] * b[i]) + (c[i] * c[i] + d[i] * d[i]);
+    }
+    for (; j < p; j++) {
+        const double *a = x + j * stride;
+        for (Py_ssize_t i = 0; i < m; i++)
+            out[i] += a[i] * a[i];
+    }
+}
+
 /* sum_i a_i w_i: lane l adds the terms i = l, l + 8, ...; the lanes are added last. */
 static inline double
 finish(lanes low, lanes high, const double *a, const double *w, Py_ssize_t whole,
@@ -120,22 +140,20 @@ clip(const double *restrict score, const double *restrict norms2, double limit,
     }
 }
 
-/* out_i = (v_i - centre) * scale held within [-1, 1], norms2_i += out_i^2; returns
- * how many v_i are finite. */
-VECTORISED static int64_t
+/* out_i = (v_i - centre) * scale held within [-1, 1]; returns how many v_i are NaN
+ * or infinite. */
+VECTORISED static Py_ssize_t
 prepare(const double *restrict values, double centre, double scale, Py_ssize_t m,
-        double *restrict out, double *restrict norms2)
+        double *restrict out)
 {
     int64_t finite = 0;
     for (Py_ssize_t i = 0; i < m; i++) {
         const double z = (values[i] - centre) * scale;
         const double above = z < -1.0 ? -1.0 : z;
-        const double within = above > 1.0 ? 1.0 : above;
+        out[i] = above > 1.0 ? 1.0 : above;
         finite += fabs(values[i]) <= DBL_MAX;
-        out[i] = within;
-        norms2[i] += within * within;
     }
-    return finite;
+    return m - (Py_ssize_t)finite;
 }
 
 /* out_i = 1 / (1 + exp(-x_i)).  With -x = k log 2 + r, |r| <= log(2) / 2, and
@@ -192,14 +210,12 @@ release_all(int count, Py_buffer *views)
         PyBuffer_Release(views + count);
 }
 
-/* Borrow arrays: '1' and '2' dimensions to read, 'w' and 'W' the same to write. */
+/* Borrow arrays: '1' or '2' dimensions to read, 'w' for one dimension to write. */
 static int
 borrow_all(PyObject *const *objects, const char *kinds, Py_buffer *views)
 {
     for (int k = 0; kinds[k]; k++) {
-        const int dims = kinds[k] == '2' || kinds[k] == 'W' ? 2 : 1;
-        const int writable = kinds[k] == 'w' || kinds[k] == 'W';
-        if (borrow(objects[k], dims, writable, views + k) < 0) {
+        if (borrow(objects[k], kinds[k] == '2' ? 2 : 1, kinds[k] == 'w', views + k) < 0) {
             release_all(k, views);
             return -1;
         }
@@ -278,60 +294,40 @@ py_clip_scores(PyObject *self, PyObject *const *args, Py_ssize_t count)
     Py_RETURN_NONE;
 }
 
-/* columns[j] (None to skip) -> x[j] for all j in one call: releasing the GIL for
- * every column would cost as much as the column.  By tiles, so that the norms stay
- * in the first cache. */
 static PyObject *
-py_prepare_columns(PyObject *self, PyObject *const *args, Py_ssize_t count)
+py_squared_norms(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
-    enum { TILE = 1024 };
-    Py_buffer v[4], *column;
-    Py_ssize_t given = 0;
-    int64_t unusable = 0;
+    Py_buffer v[2];
     (void)self;
-    if (arity(count, 5) < 0 || borrow_all(args, "11Ww", v) < 0)
+    if (arity(count, 2) < 0 || borrow_all(args, "2w", v) < 0)
         return NULL;
-    const double *centre = v[0].buf, *scale = v[1].buf;
-    const Py_ssize_t p = v[2].shape[0], m = v[2].shape[1], stride = v[2].strides[0] / 8;
-    if (!PyList_Check(args[4]) || PyList_Size(args[4]) != p || v[0].shape[0] != p
-        || v[1].shape[0] != p || v[3].shape[0] != m)
-        return mismatch(4, v);
-    column = PyMem_Calloc((size_t)p + 1, sizeof *column);
-    if (column == NULL) {
-        release_all(4, v);
-        return PyErr_NoMemory();
-    }
-    for (; given < p; given++) {
-        PyObject *values = PyList_GetItem(args[4], given);
-        if (values == Py_None)
-            continue;
-        if (borrow(values, 1, 0, column + given) < 0)
-            break;
-        if (column[given].shape[0] != m) {
-            PyErr_SetString(PyExc_ValueError, "the arrays' lengths do not match");
-            given++;
-            break;
-        }
-    }
-    if (!PyErr_Occurred()) {
-        double *x = v[2].buf, *norms2 = v[3].buf;
-        Py_BEGIN_ALLOW_THREADS
-        for (Py_ssize_t i = 0; i < m; i += TILE) {
-            const Py_ssize_t size = m - i < TILE ? m - i : TILE;
-            for (Py_ssize_t j = 0; j < p; j++)
-                if (column[j].buf != NULL)
-                    unusable += size - prepare((double *)column[j].buf + i, centre[j],
-                                               scale[j], size, x + j * stride + i,
-                                               norms2 + i);
-        }
-        Py_END_ALLOW_THREADS
-    }
-    while (given-- > 0)
-        if (column[given].obj != NULL)
-            PyBuffer_Release(column + given);
-    PyMem_Free(column);
-    release_all(4, v);
-    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(unusable);
+    if (v[1].shape[0] != v[0].shape[1])
+        return mismatch(2, v);
+    Py_BEGIN_ALLOW_THREADS
+    square(v[0].buf, v[0].strides[0] / 8, v[0].shape[0], v[0].shape[1], v[1].buf);
+    Py_END_ALLOW_THREADS
+    release_all(2, v);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+py_prepare_column(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Py_buffer v[2];
+    Py_ssize_t unusable;
+    (void)self;
+    if (arity(count, 4) < 0)
+        return NULL;
+    const double centre = PyFloat_AsDouble(args[2]), scale = PyFloat_AsDouble(args[3]);
+    if (PyErr_Occurred() || borrow_all(args, "1w", v) < 0)
+        return NULL;
+    if (v[1].shape[0] != v[0].shape[0])
+        return mismatch(2, v);
+    Py_BEGIN_ALLOW_THREADS
+    unusable = prepare(v[0].buf, centre, scale, v[0].shape[0], v[1].buf);
+    Py_END_ALLOW_THREADS
+    release_all(2, v);
+    return PyLong_FromSsize_t(unusable);
 }
 
 static PyObject *
@@ -353,7 +349,7 @@ py_expit(PyObject *self, PyObject *const *args, Py_ssize_t count)
 #define FUNCTION(name) {#name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL}
 static PyMethodDef methods[] = {
     FUNCTION(linear_predictor), FUNCTION(weighted_sum), FUNCTION(clip_scores),
-    FUNCTION(prepare_columns), FUNCTION(expit), {NULL, NULL, 0, NULL},
+    FUNCTION(squared_norms), FUNCTION(prepare_column), FUNCTION(expit), {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {

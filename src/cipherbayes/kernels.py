@@ -54,7 +54,12 @@ def weighted_sum(x: Floats, weights: Floats) -> Floats:
 
 def squared_norms(x: Floats) -> Floats:
     """n_i = sum_j x_ji² for a block ``x`` of shape ``(p, m)``."""
-    norms: Floats = np.einsum("ji,ji->i", x, x)
+    if _compiled is None:
+        with np.errstate(over="ignore"):
+            norms: Floats = np.einsum("ji,ji->i", x, x)
+        return norms
+    norms = np.empty(x.shape[1])
+    _compiled.squared_norms(_block(x), norms)
     return norms
 
 
@@ -86,33 +91,19 @@ def clip_scores(score: Floats, squared_norms: Floats, limit: float) -> Floats:
     return out
 
 
-def prepare_columns(
-    columns: list[Floats | None],
-    centre: Floats,
-    scale: Floats,
-    x: Floats,
-    squared_norms: Floats,
-) -> int:
-    """x_ji = (v_ji - centre_j) scale_j held within [-1, 1], for every column v_j given.
+def prepare_column(values: Floats, centre: float, scale: float, out: Floats) -> int:
+    """z_i = (v_i - centre) scale held within [-1, 1], written to ``out``.
 
-    The squares of what is written are added to ``squared_norms``; rows of ``x``
-    whose column is None stay as they are. Returns how many v_ji are NaN or infinite.
+    Returns how many v_i are NaN or infinite.
     """
     if _compiled is not None:
-        unusable: int = _compiled.prepare_columns(
-            centre, scale, x, squared_norms, columns
-        )
+        unusable: int = _compiled.prepare_column(_line(values), out, centre, scale)
         return unusable
-    unusable = 0
-    for j, values in enumerate(columns):
-        if values is None:
-            continue
-        with np.errstate(over="ignore", invalid="ignore"):
-            z = (values - centre[j]) * scale[j]
-        np.clip(z, -1.0, 1.0, out=x[j])
-        squared_norms += x[j] * x[j]
-        unusable += values.size - int(np.isfinite(values).sum())
-    return unusable
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.subtract(values, centre, out=out)
+        np.multiply(out, scale, out=out)
+    np.clip(out, -1.0, 1.0, out=out)
+    return values.size - int(np.isfinite(values).sum())
 
 
 def expit(x: Floats) -> Floats:

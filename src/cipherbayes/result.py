@@ -74,8 +74,8 @@ class Result:
 
     def draws(self) -> Floats:
         """All draws on the prepared scale, chains joined, shape ``(s, d)``."""
-        theta = self.posterior["prepared/theta"].values
-        return np.asarray(theta.reshape(-1, theta.shape[-1]))
+        theta = np.asarray(self.posterior["prepared"].to_dataset()["theta"])
+        return theta.reshape(-1, theta.shape[-1])
 
     def predict(
         self, table: Any, *, times: Floats | None = None, where: str = "table"
@@ -226,6 +226,7 @@ def summarise(
     names: tuple[str, ...], user: Floats, is_point: bool, interval: float
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """One row per parameter, and warnings about chains that did not mix."""
+    rows: list[dict[str, Any]]
     if is_point:
         empty = {"sd": None, "lower": None, "upper": None, "rhat": None, "ess": None}
         rows = [

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -70,7 +74,7 @@ def summary_table(record: dict[str, Any]) -> Table:
     for row in record["posterior"]:
         spread = row["lower"] is not None
         table.add_row(
-            row["name"],
+            escape(row["name"]),
             f"{row['mean']:.4g}",
             f"{row['sd']:.3g}" if row["sd"] is not None else "-",
             f"{row['lower']:.4g} to {row['upper']:.4g}" if spread else "-",
@@ -78,6 +82,24 @@ def summary_table(record: dict[str, Any]) -> Table:
             f"{row['ess']:.0f}" if row["ess"] is not None else "-",
         )
     return table
+
+
+@contextmanager
+def logging_to(folder: Path) -> Iterator[None]:
+    """Keep what the parties report in ``run.log``; they never report data."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(
+        folder / "run.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+    )
+    handler = logging.StreamHandler(os.fdopen(descriptor, "a", encoding="utf-8"))
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
+    logger = logging.getLogger("cipherbayes")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.stream.close()
 
 
 def print_result(record: dict[str, Any]) -> None:
@@ -95,7 +117,8 @@ def print_result(record: dict[str, Any]) -> None:
         against = ", ".join(privacy["holds_against"])
         console.print(
             f"privacy: ({privacy['epsilon']:g}, {privacy['delta']:g})-DP, {word}, "
-            f"{privacy['relation']}; holds against {against}"
+            f"{privacy['relation']}; holds against {against or 'nobody'}",
+            soft_wrap=True,
         )
     for warning in record["warnings"]:
-        console.print(f"[yellow]warning:[/yellow] {warning}")
+        console.print(f"[yellow]warning:[/yellow] {escape(warning)}", soft_wrap=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cipherbayes.cli import data, run
+from cipherbayes.cli import data, ledger, plan, run
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.version import __version__
 
@@ -38,8 +38,12 @@ def _options(
     pass
 
 
+app.command("plan")(plan.plan)
 app.command("run")(run.run)
+app.command("resume")(run.resume)
 app.command("predict")(run.predict)
+app.command("ledger")(ledger.ledger)
+app.command("keys")(ledger.keys)
 app.command("data")(data.data)
 
 

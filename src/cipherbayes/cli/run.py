@@ -5,13 +5,22 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cipherbayes.cli.console import console, print_result, progress_bar
+from cipherbayes.cli.console import (
+    console,
+    logging_to,
+    print_result,
+    progress_bar,
+)
 from cipherbayes.errors import RunError
+
+if TYPE_CHECKING:
+    from cipherbayes.study import Study
 
 
 def run(
@@ -31,13 +40,50 @@ def run(
     loaded = Study.load(study)
     folder = out if out is not None else Path("runs") / loaded.name
     refuse_used_folder(folder)
-    with progress_bar() as progress:
-        result = run_study(loaded, progress=progress)
-    result.save(folder)
+    with logging_to(folder), progress_bar(spending(loaded)) as progress:
+        result = run_study(loaded, out=folder, progress=progress)
+    show(result.record, folder, as_json)
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(help="Folder of an interrupted run.")],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print result.json instead of a table.")
+    ] = False,
+) -> None:
+    """Continue an interrupted private run; nothing is released twice."""
+    from cipherbayes.engine.assembly import RunFolder
+    from cipherbayes.running import resume as resume_run
+
+    study = RunFolder.open(folder).study
+    with logging_to(folder), progress_bar(spending(study)) as progress:
+        result = resume_run(folder, progress=progress)
+    show(result.record, folder, as_json)
+
+
+def spending(study: Study) -> Callable[[int], float] | None:
+    """ε spent after a number of rounds, to the tenth of the rounds above it."""
+    if not study.private or study.study.protocol == "encrypted-update":
+        return None
+    from cipherbayes.cli.plan import epsilon_by_tenths
+    from cipherbayes.planning import plan_study
+
+    growth: list[tuple[int, float]] = []
+
+    def spent(rounds: int) -> float:
+        if not growth:
+            growth.extend(epsilon_by_tenths(plan_study(study)))
+        return next((e for n, e in growth if n >= rounds), growth[-1][1])
+
+    return spent
+
+
+def show(record: dict[str, Any], folder: Path, as_json: bool) -> None:
+    """Print a finished run."""
     if as_json:
-        typer.echo(json.dumps(result.record, indent=2))
+        typer.echo(json.dumps(record, indent=2))
         return
-    print_result(result.record)
+    print_result(record)
     console.print(f"result: {folder / 'result.json'}", soft_wrap=True)
 
 

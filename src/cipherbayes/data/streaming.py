@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -14,12 +15,58 @@ import pyarrow as pa
 
 from cipherbayes.data.blocks import BLOCK_ROWS, THREADS, join
 from cipherbayes.data.preparation import Preparation
-from cipherbayes.data.tables import Kind, Table
+from cipherbayes.data.tables import Chunk, Kind, Table
 from cipherbayes.errors import DataError
 from cipherbayes.models.base import Design, Model, Rows
 from cipherbayes.typing import Floats, Integers
 
+CHUNK_BYTES = 512 << 20
+"""Most memory for the prepared chunks of all threads of a pass together."""
+
 T = TypeVar("T")
+
+
+class Source:
+    """A table, how its records are prepared, and how their outcomes are read.
+
+    Without a model there are no outcomes: records to predict for.
+    """
+
+    def __init__(
+        self, table: Table, preparation: Preparation, model: Model | None
+    ) -> None:
+        self.table = table
+        self.preparation = preparation
+        self.design: Design = preparation.design
+        self._model = model
+        self._roles = {} if model is None else model.outcome_columns()
+        outcomes: dict[str, Kind] = dict.fromkeys(self._roles.values(), "number")
+        self._columns = {**preparation.columns, **outcomes}
+
+    @property
+    def bytes_per_record(self) -> int:
+        """Memory that a prepared record takes."""
+        return 8 * (self.design.width + 1 + len(self._roles))
+
+    def chunks(self, part: int) -> Iterator[Chunk]:
+        """Raw records of a part of the table."""
+        most = CHUNK_BYTES // self.bytes_per_record
+        return self.table.chunks(self._columns, part, most)
+
+    def prepare(self, chunk: Chunk, x: Floats) -> Mapping[str, Floats]:
+        """Write the records of a chunk to ``x``; returns their outcomes."""
+        self.preparation.fill(chunk, x, self.table.where)
+        if self._model is None:
+            return {}
+        raw = {
+            # Nulls become NaN, which the model refuses with the column's name.
+            role: chunk.column(column).to_numpy(zero_copy_only=False)
+            for role, column in self._roles.items()
+        }
+        try:
+            return self._model.prepare_outcome(raw)
+        except ValueError as error:
+            raise DataError(str(error), where=self.table.where) from None
 
 
 class StreamedBlocks:
@@ -30,7 +77,7 @@ class StreamedBlocks:
     source
         Where the records come from.
     count
-        How many records the table holds.
+        How many records the table holds; None before that is known.
     selection
         The records that count here, as sorted positions; all of them where None.
     """
@@ -51,11 +98,7 @@ class StreamedBlocks:
         return self._total
 
     def blocks(self, rows: Integers | None = None) -> Iterator[Rows]:
-        stitcher = _Stitcher()
-        for job in self._jobs(rows):
-            for piece in self._pieces(job):
-                yield from stitcher.add(piece)
-        yield from stitcher.rest()
+        return self._map_in_turn(lambda block: block, self._jobs(rows), _Fresh())
 
     def map(
         self,
@@ -64,30 +107,51 @@ class StreamedBlocks:
         *,
         keep: bool = False,
     ) -> Iterator[T]:
-        """As :meth:`Blocks.map`; with ``keep`` a block outlives the call."""
+        """As :meth:`Blocks.map`; only with ``keep`` does a block outlive the call."""
+        jobs = self._jobs(rows)
+        space = _Fresh() if keep else _Reused()
+        threads = min(THREADS, self._affordable_threads())
+        if len(jobs) < 2 or threads < 2:
+            return self._map_in_turn(function, jobs, space)
+        return self._map_in_threads(function, jobs, space, threads)
 
+    def select(self, rows: Integers) -> StreamedBlocks:
+        return StreamedBlocks(self._source, self._total, self._positions(rows))
+
+    def _map_in_turn(
+        self, function: Callable[[Rows], T], jobs: Iterable[_Job], space: _Space
+    ) -> Iterator[T]:
+        stitcher = _Stitcher()
+        for job in jobs:
+            for piece in self._pieces(job, space):
+                yield from map(function, stitcher.add(piece))
+        yield from map(function, stitcher.rest())
+
+    def _map_in_threads(
+        self,
+        function: Callable[[Rows], T],
+        jobs: Iterable[_Job],
+        space: _Space,
+        threads: int,
+    ) -> Iterator[T]:
         def work(job: _Job) -> list[Rows | _Done[T]]:
-            space = None if keep else Space(self.design.width, BLOCK_ROWS)
             return [
                 _Done(function(piece)) if piece.count == BLOCK_ROWS else piece
                 for piece in self._pieces(job, space)
             ]
 
-        jobs = self._jobs(rows)
-        if len(jobs) == 1 or THREADS == 1:
-            yield from map(function, self.blocks(rows))
-            return
-
         stitcher = _Stitcher()
-        for item in _chained(work, jobs):
+        for item in _chained(work, jobs, threads):
             if isinstance(item, _Done):
                 yield item.result
             else:
                 yield from map(function, stitcher.add(item))
         yield from map(function, stitcher.rest())
 
-    def select(self, rows: Integers) -> StreamedBlocks:
-        return StreamedBlocks(self._source, self._total, self._positions(rows))
+    def _affordable_threads(self) -> int:
+        counts = self._source.table.counts or (0,)
+        chunk = max(counts) * self._source.bytes_per_record
+        return CHUNK_BYTES // chunk if 0 < chunk <= CHUNK_BYTES else THREADS
 
     def _positions(self, rows: Integers | None) -> Integers | None:
         if self._selection is None or rows is None:
@@ -102,8 +166,7 @@ class StreamedBlocks:
         if counts is None:
             return [_Job(0, 0, positions)]
         jobs = []
-        ends = np.cumsum(counts)
-        for part, end in enumerate(ends.tolist()):
+        for part, end in enumerate(np.cumsum(counts).tolist()):
             start = end - counts[part]
             if positions is None:
                 jobs.append(_Job(part, start, None))
@@ -113,29 +176,43 @@ class StreamedBlocks:
                 jobs.append(_Job(part, low, positions[low:high] - start))
         return jobs
 
-    def _pieces(self, job: _Job, space: Space | None = None) -> Iterator[Rows]:
-        """The job's records, prepared and cut where blocks end; whole blocks in
-        ``space``, where each replaces the one before."""
+    def _pieces(self, job: _Job, space: _Space) -> Iterator[Rows]:
+        """The job's records, prepared, cut where blocks end and joined within them.
+
+        A piece is a whole block, or it comes first or last.
+        """
         pending: list[Rows] = []
         room = BLOCK_ROWS - job.position % BLOCK_ROWS
-        for batch in _taken(self._source.chunks(job.part), job.rows):
-            start = 0
-            while start < batch.num_rows:
-                size = min(room, batch.num_rows - start)
-                pending.append(self._source.prepare(batch.slice(start, size), space))
-                start += size
-                room -= size
-                if room == 0:
-                    yield join(pending)
-                    pending, room = [], BLOCK_ROWS
+        for chunk in _taken(self._source.chunks(job.part), job.rows):
+            with space.borrow(self.design.width, chunk.num_rows) as x:
+                outcome = self._source.prepare(chunk, x)
+                start = 0
+                while start < chunk.num_rows:
+                    stop = min(start + room, chunk.num_rows)
+                    piece = self._piece(x, outcome, start, stop)
+                    room -= piece.count
+                    start = stop
+                    if piece.count < BLOCK_ROWS:
+                        pending.append(space.settled(piece))
+                    if room == 0:
+                        yield join(pending) if pending else piece
+                        pending, room = [], BLOCK_ROWS
         if pending:
             yield join(pending)
+
+    def _piece(
+        self, x: Floats, outcome: Mapping[str, Floats], start: int, stop: int
+    ) -> Rows:
+        own = x[:, start:stop]
+        norms = self._source.preparation.finish(own)
+        parts = {role: values[start:stop] for role, values in outcome.items()}
+        return Rows(self.design, own, parts, norms)
 
 
 @dataclass(frozen=True)
 class _Job:
-    """One part of a table: records (positions within it, or all of them) of which
-    the first comes at ``position`` of the pass."""
+    """Records of one part of a table (positions within it, or all of them), the
+    first of which comes at ``position`` of the pass."""
 
     part: int
     position: int
@@ -166,87 +243,67 @@ class _Stitcher:
             self._pieces = []
 
 
-def _taken(
-    batches: Iterator[pa.RecordBatch], rows: Integers | None
-) -> Iterator[pa.RecordBatch]:
-    """The given rows (positions in the part) of its batches; all where None."""
+class _Fresh:
+    """New memory for every chunk, which whoever wants may keep."""
+
+    @contextmanager
+    def borrow(self, width: int, count: int) -> Iterator[Floats]:
+        yield np.empty((width, count))
+
+    def settled(self, piece: Rows) -> Rows:
+        return piece
+
+
+class _Reused:
+    """The same memory chunk after chunk: new pages cost as much as decoding."""
+
+    def __init__(self) -> None:
+        self._free: list[Floats] = []
+
+    @contextmanager
+    def borrow(self, width: int, count: int) -> Iterator[Floats]:
+        try:
+            flat = self._free.pop()
+        except IndexError:
+            flat = np.empty(0)
+        if flat.size < width * count:
+            flat = np.empty(width * count)
+        yield flat[: width * count].reshape(width, count)
+        self._free.append(flat)
+
+    def settled(self, piece: Rows) -> Rows:
+        return replace(piece, x=piece.x.copy())
+
+
+_Space = _Fresh | _Reused
+
+
+def _taken(chunks: Iterator[Chunk], rows: Integers | None) -> Iterator[Chunk]:
+    """The given rows (positions in the part) of its chunks; all where None."""
     if rows is None:
-        yield from batches
+        yield from chunks
         return
     start = 0
-    for batch in batches:
-        low, high = np.searchsorted(rows, [start, start + batch.num_rows])
+    for chunk in chunks:
+        low, high = np.searchsorted(rows, [start, start + chunk.num_rows])
         if low < high:
-            yield batch.take(pa.array(rows[low:high] - start))
-        start += batch.num_rows
+            yield chunk.take(pa.array(rows[low:high] - start))
+        start += chunk.num_rows
 
 
-def _chained(work: Callable[[_Job], list[T]], jobs: Iterable[_Job]) -> Iterator[T]:
+def _chained(
+    work: Callable[[_Job], list[T]], jobs: Iterable[_Job], threads: int
+) -> Iterator[T]:
     """The results of all jobs, in order; few jobs are under way or waiting at once."""
     under_way: deque[Future[list[T]]] = deque()
     remaining = iter(jobs)
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         try:
             while True:
-                for job in islice(remaining, 2 * THREADS - len(under_way)):
+                for job in islice(remaining, 2 * threads - len(under_way)):
                     under_way.append(pool.submit(work, job))
                 if not under_way:
                     return
                 yield from under_way.popleft().result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-
-
-class Space:
-    """Memory for prepared records, asked for once a pass and not block by block."""
-
-    def __init__(self, width: int, count: int) -> None:
-        self.x: Floats = np.empty((width, count))
-        self.norms: Floats = np.empty(count)
-
-
-class Source:
-    """A table, how its records are prepared, and how their outcomes are read.
-
-    Without a model there are no outcomes: records to predict for.
-    """
-
-    def __init__(
-        self, table: Table, preparation: Preparation, model: Model | None
-    ) -> None:
-        self.table = table
-        self.preparation = preparation
-        self.design: Design = preparation.design
-        self._model = model
-        self._roles = {} if model is None else model.outcome_columns()
-        outcomes: dict[str, Kind] = dict.fromkeys(self._roles.values(), "number")
-        self._columns = {**preparation.columns, **outcomes}
-
-    @property
-    def bytes_per_record(self) -> int:
-        """Memory that a prepared record takes."""
-        return 8 * (self.design.width + 1 + len(self._roles))
-
-    def chunks(self, part: int) -> Iterator[pa.RecordBatch]:
-        """Raw records of a part of the table."""
-        return self.table.chunks(self._columns, part)
-
-    def prepare(self, batch: pa.RecordBatch, space: Space | None = None) -> Rows:
-        """Records of a chunk, checked; written into ``space`` if it fits exactly."""
-        if space is None or space.norms.size != batch.num_rows:
-            space = Space(self.design.width, batch.num_rows)
-        self.preparation.apply(batch, space.x, space.norms, self.table.where)
-        return Rows(self.design, space.x, self._outcome(batch), space.norms)
-
-    def _outcome(self, batch: pa.RecordBatch) -> Mapping[str, Floats]:
-        if self._model is None:
-            return {}
-        raw = {
-            # Nulls become NaN, which the model refuses with the column's name.
-            role: batch.column(column).to_numpy(zero_copy_only=False)
-            for role, column in self._roles.items()
-        }
-        try:
-            return self._model.prepare_outcome(raw)
-        except ValueError as error:
-            raise DataError(str(error), where=self.table.where) from None

@@ -123,10 +123,12 @@ class Table(ABC):
         schema = pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
         for piece in range(self.parts) if part is None else (part,):
             for batch in self._read(columns, piece):
-                if batch.schema.names == schema.names:
-                    if batch.schema.types == schema.types:
-                        yield batch
-                        continue
+                if (batch.schema.names, batch.schema.types) == (
+                    schema.names,
+                    schema.types,
+                ):
+                    yield batch
+                    continue
                 arrays = [
                     self._convert(batch.column(name), name, kind)
                     for name, kind in columns.items()

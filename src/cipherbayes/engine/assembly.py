@@ -1,6 +1,6 @@
 """A run's folder, and the parties that live in it.
 
-    DIR/run.json                 id, study hash, engine
+    DIR/run.json                 id, study hash, every party's public identity
     DIR/study.toml               the study, without where tables are
     DIR/server/checkpoint.sqlite θ after each round
     DIR/csp/                     keys, answers given
@@ -23,7 +23,7 @@ from typing import Any
 from cipherbayes.crypto.keys import KeyFolder
 from cipherbayes.crypto.signatures import Identity
 from cipherbayes.data.prepared import PreparedTable
-from cipherbayes.errors import RunError
+from cipherbayes.errors import RunError, StudyError
 from cipherbayes.planning import StudyPlan, plan_study
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import InsecureRepeatableNoise, NoiseSource, SecureNoise
@@ -59,6 +59,18 @@ class RunFolder:
             Ledger file of each site; None keeps it in the run's folder.
         """
         path.mkdir(parents=True, exist_ok=True)
+        if any(entry.name != "run.log" for entry in path.iterdir()):
+            raise RunError(
+                "is not empty",
+                where=str(path),
+                remedy="give a new folder, or go on with `cipherbayes resume`",
+            )
+        if taken := {"csp", "server"} & set(study.sites):
+            raise StudyError(
+                f"'{min(taken)}' is another party's name",
+                where=f"study '{study.name}', [sites]",
+                remedy="give the site another name",
+            )
         run = secrets.token_bytes(16)
         folder = cls(path, run, study, plan_study(study))
         text = study.without_paths().to_toml()
@@ -75,29 +87,24 @@ class RunFolder:
             _write_private(home / "site.json", local)
         folder.home("csp").mkdir(parents=True, mode=0o700)
         folder.home("server").mkdir(parents=True)
+        parties = ("csp", *study.sites) if folder.plan.parameters else ()
+        about = {
+            "version": 1,
+            "run": run.hex(),
+            "study": study.fingerprint(),
+            "pinned": {
+                name: folder.keys(name).identity().identity.id for name in parties
+            },
+        }
         # Last: a folder with run.json can be resumed.
-        about = {"version": 1, "run": run.hex(), "study": study.fingerprint()}
         _write_private(path / "run.json", about)
         return folder
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
         """Open a run that was laid out before."""
-        try:
-            about = json.loads((path / "run.json").read_text(encoding="utf-8"))
-            run, fingerprint = bytes.fromhex(about["run"]), about["study"]
-        except FileNotFoundError:
-            raise RunError(
-                "holds no run",
-                where=str(path),
-                remedy="give the folder of `cipherbayes run --out`",
-            ) from None
-        except (ValueError, KeyError, TypeError, OSError):
-            raise RunError(
-                "run.json cannot be read",
-                where=str(path),
-                remedy="restore it, or start a new run",
-            ) from None
+        about = _read_about(path)
+        run, fingerprint = bytes.fromhex(about["run"]), about["study"]
         study = Study.load(path / "study.toml")
         if study.fingerprint() != fingerprint:
             raise RunError(
@@ -118,9 +125,9 @@ class RunFolder:
         return KeyFolder(self.home(name) / "keys")
 
     def pinned(self) -> dict[str, Identity]:
-        """Identity of every party: on one machine each makes its own at the start."""
-        names = ("csp", *self.study.sites)
-        return {name: self.keys(name).identity().identity for name in names}
+        """Identity of every party, as it was when the run began."""
+        pinned = _read_about(self.path)["pinned"]
+        return {name: Identity.from_hex(text) for name, text in pinned.items()}
 
     def site(self, name: str, table: PreparedTable | None = None) -> Site:
         """A site, over its table (read from its own file where none is given)."""
@@ -131,7 +138,7 @@ class RunFolder:
             name=name,
             run=self.run,
             plan=self.plan,
-            contributions=Contributions(self.study.model, table),
+            contributions=self._contributions(table),
             ledger=open_ledger(self.study, name, local),
             key=keys.identity(),
             exchange=keys.exchange_key(self.run),
@@ -199,12 +206,11 @@ class RunFolder:
         self, tables: Mapping[str, PreparedTable] | None
     ) -> tuple[Curator, Course]:
         """Whoever holds all tables of a pooled study, and the course of it."""
-        model = self.study.model
         held = {}
         for name in self.study.sites:
             table = self.table(name) if tables is None else tables[name]
             ledger = open_ledger(self.study, name, self.local(name))
-            held[name] = (Contributions(model, table), ledger)
+            held[name] = (self._contributions(table), ledger)
         curator = Curator(
             run=self.run,
             plan=self.plan,
@@ -212,6 +218,10 @@ class RunFolder:
             noise=noise_source(self.study, "curator"),
         )
         return curator, self.course()
+
+    def _contributions(self, table: PreparedTable) -> Contributions:
+        standardise = self.study.preparation.method == "private-moments"
+        return Contributions(self.study.model, table, standardise=standardise)
 
 
 def noise_source(study: Study, name: str) -> NoiseSource:
@@ -234,6 +244,28 @@ def open_ledger(study: Study, name: str, local: Mapping[str, Any]) -> Ledger:
     if local["budget"] is not None:
         ledger.set_budget(local["budget"])
     return ledger
+
+
+def _read_about(path: Path) -> dict[str, Any]:
+    """The content of run.json."""
+    try:
+        about = json.loads((path / "run.json").read_text(encoding="utf-8"))
+        if about["version"] != 1:
+            raise ValueError
+        bytes.fromhex(about["run"])
+        return {key: about[key] for key in ("run", "study", "pinned")}
+    except FileNotFoundError:
+        raise RunError(
+            "holds no run",
+            where=str(path),
+            remedy="give the folder of `cipherbayes run --out`",
+        ) from None
+    except (ValueError, KeyError, TypeError, OSError):
+        raise RunError(
+            "run.json cannot be read",
+            where=str(path),
+            remedy="restore it, or start a new run",
+        ) from None
 
 
 def _write_private(path: Path, content: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from cipherbayes.engine.assembly import RunFolder
 from cipherbayes.engine.driving import Traffic, drive
 from cipherbayes.engine.in_process import LocalCsp, LocalSite
 from cipherbayes.engine.processes import RemoteCsp, RemoteSite
-from cipherbayes.errors import BudgetError, RunError
+from cipherbayes.errors import BudgetError
 from cipherbayes.inference.chains import Draws
 from cipherbayes.protocol.course import Course
 from cipherbayes.typing import Floats
@@ -96,9 +96,10 @@ def _pooled(
 def _finish(course: Course, stopped: str | None, traffic: Traffic) -> Finished:
     draws = course.draws()
     if draws is None:
-        raise RunError(
-            stopped or "the run has no gradient yet",
-            where="budget",
+        assert stopped is not None
+        raise BudgetError(
+            stopped,
+            where="before the first gradient",
             remedy="see `cipherbayes ledger` for what each table has spent",
         )
     return Finished(draws, course.moments(), course.round, stopped, traffic)

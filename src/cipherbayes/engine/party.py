@@ -50,8 +50,9 @@ def _respond(party: Site | Csp, verb: bytes, body: bytes) -> bytes:
 
 def main() -> None:
     """Open the party's part of a run's folder and serve it."""
-    folder, name = RunFolder.open(Path(sys.argv[1])), sys.argv[2]
+    path, name = sys.argv[1:]
     try:
+        folder = RunFolder.open(Path(path))
         party = folder.csp() if name == "csp" else folder.site(name)
     except CipherbayesError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -11,7 +11,7 @@ import contextlib
 import subprocess
 import sys
 from pathlib import Path
-from typing import IO, cast
+from typing import BinaryIO, cast
 
 from cipherbayes.engine import pipes
 from cipherbayes.errors import RunError
@@ -35,11 +35,11 @@ class PartyProcess:
     def send(self, verb: bytes, *parts: bytes) -> None:
         """Send a question; a dead party shows when its answer is read."""
         with contextlib.suppress(BrokenPipeError):
-            pipes.write(cast(IO[bytes], self._process.stdin), verb, *parts)
+            pipes.write(cast(BinaryIO, self._process.stdin), verb, *parts)
 
     def receive(self) -> bytes | None:
         """The answer, or None if the party is gone."""
-        answer = pipes.read(cast(IO[bytes], self._process.stdout))
+        answer = pipes.read(cast(BinaryIO, self._process.stdout))
         if answer is None:
             return None
         verb, body = answer

@@ -17,6 +17,16 @@ from cipherbayes.typing import Floats
 class Contributions:
     """One table's sums, for any release of a study.
 
+    Parameters
+    ----------
+    model
+        Whose gradients are summed.
+    table
+        The records.
+    standardise
+        Whether gradients are asked for on columns standardised by released
+        moments, which then precede θ in the question.
+
     Formal guarantees
     -----------------
     A record changes the sum of a phase by at most ``phase.privacy.clip`` in
@@ -26,9 +36,12 @@ class Contributions:
     operating system's randomness.
     """
 
-    def __init__(self, model: Model, table: PreparedTable) -> None:
+    def __init__(
+        self, model: Model, table: PreparedTable, *, standardise: bool = False
+    ) -> None:
         self._model = model
         self._table = table
+        self._standardise = standardise
 
     @property
     def count(self) -> int:
@@ -53,12 +66,12 @@ class Contributions:
         return sum(self._table.map(sums), start=np.zeros(phase.dimension))
 
     def _gradient(self, phase: Phase, question: Floats) -> Floats:
-        dimension = phase.dimension
-        table, extra = self._table, question.size - dimension
-        if extra:
-            columns = table.design.width - (table.design.intercept is not None)
-            if extra != 2 * columns:
-                raise ProtocolError("the question does not have the study's length")
+        table = self._table
+        columns = table.design.width - (table.design.intercept is not None)
+        extra = 2 * columns if self._standardise else 0
+        if question.size != extra + phase.dimension:
+            raise ProtocolError("the question does not have the study's length")
+        if self._standardise:
             mean, sd = question[:columns], question[columns:extra]
             if np.abs(mean).max() > 1.0 or sd.min() <= 0.0 or sd.max() > 1.0:
                 raise ProtocolError("the question's moments are impossible")

@@ -336,7 +336,8 @@ Message = (
     | Refusal
 )
 
-_AnyMessage = TypeVar("_AnyMessage", bound=Message)
+_A = TypeVar("_A", bound=Message)
+_B = TypeVar("_B", bound=Message)
 
 
 class _Format(NamedTuple):
@@ -374,7 +375,11 @@ def decode(data: bytes | memoryview) -> Message: ...
 
 
 @overload
-def decode(data: bytes | memoryview, *expected: type[_AnyMessage]) -> _AnyMessage: ...
+def decode(data: bytes | memoryview, expected: type[_A], /) -> _A: ...
+
+
+@overload
+def decode(data: bytes | memoryview, one: type[_A], other: type[_B], /) -> _A | _B: ...
 
 
 def decode(data: bytes | memoryview, *expected: Any) -> Any:

@@ -115,7 +115,7 @@ class Checkpoint:
 
     def lost(self) -> list[str]:
         """Sites that dropped out, the first lost first."""
-        rows = self._database.execute("SELECT site FROM lost ORDER BY round, site")
+        rows = self._database.execute("SELECT site FROM lost ORDER BY rowid")
         return [str(site) for (site,) in rows]
 
     def keep_lost(self, sites: Sequence[str], number: int) -> None:

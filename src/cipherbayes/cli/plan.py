@@ -1,0 +1,248 @@
+"""``cipherbayes plan``: what a study will cost and whether it can work."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cipherbayes.cli.console import console
+
+if TYPE_CHECKING:
+    from cipherbayes.outlook import Outlook
+    from cipherbayes.planning import StudyPlan
+    from cipherbayes.study import Study
+
+NO_PARAMETERS = {
+    "scheme": None,
+    "ring": None,
+    "modulus_bits": None,
+    "security_bits": None,
+}
+# Section 4.1 and appendix B of the paper.
+PAPER_PARAMETERS = {
+    "scheme": "CKKS",
+    "ring": 16384,
+    "modulus_bits": 380,
+    "security_bits": 128,
+}
+
+
+def plan(
+    study: Annotated[Path, typer.Argument(help="The study file (TOML).")],
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Say what a study will cost, before any data is read.
+
+    Rounds, noise, epsilon as it grows, noise against signal, encryption and bytes.
+    """
+    from cipherbayes.study import Study
+
+    loaded = Study.load(study)
+    if loaded.as_printed:
+        document, lines = _as_printed(loaded)
+    elif loaded.private:
+        document, lines = _private(loaded)
+    else:
+        document, lines = _without_privacy(loaded)
+    if as_json:
+        typer.echo(json.dumps(document, indent=2))
+        return
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
+    for warning in document["warnings"]:
+        console.print(
+            f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True
+        )
+
+
+def _document(**known: Any) -> dict[str, Any]:
+    empty = {
+        "rounds": None,
+        "noise_multiplier": None,
+        "epsilon": None,
+        "delta": None,
+        "certified": False,
+        "paper_claim": None,
+        "parameters": NO_PARAMETERS,
+        "bytes_per_round_site": 0,
+        "warnings": [],
+    }
+    return empty | known
+
+
+def _without_privacy(study: Study) -> tuple[dict[str, Any], list[str]]:
+    warnings = ["no [privacy] table: whoever reads the result learns about the rows"]
+    lines = [
+        f"[bold]{study.name}[/bold]: {study.model.kind}, pooled, without privacy",
+        "nothing is noised and nothing is charged",
+    ]
+    return _document(rounds=study.inference.rounds, warnings=warnings), lines
+
+
+def _private(study: Study) -> tuple[dict[str, Any], list[str]]:
+    from cipherbayes.outlook import advice, look_ahead
+    from cipherbayes.planning import plan_study
+
+    if study.study.protocol == "encrypted-update":
+        from cipherbayes.errors import StudyError
+
+        raise StudyError(
+            'noise = "in-gradient" of protocol = "encrypted-update" is not available',
+            where=f"study '{study.name}'",
+            remedy='set protocol = "secure-sum"',
+        )
+    planned = plan_study(study)
+    outlook = look_ahead(planned)
+    release = planned.gradient.privacy
+    growth = epsilon_by_tenths(planned)
+    parameters, size = _encryption(planned)
+    assert study.privacy is not None
+    document = _document(
+        rounds=planned.rounds,
+        noise_multiplier=release.noise_multiplier,
+        epsilon=growth[-1][1],
+        delta=study.privacy.delta,
+        certified=not study.insecure,
+        parameters=parameters,
+        bytes_per_round_site=size,
+        warnings=advice(planned, outlook),
+        epsilon_after={str(rounds): spent for rounds, spent in growth},
+        sampling_rate=release.rate,
+        clip=release.clip,
+        dimension=release.dimension,
+        signal_over_noise=outlook.ratio,
+        width_ratio=outlook.width_ratio,
+    )
+    return document, _lines(planned, outlook, growth, parameters, size)
+
+
+def epsilon_by_tenths(planned: StudyPlan) -> list[tuple[int, float]]:
+    """ε spent after each tenth of the rounds."""
+    from cipherbayes.privacy.accountant import epsilon
+
+    assert planned.study.privacy is not None
+    growth = []
+    for rounds in sorted({-(-planned.rounds * k // 10) for k in range(1, 11)}):
+        event = planned.event_after(rounds)
+        assert event is not None
+        growth.append((rounds, epsilon(event, planned.study.privacy.delta)))
+    return growth
+
+
+def _encryption(planned: StudyPlan) -> tuple[dict[str, Any], int]:
+    parameters = planned.parameters
+    if parameters is None:
+        return dict(NO_PARAMETERS), 0
+    described = {
+        "scheme": "BFV",
+        "ring": parameters.ring,
+        "modulus_bits": parameters.modulus_bits,
+        "security_bits": parameters.security_bits,
+        "id": parameters.id,
+    }
+    # Frames, names and a signature around the coefficients take some 350 bytes.
+    return described, parameters.payload_bytes(planned.gradient.dimension) + 350
+
+
+def _lines(
+    planned: StudyPlan,
+    outlook: Outlook,
+    growth: list[tuple[int, float]],
+    parameters: dict[str, Any],
+    size: int,
+) -> list[str]:
+    study, release = planned.study, planned.gradient.privacy
+    privacy = study.privacy
+    assert privacy is not None
+    records = f"{privacy.records:,}" if privacy.records else "released with noise"
+    pooled = study.study.protocol == "pooled"
+    sites = "one place" if pooled else f"{len(study.sites)} sites"
+    spent = ", ".join(f"{e:.2g} after {n}" for n, e in growth)
+    lines = [
+        f"[bold]{study.name}[/bold]: {study.model.kind}, {study.study.protocol}, "
+        f"{sites}, N = {records}, {release.dimension} parameters",
+        f"promise     ({privacy.epsilon:g}, {privacy.delta:g})-differential privacy, "
+        "adding or removing one record",
+        f"releases    {planned.rounds} rounds of {study.inference.method}"
+        + (
+            f", each on {100 * release.rate:.3g} % of the rows"
+            if release.rate < 1
+            else ""
+        ),
+        f"noise       {release.noise_multiplier:.4g} × the clipping norm "
+        f"{release.clip:g} in every round",
+        f"epsilon     {spent}",
+        f"outlook     signal/noise {outlook.ratio:.3g} for an effect of the prior's "
+        f"scale; intervals {outlook.width_ratio:.2f} × as wide as without privacy",
+        f"            (noise {outlook.noise:.3g}, typical signal {outlook.signal:.3g}, "
+        f"largest possible {outlook.largest:.3g}, all rounds together)",
+    ]
+    if not pooled:
+        lines += [
+            f"colluders   {release.colluders} of {release.sites} sites; "
+            f"{release.dropouts} may be lost",
+            f"encryption  {parameters['scheme']}, ring {parameters['ring']}, "
+            f"{parameters['modulus_bits']} bits, "
+            f"{parameters['security_bits']}-bit security",
+            f"traffic     {size:,} bytes from each site in a round, about "
+            f"{size * release.sites * planned.rounds / 1e6:,.0f} MB in all",
+        ]
+    return lines
+
+
+def _as_printed(study: Study) -> tuple[dict[str, Any], list[str]]:
+    from cipherbayes.privacy.paper import PaperSetting, paper_claim
+
+    privacy, paper = study.privacy, study.paper
+    assert privacy is not None
+    assert paper is not None
+    if privacy.records is None:
+        from cipherbayes.errors import StudyError
+
+        raise StudyError(
+            "the paper's claim depends on the number of records",
+            where=f"study '{study.name}'",
+            remedy="set privacy.records",
+        )
+    setting = PaperSetting(
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        records=privacy.records,
+        batch=paper.batch,
+        epochs=paper.epochs,
+        scale=paper.scale,
+        lipschitz=paper.lipschitz,
+        gamma=paper.gamma,
+        floor=paper.floor,
+    )
+    claim = paper_claim(setting)
+    warnings = [
+        "NOT CERTIFIED: the paper's Algorithm 3 as printed does not keep its claim; "
+        "see docs/where-the-paper-is-wrong.md"
+    ]
+    document = _document(
+        rounds=claim.rounds,
+        noise_multiplier=setting.noise_multiplier(1),
+        epsilon=claim.honest_epsilon,
+        delta=privacy.delta,
+        paper_claim={
+            "claimed_epsilon": claim.claimed_epsilon,
+            "honest_epsilon": claim.honest_epsilon,
+        },
+        parameters=PAPER_PARAMETERS,
+        # Two polynomials of 7 primes (55 and 6 × 45 bits) in 64-bit words.
+        bytes_per_round_site=2 * 16384 * 7 * 8,
+        warnings=warnings,
+    )
+    lines = [
+        f"[bold]{study.name}[/bold]: {study.model.kind}, the paper's method as printed",
+        f"claimed     ε = {claim.claimed_epsilon:g} (Theorem 4, c = {paper.scale:g})",
+        f"honest      ε ≈ {claim.honest_epsilon:,.0f} over {claim.rounds:,} rounds, "
+        f"{claim.first_round_epsilon:,.0f} from the first alone, "
+        "[bold red]not certified[/bold red]",
+        "encryption  CKKS, ring 16384, 380 bits, 128-bit security",
+    ]
+    return document, lines

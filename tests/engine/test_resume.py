@@ -1,0 +1,288 @@
+"""kill -9 at any point, then resume: the same θ, nothing released twice."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+from pathlib import Path
+
+import pytest
+from crashing import crash, crash_party
+from parties import small_study, trajectory, write_tables
+
+from cipherbayes.errors import RunError
+from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.running import resume, run
+from cipherbayes.study import Study
+
+KILLED = -signal.SIGKILL
+ROUNDS = 5
+
+
+def made(folder: Path, **changes) -> Study:
+    return write_tables(
+        folder, small_study(("a", "b"), inference={"rounds": ROUNDS}, **changes)
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> list[bytes]:
+    """θ of a run that nothing happened to."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    run(made(folder), out=folder / "run")
+    return trajectory(folder / "run")
+
+
+def assert_whole(folder: Path, study: Study, expected: list[bytes]) -> None:
+    """Every round there, every ledger with one entry a round, and the same θ."""
+    assert trajectory(folder / "run") == expected
+    for name in study.sites:
+        entries = list(Ledger.read(folder / f"{name}.csv.ledger").entries())
+        assert [entry.round for entry in entries] == list(range(len(entries)))
+        assert len({entry.run for entry in entries}) == 1
+    if study.study.protocol == "secure-sum":
+        assert answers(folder / "run") == len(entries)
+
+
+def answers(out: Path) -> int:
+    database = sqlite3.connect(out / "csp" / "answers.sqlite")
+    (count,) = database.execute("SELECT COUNT(*) FROM answers").fetchone()
+    database.close()
+    return count
+
+
+@pytest.mark.parametrize(
+    ("point", "number"),
+    [
+        ("before the key pair", 1),
+        ("after the key pair", 1),
+        ("before the sum over records", 1),
+        ("before the ledger's commit", 1),
+        ("before the ledger's commit", 2),
+        ("before the ledger's commit", 6),
+        ("after the ledger's commit", 1),
+        ("after the ledger's commit", 2),
+        ("after the ledger's commit", 7),
+        ("after the ledger's commit", 10),
+        ("before encryption", 4),
+        ("after encryption", 5),
+        ("before decryption", 1),
+        ("before the CSP's memory", 1),
+        ("before the CSP's memory", 5),
+        ("after the CSP's memory", 1),
+        ("after the CSP's memory", 3),
+        ("after the CSP's memory", 5),
+        ("before theta moves", 2),
+        ("before the checkpoint", 1),
+        ("before the checkpoint", 4),
+        ("after the checkpoint", 1),
+        ("after the checkpoint", 5),
+        ("before the result is saved", 1),
+    ],
+)
+def test_a_killed_run_resumes_to_the_same_theta(tmp_path, undisturbed, point, number):
+    study = made(tmp_path)
+    assert crash(study, tmp_path / "run", point, number) == KILLED
+    result = resume(tmp_path / "run")
+    assert result.record["rounds"] == ROUNDS
+    assert_whole(tmp_path, study, undisturbed)
+
+
+def test_a_run_killed_at_every_turn_resumes_to_the_same_theta(tmp_path, undisturbed):
+    """One run, killed again and again, each time a little later."""
+    study = made(tmp_path)
+    for point in (
+        "after the ledger's commit",
+        "before the CSP's memory",
+        "after the CSP's memory",
+        "before the checkpoint",
+        "after the checkpoint",
+        "before the ledger's commit",
+        "after the checkpoint",
+        "before the result is saved",
+    ):
+        assert crash(study, tmp_path / "run", point, 1) == KILLED
+    resume(tmp_path / "run")
+    assert_whole(tmp_path, study, undisturbed)
+
+
+def test_a_run_killed_while_its_folder_is_laid_out_has_spent_nothing(tmp_path):
+    study = made(tmp_path)
+    point = "as the run's folder is laid out"
+    assert crash(study, tmp_path / "run", point, 1) == KILLED
+    assert not list(tmp_path.glob("*.ledger"))
+
+
+@pytest.mark.parametrize(
+    ("point", "number"),
+    [
+        ("before the ledger's commit", 1),
+        ("after the ledger's commit", 3),
+        ("before a fact's checkpoint", 1),
+        ("after a fact's checkpoint", 1),
+        ("before a fact's checkpoint", 2),
+        ("after a fact's checkpoint", 2),
+        ("after the CSP's memory", 2),
+        ("after the checkpoint", 2),
+    ],
+)
+def test_a_run_killed_while_it_prepares_resumes_to_the_same_theta(
+    tmp_path, point, number
+):
+    """N and the moments are releases too: drawn once, kept for ever."""
+    changes = {
+        "privacy": {"records": None},
+        "preparation": {"method": "private-moments"},
+    }
+    calm = made(tmp_path / "calm", **changes)
+    run(calm, out=tmp_path / "calm" / "run")
+    study = made(tmp_path, **changes)
+    assert crash(study, tmp_path / "run", point, number) == KILLED
+    result = resume(tmp_path / "run")
+    assert result.record["moments"] is not None
+    assert_whole(tmp_path, study, trajectory(tmp_path / "calm" / "run"))
+
+
+@pytest.mark.parametrize(
+    ("point", "number"),
+    [
+        ("before the ledger's commit", 2),
+        ("after the ledger's commit", 1),
+        ("after the ledger's commit", 2),
+        ("after a pooled release", 3),
+        ("before the checkpoint", 2),
+        ("after the checkpoint", 4),
+    ],
+)
+def test_a_killed_pooled_run_resumes_to_the_same_theta(tmp_path, point, number):
+    header = {"protocol": "pooled"}
+    calm = made(tmp_path / "calm", header=header)
+    run(calm, out=tmp_path / "calm" / "run")
+    study = made(tmp_path, header=header)
+    assert crash(study, tmp_path / "run", point, number) == KILLED
+    resume(tmp_path / "run")
+    assert_whole(tmp_path, study, trajectory(tmp_path / "calm" / "run"))
+
+
+def test_a_resumed_run_has_the_same_result(tmp_path):
+    whole = run(made(tmp_path / "calm"), out=tmp_path / "calm" / "run")
+    study = made(tmp_path)
+    assert crash(study, tmp_path / "run", "after the checkpoint", 3) == KILLED
+    resumed = resume(tmp_path / "run")
+    assert resumed.summary() == whole.summary()
+    assert resumed.certificate == whole.certificate
+
+
+# -- what cannot be resumed ---------------------------------------------------
+
+
+def test_a_finished_run_is_not_resumed(tmp_path):
+    run(made(tmp_path), out=tmp_path / "run")
+    with pytest.raises(RunError, match="finished"):
+        resume(tmp_path / "run")
+
+
+def test_a_folder_without_a_run_is_not_resumed(tmp_path):
+    with pytest.raises(RunError, match="holds no run"):
+        resume(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"version": 2}', "\x00"])
+def test_a_damaged_run_file_is_named(tmp_path, text):
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(RunError, match="cannot be read"):
+        resume(tmp_path)
+
+
+def test_a_study_changed_in_between_is_refused_and_costs_nothing(tmp_path):
+    study = made(tmp_path)
+    assert crash(study, tmp_path / "run", "after the checkpoint", 2) == KILLED
+    file = tmp_path / "run" / "study.toml"
+    file.write_text(file.read_text().replace("epsilon = 3.0", "epsilon = 2.9"))
+    with pytest.raises(RunError, match="not the study that this run began with"):
+        resume(tmp_path / "run")
+    assert len(list(Ledger.read(tmp_path / "a.csv.ledger").entries())) == 2
+
+
+def test_a_run_over_frames_says_that_it_cannot_be_resumed(tmp_path):
+    from conftest import logistic_frame
+
+    study = small_study(("a", "b"))
+    frames = {name: logistic_frame(60) for name in study.sites}
+    interrupted = RuntimeError("interrupted")
+
+    def stop(done: int, total: int) -> None:
+        raise interrupted
+
+    with pytest.raises(RuntimeError):
+        run(study, frames, out=tmp_path / "run", progress=stop)
+    with pytest.raises(RunError, match="was given a frame"):
+        resume(tmp_path / "run")
+
+
+def test_a_used_folder_is_refused_before_anything_is_spent(tmp_path):
+    study = made(tmp_path)
+    run(study, out=tmp_path / "run")
+    spent = Ledger.read(tmp_path / "a.csv.ledger").spent()
+    with pytest.raises(RunError, match="not empty"):
+        run(study, out=tmp_path / "run")
+    assert Ledger.read(tmp_path / "a.csv.ledger").spent() == spent
+
+
+# -- parties in processes of their own -----------------------------------------
+
+
+PROCESSES = {"engine": "local-processes"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("number", [1, 3, 5])
+@pytest.mark.parametrize("party", ["a", "b", "csp"])
+def test_a_killed_party_costs_no_round(tmp_path, undisturbed, party, number, moment):
+    study = made(tmp_path, header=PROCESSES)
+    assert crash_party(study, tmp_path / "run", party, number, moment) == 1
+    assert not (tmp_path / "run" / "result.json").exists()
+    resume(tmp_path / "run")
+    assert_whole(tmp_path, study, expected_of(study, tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [1, 3, 5])
+def test_a_killed_driver_costs_no_round_and_leaves_no_party_behind(tmp_path, number):
+    study = made(tmp_path, header=PROCESSES)
+    assert crash_party(study, tmp_path / "run", "driver", number) == KILLED
+    wait_until_gone(tmp_path / "run")
+    resume(tmp_path / "run")
+    assert_whole(tmp_path, study, expected_of(study, tmp_path))
+
+
+def expected_of(study: Study, folder: Path) -> list[bytes]:
+    """The in-process run of the same study: the engine is in the study's hash only."""
+    calm = made(folder / "calm")
+    run(calm, out=folder / "calm" / "run")
+    return trajectory(folder / "calm" / "run")
+
+
+def wait_until_gone(out: Path) -> None:
+    """Until no process of the run is left; the test's time limit is the judge."""
+    import time
+
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if not parties_of(out):
+            return
+        time.sleep(0.05)
+    pytest.fail("a party outlived the process that drove it")
+
+
+def parties_of(out: Path) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"cipherbayes.engine.party" in command and str(out).encode() in command:
+            found.append(int(entry.name))
+    return found
