@@ -24,7 +24,8 @@ from cipherbayes.study import Study
 
 # What is about to happen, or has just happened, when the process dies.
 POINTS: dict[str, tuple[type, str, str]] = {
-    "as the run's folder is laid out": (RunFolder, "site", "before"),
+    "as the folder is laid out": (KeyFolder, "identity", "before"),
+    "before a site opens its ledger": (RunFolder, "site", "before"),
     "before the key pair": (KeyFolder, "create_pair", "before"),
     "after the key pair": (KeyFolder, "create_pair", "after"),
     "before the sum over records": (Contributions, "total", "before"),
@@ -41,7 +42,6 @@ POINTS: dict[str, tuple[type, str, str]] = {
     "before a fact's checkpoint": (Checkpoint, "keep_fact", "before"),
     "after a fact's checkpoint": (Checkpoint, "keep_fact", "after"),
     "before the result is saved": (Result, "save", "before"),
-    "before a pooled release": (Curator, "release", "before"),
     "after a pooled release": (Curator, "release", "after"),
 }
 
@@ -114,7 +114,7 @@ def _begin_or_resume(study: Study, out: Path, progress: Any = None) -> None:
 
 # A clean process that has imported everything forks each run in milliseconds.
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["crashing"])
+_CONTEXT.set_forkserver_preload(["cipherbayes.running", "opendp.prelude"])
 
 
 def crash(study: Study, out: Path, point: str, number: int) -> int:

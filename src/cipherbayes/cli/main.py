@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cipherbayes.cli import data, ledger, plan, run
+from cipherbayes.cli import bench, data, ledger, plan, run
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.version import __version__
 
@@ -45,6 +45,7 @@ app.command("predict")(run.predict)
 app.command("ledger")(ledger.ledger)
 app.command("keys")(ledger.keys)
 app.command("data")(data.data)
+app.command("bench")(bench.bench)
 
 
 def main() -> None:

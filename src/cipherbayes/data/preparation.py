@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from cipherbayes import kernels
 from cipherbayes.data.features import Feature, level_name, spellings
-from cipherbayes.data.tables import MISSING, Kind
+from cipherbayes.data.tables import MISSING, Chunk, Kind
 from cipherbayes.errors import DataError
 from cipherbayes.models.base import Design
 from cipherbayes.typing import Floats
@@ -52,7 +52,6 @@ class Preparation:
     _encoders: tuple[_Number | _Levels, ...] = field(
         init=False, compare=False, repr=False
     )
-    _scale: Floats = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         first = 0 if self.intercept is None else 1
@@ -75,17 +74,16 @@ class Preparation:
         design = Design(tuple(names), centre, half_width, self.intercept)
         object.__setattr__(self, "design", design)
         object.__setattr__(self, "_encoders", tuple(encoders))
-        object.__setattr__(self, "_scale", 1.0 / half_width)
 
     @property
     def columns(self) -> dict[str, Kind]:
         """Raw columns that are read, and how."""
         return {name: feature.kind for name, feature in self.features.items()}
 
-    def apply(
-        self, batch: pa.RecordBatch, x: Floats, squared_norms: Floats, where: str = ""
-    ) -> None:
-        """Fill ``x`` (shape ``(p, m)``) and ``squared_norms`` from m raw records.
+    def fill(self, chunk: Chunk, x: Floats, where: str = "") -> None:
+        """Write the raw records of a chunk into ``x`` (shape ``(p, m)``).
+
+        Rows are not shortened yet: that is :meth:`finish`.
 
         Raises
         ------
@@ -93,34 +91,20 @@ class Preparation:
             For a missing value without a stand-in, an infinite value, or a level
             that the study does not name; the column is named, never the value.
         """
-        squared_norms[:] = 0.0
-        numbers: list[Floats | None] = [None] * self.design.width
-        for encoder in self._encoders:
-            raw = batch.column(encoder.column)
-            if isinstance(encoder, _Number):
-                numbers[encoder.first] = encoder.values(raw, x, squared_norms, where)
-            else:
-                encoder.fill(raw, x, squared_norms, where)
-        unusable = kernels.prepare_columns(
-            numbers, self.design.centre, self._scale, x, squared_norms
-        )
-        if unusable:
-            for name, values in zip(self.design.names, numbers, strict=True):
-                if values is not None:
-                    _require_finite(values, name, where)
-        if self.row_norm is not None:
-            self._shorten(x, squared_norms, self.row_norm)
         if self.intercept is not None:
             x[0] = self.intercept
-            squared_norms += self.intercept * self.intercept
+        for encoder in self._encoders:
+            raw = chunk.column(encoder.column)
+            encoder.fill(raw, x[encoder.first :], where)
 
-    def _shorten(self, x: Floats, squared_norms: Floats, bound: float) -> None:
-        (long,) = np.nonzero(squared_norms > bound * bound)
-        if long.size:
+    def finish(self, x: Floats) -> Floats:
+        """Shorten rows to ``row_norm`` in place; the rows' squared norms."""
+        if self.row_norm is not None:
             features = x if self.intercept is None else x[1:]
-            short = features[:, long] * (bound / np.sqrt(squared_norms[long]))
-            features[:, long] = short
-            squared_norms[long] = kernels.squared_norms(short)
+            norms = np.sqrt(kernels.squared_norms(features))
+            (long,) = np.nonzero(norms > self.row_norm)
+            features[:, long] *= self.row_norm / norms[long]
+        return kernels.squared_norms(x)
 
 
 class _Number:
@@ -131,12 +115,12 @@ class _Number:
         self.feature = feature
         self.first = first
         self.names = [column, *_indicator(column, feature)]
+        self._centre, half_width = feature.affine()
+        self._scale = 1.0 / half_width
         self._stand_in = None if feature.missing is None else float(feature.missing)
 
-    def values(
-        self, raw: pa.Array, x: Floats, squared_norms: Floats, where: str
-    ) -> Floats:
-        """What is to be mapped to [-1, 1]; an indicator is written at once."""
+    def fill(self, raw: pa.Array, out: Floats, where: str) -> None:
+        """Write the design columns of a raw column to the first rows of ``out``."""
         feature = self.feature
         if raw.null_count:
             raw = pc.fill_null(raw, np.nan)
@@ -145,12 +129,22 @@ class _Number:
             absent = np.isnan(values)
             values = np.where(absent, self._stand_in, values)
             if feature.indicator:
-                x[self.first + 1] = absent
-                squared_norms += absent
+                out[1] = absent
         if feature.transform is not None:
-            _require_finite(values, self.column, where)
+            self._require_finite(values, where)
             values = feature.transformed(np.clip(values, feature.low, feature.high))
-        return values
+        if kernels.prepare_column(values, self._centre, self._scale, out[0]):
+            self._require_finite(values, where)
+
+    def _require_finite(self, values: Floats, where: str) -> None:
+        if np.isinf(values).any():
+            raise DataError(
+                f"column '{self.column}' has an infinite value",
+                where=where,
+                remedy="correct it or leave it empty",
+            )
+        if np.isnan(values).any():
+            _refuse_missing(self.column, where)
 
 
 class _Levels:
@@ -176,7 +170,8 @@ class _Levels:
         self._codes = np.array(list(texts.values()))
         self._gaps = pa.array(sorted(MISSING - texts.keys()), type=pa.string())
 
-    def fill(self, raw: pa.Array, x: Floats, squared_norms: Floats, where: str) -> None:
+    def fill(self, raw: pa.Array, out: Floats, where: str) -> None:
+        """Write the design columns of a raw column to the first rows of ``out``."""
         raw = pc.utf8_trim_whitespace(raw)
         found = pc.index_in(raw, value_set=self._texts)
         codes = self._codes[pc.fill_null(found, 0).to_numpy()]
@@ -194,28 +189,14 @@ class _Levels:
             if self._stand_in is None:
                 _refuse_missing(self.column, where)
             codes[absent] = self._stand_in
-        columns = x[self.first : self.first + len(self.names)]
         for code in range(1, len(self._known)):
-            columns[code - 1] = codes == code
+            out[code - 1] = codes == code
         if self._indicator:
-            columns[-1] = absent
-        for column in columns:
-            squared_norms += column
+            out[len(self._known) - 1] = absent
 
 
 def _indicator(column: str, feature: Feature) -> list[str]:
     return [f"{column}[missing]"] if feature.indicator else []
-
-
-def _require_finite(values: Floats, column: str, where: str) -> None:
-    if np.isinf(values).any():
-        raise DataError(
-            f"column '{column}' has an infinite value",
-            where=where,
-            remedy="correct it or leave it empty",
-        )
-    if np.isnan(values).any():
-        _refuse_missing(column, where)
 
 
 def _refuse_missing(column: str, where: str) -> NoReturn:

@@ -1,9 +1,9 @@
 """Site tables, read in chunks: CSV, Parquet, and pandas, polars or Arrow frames.
 
-A table is asked for columns *of a kind*, numbers or text, and answers with Arrow
-record batches whose columns are float64 or string, whatever the source held. The
-kinds come from the study, so the types of a CSV cannot change from chunk to chunk.
-No message contains a value: what Arrow says of a failure is never passed on.
+A table is asked for columns *of a kind*, numbers or text, and answers with chunks of
+rows whose columns are Arrow arrays of float64 or string, whatever the source held.
+The kinds come from the study, so the types of a CSV cannot change from chunk to
+chunk. No message contains a value: what Arrow says of a failure is never passed on.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from __future__ import annotations
 import difflib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -26,11 +27,11 @@ from cipherbayes.errors import DataError
 
 Kind = Literal["number", "text"]
 
-CHUNK_ROWS = 16_384
-"""Most rows of a chunk of a Parquet file or frame: it should fit a core's cache."""
-
 PART_ROWS = 131_072
 """Row groups of a Parquet file form one part until they hold so many rows."""
+
+CHUNK_ROWS = 16_384
+"""Rows of a chunk where a part, or a frame, is too large to be one chunk."""
 
 MISSING = frozenset({*pyarrow.csv.ConvertOptions().null_values, "None"})
 """Spellings of a missing value, the empty field among them."""
@@ -67,6 +68,25 @@ def open_table(source: Any, where: str = "") -> Table:
         where=where,
         remedy="give a .csv, .csv.gz or .parquet file",
     )
+
+
+ReadColumn = Callable[[str], pa.Array]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive rows; a column is read when it is asked for.
+
+    Column by column is how Parquet is stored: decoding one at a time needs the
+    least memory and, measured, the least time.
+    """
+
+    num_rows: int
+    column: ReadColumn
+
+    def take(self, rows: pa.Array) -> Chunk:
+        """The rows at the given positions."""
+        return Chunk(len(rows), lambda name: self.column(name).take(rows))
 
 
 class Table(ABC):
@@ -108,37 +128,35 @@ class Table(ABC):
         return 1 if self.counts is None else len(self.counts)
 
     def chunks(
-        self, columns: Mapping[str, Kind], part: int | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Batches of the columns, in row order, of one part or of the whole table.
+        self,
+        columns: Mapping[str, Kind],
+        part: int | None = None,
+        most_rows: int = CHUNK_ROWS,
+    ) -> Iterator[Chunk]:
+        """Chunks of rows, in order, of one part or of the whole table.
 
         Parameters
         ----------
         columns
             Name of each column wanted -> ``"number"`` (float64) or ``"text"``
             (string). Missing values stay null or NaN.
+        most_rows
+            A part of so many rows may come as one chunk.
         """
         for name in columns:
             self._require(name)
-        schema = pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
         for piece in range(self.parts) if part is None else (part,):
-            for batch in self._read(columns, piece):
-                if (batch.schema.names, batch.schema.types) == (
-                    schema.names,
-                    schema.types,
-                ):
-                    yield batch
-                    continue
-                arrays = [
-                    self._convert(batch.column(name), name, kind)
-                    for name, kind in columns.items()
-                ]
-                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            for count, column in self._read(columns, piece, most_rows):
+                yield Chunk(count, self._converted(column, columns))
 
     @abstractmethod
     def _read(
-        self, columns: Mapping[str, Kind], part: int
-    ) -> Iterator[pa.RecordBatch]: ...
+        self, columns: Mapping[str, Kind], part: int, most_rows: int
+    ) -> Iterator[tuple[int, ReadColumn]]:
+        """Number of rows of each chunk, and how to read a column of it."""
+
+    def _converted(self, column: ReadColumn, columns: Mapping[str, Kind]) -> ReadColumn:
+        return lambda name: self._convert(column(name), name, columns[name])
 
     def _require(self, name: str) -> None:
         if name in self.names:
@@ -208,7 +226,9 @@ class CsvTable(_File):
         # "true" and "false" are numbers too, but Arrow must be told to expect them.
         self._logical = {f.name for f in reader.schema if pa.types.is_boolean(f.type)}
 
-    def _read(self, columns: Mapping[str, Kind], part: int) -> Iterator[pa.RecordBatch]:
+    def _read(
+        self, columns: Mapping[str, Kind], part: int, most_rows: int
+    ) -> Iterator[tuple[int, ReadColumn]]:
         self._check_unchanged()
         types = {
             name: pa.bool_()
@@ -223,7 +243,8 @@ class CsvTable(_File):
             strings_can_be_null=False,  # "None" may be the name of a level
         )
         with _csv_errors(self.where, self.names, columns) as ragged:
-            yield from _open_csv(self._path, options, ragged)
+            for batch in _open_csv(self._path, options, ragged):
+                yield batch.num_rows, batch.column
 
 
 class ParquetTable(_File):
@@ -239,25 +260,32 @@ class ParquetTable(_File):
         counts = [sum(sizes[k] for k in run) for run in self._groups]
         super().__init__(path, where, names, counts)
 
-    def _read(self, columns: Mapping[str, Kind], part: int) -> Iterator[pa.RecordBatch]:
+    def _read(
+        self, columns: Mapping[str, Kind], part: int, most_rows: int
+    ) -> Iterator[tuple[int, ReadColumn]]:
+        assert self.counts is not None
         self._check_unchanged()
-        # A small read buffer instead of whole column chunks: memory stays flat, and
-        # decoded values are still in the cache when they are used.
-        with (
-            _parquet_errors(self.where),
-            pyarrow.parquet.ParquetFile(
-                self._path,
-                metadata=self._metadata,
-                buffer_size=65_536,
-                pre_buffer=False,
-            ) as file,
-        ):
-            yield from file.iter_batches(
-                batch_size=CHUNK_ROWS,
-                row_groups=self._groups[part],
-                columns=list(columns),
-                use_threads=self.parts == 1,
-            )
+        groups, rows = self._groups[part], self.counts[part]
+        with _parquet_errors(self.where), self._open() as file:
+            if rows <= most_rows:
+
+                def column(name: str) -> pa.Array:
+                    with _parquet_errors(self.where):
+                        table = file.read_row_groups(groups, [name], use_threads=False)
+                    return table.column(0).combine_chunks()
+
+                yield rows, column
+                return
+            for batch in file.iter_batches(
+                CHUNK_ROWS, groups, list(columns), use_threads=self.parts == 1
+            ):
+                yield batch.num_rows, batch.column
+
+    def _open(self) -> pyarrow.parquet.ParquetFile:
+        # A small read buffer instead of whole column chunks keeps memory flat.
+        return pyarrow.parquet.ParquetFile(
+            self._path, metadata=self._metadata, buffer_size=65_536, pre_buffer=False
+        )
 
 
 class FrameTable(Table):
@@ -278,23 +306,23 @@ class FrameTable(Table):
         self._frame = eager
         super().__init__(where, [str(n) for n in eager.columns], [len(eager)])
 
-    def _read(self, columns: Mapping[str, Kind], part: int) -> Iterator[pa.RecordBatch]:
-        arrays = []
-        for name in columns:
-            column = self._frame.columns[self.names.index(name)]
-            try:
-                arrays.append(self._frame.get_column(column).to_arrow())
-            except (pa.ArrowException, TypeError, ValueError):
-                _refuse(
-                    self.where,
-                    f"column '{name}' mixes types",
-                    "convert it to numbers or to text throughout",
-                )
-        table = pa.Table.from_arrays(
-            [pa.chunked_array(a) if isinstance(a, list) else a for a in arrays],
-            names=list(columns),
-        )
-        yield from table.to_batches(max_chunksize=CHUNK_ROWS)
+    def _read(
+        self, columns: Mapping[str, Kind], part: int, most_rows: int
+    ) -> Iterator[tuple[int, ReadColumn]]:
+        arrays = {name: self._arrow(name) for name in columns}
+        for batch in pa.table(arrays).to_batches(max_chunksize=CHUNK_ROWS):
+            yield batch.num_rows, batch.column
+
+    def _arrow(self, name: str) -> pa.Array:
+        column = self._frame.columns[self.names.index(name)]
+        try:
+            return self._frame.get_column(column).to_arrow()
+        except (pa.ArrowException, TypeError, ValueError):
+            _refuse(
+                self.where,
+                f"column '{name}' mixes types",
+                "convert it to numbers or to text throughout",
+            )
 
 
 def _refuse(where: str, what: str, remedy: str) -> NoReturn:

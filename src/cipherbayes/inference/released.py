@@ -128,7 +128,7 @@ class PrivatePsgld(Recursion):
         scale: Floats | float = 1.0
         if settings.preconditioner != "none":
             inner = psgld.update_second_moment(inner, mean, self._alpha(state))
-            scale = psgld.preconditioner(inner, settings.floor)
+            scale = psgld.preconditioner(inner, self._floor(inner))
         rng = np.random.default_rng([settings.seed, state.rounds])
         inner, _ = psgld.step(
             rng,
@@ -141,6 +141,19 @@ class PrivatePsgld(Recursion):
             noise_variance=noise**2,
         )
         return State(inner.theta, inner.second_moment, inner.rounds)
+
+    def _floor(self, state: psgld.State) -> float:
+        """λ; where the step is automatic, at least half the largest √V.
+
+        G then varies by a factor of three at most. Without that bound the
+        coordinate with the smallest gradient sets the step of all others, and a
+        coordinate that is far from its place hardly moves.
+        """
+        automatic = self.settings.step.schedule == "constant" and (
+            self.settings.step.size is None
+        )
+        largest = float(np.sqrt(state.second_moment.max()))
+        return max(self.settings.floor, 0.5 * largest if automatic else 0.0)
 
     def _alpha(self, state: State) -> float:
         """The first V is ĝ² itself, not (1 − α) ĝ²: a tenth of it steps too far."""

@@ -105,33 +105,32 @@ def epsilon_lower_bound(
     # Both tails matter far more than the middle.
     tail = np.geomspace(1.0 / pooled.size, 0.5, THRESHOLDS)
     thresholds = np.unique(np.quantile(pooled, np.concatenate([tail, 1.0 - tail])))
-    best, chosen = -math.inf, (True, 0.0)
-    for above in (True, False):
-        bounds = _bounds(*choosing, thresholds, above, delta, error)
-        top = int(bounds.argmax())
-        if bounds[top] > best:
-            best, chosen = float(bounds[top]), (above, float(thresholds[top]))
-    above, threshold = chosen
-    bound = _bounds(*counting, np.array([threshold]), above, delta, error)
+    best, chosen = -math.inf, (1, 1.0, 0.0)
+    # S may be likelier with or without the canary, and lie above or below.
+    for order in (1, -1):
+        for sign in (1.0, -1.0):
+            bounds = _bounds(choosing[::order], sign, thresholds, delta, error)
+            top = int(bounds.argmax())
+            if bounds[top] > best:
+                best, chosen = float(bounds[top]), (order, sign, thresholds[top])
+    order, sign, threshold = chosen
+    bound = _bounds(counting[::order], sign, np.array([threshold]), delta, error)
     return max(0.0, float(bound[0]))
 
 
 def _bounds(
-    present: Floats,
-    absent: Floats,
+    scores: tuple[Floats, ...],
+    sign: float,
     thresholds: Floats,
-    above: bool,
     delta: float,
     error: float,
 ) -> Floats:
-    """log((P − δ)/Q) for S = {score above (below) a threshold}, P and Q bounded."""
-    if above:
-        hits, trials = _exceeding(present, thresholds), present.size
-        false, others = _exceeding(absent, thresholds), absent.size
-    else:
-        hits, trials = _exceeding(-absent, -thresholds), absent.size
-        false, others = _exceeding(-present, -thresholds), present.size
-    low, high = _lowest(hits, trials, error), _highest(false, others, error)
+    """log((P − δ)/Q) for S = {sign · score > sign · threshold}, P and Q bounded."""
+    likelier, other = scores
+    hits = _exceeding(sign * likelier, sign * thresholds)
+    false = _exceeding(sign * other, sign * thresholds)
+    low = _lowest(hits, likelier.size, error)
+    high = _highest(false, other.size, error)
     usable = low > delta
     ratio = np.where(usable, low - delta, 1.0) / high
     bounds: Floats = np.where(usable, np.log(ratio), -np.inf)

@@ -222,11 +222,11 @@ class Ledger:
             return answer
 
     def rounds(self, run: bytes) -> int:
-        """How many releases a run has made."""
+        """How many rounds of a run were answered: they are answered in order."""
         row = self._database.execute(
-            "SELECT COUNT(*) FROM entries WHERE run = ?", (run,)
+            "SELECT MAX(round) FROM entries WHERE run = ?", (run,)
         ).fetchone()
-        return int(row[0])
+        return 0 if row[0] is None else int(row[0]) + 1
 
     def spent(self) -> float:
         """ε of everything released so far."""

@@ -47,8 +47,8 @@ class AnswerStore:
 
     def rounds(self) -> int:
         """How many rounds were answered."""
-        (count,) = self._database.execute("SELECT COUNT(*) FROM answers").fetchone()
-        return int(count)
+        (last,) = self._database.execute("SELECT MAX(round) FROM answers").fetchone()
+        return 0 if last is None else int(last) + 1
 
     def answer(self, number: int) -> bytes | None:
         """The answer given in a round, if one was."""

@@ -1,0 +1,57 @@
+"""``cipherbayes bench``: speed, as ratios within one run."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from cipherbayes.cli.console import console
+
+
+def bench(
+    dimension: Annotated[int, typer.Option(min=2, help="Parameters.")] = 184,
+    sites: Annotated[int, typer.Option(min=1, max=64, help="Sites.")] = 5,
+    rows: Annotated[int, typer.Option(min=1, help="Rows at each site.")] = 100_000,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds measured.")] = 15,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Compare an encrypted iteration with the same one in plaintext."""
+    from cipherbayes.bench import run_bench
+
+    document = run_bench(dimension, sites, rows, rounds)
+    if as_json:
+        typer.echo(json.dumps(document, indent=2))
+        return
+    table = Table(title=f"one iteration, {dimension} parameters, CPU ms (medians)")
+    headings = ("sites", "rows", "variant", "site", "server", "CSP", "bytes")
+    for heading in (*headings, "all", "ratio"):
+        table.add_column(heading, justify="right")
+    for setting in [document, *document["scaling"]]:
+        for name, variant in setting["variants"].items():
+            _add(table, setting, name, variant)
+    console.print(table)
+    crypto = document["site_crypto"]
+    console.print(
+        f"a site's crypto {crypto['site_crypto_ms']:.2f} ms, "
+        f"{crypto['site_crypto_over_bare']:.2f} × one bare SEAL encryption; "
+        f"its noise {crypto['noise_ms']:.2f} ms"
+    )
+
+
+def _add(
+    table: Table, setting: dict[str, Any], name: str, variant: dict[str, Any]
+) -> None:
+    table.add_row(
+        str(setting["sites"]),
+        f"{setting['rows_per_site']:,}",
+        name,
+        f"{variant['site_ms']:.2f}",
+        f"{variant['server_ms']:.2f}",
+        f"{variant['decrypt_ms']:.2f}",
+        f"{variant['message_bytes']:,}",
+        f"{variant['iteration_ms']:.1f}",
+        f"{variant['iteration_over_plaintext']:.2f}",
+    )

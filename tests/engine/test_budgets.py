@@ -1,0 +1,151 @@
+"""A table's budget holds over all studies, one after the other or at once."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+from parties import small_study, write_tables
+
+from cipherbayes.errors import BudgetError, CipherbayesError
+from cipherbayes.privacy.accountant import epsilon
+from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.running import run
+from cipherbayes.study import Study
+
+PROTOCOLS = ["secure-sum", "pooled"]
+
+
+def with_budget(study: Study, budget: float) -> Study:
+    sites = {
+        name: site.model_copy(update={"budget": budget})
+        for name, site in study.sites.items()
+    }
+    return study.model_copy(update={"sites": sites})
+
+
+def entries(folder: Path, name: str = "a") -> list:
+    return list(Ledger.read(folder / f"{name}.csv.ledger").entries())
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_second_study_over_a_spent_table_is_refused_and_spends_nothing(
+    tmp_path, protocol
+):
+    study = write_tables(
+        tmp_path, small_study(("a", "b"), header={"protocol": protocol})
+    )
+    run(study, out=tmp_path / "first")
+    spent = Ledger.read(tmp_path / "a.csv.ledger").spent()
+    assert 2.99 < spent <= 3.0
+    with pytest.raises(BudgetError, match="budget") as refused:
+        run(study, out=tmp_path / "second")
+    assert "ledger" in str(refused.value)
+    assert not (tmp_path / "second" / "result.json").exists()
+    for name in ("a", "b"):
+        assert Ledger.read(tmp_path / f"{name}.csv.ledger").spent() == spent
+        assert len(entries(tmp_path, name)) == 4
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_larger_budget_allows_the_second_study(tmp_path, protocol):
+    study = write_tables(
+        tmp_path, small_study(("a", "b"), header={"protocol": protocol})
+    )
+    run(study, out=tmp_path / "first")
+    run(with_budget(study, 5.0), out=tmp_path / "second")
+    assert len(entries(tmp_path)) == 8
+    # Two Gaussian studies cost less than the sum of their epsilons.
+    assert 3.0 < Ledger.read(tmp_path / "a.csv.ledger").spent() < 5.0
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_budget_that_ends_in_the_middle_gives_a_result_with_a_warning(
+    tmp_path, protocol
+):
+    study = write_tables(
+        tmp_path, small_study(("a", "b"), header={"protocol": protocol})
+    )
+    result = run(with_budget(study, 2.0), out=tmp_path / "run")
+    rounds = result.record["rounds"]
+    assert 1 <= rounds < 4
+    assert result.certificate["epsilon"] <= 2.0
+    assert any(f"stopped after {rounds} rounds" in w for w in result.record["warnings"])
+    assert Ledger.read(tmp_path / "a.csv.ledger").spent() <= 2.0
+
+
+def test_one_spent_table_stops_all(tmp_path):
+    study = write_tables(tmp_path, small_study(("a", "b")))
+    tight = study.sites["b"].model_copy(update={"budget": 0.1})
+    study = study.model_copy(update={"sites": {**study.sites, "b": tight}})
+    with pytest.raises(BudgetError, match="site b"):
+        run(study, out=tmp_path / "run")
+    assert entries(tmp_path, "b") == []
+
+
+def test_the_certificate_is_what_the_ledgers_composed(tmp_path):
+    study = write_tables(tmp_path, small_study(("a", "b")))
+    result = run(study, out=tmp_path / "run")
+    spent = Ledger.read(tmp_path / "a.csv.ledger").spent()
+    assert result.certificate["spent"] == pytest.approx(spent, rel=1e-12)
+    assert spent <= result.certificate["epsilon"] == 3.0
+
+
+def test_everything_a_study_releases_is_charged(tmp_path):
+    """N and the moments too; all of it together within the study's budget."""
+    study = write_tables(
+        tmp_path,
+        small_study(
+            ("a", "b"),
+            privacy={"records": None},
+            preparation={"method": "private-moments"},
+        ),
+    )
+    run(study, out=tmp_path / "run")
+    for name in ("a", "b"):
+        purposes = [entry.purpose for entry in entries(tmp_path, name)]
+        assert purposes == ["records", "moments", *["gradient"] * 4]
+        ledger = Ledger.read(tmp_path / f"{name}.csv.ledger")
+        assert 2.9 < ledger.spent() <= 3.0
+        events = [entry.event for entry in ledger.entries()]
+        assert len(set(map(repr, events))) == 3
+        assert all(0.0 < epsilon(event, 1e-5) < 3.0 for event in events)
+
+
+def _attempt(text: str, out: Path, gate) -> None:
+    gate.wait(60)
+    try:
+        run(Study.model_validate_json(text), out=out)
+    except CipherbayesError as error:
+        assert "budget" in str(error)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_runs_at_the_same_time_cannot_overspend(tmp_path, protocol):
+    study = write_tables(
+        tmp_path,
+        small_study(
+            ("a", "b"), header={"protocol": protocol}, inference={"rounds": 12}
+        ),
+    )
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["cipherbayes.running", "opendp.prelude"])
+    gate = context.Barrier(3)
+    runs = [
+        context.Process(
+            target=_attempt,
+            args=(study.model_dump_json(), tmp_path / f"run-{number}", gate),
+        )
+        for number in range(3)
+    ]
+    for process in runs:
+        process.start()
+    for process in runs:
+        process.join(120)
+    assert [process.exitcode for process in runs] == [0, 0, 0]
+    for name in ("a", "b"):
+        ledger = Ledger.read(tmp_path / f"{name}.csv.ledger")
+        # Twelve releases are what the budget buys, whoever asked for them.
+        assert len(list(ledger.entries())) == 12
+        assert ledger.spent() <= 3.0

@@ -1,0 +1,176 @@
+"""Encryption changes nothing: the same integers, the same θ, in any engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import logistic_frame
+from parties import small_study, trajectory, write_tables
+
+from cipherbayes.engine.assembly import RunFolder, noise_source
+from cipherbayes.errors import StudyError
+from cipherbayes.planning import plan_study
+from cipherbayes.protocol.contributions import Contributions
+from cipherbayes.protocol.course import Course
+from cipherbayes.protocol.messages import DecryptReply, decode
+from cipherbayes.protocol.stores import AnswerStore, Checkpoint
+from cipherbayes.running import run
+from cipherbayes.study import Study
+from cipherbayes.tables import open_site
+
+
+def plaintext_run(study: Study) -> tuple[list[np.ndarray], list[bytes]]:
+    """The same study without keys, masks or messages: totals, and θ."""
+    plan = plan_study(study)
+    checkpoint = Checkpoint()
+    course = Course(plan, checkpoint)
+    standardise = study.preparation.method == "private-moments"
+    tables = {
+        name: Contributions(
+            study.model,
+            open_site(study, name, site.data),
+            standardise=standardise,
+        )
+        for name, site in study.sites.items()
+    }
+    noise = {name: noise_source(study, name) for name in study.sites}
+    totals = []
+    while not course.finished:
+        phase, question = course.phase, course.question()
+        total = np.zeros(phase.dimension, dtype=np.int64)
+        for name, table in tables.items():
+            total += phase.privacy.to_grid(table.total(phase, question))
+            total += noise[name].share(
+                phase.dimension, phase.privacy.share_scale, f"round {course.round}"
+            )
+        totals.append(total)
+        course.take(total, len(tables))
+    return totals, [theta.tobytes() for theta in checkpoint.trajectory()]
+
+
+def decrypted_totals(out: Path) -> list[np.ndarray]:
+    store = AnswerStore(out / "csp" / "answers.sqlite")
+    return [
+        decode(store.answer(number), DecryptReply).values
+        for number in range(store.rounds())
+    ]
+
+
+SITES = ("a", "b", "c", "d", "e")
+
+
+@pytest.mark.parametrize("sites", [1, 2, 5])
+@pytest.mark.parametrize("method", ["psgld", "averaged"])
+def test_an_encrypted_run_has_the_integers_and_theta_of_a_plaintext_run(
+    tmp_path, sites, method
+):
+    inference = {"rounds": 12, "method": method}
+    study = write_tables(tmp_path, small_study(SITES[:sites], inference=inference))
+    run(study, out=tmp_path / "run")
+    totals, thetas = plaintext_run(study)
+    encrypted = decrypted_totals(tmp_path / "run")
+    assert len(encrypted) == 12
+    assert all(map(np.array_equal, encrypted, totals))
+    assert trajectory(tmp_path / "run") == thetas
+
+
+def test_preparation_under_encryption_has_the_integers_of_a_plaintext_run(tmp_path):
+    changes = {
+        "privacy": {"records": None},
+        "preparation": {"method": "private-moments"},
+    }
+    study = write_tables(tmp_path, small_study(SITES[:3], **changes))
+    run(study, out=tmp_path / "run")
+    totals, thetas = plaintext_run(study)
+    encrypted = decrypted_totals(tmp_path / "run")
+    assert [total.size for total in encrypted] == [1, 4, 3, 3, 3, 3]
+    assert all(map(np.array_equal, encrypted, totals))
+    assert trajectory(tmp_path / "run") == thetas
+
+
+def test_the_order_in_which_sites_are_named_does_not_matter(tmp_path):
+    forwards = write_tables(tmp_path, small_study(("a", "b", "c")))
+    backwards = forwards.model_copy(
+        update={"sites": dict(reversed(forwards.sites.items()))}
+    )
+    assert forwards.fingerprint() == backwards.fingerprint()
+    roomy = {n: s.model_copy(update={"budget": 9.0}) for n, s in forwards.sites.items()}
+    run(forwards, out=tmp_path / "one")
+    backwards = backwards.model_copy(
+        update={"sites": dict(reversed(roomy.items()))}
+    )
+    run(backwards, out=tmp_path / "other")
+    assert trajectory(tmp_path / "one") == trajectory(tmp_path / "other")
+
+
+def test_parties_in_processes_of_their_own_give_the_same_theta(tmp_path):
+    study = write_tables(tmp_path / "one", small_study(("a", "b")))
+    run(study, out=tmp_path / "one" / "run")
+    apart = write_tables(
+        tmp_path / "other",
+        small_study(("a", "b"), header={"engine": "local-processes"}),
+    )
+    result = run(apart, out=tmp_path / "other" / "run")
+    assert trajectory(tmp_path / "other" / "run") == trajectory(
+        tmp_path / "one" / "run"
+    )
+    timing = result.record["timing"]
+    assert min(timing["site_s"], timing["csp_s"], timing["server_s"]) > 0.0
+
+
+def test_processes_need_files(tmp_path):
+    study = small_study(("a", "b"), header={"engine": "local-processes"})
+    frames = {name: logistic_frame(60) for name in study.sites}
+    with pytest.raises(StudyError, match="files"):
+        run(study, frames, out=tmp_path / "run")
+
+
+# -- secure sum and pooled ------------------------------------------------------
+
+
+def test_one_site_and_a_pooled_table_have_the_same_noise():
+    alone = plan_study(small_study(("a",))).gradient.privacy
+    pooled = plan_study(small_study(("a",), header={"protocol": "pooled"}))
+    assert pooled.gradient.privacy == alone
+
+
+def test_noise_in_a_secure_sum_is_that_of_a_pooled_run_but_for_colluders():
+    study = small_study(SITES, privacy={"colluders": 2})
+    shared = plan_study(study).gradient.privacy
+    pooled = plan_study(small_study(SITES, header={"protocol": "pooled"}))
+    ratio = shared.noise_sd(5) / pooled.gradient.privacy.noise_sd(1)
+    assert ratio == pytest.approx((5 / 3) ** 0.5, rel=1e-9)
+
+
+def test_secure_sum_and_pooled_agree_where_noise_is_small(tmp_path):
+    """Same rows, same sums: a point estimate within the noise of either."""
+    means = {}
+    for protocol in ("secure-sum", "pooled"):
+        study = small_study(
+            ("a", "b", "c"),
+            header={"protocol": protocol},
+            privacy={"epsilon": 1000.0, "records": 1500},
+            inference={"rounds": 60, "method": "averaged"},
+        )
+        frames = {name: logistic_frame(500, seed=ord(name)) for name in study.sites}
+        result = run(study, frames)
+        means[protocol] = np.array([row["mean"] for row in result.summary()])
+    assert means["secure-sum"] == pytest.approx(means["pooled"], rel=0.01, abs=0.01)
+
+
+def test_a_folder_opens_as_the_run_it_was_made_for(tmp_path):
+    study = write_tables(tmp_path, small_study(("a", "b")))
+    made = RunFolder.create(tmp_path / "run", study, {"a": None, "b": None})
+    again = RunFolder.open(tmp_path / "run")
+    assert (again.run, again.plan.study_hash) == (made.run, made.plan.study_hash)
+    assert again.pinned() == made.pinned()
+    assert set(again.pinned()) == {"a", "b", "csp"}
+    assert all(site.data is None for site in again.study.sites.values())
+
+
+@pytest.mark.parametrize("name", ["csp", "server"])
+def test_a_site_cannot_have_another_partys_name(tmp_path, name):
+    with pytest.raises(StudyError, match="another party's name"):
+        run(small_study(("a", name)), {"a": logistic_frame(), name: logistic_frame()})
