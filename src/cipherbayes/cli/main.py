@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Annotated
 
 import typer
 
-from cipherbayes.cli import bench, data, ledger, plan, run
+from cipherbayes.cli import audit, bench, data, ledger, plan, run
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.version import __version__
 
@@ -44,12 +45,15 @@ app.command("resume")(run.resume)
 app.command("predict")(run.predict)
 app.command("ledger")(ledger.ledger)
 app.command("keys")(ledger.keys)
+app.command("audit")(audit.audit)
 app.command("data")(data.data)
 app.command("bench")(bench.bench)
 
 
 def main() -> None:
     """Run the command line; a user's mistake ends in one line and exit code 1."""
+    # Parties report to a run's log, not to the terminal.
+    logging.getLogger("cipherbayes").addHandler(logging.NullHandler())
     try:
         app()
     except CipherbayesError as error:
