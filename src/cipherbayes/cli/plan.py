@@ -59,7 +59,7 @@ def plan(
 
 
 def _document(**known: Any) -> dict[str, Any]:
-    empty = {
+    empty: dict[str, Any] = {
         "rounds": None,
         "noise_multiplier": None,
         "epsilon": None,

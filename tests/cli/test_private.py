@@ -1,0 +1,245 @@
+"""plan, run, resume, ledger, keys, audit and bench at the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import LOGISTIC, logistic_frame
+from terminal import cipherbayes
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+PRIVATE = """
+[privacy]
+epsilon = 3.0
+delta = 1e-6
+records = 800
+[inference]
+rounds = 12
+[sites]
+north = { data = "north.csv" }
+south = { data = "south.csv" }
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    logistic_frame(seed=1).to_csv(tmp_path / "north.csv", index=False)
+    logistic_frame(seed=2).to_csv(tmp_path / "south.csv", index=False)
+    text = LOGISTIC.replace("[model]", 'protocol = "secure-sum"\n[model]') + PRIVATE
+    (tmp_path / "study.toml").write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def change(folder: Path, old: str, new: str) -> None:
+    path = folder / "study.toml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+# -- plan ------------------------------------------------------------------
+
+
+def test_plan_reads_no_data_and_keeps_its_contract(folder: Path) -> None:
+    (folder / "north.csv").unlink()
+    (folder / "south.csv").unlink()
+    done = cipherbayes("plan", "study.toml", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    for key in (
+        "rounds", "noise_multiplier", "epsilon", "delta", "certified", "paper_claim",
+        "parameters", "bytes_per_round_site", "warnings",
+    ):  # fmt: skip
+        assert key in plan
+    assert plan["rounds"] == 12
+    assert plan["certified"] is True
+    assert plan["paper_claim"] is None
+    assert 2.99 < plan["epsilon"] <= 3.0
+    assert plan["parameters"]["security_bits"] >= 128
+    assert list(plan["epsilon_after"].values()) == sorted(plan["epsilon_after"].values())
+
+
+def test_plan_predicts_the_size_of_the_messages(folder: Path) -> None:
+    plan = json.loads(cipherbayes("plan", "study.toml", "--json", cwd=folder).stdout)
+    done = cipherbayes("run", "study.toml", "--out", "out", "--json", cwd=folder)
+    sent = json.loads(done.stdout)["bytes"]["per_round_site"]
+    assert plan["bytes_per_round_site"] == pytest.approx(sent, rel=0.01)
+
+
+def test_plan_fits_one_screen_and_says_what_matters(folder: Path) -> None:
+    shown = cipherbayes("plan", "study.toml", cwd=folder).stdout
+    assert len(shown.splitlines()) <= 24
+    for word in ("epsilon", "noise", "signal", "encryption", "traffic", "colluders"):
+        assert word in shown
+
+
+def test_plan_warns_when_noise_drowns_the_signal_and_says_what_would_do(
+    folder: Path,
+) -> None:
+    change(folder, "epsilon = 3.0", "epsilon = 0.02")
+    plan = json.loads(cipherbayes("plan", "study.toml", "--json", cwd=folder).stdout)
+    (drowned,) = [w for w in plan["warnings"] if "drown" in w]
+    assert "N = " in drowned
+    assert "epsilon = " in drowned
+
+
+def test_plan_warns_of_a_delta_that_is_not_small(folder: Path) -> None:
+    change(folder, "delta = 1e-6", "delta = 1e-3")
+    plan = json.loads(cipherbayes("plan", "study.toml", "--json", cwd=folder).stdout)
+    assert any("1/N" in warning for warning in plan["warnings"])
+
+
+def test_the_papers_setting_shows_the_claim_and_the_honest_figure() -> None:
+    path = EXAMPLES / "paper-as-printed.toml"
+    plan = json.loads(cipherbayes("plan", path, "--json").stdout)
+    assert plan["certified"] is False
+    assert plan["paper_claim"]["claimed_epsilon"] == 1.0
+    assert 2.3e4 < plan["paper_claim"]["honest_epsilon"] < 2.7e4
+    shown = cipherbayes("plan", path).stdout
+    assert "not certified" in shown
+
+
+@pytest.mark.parametrize("name", ["flchain", "physionet", "paper-as-printed"])
+def test_every_example_can_be_planned(name: str) -> None:
+    done = cipherbayes("plan", EXAMPLES / f"{name}.toml", "--json")
+    assert done.returncode == 0, done.stderr
+
+
+# -- run, ledger, keys -----------------------------------------------------
+
+
+def test_a_private_run_charges_every_table_and_says_so(folder: Path) -> None:
+    done = cipherbayes("run", "study.toml", "--out", "out", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "certified" in done.stdout
+    record = json.loads((folder / "out" / "result.json").read_text())
+    assert record["privacy"]["epsilon"] == 3.0
+    assert record["privacy"]["certified"] is True
+    assert "the server" in record["privacy"]["holds_against"]
+    for site in ("north", "south"):
+        shown = cipherbayes("ledger", f"{site}.csv.ledger", "--json", cwd=folder)
+        book = json.loads(shown.stdout)
+        assert len(book["entries"]) == 12
+        assert 2.9 < book["spent"] <= 3.0
+    assert "12" in cipherbayes("ledger", "north.csv.ledger", cwd=folder).stdout
+    listed = cipherbayes("keys", "out", "--json", cwd=folder)
+    kinds = {(row["party"], row["kind"]) for row in json.loads(listed.stdout)}
+    assert ("csp", "encryption") in kinds
+    assert ("north", "identity") in kinds
+    predicted = cipherbayes("predict", "out", "north.csv", cwd=folder)
+    assert predicted.stdout.startswith("row,mean,lower,upper")
+
+
+def test_a_second_study_cannot_spend_the_same_budget(folder: Path) -> None:
+    assert cipherbayes("run", "study.toml", "--out", "a", cwd=folder).returncode == 0
+    done = cipherbayes("run", "study.toml", "--out", "b", cwd=folder)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert "budget" in done.stderr
+    assert not (folder / "b" / "result.json").exists()
+    change(folder, '"north.csv" }', '"north.csv", budget = 9.0 }')
+    change(folder, '"south.csv" }', '"south.csv", budget = 9.0 }')
+    assert cipherbayes("run", "study.toml", "--out", "c", cwd=folder).returncode == 0
+
+
+def test_an_uncertified_run_shouts(folder: Path) -> None:
+    change(folder, "records = 800", 'records = 800\nrandomness = "insecure-repeatable"')
+    done = cipherbayes("run", "study.toml", "--out", "out", cwd=folder)
+    assert "INSECURE-REPEATABLE" in done.stdout
+    assert "NOT CERTIFIED" in done.stdout
+    plan = json.loads(cipherbayes("plan", "study.toml", "--json", cwd=folder).stdout)
+    assert plan["certified"] is False
+    assert any("INSECURE-REPEATABLE" in warning for warning in plan["warnings"])
+
+
+def test_a_killed_run_is_resumed_to_the_end(folder: Path) -> None:
+    change(folder, "rounds = 12", "rounds = 400")
+    command = [sys.executable, "-m", "cipherbayes", "run", "study.toml", "--out", "out"]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
+    checkpoint = folder / "out" / "server" / "checkpoint.sqlite-wal"
+    while not (checkpoint.exists() and checkpoint.stat().st_size > 30_000):
+        assert process.poll() is None
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (folder / "out" / "result.json").exists()
+    done = cipherbayes("resume", "out", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    record = json.loads((folder / "out" / "result.json").read_text())
+    assert record["rounds"] == 400
+    book = json.loads(
+        cipherbayes("ledger", "north.csv.ledger", "--json", cwd=folder).stdout
+    )
+    assert [entry["round"] for entry in book["entries"]] == list(range(400))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("resume", "nowhere"), "holds no run"),
+        (("ledger", "nowhere.ledger"), "no such ledger"),
+        (("ledger", "north.csv"), "no ledger"),
+        (("keys", "."), "holds no keys"),
+        (("plan", "nowhere.toml"), "no such file"),
+        (("predict", "nowhere", "north.csv"), "no finished run"),
+        (("audit", "--epsilon", "-1"), "epsilon"),
+        (("data", "physionet2012"), "--from"),
+        (("data", "physionet2012", "--from", "north.csv"), "north.csv"),
+    ],
+)
+def test_a_wrong_call_gets_one_clear_line(
+    folder: Path, words: tuple[str, ...], expected: str
+) -> None:
+    done = cipherbayes(*words, cwd=folder)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert expected in done.stderr
+
+
+def test_what_is_not_available_says_so(folder: Path) -> None:
+    done = cipherbayes("run", EXAMPLES / "paper-as-printed.toml", cwd=folder)
+    assert done.returncode == 1
+    assert "only planned" in done.stderr
+    change(folder, "rounds = 12", 'rounds = 12\nmethod = "noise-aware"')
+    done = cipherbayes("plan", "study.toml", cwd=folder)
+    assert done.returncode == 1
+    assert "not available" in done.stderr
+
+
+# -- audit and bench -------------------------------------------------------
+
+
+def test_audit_prints_the_bound_beside_the_claim() -> None:
+    done = cipherbayes(
+        "audit", "--mechanism", "as-printed", "--runs", "20000", "--json"
+    )
+    found = json.loads(done.stdout)
+    assert set(found) == {
+        "mechanism", "claimed_epsilon", "delta", "lower_bound", "confidence", "runs",
+    }  # fmt: skip
+    assert found["claimed_epsilon"] == 0.01
+    assert found["lower_bound"] > found["claimed_epsilon"]
+
+
+def test_bench_keeps_its_contract() -> None:
+    done = cipherbayes(
+        "bench", "--dimension", "8", "--sites", "2", "--rows", "100", "--rounds", "2",
+        "--json",
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert found["d"] == 8
+    assert found["sites"] == 2
+    assert set(found["variants"]) == {"plaintext", "secure-sum"}
+    for variant in found["variants"].values():
+        assert set(variant) >= {
+            "server_ms", "encrypt_ms", "decrypt_ms", "message_bytes", "server_ratio",
+            "iteration_ratio", "max_error_over_noise",
+        }  # fmt: skip
+    assert found["variants"]["secure-sum"]["max_error_over_noise"] < 1e-3
