@@ -17,8 +17,8 @@ $(VENV)/.dev: pyproject.toml constraints.txt
 	touch $@
 
 demo: $(VENV)/.demo
+	rm -rf demo examples/data
 	$(PY) -m cipherbayes data flchain --sites 5 --out examples/data
-	rm -rf demo
 	$(PY) -m cipherbayes run examples/flchain.toml --out demo
 
 test: lint
@@ -30,7 +30,9 @@ lint: $(VENV)/.dev
 	$(VENV)/bin/mypy
 
 bench: $(VENV)/.dev
-	$(PY) benchmarks/single_machine.py
+	$(PY) benchmarks/accuracy.py $(wildcard ../shared/data/physionet2012/set-a.tar.gz)
+	$(PY) benchmarks/gradient_pass.py
+	$(PY) -m cipherbayes bench
 
 docs: $(VENV)/.dev
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"

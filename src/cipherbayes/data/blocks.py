@@ -22,8 +22,8 @@ from cipherbayes.typing import Floats, Integers
 BLOCK_ROWS = 16_384
 """Records of a block, the last one excepted."""
 
-THREADS = max(1, min(8, len(os.sched_getaffinity(0))))
-"""Threads of one pass; reading memory gains nothing from more."""
+MOST_THREADS = 8
+"""Reading memory gains nothing from more."""
 
 T = TypeVar("T")
 
@@ -115,6 +115,16 @@ class BlocksInMemory:
         return join(pieces)
 
 
+def thread_count() -> int:
+    """Threads of one pass: ``CIPHERBAYES_THREADS``, or the processors, up to eight."""
+    stated = os.environ.get("CIPHERBAYES_THREADS", "")
+    if stated.isdecimal() and int(stated) > 0:
+        return int(stated)
+    if hasattr(os, "sched_getaffinity"):
+        return min(MOST_THREADS, len(os.sched_getaffinity(0)))
+    return min(MOST_THREADS, os.cpu_count() or 1)
+
+
 def block_count(rows: int) -> int:
     """Blocks that so many records make."""
     return -(-rows // BLOCK_ROWS)
@@ -152,15 +162,16 @@ def ordered_map(function: Callable[[int], T], count: int) -> Iterator[T]:
     Threads get runs of indices, several for each: handing over single blocks would
     cost as much as computing them.
     """
-    if count < 4 or THREADS == 1:
+    threads = thread_count() if count >= 4 else 1
+    if threads == 1:
         yield from map(function, range(count))
         return
-    runs = min(count, 8 * THREADS)
+    runs = min(count, 8 * threads)
     edges = [count * k // runs for k in range(runs + 1)]
 
     def run(k: int) -> list[T]:
         return [function(index) for index in range(edges[k], edges[k + 1])]
 
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         for results in pool.map(run, range(runs)):
             yield from results

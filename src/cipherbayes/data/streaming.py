@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from cipherbayes.data.blocks import BLOCK_ROWS, THREADS, join
+from cipherbayes.data.blocks import BLOCK_ROWS, join, thread_count
 from cipherbayes.data.preparation import Preparation
 from cipherbayes.data.tables import Chunk, Kind, Table
 from cipherbayes.errors import DataError
@@ -110,7 +110,7 @@ class StreamedBlocks:
         """As :meth:`Blocks.map`; only with ``keep`` does a block outlive the call."""
         jobs = self._jobs(rows)
         space = _Fresh() if keep else _Reused()
-        threads = min(THREADS, self._affordable_threads())
+        threads = self._affordable(thread_count())
         if len(jobs) < 2 or threads < 2:
             return self._map_in_turn(function, jobs, space)
         return self._map_in_threads(function, jobs, space, threads)
@@ -148,10 +148,12 @@ class StreamedBlocks:
                 yield from map(function, stitcher.add(item))
         yield from map(function, stitcher.rest())
 
-    def _affordable_threads(self) -> int:
+    def _affordable(self, threads: int) -> int:
+        """Threads whose chunks fit ``CHUNK_BYTES`` together; larger parts come in
+        small chunks, of which any number fits."""
         counts = self._source.table.counts or (0,)
         chunk = max(counts) * self._source.bytes_per_record
-        return CHUNK_BYTES // chunk if 0 < chunk <= CHUNK_BYTES else THREADS
+        return min(threads, CHUNK_BYTES // chunk) if chunk <= CHUNK_BYTES else threads
 
     def _positions(self, rows: Integers | None) -> Integers | None:
         if self._selection is None or rows is None:

@@ -109,11 +109,15 @@ class Table(ABC):
         self.where = where
         self.names = tuple(names)
         self.counts = None if counts is None else tuple(counts)
-        seen: set[str] = set()
-        for name in self.names:
-            if name in seen:
-                _refuse(where, f"column '{name}' appears twice", "rename one of them")
-            seen.add(name)
+        # Names are shown only where the study knows them: in a file without a header
+        # line they would be the first record.
+        for index, name in enumerate(self.names):
+            if (first := self.names.index(name)) < index:
+                _refuse(
+                    where,
+                    f"columns {first + 1} and {index + 1} have the same name",
+                    "rename one of them (is there a header line?)",
+                )
         if self.count == 0:
             _refuse(where, "has no rows", "give a table with at least one record")
 
@@ -163,11 +167,9 @@ class Table(ABC):
             return
         lower = {known.lower(): known for known in self.names}
         near = difflib.get_close_matches(name.lower(), lower, n=3)
+        remedy = "check its header line, or the spelling in the study"
         if near:
             remedy = "did you mean " + " or ".join(f"'{lower[n]}'" for n in near) + "?"
-        else:
-            more = ", ..." if len(self.names) > 8 else ""
-            remedy = "its columns are " + ", ".join(self.names[:8]) + more
         _refuse(self.where, f"has no column '{name}'", remedy)
 
     def _convert(self, column: pa.Array, name: str, kind: Kind) -> pa.Array:
@@ -293,8 +295,7 @@ class FrameTable(Table):
 
     def __init__(self, frame: Any, where: str) -> None:
         try:
-            native = nw.from_native(frame)
-            eager = native.collect() if isinstance(native, nw.LazyFrame) else native
+            eager = nw.from_native(frame)
         except nw.exceptions.DuplicateError:
             _refuse(where, "a column name appears twice", "rename one of them")
         except TypeError:
@@ -303,6 +304,11 @@ class FrameTable(Table):
                 "is neither a path nor a frame",
                 "give a path, or a pandas, polars or Arrow table",
             )
+        if isinstance(eager, nw.LazyFrame):
+            try:
+                eager = eager.collect()
+            except Exception:  # each library has its own, with values in their texts
+                _refuse(where, "the lazy frame fails", "collect it to see why")
         self._frame = eager
         super().__init__(where, [str(n) for n in eager.columns], [len(eager)])
 
@@ -391,7 +397,7 @@ def _csv_errors(
         _refuse(where, "cannot be read", "check its permissions and that it is whole")
     except pa.ArrowInvalid as error:
         text = str(error)
-        place = re.match(r"In CSV column #(\d+): (?:Row #(\d+))?", text)
+        place = re.match(r"In CSV column #(\d+): Row #(\d+)", text)
         if ragged:
             row = ragged[0]
             _refuse(
@@ -400,14 +406,12 @@ def _csv_errors(
                 f"{row.expected_columns}",
                 "correct that line (is it CSV in UTF-8?)",
             )
-        if place and columns.get(names[int(place[1])]) == "number":
-            _refuse_text(where, names[int(place[1])], place[2])
-        if place:
-            _refuse(
-                where,
-                f"column '{names[int(place[1])]}' is not UTF-8 text in line {place[2]}",
-                "save the file as UTF-8",
-            )
+        if place and int(place[1]) < len(names):
+            name, line = names[int(place[1])], place[2]
+            if columns.get(name) == "number":
+                _refuse_text(where, name, line)
+            what = f"column '{name}' is not UTF-8 text in line {line}"
+            _refuse(where, what, "save the file as UTF-8")
         if "mpty CSV file" in text:
             _refuse(where, "has no rows", "give a table with at least one record")
         _refuse(where, "is not a readable CSV file", "save it again as CSV in UTF-8")
