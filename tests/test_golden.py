@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from accuracy import flchain_concordance, physionet_auc
 
 import cipherbayes as cb
+from accuracy import flchain_concordance, physionet_auc
 from cipherbayes.data.flchain import load_flchain
 from cipherbayes.study import Study
 
