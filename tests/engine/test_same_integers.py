@@ -98,9 +98,7 @@ def test_the_order_in_which_sites_are_named_does_not_matter(tmp_path):
     assert forwards.fingerprint() == backwards.fingerprint()
     roomy = {n: s.model_copy(update={"budget": 9.0}) for n, s in forwards.sites.items()}
     run(forwards, out=tmp_path / "one")
-    backwards = backwards.model_copy(
-        update={"sites": dict(reversed(roomy.items()))}
-    )
+    backwards = backwards.model_copy(update={"sites": dict(reversed(roomy.items()))})
     run(backwards, out=tmp_path / "other")
     assert trajectory(tmp_path / "one") == trajectory(tmp_path / "other")
 

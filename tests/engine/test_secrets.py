@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import logistic_frame
 from parties import small_study, write_tables
 
 from cipherbayes.crypto.keys import KeyFolder
@@ -57,8 +58,6 @@ def test_keys_ledgers_and_memories_are_their_owners_alone(tmp_path, ordinary_uma
 
 
 def test_a_frames_ledger_is_private_too(tmp_path, ordinary_umask):
-    from conftest import logistic_frame
-
     study = small_study(("a",))
     run(study, {"a": logistic_frame(60)}, out=tmp_path / "run")
     assert mode(tmp_path / "run" / "sites" / "a" / "ledger.sqlite") == 0o600

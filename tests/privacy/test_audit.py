@@ -150,13 +150,15 @@ def test_the_papers_algorithm_leaks_fifty_times_its_claim() -> None:
 
 @pytest.mark.slow
 def test_our_full_batch_release_keeps_its_claim_and_is_tight() -> None:
-    result = audit("gaussian-sum", epsilon=1.0, runs=800_000)
+    result = audit("gaussian-sum", epsilon=1.0, runs=1_600_000)
     assert not result.refuted
-    assert result.lower_bound >= 0.6
+    # Over 40 simulated audits of exactly this size: mean 0.70, sd 0.031.
+    assert result.lower_bound >= 0.55
 
 
 @pytest.mark.slow
 def test_our_sampled_release_keeps_its_claim() -> None:
     result = audit("poisson-gaussian-sum", epsilon=1.0, runs=400_000)
     assert not result.refuted
-    assert result.lower_bound >= 0.3
+    # Over 40 simulated audits of this size: mean 0.48, smallest 0.38.
+    assert result.lower_bound >= 0.25

@@ -220,7 +220,9 @@ class Consortium:
         request = request or self.server.request()[1]
         replies = self.replies(request)
         exchange = decode(request, RoundRequest).round_id
-        return DecryptRequest(exchange, tuple(replies[name] for name in sorted(replies)))
+        return DecryptRequest(
+            exchange, tuple(replies[name] for name in sorted(replies))
+        )
 
     # -- what only a test may do -------------------------------------------
 

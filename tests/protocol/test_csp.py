@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 
 import numpy as np
 import pytest
@@ -144,6 +145,17 @@ def test_a_part_of_the_roster_is_refused(three, names, decrypted, caplog):
     refused(three, question, Reason.WRONG_ROSTER, decrypted, caplog)
 
 
+def test_a_part_of_the_signed_roster_is_refused_though_so_few_would_do(
+    tmp_path, decrypted, caplog
+):
+    """Three of four may be summed, but only if they signed for a roster of three."""
+    study = small_study(("a", "b", "c", "d"), privacy={"dropouts": 1})
+    four = Consortium(tmp_path, study)
+    whole = four.question()
+    question = DecryptRequest(whole.round_id, whole.replies[:3])
+    refused(four, question, Reason.WRONG_ROSTER, decrypted, caplog)
+
+
 @pytest.mark.parametrize("names", [("a",), ("a", "b")])
 def test_a_roster_below_the_minimum_is_refused_even_if_all_of_it_signed(
     three, names, decrypted, caplog
@@ -169,9 +181,7 @@ def repacked(question: DecryptRequest, replies: list[SiteReply]) -> bytes:
 def test_a_repeated_site_is_refused(three, decrypted, caplog):
     question = three.question()
     a, b, _ = question.replies
-    refused(
-        three, repacked(question, [a, a, b]), Reason.MALFORMED, decrypted, caplog
-    )
+    refused(three, repacked(question, [a, a, b]), Reason.MALFORMED, decrypted, caplog)
 
 
 def test_a_repeated_site_under_another_name_is_refused(three, decrypted, caplog):
@@ -254,9 +264,7 @@ def test_swapped_ciphertexts_are_refused(three, decrypted, caplog):
     )
 
 
-def test_one_bit_of_a_message_changed_in_transit_is_refused(
-    three, decrypted, caplog
-):
+def test_one_bit_of_a_message_changed_in_transit_is_refused(three, decrypted, caplog):
     data = bytearray(encode(three.question()))
     data[len(data) // 2] ^= 4
     refused(three, bytes(data), Reason.MALFORMED, decrypted, caplog)
@@ -444,8 +452,6 @@ def test_neither_log_nor_refusal_shows_a_value(three, caplog):
 
 
 def test_the_secret_key_is_neither_shown_nor_copied(three):
-    import pickle
-
     assert "coefficient" not in repr(three.pair)
     with pytest.raises(CryptoError):
         pickle.dumps(three.pair.secret)

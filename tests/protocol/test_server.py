@@ -101,10 +101,7 @@ def test_the_server_holds_no_secret_bytes(three):
 
 
 def test_the_servers_imports_cannot_decrypt_draw_noise_or_sum_records():
-    script = (
-        "import sys, cipherbayes.protocol.server\n"
-        "print('\\n'.join(sys.modules))\n"
-    )
+    script = "import sys, cipherbayes.protocol.server\nprint('\\n'.join(sys.modules))\n"
     run = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
@@ -244,9 +241,7 @@ def test_a_forged_reply_ends_a_run_that_allows_no_dropout(three, kind):
 
 
 @pytest.mark.parametrize("kind", FORGERIES)
-def test_a_forged_reply_costs_its_site_the_place_where_dropouts_are_allowed(
-    four, kind
-):
+def test_a_forged_reply_costs_its_site_the_place_where_dropouts_are_allowed(four, kind):
     answers = answers_of(four)
     assert four.server.collect({**answers, "b": forged(four, answers)[kind]}) is None
     assert four.server.roster().sites == ("a", "c", "d")

@@ -74,6 +74,16 @@ def test_a_request_that_is_not_the_studys_is_refused_and_charged_nothing(
     assert rounds_charged(three) == 1
 
 
+def test_a_roster_without_the_asked_site_is_refused_and_charged_nothing(tmp_path):
+    """Large enough and signed by nobody yet: it is simply not this site's."""
+    four = Consortium(
+        tmp_path, small_study(("a", "b", "c", "d"), privacy={"dropouts": 1})
+    )
+    request = four.request(("b", "c", "d"), attempt=1)
+    assert refusal(four.sites["a"].handle(request)).reason is Reason.WRONG_ROSTER
+    assert rounds_charged(four) == 0
+
+
 def test_a_roster_with_a_stranger_is_refused(three):
     request = decode(three.request(), RoundRequest)
     foreign = encode(RoundRequest(request.round_id, ("a", "b", "z"), request.theta))
@@ -162,9 +172,7 @@ def test_a_manifest_with_an_exchange_key_nobody_signed_is_refused(three):
     honest = decode(three.manifest, RunManifest)
     stranger = ExchangeKey.generate()
     members = [
-        Member(m.site, m.identity, stranger.public, m.signature)
-        if m.site == "b"
-        else m
+        Member(m.site, m.identity, stranger.public, m.signature) if m.site == "b" else m
         for m in honest.roster
     ]
     fields = {name: getattr(honest, name) for name in honest.__dataclass_fields__}
@@ -205,9 +213,7 @@ def test_a_manifest_that_is_not_the_studys_is_refused(three, changes):
     honest = decode(three.manifest, RunManifest)
     fields = {name: getattr(honest, name) for name in honest.__dataclass_fields__}
     with pytest.raises(ProtocolError):
-        three.site("a").join(
-            encode(RunManifest(**{**fields, **changes})), three.offer
-        )
+        three.site("a").join(encode(RunManifest(**{**fields, **changes})), three.offer)
 
 
 def test_a_manifest_without_a_site_is_refused(three):

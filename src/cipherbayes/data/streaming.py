@@ -152,7 +152,7 @@ class StreamedBlocks:
         """Threads whose chunks fit ``CHUNK_BYTES`` together; larger parts come in
         small chunks, of which any number fits."""
         counts = self._source.table.counts or (0,)
-        chunk = max(counts) * self._source.bytes_per_record
+        chunk = max(1, max(counts)) * self._source.bytes_per_record
         return min(threads, CHUNK_BYTES // chunk) if chunk <= CHUNK_BYTES else threads
 
     def _positions(self, rows: Integers | None) -> Integers | None:

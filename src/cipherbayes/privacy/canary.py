@@ -27,7 +27,13 @@ from cipherbayes.typing import Floats
 CHOOSING = 0.25
 """Share of the runs on which the threshold is chosen."""
 
-THRESHOLDS = 400
+CHOOSING_ERROR = 1e-3
+"""Error at which candidates are compared. The best of many candidates is partly
+luck, most of all in the far tails; a stricter comparison prefers those that are
+well supported."""
+
+THRESHOLDS = 40
+"""Candidate thresholds in each tail."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +115,7 @@ def epsilon_lower_bound(
     # S may be likelier with or without the canary, and lie above or below.
     for order in (1, -1):
         for sign in (1.0, -1.0):
-            bounds = _bounds(choosing[::order], sign, thresholds, delta, error)
+            bounds = _bounds(choosing[::order], sign, thresholds, delta, CHOOSING_ERROR)
             top = int(bounds.argmax())
             if bounds[top] > best:
                 best, chosen = float(bounds[top]), (order, sign, thresholds[top])
