@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 from pathlib import Path
 
 import pytest
 from parties import small_study, write_tables
 
-from cipherbayes.errors import BudgetError, CipherbayesError
+from cipherbayes.errors import BudgetError
 from cipherbayes.privacy.accountant import epsilon
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.running import run
@@ -115,10 +116,9 @@ def test_everything_a_study_releases_is_charged(tmp_path):
 
 def _attempt(text: str, out: Path, gate) -> None:
     gate.wait(60)
-    try:
+    # Any other error ends the process with another exit code.
+    with contextlib.suppress(BudgetError):
         run(Study.model_validate_json(text), out=out)
-    except CipherbayesError as error:
-        assert "budget" in str(error)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import logistic_frame
 from crashing import crash, crash_party
 from parties import small_study, trajectory, write_tables
 
@@ -16,6 +15,7 @@ from cipherbayes.errors import RunError
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.running import resume, run
 from cipherbayes.study import Study
+from conftest import logistic_frame
 
 KILLED = -signal.SIGKILL
 ROUNDS = 5

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import logistic_frame
 from parties import small_study, trajectory, write_tables
 
 from cipherbayes.engine.assembly import RunFolder, noise_source
@@ -19,6 +18,7 @@ from cipherbayes.protocol.stores import AnswerStore, Checkpoint
 from cipherbayes.running import run
 from cipherbayes.study import Study
 from cipherbayes.tables import open_site
+from conftest import logistic_frame
 
 
 def plaintext_run(study: Study) -> tuple[list[np.ndarray], list[bytes]]:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import logistic_frame
 from parties import small_study, write_tables
 
 from cipherbayes.crypto.keys import KeyFolder
@@ -18,6 +17,7 @@ from cipherbayes.engine.in_process import LocalCsp, LocalSite
 from cipherbayes.errors import CryptoError, ProtocolError
 from cipherbayes.privacy.noise import InsecureRepeatableNoise
 from cipherbayes.running import run
+from conftest import logistic_frame
 
 
 @pytest.fixture

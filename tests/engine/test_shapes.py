@@ -7,7 +7,6 @@ import os
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import logistic_frame
 from crashing import crash_party
 from parties import small_study, trajectory, write_tables
 
@@ -15,6 +14,7 @@ import cipherbayes as cb
 from cipherbayes.planning import plan_study
 from cipherbayes.protocol.stores import Checkpoint
 from cipherbayes.running import Result, run
+from conftest import logistic_frame
 
 
 def frames(study: cb.Study, rows: dict[str, int] | int) -> dict[str, pd.DataFrame]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from conftest import logistic_frame
 
 import cipherbayes as cb
 from cipherbayes.crypto.bfv import KeyPair, generate_keys
@@ -36,6 +35,7 @@ from cipherbayes.protocol.server import Server
 from cipherbayes.protocol.site import Site
 from cipherbayes.protocol.stores import AnswerStore, Checkpoint
 from cipherbayes.tables import open_site
+from conftest import logistic_frame
 
 RUN = bytes(range(16))
 ROWS = 60

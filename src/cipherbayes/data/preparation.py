@@ -179,7 +179,8 @@ class _Levels:
         if found.null_count:
             absent = pc.is_null(found).to_numpy(zero_copy_only=False)
             unnamed = pc.filter(raw, pc.is_null(found)).drop_null()
-            if not pc.all(pc.is_in(unnamed, value_set=self._gaps)).as_py():
+            gaps = pc.is_in(unnamed, value_set=self._gaps)
+            if not pc.all(gaps, min_count=0).as_py():
                 raise DataError(
                     f"column '{self.column}' has a value that is none of its levels "
                     f"({', '.join(self._known)})",

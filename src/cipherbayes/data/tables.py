@@ -55,18 +55,18 @@ def open_table(source: Any, where: str = "") -> Table:
     path = Path(source)
     where = where or str(source)
     if path.is_dir():
-        raise DataError("is a folder", where=where, remedy="name one file in it")
+        _refuse(where, "is a folder", "name one file in it")
     if not path.exists():
-        raise DataError("no such file", where=where, remedy="check the path")
+        _refuse(where, "no such file", "check the path")
     name = path.name.lower()
     if name.endswith((".csv", ".csv.gz")):
         return CsvTable(path, where)
     if name.endswith((".parquet", ".pq")):
         return ParquetTable(path, where)
-    raise DataError(
+    _refuse(
+        where,
         "has an ending that is not known",
-        where=where,
-        remedy="give a .csv, .csv.gz or .parquet file",
+        "give a .csv, .csv.gz or .parquet file",
     )
 
 
