@@ -29,7 +29,7 @@ from cipherbayes.privacy.events import (
     Repeated,
 )
 from cipherbayes.privacy.gaussian import mu_for
-from cipherbayes.privacy.release import LATTICE_MARGIN, ReleasePlan
+from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.protocol.messages import RunManifest
 from cipherbayes.study import Study
 from cipherbayes.tables import preparation_of
@@ -212,7 +212,7 @@ def plan_study(study: Study) -> StudyPlan:
     Formal guarantees
     -----------------
     The composition of all phases is (ε, δ)-differentially private with the study's
-    ε and δ, by the accountant, with ``LATTICE_MARGIN`` of δ to spare.
+    ε and δ, by the accountant.
     """
     privacy = study.privacy
     assert privacy is not None
@@ -284,7 +284,7 @@ def _noise(study: Study, rounds: int, rate: float) -> dict[Purpose, float]:
     """σ of each phase, in the order of the phases."""
     privacy = study.privacy
     assert privacy is not None
-    epsilon, delta = privacy.epsilon, privacy.delta * (1.0 - LATTICE_MARGIN)
+    epsilon, delta = privacy.epsilon, privacy.delta
     wanted: list[Purpose] = []
     if privacy.records is None:
         wanted.append("records")

@@ -103,6 +103,7 @@ def test_the_order_in_which_sites_are_named_does_not_matter(tmp_path):
     assert trajectory(tmp_path / "one") == trajectory(tmp_path / "other")
 
 
+@pytest.mark.slow
 def test_parties_in_processes_of_their_own_give_the_same_theta(tmp_path):
     study = write_tables(tmp_path / "one", small_study(("a", "b")))
     run(study, out=tmp_path / "one" / "run")
@@ -150,7 +151,7 @@ def test_secure_sum_and_pooled_agree_where_noise_is_small(tmp_path):
             ("a", "b", "c"),
             header={"protocol": protocol},
             privacy={"epsilon": 1000.0, "records": 1500},
-            inference={"rounds": 60, "method": "averaged"},
+            inference={"rounds": 25, "method": "averaged"},
         )
         frames = {name: logistic_frame(500, seed=ord(name)) for name in study.sites}
         result = run(study, frames)

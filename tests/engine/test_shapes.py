@@ -57,6 +57,7 @@ def test_a_site_with_one_row():
     assert_sound(run(study, frames(study, {"many": 300, "one": 1})), 4)
 
 
+@pytest.mark.slow
 def test_sixty_four_sites():
     names = [f"site-{number:02}" for number in range(64)]
     study = small_study(names, privacy={"records": 2000})
@@ -126,7 +127,9 @@ def test_a_run_in_processes_goes_on_without_a_killed_site_where_that_is_allowed(
 # -- preparation under encryption -----------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["psgld", "averaged"])
+@pytest.mark.parametrize(
+    "method", ["psgld", pytest.param("averaged", marks=pytest.mark.slow)]
+)
 def test_private_moments_and_a_noised_count_recover_the_model(method):
     """eta = -3.2 + 0.04 age + 0.5 [M], in the clinic's own units."""
     study = small_study(

@@ -60,10 +60,15 @@ class PreparedTable:
     def from_arrays(
         cls, design: Design, x: Floats, outcome: Mapping[str, Floats]
     ) -> PreparedTable:
-        """Records already prepared: ``x`` of shape ``(p, n)``, outcomes by role."""
+        """Records already prepared: ``x`` of shape ``(p, n)``, outcomes by role.
+
+        ``x`` is used, not copied, where its rows are contiguous: leave it unchanged.
+        """
         x = np.asarray(x, dtype=np.float64)
         if x.ndim != 2 or x.shape[0] != design.width:
             raise ValueError("x must have one row for each column of the design")
+        if x.strides[1] != x.itemsize:
+            x = np.ascontiguousarray(x)
         columns = {
             role: np.ascontiguousarray(values, dtype=np.float64)
             for role, values in outcome.items()
@@ -112,7 +117,8 @@ class PreparedTable:
     ) -> Iterator[T]:
         """``function`` of every block, in block order, computed in threads.
 
-        The blocks, hence the results, do not depend on the number of threads.
+        The blocks, hence the results, do not depend on the number of threads. A
+        block is valid during the call only: a stream uses its memory again.
         """
         return self._blocks.map(function, self._checked(rows))
 

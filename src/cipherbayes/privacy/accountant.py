@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -162,13 +163,17 @@ def _require_budget(epsilon: float, delta: float) -> None:
 
 @lru_cache(maxsize=4096)
 def _sampled_epsilon(counts: Counts, delta: float) -> float:
+    return min(_sampled_bound(counts, delta), epsilon_of(_unsampled_mu(counts), delta))
+
+
+def _sampled_bound(counts: Counts, delta: float) -> float:
     lost = _fft_error(counts)
     if delta >= TRUSTED * lost:
-        bound = float(_composed(counts).get_epsilon(delta - lost))
-    else:
-        # Below LEAST_RENYI the rounding of the moments may exceed the moments.
-        bound = max(float(_renyi(counts).get_epsilon(delta)), LEAST_RENYI)
-    return min(bound, epsilon_of(_unsampled_mu(counts), delta))
+        # The library overflows where total losses reach hundreds.
+        with suppress(OverflowError):
+            return float(_composed(counts).get_epsilon(delta - lost))
+    # Below LEAST_RENYI the rounding of the moments may exceed the moments.
+    return max(float(_renyi(counts).get_epsilon(delta)), LEAST_RENYI)
 
 
 def _sampled_delta(counts: Counts, epsilon: float) -> float:

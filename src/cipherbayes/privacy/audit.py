@@ -21,7 +21,7 @@ from cipherbayes.privacy.accountant import calibrate_noise
 from cipherbayes.privacy.canary import AuditResult, epsilon_lower_bound
 from cipherbayes.privacy.noise import NoiseSource, SecureNoise, poisson_sample
 from cipherbayes.privacy.paper import PaperSetting
-from cipherbayes.privacy.release import LATTICE_MARGIN, ReleasePlan
+from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.typing import Floats
 
 SITES, COLLUDERS = 3, 1
@@ -176,11 +176,10 @@ MECHANISMS: dict[str, Callable[[float, float, int], Scores]] = {
 
 
 def _plan(epsilon: float, delta: float, rounds: int, rate: float) -> ReleasePlan:
-    margin = delta * (1.0 - LATTICE_MARGIN)
     return ReleasePlan(
         clip=1.0,
         dimension=1,
-        noise_multiplier=calibrate_noise(epsilon, margin, rounds, rate),
+        noise_multiplier=calibrate_noise(epsilon, delta, rounds, rate),
         rounds=rounds,
         rate=rate,
         sites=SITES,

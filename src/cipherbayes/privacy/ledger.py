@@ -8,10 +8,11 @@ same round asked again gets the same vector, never a fresh one.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -74,9 +75,10 @@ class Ledger:
 
     Edge cases
     ----------
-    Entries are chained by hashes, so an edited or damaged file is refused; whoever
-    can rewrite the whole file, or delete it, can forge it: it protects against
-    mistakes and crashes, and belongs into the site's backup.
+    Entries are chained by hashes and sealed together with the budget, so a file that
+    was edited, cut or damaged is refused; whoever can rewrite the whole file, or
+    delete it, can forge it: it protects against mistakes and crashes, and belongs
+    into the site's backup.
     """
 
     def __init__(self, path: Path, database: sqlite3.Connection) -> None:
@@ -120,6 +122,7 @@ class Ledger:
                 "epsilon": repr(float(epsilon)),
                 "delta": repr(float(delta)),
             }
+            facts["seal"] = _seal(facts, b"")
             database.executemany("INSERT INTO about VALUES (?, ?)", facts.items())
             database.close()
             os.link(partial, path)
@@ -159,9 +162,18 @@ class Ledger:
 
     def set_budget(self, epsilon: float) -> None:
         """The owner of the data sets another budget; what is spent stays spent."""
-        self._database.execute(
-            "UPDATE about SET value = ? WHERE name = 'epsilon'", (repr(epsilon),)
-        )
+        if not 0.0 < epsilon < math.inf:
+            raise PrivacyError(
+                "a budget needs epsilon > 0", where=str(self.path), remedy="raise it"
+            )
+        with self._locked():
+            self._refresh()
+            self._database.execute(
+                "UPDATE about SET value = ? WHERE name = 'epsilon'",
+                (repr(float(epsilon)),),
+            )
+            self._write_seal(self._link)
+            self._database.execute("COMMIT")
 
     def release(
         self,
@@ -203,6 +215,7 @@ class Ledger:
                     )
                 return bytes(known[3])
             self._refresh()
+            self._refuse_another_study(run, study)
             epsilon = self._after(described, round)
             answer = compute()
             time = datetime.now(UTC).isoformat(timespec="seconds")
@@ -216,6 +229,7 @@ class Ledger:
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (*row, link),
             )
+            self._write_seal(link)
             self._database.execute("COMMIT")
             self._counts[described] += 1
             self._seen, self._link = self._seen + 1, link
@@ -248,6 +262,17 @@ class Ledger:
     def close(self) -> None:
         """Release the file."""
         self._database.close()
+
+    def _refuse_another_study(self, run: bytes, study: bytes) -> None:
+        known = self._database.execute(
+            "SELECT study FROM entries WHERE run = ? LIMIT 1", (run,)
+        ).fetchone()
+        if known is not None and known[0] != study:
+            raise PrivacyError(
+                "the run was begun with another study",
+                where=str(self.path),
+                remedy="a changed study is a new run",
+            )
 
     # -- balance -----------------------------------------------------------
 
@@ -310,8 +335,21 @@ class Ledger:
             raise _damaged(self.path)
         return str(row[0])
 
+    def _facts(self) -> dict[str, str]:
+        return dict(self._database.execute("SELECT name, value FROM about"))
+
+    def _write_seal(self, link: bytes) -> None:
+        self._database.execute(
+            "UPDATE about SET value = ? WHERE name = 'seal'",
+            (_seal(self._facts(), link),),
+        )
+
     def _refresh(self) -> None:
-        """Take in entries that this object has not seen, checking the chain."""
+        """Take in entries that this object has not seen, checking chain and seal."""
+        if not self._database.in_transaction:
+            # Entries and seal must be of one moment.
+            with self._reading():
+                return self._refresh()
         rows = self._database.execute(
             f"SELECT {_COLUMNS}, link FROM entries "  # noqa: S608 - constants
             "WHERE number > ? ORDER BY number",
@@ -322,6 +360,24 @@ class Ledger:
                 raise _damaged(self.path)
             self._counts[row[7]] += 1
             self._seen, self._link = row[0], link
+        facts = self._facts()
+        if facts.get("seal") != _seal(facts, self._link):
+            raise _damaged(self.path)
+        return None
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        self._database.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._database.execute("ROLLBACK")
+
+
+def _seal(facts: Mapping[str, str], link: bytes) -> str:
+    """Hash over budget, table and the last entry: shows edits and lost entries."""
+    text = "|".join(f"{k}={v}" for k, v in sorted(facts.items()) if k != "seal")
+    return hashlib.sha256(link + text.encode()).hexdigest()
 
 
 def _is_quick(described: str) -> bool:

@@ -19,8 +19,8 @@ from cipherbayes.typing import Floats, Integers
 
 UNIT_ROUNDOFF = 2.0**-53
 TAIL_BITS = 60
-LATTICE_MARGIN = 1e-3
-"""Share of δ set aside because the noise lives on integers (see ReleasePlan)."""
+ROUNDING_VARIANCE = 16.0
+"""Square of the parameter with which continuous noise would be rounded."""
 
 
 @dataclass(frozen=True)
@@ -56,19 +56,17 @@ class ReleasePlan:
 
         Δ = C (1 + 2 γ N) / s + √d.
 
-    *Noise.* Every site adds a discrete Gaussian of parameter σ Δ / √(K − c − r):
-    without c colluders' shares and with r sites lost, what is left has at least
-    variance (σ Δ)². A sum of discrete Gaussians of parameters ≥ 2¹⁰ differs from
-    one discrete Gaussian by a total variation below 2⁻¹⁰⁰⁰ (Kairouz, Liu and
-    Steinke 2021, Theorem 1).
+    *Noise.* Every site adds a discrete Gaussian of variance
+    ((σ Δ)² + 16) / (K − c − r): without c colluders' shares and with r sites lost,
+    what is left has at least variance (σ Δ)² + 16.
 
-    *Accounting.* The privacy loss of a discrete Gaussian is the same linear function
-    of the noise as of a continuous one; its δ(ε) is the sum over integers where the
-    continuous one is the integral of max(0, 1 − e^{ε−L}), which has one kink. By
-    Poisson's formula they differ by at most (1/12) of the kink's jump, relatively
-    (z/τ)(z + 1/σ)/(12 τ) for noise of τ ≥ 2¹² grid units with the kink at z
-    standard deviations: below 1e-5 for σ ≥ 0.01 and z ≤ 40. ``LATTICE_MARGIN`` of δ
-    is set aside for it when σ is calibrated.
+    *Accounting.* Take continuous noise N(0, (σ Δ)²) and round each coordinate x to
+    an integer drawn from the discrete Gaussian of parameter 4 centred at x. The
+    result is, up to a total variation of 2⁻³⁰⁰, a discrete Gaussian of variance
+    (σ Δ)² + 16 (4 is far above the smoothing parameter of the integers: Peikert
+    2010, Theorem 3.1), and so is a sum of such shares. What is released is therefore
+    post-processing of a continuous Gaussian mechanism with multiplier σ, in any
+    dimension, and its exact curve holds.
 
     *Range.* Except with probability 2⁻⁶⁰ over all rounds and coordinates the total
     lies within ``bound``. Beyond it a total is wrong, never less private.
@@ -136,8 +134,8 @@ class ReleasePlan:
     def share_scale(self) -> float:
         """Parameter of one site's discrete Gaussian share, in grid units."""
         honest = self.sites - self.colluders - self.dropouts
-        exact = self.noise_multiplier * self.sensitivity / math.sqrt(honest)
-        return exact * (1.0 + 2.0**-40)
+        variance = (self.noise_multiplier * self.sensitivity) ** 2 + ROUNDING_VARIANCE
+        return math.sqrt(variance / honest) * (1.0 + 2.0**-40)
 
     @property
     def event(self) -> GaussianSum | PoissonSampled:
