@@ -110,15 +110,12 @@ class Result:
     def save(self, folder: Path) -> None:
         """Write the folder; ``result.json`` comes last, in one move."""
         folder.mkdir(parents=True, exist_ok=True)
-        text = self.study.without_paths().to_toml()
-        (folder / "study.toml").write_text(text, encoding="utf-8")
+        _replace(folder / "study.toml", self.study.without_paths().to_toml())
         partial = folder / ".posterior.partial"
         self.posterior.to_netcdf(partial, engine="h5netcdf")
         os.replace(partial, folder / "posterior.nc")
-        partial = folder / ".result.partial"
-        text = json.dumps(self.record, indent=2, allow_nan=False)
-        partial.write_text(text + "\n", encoding="utf-8")
-        os.replace(partial, folder / "result.json")
+        record = json.dumps(self.record, indent=2, allow_nan=False)
+        _replace(folder / "result.json", record + "\n")
 
     @classmethod
     def load(cls, folder: str | Path) -> Result:
@@ -149,6 +146,13 @@ class Result:
                 where=str(folder),
                 remedy="run the study again into a new folder",
             ) from None
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
 
 
 def _slices(table: PreparedTable) -> Iterator[Rows]:

@@ -237,6 +237,10 @@ class Study(Section):
                 raise ValueError(
                     f"site name '{name}' is not usable: letters, digits, . _ - only"
                 )
+            if name in ("csp", "server"):
+                raise ValueError(
+                    f"site name '{name}' is another party's: choose another"
+                )
         self._outcomes_are_not_features()
         self._privacy_is_usable()
         self._protocol_has_what_it_needs()

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -102,7 +102,11 @@ clips = st.one_of(st.floats(1e-100, 1e100), st.sampled_from([1e-100, 1.0, 1e100]
     extra=st.tuples(anything, anything),
     clip=clips,
 )
-@settings(max_examples=600)
+@example(x=np.array([1e-170, 1e-170]), score=1e300, extra=(0.0, 0.0), clip=1.0)
+@example(x=np.array([1e-165]), score=1e165, extra=(1e-3, 0.0), clip=1e-3)
+@example(x=np.array([1e153, 1e153]), score=5e-324, extra=(1e-100, 0.0), clip=1e-100)
+@example(x=np.array([1.0, 1.0]), score=1.7e308, extra=(1.7e308, 1.7e308), clip=1e-100)
+@settings(max_examples=400)
 def test_one_records_contribution_never_exceeds_the_clip(
     extended: bool, x: Floats, score: float, extra: tuple[float, float], clip: float
 ) -> None:

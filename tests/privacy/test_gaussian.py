@@ -1,124 +1,124 @@
-"""The exact Gaussian curve, at every scale it is used at."""
+"""The exact Gaussian curve, against the same formula in fifty digits."""
 
 from __future__ import annotations
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
-from dp_accounting import gaussian_mechanism
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.special import log_ndtr
 
 from cipherbayes.errors import PrivacyError
 from cipherbayes.privacy.gaussian import delta_of, epsilon_of, hockey_stick, mu_for
 
 EPSILONS = st.floats(0.01, 50.0)
-DELTAS = st.floats(-12.0, -3.0).map(lambda x: 10.0**x)
+LOG_DELTAS = st.floats(math.log(1e-12), math.log(1e-3))
+MUS = st.floats(-4.0, 2.0).map(lambda exponent: 10.0**exponent)
+
+
+def exact_delta(epsilon: float, mu: float) -> mpmath.mpf:
+    """Phi(-ε/μ + μ/2) - e^ε Phi(-ε/μ - μ/2), in fifty digits."""
+    with mpmath.workdps(50):
+        ratio, half = mpmath.mpf(epsilon) / mpmath.mpf(mu), mpmath.mpf(mu) / 2
+        first = mpmath.erfc((ratio - half) / mpmath.sqrt(2)) / 2
+        second = mpmath.erfc((ratio + half) / mpmath.sqrt(2)) / 2
+        return first - mpmath.exp(mpmath.mpf(epsilon)) * second
 
 
 @pytest.mark.parametrize(
     ("epsilon", "mu"),
-    [(0.1, 0.0325), (0.3, 0.0890), (1.0, 0.2681), (3.0, 0.7191), (10.0, 2.000)],
+    [(0.1, "0.0325"), (0.3, "0.0890"), (1.0, "0.2681"), (3.0, "0.7191")],
 )
-def test_mu_has_the_published_values(epsilon: float, mu: float) -> None:
-    assert mu_for(epsilon, 1e-5) == pytest.approx(mu, abs=6e-5 if mu < 1 else 6e-4)
+def test_mu_of_the_usual_budgets(epsilon: float, mu: str) -> None:
+    assert f"{mu_for(epsilon, 1e-5):.4f}" == mu
+    assert f"{mu_for(10.0, 1e-5):.3f}" == "2.000"
 
 
-@pytest.mark.parametrize("epsilon", [0.01, 0.1, 1.0, 10.0, 50.0])
-@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-8, 1e-12])
-def test_noise_agrees_with_the_analytic_gaussian_mechanism(
-    epsilon: float, delta: float
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "sigma"),
+    [(1.0, 1e-5, 3.730631634816464), (0.5, 1e-5, 7.0319), (10.0, 1e-5, 0.49988)],
+)
+def test_noise_is_that_of_the_analytic_gaussian_mechanism(
+    epsilon: float, delta: float, sigma: float
 ) -> None:
-    theirs = gaussian_mechanism.get_sigma_gaussian(epsilon, delta)
-    assert 1.0 / mu_for(epsilon, delta) == pytest.approx(theirs, rel=1e-6)
+    # Balle and Wang 2018; the first to all digits of their published code.
+    assert 1.0 / mu_for(epsilon, delta) == pytest.approx(sigma, rel=1e-4)
 
 
-@given(EPSILONS, st.floats(0.005, 20.0))
-def test_the_curve_is_the_textbook_formula(epsilon: float, mu: float) -> None:
-    first = log_ndtr(-epsilon / mu + mu / 2.0)
-    second = epsilon + log_ndtr(-epsilon / mu - mu / 2.0)
-    expected = first + math.log1p(-math.exp(second - first))
-    found = delta_of(epsilon, mu)
-    if found > 1e-290:
-        assert math.log(found) == pytest.approx(expected, abs=1e-9)
+@given(epsilon=st.floats(0.0, 60.0), mu=MUS)
+def test_delta_is_the_exact_one(epsilon: float, mu: float) -> None:
+    exact = exact_delta(epsilon, mu)
+    computed = delta_of(epsilon, mu)
+    if exact < 1e-290:
+        assert computed < 1e-280
+        return
+    # The argument ε/μ - μ/2 is itself rounded, which counts u² times.
+    u = max(abs(epsilon / mu), mu)
+    assert computed >= exact * (1 - 4 * u * u * 2.0**-53)
+    assert computed <= exact * (1 + 4 * (u * u + 1 / mu) * 2.0**-50)
 
 
-def test_the_curve_is_exact_where_the_textbook_formula_cancels() -> None:
-    # delta = integral over t in (0, mu) of phi(eps/mu' - ...) has no cancellation:
-    # d delta / d mu = phi(eps/mu - mu/2) (van der Vaart's identity), integrated.
-    epsilon, mu = 0.01, 1e-3
-    grid = np.linspace(mu / 20000, mu, 20000)
-    density = np.exp(-0.5 * (epsilon / grid - grid / 2.0) ** 2) / math.sqrt(2 * math.pi)
-    assert delta_of(epsilon, mu) == pytest.approx(np.trapezoid(density, grid), rel=1e-6)
-
-
-@given(EPSILONS, DELTAS)
-def test_mu_is_certified_and_the_largest(epsilon: float, delta: float) -> None:
-    mu = mu_for(epsilon, delta)
-    assert delta_of(epsilon, mu) <= delta
-    assert delta_of(epsilon, mu * (1.0 + 1e-9)) > delta
-
-
-@given(st.floats(1e-4, 1e3), DELTAS)
-def test_epsilon_is_certified_and_the_smallest(mu: float, delta: float) -> None:
+@given(mu=MUS, log_delta=LOG_DELTAS)
+def test_epsilon_is_the_smallest_that_keeps_delta(mu: float, log_delta: float) -> None:
+    delta = math.exp(log_delta)
     epsilon = epsilon_of(mu, delta)
-    assert delta_of(epsilon, mu) <= delta
+    assert exact_delta(epsilon, mu) <= delta * (1 + 1e-12)
     if epsilon > 0.0:
-        assert delta_of(epsilon * (1.0 - 1e-8), mu) > delta * (1.0 - 1e-9)
+        assert exact_delta(epsilon * (1.0 - 1e-6), mu) > delta
 
 
-@given(EPSILONS, DELTAS, st.floats(1.001, 3.0))
-def test_more_budget_allows_less_noise(
-    epsilon: float, delta: float, factor: float
+@given(epsilon=EPSILONS, log_delta=LOG_DELTAS)
+def test_mu_is_the_largest_that_keeps_the_budget(
+    epsilon: float, log_delta: float
 ) -> None:
+    delta = math.exp(log_delta)
     mu = mu_for(epsilon, delta)
-    assert mu_for(epsilon * factor, delta) > mu
-    assert mu_for(epsilon, min(delta * factor, 0.5)) > mu
+    assert exact_delta(epsilon, mu) <= delta * (1 + 1e-12)
+    assert exact_delta(epsilon, mu * (1.0 + 1e-9)) > delta
+    assert epsilon_of(mu, delta) == pytest.approx(epsilon, rel=1e-8)
 
 
-@given(st.floats(1e-3, 50.0), DELTAS, st.floats(1.001, 3.0))
-def test_more_release_costs_more(mu: float, delta: float, factor: float) -> None:
-    assert epsilon_of(mu * factor, delta) >= epsilon_of(mu, delta)
-    assert epsilon_of(mu, delta * factor) <= epsilon_of(mu, delta)
-
-
-def test_a_hundred_thousand_rounds_are_one_release_of_their_total() -> None:
-    sigma = 3000.0
-    total = math.sqrt(100_000) / sigma
-    theirs = gaussian_mechanism.get_epsilon_gaussian(1.0 / total, 1e-5)
-    assert epsilon_of(total, 1e-5) == pytest.approx(theirs, rel=1e-6)
-
-
-def test_the_ends_of_the_scale() -> None:
-    assert epsilon_of(0.0, 1e-5) == 0.0
-    assert epsilon_of(math.inf, 1e-5) == math.inf
-    assert delta_of(1.0, 0.0) == 0.0
-    assert delta_of(1.0, math.inf) == 1.0
-    assert epsilon_of(1e-9, 1e-3) == 0.0
-    huge = epsilon_of(1e3, 1e-5)
-    assert huge == pytest.approx(1e6 / 2.0 + 1e3 * 4.26489, rel=1e-5)
-
-
-@given(st.floats(0.01, 30.0), st.floats(-40.0, 40.0))
-def test_the_curve_of_negative_epsilons_is_the_reflected_one(
-    mu: float, epsilon: float
+@given(mu=MUS, log_delta=LOG_DELTAS, more=st.floats(1.001, 10.0))
+def test_epsilon_grows_with_mu_and_falls_with_delta(
+    mu: float, log_delta: float, more: float
 ) -> None:
-    both = hockey_stick(np.array([epsilon, -epsilon]), mu)
-    left = both[0] - math.exp(epsilon) * both[1]
-    assert left == pytest.approx(-math.expm1(epsilon), rel=1e-9, abs=1e-12)
+    delta = math.exp(log_delta)
+    epsilon = epsilon_of(mu, delta)
+    assert epsilon_of(mu * more, delta) >= epsilon
+    assert epsilon_of(mu, delta / more) >= epsilon
 
 
-@pytest.mark.parametrize("epsilon", [-1.0, math.nan, math.inf])
-def test_impossible_epsilons_are_refused(epsilon: float) -> None:
-    with pytest.raises(PrivacyError):
-        mu_for(epsilon, 1e-5)
+@given(epsilon=st.floats(0.0, 20.0), mu=st.floats(0.05, 8.0))
+def test_the_curve_of_negative_epsilon_mirrors_the_positive_one(
+    epsilon: float, mu: float
+) -> None:
+    plus, minus = hockey_stick(np.array([epsilon, -epsilon]), mu)
+    assert plus == pytest.approx(float(exact_delta(epsilon, mu)), rel=1e-8, abs=1e-16)
+    assert minus == pytest.approx(
+        -math.expm1(-epsilon) + math.exp(-epsilon) * plus, rel=1e-12, abs=1e-15
+    )
 
 
-@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, 2.0, math.nan])
-def test_impossible_deltas_are_refused(delta: float) -> None:
-    with pytest.raises(PrivacyError):
+def test_no_release_costs_nothing_and_no_noise_costs_everything() -> None:
+    assert epsilon_of(0.0, 1e-5) == 0.0
+    assert delta_of(1.0, 0.0) == 0.0
+    assert epsilon_of(math.inf, 1e-5) == math.inf
+    assert delta_of(1.0, math.inf) == 1.0
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, 2.0, math.nan, math.inf])
+def test_a_delta_outside_zero_and_one_is_refused(delta: float) -> None:
+    with pytest.raises(PrivacyError, match="delta is outside"):
         mu_for(1.0, delta)
-    with pytest.raises(PrivacyError):
+    with pytest.raises(PrivacyError, match="delta is outside"):
         epsilon_of(1.0, delta)
+
+
+@pytest.mark.parametrize("epsilon", [-0.1, math.nan, math.inf])
+def test_an_impossible_epsilon_is_refused(epsilon: float) -> None:
+    with pytest.raises(PrivacyError, match="epsilon is negative"):
+        mu_for(epsilon, 1e-5)
+    with pytest.raises(PrivacyError, match="epsilon is negative"):
+        delta_of(epsilon, 1.0)

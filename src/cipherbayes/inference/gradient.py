@@ -119,7 +119,6 @@ def bounded_sum(gradients: RecordGradients, limit: float) -> Floats:
         # Beyond LARGEST_NORM limit / norm could be subnormal, hence inaccurate.
         usable = norms <= LARGEST_NORM
         weights = np.where(norms > limit, limit / np.maximum(norms, limit), 1.0)
-        weights[~usable] = 0.0
         parts = []
         if score is not None:
             bounded = np.where(usable, score * weights, 0.0)
