@@ -106,6 +106,7 @@ WRONG = {
         LOGISTIC + "[paper]\nbatch = 320\nepochs = 500\n",
         r"\[paper\]",
     ),
+    "another party's name": (LOGISTIC + "[sites]\ncsp = {}\n", "another party's"),
     "bad site name": (LOGISTIC + '[sites]\n"a b" = {}\n', "site name"),
 }
 

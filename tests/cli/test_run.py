@@ -145,7 +145,7 @@ BAD_TABLES = {
     "unknown level": (GOOD | {"sex": ["F", "X", "F", "M"]}, "column 'sex'"),
     "not UTF-8": (b"age,sex,death\n30,F,0\n50,\xff\xfe,1\n", "UTF-8"),
     "ragged": (b"age,sex,death\n30,F,0\n50,M\n", "line"),
-    "duplicate columns": (b"age,age,sex,death\n30,3,F,0\n", "twice|duplicate"),
+    "duplicate columns": (b"age,age,sex,death\n30,3,F,0\n", "same name"),
     "empty file": (b"", "no rows"),
 }
 

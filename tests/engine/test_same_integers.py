@@ -167,9 +167,3 @@ def test_a_folder_opens_as_the_run_it_was_made_for(tmp_path):
     assert again.pinned() == made.pinned()
     assert set(again.pinned()) == {"a", "b", "csp"}
     assert all(site.data is None for site in again.study.sites.values())
-
-
-@pytest.mark.parametrize("name", ["csp", "server"])
-def test_a_site_cannot_have_another_partys_name(tmp_path, name):
-    with pytest.raises(StudyError, match="another party's name"):
-        run(small_study(("a", name)), {"a": logistic_frame(), name: logistic_frame()})

@@ -23,7 +23,7 @@ from typing import Any
 from cipherbayes.crypto.keys import KeyFolder
 from cipherbayes.crypto.signatures import Identity
 from cipherbayes.data.prepared import PreparedTable
-from cipherbayes.errors import RunError, StudyError
+from cipherbayes.errors import RunError
 from cipherbayes.planning import StudyPlan, plan_study
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import InsecureRepeatableNoise, NoiseSource, SecureNoise
@@ -64,12 +64,6 @@ class RunFolder:
                 "is not empty",
                 where=str(path),
                 remedy="give a new folder, or go on with `cipherbayes resume`",
-            )
-        if taken := {"csp", "server"} & set(study.sites):
-            raise StudyError(
-                f"'{min(taken)}' is another party's name",
-                where=f"study '{study.name}', [sites]",
-                remedy="give the site another name",
             )
         run = secrets.token_bytes(16)
         folder = cls(path, run, study, plan_study(study))
