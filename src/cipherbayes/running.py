@@ -83,7 +83,7 @@ def resume(out: str | Path, *, progress: Progress = _silent) -> Result:
         raise RunError(
             "is finished already",
             where=str(path),
-            remedy="read it with `cipherbayes report` or `predict`",
+            remedy="read result.json, or use `cipherbayes predict`",
         )
     started = time.perf_counter()
     folder = RunFolder.open(path)

@@ -12,7 +12,9 @@ from cipherbayes.data.preparation import Preparation
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.tables import open_table
 from cipherbayes.errors import DataError, StudyError
+from cipherbayes.models import Rows
 from cipherbayes.study import Study
+from cipherbayes.typing import Floats
 
 
 def preparation_of(study: Study) -> Preparation:
@@ -115,16 +117,31 @@ def split(
 def split_site(
     study: Study, name: str, table: PreparedTable
 ) -> tuple[PreparedTable, PreparedTable]:
-    """Training rows and held-out rows of one table, the same whoever splits it."""
+    """Training rows and held-out rows of one table, the same whoever splits it.
+
+    A record's side depends on the seed and the record alone, so that adding or
+    removing a record moves no other one between the two.
+    """
     assert study.evaluation is not None
-    index = sorted(study.sites).index(name)
-    rng = np.random.default_rng([study.evaluation.seed, index])
-    order = rng.permutation(table.count)
-    held = round(study.evaluation.holdout * table.count)
-    if held in (0, table.count):
+    seed, share = study.evaluation.seed, study.evaluation.holdout
+    places = list(table.map(lambda rows: _place(rows, seed)))
+    held = np.concatenate(places) < share
+    if held.all() or not held.any():
         raise DataError(
             "has too few rows for the held-out share",
             where=f"site '{name}'",
             remedy="change evaluation.holdout or remove [evaluation]",
         )
-    return table.subset(np.sort(order[held:])), table.subset(np.sort(order[:held]))
+    return table.subset(np.flatnonzero(~held)), table.subset(np.flatnonzero(held))
+
+
+def _place(rows: Rows, seed: int) -> Floats:
+    """A number in [0, 1) for each record, from its bits (the splitmix64 finaliser)."""
+    state = np.full(rows.count, seed, dtype=np.uint64)
+    for column in (*rows.x, *rows.outcome.values()):
+        state ^= np.ascontiguousarray(column).view(np.uint64)
+        state += np.uint64(0x9E3779B97F4A7C15)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        state ^= state >> np.uint64(31)
+    return np.asarray(state / 2.0**64)

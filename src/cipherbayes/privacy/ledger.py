@@ -11,6 +11,7 @@ import hashlib
 import math
 import os
 import sqlite3
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -111,10 +112,14 @@ class Ledger:
                 "a budget needs epsilon > 0 and 0 < delta < 1", where=str(path)
             )
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        os.close(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        # mkstemp: only the owner may read it, and a killed process blocks nobody.
+        descriptor, name = tempfile.mkstemp(".partial", f".{path.name}.", path.parent)
+        os.close(descriptor)
+        partial = Path(name)
         try:
             database = sqlite3.connect(partial, isolation_level=None)
+            # Now, while nobody else has the file: the mode stays with it.
+            database.execute("PRAGMA journal_mode = WAL")
             database.executescript(_SCHEMA)
             facts = {
                 "version": VERSION,
@@ -126,6 +131,7 @@ class Ledger:
             database.executemany("INSERT INTO about VALUES (?, ?)", facts.items())
             database.close()
             os.link(partial, path)
+            _sync_folder(path.parent)
         except FileExistsError:
             pass  # another process was first: its ledger counts
         finally:
@@ -141,12 +147,16 @@ class Ledger:
             )
         database = sqlite3.connect(path, isolation_level=None, timeout=WAIT_SECONDS)
         try:
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = FULL")
+            # First of all, so that nobody else's database is changed.
             ledger = cls(path, database)
             if ledger._about("version") != VERSION:
                 raise _damaged(path)
+            database.execute("PRAGMA synchronous = FULL")
+        except PrivacyError:
+            database.close()
+            raise
         except (sqlite3.DatabaseError, TypeError, ValueError):
+            database.close()
             raise _damaged(path) from None
         return ledger
 
@@ -320,9 +330,15 @@ class Ledger:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        self._database.execute("BEGIN IMMEDIATE")
         try:
+            self._database.execute("BEGIN IMMEDIATE")
             yield
+        except sqlite3.Error:
+            raise PrivacyError(
+                "cannot be written, so nothing is released",
+                where=str(self.path),
+                remedy="check the disk, the permissions and other runs on this table",
+            ) from None
         finally:
             if self._database.in_transaction:
                 self._database.execute("ROLLBACK")
@@ -378,6 +394,15 @@ def _seal(facts: Mapping[str, str], link: bytes) -> str:
     """Hash over budget, table and the last entry: shows edits and lost entries."""
     text = "|".join(f"{k}={v}" for k, v in sorted(facts.items()) if k != "seal")
     return hashlib.sha256(link + text.encode()).hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new file's name as durable as its content."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _is_quick(described: str) -> bool:

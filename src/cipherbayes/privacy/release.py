@@ -21,6 +21,8 @@ UNIT_ROUNDOFF = 2.0**-53
 TAIL_BITS = 60
 ROUNDING_VARIANCE = 16.0
 """Square of the parameter with which continuous noise would be rounded."""
+CLIPS, NOISES = (1e-100, 1e100), (1e-6, 1e12)
+"""Within these no step, scale or range overflows or becomes subnormal."""
 
 
 @dataclass(frozen=True)
@@ -94,16 +96,29 @@ class ReleasePlan:
                 "a release needs at least one value, round, site and record",
                 remedy="raise inference.rounds, or name sites and records",
             )
-        if self.sites - self.colluders - self.dropouts < 1 or self.colluders < 0:
+        if min(self.colluders, self.dropouts, self.depth) < 0:
+            raise PrivacyError(
+                "colluders, dropouts and additions are not negative",
+                remedy="raise privacy.colluders or privacy.dropouts to 0",
+            )
+        if self.sites - self.colluders - self.dropouts < 1:
             raise PrivacyError(
                 f"{self.colluders} colluders and {self.dropouts} dropouts leave no "
                 f"honest site among {self.sites}",
                 remedy="lower privacy.colluders or privacy.dropouts",
             )
-        if not (self.clip > 0.0 and self.noise_multiplier > 0.0):
+        if not 0.0 < self.rate <= 1.0:
             raise PrivacyError(
-                "the clipping norm and the noise must be positive",
-                remedy="raise privacy.clip or lower privacy.epsilon",
+                "the sampling rate is outside (0, 1]",
+                remedy="give the probability with which a record takes part",
+            )
+        if not (
+            CLIPS[0] <= self.clip <= CLIPS[1]
+            and NOISES[0] <= self.noise_multiplier <= NOISES[1]
+        ):
+            raise PrivacyError(
+                "the clipping norm or the noise is not a usable positive number",
+                remedy="set privacy.clip near 1, privacy.epsilon between 0.01 and 50",
             )
         if self.bound >= 2**62:
             raise PrivacyError(
