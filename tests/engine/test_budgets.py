@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from parties import small_study, write_tables
 
-from cipherbayes.errors import BudgetError
+from cipherbayes.errors import BudgetError, PrivacyError
 from cipherbayes.privacy.accountant import epsilon
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.running import run
@@ -59,6 +59,17 @@ def test_a_larger_budget_allows_the_second_study(tmp_path, protocol):
     assert len(entries(tmp_path)) == 8
     # Two Gaussian studies cost less than the sum of their epsilons.
     assert 3.0 < Ledger.read(tmp_path / "a.csv.ledger").spent() < 5.0
+
+
+def test_a_study_with_a_larger_delta_than_the_ledgers_is_refused_at_the_start(tmp_path):
+    study = write_tables(tmp_path, small_study(("a", "b")))
+    run(study, out=tmp_path / "first")
+    assert study.privacy is not None
+    privacy = study.privacy.model_copy(update={"delta": 10 * study.privacy.delta})
+    looser = with_budget(study, 9.0).model_copy(update={"privacy": privacy})
+    with pytest.raises(PrivacyError, match="counts at δ"):
+        run(looser, out=tmp_path / "second")
+    assert len(entries(tmp_path)) == 4
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

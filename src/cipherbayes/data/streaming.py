@@ -250,7 +250,7 @@ class _Fresh:
 
     @contextmanager
     def borrow(self, width: int, count: int) -> Iterator[Floats]:
-        yield np.empty((width, count))
+        yield _matrix(np.empty(width * _stride(count)), width, count)
 
     def settled(self, piece: Rows) -> Rows:
         return piece
@@ -268,9 +268,9 @@ class _Reused:
             flat = self._free.pop()
         except IndexError:
             flat = np.empty(0)
-        if flat.size < width * count:
-            flat = np.empty(width * count)
-        yield flat[: width * count].reshape(width, count)
+        if flat.size < width * _stride(count):
+            flat = np.empty(width * _stride(count))
+        yield _matrix(flat, width, count)
         self._free.append(flat)
 
     def settled(self, piece: Rows) -> Rows:
@@ -278,6 +278,16 @@ class _Reused:
 
 
 _Space = _Fresh | _Reused
+
+
+def _stride(count: int) -> int:
+    """Distance of a chunk's rows: not a power of two, which a cache maps to one set."""
+    return (count | 7) + 1 + 8 * 67
+
+
+def _matrix(flat: Floats, width: int, count: int) -> Floats:
+    stride = _stride(count)
+    return flat[: width * stride].reshape(width, stride)[:, :count]
 
 
 def _taken(chunks: Iterator[Chunk], rows: Integers | None) -> Iterator[Chunk]:

@@ -274,7 +274,13 @@ class ParquetTable(_File):
                 def column(name: str) -> pa.Array:
                     with _parquet_errors(self.where):
                         table = file.read_row_groups(groups, [name], use_threads=False)
-                    return table.column(0).combine_chunks()
+                    (values,) = table.columns
+                    # To combine a single chunk would copy it.
+                    return (
+                        values.chunk(0)
+                        if values.num_chunks == 1
+                        else values.combine_chunks()
+                    )
 
                 yield rows, column
                 return

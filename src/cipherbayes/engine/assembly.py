@@ -23,7 +23,7 @@ from typing import Any
 from cipherbayes.crypto.keys import KeyFolder
 from cipherbayes.crypto.signatures import Identity
 from cipherbayes.data.prepared import PreparedTable
-from cipherbayes.errors import RunError
+from cipherbayes.errors import PrivacyError, RunError
 from cipherbayes.planning import StudyPlan, plan_study
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import InsecureRepeatableNoise, NoiseSource, SecureNoise
@@ -237,6 +237,12 @@ def open_ledger(study: Study, name: str, local: Mapping[str, Any]) -> Ledger:
     )
     if local["budget"] is not None:
         ledger.set_budget(local["budget"])
+    if study.privacy.delta > ledger.delta:
+        raise PrivacyError(
+            f"the ledger counts at δ = {ledger.delta:g}, below the study's",
+            where=str(path),
+            remedy=f"set privacy.delta = {ledger.delta:g} or lower",
+        )
     return ledger
 
 
