@@ -20,7 +20,7 @@ def load(tmp_path: Path, text: str) -> Study:
 def test_a_small_study_loads_with_its_defaults(tmp_path: Path) -> None:
     study = load(tmp_path, LOGISTIC)
     assert study.name == "small"
-    assert study.study.protocol == "pooled"
+    assert study.protocol == "pooled"
     assert study.prior.scale == 1.0
     assert not study.private
 
@@ -28,8 +28,18 @@ def test_a_small_study_loads_with_its_defaults(tmp_path: Path) -> None:
 def test_the_resolved_study_reads_back_as_itself(tmp_path: Path) -> None:
     study = load(tmp_path, LOGISTIC)
     again = load(tmp_path, study.to_toml())
-    assert again == study
+    assert again.document() == study.document()
     assert again.fingerprint() == study.fingerprint()
+
+
+def test_sites_and_a_budget_mean_secure_sum_unless_the_study_says_otherwise(
+    tmp_path: Path,
+) -> None:
+    sites = "[sites]\na = {}\nb = {}\n"
+    assert load(tmp_path, LOGISTIC + PRIVATE + sites).protocol == "secure-sum"
+    assert load(tmp_path, LOGISTIC + sites).protocol == "pooled"
+    stated = LOGISTIC.replace("[model]", 'protocol = "pooled"\n[model]')
+    assert load(tmp_path, stated + PRIVATE + sites).protocol == "pooled"
 
 
 def test_the_fingerprint_ignores_where_tables_are_but_nothing_else(

@@ -122,7 +122,7 @@ class StudyPlan:
     @cached_property
     def parameters(self) -> ParameterSet | None:
         """The smallest vetted parameter set that holds every release."""
-        if self.study.study.protocol != "secure-sum":
+        if self.study.protocol != "secure-sum":
             return None
         return choose(
             max(phase.privacy.bound for phase in self.phases),
@@ -232,7 +232,7 @@ def plan_study(study: Study) -> StudyPlan:
         rate = _sampling_rate(study, records)
     rounds = study.inference.rounds or DEFAULT_ROUNDS[study.inference.method]
     noise = _noise(study, rounds, rate)
-    pooled = study.study.protocol == "pooled"
+    pooled = study.protocol == "pooled"
     shape = {
         "sites": 1 if pooled else max(len(study.sites), 1),
         "colluders": 0 if pooled else study.colluders,

@@ -187,7 +187,7 @@ def assemble(
         "cipherbayes": __version__,
         "study": study.name,
         "study_hash": study.fingerprint(),
-        "protocol": study.study.protocol,
+        "protocol": study.protocol,
         "model": study.model.kind,
         "method": study.inference.method,
         "sites": sorted(study.sites),

@@ -94,7 +94,7 @@ def resume(out: str | Path, *, progress: Progress = _silent) -> Result:
 
 
 def _refuse_unavailable(study: Study) -> None:
-    if study.study.protocol == "encrypted-update":
+    if study.protocol == "encrypted-update":
         raise StudyError(
             'protocol = "encrypted-update" cannot be run, only planned',
             where=f"study '{study.name}'",
@@ -229,7 +229,7 @@ def certificate(plan: StudyPlan, rounds: int) -> dict[str, Any]:
 
 def holds_against(study: Study) -> list[str]:
     """Whom the promise holds against, in words."""
-    if study.study.protocol == "pooled":
+    if study.protocol == "pooled":
         return ["everyone but whoever holds the pooled tables"]
     assert study.privacy is not None
     parties = ["the public", "the server", "the CSP"]

@@ -27,6 +27,9 @@ from cipherbayes.models.prior import Prior
 Name = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 
 
+Protocol = Literal["secure-sum", "encrypted-update", "pooled"]
+
+
 class Section(BaseModel):
     """A table of the study file: frozen, and closed to unknown keys."""
 
@@ -34,10 +37,14 @@ class Section(BaseModel):
 
 
 class Header(Section):
-    """``[study]``: what it is called and how it runs."""
+    """``[study]``: what it is called and how it runs.
+
+    A study that names no protocol is ``secure-sum`` where it has sites and a
+    budget, else ``pooled``.
+    """
 
     name: str = Field(default="study", pattern=Name)
-    protocol: Literal["secure-sum", "encrypted-update", "pooled"] = "pooled"
+    protocol: Protocol | None = None
     noise: Literal["in-gradient", "as-printed"] = "in-gradient"
     engine: Literal["in-process", "local-processes"] = "in-process"
 
@@ -186,6 +193,13 @@ class Study(Section):
         return self.study.name
 
     @property
+    def protocol(self) -> Protocol:
+        """As stated; else secure-sum where there are sites and a budget."""
+        if self.study.protocol is not None:
+            return self.study.protocol
+        return "secure-sum" if self.private and self.sites else "pooled"
+
+    @property
     def private(self) -> bool:
         """Whether the study spends a privacy budget."""
         return self.privacy is not None
@@ -201,23 +215,22 @@ class Study(Section):
     @property
     def as_printed(self) -> bool:
         """Whether the study is in the paper's own, uncertified mode."""
-        return (
-            self.study.protocol == "encrypted-update"
-            and self.study.noise == "as-printed"
-        )
+        return self.protocol == "encrypted-update" and self.study.noise == "as-printed"
 
     @property
     def colluders(self) -> int:
         """Colluding sites tolerated: as stated, else one where there are several."""
         if self.privacy is not None and self.privacy.colluders is not None:
             return self.privacy.colluders
-        if self.study.protocol == "pooled":
+        if self.protocol == "pooled":
             return 0
         return min(1, max(len(self.sites) - 1, 0))
 
     def document(self) -> dict[str, Any]:
         """The resolved study as plain values, defaults filled in."""
-        return self.model_dump(mode="json", exclude_none=True)
+        document = self.model_dump(mode="json", exclude_none=True)
+        document["study"]["protocol"] = self.protocol
+        return document
 
     def to_toml(self) -> str:
         """The resolved study as TOML."""
@@ -264,14 +277,14 @@ class Study(Section):
                 raise ValueError(
                     'preparation.method = "private-moments" needs a [privacy] table'
                 )
-            if self.study.protocol != "pooled":
+            if self.protocol != "pooled":
                 raise ValueError(
-                    f'protocol = "{self.study.protocol}" needs a [privacy] table '
+                    f'protocol = "{self.protocol}" needs a [privacy] table '
                     "with epsilon and delta"
                 )
             return
         sites = max(len(self.sites), 1)
-        if self.sites and self.study.protocol != "pooled":
+        if self.sites and self.protocol != "pooled":
             if self.colluders >= sites:
                 raise ValueError(
                     f"privacy.colluders = {self.colluders} with {sites} sites leaves "

@@ -44,9 +44,8 @@ def with_sites(study: Study, tables: Mapping[str, Any] | None) -> Study:
         )
     if study.sites:
         return study
-    return Study.model_validate(
-        {**study.document(), "sites": {name: {} for name in tables}}
-    )
+    document = study.model_dump(mode="json", exclude_none=True)
+    return Study.model_validate({**document, "sites": {name: {} for name in tables}})
 
 
 def open_sites(

@@ -42,7 +42,7 @@ def assert_whole(folder: Path, study: Study, expected: list[bytes]) -> None:
         entries = list(Ledger.read(folder / f"{name}.csv.ledger").entries())
         assert [entry.round for entry in entries] == list(range(len(entries)))
         assert len({entry.run for entry in entries}) == 1
-    if study.study.protocol == "secure-sum":
+    if study.protocol == "secure-sum":
         assert answers(folder / "run") == len(entries)
 
 

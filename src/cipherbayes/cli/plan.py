@@ -86,7 +86,7 @@ def _private(study: Study) -> tuple[dict[str, Any], list[str]]:
     from cipherbayes.outlook import advice, look_ahead
     from cipherbayes.planning import plan_study
 
-    if study.study.protocol == "encrypted-update":
+    if study.protocol == "encrypted-update":
         from cipherbayes.errors import StudyError
 
         raise StudyError(
@@ -158,11 +158,11 @@ def _lines(
     privacy = study.privacy
     assert privacy is not None
     records = f"{privacy.records:,}" if privacy.records else "released with noise"
-    pooled = study.study.protocol == "pooled"
+    pooled = study.protocol == "pooled"
     sites = "one place" if pooled else f"{len(study.sites)} sites"
     spent = ", ".join(f"{e:.2g} after {n}" for n, e in growth)
     lines = [
-        f"[bold]{study.name}[/bold]: {study.model.kind}, {study.study.protocol}, "
+        f"[bold]{study.name}[/bold]: {study.model.kind}, {study.protocol}, "
         f"{sites}, N = {records}, {release.dimension} parameters",
         f"promise     ({privacy.epsilon:g}, {privacy.delta:g})-differential privacy, "
         "adding or removing one record",

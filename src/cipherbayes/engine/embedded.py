@@ -45,7 +45,7 @@ def run_folder(
     tables
         Tables already open; left out, each site opens its own.
     """
-    if folder.study.study.protocol == "pooled":
+    if folder.study.protocol == "pooled":
         return _pooled(folder, tables, progress)
     server, course = folder.server()
     if folder.study.study.engine == "local-processes":
