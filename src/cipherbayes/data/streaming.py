@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -257,21 +257,22 @@ class _Fresh:
 
 
 class _Reused:
-    """The same memory chunk after chunk: new pages cost as much as decoding."""
+    """The same memory again and again, also from pass to pass and table to table:
+    new pages cost as much as the decoding."""
 
-    def __init__(self) -> None:
-        self._free: list[Floats] = []
+    _spare: ClassVar[list[Floats]] = []
 
     @contextmanager
     def borrow(self, width: int, count: int) -> Iterator[Floats]:
         try:
-            flat = self._free.pop()
+            flat = self._spare.pop()
         except IndexError:
             flat = np.empty(0)
         if flat.size < width * _stride(count):
             flat = np.empty(width * _stride(count))
         yield _matrix(flat, width, count)
-        self._free.append(flat)
+        if len(self._spare) < thread_count():
+            self._spare.append(flat)
 
     def settled(self, piece: Rows) -> Rows:
         return replace(piece, x=piece.x.copy())
