@@ -264,7 +264,8 @@ def summarise(
     few = min((r["ess"] for r in rows if r["ess"] is not None), default=None)
     if few is not None and few < 100:
         notes.append(
-            f"only {few:.0f} effective draws: the intervals' ends are rough; raise "
-            "inference.rounds"
+            f"only {few:.0f} effective draws in the worst parameter: "
+            + ("do not use its interval" if few < 20 else "its interval is rough")
+            + "; raise inference.rounds"
         )
     return rows, notes
