@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 
 from cipherbayes.planning import StudyPlan
-from cipherbayes.privacy.accountant import epsilon
+from cipherbayes.privacy.accountant import compose, epsilon
 from cipherbayes.privacy.gaussian import epsilon_of, mu_for
 from cipherbayes.tables import preparation_of
 
@@ -64,7 +64,7 @@ def look_ahead(plan: StudyPlan) -> Outlook:
     privacy = study.privacy
     assert privacy is not None
     # A sampled study is as good as a full-batch one with the same ε and δ.
-    spent = epsilon(plan.gradient.event, privacy.delta)
+    spent = epsilon(compose(*(p.event for p in plan.sampling)), privacy.delta)
     mu = mu_for(spent, privacy.delta)
     sites = release.sites
     inflation = sites / (sites - release.colluders - release.dropouts)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 
@@ -33,9 +33,14 @@ from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.protocol.messages import RunManifest
 from cipherbayes.study import Study
 from cipherbayes.tables import preparation_of
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, Integers
 
-Purpose = Literal["records", "moments", "gradient"]
+if TYPE_CHECKING:  # the server imports this module, and nothing that draws noise
+    from cipherbayes.privacy.noise import NoiseSource
+
+Purpose = Literal["records", "moments", "gradient", "influence"]
+
+AnyVector = TypeVar("AnyVector", Floats, Integers)
 
 MOST_RECORDS = 10_000_000
 """Most records of a study that does not declare their number."""
@@ -52,29 +57,90 @@ class Phase:
     ----------
     purpose
         What is summed: one for each record (``records``), columns and their
-        squares (``moments``), or gradients.
+        squares (``moments``), clipped gradients (``gradient``), or gradients
+        weighted by x alone (``influence``).
     first
         Number of the first round.
     privacy
         Clipping norm, length, grid, noise and range, coupled.
+    information
+        The same of a second sum in the same message, the packed information
+        matrix; None where a round has none.
     """
 
     purpose: Purpose
     first: int
     privacy: ReleasePlan
+    information: ReleasePlan | None = None
 
     @property
     def rounds(self) -> int:
         return self.privacy.rounds
 
     @property
+    def parts(self) -> tuple[ReleasePlan, ...]:
+        """The sums of one round, in the order of the vector."""
+        if self.information is None:
+            return (self.privacy,)
+        return (self.privacy, self.information)
+
+    @property
     def dimension(self) -> int:
-        return self.privacy.dimension
+        """Length of a round's vector."""
+        return sum(part.dimension for part in self.parts)
+
+    @property
+    def preparatory(self) -> bool:
+        """Whether the phase comes before the sampler's first round."""
+        return self.purpose in SHARES
+
+    @cached_property
+    def release(self) -> Event:
+        """One round, for the accountant and the ledger."""
+        return compose(*(part.event for part in self.parts))
 
     @property
     def event(self) -> Event:
         """All rounds of the phase."""
-        return Repeated(self.privacy.event, self.rounds)
+        return Repeated(self.release, self.rounds)
+
+    @property
+    def bound(self) -> int:
+        """Largest total of any of the sums, in grid units."""
+        return max(part.bound for part in self.parts)
+
+    def noised(self, total: Floats, noise: NoiseSource, label: str) -> Integers:
+        """A site's vector: each sum on its grid plus the site's share of its noise.
+
+        Formal guarantees
+        -----------------
+        Those of :class:`~cipherbayes.privacy.release.ReleasePlan` for every part,
+        whose shares are drawn independently of each other.
+        """
+        pieces = [
+            part.to_grid(values) + noise.share(part.dimension, part.share_scale, name)
+            for part, values, name in zip(
+                self.parts,
+                self.split(total),
+                (label, f"{label}, information"),
+                strict=False,
+            )
+        ]
+        return np.concatenate(pieces)
+
+    def split(self, vector: AnyVector) -> list[AnyVector]:
+        """A round's vector, cut into its sums."""
+        if vector.size != self.dimension:
+            raise ProtocolError("a vector does not have the round's length")
+        ends = np.cumsum([part.dimension for part in self.parts])
+        return np.split(vector, ends[:-1])
+
+    def in_range(self, total: Integers) -> bool:
+        """Whether a decrypted total is one that public numbers allow."""
+        return all(
+            bool(np.abs(values).max() <= part.bound)
+            for part, values in zip(self.parts, self.split(total), strict=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -95,8 +161,18 @@ class StudyPlan:
         return sum(phase.rounds for phase in self.phases)
 
     @property
+    def preparatory(self) -> tuple[Phase, ...]:
+        """The phases before the sampler's first round."""
+        return tuple(phase for phase in self.phases if phase.preparatory)
+
+    @property
+    def sampling(self) -> tuple[Phase, ...]:
+        """The phases that the posterior comes from."""
+        return tuple(phase for phase in self.phases if not phase.preparatory)
+
+    @property
     def gradient(self) -> Phase:
-        """The phase that the posterior comes from."""
+        """The last of these, the one with the most weight."""
         return self.phases[-1]
 
     @property
@@ -110,7 +186,7 @@ class StudyPlan:
         for phase in self.phases:
             done = min(max(rounds - phase.first, 0), phase.rounds)
             if done:
-                events.append(Repeated(phase.privacy.event, done))
+                events.append(Repeated(phase.release, done))
         return compose(*events) if events else None
 
     @property
@@ -125,7 +201,7 @@ class StudyPlan:
         if self.study.protocol != "secure-sum":
             return None
         return choose(
-            max(phase.privacy.bound for phase in self.phases),
+            max(phase.bound for phase in self.phases),
             len(self.study.sites),
             max(phase.dimension for phase in self.phases),
         )
@@ -178,7 +254,7 @@ class StudyPlan:
             settings,
             resolve_prior(self.study, design),
             records=records,
-            rounds=self.gradient.rounds,
+            rounds=sum(phase.rounds for phase in self.sampling),
             rate=self.gradient.privacy.rate,
             curvature=self.study.model.largest_curvature(design),
         )

@@ -290,9 +290,10 @@ class ParquetTable(_File):
                 yield batch.num_rows, batch.column
 
     def _open(self) -> pyarrow.parquet.ParquetFile:
-        # A small read buffer instead of whole column chunks keeps memory flat.
+        # A read buffer instead of whole column chunks keeps memory flat; a quarter of a
+        # megabyte stays in the cache between the system and the decoder.
         return pyarrow.parquet.ParquetFile(
-            self._path, metadata=self._metadata, buffer_size=65_536, pre_buffer=False
+            self._path, metadata=self._metadata, buffer_size=1 << 18, pre_buffer=False
         )
 
 

@@ -38,10 +38,14 @@ class Release:
         Sum of bounded per-record gradients plus noise.
     noise_sd
         Standard deviation of the noise in each coordinate.
+    information, information_sd
+        The same of the packed information matrix, where the round released it.
     """
 
     gradient_sum: Floats
     noise_sd: float
+    information: Floats | None = None
+    information_sd: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class Course:
         if last is not None:
             number, self._state = last
             return number + 1
-        preparatory = self._plan.phases[:-1]
+        preparatory = self._plan.preparatory
         done = [p for p in preparatory if self._checkpoint.fact(p.purpose) is not None]
         return sum(phase.rounds for phase in done)
 
@@ -48,7 +48,7 @@ class Course:
 
     def question(self) -> Floats:
         """What the present round asks: released moments, if any, and θ."""
-        if self.phase.purpose != "gradient":
+        if self.phase.preparatory:
             return np.zeros(1)
         moments = self._fact("moments")
         theta = self._ready()[1].theta
@@ -57,13 +57,13 @@ class Course:
     def take(self, values: Integers, sites: int) -> None:
         """Take a round's total, in grid units, over ``sites`` shares of noise."""
         phase = self.phase
-        total = phase.privacy.from_grid(values)
-        if phase.purpose == "gradient":
+        if not phase.preparatory:
             recursion, state = self._ready()
-            release = Release(total, phase.privacy.noise_sd(sites))
+            release = _release(phase, values, sites)
             self._state = recursion.advance(state, release)
             self._checkpoint.keep_state(self.round, self._state)
         else:
+            total = phase.privacy.from_grid(values)
             kept = self._plan.digest(phase, total, self._records())
             self._checkpoint.keep_fact(phase.purpose, kept.tobytes())
         self.round += 1
@@ -98,3 +98,15 @@ class Course:
     def _fact(self, name: str) -> Floats | None:
         known = self._checkpoint.fact(name)
         return None if known is None else np.frombuffer(known, dtype=np.float64)
+
+
+def _release(phase: Phase, values: Integers, sites: int) -> Release:
+    """A round's total in the units of the records, with the noise really in it."""
+    gradient, *rest = phase.split(values)
+    total = phase.privacy.from_grid(gradient)
+    noise = phase.privacy.noise_sd(sites)
+    if phase.information is None:
+        return Release(total, noise)
+    (matrix,) = rest
+    plan = phase.information
+    return Release(total, noise, plan.from_grid(matrix), plan.noise_sd(sites))

@@ -164,8 +164,7 @@ class Csp:
 
     def _decrypt(self, total: Ciphertext, phase: Phase) -> Integers:
         values = self._pair.secret.decrypt(total)
-        bound = phase.privacy.bound
-        if values.max() > bound or values.min() < -bound:
+        if not phase.in_range(values):
             raise RefusalError(
                 Reason.RANGE, "the total is outside the range the study allows"
             )

@@ -53,10 +53,8 @@ class Curator:
 
         def total() -> bytes:
             sums = [table.total(phase, question) for table in self._tables]
-            vector = phase.privacy.to_grid(np.sum(sums, axis=0))
-            vector = vector + self._noise.share(
-                phase.dimension, phase.privacy.share_scale, f"round {number}"
-            )
+            total: Floats = np.sum(sums, axis=0)
+            vector = phase.noised(total, self._noise, f"round {number}")
             return vector.astype("<i8").tobytes()
 
         def charge(ledger: Ledger, compute: Callable[[], bytes]) -> bytes:
@@ -66,7 +64,7 @@ class Curator:
                 purpose=phase.purpose,
                 study=self._study,
                 question=hashlib.sha256(question.tobytes()).digest(),
-                event=phase.privacy.event,
+                event=phase.release,
                 compute=compute,
             )
 

@@ -188,10 +188,7 @@ class Site:
 
         def compute() -> bytes:
             total = self._contributions.total(phase, question)
-            vector = phase.privacy.to_grid(total)
-            vector = vector + self._noise.share(
-                phase.dimension, phase.privacy.share_scale, f"round {number}"
-            )
+            vector = phase.noised(total, self._noise, f"round {number}")
             return vector.astype("<i8").tobytes()
 
         stored = self._ledger.release(
@@ -200,7 +197,7 @@ class Site:
             purpose=phase.purpose,
             study=self._plan.study_hash,
             question=hashlib.sha256(question.tobytes()).digest(),
-            event=phase.privacy.event,
+            event=phase.release,
             compute=compute,
         )
         return np.frombuffer(stored, dtype="<i8").astype(np.int64)
