@@ -1,4 +1,4 @@
-# The verbs: demo, test, lint, bench, docs, clean.
+# The verbs: demo, test, lint, bench, torture, docs, clean.
 VENV ?= .venv
 PY := $(VENV)/bin/python
 export OPENBLAS_NUM_THREADS ?= 1
@@ -6,7 +6,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 # Tests wait for the disk at every commit of a ledger: a folder in memory is quicker.
 SCRATCH := $(if $(wildcard /dev/shm/.),--basetemp=$(shell mktemp -u /dev/shm/cipherbayes-XXXXXX))
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test lint bench torture docs clean
 
 # One stamp per set of extras, renewed when the pins or the package change.
 $(VENV)/.demo: pyproject.toml constraints.txt
@@ -36,6 +36,13 @@ bench: $(VENV)/.dev
 	$(PY) benchmarks/accuracy.py $(wildcard ../shared/data/physionet2012/set-a.tar.gz)
 	$(PY) benchmarks/gradient_pass.py
 	$(PY) -m cipherbayes bench
+
+# Attacks, bad bytes, kills and full disks, the long versions; then the load table.
+torture: $(VENV)/.dev
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[fuzz]"
+	$(PY) -m pytest $(SCRATCH) -m torture tests/adversary tests/faults tests/fuzz
+	$(PY) tests/fuzz/coverage_guided.py --runs 1000000
+	$(PY) benchmarks/load.py
 
 docs: $(VENV)/.dev
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"

@@ -15,7 +15,8 @@ from pydantic import ValidationError
 
 from cipherbayes import tables
 from cipherbayes.errors import CryptoError, DataError, PrivacyError, StudyError
-from cipherbayes.planning import MOST_RECORDS, SHARES, StudyPlan, plan_study
+from cipherbayes.phases import MOST_RECORDS, SHARES
+from cipherbayes.planning import StudyPlan, plan_study
 from cipherbayes.privacy.accountant import calibrate_noise, epsilon
 from cipherbayes.privacy.events import GaussianSum, PoissonSampled, Repeated
 from cipherbayes.study import Study
@@ -247,7 +248,6 @@ def test_released_moments_are_made_possible() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"inference": {"method": "noise-aware"}}, "noise-aware"),
         ({"inference": {"batch": 10, "sampling": "fixed"}}, "no certified amplific"),
         (
             {"inference": {"batch": 10}, "privacy": WITHOUT_RECORDS},

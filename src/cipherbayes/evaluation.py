@@ -12,15 +12,15 @@ like any other and belong on public or consented test rows, or behind a mechanis
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from scipy.special import expit, logit
-from scipy.stats import rankdata
+from scipy.special import expit, logit, xlogy
 
-from cipherbayes.models.base import Model, Rows
-from cipherbayes.models.survival import Survival
 from cipherbayes.typing import Floats, Integers
+
+if TYPE_CHECKING:  # models say which of the metrics make sense for them
+    from cipherbayes.models.base import Model, Rows
 
 MOST_DRAWS = 200
 """Leaves a Monte Carlo error of 7 % of the posterior sd in a predictive mean."""
@@ -37,11 +37,9 @@ class HeldOutTable(Protocol):
 def evaluate(model: Model, draws: Floats, tables: Iterable[HeldOutTable]) -> Metrics:
     """Metrics of the posterior predictive distribution on all rows of ``tables``.
 
-    Every family gets ``rows`` and ``log_score``, the mean over rows of
-    log (1/S) sum_s p(row | theta_s); binary models also ``auc``, ``accuracy``,
-    ``brier`` and the calibration of the mean predicted probability; survival
-    models the ``c_index`` of the mean linear predictor and its ``auc_at`` the
-    quartiles of the event times, in the user's time unit.
+    Every model gets ``rows`` and ``log_score``, the mean over rows of
+    log (1/S) sum_s p(row | theta_s), and what its own ``metrics`` make of its mean
+    ``score`` over the draws.
 
     Parameters
     ----------
@@ -50,39 +48,33 @@ def evaluate(model: Model, draws: Floats, tables: Iterable[HeldOutTable]) -> Met
     """
     draws = _thinned(draws)
     outcome: dict[str, list[Floats]] = {}
-    densities, predictions = [], []
+    densities: list[Floats] = []
+    scores: list[Floats] = []
     for rows in (block for table in tables for block in table.blocks()):
         density = np.full(rows.count, -np.inf)
-        prediction = np.zeros(rows.count)
+        total: Floats | None = np.zeros(rows.count)
         for theta in draws:
             density = np.logaddexp(density, model.log_likelihood(theta, rows))
-            if model.family == "binary":
-                prediction += model.predict(theta[None], rows)[0]
-            elif model.family == "survival":
-                prediction += model.risk(theta, rows)
+            score = model.score(theta, rows)
+            total = None if score is None or total is None else total + score
         densities.append(density - np.log(len(draws)))
-        predictions.append(prediction / len(draws))
+        if total is not None:
+            scores.append(total / len(draws))
         for role, values in rows.outcome.items():
             outcome.setdefault(role, []).append(values)
     if not any(part.size for part in densities):
         return {"rows": 0, "log_score": None}
     density = np.concatenate(densities)
     with np.errstate(over="ignore"):  # a posterior can be certain and wrong
-        score = float(density.mean())
+        mean = float(density.mean())
     metrics: Metrics = {
         "rows": density.size,
-        "log_score": score if np.isfinite(score) else None,
+        "log_score": mean if np.isfinite(mean) else None,
     }
+    if not scores:
+        return metrics
     columns = {role: np.concatenate(parts) for role, parts in outcome.items()}
-    if model.family == "binary":
-        metrics |= binary_metrics(columns["y"], np.concatenate(predictions))
-    elif isinstance(model, Survival):
-        metrics |= survival_metrics(
-            columns["time"] * model.horizon,
-            columns["event"],
-            np.concatenate(predictions),
-        )
-    return metrics
+    return metrics | model.metrics(columns, np.concatenate(scores))
 
 
 def binary_metrics(y: Floats, probability: Floats) -> Metrics:
@@ -113,6 +105,34 @@ def survival_metrics(time: Floats, event: Floats, risk: Floats) -> Metrics:
     }
 
 
+def numeric_metrics(y: Floats, mean: Floats) -> Metrics:
+    """Errors of a predicted mean, in the user's units."""
+    if not y.size:
+        return {"rmse": None, "mae": None, "r2": None}
+    error, spread = y - mean, float(np.var(y))
+    return {
+        "rmse": float(np.sqrt(np.mean(error**2))),
+        "mae": float(np.mean(np.abs(error))),
+        "r2": 1.0 - float(np.mean(error**2)) / spread if spread > 0.0 else None,
+    }
+
+
+def count_metrics(y: Floats, mean: Floats) -> Metrics:
+    """Errors of predicted counts, the mean Poisson deviance among them.
+
+    2 mean(y log(y / m) - y + m); McCullagh and Nelder (1989), section 2.3.
+    """
+    deviance = None
+    if y.size and np.all(mean > 0.0):
+        deviance = float(2.0 * np.mean(xlogy(y, y / mean) - y + mean))
+    observed = float(y.mean()) if y.size else 0.0
+    calibration = float(mean.mean()) / observed if observed > 0.0 else None
+    return numeric_metrics(y, mean) | {
+        "deviance": deviance,
+        "predicted_over_observed": calibration,
+    }
+
+
 def auc(y: Floats, score: Floats) -> float | None:
     """P(score of a positive > score of a negative) + half of P(equal)."""
     positive = y == 1.0
@@ -120,6 +140,8 @@ def auc(y: Floats, score: Floats) -> float | None:
     negatives = y.size - positives
     if not positives or not negatives:
         return None
+    from scipy.stats import rankdata  # takes half a second to load
+
     wins = rankdata(score)[positive].sum() - positives * (positives + 1) / 2
     return float(wins / (positives * negatives))
 

@@ -113,6 +113,8 @@ def advice(plan: StudyPlan, outlook: Outlook) -> list[str]:
             "noise will drown effects of the prior's scale (signal/noise "
             f"{outlook.ratio:.2g}); {' or '.join(enough)} would suffice"
         )
-    if study.inference.method == "averaged":
+    if study.method == "psgld" and study.fallback is not None:
+        warnings.append(study.fallback)
+    if study.method == "averaged":
         warnings.append("this method gives a point estimate without intervals")
     return warnings

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import xarray as xr
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.rescaled import rescaled, rescaled_design
 from cipherbayes.data.tables import open_table
+from cipherbayes.effects import baseline, effects, held_by_prior, median_survival
 from cipherbayes.errors import RunError
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat_and_ess
@@ -72,6 +73,16 @@ class Result:
         """Mean, sd and interval of each parameter, on the user's own scale."""
         return [dict(row) for row in self.record["posterior"]]
 
+    def effects(self) -> list[dict[str, Any]]:
+        """Odds, hazard or rate ratios (or differences) with intervals, per step of
+        each feature; empty for a model whose coefficients mean nothing alone."""
+        return [dict(row) for row in self.record.get("effects", [])]
+
+    def baseline(self) -> dict[str, Any] | None:
+        """Survival curve and median survival of the reference record."""
+        found: dict[str, Any] | None = self.record.get("baseline")
+        return found
+
     def draws(self) -> Floats:
         """All draws on the prepared scale, chains joined, shape ``(s, d)``."""
         theta = np.asarray(self.posterior["prepared"].to_dataset()["theta"])
@@ -90,22 +101,38 @@ class Result:
         times
             Times, in the user's unit, at which survival is wanted.
         """
-        study = self.study
-        raw = PreparedTable.for_prediction(
-            open_table(table, where), preparation_of(study)
-        )
-        moments = self.record["moments"]
-        prepared = rescaled(raw, None if moments is None else np.array(moments))
-        draws = self.draws()
-        draws = draws[:: -(-len(draws) // PREDICTIVE_DRAWS)]
-        tail = (1.0 - study.inference.interval) / 2.0
+        model, draws = self.study.model, _thinned(self.draws())
+        tail = (1.0 - self.study.inference.interval) / 2.0
         parts: list[Floats] = []
-        for rows in _slices(prepared):
-            values = study.model.predict(draws, rows, times)
+        for rows in _slices(self._prepared(table, where)):
+            values = model.predict(draws, rows, times)
             bounds = np.quantile(values, [tail, 1.0 - tail], axis=0)
             parts.append(np.stack([values.mean(axis=0), bounds[0], bounds[1]]))
         joined = np.concatenate(parts, axis=1)
         return {"mean": joined[0], "lower": joined[1], "upper": joined[2]}
+
+    def median_survival(
+        self, table: Any, *, where: str = "table"
+    ) -> list[dict[str, Any]]:
+        """Median survival time of each row of a table, with its interval.
+
+        An end that is not reached by the horizon is None; ``not_reached`` is the
+        posterior probability of that.
+        """
+        model, draws = self.study.model, _thinned(self.draws())
+        tail = (1.0 - self.study.inference.interval) / 2.0
+        return [
+            median_survival(times, tail)
+            for rows in _slices(self._prepared(table, where))
+            for times in model.median(draws, rows).T
+        ]
+
+    def _prepared(self, table: Any, where: str) -> PreparedTable:
+        raw = PreparedTable.for_prediction(
+            open_table(table, where), preparation_of(self.study)
+        )
+        moments = self.record["moments"]
+        return rescaled(raw, None if moments is None else np.array(moments))
 
     def save(self, folder: Path) -> None:
         """Write the folder; ``result.json`` comes last, in one move."""
@@ -163,6 +190,11 @@ def _slices(table: PreparedTable) -> Iterator[Rows]:
             yield Rows(block.design, block.x[:, part], {}, block.squared_norms[part])
 
 
+def _thinned(draws: Floats) -> Floats:
+    """At most ``PREDICTIVE_DRAWS`` of them."""
+    return draws[:: -(-len(draws) // PREDICTIVE_DRAWS)]
+
+
 def assemble(
     study: Study,
     draws: Draws,
@@ -182,6 +214,17 @@ def assemble(
     names = study.model.parameters(design)
     user = study.model.to_user_scale(draws.theta, design)
     rows, notes = summarise(names, user, draws.is_point, study.inference.interval)
+    flat = draws.theta.reshape(-1, draws.theta.shape[-1])
+    prior = study.prior.resolve(names)
+    held = held_by_prior(names, flat, prior.mean, prior.scale)
+    if held:
+        notes.append(
+            f"only the prior stops {len(held)} of {len(names)} parameters (first: "
+            f"{held[0]}): perfect separation, a group without events, or a prior "
+            "that is too narrow; do not read their size"
+        )
+    tail = None if draws.is_point else (1.0 - study.inference.interval) / 2.0
+    public = (study.model, study.features, design)
     record = {
         "version": FORMAT,
         "cipherbayes": __version__,
@@ -189,16 +232,19 @@ def assemble(
         "study_hash": study.fingerprint(),
         "protocol": study.protocol,
         "model": study.model.kind,
-        "method": study.inference.method,
+        "method": study.method,
         "sites": sorted(study.sites),
         "rounds": draws.rounds,
         "privacy": dict(privacy),
         "interval": study.inference.interval,
         "posterior": rows,
+        "effects": effects(*public, user, tail),
+        "baseline": baseline(*public, _thinned(flat), tail),
         "timing": dict(timing),
         "bytes": dict(traffic),
         "metrics": dict(metrics),
-        "warnings": [*warnings, *notes],
+        "warnings": [*warnings, *(flag.message for flag in draws.flags), *notes],
+        "flags": [asdict(flag) for flag in draws.flags],
         "moments": None if moments is None else moments.tolist(),
     }
     return Result(study, datatree(names, user, draws), record)

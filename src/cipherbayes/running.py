@@ -88,7 +88,7 @@ def resume(out: str | Path, *, progress: Progress = _silent) -> Result:
     started = time.perf_counter()
     folder = RunFolder.open(path)
     finished = run_folder(folder, None, progress)
-    result = _assemble_private(folder, finished, started, _held_out(folder))
+    result = assemble_private(folder, finished, started, _held_out(folder))
     result.save(path)
     return result
 
@@ -105,7 +105,7 @@ def _refuse_unavailable(study: Study) -> None:
 def _run_without_privacy(
     study: Study, tables: Mapping[str, Any] | None, progress: Progress
 ) -> Result:
-    if study.inference.method == "noise-aware":
+    if study.method == "noise-aware":
         raise StudyError(
             'inference.method = "noise-aware" needs the noise of a private study',
             where=f"study '{study.name}'",
@@ -160,24 +160,27 @@ def _run_private(
     folder = RunFolder.create(path, located, ledgers)
     train, test = split(study, prepared)
     finished = run_folder(folder, train, progress)
-    result = _assemble_private(folder, finished, started, test)
+    result = assemble_private(folder, finished, started, test)
     result.save(path)
     return result
 
 
-def _assemble_private(
+def assemble_private(
     folder: RunFolder,
     finished: Finished,
     started: float,
     test: Mapping[str, PreparedTable],
 ) -> Result:
+    """The result of a private run, with its certificate."""
     study, traffic = folder.study, finished.traffic
     warnings = []
     if study.insecure:
         warnings.append(INSECURE)
+    if study.method == "psgld" and study.fallback is not None:
+        warnings.append(study.fallback)
     if finished.stopped is not None:
         warnings.append(f"stopped after {finished.rounds} rounds: {finished.stopped}")
-    if any(folder.local(name)["data"] is None for name in study.sites):
+    if folder.holds_frames():
         warnings.append(
             "the ledger of a frame lasts for one run only: give files to keep a "
             "budget across studies"
@@ -218,8 +221,8 @@ def certificate(plan: StudyPlan, rounds: int) -> dict[str, Any]:
         "certified": not study.insecure,
         "holds_against": [] if study.insecure else holds_against(study),
         "spent": spent,
-        "mechanism": "discrete Gaussian on sums of clipped per-record gradients",
-        "noise_multiplier": release.noise_multiplier,
+        "mechanism": f"discrete Gaussian on sums of {plan.gradient.contributions}",
+        "noise_multiplier": plan.noise_multiplier,
         "clip": release.clip,
         "sampling_rate": release.rate,
         "colluders": release.colluders,

@@ -20,14 +20,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from cipherbayes.data.preparation import Feature
 from cipherbayes.errors import StudyError
-from cipherbayes.inference.settings import Inference
+from cipherbayes.inference.settings import Inference, Method
 from cipherbayes.models import AnyModel
+from cipherbayes.models.base import InfluenceBound
 from cipherbayes.models.prior import Prior
 
 Name = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 
 
 Protocol = Literal["secure-sum", "encrypted-update", "pooled"]
+CircuitName = Literal["literal", "fast", "hardened"]
 
 
 class Section(BaseModel):
@@ -40,12 +42,15 @@ class Header(Section):
     """``[study]``: what it is called and how it runs.
 
     A study that names no protocol is ``secure-sum`` where it has sites and a
-    budget, else ``pooled``.
+    budget, else ``pooled``. ``noise`` and ``circuit`` belong to
+    ``encrypted-update``: where its noise is added, and how its update is computed
+    (``hardened`` where nothing is said).
     """
 
     name: str = Field(default="study", pattern=Name)
     protocol: Protocol | None = None
     noise: Literal["in-gradient", "as-printed"] = "in-gradient"
+    circuit: CircuitName | None = None
     engine: Literal["in-process", "local-processes"] = "in-process"
 
 
@@ -59,7 +64,9 @@ class Privacy(Section):
     colluders, dropouts
         Sites that may pool what they know; sites that may be lost in a round.
     clip
-        Bound C on the Euclidean norm of one record's gradient.
+        Bound C on one record: on the Euclidean norm of its gradient (left out: 1);
+        where the method is noise-aware on that of its prepared row, beyond which
+        the record is weighted down (left out: a guess from the features' ranges).
     records
         The public number of records N over all sites; left out, it is released
         with noise.
@@ -72,7 +79,7 @@ class Privacy(Section):
     delta: float = Field(default=1e-5, gt=0, lt=1)
     colluders: int | None = Field(default=None, ge=0)
     dropouts: int = Field(default=0, ge=0)
-    clip: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    clip: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     records: int | None = Field(default=None, ge=1)
     randomness: Literal["secure", "insecure-repeatable"] = "secure"
 
@@ -82,11 +89,12 @@ class Preparation(Section):
 
     ``public-bounds`` uses the ranges of ``[features]`` alone; ``private-moments``
     then standardises each column with a noised mean and variance, which are
-    charged to the budget. ``intercept`` is the value of the constant column (0 for
+    charged to the budget; ``as-printed`` standardises and normalises with exact
+    ones (the paper's Algorithms 4 and 5), in its own mode only. ``intercept`` is the value of the constant column (0 for
     none); ``row_norm`` bounds the Euclidean norm of a prepared row's features.
     """
 
-    method: Literal["public-bounds", "private-moments"] = "public-bounds"
+    method: Literal["public-bounds", "private-moments", "as-printed"] = "public-bounds"
     row_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     intercept: float = Field(default=1.0, ge=0, allow_inf_nan=False)
 
@@ -104,7 +112,11 @@ class Evaluation(Section):
 
 
 class Paper(Section):
-    """``[paper]``: constants of the paper's own method (Theorem 4, Algorithm 3)."""
+    """``[paper]``: constants of the paper's own method (Theorem 4, Algorithm 3).
+
+    ``accept_two_sites`` accepts that of two sites each learns the other's exact
+    moments (Algorithm 4).
+    """
 
     scale: float = Field(default=1.0, gt=0)
     lipschitz: float = Field(default=1.0, gt=0)
@@ -112,6 +124,7 @@ class Paper(Section):
     batch: int = Field(ge=1)
     epochs: int = Field(ge=1)
     floor: float = Field(default=1e-4, gt=0)
+    accept_two_sites: bool = False
 
 
 class Site(Section):
@@ -205,6 +218,30 @@ class Study(Section):
         return self.privacy is not None
 
     @property
+    def method(self) -> Method:
+        """As stated; else noise-aware in a private study that leaves it open.
+
+        A model without bounded influence has no noise-aware posterior: pSGLD then
+        stands in, and :attr:`fallback` says so.
+        """
+        wanted = self.inference.method
+        if wanted is None:
+            open_ = self.private and self.protocol != "encrypted-update"
+            chain = self.inference.chain_settings
+            wanted = "noise-aware" if open_ and not chain else "psgld"
+        return "psgld" if wanted == "noise-aware" and self.fallback else wanted
+
+    @property
+    def fallback(self) -> str | None:
+        """Why the study cannot be noise-aware; None where it can."""
+        if self.model.sensitivities(InfluenceBound(clip=1.0)) is not None:
+            return None
+        return (
+            f"a model of kind '{self.model.kind}' has no noise-aware posterior: pSGLD "
+            "is used, whose intervals ignore what clipping does"
+        )
+
+    @property
     def insecure(self) -> bool:
         """Whether the noise comes from a seed, and so protects nobody."""
         return (
@@ -216,6 +253,11 @@ class Study(Section):
     def as_printed(self) -> bool:
         """Whether the study is in the paper's own, uncertified mode."""
         return self.protocol == "encrypted-update" and self.study.noise == "as-printed"
+
+    @property
+    def circuit(self) -> CircuitName:
+        """As stated; else the paper's own in its own mode, hardened otherwise."""
+        return self.study.circuit or ("literal" if self.as_printed else "hardened")
 
     @property
     def colluders(self) -> int:
@@ -230,6 +272,9 @@ class Study(Section):
         """The resolved study as plain values, defaults filled in."""
         document = self.model_dump(mode="json", exclude_none=True)
         document["study"]["protocol"] = self.protocol
+        document["inference"]["method"] = self.method
+        if self.protocol == "encrypted-update":
+            document["study"]["circuit"] = self.circuit
         return document
 
     def to_toml(self) -> str:
@@ -330,6 +375,70 @@ class Study(Section):
             raise ValueError(
                 'a [paper] table belongs to protocol = "encrypted-update" with '
                 'noise = "as-printed": remove it'
+            )
+        if self.preparation.method == "as-printed" and not self.as_printed:
+            raise ValueError(
+                'preparation.method = "as-printed" releases exact moments: it belongs '
+                'to noise = "as-printed"'
+            )
+        if self.protocol == "encrypted-update":
+            self._encrypted_update_is_possible()
+        elif self.study.circuit is not None:
+            raise ValueError(
+                'study.circuit belongs to protocol = "encrypted-update": remove it'
+            )
+
+    def _encrypted_update_is_possible(self) -> None:
+        assert self.privacy is not None
+        if self.privacy.dropouts:
+            raise ValueError(
+                "privacy.dropouts: an encrypted update needs every site in every round, "
+                "because all of them check it: set dropouts = 0"
+            )
+        if self.preparation.method == "private-moments":
+            raise ValueError(
+                'preparation.method = "private-moments" belongs to secure-sum: an '
+                'encrypted update uses "public-bounds"'
+            )
+        if self.inference.method == "noise-aware":
+            raise ValueError(
+                "inference.method: an encrypted update has no noise-aware posterior, "
+                "only a point: remove it, or use secure-sum"
+            )
+        if self.inference.step.schedule != "constant":
+            raise ValueError(
+                "inference.step.schedule: the steps of an encrypted update are "
+                "constant (the paper's own come with [paper]): remove it"
+            )
+        if self.inference.preconditioner not in (None, "rmsprop"):
+            raise ValueError(
+                "inference.preconditioner: an encrypted update computes rmsprop"
+            )
+        if len(self.sites) > 64:
+            raise ValueError("an encrypted update has at most 64 sites")
+        if self.as_printed:
+            self._printed_is_possible()
+
+    def _printed_is_possible(self) -> None:
+        assert self.paper is not None
+        if self.study.circuit not in (None, "literal"):
+            raise ValueError(
+                'study.circuit: the paper\'s own mode is the circuit "literal"'
+            )
+        if self.inference.chain_settings:
+            raise ValueError(
+                f"inference.{self.inference.chain_settings[0]}: batches, rounds and "
+                "steps of the paper's own mode come from [paper]: remove it"
+            )
+        if (
+            self.preparation.method == "as-printed"
+            and len(self.sites) == 2
+            and not self.paper.accept_two_sites
+        ):
+            raise ValueError(
+                "with two sites Algorithm 4 tells each the other's exact number of "
+                "rows, means and variances: set paper.accept_two_sites = true to "
+                'accept that, or preparation.method = "public-bounds"'
             )
 
 

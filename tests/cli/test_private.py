@@ -209,10 +209,13 @@ def test_what_is_not_available_says_so(folder: Path) -> None:
     done = cipherbayes("run", EXAMPLES / "paper-as-printed.toml", cwd=folder)
     assert done.returncode == 1
     assert "only planned" in done.stderr
+
+
+def test_the_noise_aware_method_takes_no_rounds_of_a_chain(folder: Path) -> None:
     change(folder, "rounds = 12", 'rounds = 12\nmethod = "noise-aware"')
     done = cipherbayes("plan", "study.toml", cwd=folder)
     assert done.returncode == 1
-    assert "not available" in done.stderr
+    assert "inference.rounds belongs to a chain" in done.stderr
 
 
 # -- audit and bench -------------------------------------------------------

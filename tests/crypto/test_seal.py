@@ -51,14 +51,14 @@ def test_every_compression_that_a_build_of_seal_may_use_is_understood() -> None:
     parts = seal.scheme(PARAMETERS)
     thing = sealapi.Ciphertext()
     parts.ciphertext.write(thing, ciphertext.polynomials[0], parts.context)
-    saved = seal._saved(thing)
-    members = seal._inflate(saved)
+    saved = seal.saved(thing)
+    members = seal.inflate(saved)
     for mode, body in ((0, members), (1, zlib.compress(members))):
         size = struct.pack("<Q", 16 + len(body))
         data = saved[:5] + bytes([mode, 0, 0]) + size + body
-        assert seal._inflate(data, len(members)) == members
+        assert seal.inflate(data, len(members)) == members
     with pytest.raises(CryptoError, match="not understood"):
-        seal._inflate(saved[:5] + b"\x07" + saved[6:])
+        seal.inflate(saved[:5] + b"\x07" + saved[6:])
 
 
 def test_parameters_below_128_bits_are_refused_by_seal() -> None:

@@ -41,9 +41,8 @@ def plaintext_run(study: Study) -> tuple[list[np.ndarray], list[bytes]]:
         phase, question = course.phase, course.question()
         total = np.zeros(phase.dimension, dtype=np.int64)
         for name, table in tables.items():
-            total += phase.privacy.to_grid(table.total(phase, question))
-            total += noise[name].share(
-                phase.dimension, phase.privacy.share_scale, f"round {course.round}"
+            total += phase.noised(
+                table.total(phase, question), noise[name], f"round {course.round}"
             )
         totals.append(total)
         course.take(total, len(tables))

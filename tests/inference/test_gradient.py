@@ -36,7 +36,6 @@ from cipherbayes.models import (
     RecordGradients,
     Rows,
 )
-from cipherbayes.models.base import Family
 from cipherbayes.typing import Floats
 
 LOGISTIC = Logistic(outcome="y")
@@ -60,7 +59,7 @@ def simulated(rows: int, width: int = 5, seed: int = 0) -> PreparedTable:
 class Stated(Model):
     """Gradients that the test states: score in ``s``, two more in ``a`` and ``b``."""
 
-    family: ClassVar[Family] = "vector"
+    family: ClassVar[str] = "vector"
     kind: str = "stated"
     extended: bool = False
 

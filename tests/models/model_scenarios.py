@@ -12,13 +12,30 @@ from typing import Any
 
 import autograd.numpy as anp
 import numpy as np
+from autograd.scipy.special import gammaln
 
-from cipherbayes.models import Design, Exponential, GaussianMean, Logistic, Model, Rows
+from cipherbayes.models import (
+    Design,
+    Exponential,
+    GaussianMean,
+    Gompertz,
+    Linear,
+    Logistic,
+    Model,
+    Piecewise,
+    Poisson,
+    Rows,
+    Survival,
+    Weibull,
+)
 from cipherbayes.typing import Floats
 
 HORIZON = 40.0
 VARIANCE = 2.5
 INTERCEPT = 0.3
+LOW, HIGH = -10.0, 6.0
+PER = 20.0
+CUTS = (5.0, 12.5, 30.0)
 
 
 @dataclass(frozen=True)
@@ -31,30 +48,89 @@ class Scenario:
     rows: Rows
     plain: Callable[..., Any]
 
+    @property
+    def dimension(self) -> int:
+        return len(self.model.parameters(self.rows.design))
+
     def to_user(self, theta: Any) -> Any:
-        """The affine map of the columns, inverted by hand for autodiff."""
-        design = self.rows.design
-        if isinstance(self.model, GaussianMean):
+        """The user's parameters by hand, for autodiff."""
+        design, model = self.rows.design, self.model
+        if isinstance(model, GaussianMean):
             return design.centre + design.half_width * theta
-        slopes = theta[1:] / design.half_width[1:]
-        start = INTERCEPT * theta[0] - anp.sum(slopes * design.centre[1:])
-        if isinstance(self.model, Exponential):
-            start = start - np.log(HORIZON)
-        return anp.concatenate([anp.array([start]), slopes])
+        linear, extra = theta[: design.width], theta[design.width :]
+        if isinstance(model, Piecewise):
+            slopes = linear / design.half_width
+            start = -anp.sum(slopes * design.centre)
+            return anp.concatenate([slopes, extra + start - np.log(HORIZON)])
+        slopes = linear[1:] / design.half_width[1:]
+        start = INTERCEPT * linear[0] - anp.sum(slopes * design.centre[1:])
+        if isinstance(model, Linear):
+            half, centre = (HIGH - LOW) / 2.0, (HIGH + LOW) / 2.0
+            slopes, start = slopes * half, start * half + centre
+            extra = extra + np.log(half)
+        elif isinstance(model, Poisson):
+            start = start - np.log(PER)
+        elif isinstance(model, Weibull):
+            start = start - anp.exp(extra[0]) * np.log(HORIZON)
+        elif isinstance(model, Survival):
+            start, extra = start - np.log(HORIZON), extra / HORIZON
+        return anp.concatenate([anp.array([start]), slopes, extra])
 
     def plain_log_likelihood(self, theta: Any) -> Any:
         """Log-likelihood of each record from the raw data."""
         return self.plain(self.to_user(theta), self.raw_x, **self.raw_outcome)
 
 
+def predictor(beta: Any, x: Floats) -> Any:
+    return beta[0] + anp.dot(beta[1 : 1 + len(x)], x)
+
+
 def plain_logistic(beta: Any, x: Floats, y: Floats) -> Any:
-    eta = beta[0] + anp.dot(beta[1:], x)
+    eta = predictor(beta, x)
     return y * eta - anp.logaddexp(0.0, eta)
 
 
+def plain_linear(beta: Any, x: Floats, y: Floats) -> Any:
+    variance = anp.exp(2.0 * beta[-1]) if len(beta) > 1 + len(x) else VARIANCE
+    squares = (y - predictor(beta, x)) ** 2 / variance
+    return -0.5 * (squares + anp.log(2 * np.pi * variance))
+
+
+def plain_poisson(beta: Any, x: Floats, y: Floats, offset: Any = 1.0) -> Any:
+    log_mean = predictor(beta, x) + np.log(offset)
+    return y * log_mean - anp.exp(log_mean) - gammaln(y + 1.0)
+
+
 def plain_exponential(beta: Any, x: Floats, time: Floats, event: Floats) -> Any:
-    eta = beta[0] + anp.dot(beta[1:], x)
+    eta = predictor(beta, x)
     return event * eta - time * anp.exp(eta)
+
+
+def plain_weibull(beta: Any, x: Floats, time: Floats, event: Floats) -> Any:
+    shape, scale = anp.exp(beta[-1]), anp.exp(predictor(beta, x))
+    hazard = shape * time ** (shape - 1.0) * scale
+    return event * anp.log(hazard) - time**shape * scale
+
+
+def plain_gompertz(beta: Any, x: Floats, time: Floats, event: Floats) -> Any:
+    growth, eta = beta[-1], predictor(beta, x)
+    cumulative = anp.exp(eta) * (anp.exp(growth * time) - 1.0) / growth
+    return event * (eta + growth * time) - cumulative
+
+
+def plain_piecewise(
+    beta: Any, x: Floats, time: Floats, event: Floats, entry: Any = 0.0
+) -> Any:
+    eta = anp.dot(beta[: len(x)], x)
+    baseline = beta[len(x) :]
+    ends = np.array([0.0, *CUTS, np.inf])
+    total = 0.0
+    for j, (start, end) in enumerate(zip(ends[:-1], ends[1:], strict=True)):
+        inside = (time > start) & (time <= end)
+        at_risk = np.clip(time, start, end) - np.clip(entry, start, end)
+        log_hazard = baseline[j] + eta
+        total = total + event * inside * log_hazard - at_risk * anp.exp(log_hazard)
+    return total
 
 
 def plain_gaussian(theta: Any, x: Floats) -> Any:
@@ -89,27 +165,65 @@ def rows_of(
     return Rows(design, x, outcome, (x**2).sum(axis=0))
 
 
+MODELS: dict[str, tuple[Model, Callable[..., Any]]] = {
+    "gaussian": (GaussianMean(variance=VARIANCE), plain_gaussian),
+    "linear": (Linear(outcome="died", low=LOW, high=HIGH), plain_linear),
+    "linear-known": (
+        Linear(outcome="died", low=LOW, high=HIGH, variance=VARIANCE),
+        plain_linear,
+    ),
+    "logistic": (Logistic(outcome="died"), plain_logistic),
+    "poisson": (Poisson(outcome="died", per=PER), plain_poisson),
+    "poisson-exposure": (
+        Poisson(outcome="died", exposure="days", per=PER),
+        plain_poisson,
+    ),
+    "exponential": (
+        Exponential(time="days", event="died", horizon=HORIZON),
+        plain_exponential,
+    ),
+    "weibull": (Weibull(time="days", event="died", horizon=HORIZON), plain_weibull),
+    "gompertz": (Gompertz(time="days", event="died", horizon=HORIZON), plain_gompertz),
+    "piecewise": (
+        Piecewise(time="days", event="died", horizon=HORIZON, cuts=CUTS),
+        plain_piecewise,
+    ),
+    "piecewise-entry": (
+        Piecewise(
+            time="days", event="died", horizon=HORIZON, cuts=CUTS, entry="enrolled"
+        ),
+        plain_piecewise,
+    ),
+}
+KINDS = tuple(MODELS)
+SURVIVAL_KINDS = tuple(k for k in KINDS if isinstance(MODELS[k][0], Survival))
+
+
+def raw_outcomes(model: Model, rng: np.random.Generator, count: int) -> Any:
+    """Random outcomes that the model accepts, by role."""
+    binary = rng.integers(0, 2, count).astype(float)
+    if isinstance(model, Survival):
+        time = HORIZON * rng.uniform(0.01, 1.5, count)
+        raw = {"time": time, "event": binary}
+        if "entry" in model.outcome_columns():
+            raw["entry"] = time * rng.uniform(0.0, 0.9, count)
+        return raw
+    if isinstance(model, Linear):
+        return {"y": rng.uniform(LOW - 5.0, HIGH + 5.0, count)}
+    if isinstance(model, Poisson):
+        raw = {"y": rng.poisson(3.0, count).astype(float)}
+        if model.exposure is not None:
+            raw["offset"] = rng.uniform(0.1, 60.0, count)
+        return raw
+    return {"y": binary} if model.roles else {}
+
+
 def scenario(kind: str, seed: int, count: int = 7, columns: int = 3) -> Scenario:
     """A random scenario for the model of a kind."""
     rng = np.random.default_rng(seed)
     low = rng.normal(0.0, 20.0, columns)
     high = low + rng.uniform(0.5, 30.0, columns)
     raw_x = low[:, None] + (high - low)[:, None] * rng.random((columns, count))
-    if kind == "gaussian":
-        model: Model = GaussianMean(variance=VARIANCE)
-        raw: dict[str, Floats] = {}
-        plain: Callable[..., Any] = plain_gaussian
-    elif kind == "logistic":
-        model, plain = Logistic(outcome="died"), plain_logistic
-        raw = {"y": rng.integers(0, 2, count).astype(float)}
-    else:
-        model = Exponential(time="days", event="died", horizon=HORIZON)
-        plain = plain_exponential
-        raw = {
-            "time": HORIZON * rng.uniform(0.01, 1.5, count),
-            "event": rng.integers(0, 2, count).astype(float),
-        }
+    model, plain = MODELS[kind]
+    raw = raw_outcomes(model, rng, count)
     return Scenario(model, raw_x, raw, prepared(model, raw_x, low, high, raw), plain)
-
-
-KINDS = ("gaussian", "logistic", "exponential")

@@ -18,7 +18,7 @@ def test_raw_data_with_user_coefficients_have_the_prepared_likelihood(
     kind: str, seed: int
 ) -> None:
     case = scenario(kind, seed)
-    theta = np.random.default_rng(seed).normal(0.0, 1.5, case.rows.design.width)
+    theta = np.random.default_rng(seed).normal(0.0, 1.5, case.dimension)
     user = case.model.to_user_scale(theta, case.rows.design)
     np.testing.assert_allclose(
         case.model.log_likelihood(theta, case.rows),
@@ -31,7 +31,7 @@ def test_raw_data_with_user_coefficients_have_the_prepared_likelihood(
 @pytest.mark.parametrize("kind", KINDS)
 def test_draws_of_any_shape_are_mapped_one_by_one(kind: str) -> None:
     case = scenario(kind, 3)
-    draws = np.random.default_rng(4).normal(size=(2, 5, case.rows.design.width))
+    draws = np.random.default_rng(4).normal(size=(2, 5, case.dimension))
     before = draws.copy()
     user = case.model.to_user_scale(draws, case.rows.design)
     assert user.shape == draws.shape

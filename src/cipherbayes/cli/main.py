@@ -8,7 +8,19 @@ from typing import Annotated
 
 import typer
 
-from cipherbayes.cli import audit, bench, data, ledger, plan, run
+from cipherbayes.cli import (
+    audit,
+    bench,
+    data,
+    deploy,
+    ledger,
+    party,
+    plan,
+    report,
+    reproduce,
+    run,
+    submit,
+)
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.version import __version__
 
@@ -43,11 +55,21 @@ app.command("plan")(plan.plan)
 app.command("run")(run.run)
 app.command("resume")(run.resume)
 app.command("predict")(run.predict)
+app.command("report")(report.report)
 app.command("ledger")(ledger.ledger)
 app.command("keys")(ledger.keys)
 app.command("audit")(audit.audit)
 app.command("data")(data.data)
 app.command("bench")(bench.bench)
+app.command("reproduce")(reproduce.reproduce)
+app.command("deploy")(deploy.deploy)
+app.command("submit")(submit.submit)
+for _role, _what in {
+    "site": "A site on its own machine: enrol, pin, approve, start.",
+    "csp": "The CSP on its own machine: enrol, pin, approve, start.",
+    "server": "The server on its own machine: pin, approve, start.",
+}.items():
+    app.add_typer(party.party_commands(_role, _what), name=_role)
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from cipherbayes.cli.console import console
 
 if TYPE_CHECKING:
     from cipherbayes.outlook import Outlook
+    from cipherbayes.phases import Phase
     from cipherbayes.planning import StudyPlan
     from cipherbayes.study import Study
 
@@ -102,7 +103,7 @@ def _private(study: Study) -> tuple[dict[str, Any], list[str]]:
     assert study.privacy is not None
     document = _document(
         rounds=planned.rounds,
-        noise_multiplier=release.noise_multiplier,
+        noise_multiplier=planned.noise_multiplier,
         epsilon=growth[-1][1],
         delta=study.privacy.delta,
         certified=not study.insecure,
@@ -143,8 +144,38 @@ def _encryption(planned: StudyPlan) -> tuple[dict[str, Any], int]:
         "security_bits": parameters.security_bits,
         "id": parameters.id,
     }
+    return described, _message(planned, planned.gradient)
+
+
+def _message(planned: StudyPlan, phase: Phase) -> int:
+    """Bytes of a site's message in a round of a phase."""
+    assert planned.parameters is not None
     # Frames, names and a signature around the coefficients take some 350 bytes.
-    return described, parameters.payload_bytes(planned.gradient.dimension) + 350
+    return planned.parameters.payload_bytes(phase.dimension) + 350
+
+
+def _traffic(planned: StudyPlan) -> int:
+    """Bytes that all sites send in all rounds."""
+    sizes = (p.rounds * _message(planned, p) for p in planned.phases)
+    return sum(sizes) * planned.gradient.privacy.sites
+
+
+def _noise(planned: StudyPlan) -> str:
+    release = planned.gradient.privacy
+    weighting = planned.gradient.weighting
+    if weighting is None:
+        return (
+            f"{release.noise_multiplier:.4g} × the clipping norm {release.clip:g} in "
+            "every round"
+        )
+    matrix = planned.gradient.information
+    assert matrix is not None
+    return (
+        f"{release.noise_multiplier:.4g} × {release.clip:.3g} on scores, "
+        f"{matrix.noise_multiplier:.4g} × {matrix.clip:.3g} on information in the last "
+        f"{planned.gradient.rounds} rounds; rows beyond norm {weighting.clip:.3g} count "
+        "less"
+    )
 
 
 def _lines(
@@ -166,14 +197,13 @@ def _lines(
         f"{sites}, N = {records}, {release.dimension} parameters",
         f"promise     ({privacy.epsilon:g}, {privacy.delta:g})-differential privacy, "
         "adding or removing one record",
-        f"releases    {planned.rounds} rounds of {study.inference.method}"
+        f"releases    {planned.rounds} rounds of {study.method}"
         + (
             f", each on {100 * release.rate:.3g} % of the rows"
             if release.rate < 1
             else ""
         ),
-        f"noise       {release.noise_multiplier:.4g} × the clipping norm "
-        f"{release.clip:g} in every round",
+        f"noise       {_noise(planned)}",
         f"epsilon     {spent}",
         f"outlook     signal/noise {outlook.ratio:.3g} for an effect of the prior's "
         f"scale; intervals {outlook.width_ratio:.2f} × as wide as without privacy",
@@ -188,7 +218,7 @@ def _lines(
             f"{parameters['modulus_bits']} bits, "
             f"{parameters['security_bits']}-bit security",
             f"traffic     {size:,} bytes from each site in a round, about "
-            f"{size * release.sites * planned.rounds / 1e6:,.0f} MB in all",
+            f"{_traffic(planned) / 1e6:,.0f} MB in all",
         ]
     return lines
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
 from cipherbayes.cli.console import (
     console,
@@ -20,6 +22,7 @@ from cipherbayes.cli.console import (
 from cipherbayes.errors import RunError
 
 if TYPE_CHECKING:
+    from cipherbayes.result import Result
     from cipherbayes.study import Study
 
 
@@ -84,7 +87,53 @@ def show(record: dict[str, Any], folder: Path, as_json: bool) -> None:
         typer.echo(json.dumps(record, indent=2))
         return
     print_result(record)
+    print_effects(record)
     console.print(f"result: {folder / 'result.json'}", soft_wrap=True)
+
+
+def print_effects(record: dict[str, Any]) -> None:
+    """Ratios or differences, and the baseline's median survival, where there are."""
+    effects, baseline = record.get("effects"), record.get("baseline")
+    if effects:
+        table = Table(title=f"{effects[0]['measure']}s")
+        for heading in ("per", effects[0]["measure"], "interval"):
+            table.add_column(heading, justify="left" if heading == "per" else "right")
+        for row in effects:
+            spread = row["lower"] is not None and row["upper"] is not None
+            table.add_row(
+                escape(_step_of(row)),
+                "-" if row["estimate"] is None else f"{row['estimate']:.4g}",
+                f"{row['lower']:.4g} to {row['upper']:.4g}" if spread else "-",
+            )
+        console.print(table)
+    if baseline:
+        at = ", ".join(f"{name} {_short(v)}" for name, v in baseline["at"].items())
+        console.print(
+            f"median survival at {escape(at)}: {_median_text(baseline['median'])}",
+            soft_wrap=True,
+        )
+
+
+def _step_of(effect: dict[str, Any]) -> str:
+    """The step, with the name of the feature where its words do not hold it."""
+    feature = effect["name"].partition("[")[0]
+    per: str = effect["per"]
+    return per if feature in per else f"{feature}: {per}"
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _median_text(median: dict[str, Any]) -> str:
+    """E.g. ``12.3 (10.1 to not reached)``."""
+    ends = {
+        key: "not reached" if median[key] is None else f"{median[key]:.4g}"
+        for key in ("estimate", "lower", "upper")
+    }
+    if median["lower"] is None and median["upper"] is None:
+        return ends["estimate"]  # a point estimate, or nowhere reached
+    return f"{ends['estimate']} ({ends['lower']} to {ends['upper']})"
 
 
 def refuse_used_folder(folder: Path) -> None:
@@ -104,6 +153,9 @@ def predict(
         str | None,
         typer.Option(help="Survival models: times, comma-separated, in your unit."),
     ] = None,
+    median: Annotated[
+        bool, typer.Option("--median", help="Survival models: median survival time.")
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(help="CSV to write.", show_default="standard output"),
@@ -114,8 +166,11 @@ def predict(
     from cipherbayes.result import Result
 
     result = Result.load(folder)
+    if median:
+        write_rows(median_rows(result, table, times), out, as_json)
+        return
     at = parse_times(times)
-    if result.study.model.family == "survival" and at is None:
+    if result.study.model.predicts_over_time and at is None:
         raise RunError(
             "a survival model predicts at times",
             where="--times",
@@ -124,7 +179,23 @@ def predict(
     predicted = result.predict(
         table, times=None if at is None else _array(at), where=str(table)
     )
-    rows = list(prediction_rows(predicted, at))
+    write_rows(list(prediction_rows(predicted, at)), out, as_json)
+
+
+def median_rows(result: Result, table: Path, times: str | None) -> list[dict[str, Any]]:
+    """Median survival of each row; an end that is not reached stays empty."""
+    if times is not None or not result.study.model.predicts_over_time:
+        raise RunError(
+            "is for survival models, without --times",
+            where="--median",
+            remedy="leave one of them out",
+        )
+    found = result.median_survival(table, where=str(table))
+    return [{"row": i, **row} for i, row in enumerate(found)]
+
+
+def write_rows(rows: list[dict[str, Any]], out: Path | None, as_json: bool) -> None:
+    """CSV or JSON, to a file or to standard output."""
     if as_json:
         text = json.dumps(rows)
         typer.echo(text) if out is None else out.write_text(text, encoding="utf-8")
@@ -170,7 +241,7 @@ def _array(values: list[float]) -> Any:
     return np.array(values, dtype=np.float64)
 
 
-def _write_csv(file: Any, rows: list[dict[str, float]]) -> None:
+def _write_csv(file: Any, rows: list[dict[str, Any]]) -> None:
     writer = csv.DictWriter(file, fieldnames=list(rows[0]))
     writer.writeheader()
     writer.writerows(rows)

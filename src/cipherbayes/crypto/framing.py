@@ -34,6 +34,8 @@ class Kind(IntEnum):
     CIPHERTEXT = 3
     SIGNING_KEY = 4
     EXCHANGE_KEY = 5
+    EVALUATION_KEYS = 6
+    CIRCUIT_STATE = 7
     ENROLMENT = 16
     KEY_OFFER = 17
     RUN_MANIFEST = 18
@@ -42,6 +44,11 @@ class Kind(IntEnum):
     DECRYPT_REQUEST = 21
     DECRYPT_REPLY = 22
     REFUSAL = 23
+    TRIO_OFFER = 24
+    REPLAY_REQUEST = 25
+    ATTESTATION = 26
+    OUTPUT_REQUEST = 27
+    CIPHERTEXT_REPLY = 28
 
 
 def _checksum(prefix: bytes | memoryview, *parts: bytes | memoryview) -> bytes:

@@ -70,7 +70,8 @@ def _write(descriptor: int, content: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def _saved(thing: Any) -> bytes:
+def saved(thing: Any) -> bytes:
+    """An object as SEAL saves it; only for what SEAL made here."""
     with memory_file() as (path, descriptor):
         thing.save(path)
         size = os.fstat(descriptor).st_size
@@ -80,7 +81,7 @@ def _saved(thing: Any) -> bytes:
     return data
 
 
-def _inflate(data: bytes, size: int | None = None) -> bytes:
+def inflate(data: bytes, size: int | None = None) -> bytes:
     """The members of a saved object; only ever SEAL's own output."""
     mode, body = data[_COMPRESSION_AT], memoryview(data)[_SEAL_HEADER.size :]
     if mode == _NONE:
@@ -96,6 +97,15 @@ def _inflate(data: bytes, size: int | None = None) -> bytes:
     return members
 
 
+def uncompressed(data: bytes) -> bytes:
+    """A saved object as SEAL saves it without compression."""
+    members = inflate(data)
+    fields = list(_SEAL_HEADER.unpack_from(data))
+    fields[_COMPRESSION_AT - 1] = _NONE
+    fields[6] = _SEAL_HEADER.size + len(members)
+    return _SEAL_HEADER.pack(*fields) + members
+
+
 @dataclass(frozen=True)
 class Layout:
     """How SEAL stores one kind of object: fixed metadata, then the coefficients."""
@@ -108,17 +118,14 @@ class Layout:
     @classmethod
     def learn(cls, example: Any, shape: tuple[int, ...]) -> Layout:
         """From an object SEAL made: all but the last coefficients is metadata."""
-        data = _saved(example)
-        members = _inflate(data)
+        data = uncompressed(saved(example))
+        header, members = data[: _SEAL_HEADER.size], data[_SEAL_HEADER.size :]
         metadata = members[: len(members) - 8 * math.prod(shape)]
-        fields = list(_SEAL_HEADER.unpack_from(data))
-        fields[_COMPRESSION_AT - 1] = _NONE
-        fields[6] = _SEAL_HEADER.size + len(members)
-        return cls(_SEAL_HEADER.pack(*fields), metadata, shape, len(members))
+        return cls(header, metadata, shape, len(members))
 
     def read(self, thing: Any) -> Coefficients:
         """The coefficients of an object that SEAL made."""
-        members = _inflate(_saved(thing), self.size)
+        members = inflate(saved(thing), self.size)
         if len(members) != self.size or not members.startswith(self.metadata):
             raise CryptoError(_PROBLEM, remedy=_REMEDY)
         words = np.frombuffer(members, dtype="<u8", offset=len(self.metadata))

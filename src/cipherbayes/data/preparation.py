@@ -13,6 +13,7 @@ preparation releases nothing and adding or removing a record changes no other.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -61,8 +62,8 @@ class Preparation:
             encode = _Number if feature.levels is None else _Levels
             encoders.append(encode(column, feature, first=len(names)))
             names += encoders[-1].names
-        for name in names:
-            if names.count(name) > 1:
+        for name, count in Counter(names).items():
+            if count > 1:
                 raise ValueError(
                     f"two columns of the design are called '{name}': rename a feature"
                 )

@@ -111,8 +111,9 @@ class Table(ABC):
         self.counts = None if counts is None else tuple(counts)
         # Names are shown only where the study knows them: in a file without a header
         # line they would be the first record.
+        self._known: dict[str, int] = {}
         for index, name in enumerate(self.names):
-            if (first := self.names.index(name)) < index:
+            if (first := self._known.setdefault(name, index)) < index:
                 _refuse(
                     where,
                     f"columns {first + 1} and {index + 1} have the same name",
@@ -163,7 +164,7 @@ class Table(ABC):
         return lambda name: self._convert(column(name), name, columns[name])
 
     def _require(self, name: str) -> None:
-        if name in self.names:
+        if name in self._known:
             return
         lower = {known.lower(): known for known in self.names}
         near = difflib.get_close_matches(name.lower(), lower, n=3)
@@ -327,7 +328,7 @@ class FrameTable(Table):
             yield batch.num_rows, batch.column
 
     def _arrow(self, name: str) -> pa.Array:
-        column = self._frame.columns[self.names.index(name)]
+        column = self._frame.columns[self._known[name]]
         try:
             return self._frame.get_column(column).to_arrow()
         except (pa.ArrowException, TypeError, ValueError):

@@ -160,6 +160,10 @@ class RunFolder:
         local: dict[str, Any] = json.loads(text)
         return local
 
+    def holds_frames(self) -> bool:
+        """Whether a table is a frame, whose ledger lasts for the run only."""
+        return any(self.local(name)["data"] is None for name in self.study.sites)
+
     def csp(self) -> Csp:
         """The CSP, with the run's key pair made at the first call."""
         keys, parameters = self.keys("csp"), self.plan.parameters

@@ -70,7 +70,7 @@ def run_folder(
             rounds=folder.plan.rounds,
             progress=progress,
         )
-    return _finish(course, server.stopped, traffic)
+    return finish(course, server.stopped, traffic)
 
 
 def _pooled(
@@ -90,16 +90,17 @@ def _pooled(
         stopped = error.what
     traffic = Traffic()
     traffic.site_seconds = {"all": time.process_time() - started}
-    return _finish(course, stopped, traffic)
+    return finish(course, stopped, traffic)
 
 
-def _finish(course: Course, stopped: str | None, traffic: Traffic) -> Finished:
+def finish(course: Course, stopped: str | None, traffic: Traffic) -> Finished:
+    """What the rounds of a run amount to."""
     draws = course.draws()
     if draws is None:
         assert stopped is not None
         raise BudgetError(
             stopped,
-            where="before the first gradient",
+            where="before there was a posterior",
             remedy="see `cipherbayes ledger` for what each table has spent",
         )
     return Finished(draws, course.moments(), course.round, stopped, traffic)

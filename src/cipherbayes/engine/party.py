@@ -14,38 +14,48 @@ from cipherbayes.protocol.csp import Csp
 from cipherbayes.protocol.site import Site
 
 
+class Desk:
+    """A party behind its verbs: a question in, an answer out."""
+
+    def __init__(self, party: Site | Csp) -> None:
+        self._party = party
+        self._seconds = 0.0
+
+    def respond(self, verb: bytes, body: bytes) -> bytes:
+        """The answer to a question, whose verb says what the body is."""
+        if verb == b"T":
+            return repr(self._seconds).encode()
+        started = time.process_time()
+        answer = self._respond(verb, body)
+        self._seconds += time.process_time() - started if verb == b"H" else 0.0
+        return answer
+
+    def _respond(self, verb: bytes, body: bytes) -> bytes:
+        party = self._party
+        if verb == b"H":
+            return party.handle(body)
+        if isinstance(party, Csp):
+            if verb == b"O":
+                return party.offer()
+            party.join(body)
+            return b""
+        if verb == b"E":
+            return party.enrol()
+        party.join(*pipes.two(body))
+        return b""
+
+
 def serve(party: Site | Csp) -> None:
     """Answer questions until the other end closes."""
     # Whatever else prints must not get between the messages.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    seconds = 0.0
+    desk = Desk(party)
     while (question := pipes.read(sys.stdin.buffer)) is not None:
-        verb, body = question
         try:
-            if verb == b"T":
-                answer = repr(seconds).encode()
-            else:
-                started = time.process_time()
-                answer = _respond(party, verb, body)
-                seconds += time.process_time() - started if verb == b"H" else 0.0
-            pipes.write(answers, b"=", answer)
+            pipes.write(answers, b"=", desk.respond(*question))
         except CipherbayesError as error:
             pipes.write(answers, b"!", str(error).encode())
-
-
-def _respond(party: Site | Csp, verb: bytes, body: bytes) -> bytes:
-    if verb == b"H":
-        return party.handle(body)
-    if isinstance(party, Csp):
-        if verb == b"O":
-            return party.offer()
-        party.join(body)
-        return b""
-    if verb == b"E":
-        return party.enrol()
-    party.join(*pipes.two(body))
-    return b""
 
 
 def main() -> None:

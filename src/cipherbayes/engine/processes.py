@@ -14,11 +14,15 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from cipherbayes.engine import pipes
+from cipherbayes.engine.lines import CspLine, SiteLine
 from cipherbayes.errors import RunError
 
 
 class PartyProcess:
     """A running party."""
+
+    patience = 24 * 3600.0
+    """Seconds that one answer may take; then the party is ended, and lost."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.name = name
@@ -38,9 +42,12 @@ class PartyProcess:
             pipes.write(cast(BinaryIO, self._process.stdin), verb, *parts)
 
     def receive(self) -> bytes | None:
-        """The answer, or None if the party is gone."""
-        answer = pipes.read(cast(BinaryIO, self._process.stdout))
+        """The answer, or None if the party is gone or takes too long."""
+        stream = cast(BinaryIO, self._process.stdout)
+        answer = pipes.read_within(stream, self.patience)
         if answer is None:
+            # Half an answer may be under way: nothing after it can be understood.
+            self._process.kill()
             return None
         verb, body = answer
         if verb == b"!":
@@ -72,38 +79,9 @@ class PartyProcess:
             self._process.wait()
 
 
-class RemoteSite(PartyProcess):
+class RemoteSite(PartyProcess, SiteLine):
     """A site in its own process."""
 
-    def enrol(self) -> bytes:
-        return self.call(b"E")
 
-    def join(self, manifest: bytes, offer: bytes) -> None:
-        self.call(b"J", manifest, offer)
-
-    def ask(self, request: bytes) -> None:
-        self.send(b"H", request)
-
-    def answer(self) -> bytes | None:
-        return self.receive()
-
-    def seconds(self) -> float:
-        self.send(b"T")
-        answer = self.receive()
-        return 0.0 if answer is None else float(answer.decode())
-
-
-class RemoteCsp(PartyProcess):
+class RemoteCsp(PartyProcess, CspLine):
     """The CSP in its own process."""
-
-    def offer(self) -> bytes:
-        return self.call(b"O")
-
-    def join(self, manifest: bytes) -> None:
-        self.call(b"J", manifest)
-
-    def decrypt(self, request: bytes) -> bytes:
-        return self.call(b"H", request)
-
-    def seconds(self) -> float:
-        return float(self.call(b"T").decode())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from cipherbayes.inference.schedules import Schedule, constant, fixed_schedule
 from cipherbayes.inference.settings import Inference
 from cipherbayes.inference.target import Target
 from cipherbayes.typing import Floats, Integers
+
+if TYPE_CHECKING:
+    from cipherbayes.inference.noise_aware.flags import Flag
 
 Progress = Callable[[int, int], None]
 
@@ -40,12 +44,15 @@ class Draws:
         Whether this is an estimate without a spread.
     rounds
         Rounds of each chain, burn-in included.
+    flags
+        What must be said about them before they are used.
     """
 
     theta: Floats
     step_size: Floats
     is_point: bool
     rounds: int
+    flags: tuple[Flag, ...] = ()
 
 
 def sample(target: Target, settings: Inference, progress: Progress) -> Draws:
@@ -62,7 +69,8 @@ def sample(target: Target, settings: Inference, progress: Progress) -> Draws:
     """
     if settings.method == "averaged":
         return _average(target, settings, progress)
-    kind = settings.preconditioner or ("rmsprop" if settings.gamma_term else "fisher")
+    adaptive = settings.gamma_term or not target.model.near_gaussian
+    kind = settings.preconditioner or ("rmsprop" if adaptive else "fisher")
     chains = settings.chains or 4
     rounds = settings.rounds or (4_000 if kind == "fisher" else 20_000)
     burn_in = int(settings.burn_in * rounds)

@@ -109,8 +109,8 @@ class Recursion(ABC):
         """One round."""
 
     @abstractmethod
-    def draws(self, trajectory: Sequence[Floats], last: State) -> Draws:
-        """What the run reports, from θ after each round."""
+    def draws(self, trajectory: Sequence[Floats], last: State) -> Draws | None:
+        """What the run reports, from θ after each round; None if that is too soon."""
 
 
 class PrivatePsgld(Recursion):

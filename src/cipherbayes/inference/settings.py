@@ -36,14 +36,19 @@ class Step(BaseModel):
         return self
 
 
+Method = Literal["noise-aware", "psgld", "averaged"]
+
+
 class Inference(BaseModel):
     """Settings of the samplers; what is left out is chosen for the study.
 
     Attributes
     ----------
     method
-        ``psgld`` (draws from the posterior), ``averaged`` (a point, no
-        intervals) or ``noise-aware``.
+        ``noise-aware`` (a posterior that knows of the privacy noise), ``psgld``
+        (draws from a chain) or ``averaged`` (a point, no intervals). Left out, a
+        private study is noise-aware where its model allows and no setting of the
+        chain is given; else ``psgld``.
     chains, rounds, burn_in, thin
         Independent chains; rounds of each; share of them discarded; every
         thin-th round kept.
@@ -66,7 +71,7 @@ class Inference(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    method: Literal["noise-aware", "psgld", "averaged"] = "psgld"
+    method: Method | None = None
     chains: int | None = Field(default=None, ge=1, le=64)
     rounds: int | None = Field(default=None, ge=1, le=1_000_000)
     burn_in: float = Field(default=0.5, ge=0, lt=1)
@@ -82,8 +87,20 @@ class Inference(BaseModel):
     seed: int = Field(default=1, ge=0)
     interval: float = Field(default=0.9, gt=0, lt=1)
 
+    @property
+    def chain_settings(self) -> list[str]:
+        """Keys given that belong to a chain of many rounds."""
+        unset = {"rounds": None, "batch": None, "preconditioner": None, "step": Step()}
+        return [key for key, value in unset.items() if getattr(self, key) != value]
+
     @model_validator(mode="after")
     def _fields_agree(self) -> Self:
+        if self.method == "noise-aware" and self.chain_settings:
+            raise ValueError(
+                f"inference.{self.chain_settings[0]} belongs to a chain: the "
+                'noise-aware method has twelve rounds of its own; remove it or set '
+                'method = "psgld"'
+            )
         if self.gamma_term and self.preconditioner not in (None, "rmsprop"):
             raise ValueError('gamma_term belongs to preconditioner = "rmsprop"')
         return self

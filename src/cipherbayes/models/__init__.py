@@ -9,12 +9,27 @@ from pydantic import Field
 from cipherbayes.models.base import Design, Model, RecordGradients, Rows
 from cipherbayes.models.exponential import Exponential
 from cipherbayes.models.gaussian import GaussianMean
+from cipherbayes.models.gompertz import Gompertz
+from cipherbayes.models.linear import Linear
 from cipherbayes.models.logistic import Logistic
+from cipherbayes.models.neural import NeuralLogistic, NeuralWeibull
+from cipherbayes.models.piecewise import Piecewise
+from cipherbayes.models.poisson import Poisson
 from cipherbayes.models.prior import Prior, ResolvedPrior
 from cipherbayes.models.survival import Survival
+from cipherbayes.models.weibull import Weibull
 
 AnyModel = Annotated[
-    GaussianMean | Logistic | Exponential,
+    GaussianMean
+    | Linear
+    | Logistic
+    | Poisson
+    | Exponential
+    | Weibull
+    | Gompertz
+    | Piecewise
+    | NeuralLogistic
+    | NeuralWeibull,
     Field(discriminator="kind"),
 ]
 
@@ -23,11 +38,18 @@ __all__ = [
     "Design",
     "Exponential",
     "GaussianMean",
+    "Gompertz",
+    "Linear",
     "Logistic",
     "Model",
+    "NeuralLogistic",
+    "NeuralWeibull",
+    "Piecewise",
+    "Poisson",
     "Prior",
     "RecordGradients",
     "ResolvedPrior",
     "Rows",
     "Survival",
+    "Weibull",
 ]

@@ -10,15 +10,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from cipherbayes import kernels
+from cipherbayes.evaluation import Metrics
 from cipherbayes.typing import Floats
-
-Family = Literal["binary", "survival", "vector"]
 
 
 @dataclass(frozen=True)
@@ -127,43 +126,123 @@ class RecordGradients:
         return np.concatenate(parts)
 
 
+@dataclass(frozen=True)
+class InfluenceBound:
+    """How far one record may move a weighted score sum; public.
+
+    Attributes
+    ----------
+    clip
+        C: records with ‖x‖ beyond it are weighted down by (C / ‖x‖)².
+    stop
+        c: a survival record is followed until its cumulative hazard is c; a count
+        or a residual is bounded at a multiple of it.
+    """
+
+    clip: float
+    stop: float = 1.0
+
+
+@dataclass(frozen=True)
+class Influence:
+    """Weighted scores and information of m records, bounded without bias.
+
+    With z_i = (x_i, extra columns) and w_i a function of x_i alone, record i adds
+
+        g_i = w_i ∫ z_i dM_i = (score_i x_i, extra_i),
+        A_i = w_i ∫ z_i z_i' dΛ_i,
+
+    whose blocks are ``information_i`` x x', x ⊗ ``cross_i`` and ``corner_i``. At the
+    true θ the g_i have mean zero given x_i, at any other -dE[Σ g_i]/dθ = E[Σ A_i],
+    and E[g_i g_i'] ≤ E[A_i] (equality where w_i = 1), so Σ A_i is slope and (an upper
+    bound of the) variance of Σ g_i at once.
+
+    Attributes
+    ----------
+    score, information
+        Shape ``(m,)``.
+    extra, cross
+        Shape ``(q, m)`` for q parameters that multiply no column; None for q = 0.
+    corner
+        Shape ``(q, q, m)``; None for q = 0.
+    """
+
+    rows: Rows
+    score: Floats
+    information: Floats
+    extra: Floats | None = None
+    cross: Floats | None = None
+    corner: Floats | None = None
+
+
 class Model(BaseModel, ABC):
     """One likelihood, as the study's ``[model]`` table describes it.
 
-    A subclass is one file: its fields are the keys of the table, ``kind`` names
-    it, ``roles`` maps the role of each outcome column to the field naming it,
-    ``family`` says which metrics and predictions make sense, ``needs_intercept``
-    whether the design matrix starts with a constant column.
+    A subclass is one file: its fields are the keys of the table and its class
+    attributes say what nobody else needs to know. Theta is on the scale of the
+    prepared columns throughout; only :meth:`to_user_scale`, predictions and the
+    densities of :meth:`log_likelihood` are in the user's own units.
 
-    Theta is on the scale of the prepared columns throughout; only
-    :meth:`to_user_scale` and the densities of :meth:`log_likelihood` are in the
-    user's own units.
+    Attributes
+    ----------
+    kind
+        Its name in a study file.
+    roles
+        Role of each outcome column -> the field naming it; an optional column's
+        field may be None.
+    family
+        Sort of outcome, for readers; nothing depends on it.
+    needs_intercept
+        Whether the design matrix starts with a constant column.
+    measure
+        What :meth:`effect` of a coefficient is called, e.g. "odds ratio"; None
+        where coefficients mean nothing by themselves.
+    predicts_over_time
+        Whether :meth:`predict` needs times.
+    near_gaussian
+        Whether one metric serves the whole posterior; else samplers adapt theirs.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     roles: ClassVar[Mapping[str, str]] = {}
-    family: ClassVar[Family]
+    family: ClassVar[str]
     needs_intercept: ClassVar[bool] = True
+    measure: ClassVar[str | None] = None
+    predicts_over_time: ClassVar[bool] = False
+    near_gaussian: ClassVar[bool] = True
     kind: str
 
     def outcome_columns(self) -> dict[str, str]:
-        """Role of each outcome column -> the user's name for the column."""
-        return {role: getattr(self, field) for role, field in self.roles.items()}
+        """Role of each outcome column that is read -> the user's name for it."""
+        columns = {role: getattr(self, field) for role, field in self.roles.items()}
+        return {role: name for role, name in columns.items() if name is not None}
 
     @abstractmethod
     def prepare_outcome(self, raw: Mapping[str, Floats]) -> dict[str, Floats]:
-        """Outcome columns, checked and scaled; raises ValueError with a message
-        (naming the column, never a value) where a row is impossible."""
+        """Outcome columns, checked and scaled, one for every role; raises ValueError
+        with a message (naming the column, never a value) where a row is impossible.
+        """
 
     def check_outcomes(self, outcome: Mapping[str, Floats]) -> None:
         """Raise ValueError where the prepared outcomes of *all* rows together
         cannot be learnt from. The answer depends on every row, so it is only for
         whoever holds all of them."""
 
+    def extra_parameters(self) -> tuple[str, ...]:
+        """Names of the parameters that multiply no column: a shape, a baseline."""
+        return ()
+
     def parameters(self, design: Design) -> tuple[str, ...]:
-        """Names of the parameters, in the order of theta."""
-        return design.names
+        """Names of the parameters, in the order of theta: columns, then extras."""
+        extra = self.extra_parameters()
+        clash = sorted(set(extra) & set(design.names))
+        if clash:
+            raise ValueError(
+                f"'{clash[0]}' is a parameter of the {self.kind} model and a column: "
+                "rename the feature"
+            )
+        return (*design.names, *extra)
 
     @abstractmethod
     def log_likelihood(self, theta: Floats, rows: Rows) -> Floats:
@@ -173,9 +252,42 @@ class Model(BaseModel, ABC):
     def gradients(self, theta: Floats, rows: Rows) -> RecordGradients:
         """Gradient of each record's log-likelihood."""
 
-    @abstractmethod
     def information_diagonal(self, theta: Floats, rows: Rows) -> Floats:
-        """``-sum_i d²(log-likelihood_i) / d theta_j²`` for each parameter j."""
+        """``-sum_i d²(log-likelihood_i) / d theta_j²`` for each parameter j.
+
+        Unless a model knows better, by central differences of its gradient: two
+        passes for every parameter.
+        """
+        result = np.empty_like(theta)
+        for j in range(theta.size):
+            step = 1e-5 * (1.0 + abs(theta[j]))
+            ahead, behind = theta.copy(), theta.copy()
+            ahead[j] += step
+            behind[j] -= step
+            change = (
+                self.gradients(behind, rows).weighted_sum()[j]
+                - self.gradients(ahead, rows).weighted_sum()[j]
+            )
+            result[j] = change / (ahead[j] - behind[j])
+        return result
+
+    def influence(
+        self, theta: Floats, rows: Rows, bound: InfluenceBound
+    ) -> Influence | None:
+        """Bounded, unbiased scores and their information; None where none is known.
+
+        A model that has it can be given a posterior that knows of its noise.
+        Parameter j enters as theta_j / :meth:`influence_scale` [j].
+        """
+        return None
+
+    def sensitivities(self, bound: InfluenceBound) -> tuple[float, float] | None:
+        """(Δ_g, Δ_H): bounds on ‖g_i‖ and ‖A_i‖_F of any record; None as above."""
+        return None
+
+    def influence_scale(self, design: Design) -> Floats:
+        """theta_j per unit of the parameter that a score sum is the gradient of."""
+        return np.ones(len(self.parameters(design)))
 
     def curvature(self, design: Design) -> float:
         """A public guess of -d²(log-likelihood of a record) / d eta².
@@ -203,17 +315,68 @@ class Model(BaseModel, ABC):
     def predict(self, draws: Floats, rows: Rows, times: Floats | None = None) -> Floats:
         """What each draw of theta (shape ``(s, d)``) says of each record.
 
-        A binary model answers P(y = 1), shape ``(s, m)``; a survival model
-        S(t | x) at ``times`` in the user's units, shape ``(s, m, k)``.
+        A binary model answers P(y = 1), one of numbers or counts the mean of y,
+        shape ``(s, m)``; a survival model S(t | x) at ``times`` in the user's units,
+        shape ``(s, m, k)``.
         """
         raise ValueError(
             f"a model of kind '{self.kind}' has no outcome to predict: "
             "read its posterior instead"
         )
 
+    def reference_times(self) -> Floats | None:
+        """Times at which a model with curves shows its baseline; None without."""
+        return None
+
+    def median(self, draws: Floats, rows: Rows) -> Floats:
+        """Median survival time of each draw and record, infinite where it is not
+        reached, shape ``(s, m)``."""
+        raise ValueError(f"a model of kind '{self.kind}' has no survival times")
+
+    def score(self, theta: Floats, rows: Rows) -> Floats | None:
+        """What :meth:`metrics` compare with the outcome: a probability, a mean, a
+        risk; shape ``(m,)``. None where a model predicts nothing."""
+        return None
+
+    def metrics(self, outcome: Mapping[str, Floats], score: Floats) -> Metrics:
+        """How well the mean of :meth:`score` over the draws fits held-out outcomes.
+
+        Parameters
+        ----------
+        outcome
+            The prepared outcome columns of all held-out rows.
+        """
+        return {}
+
+    def effect(self, change: Floats) -> Floats:
+        """What a change of the linear predictor does, as ``measure`` names it."""
+        ratio: Floats = np.exp(change)
+        return ratio
+
     def to_user_scale(self, draws: Floats, design: Design) -> Floats:
         """Draws of theta (last axis) on the user's own units."""
-        return design.to_user_scale(draws)
+        user = np.array(draws, dtype=np.float64)
+        user[..., : design.width] = design.to_user_scale(draws[..., : design.width])
+        return user
+
+
+def refuse_times(model: Model, times: Floats | None) -> None:
+    """Refuse times for a prediction that is one number."""
+    if times is not None:
+        raise ValueError(
+            f"a model of kind '{model.kind}' predicts one number for a row, not a "
+            "curve: leave the times out"
+        )
+
+
+def mallows_weights(squared_norms: Floats, clip: float) -> Floats:
+    """w = min(1, (C / ‖z‖)²): ‖w z‖ ≤ C and ‖w z z'‖ ≤ C² for every record.
+
+    A function of the covariates alone keeps a weighted score unbiased (Mallows
+    1975; Krasker and Welsch 1982), which clipping a score does not.
+    """
+    weights: Floats = clip**2 / np.maximum(squared_norms, clip**2)
+    return weights
 
 
 def require_finite(values: Floats, column: str) -> None:

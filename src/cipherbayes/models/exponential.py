@@ -7,8 +7,14 @@ from typing import Literal
 import numpy as np
 
 from cipherbayes import kernels
-from cipherbayes.models.base import Design, RecordGradients, Rows
-from cipherbayes.models.survival import LARGEST_ETA, Survival
+from cipherbayes.models.base import (
+    Influence,
+    InfluenceBound,
+    RecordGradients,
+    Rows,
+    mallows_weights,
+)
+from cipherbayes.models.survival import Survival, bounded_exp, linear_predictors
 from cipherbayes.typing import Floats
 
 
@@ -30,37 +36,39 @@ class Exponential(Survival):
         # The hazard per horizon is `horizon` times that per unit of the user's time.
         log_hazard = eta - np.log(self.horizon)
         result: Floats = rows.outcome["event"] * log_hazard
-        result -= rows.outcome["time"] * _hazard(eta)
+        result -= rows.outcome["time"] * bounded_exp(eta)
         return result
 
     def gradients(self, theta: Floats, rows: Rows) -> RecordGradients:
-        hazard = _hazard(kernels.linear_predictor(theta, rows.x))
+        hazard = bounded_exp(kernels.linear_predictor(theta, rows.x))
         score = rows.outcome["event"] - rows.outcome["time"] * hazard
         return RecordGradients(rows, score=score)
 
     def information_diagonal(self, theta: Floats, rows: Rows) -> Floats:
-        hazard = _hazard(kernels.linear_predictor(theta, rows.x))
+        hazard = bounded_exp(kernels.linear_predictor(theta, rows.x))
         result: Floats = rows.x**2 @ (rows.outcome["time"] * hazard)
         return result
 
-    def risk(self, theta: Floats, rows: Rows) -> Floats:
-        return kernels.linear_predictor(theta, rows.x)
+    def influence(self, theta: Floats, rows: Rows, bound: InfluenceBound) -> Influence:
+        """The martingale residual, stopped when the cumulative hazard reaches c.
 
-    def predict(self, draws: Floats, rows: Rows, times: Floats | None = None) -> Floats:
-        scaled = self.scaled_times(times)
-        hazard = _hazard(draws @ rows.x)
-        with np.errstate(over="ignore"):  # an infinite cumulative hazard: S = 0
-            survival: Floats = np.exp(-hazard[:, :, None] * scaled)
-        return survival
+        With Λ = t exp(eta): r = event − Λ where Λ ≤ c, else −c; v = min(Λ, c);
+        g = w x r, A = w v x x'. A stopped martingale still has mean zero and
+        variance E[v], whatever the censoring; a clipped residual has not.
+        """
+        hazard = bounded_exp(kernels.linear_predictor(theta, rows.x))
+        cumulative = rows.outcome["time"] * hazard
+        followed = np.minimum(cumulative, bound.stop)
+        event = np.where(cumulative <= bound.stop, rows.outcome["event"], 0.0)
+        weights = mallows_weights(rows.squared_norms, bound.clip)
+        return Influence(
+            rows, score=weights * (event - followed), information=weights * followed
+        )
 
-    def to_user_scale(self, draws: Floats, design: Design) -> Floats:
-        """Log hazards per unit of the user's time: the intercept less log(horizon)."""
-        user = design.to_user_scale(draws)
-        if design.intercept is not None:
-            user[..., 0] -= np.log(self.horizon)
-        return user
+    def sensitivities(self, bound: InfluenceBound) -> tuple[float, float]:
+        """|r| ≤ max(1, c) and v ≤ c."""
+        return bound.clip * max(1.0, bound.stop), bound.stop * bound.clip**2
 
-
-def _hazard(eta: Floats) -> Floats:
-    result: Floats = np.exp(np.minimum(eta, LARGEST_ETA))
-    return result
+    def cumulative_hazard(self, draws: Floats, rows: Rows, times: Floats) -> Floats:
+        hazards: Floats = bounded_exp(linear_predictors(draws, rows)) * times
+        return hazards

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from cipherbayes.models.base import Design, Family, Model, RecordGradients, Rows
+from cipherbayes.models.base import Design, Model, RecordGradients, Rows
 from cipherbayes.typing import Floats
 
 
@@ -27,7 +27,7 @@ class GaussianMean(Model):
         The known variance v of every coordinate, in the user's units squared.
     """
 
-    family: ClassVar[Family] = "vector"
+    family: ClassVar[str] = "vector"
     needs_intercept: ClassVar[bool] = False
     kind: Literal["gaussian"] = "gaussian"
     variance: float = Field(gt=0.0, allow_inf_nan=False)

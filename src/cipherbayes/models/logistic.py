@@ -9,7 +9,17 @@ import numpy as np
 from scipy.special import expit
 
 from cipherbayes import kernels
-from cipherbayes.models.base import Family, Model, RecordGradients, Rows, require_binary
+from cipherbayes.evaluation import Metrics, binary_metrics
+from cipherbayes.models.base import (
+    Influence,
+    InfluenceBound,
+    Model,
+    RecordGradients,
+    Rows,
+    mallows_weights,
+    refuse_times,
+    require_binary,
+)
 from cipherbayes.typing import Floats
 
 
@@ -26,7 +36,8 @@ class Logistic(Model):
     """
 
     roles: ClassVar[Mapping[str, str]] = {"y": "outcome"}
-    family: ClassVar[Family] = "binary"
+    family: ClassVar[str] = "binary"
+    measure: ClassVar[str | None] = "odds ratio"
     kind: Literal["logistic"] = "logistic"
     outcome: str
 
@@ -59,14 +70,31 @@ class Logistic(Model):
         result: Floats = rows.x**2 @ (expit(eta) * expit(-eta))
         return result
 
+    def influence(self, theta: Floats, rows: Rows, bound: InfluenceBound) -> Influence:
+        """g = w x (y − p), A = w p (1 − p) x x': bounded as |y − p| ≤ 1."""
+        eta = kernels.linear_predictor(theta, rows.x)
+        weights = mallows_weights(rows.squared_norms, bound.clip)
+        return Influence(
+            rows,
+            score=weights * (rows.outcome["y"] - kernels.expit(eta)),
+            information=weights * expit(eta) * expit(-eta),
+        )
+
+    def sensitivities(self, bound: InfluenceBound) -> tuple[float, float]:
+        """‖g‖ ≤ C; ‖A‖ ≤ C² / 4 because p (1 − p) ≤ 1/4."""
+        return bound.clip, 0.25 * bound.clip**2
+
     def risk(self, theta: Floats, rows: Rows) -> Floats:
         return kernels.linear_predictor(theta, rows.x)
 
     def predict(self, draws: Floats, rows: Rows, times: Floats | None = None) -> Floats:
-        if times is not None:
-            raise ValueError(
-                "a model of kind 'logistic' predicts a probability, not a curve: "
-                "leave the times out"
-            )
+        refuse_times(self, times)
         probabilities: Floats = expit(draws @ rows.x)
         return probabilities
+
+    def score(self, theta: Floats, rows: Rows) -> Floats:
+        probability: Floats = expit(kernels.linear_predictor(theta, rows.x))
+        return probability
+
+    def metrics(self, outcome: Mapping[str, Floats], score: Floats) -> Metrics:
+        return binary_metrics(outcome["y"], score)

@@ -71,7 +71,8 @@ class Prior(BaseModel):
 
     def resolve(self, names: Sequence[str]) -> ResolvedPrior:
         """The prior of the parameters ``names``, in that order."""
-        unknown = [name for name in self.parameters if name not in names]
+        known = set(names)
+        unknown = [name for name in self.parameters if name not in known]
         if unknown:
             raise ValueError(
                 f"prior for unknown parameter '{unknown[0]}': "

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
+from cipherbayes import kernels
+from cipherbayes.evaluation import Metrics, survival_metrics
 from cipherbayes.models.base import (
     Design,
-    Family,
     Model,
+    Rows,
     require_binary,
     require_finite,
 )
@@ -19,6 +22,9 @@ from cipherbayes.typing import Floats
 
 LARGEST_ETA = 700.0
 """exp is evaluated at most here, where it is still far from overflow."""
+
+LARGEST_LOG_HAZARD = 600.0
+"""The same for a cumulative hazard that gradients multiply with powers of time."""
 
 LARGEST_HORIZONS = 10.0
 """A time so many horizons long is a mistake of units, not a long follow-up."""
@@ -42,7 +48,9 @@ class Survival(Model):
     """
 
     roles: ClassVar[Mapping[str, str]] = {"time": "time", "event": "event"}
-    family: ClassVar[Family] = "survival"
+    family: ClassVar[str] = "survival"
+    measure: ClassVar[str | None] = "hazard ratio"
+    predicts_over_time: ClassVar[bool] = True
     time: str
     event: str
     horizon: float = Field(gt=0.0, allow_inf_nan=False)
@@ -80,6 +88,63 @@ class Survival(Model):
         # t exp(eta) has the mean P(event) under the truth.
         return 0.5
 
+    @abstractmethod
+    def cumulative_hazard(self, draws: Floats, rows: Rows, times: Floats) -> Floats:
+        """-log S(t | x) of each draw and record, shape ``(s, m, k)``.
+
+        Parameters
+        ----------
+        times
+            In horizons; any shape that broadcasts to ``(s, m, k)``.
+        """
+
+    def risk(self, theta: Floats, rows: Rows) -> Floats:
+        return kernels.linear_predictor(theta[: rows.design.width], rows.x)
+
+    def score(self, theta: Floats, rows: Rows) -> Floats:
+        return self.risk(theta, rows)
+
+    def metrics(self, outcome: Mapping[str, Floats], score: Floats) -> Metrics:
+        time = outcome["time"] * self.horizon
+        return survival_metrics(time, outcome["event"], score)
+
+    def predict(self, draws: Floats, rows: Rows, times: Floats | None = None) -> Floats:
+        """S(t | x) at ``times`` in the user's unit, shape ``(s, m, k)``."""
+        scaled = self.scaled_times(times)
+        with np.errstate(over="ignore"):  # an infinite cumulative hazard: S = 0
+            survival: Floats = np.exp(-self.cumulative_hazard(draws, rows, scaled))
+        return survival
+
+    def reference_times(self) -> Floats:
+        """Tenths of the horizon."""
+        tenths: Floats = self.horizon * np.arange(1.0, 11.0) / 10.0
+        return tenths
+
+    def median(self, draws: Floats, rows: Rows) -> Floats:
+        """Time at which S(t | x) falls to one half, in the user's unit, by bisection.
+
+        Infinite where it is not reached by the horizon: beyond the follow-up there
+        is nothing but the model. Shape ``(s, m)``.
+        """
+        low = np.zeros((len(draws), rows.count, 1))
+        high = np.ones_like(low)
+        with np.errstate(over="ignore"):
+            reached = self.cumulative_hazard(draws, rows, high) >= np.log(2.0)
+            for _ in range(52):
+                middle = 0.5 * (low + high)
+                past = self.cumulative_hazard(draws, rows, middle) >= np.log(2.0)
+                high = np.where(past, middle, high)
+                low = np.where(past, low, middle)
+        found: Floats = np.where(reached, self.horizon * high, np.inf)[:, :, 0]
+        return found
+
+    def to_user_scale(self, draws: Floats, design: Design) -> Floats:
+        """Log hazards per unit of the user's time: the intercept less log(horizon)."""
+        user = super().to_user_scale(draws, design)
+        if design.intercept is not None:
+            user[..., 0] -= np.log(self.horizon)
+        return user
+
     def scaled_times(self, times: Floats | None) -> Floats:
         """The user's times for a prediction, divided by the horizon."""
         if times is None:
@@ -91,3 +156,15 @@ class Survival(Model):
             raise ValueError("times to predict at must be finite and not negative")
         scaled: Floats = times / self.horizon
         return scaled
+
+
+def linear_predictors(draws: Floats, rows: Rows) -> Floats:
+    """eta of each draw and record with a last axis for times, shape ``(s, m, 1)``."""
+    eta: Floats = draws[:, : rows.design.width] @ rows.x
+    return eta[:, :, None]
+
+
+def bounded_exp(exponent: Floats, most: float = LARGEST_ETA) -> Floats:
+    """exp, held at exp(most)."""
+    result: Floats = np.exp(np.minimum(exponent, most))
+    return result

@@ -9,10 +9,12 @@ integers of the study's vector, if they lie in the range that public numbers all
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from cipherbayes.crypto.bfv import KeyPair
 from cipherbayes.crypto.ciphertext import Ciphertext, add
 from cipherbayes.crypto.signatures import Identity, SigningKey
+from cipherbayes.crypto.transcript import RoundId
 from cipherbayes.errors import CipherbayesError, ProtocolError
 from cipherbayes.planning import Phase, StudyPlan
 from cipherbayes.protocol.messages import (
@@ -98,14 +100,34 @@ class Csp:
     def handle(self, data: bytes) -> bytes:
         """Answer a :class:`DecryptRequest` with a total, or refuse."""
         try:
-            return encode(self._answer(decode(data, DecryptRequest)))
+            return encode(self._respond(data))
         except CipherbayesError as error:
             refusal = refuse("csp", error)
             log.warning("refused (%s): %s", refusal.reason.value, refusal.text)
             return encode(refusal)
 
-    def _answer(self, request: DecryptRequest) -> DecryptReply | Refusal:
-        exchange = request.round_id
+    def _respond(self, data: bytes) -> object:
+        """The message that answers a question."""
+        request = decode(data, DecryptRequest)
+
+        def checked(phase: Phase) -> Callable[[], Integers]:
+            total = self._total(request, phase)
+            return lambda: self._decrypt(total, phase)
+
+        return self._once(request.round_id, checked)
+
+    def _once(
+        self,
+        exchange: RoundId,
+        checked: Callable[[Phase], Callable[[], Integers]],
+    ) -> DecryptReply | Refusal:
+        """The one answer of a round, made now or remembered.
+
+        Parameters
+        ----------
+        checked
+            Refuses what may not be decrypted; else what decrypts it.
+        """
         if exchange.run != self._run:
             raise RefusalError(Reason.WRONG_RUN, "the request is of another run")
         if exchange.study != self._plan.study_hash:
@@ -120,11 +142,10 @@ class Csp:
         phase = self._plan.phase_of(exchange.round)
         if phase is None or exchange.purpose != phase.purpose:
             raise RefusalError(Reason.WRONG_ROUND, "the study has no such round")
-        total = self._total(request, phase)
+        decrypt = checked(phase)
         reply: DecryptReply | Refusal
         try:
-            values = self._decrypt(total, phase)
-            reply = DecryptReply.signed(self._key, round_id=exchange, values=values)
+            reply = DecryptReply.signed(self._key, round_id=exchange, values=decrypt())
         except CipherbayesError as error:
             # Whether a chosen ciphertext decrypts well says something about the
             # key, so a round that failed here is over: there is no second try.

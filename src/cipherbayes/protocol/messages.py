@@ -30,6 +30,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, overload
 import numpy as np
 
 from cipherbayes.crypto.ciphertext import KEY_ID_BYTES, public_key_id
+from cipherbayes.crypto.ckks.parameters import CKKS_SETS
 from cipherbayes.crypto.framing import Kind, decode_frame, encode_frame, frame_kind
 from cipherbayes.crypto.parameters import MAX_DIMENSION, parameter_set
 from cipherbayes.crypto.roster import MAX_SITES, Member, Roster
@@ -150,7 +151,8 @@ class RunManifest:
     def __post_init__(self) -> None:
         _check_run(self.run, self.study)
         try:
-            parameter_set(self.parameters)
+            if self.parameters not in CKKS_SETS:
+                parameter_set(self.parameters)
         except CryptoError as unknown:
             raise ProtocolError(unknown.what, remedy=unknown.remedy) from None
         check_bytes(self.key_id, KEY_ID_BYTES, "the key id")
@@ -336,8 +338,8 @@ Message = (
     | Refusal
 )
 
-_A = TypeVar("_A", bound=Message)
-_B = TypeVar("_B", bound=Message)
+_A = TypeVar("_A")
+_B = TypeVar("_B")
 
 
 class _Format(NamedTuple):
@@ -348,7 +350,7 @@ class _Format(NamedTuple):
 
 _SMALL = 2**16
 _LARGE = 2**20
-_FORMATS: dict[type[Message], _Format] = {
+_FORMATS: dict[type, _Format] = {
     cls: _Format(kind, Record.of(cls), limit)
     for cls, kind, limit in (
         (Enrolment, Kind.ENROLMENT, _SMALL),
@@ -364,14 +366,20 @@ _FORMATS: dict[type[Message], _Format] = {
 _TYPES = {form.kind: cls for cls, form in _FORMATS.items()}
 
 
-def encode(message: Message) -> bytes:
+def register(cls: type, kind: Kind, limit: int) -> None:
+    """Add a message of another module; ``limit`` bounds its body in bytes."""
+    _FORMATS[cls] = _Format(kind, Record.of(cls), limit)
+    _TYPES[kind] = cls
+
+
+def encode(message: object) -> bytes:
     """The one encoding of a message."""
     form = _FORMATS[type(message)]
     return encode_frame(form.kind, *pack_body(form.record, message))
 
 
 @overload
-def decode(data: bytes | memoryview) -> Message: ...
+def decode(data: bytes | memoryview) -> object: ...
 
 
 @overload

@@ -84,15 +84,13 @@ class Server:
                     remedy="give every party the same study file",
                 )
             members.append(enrolment.member)
-        key = decode(offer, KeyOffer)
-        key.verify(self._pinned["csp"])
-        parameters = self._plan.parameters
-        assert parameters is not None
+        scheme = self._plan.scheme
+        assert scheme is not None
         manifest = RunManifest(
             run=self._run,
             study=self._plan.study_hash,
-            parameters=parameters.id,
-            key_id=key.key_id,
+            parameters=scheme,
+            key_id=self._offered(offer),
             rounds=self._plan.rounds,
             csp=self._pinned["csp"].raw,
             roster=Roster.of(members),
@@ -100,6 +98,12 @@ class Server:
         self._plan.check_manifest(manifest, self._run, self._pinned)
         self._manifest = manifest
         return encode(manifest)
+
+    def _offered(self, offer: bytes) -> bytes:
+        """Id of the key that the CSP offers."""
+        key = decode(offer, KeyOffer)
+        key.verify(self._pinned["csp"])
+        return key.key_id
 
     # -- rounds ------------------------------------------------------------
 
@@ -217,6 +221,8 @@ class Server:
             raise ProtocolError("the CSP answered another round", where="csp")
         if reply.values.size != self._course.phase.dimension:
             raise ProtocolError("the CSP's answer has another length", where="csp")
+        if not self._course.phase.in_range(reply.values):
+            raise ProtocolError("the CSP's answer is outside the range", where="csp")
         self._course.take(reply.values, self._size(given))
 
     def _size(self, given: RoundId) -> int:

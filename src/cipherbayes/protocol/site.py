@@ -18,6 +18,7 @@ from cipherbayes.crypto.bfv import PublicKey
 from cipherbayes.crypto.masks import ExchangeKey, PairwiseMasks
 from cipherbayes.crypto.roster import Member, Roster
 from cipherbayes.crypto.signatures import Identity, SigningKey
+from cipherbayes.crypto.transcript import RoundId
 from cipherbayes.errors import CipherbayesError, ProtocolError
 from cipherbayes.planning import Phase, StudyPlan
 from cipherbayes.privacy.ledger import Ledger
@@ -34,7 +35,7 @@ from cipherbayes.protocol.messages import (
     encode,
 )
 from cipherbayes.protocol.refusing import RefusalError, refuse
-from cipherbayes.typing import Integers
+from cipherbayes.typing import Floats, Integers
 
 log = logging.getLogger("cipherbayes.site")
 
@@ -135,7 +136,7 @@ class Site:
         if self._last is not None and self._last[0] == data:
             return self._last[1]
         try:
-            answer = encode(self._answer(decode(data, RoundRequest)))
+            answer = encode(self._respond(data))
         except CipherbayesError as error:
             refusal = refuse(self._name, error)
             log.warning(
@@ -145,26 +146,43 @@ class Site:
         self._last = (data, answer)
         return answer
 
+    def _respond(self, data: bytes) -> object:
+        """The message that answers a question."""
+        return self._answer(decode(data, RoundRequest))
+
     def _answer(self, request: RoundRequest) -> SiteReply:
-        exchange = request.round_id
-        if self._roster is None or self._masks is None or self._public is None:
+        phase = self._phase(request.round_id)
+        roster = self._agreed_roster(request)
+        vector = self._noised(phase, request)
+        return SiteReply.signed(
+            self._key,
+            round_id=request.round_id,
+            site=self._name,
+            ciphertext=self._sealed(request.round_id, roster, vector),
+        )
+
+    def _sealed(self, exchange: RoundId, roster: Roster, vector: Integers) -> bytes:
+        """A vector masked and encrypted for one exchange."""
+        assert self._masks is not None
+        assert self._public is not None
+        masked = vector + self._masks.total(exchange, roster, vector.size)
+        return self._public.encrypt(masked).to_bytes()
+
+    def _phase(self, exchange: RoundId) -> Phase:
+        """The phase of an exchange, if it is one of this run and study."""
+        self._check_run(exchange)
+        phase = self._plan.phase_of(exchange.round)
+        if phase is None or phase.purpose != exchange.purpose:
+            raise RefusalError(Reason.WRONG_ROUND, "the study has no such round")
+        return phase
+
+    def _check_run(self, exchange: RoundId) -> None:
+        if self._roster is None:
             raise RefusalError(Reason.WRONG_RUN, "the site has not joined a run")
         if exchange.run != self._run:
             raise RefusalError(Reason.WRONG_RUN, "the request is of another run")
         if exchange.study != self._plan.study_hash:
             raise RefusalError(Reason.WRONG_STUDY, "the request is of another study")
-        phase = self._plan.phase_of(exchange.round)
-        if phase is None or phase.purpose != exchange.purpose:
-            raise RefusalError(Reason.WRONG_ROUND, "the study has no such round")
-        roster = self._agreed_roster(request)
-        vector = self._noised(phase, request)
-        masked = vector + self._masks.total(exchange, roster, vector.size)
-        return SiteReply.signed(
-            self._key,
-            round_id=exchange,
-            site=self._name,
-            ciphertext=self._public.encrypt(masked).to_bytes(),
-        )
 
     def _agreed_roster(self, request: RoundRequest) -> Roster:
         assert self._roster is not None
@@ -187,7 +205,7 @@ class Site:
         question = np.ascontiguousarray(request.theta)
 
         def compute() -> bytes:
-            total = self._contributions.total(phase, question)
+            total = self._total(phase, question)
             vector = phase.noised(total, self._noise, f"round {number}")
             return vector.astype("<i8").tobytes()
 
@@ -201,3 +219,7 @@ class Site:
             compute=compute,
         )
         return np.frombuffer(stored, dtype="<i8").astype(np.int64)
+
+    def _total(self, phase: Phase, question: Floats) -> Floats:
+        """The site's bounded sum, before grid and noise."""
+        return self._contributions.total(phase, question)

@@ -1,0 +1,191 @@
+"""A whole round over FLARE against a bare exchange of the same sizes.
+
+Three sites and the CSP, each a FLARE program of its own with TLS, 184 parameters. In
+one job, after every round of the protocol, the same bytes travel once more as bare
+auxiliary requests that nobody looks at. Run: ``python benchmarks/flare_round.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from flare_machines import Machines
+from nvflare.apis.event_type import EventType
+from nvflare.apis.shareable import Shareable
+
+import cipherbayes.engine.flare.controller as controlling
+from cipherbayes.engine.flare import submitting
+from cipherbayes.engine.flare.channels import FlareCsp, FlareSite
+from cipherbayes.engine.flare.controller import ProtocolController
+from cipherbayes.engine.flare.executor import PartyExecutor
+from cipherbayes.engine.flare.jobs import write_job
+from cipherbayes.study import Study
+
+BARE = "bare"
+SITES = ("north", "south", "west")
+
+
+class BareExecutor(PartyExecutor):
+    """A party that also answers bare requests with as many bytes as asked for."""
+
+    def handle_event(self, event_type: str, fl_ctx: Any) -> None:
+        super().handle_event(event_type, fl_ctx)
+        if event_type == EventType.START_RUN:
+            fl_ctx.get_engine().register_aux_message_handler(BARE, self._bare)
+
+    @staticmethod
+    def _bare(topic: str, request: Shareable, fl_ctx: Any) -> Shareable:
+        reply = Shareable()
+        reply["answer"] = bytes(request["want"])
+        return reply
+
+
+class BareController(ProtocolController):
+    """A server that times its rounds and as many bare ones between them."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__(run)
+        self._times: dict[str, list[float]] = {"full": [], "bare": [], "signed": []}
+        self._sizes: dict[str, tuple[int, int]] = {}
+        self._mark = 0.0
+
+    def control_flow(self, abort_signal: Any, fl_ctx: Any) -> None:
+        self._context, sizes = fl_ctx, self._sizes
+
+        def measured(line: type) -> type:
+            class Measured(line):  # type: ignore[misc]
+                def _ask(self, verb: bytes, body: bytes, timeout: float) -> Any:
+                    answer = super()._ask(verb, body, timeout)
+                    if verb == b"H" and answer is not None:
+                        sizes[self.name] = (len(body), len(answer))
+                    return answer
+
+            return Measured
+
+        controlling.FlareSite = measured(FlareSite)  # type: ignore[misc]
+        controlling.FlareCsp = measured(FlareCsp)  # type: ignore[misc]
+        super().control_flow(abort_signal, fl_ctx)
+
+    def _progress(self, done: int, rounds: int) -> None:
+        if self._sizes:
+            self._times["full"].append(time.perf_counter() - self._mark)
+            self._times["bare"].append(self._bare_round(secure=False))
+            self._times["signed"].append(self._bare_round(secure=True))
+        super()._progress(done, rounds)
+        self._say("running", times=self._times, sizes=self._sizes)
+        self._mark = time.perf_counter()
+
+    def _bare_round(self, *, secure: bool) -> float:
+        started = time.perf_counter()
+        for names in (list(SITES), ["csp"]):
+            asked, answered = self._sizes[names[0]]
+            request = Shareable()
+            request["body"], request["want"] = bytes(asked), answered
+            replies = self._context.get_engine().send_aux_request(
+                targets=names, topic=BARE, request=request, timeout=10.0,
+                fl_ctx=self._context, secure=secure,
+            )  # fmt: skip
+            assert all(len(replies[name]["answer"]) == answered for name in names)
+        return time.perf_counter() - started
+
+
+def make_study(folder: Path, rounds: int, dimension: int = 184, rows: int = 1000):
+    """A logistic study of 184 parameters, a thousand rows at each site."""
+    rng = np.random.default_rng(1)
+    names = [f"x{i}" for i in range(dimension - 1)]
+    sites = {}
+    for site in SITES:
+        frame = pd.DataFrame(rng.uniform(-1, 1, (rows, len(names))), columns=names)
+        frame["y"] = (rng.random(rows) < 0.5).astype(int)
+        frame.to_parquet(folder / f"{site}.parquet")
+        sites[site] = {"data": str(folder / f"{site}.parquet")}
+    return Study.model_validate(
+        {
+            "study": {"name": "bench", "protocol": "secure-sum"},
+            "model": {"kind": "logistic", "outcome": "y"},
+            "features": {name: {"low": -1, "high": 1} for name in names},
+            "privacy": {"epsilon": 3.0, "records": rows * len(SITES)},
+            "inference": {"method": "psgld", "rounds": rounds},
+            "sites": sites,
+        }
+    )
+
+
+def measure(folder: Path, rounds: int) -> dict[str, Any]:
+    """Times of full and bare rounds in one job, in milliseconds."""
+    study = make_study(folder, rounds)
+    machines = Machines(folder, study)
+    ours = ("flare_round.BareController", "flare_round.BareExecutor")
+    for name in machines.parties:
+        path = machines.kits[name].path / "local" / "resources.json"
+        resources = json.loads(path.read_text())
+        resources["class_allow_list"] += ours
+        path.write_text(json.dumps(resources))
+    machines.start(path=Path(__file__).resolve().parent)
+    try:
+        machines.wait_for()
+        return _follow(machines, study, ours, folder)
+    finally:
+        machines.stop()
+
+
+def _follow(machines: Machines, study: Study, ours: Any, folder: Path) -> Any:
+    honest = submitting.write_job.__globals__["ALLOWED_CLASSES"]
+    submitting.write_job.__globals__["ALLOWED_CLASSES"] = ours
+    status: dict[str, Any] = {}
+    began, first = 0.0, 0.0
+    try:
+        with submitting._session(machines.kits["admin"]) as session:
+            run = secrets.token_hex(16)
+            job = session.submit_job(str(write_job(folder / "job", study, run)))
+            began = time.perf_counter()
+            while status.get("state") not in ("finished", "failed"):
+                try:
+                    status = session.do_app_command(job, "cipherbayes", {})
+                except Exception:
+                    time.sleep(0.1)
+                if status.get("done") and not first:
+                    first = time.perf_counter() - began
+                time.sleep(0.2)
+    finally:
+        submitting.write_job.__globals__["ALLOWED_CLASSES"] = honest
+    if status["state"] == "failed":
+        raise SystemExit(status["error"])
+    # The first rounds warm up connections and caches, of both kinds alike.
+    times = {name: values[5:] for name, values in status["times"].items()}
+    medians = {name: 1e3 * statistics.median(values) for name, values in times.items()}
+    paired = [f / b for f, b in zip(times["full"], times["bare"], strict=True)]
+    return {
+        "rounds": len(times["full"]),
+        "sizes": status["sizes"],
+        "full_ms": medians["full"],
+        "bare_ms": medians["bare"],
+        "bare_signed_ms": medians["signed"],
+        "ratio": medians["full"] / medians["bare"],
+        "ratio_paired_median": statistics.median(paired),
+        "first_round_s": first,
+    }
+
+
+def main() -> None:
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 150
+    shared = Path("/dev/shm")
+    base = shared if shared.is_dir() else None
+    with tempfile.TemporaryDirectory(dir=base) as folder:
+        print(json.dumps(measure(Path(folder), rounds), indent=2))
+
+
+if __name__ == "__main__":
+    # Job processes import this module by name; so must this one.
+    from flare_round import main as run
+
+    run()

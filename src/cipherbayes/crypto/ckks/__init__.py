@@ -1,0 +1,1 @@
+"""CKKS: the encrypted update's circuits, from keys to decrypted values."""

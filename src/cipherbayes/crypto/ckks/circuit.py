@@ -1,0 +1,318 @@
+"""What every circuit of the encrypted update offers, and the function it computes.
+
+With z_{k,t} the integers of site k in round t = 1, 2, …,
+
+    h_t = unit · Σ_k z_{k,t},
+    V_t = α^t V₀ + (1 − α) Σ_{i≤t} α^(t−i) h_i²,
+    out_t = P(V_t) · (h_t + drift_t),
+
+all coordinatewise; drift_t is public (the scaled gradient of the log prior).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tenseal.sealapi as sealapi
+
+from cipherbayes.crypto.ckks.arithmetic import replicated
+from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
+from cipherbayes.crypto.ckks.keys import (
+    CkksKeys,
+    CkksPublicKey,
+    CkksSecretKey,
+    EvaluationKeys,
+    generate_ckks_keys,
+)
+from cipherbayes.crypto.ckks.parameters import MAX_CHUNKS, CkksParameters
+from cipherbayes.crypto.ckks.polynomial import PreconditionerPolynomial
+from cipherbayes.crypto.ckks.scheme import ckks_scheme
+from cipherbayes.errors import CryptoError
+from cipherbayes.typing import Floats, Integers
+
+MAX_SITES = 64
+LARGEST_INTEGER = 2**53
+"""Integers above this are not exact in SEAL's encoder."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """The function that is computed, from public numbers only.
+
+    Parameters
+    ----------
+    dimension
+        d.
+    sites
+        K: how many ciphertexts a round adds up.
+    unit
+        What one grid unit of the sites' integers is worth in h.
+    polynomial
+        P, of degree 7.
+    alpha
+        α of the running mean.
+    initial
+        V₀.
+    drift
+        Bound on |drift_t| in every coordinate and round.
+    """
+
+    dimension: int
+    sites: int
+    unit: float
+    polynomial: PreconditionerPolynomial
+    alpha: float = 0.9
+    initial: float = 0.01
+    drift: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.dimension < 1 or not 1 <= self.sites <= MAX_SITES:
+            raise CryptoError(
+                f"cannot update {self.dimension} values of {self.sites} sites",
+                remedy=f"give one value or more and 1 to {MAX_SITES} sites",
+            )
+        if not 0.0 < self.unit < math.inf or not 0.0 <= self.drift < math.inf:
+            raise CryptoError("the unit or the drift's bound is not a usable number")
+        if not 0.0 <= self.alpha <= 0.999 or not 0.0 <= self.initial <= 1.0:
+            raise CryptoError(
+                "the running mean has an impossible weight or start",
+                remedy="give 0 <= alpha <= 0.999 and V0 from 0 to 1",
+            )
+
+    @property
+    def largest_mean(self) -> float:
+        """|h_t| ≤ 1/√(1 − α) wherever V_t ≤ 1."""
+        return 1.0 / math.sqrt(1.0 - self.alpha)
+
+    def values(self, totals: Integers) -> Floats:
+        """h of a sum of the sites' integers."""
+        return np.asarray(totals * self.unit)
+
+
+class Evaluator(ABC):
+    """Computes the rounds of one run, in order: the server, or a replaying site."""
+
+    @abstractmethod
+    def absorb(self, round: int, messages: Sequence[CkksCiphertext]) -> None:
+        """Take in a round's site ciphertexts without computing its output."""
+
+    @abstractmethod
+    def output(self, drift: Floats | None = None) -> CkksCiphertext:
+        """The encrypted result of the round that was absorbed last."""
+
+    def step(
+        self,
+        round: int,
+        messages: Sequence[CkksCiphertext],
+        drift: Floats | None = None,
+    ) -> CkksCiphertext:
+        """Absorb a round and compute its output.
+
+        Formal guarantees
+        -----------------
+        The same ciphertexts of the rounds in the circuit's window, drift and
+        evaluation keys give the same coefficients, in any process: sums modulo
+        primes do not depend on their order and nothing is random.
+        """
+        self.absorb(round, messages)
+        return self.output(drift)
+
+    @abstractmethod
+    def state(self) -> bytes:
+        """Everything later rounds depend on, framed."""
+
+    @abstractmethod
+    def restore(self, data: bytes) -> None:
+        """Continue from :meth:`state`."""
+
+
+class SiteEncryptor:
+    """A site's side: encodes and encrypts one vector a round.
+
+    ``prepare`` makes encryptions of zero while the site waits; each is used once and
+    never kept. Without one at hand ``encrypt`` makes its own.
+    """
+
+    def __init__(self, circuit: Circuit, public: CkksPublicKey) -> None:
+        if public.parameters != circuit.parameters:
+            raise CryptoError("the public key belongs to another circuit")
+        self._circuit = circuit
+        self._public = public
+        self._scheme = ckks_scheme(public.parameters)
+        self._zeros: deque[Any] = deque()
+
+    @property
+    def prepared(self) -> int:
+        """Rounds for which encryptions of zero are at hand."""
+        return len(self._zeros) // self._circuit.chunks
+
+    def prepare(self, rounds: int = 1) -> None:
+        """Make encryptions of zero ahead of time."""
+        for _ in range(rounds * self._circuit.chunks):
+            self._zeros.append(self._public.encrypt_zero())
+
+    def encrypt(self, values: Integers, round: int) -> CkksCiphertext:
+        """Encrypt a site's integers for a round.
+
+        Formal guarantees
+        -----------------
+        The plaintext is a function of the integers and the round only, so noise
+        that was added to them on the grid is all there in what is encrypted.
+
+        Edge cases
+        ----------
+        Integers beyond 2⁵³ are refused: the encoder would round them.
+        """
+        update = self._circuit.update
+        vector = np.asarray(values)
+        if vector.dtype != np.int64 or vector.shape != (update.dimension,):
+            raise CryptoError(
+                f"only {update.dimension} 64-bit integers can be encrypted here"
+            )
+        if int(np.abs(vector).max()) > LARGEST_INTEGER:
+            raise CryptoError(
+                "an integer is too large for the encoder",
+                remedy="use a coarser grid: 2^53 units at most",
+            )
+        scale = self._circuit.message_scale(round) * update.unit
+        parameters = self._public.parameters
+        chunks = []
+        for slots in self._circuit.layout(vector.astype(np.float64), round):
+            plain, out = sealapi.Plaintext(), sealapi.Ciphertext()
+            self._scheme.encoder.encode(slots.tolist(), scale, plain)
+            plain.scale = 1.0
+            zero = self._zeros.popleft() if self._zeros else self._public.encrypt_zero()
+            self._scheme.evaluator.add_plain(zero, plain, out)
+            chunks.append(self._scheme.coefficients(out, parameters.levels))
+        return CkksCiphertext(
+            parameters, self._public.key_id, update.dimension, np.stack(chunks)
+        )
+
+
+class Circuit(ABC):
+    """One way to compute :class:`Update` under encryption."""
+
+    name: str
+    parameters: CkksParameters
+    update: Update
+
+    @property
+    def chunks(self) -> int:
+        """Ciphertexts that a vector takes."""
+        return self.parameters.chunks(self.update.dimension)
+
+    @property
+    def replicas(self) -> int:
+        """Copies of every value in a ciphertext."""
+        return self.parameters.replicas(self.update.dimension)
+
+    def _check_size(self) -> None:
+        if self.chunks > MAX_CHUNKS:
+            raise CryptoError(
+                f"{self.update.dimension} values are too many for one vector",
+                remedy=f"at most {MAX_CHUNKS * self.parameters.slots}",
+            )
+
+    @abstractmethod
+    def window(self, round: int) -> range:
+        """Rounds whose ciphertexts the output of ``round`` depends on."""
+
+    @abstractmethod
+    def message_scale(self, round: int) -> float:
+        """Scale at which h is encoded in a round."""
+
+    @abstractmethod
+    def output_scale(self, round: int) -> float:
+        """What a decrypted slot is divided by."""
+
+    @property
+    @abstractmethod
+    def output_shape(self) -> tuple[int, int]:
+        """Polynomials and primes of an output ciphertext."""
+
+    @abstractmethod
+    def noise_bound(self, round: int) -> float:
+        """Largest error of a decrypted value, derived from the bookkeeping."""
+
+    @abstractmethod
+    def evaluator(self, keys: EvaluationKeys) -> Evaluator:
+        """A fresh evaluator, before round 1."""
+
+    def rotation_steps(self) -> tuple[int, ...]:
+        """Rotations that the evaluation keys must allow."""
+        return ()
+
+    def generate_keys(self) -> CkksKeys:
+        """The CSP's key trio for a run."""
+        return generate_ckks_keys(self.parameters, self.rotation_steps())
+
+    def encryptor(self, public: CkksPublicKey) -> SiteEncryptor:
+        """A site's side of the circuit."""
+        return SiteEncryptor(self, public)
+
+    def layout(self, values: Floats, round: int) -> list[Floats]:
+        """The slots of each chunk: replicated when there is room."""
+        slots = self.parameters.slots
+        return [
+            replicated(values[start : start + slots], slots)
+            for start in range(0, len(values), slots)
+        ]
+
+    def read_message(self, data: bytes | memoryview, key_id: bytes) -> CkksCiphertext:
+        """A site's ciphertext from its bytes, if it is one of this circuit."""
+        return CkksCiphertext.from_bytes(
+            data,
+            parameters=self.parameters,
+            key_id=key_id,
+            dimension=self.update.dimension,
+        )
+
+    def read_output(self, data: bytes | memoryview, key_id: bytes) -> CkksCiphertext:
+        """An output ciphertext from its bytes, if it is one of this circuit."""
+        size, level = self.output_shape
+        return CkksCiphertext.from_bytes(
+            data,
+            parameters=self.parameters,
+            key_id=key_id,
+            dimension=self.update.dimension,
+            size=size,
+            level=level,
+        )
+
+    def decrypt_exactly(
+        self, secret: CkksSecretKey, output: CkksCiphertext, round: int
+    ) -> Floats:
+        """The d values as they decrypt: **never release them**.
+
+        A CKKS decryption tells whoever has the ciphertext about the secret key (Li
+        and Micciancio 2021). Release
+        :meth:`cipherbayes.crypto.ckks.flooding.Flooding.release` of them.
+        """
+        if output.parameters != self.parameters or output.key_id != secret.key_id:
+            raise CryptoError(
+                "the ciphertext was made with another key",
+                remedy="every run has its own key: use the one of this run",
+            )
+        if (output.size, output.level) != self.output_shape:
+            raise CryptoError("the ciphertext is not an output of this circuit")
+        scheme, values = ckks_scheme(self.parameters), []
+        left = self.update.dimension
+        for chunk in output.polynomials:
+            plain = secret.decrypt(scheme.load(chunk))
+            plain.scale = 1.0
+            slots = np.asarray(scheme.encoder.decode_double(plain))
+            width = min(left, self.parameters.slots)
+            values.append(self._collect(slots, width))
+            left -= width
+        return np.concatenate(values) / self.output_scale(round)
+
+    def _collect(self, slots: Floats, width: int) -> Floats:
+        """The mean of every value's copies."""
+        copies = len(slots) // width
+        return np.asarray(slots[: copies * width].reshape(copies, width).mean(axis=0))

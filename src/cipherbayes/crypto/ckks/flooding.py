@@ -1,0 +1,108 @@
+"""What the CSP may release of a CKKS decryption: flooded, rounded, d values.
+
+A CKKS decryption is the result plus a small error that depends on the secret key
+(Li and Micciancio 2021, ePrint 2020/1533). Noise of standard deviation
+
+    σ = √(12 τ) 2^(s/2) t
+
+hides an error of at most t in each of τ releases to s bits of statistical security
+(Li, Micciancio, Schultz and Sorrell 2022, ePrint 2022/816, Theorem 3). Here t is
+:meth:`~cipherbayes.crypto.ckks.circuit.Circuit.noise_bound`, derived by the
+bookkeeping, not measured.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
+from cipherbayes.crypto.ckks.circuit import Circuit
+from cipherbayes.crypto.ckks.keys import CkksSecretKey
+from cipherbayes.errors import CryptoError
+from cipherbayes.privacy.noise import NoiseSource
+from cipherbayes.typing import Floats
+
+GRID_BITS = 8
+"""The grid is 2⁸ times finer than the flooding noise."""
+
+
+def flooding_bits(sd: float, noise_bound: float, releases: int) -> float:
+    """s of a flooding noise: the bits that a certificate may state."""
+    return 2.0 * math.log2(sd / (noise_bound * math.sqrt(12.0 * releases)))
+
+
+@dataclass(frozen=True)
+class Flooding:
+    """How outputs are flooded over a run.
+
+    Parameters
+    ----------
+    bits
+        s: statistical security.
+    releases
+        τ: decryptions in the run.
+
+    Formal guarantees
+    -----------------
+    The released values of the whole run are within 2^(−s) advantage (in the bit
+    security sense of the reference) of values that depend on the sites' integers
+    only, so they are post-processing of the noised sums. Values are rounded to a
+    grid of at most t (which is added to t), get an exact discrete Gaussian on that
+    grid, and leave as d numbers on a grid of about σ/2⁸.
+
+    Edge cases
+    ----------
+    The guarantee covers ciphertexts that the circuit really made from honest
+    encryptions: the CSP must decrypt only what every site replayed and signed. One
+    round must be answered once: a repeated answer must be the stored one.
+    """
+
+    bits: float
+    releases: int
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.bits <= 128.0 or self.releases < 1:
+            raise CryptoError(
+                "flooding needs a number of bits up to 128 and one release or more"
+            )
+
+    def sd(self, circuit: Circuit, round: int) -> float:
+        """σ: standard deviation of the flooding noise, in the output's units."""
+        bound = circuit.noise_bound(round) + self._step(circuit, round)
+        return math.sqrt(12.0 * self.releases) * 2.0 ** (self.bits / 2.0) * bound
+
+    def grid(self, circuit: Circuit, round: int) -> float:
+        """Step of the grid that released values lie on: a power of two."""
+        fine = self._step(circuit, round)
+        coarse = 2.0 ** (math.floor(math.log2(self.sd(circuit, round))) - GRID_BITS)
+        return float(max(fine, coarse))
+
+    def _step(self, circuit: Circuit, round: int) -> float:
+        """The noise's own grid, below t: rounding to it must not undo the proof."""
+        return float(2.0 ** math.floor(math.log2(circuit.noise_bound(round))))
+
+    def release(
+        self,
+        circuit: Circuit,
+        secret: CkksSecretKey,
+        output: CkksCiphertext,
+        round: int,
+        noise: NoiseSource,
+    ) -> Floats:
+        """Decrypt an output, flood it, and round it to the coarser grid."""
+        values = circuit.decrypt_exactly(secret, output, round)
+        step, scale = self._step(circuit, round), self.sd(circuit, round)
+        units = values / step
+        if not (np.isfinite(units).all() and np.abs(units).max() < 2.0**61):
+            raise CryptoError(
+                "the output is outside the circuit's range",
+                where=f"round {round}",
+                remedy="a gradient left the box that the circuit was made for",
+            )
+        flood = noise.share(len(values), scale / step, f"flooding/{round}")
+        flooded = (np.rint(units).astype(np.int64) + flood) * step
+        grid = self.grid(circuit, round)
+        return np.asarray(np.rint(flooded / grid) * grid)

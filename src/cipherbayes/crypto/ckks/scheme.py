@@ -1,0 +1,168 @@
+"""SEAL's CKKS context and the layouts of its objects, built once per process."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+import tenseal.sealapi as sealapi
+
+from cipherbayes.crypto.ciphertext import Coefficients
+from cipherbayes.crypto.ckks.parameters import CkksParameters
+from cipherbayes.crypto.seal import Layout, memory_file, saved, uncompressed
+from cipherbayes.errors import CryptoError
+
+_SEAL_HEADER_BYTES = 16
+_KEYS_HEADER = struct.Struct("<32sQ")
+_COUNT = struct.Struct("<Q")
+
+
+@dataclass
+class CkksScheme:
+    """SEAL's context for a set, with what depends on nothing else.
+
+    Scales are ours to keep (:mod:`~cipherbayes.crypto.ckks.bounds`): every SEAL
+    ciphertext here says 1, so that its metadata depends on size and level only.
+    """
+
+    parameters: CkksParameters
+    context: Any
+    encoder: Any
+    evaluator: Any
+    level_ids: dict[int, Any]
+    public_key: Layout
+    secret_key: Layout
+    _blank: Any
+    _ciphertexts: dict[tuple[int, int], Layout] = field(default_factory=dict)
+
+    def ciphertext_layout(self, size: int, level: int) -> Layout:
+        """How SEAL stores ``size`` polynomials modulo ``level`` primes."""
+        key = (size, level)
+        if key not in self._ciphertexts:
+            example = sealapi.Ciphertext()
+            self.evaluator.mod_switch_to(self._blank, self.level_ids[level], example)
+            example.resize(self.context, self.level_ids[level], size)
+            example.scale = 1.0
+            shape = (size, level, self.parameters.ring)
+            self._ciphertexts[key] = Layout.learn(example, shape)
+        return self._ciphertexts[key]
+
+    def load(self, coefficients: Coefficients) -> Any:
+        """A SEAL ciphertext with these coefficients, shape (size, level, n)."""
+        size, level, _ = coefficients.shape
+        cipher = sealapi.Ciphertext()
+        layout = self.ciphertext_layout(size, level)
+        layout.write(cipher, coefficients, self.context)
+        return cipher
+
+    def coefficients(self, cipher: Any, level: int) -> Coefficients:
+        """The coefficients of a SEAL ciphertext whose scale says 1."""
+        return self.ciphertext_layout(cipher.size(), level).read(cipher)
+
+
+@cache
+def ckks_scheme(parameters: CkksParameters) -> CkksScheme:
+    """The context of a parameter set."""
+    description = sealapi.EncryptionParameters(sealapi.SCHEME_TYPE.CKKS)
+    description.set_poly_modulus_degree(parameters.ring)
+    primes = (*parameters.primes, parameters.special)
+    description.set_coeff_modulus([sealapi.Modulus(prime) for prime in primes])
+    context = sealapi.SEALContext(description, True, sealapi.SEC_LEVEL_TYPE.TC128)
+    if not context.parameters_set():
+        raise CryptoError(
+            f"SEAL refuses the parameters: {context.parameters_error_message()}"
+        )
+    level_ids, data = {}, context.first_context_data()
+    for level in range(parameters.levels, 0, -1):
+        level_ids[level] = data.parms_id()
+        data = data.next_context_data()
+    generator = sealapi.KeyGenerator(context)
+    public_key = sealapi.PublicKey()
+    generator.create_public_key(public_key)
+    blank = sealapi.Ciphertext()
+    sealapi.Encryptor(context, public_key).encrypt_zero(blank)
+    blank.scale = 1.0
+    return CkksScheme(
+        parameters,
+        context,
+        sealapi.CKKSEncoder(context),
+        sealapi.Evaluator(context),
+        level_ids,
+        Layout.learn(public_key, (2, len(primes), parameters.ring)),
+        Layout.learn(generator.secret_key(), (len(primes), parameters.ring)),
+        blank,
+    )
+
+
+@dataclass(frozen=True)
+class SwitchingKeyLayout:
+    """How SEAL stores relinearisation and rotation keys.
+
+    A table of lists of public keys; between the blocks of coefficients lies
+    metadata that depends on the parameters and on which entries exist only.
+    """
+
+    gaps: tuple[bytes, ...]
+    shape: tuple[int, ...]
+
+    @classmethod
+    def learn(cls, example: Any, parameters: CkksParameters) -> SwitchingKeyLayout:
+        """From keys SEAL made: everything but the blocks of coefficients."""
+        members = uncompressed(saved(example))
+        block = 16 * (parameters.levels + 1) * parameters.ring
+        _, entries = _KEYS_HEADER.unpack_from(members, _SEAL_HEADER_BYTES)
+        position = _SEAL_HEADER_BYTES + _KEYS_HEADER.size
+        gaps, start = [], 0
+        for _ in range(entries):
+            (keys,) = _COUNT.unpack_from(members, position)
+            position += _COUNT.size
+            for _ in range(keys):
+                (length,) = _COUNT.unpack_from(members, position + 8)
+                end = position + length
+                gaps.append(members[start : end - block])
+                position = start = end
+        if start != len(members):
+            gaps.append(members[start:])
+        else:
+            gaps.append(b"")
+        shape = (len(gaps) - 1, 2, parameters.levels + 1, parameters.ring)
+        return cls(tuple(gaps), shape)
+
+    def read(self, thing: Any) -> Coefficients:
+        """All coefficients of the keys."""
+        data = uncompressed(saved(thing))
+        count, block = self.shape[0], 8 * int(np.prod(self.shape[1:]))
+        words = np.empty((count, block // 8), dtype=np.uint64)
+        position = 0
+        for index, gap in enumerate(self.gaps):
+            if data[position : position + len(gap)] != gap:
+                raise CryptoError(
+                    "this build of SEAL writes a format that is not understood",
+                    remedy="install the tenseal release that the constraints file pins",
+                )
+            position += len(gap)
+            if index < count:
+                words[index] = np.frombuffer(data, "<u8", block // 8, position)
+                position += block
+        return words.reshape(self.shape)
+
+    def write(self, thing: Any, coefficients: Coefficients, context: Any) -> None:
+        """Fill empty keys; SEAL sees no byte but these coefficients."""
+        if coefficients.shape != self.shape:
+            raise CryptoError("the coefficients do not have the shape of the keys")
+        words = np.ascontiguousarray(coefficients, dtype="<u8")
+        parts = [self.gaps[0]]
+        for block, gap in zip(words, self.gaps[1:], strict=True):
+            parts += [block.tobytes(), gap]
+        with memory_file(b"".join(parts)) as (path, _):
+            try:
+                thing.load(context, path)
+            except RuntimeError:  # pragma: no cover - everything was checked before
+                raise CryptoError("SEAL refuses these keys") from None
+        if not sealapi.is_valid_for(thing, context):
+            raise CryptoError("the keys are not valid for the parameters")
+
+

@@ -1,0 +1,171 @@
+"""A posterior in the language of the field: ratios, baseline and median survival.
+
+Everything here is a function of the draws and of the public study alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from cipherbayes.data.features import Feature, level_name
+from cipherbayes.models.base import Design, Model, Rows
+from cipherbayes.typing import Floats
+
+Features = Mapping[str, Feature]
+
+# What one step of a transformed feature is called, and its size on f(x).
+STEPS = {
+    None: ("1 unit of {}", 1.0),
+    "log": ("doubling of {}", math.log(2.0)),
+    "log1p": ("doubling of 1 + {}", math.log(2.0)),
+    "sqrt": ("1 unit of sqrt({})", 1.0),
+}
+INVERSES: dict[str | None, Callable[[float], float]] = {
+    None: float,
+    "log": math.exp,
+    "log1p": math.expm1,
+    "sqrt": lambda root: root * root,
+}
+
+
+def effects(
+    model: Model,
+    features: Features,
+    design: Design,
+    user: Floats,
+    tail: float | None,
+) -> list[dict[str, Any]]:
+    """One entry a column: what a step of the feature does, in the model's measure.
+
+    exp(b step) is an odds, hazard or rate ratio, b step a difference; ``estimate`` is
+    the median over the draws, so that the effect of a step back is its inverse.
+
+    Parameters
+    ----------
+    user
+        Draws on the user's own units, parameters on the last axis.
+    tail
+        Probability outside either end of the interval; None for a point estimate.
+    """
+    if model.measure is None:
+        return []
+    flat = user.reshape(-1, user.shape[-1])
+    column = {name: j for j, name in enumerate(design.names)}
+    entries = []
+    for name, per, step in _steps(features):
+        values = model.effect(step * flat[:, column[name]])
+        entry = {"name": name, "measure": model.measure}
+        entries.append({**entry, **_spread(values, tail), "per": per})
+    return entries
+
+
+def baseline(
+    model: Model,
+    features: Features,
+    design: Design,
+    draws: Floats,
+    tail: float | None,
+) -> dict[str, Any] | None:
+    """Survival of a reference record: each number at the middle of its public range,
+    each category at its first level; None for a model without curves.
+
+    Parameters
+    ----------
+    draws
+        Draws on the prepared scale, shape ``(s, d)``.
+    """
+    times = model.reference_times()
+    if times is None:
+        return None
+    rows = _reference_rows(features, design)
+    curve = model.predict(draws, rows, times)[:, 0, :]
+    return {
+        "at": reference(features),
+        "survival": [
+            {"time": float(t), **_spread(curve[:, k], tail)}
+            for k, t in enumerate(times)
+        ],
+        "median": median_survival(model.median(draws, rows)[:, 0], tail),
+    }
+
+
+def median_survival(times: Floats, tail: float | None) -> dict[str, Any]:
+    """The median survival time over the draws; null where it is not reached by the
+    horizon, which ``not_reached`` gives the probability of."""
+    never = float(np.mean(np.isinf(times)))
+    return {**_spread(times, tail), "not_reached": never}
+
+
+def reference(features: Features) -> dict[str, Any]:
+    """The features of the reference record, in the user's own units."""
+    return {name: _reference_value(feature) for name, feature in features.items()}
+
+
+def held_by_prior(
+    names: tuple[str, ...], draws: Floats, mean: Floats, scale: Floats
+) -> list[str]:
+    """Parameters that the data alone would not have stopped.
+
+    Far from the prior mean (two scales) although still a quarter as wide as the
+    prior: a likelihood that grows without end, as under perfect separation or
+    without events in a group, or a prior that is too narrow.
+
+    Parameters
+    ----------
+    draws
+        On the prepared scale, shape ``(s, d)``.
+    mean, scale
+        Of the prior.
+    """
+    far = np.abs(draws.mean(axis=0) - mean) > 2.0 * scale
+    wide = draws.std(axis=0) > 0.25 * scale
+    return [name for name, held in zip(names, far & wide, strict=True) if held]
+
+
+def _spread(values: Floats, tail: float | None) -> dict[str, float | None]:
+    """Median and interval; order statistics, as an infinite value has no mean."""
+    if tail is None:
+        points: list[float | None] = [float(values[0]), None, None]
+    else:
+        quantiles = [0.5, tail, 1.0 - tail]
+        found = np.quantile(values, quantiles, method="inverted_cdf")
+        points = [float(value) for value in found]
+    finite = [p if p is not None and math.isfinite(p) else None for p in points]
+    return dict(zip(("estimate", "lower", "upper"), finite, strict=True))
+
+
+def _steps(features: Features) -> Iterator[tuple[str, str, float]]:
+    """Column, what its step is called, and the size of the step."""
+    for name, feature in features.items():
+        if feature.levels is None:
+            words, step = STEPS[feature.transform]
+            yield name, words.format(name), step
+        else:
+            first, *others = map(level_name, feature.levels)
+            for level in others:
+                yield f"{name}[{level}]", f"{level} against {first}", 1.0
+        if feature.indicator:
+            stand_in = level_name(feature.missing)
+            yield f"{name}[missing]", f"missing against {stand_in}", 1.0
+
+
+def _reference_value(feature: Feature) -> Any:
+    if feature.levels is not None:
+        return level_name(feature.levels[0])
+    return INVERSES[feature.transform](feature.affine()[0])
+
+
+def _reference_rows(features: Features, design: Design) -> Rows:
+    column = {name: j for j, name in enumerate(design.names)}
+    values = np.zeros(design.width)
+    for name, feature in features.items():
+        if feature.levels is None:
+            values[column[name]] = feature.affine()[0]
+    x = (values - design.centre) / design.half_width
+    if design.intercept is not None:
+        x[0] = design.intercept
+    return Rows(design, x[:, None], {}, np.array([x @ x]))

@@ -1,0 +1,1 @@
+"""The same protocol between machines, carried by NVIDIA FLARE."""

@@ -1,0 +1,146 @@
+"""Lines to parties over FLARE's auxiliary requests: pushed, never polled for.
+
+A question waits as long as its party is alive: a slow site is waited for, a site that
+is gone is noticed within seconds, because a second, tiny question ("alive?") goes out
+every few seconds while the first is pending.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as StillWaiting
+from typing import Any
+
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+
+from cipherbayes.engine import pipes
+from cipherbayes.engine.flare.certified import GREETING, TOPIC
+from cipherbayes.engine.flare.questions import (
+    ALIVE,
+    KEY_BYTES,
+    PartyFailedError,
+    Question,
+    Sealed,
+)
+from cipherbayes.engine.lines import CspLine, Line, SiteLine
+from cipherbayes.errors import RunError
+
+LONGEST_ANSWER = 24 * 3600.0
+"""Seconds after which an answer is given up although its party is alive."""
+GREETING_TIMEOUT = 2.0
+PROBE_EVERY = 3.0
+PROBE_TIMEOUT = 4.0
+PROBES = 2
+"""A party is lost when this many probes in a row find nobody."""
+
+
+class FlareLine(Line):
+    """A line to one party of the running job.
+
+    Parameters
+    ----------
+    name
+        The party's name, which is that of its certificate.
+    fl_ctx
+        The job's context.
+    """
+
+    def __init__(self, name: str, fl_ctx: FLContext) -> None:
+        self.name = name
+        self._fl_ctx = fl_ctx
+        self._engine: Any = fl_ctx.get_engine()
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix=f"line-{name}")
+        self._pending: Future[bytes | None] | None = None
+        self._key = secrets.token_bytes(KEY_BYTES)
+        self._seal = Sealed(self._key)
+
+    def send(self, verb: bytes, *parts: bytes) -> None:
+        body = b"".join(pipes.pieces(*parts))
+        self._pending = self._pool.submit(self._ask, verb, body, LONGEST_ANSWER)
+
+    def receive(self) -> bytes | None:
+        assert self._pending is not None
+        pending, self._pending = self._pending, None
+        failures = 0
+        while failures < PROBES:
+            try:
+                return pending.result(PROBE_EVERY)
+            except StillWaiting:
+                failures = 0 if self.alive() else failures + 1
+            except PartyFailedError as error:
+                raise RunError(str(error), where=self._label) from None
+            if self._fl_ctx.get_run_abort_signal().triggered:
+                break
+        return None
+
+    def call(self, verb: bytes, *parts: bytes) -> bytes:
+        self.send(verb, *parts)
+        answer = self.receive()
+        if answer is None:
+            raise RunError(
+                "cannot be reached",
+                where=self._label,
+                remedy="see that it runs and has a network, then submit again",
+            )
+        return answer
+
+    def alive(self) -> bool:
+        """Whether the party's process answers at all."""
+        return self._ask(ALIVE, b"", PROBE_TIMEOUT) is not None
+
+    def greet(self, deadline: float) -> bool:
+        """Hand the party this job's key, until a time of the monotonic clock.
+
+        The party may still be starting: it is greeted until it answers.
+        """
+        while not self._greeted():
+            aborted = self._fl_ctx.get_run_abort_signal().triggered
+            if aborted or time.monotonic() > deadline:
+                return False
+            time.sleep(0.1)
+        return True
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def _label(self) -> str:
+        return self.name if self.name == "csp" else f"site {self.name}"
+
+    def _greeted(self) -> bool:
+        greeting = Shareable()
+        greeting["key"] = self._key
+        reply = self._request(GREETING, greeting, GREETING_TIMEOUT, secure=True)
+        return reply is not None and reply.get_return_code() == ReturnCode.OK
+
+    def _ask(self, verb: bytes, body: bytes, timeout: float) -> bytes | None:
+        asked = Question.of(verb, body)
+        sealed = self._seal.question(asked)
+        return self._seal.answer_in(asked, self._request(TOPIC, sealed, timeout))
+
+    def _request(
+        self, topic: str, message: Shareable, timeout: float, *, secure: bool = False
+    ) -> Shareable | None:
+        replies = self._engine.send_aux_request(
+            targets=[self.name],
+            topic=topic,
+            request=message,
+            timeout=timeout,
+            fl_ctx=self._fl_ctx,
+            optional=True,
+            secure=secure,
+        )
+        reply: Shareable | None = (replies or {}).get(self.name)
+        return reply
+
+
+class FlareSite(FlareLine, SiteLine):
+    """A site on its own machine."""
+
+
+class FlareCsp(FlareLine, CspLine):
+    """The CSP on its own machine."""

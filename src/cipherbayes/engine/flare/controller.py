@@ -1,0 +1,143 @@
+"""The server in a FLARE job: drives the protocol, reports how far it is.
+
+Everything that must survive is in the kit's ``runs`` folder: a job that was cut is
+submitted again under the same run id, and the server goes on from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.signal import Signal
+
+from cipherbayes.engine.driving import drive
+from cipherbayes.engine.embedded import finish
+from cipherbayes.engine.flare.channels import FlareCsp, FlareLine, FlareSite
+from cipherbayes.engine.flare.jobs import job_study
+from cipherbayes.engine.flare.kits import CSP, SERVER, Kit
+from cipherbayes.errors import CipherbayesError, RunError
+from cipherbayes.running import assemble_private
+
+log = logging.getLogger("cipherbayes.flare")
+
+FOLLOW = "cipherbayes"
+"""Topic on which whoever submitted the run asks how far it is."""
+STARTUP_SECONDS = 120.0
+COLLECT_SECONDS = 20.0
+HELD_OUT = (
+    "held-out rows stay at their sites and are not scored: use `cipherbayes predict` "
+    "there"
+)
+
+
+class ProtocolController(Controller):
+    """The server party.
+
+    Parameters
+    ----------
+    run
+        Id of the run, in hexadecimal.
+    """
+
+    def __init__(self, run: str) -> None:
+        super().__init__()
+        self._run = run
+        self._status: dict[str, Any] = {"state": "starting", "done": 0, "rounds": 0}
+        self._files: dict[str, str] = {}
+        self._collected = threading.Event()
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        fl_ctx.get_engine().register_app_command(FOLLOW, self._follow)
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """Nothing is held beyond the control flow."""
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        try:
+            self._files = self._play(fl_ctx)
+            self._say("finished")
+        except CipherbayesError as error:
+            log.error("%s", error)
+            self._fail(error)
+        except Exception:
+            log.exception("unexpected failure")
+            self._fail(
+                RunError(
+                    "unexpected failure", where=SERVER, remedy="see the server's log"
+                )
+            )
+        # Whoever submitted the run fetches the outcome; nobody need be there.
+        self._collected.wait(COLLECT_SECONDS)
+        if self._status["state"] == "failed":
+            self.system_panic(self._status["error"]["what"], fl_ctx)
+
+    def _play(self, fl_ctx: FLContext) -> dict[str, str]:
+        started = time.perf_counter()
+        engine: Any = fl_ctx.get_engine()
+        workspace, job = engine.get_workspace(), fl_ctx.get_job_id()
+        study = job_study(workspace, job)
+        kit = Kit.open(workspace.get_root_dir()).require(SERVER)
+        folder = kit.run(self._run, study)
+        csp = FlareCsp(CSP, fl_ctx)
+        sites = {name: FlareSite(name, fl_ctx) for name in study.sites}
+        try:
+            self._gather([csp, *sites.values()])
+            server, course = folder.server()
+            self._progress(server.rounds_done, folder.plan.rounds)
+            traffic = drive(
+                server,
+                sites,
+                csp,
+                rounds=folder.plan.rounds,
+                progress=self._progress,
+            )
+        finally:
+            for line in (csp, *sites.values()):
+                line.close()
+        finished = finish(course, server.stopped, traffic)
+        result = assemble_private(folder, finished, started, {})
+        if study.evaluation is not None:
+            result.record["warnings"].append(HELD_OUT)
+        with tempfile.TemporaryDirectory(dir=folder.path) as out:
+            result.save(Path(out))
+            return {
+                path.name: base64.b64encode(path.read_bytes()).decode()
+                for path in Path(out).iterdir()
+            }
+
+    def _gather(self, lines: list[FlareLine]) -> None:
+        """Wait until every party has taken the job's key."""
+        deadline = time.monotonic() + STARTUP_SECONDS
+        missing = [x.name for x in lines if not x.greet(deadline)]
+        if missing:
+            raise RunError(
+                f"{', '.join(missing)} did not start",
+                where=SERVER,
+                remedy="see the log at that party, then submit again",
+            )
+
+    def _progress(self, done: int, rounds: int) -> None:
+        self._say("running", done=done, rounds=rounds)
+
+    def _fail(self, error: CipherbayesError) -> None:
+        words = {"what": error.what, "where": error.where, "remedy": error.remedy}
+        self._say("failed", error=words)
+
+    def _say(self, state: str, **facts: Any) -> None:
+        self._status = {**self._status, "state": state, **facts}
+
+    def _follow(self, topic: str, data: Any, fl_ctx: FLContext) -> dict[str, Any]:
+        """How far the run is; with the outcome, once there is one."""
+        status = self._status
+        if status["state"] not in ("finished", "failed"):
+            return status
+        self._collected.set()
+        return {**status, "files": self._files}

@@ -1,0 +1,109 @@
+"""A site or the CSP in a FLARE job: holds the party, answers questions.
+
+FLARE starts one process per party and job. The party object lives in a thread of its
+own there, as its databases demand; questions are answered one after the other. A
+question whether the party is alive is answered at once, however long its table takes.
+"""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
+
+from cipherbayes.engine.flare.certified import (
+    GREETING,
+    TOPIC,
+    greetings_only_from,
+)
+from cipherbayes.engine.flare.jobs import job_study
+from cipherbayes.engine.flare.kits import CSP, Kit
+from cipherbayes.engine.flare.questions import ALIVE, KEY_BYTES, Sealed
+from cipherbayes.engine.party import Desk
+from cipherbayes.errors import CipherbayesError
+
+log = logging.getLogger("cipherbayes.flare")
+
+
+class PartyExecutor(Executor):
+    """The party whose certificate this process runs under.
+
+    Parameters
+    ----------
+    run
+        Id of the run, in hexadecimal.
+    """
+
+    def __init__(self, run: str) -> None:
+        super().__init__()
+        self._run = run
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="party")
+        self._desk: Future[Desk] | None = None
+        self._seal: Sealed | None = None
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        if event_type == EventType.START_RUN:
+            engine = fl_ctx.get_engine()
+            job = fl_ctx.get_job_id()
+            study = job_study(engine.get_workspace(), job)
+            kit = Path(engine.get_workspace().get_root_dir())
+            self._desk = self._thread.submit(_open, kit, self._run, study)
+            greetings_only_from(engine.get_cell(), f"server.{job}")
+            engine.register_aux_message_handler(GREETING, self._greet)
+            engine.register_aux_message_handler(TOPIC, self._answer)
+        elif event_type == EventType.END_RUN:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def execute(
+        self,
+        task_name: str,
+        shareable: Shareable,
+        fl_ctx: FLContext,
+        abort_signal: Signal,
+    ) -> Shareable:
+        """Refuse: tasks are polled for, and there are none."""
+        return make_reply(ReturnCode.TASK_UNKNOWN)
+
+    def _greet(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+        """Take the key of this job's questions from the server, once."""
+        key = request.get("key")
+        if self._seal is None and type(key) is bytes and len(key) == KEY_BYTES:
+            self._seal = Sealed(key)
+        return make_reply(ReturnCode.OK)
+
+    def _answer(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+        seal = self._seal
+        question = None if seal is None else seal.question_in(request)
+        if seal is None or question is None or self._desk is None:
+            log.warning("refused a question that is not the server's")
+            return make_reply(ReturnCode.BAD_REQUEST_DATA)
+        if question.verb == ALIVE:
+            return seal.answer(question, b"")
+        verb, body, desk = question.verb, question.body, self._desk
+        try:
+            answer = self._thread.submit(
+                lambda: desk.result().respond(verb, body)
+            ).result()
+            return seal.answer(question, answer)
+        except CipherbayesError as error:
+            log.error("%s", error)
+            # Where it happened and what to do may name files of this party.
+            return seal.failure(question, error.what)
+        except Exception:
+            log.exception("unexpected failure")
+            return seal.failure(question, "unexpected failure: see this party's log")
+
+
+def _open(kit: Path, run: str, study: Any) -> Desk:
+    """The party that the kit's certificate names."""
+    mine = Kit.open(kit)
+    folder = mine.run(run, study)
+    return Desk(folder.csp() if mine.role == CSP else folder.site(mine.name))

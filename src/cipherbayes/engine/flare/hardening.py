@@ -1,0 +1,119 @@
+"""What FLARE may do at a party: run our classes, and nothing else.
+
+FLARE's own defaults let a project admin bring code, read files and restart hosts,
+keep jobs in the shared temporary folder, and stream logs to the server. Each of
+these is turned off in the files that the party itself holds, so that nobody else
+can turn it on again.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+ALLOWED_CLASSES = (
+    "cipherbayes.engine.flare.controller.ProtocolController",
+    "cipherbayes.engine.flare.executor.PartyExecutor",
+)
+
+_FORBIDDEN = {
+    "clone_job": "none",
+    "download_job": "none",
+    "operate": "none",
+    "shell_commands": "none",
+    "byoc": "none",
+    "server-predeployed-flwr": "none",
+}
+_NOTHING = {
+    "submit_job": "none",
+    "manage_job": "none",
+    "app_command": "none",
+    "view": "none",
+    **_FORBIDDEN,
+}
+
+AUTHORIZATION: dict[str, Any] = {
+    "format_version": "1.0",
+    "permissions": {
+        "project_admin": {
+            "submit_job": "any",
+            "manage_job": "any",
+            "app_command": "any",
+            "view": "any",
+            **_FORBIDDEN,
+        },
+        "org_admin": _NOTHING,
+        "lead": _NOTHING,
+        "member": _NOTHING,
+    },
+}
+"""Who may do what at this party; rights are named one by one, never ``any``."""
+
+_COMMUNICATION: dict[str, Any] = {
+    "allow_adhoc_conns": False,
+    "backbone_conn_gen": 2,
+}
+_HEARTBEAT_SECONDS = 30
+_NO_GPU = "nvflare.app_common.resource_managers.passthrough_resource_manager"
+
+
+def harden_party(kit: Path) -> None:
+    """Rewrite the local settings of a server's or client's kit."""
+    local = kit / "local"
+    resources = json.loads((local / "resources.json.default").read_text("utf-8"))
+    server = "servers" in resources
+    resources["class_list_enforcement_mode"] = "enforce"
+    resources["class_allow_list"] = list(ALLOWED_CLASSES)
+    resources["components"] = _components(resources["components"])
+    if server:
+        resources.pop("snapshot_persistor", None)
+        resources["servers"][0].pop("download_job_url", None)
+        resources["servers"][0]["heart_beat_timeout"] = _HEARTBEAT_SECONDS
+    else:
+        resources["allow_log_streaming"] = False
+    for leftover in ("*.default", "*.sample"):
+        for path in local.glob(leftover):
+            if not path.name.startswith("log_config"):
+                path.unlink()
+    _write(local / "resources.json", resources)
+    _write(local / "authorization.json", AUTHORIZATION)
+    _write(local / "comm_config.json", _COMMUNICATION)
+    if server:
+        keep_jobs_in(kit)
+
+
+def keep_jobs_in(kit: Path) -> None:
+    """Have the server keep jobs in its own kit, wherever that folder is now.
+
+    FLARE wants an absolute path, and its default is in the shared temporary folder.
+    """
+    path = kit / "local" / "resources.json"
+    resources = json.loads(path.read_text("utf-8"))
+    for component in resources["components"]:
+        if component["id"] == "job_store":
+            component["args"] = {"root_dir": str(kit.absolute() / "jobs")}
+    _write(path, resources)
+
+
+def _components(components: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The system's components, without log streaming, jobs kept inside the kit."""
+    kept = []
+    for component in components:
+        match component["id"]:
+            case "site_log_streamer" | "log_receiver" | "resource_consumer":
+                continue
+            case "resource_manager":
+                component["path"] = f"{_NO_GPU}.PassthroughResourceManager"
+                component["args"] = {}
+            case "job_manager":
+                component["args"]["uri_root"] = "/"
+            case "job_scheduler":
+                # One run at a time, and no long pause before a second try.
+                component["args"] = {"max_jobs": 1, "min_schedule_interval": 1.0}
+        kept.append(component)
+    return kept
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,315 @@
+"""A party's kit: the folder that one party runs from, and what it keeps there.
+
+    KIT/startup/, local/         FLARE's certificates and settings
+    KIT/README.md                what this party runs and checks
+    KIT/studies/HASH.toml        the studies that this party has approved
+    KIT/site.toml                a site's table and budget: never leaves the site
+    KIT/keys/                    0700; made here, at the party, when it enrols
+    KIT/identity.json            the public half, to send to the others
+    KIT/roster.json              everyone's identity, pinned by this party
+    KIT/runs/RUN/                what the party remembers of a run
+
+Who a kit belongs to is what its certificate says, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+from cipherbayes.crypto.keys import KeyFolder
+from cipherbayes.crypto.signatures import Identity
+from cipherbayes.engine.assembly import RunFolder
+from cipherbayes.errors import CryptoError, RunError
+from cipherbayes.planning import plan_study
+from cipherbayes.study import Study
+
+CSP = "csp"
+SERVER = "server"
+ADMIN = "admin"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Kit:
+    """A party's folder.
+
+    Attributes
+    ----------
+    path
+        The folder.
+    role
+        ``"site"``, ``"csp"``, ``"server"`` or ``"admin"``.
+    name
+        The party's name in the study: the common name of its certificate, except
+        for the server, whose certificate names its host.
+    host
+        Host name of the server.
+    """
+
+    path: Path
+    role: str
+    name: str
+    host: str
+
+    @classmethod
+    def open(cls, path: Path | str) -> Kit:
+        """Open a kit; its certificate says whose it is."""
+        path = Path(path).absolute()
+        startup = path / "startup"
+        try:
+            if (startup / "server.crt").exists():
+                host = _common_name(startup / "server.crt")
+                return cls(path, SERVER, SERVER, host)
+            name = _common_name(startup / "client.crt")
+            if (startup / "fed_admin.json").exists():
+                settings = _read_json(startup / "fed_admin.json")["admin"]
+                return cls(path, ADMIN, name, settings["host"])
+            settings = _read_json(startup / "fed_client.json")["servers"][0]
+            host = settings["service"]["target"].rpartition(":")[0]
+            return cls(path, CSP if name == CSP else "site", name, host)
+        except (OSError, ValueError, KeyError, IndexError, TypeError):
+            raise RunError(
+                "is not a party's kit",
+                where=str(path),
+                remedy="give a folder that `cipherbayes deploy` made",
+            ) from None
+
+    def require(self, role: str) -> Kit:
+        """This kit, or a refusal if its certificate is another role's."""
+        if self.role != role:
+            raise RunError(
+                f"the certificate is of {self.name}, which is not a {role}",
+                where=str(self.path),
+                remedy=f"use the kit that was made for the {role}",
+            )
+        return self
+
+    # -- identities --------------------------------------------------------
+
+    def keys(self) -> KeyFolder:
+        """The party's keys."""
+        return KeyFolder(self.path / "keys")
+
+    def enrol(self) -> Identity:
+        """Make this party's signing key, here, and write its public half."""
+        identity = self.keys().identity().identity
+        content = {"version": _VERSION, "party": self.name, "identity": identity.id}
+        _write_json(self.path / "identity.json", content)
+        return identity
+
+    def pin(self, files: Sequence[Path]) -> dict[str, Identity]:
+        """Keep everyone's identity, from the files they sent.
+
+        Formal guarantees
+        -----------------
+        What a party accepts in a run is signed by the keys pinned here and by no
+        other. A pinned key never changes by itself: another key under a name that
+        is pinned already is refused.
+        """
+        pinned = self.roster() if self._roster_file.exists() else {}
+        if self.role != SERVER:
+            pinned[self.name] = self.enrol()
+        for file in files:
+            name, identity = _read_identity(file)
+            if pinned.setdefault(name, identity) != identity:
+                raise CryptoError(
+                    f"another key of '{name}' is pinned",
+                    where=str(file),
+                    remedy="ask that party by telephone; if it has a new key, remove "
+                    "roster.json and pin everyone again",
+                )
+        content = {name: pinned[name].id for name in sorted(pinned)}
+        _write_json(self._roster_file, {"version": _VERSION, "parties": content})
+        return pinned
+
+    def roster(self) -> dict[str, Identity]:
+        """Everyone's identity, as this party has pinned it."""
+        try:
+            parties = _read_json(self._roster_file)["parties"]
+            return {name: Identity.from_hex(text) for name, text in parties.items()}
+        except FileNotFoundError:
+            raise RunError(
+                "no identities are pinned",
+                where=str(self.path),
+                remedy="run `pin` with the identity.json of every party",
+            ) from None
+        except (ValueError, KeyError, AttributeError, CryptoError):
+            raise RunError(
+                "cannot be read",
+                where=str(self._roster_file),
+                remedy="remove it, then run `pin` again",
+            ) from None
+
+    @property
+    def _roster_file(self) -> Path:
+        return self.path / "roster.json"
+
+    # -- studies and runs --------------------------------------------------
+
+    def approve(self, study: Study) -> str:
+        """Allow runs of a study; its fingerprint."""
+        public = study.without_paths()
+        fingerprint = public.fingerprint()
+        folder = self.path / "studies"
+        folder.mkdir(exist_ok=True)
+        path = folder / f"{fingerprint}.toml"
+        path.write_text(public.to_toml(), encoding="utf-8")
+        return fingerprint
+
+    def run(self, run: str, study: Study) -> KitRun:
+        """This party's part in a run of a study it has approved."""
+        fingerprint = study.fingerprint()
+        if not (self.path / "studies" / f"{fingerprint}.toml").exists():
+            raise RunError(
+                f"the study {fingerprint[:16]} is not approved here",
+                where=self.name,
+                remedy="read it, then `cipherbayes site approve` (csp, server alike)",
+            )
+        if study.insecure and not is_loopback(self.host):
+            raise RunError(
+                "insecure-repeatable noise is for one machine only",
+                where=self.name,
+                remedy='set privacy.randomness = "secure"',
+            )
+        home = self.path / "runs" / _run_id(run).hex()
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _bind(home / "study", fingerprint)
+        return KitRun(home, _run_id(run), study, plan_study(study), self)
+
+    def settings(self) -> dict[str, Any]:
+        """A site's own table, ledger and budget, from ``site.toml``."""
+        path = self.path / "site.toml"
+        try:
+            given = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+            raise RunError(
+                "is missing or not TOML",
+                where=str(path),
+                remedy='write one line: data = "TABLE.csv"',
+            ) from None
+        unknown = sorted(set(given) - {"data", "ledger", "budget"})
+        budget = given.get("budget")
+        usable = (
+            isinstance(given.get("data"), str)
+            and isinstance(given.get("ledger", ""), str)
+            and (budget is None or (type(budget) in (int, float) and budget > 0))
+        )
+        if unknown or not usable:
+            raise RunError(
+                f"unknown key '{unknown[0]}'" if unknown else "names no usable table",
+                where=str(path),
+                remedy="keys are data, budget (a positive number) and ledger",
+            )
+        data = self.path / given["data"]
+        return {
+            "data": str(data),
+            "ledger": str(self.path / given.get("ledger", f"{data}.ledger")),
+            "budget": None if budget is None else float(budget),
+        }
+
+
+@dataclass(frozen=True)
+class KitRun(RunFolder):
+    """One party's part in a run: the parties are made as in an embedded run.
+
+    Attributes
+    ----------
+    kit
+        Where the party's keys, roster and settings are.
+    """
+
+    kit: Kit
+
+    def home(self, name: str) -> Path:
+        del name  # there is one party here
+        return self.path
+
+    def keys(self, name: str) -> KeyFolder:
+        del name
+        return self.kit.keys()
+
+    def pinned(self) -> dict[str, Identity]:
+        roster = self.kit.roster()
+        missing = sorted({*self.study.sites, CSP} - set(roster))
+        if missing:
+            raise RunError(
+                f"no identity of {', '.join(missing)} is pinned",
+                where=self.kit.name,
+                remedy="run `pin` with the identity.json of every party",
+            )
+        return {name: roster[name] for name in (CSP, *self.study.sites)}
+
+    def holds_frames(self) -> bool:
+        return False
+
+    def local(self, name: str) -> dict[str, Any]:
+        if name != self.kit.name:
+            raise RunError(f"the certificate is not of site '{name}'", where=name)
+        return self.kit.settings()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name can only be this machine."""
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _common_name(path: Path) -> str:
+    certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    (attribute,) = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(attribute.value)
+
+
+def _run_id(text: str) -> bytes:
+    try:
+        run = bytes.fromhex(text)
+    except ValueError:
+        run = b""
+    if len(run) != 16:
+        raise RunError("a run's id is 32 hexadecimal digits")
+    return run
+
+
+def _bind(path: Path, fingerprint: str) -> None:
+    """A run belongs to the study that it began with."""
+    if not path.exists():
+        path.write_text(fingerprint, encoding="ascii")
+    if path.read_text(encoding="ascii") != fingerprint:
+        raise RunError(
+            "the run was begun with another study",
+            where=str(path.parent),
+            remedy="submit the changed study into a new folder",
+        )
+
+
+def _read_identity(path: Path) -> tuple[str, Identity]:
+    try:
+        content = _read_json(path)
+        if content["version"] != _VERSION or not isinstance(content["party"], str):
+            raise ValueError
+        return content["party"], Identity.from_hex(content["identity"])
+    except (OSError, ValueError, KeyError, TypeError, CryptoError):
+        raise RunError(
+            "is not a party's identity.json",
+            where=str(path),
+            remedy="ask that party for the file that `enrol` wrote",
+        ) from None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    os.replace(partial, path)

@@ -1,0 +1,180 @@
+"""Submit a study to the parties, follow it, bring the result back.
+
+The folder that the result goes to remembers the run's id. Submitting into it again
+goes on with that run: rounds that were released are not released again.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from cipherbayes.engine.driving import Progress
+from cipherbayes.engine.flare.jobs import write_job
+from cipherbayes.engine.flare.kits import ADMIN, CSP, Kit, is_loopback
+from cipherbayes.errors import RunError, StudyError
+from cipherbayes.result import Result
+from cipherbayes.study import Study
+
+_FOLLOW = "cipherbayes"
+_POLL_SECONDS = 0.3
+_CONNECT_SECONDS = 10.0
+_SUBMISSION = "submission.json"
+_RESULT = ("study.toml", "posterior.nc", "result.json")
+
+
+def submit(study: Study, kit: Kit, out: Path, progress: Progress) -> Result:
+    """Run a study on the parties' machines, from where it stands to its end.
+
+    Parameters
+    ----------
+    kit
+        The lead's kit.
+    out
+        Folder for the result: new, or that of a submission that was cut.
+    """
+    kit.require(ADMIN)
+    study = study.without_paths()
+    if study.insecure and not is_loopback(kit.host):
+        raise StudyError(
+            "insecure-repeatable noise is for one machine only",
+            where=f"study '{study.name}'",
+            remedy='set privacy.randomness = "secure"',
+        )
+    run = _run_of(out, study)
+    with _session(kit) as session:
+        _refuse_missing(session, study)
+        with tempfile.TemporaryDirectory() as scratch:
+            job = session.submit_job(str(write_job(Path(scratch), study, run)))
+        files = _follow(session, job, progress)
+    for name in _RESULT:
+        # result.json last and in one move: a folder without it is no result.
+        partial = out / f".{name}.partial"
+        partial.write_bytes(base64.b64decode(files[name]))
+        os.replace(partial, out / name)
+    return Result.load(out)
+
+
+def _run_of(out: Path, study: Study) -> str:
+    """The run that a folder belongs to, begun now if it is new."""
+    path = out / _SUBMISSION
+    fingerprint = study.fingerprint()
+    if not path.exists():
+        out.mkdir(parents=True, exist_ok=True)
+        if any(entry.name != "run.log" for entry in out.iterdir()):
+            raise RunError(
+                "is not empty", where=str(out), remedy="give a new folder as --out"
+            )
+        run = secrets.token_hex(16)
+        content = {"version": 1, "run": run, "study": fingerprint}
+        path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        return run
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        run, begun = str(content["run"]), content["study"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise RunError(
+            "cannot be read", where=str(path), remedy="submit into a new folder"
+        ) from None
+    if begun != fingerprint:
+        raise RunError(
+            "holds a run of another study",
+            where=str(out),
+            remedy="submit the changed study into a new folder",
+        )
+    if (out / "result.json").exists():
+        raise RunError(
+            "is finished already",
+            where=str(out),
+            remedy="read result.json, or use `cipherbayes predict`",
+        )
+    return run
+
+
+@contextmanager
+def _session(kit: Kit) -> Iterator[Any]:
+    """A connection to the server under the lead's certificate."""
+    from nvflare.fuel.flare_api.api_spec import AuthenticationError, NoConnection
+    from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+    try:
+        # FLARE reports to the terminal; what matters is raised.
+        with redirect_stdout(io.StringIO()):
+            session = new_secure_session(
+                kit.name, str(kit.path), timeout=_CONNECT_SECONDS
+            )
+    except AuthenticationError:
+        raise RunError(
+            "does not accept this certificate",
+            where=f"server {kit.host}",
+            remedy="use the admin kit of the same `cipherbayes deploy`",
+        ) from None
+    except (NoConnection, OSError, RuntimeError):
+        raise _unreachable(kit.host) from None
+    try:
+        yield session
+    except NoConnection:
+        raise _unreachable(kit.host) from None
+    finally:
+        with redirect_stdout(io.StringIO()):
+            session.close()
+
+
+def _unreachable(host: str) -> RunError:
+    return RunError(
+        "cannot be reached",
+        where=f"server {host}",
+        remedy="start it with `cipherbayes server start`, then submit again",
+    )
+
+
+def _refuse_missing(session: Any, study: Study) -> None:
+    """Say at once who is not there, instead of waiting for them."""
+    present = {client.name for client in session.get_system_info().client_info}
+    missing = sorted({CSP, *study.sites} - present)
+    if missing:
+        raise RunError(
+            f"{', '.join(missing)} not connected",
+            where="server",
+            remedy="start the party with `cipherbayes site start` (or csp start)",
+        )
+
+
+def _follow(session: Any, job: str, progress: Progress) -> dict[str, str]:
+    """The files of the result, when the run has ended well."""
+    from nvflare.fuel.flare_api.api_spec import InternalError, JobNotRunning, NoReply
+
+    while True:
+        try:
+            status = session.do_app_command(job, _FOLLOW, {})
+        except (JobNotRunning, InternalError, NoReply):
+            status = {"state": "starting"}
+        if status["state"] == "failed":
+            raise RunError(**status["error"])
+        if status["state"] == "finished":
+            progress(status["done"], status["rounds"])
+            files: dict[str, str] = status["files"]
+            return files
+        if status["state"] == "running":
+            progress(status["done"], status["rounds"])
+        _refuse_ended(session.get_job_meta(job))
+        time.sleep(_POLL_SECONDS)
+
+
+def _refuse_ended(meta: dict[str, Any]) -> None:
+    state = str(meta.get("status", ""))
+    if state.startswith("FINISHED"):
+        raise RunError(
+            f"FLARE ended the job ({state.partition(':')[2].lower()})",
+            where="server",
+            remedy="see the log of the party that stopped, then submit again",
+        )

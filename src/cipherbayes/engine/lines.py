@@ -1,0 +1,66 @@
+"""Parties at the far end of a line: each question a verb and bytes.
+
+The verbs are those of :class:`~cipherbayes.engine.party.Desk`. What carries them
+(pipes, a network) implements the methods of :class:`Line`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+
+class Line(ABC):
+    """A way to carry questions to one party."""
+
+    @abstractmethod
+    def send(self, verb: bytes, *parts: bytes) -> None:
+        """Send a question; a lost party shows when its answer is read."""
+
+    @abstractmethod
+    def receive(self) -> bytes | None:
+        """The answer, or None if the party is lost."""
+
+    @abstractmethod
+    def call(self, verb: bytes, *parts: bytes) -> bytes:
+        """Ask and wait; a party that is lost is an error."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Hang up."""
+
+
+class SiteLine(Line):
+    """A site at the far end."""
+
+    def enrol(self) -> bytes:
+        return self.call(b"E")
+
+    def join(self, manifest: bytes, offer: bytes) -> None:
+        self.call(b"J", manifest, offer)
+
+    def ask(self, request: bytes) -> None:
+        self.send(b"H", request)
+
+    def answer(self) -> bytes | None:
+        return self.receive()
+
+    def seconds(self) -> float:
+        self.send(b"T")
+        answer = self.receive()
+        return 0.0 if answer is None else float(answer.decode())
+
+
+class CspLine(Line):
+    """The CSP at the far end."""
+
+    def offer(self) -> bytes:
+        return self.call(b"O")
+
+    def join(self, manifest: bytes) -> None:
+        self.call(b"J", manifest)
+
+    def decrypt(self, request: bytes) -> bytes:
+        return self.call(b"H", request)
+
+    def seconds(self) -> float:
+        return float(self.call(b"T").decode())

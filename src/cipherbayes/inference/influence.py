@@ -1,0 +1,158 @@
+"""Passes over a site's records: bounded weighted score sums and Fisher sums.
+
+A Fisher sum is released as its upper triangle, row by row, with the off-diagonal
+entries times √2: the Euclidean norm of the packed vector is then the Frobenius norm
+of the matrix, and isotropic noise of standard deviation s on it is noise of sd s on
+the diagonal and s/√2 off it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cipherbayes import kernels
+from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.models.base import Influence, InfluenceBound, Model, Rows
+from cipherbayes.typing import Floats
+
+UNIT_ROUNDOFF = 2.0**-53
+SMALLEST_CLIP, LARGEST_CLIP = 1e-50, 1e50
+LARGEST_NORM = 1e100
+"""Within these neither a weight nor the square of a bound leaves float64's range."""
+
+
+@dataclass(frozen=True)
+class InfluenceSums:
+    """Σ g_i, and Σ A_i packed (None where it was not asked for)."""
+
+    gradient: Floats
+    fisher: Floats | None
+
+
+def influence_sums(
+    model: Model,
+    theta: Floats,
+    table: PreparedTable,
+    bound: InfluenceBound,
+    *,
+    fisher: bool,
+) -> InfluenceSums:
+    """Sums over the records of the model's bounded scores and information.
+
+    Parameters
+    ----------
+    theta
+        Parameters on the prepared scale.
+    bound
+        The public bounds C and c.
+    fisher
+        Whether the Fisher sum is wanted too.
+
+    Formal guarantees
+    -----------------
+    With (Δ_g, Δ_H) = ``model.sensitivities(bound)``, the contribution of every
+    record, as the float64 numbers that are added, has Euclidean norm at most Δ_g in
+    the gradient and at most Δ_H in the packed Fisher vector, all roundings counted.
+    It depends on that record and theta alone. Contributions are bounded here once
+    more, to Δ less what rounding can add, so the promise does not rest on the
+    model's own algebra. The error of a sum of n contributions is that of
+    :func:`cipherbayes.inference.gradient.summation_depth`, with four roundings more.
+
+    Edge cases
+    ----------
+    A contribution that is NaN, infinite, or of a record whose squared norm exceeds
+    1e200 counts as zero. No records: zero.
+    """
+    sensitivities = model.sensitivities(bound)
+    if sensitivities is None:
+        raise ValueError(f"a model of kind '{model.kind}' has no bounded influence")
+    if not all(SMALLEST_CLIP <= each <= LARGEST_CLIP for each in sensitivities):
+        raise ValueError(f"bounds lie between {SMALLEST_CLIP} and {LARGEST_CLIP}")
+    dimension = len(model.parameters(table.design))
+    room = 1.0 - 4.0 * (table.design.width + dimension + 16) * UNIT_ROUNDOFF
+    most_score, most_information = (each * room for each in sensitivities)
+
+    def part(rows: Rows) -> tuple[Floats, Floats | None]:
+        influence = model.influence(theta, rows, bound)
+        assert influence is not None
+        gradient = _gradient(influence, most_score)
+        return gradient, _fisher(influence, most_information) if fisher else None
+
+    gradient = np.zeros(dimension)
+    information = np.zeros(packed_length(dimension)) if fisher else None
+    for gradient_part, fisher_part in table.map(part):
+        gradient += gradient_part
+        if information is not None and fisher_part is not None:
+            information += fisher_part
+    return InfluenceSums(gradient, information)
+
+
+def packed_length(dimension: int) -> int:
+    """Numbers in the upper triangle of a matrix."""
+    return dimension * (dimension + 1) // 2
+
+
+def pack(matrix: Floats) -> Floats:
+    """Upper triangle, row by row, off-diagonals times √2."""
+    dimension = matrix.shape[-1]
+    above, right = np.triu_indices(dimension)
+    scale = np.where(above == right, 1.0, np.sqrt(2.0))
+    packed: Floats = matrix[..., above, right] * scale
+    return packed
+
+
+def unpack(vector: Floats) -> Floats:
+    """The symmetric matrix of a packed upper triangle."""
+    dimension = int((np.sqrt(8.0 * vector.size + 1.0) - 1.0) / 2.0 + 0.5)
+    above, right = np.triu_indices(dimension)
+    values = vector / np.where(above == right, 1.0, np.sqrt(2.0))
+    matrix = np.zeros((dimension, dimension))
+    matrix[above, right] = values
+    matrix[right, above] = values
+    return matrix
+
+
+def _gradient(influence: Influence, limit: float) -> Floats:
+    rows, score, extra = influence.rows, influence.score, influence.extra
+    with np.errstate(all="ignore"):
+        squares = score**2 * (rows.squared_norms + kernels.NORM_FLOOR)
+        if extra is not None:
+            squares = squares + (extra**2).sum(axis=0)
+        weights = _shortening(np.sqrt(squares), limit, rows)
+        score = np.where(weights > 0.0, score * weights, 0.0)
+    total = kernels.weighted_sum(rows.x, score)
+    if extra is None:
+        return total
+    extra = np.where(weights > 0.0, extra, 0.0)
+    return np.concatenate([total, kernels.weighted_sum(extra, weights)])
+
+
+def _fisher(influence: Influence, limit: float) -> Floats:
+    rows, information = influence.rows, influence.information
+    cross, corner = influence.cross, influence.corner
+    with np.errstate(all="ignore"):
+        lengths = rows.squared_norms + kernels.NORM_FLOOR
+        squares = (information * lengths) ** 2
+        if cross is not None and corner is not None:
+            squares = squares + 2.0 * lengths * (cross**2).sum(axis=0)
+            squares = squares + (corner**2).sum(axis=(0, 1))
+        weights = _shortening(np.sqrt(squares), limit, rows)
+        usable = weights > 0.0
+        information = np.where(usable, information * weights, 0.0)
+    upper = (rows.x * information) @ rows.x.T
+    if cross is None or corner is None:
+        return pack(upper)
+    cross = np.where(usable, cross * weights, 0.0)
+    corner = np.where(usable, corner * weights, 0.0).sum(axis=-1)
+    mixed = rows.x @ cross.T
+    return pack(np.block([[upper, mixed], [mixed.T, corner]]))
+
+
+def _shortening(norms: Floats, limit: float, rows: Rows) -> Floats:
+    """min(1, limit / norm), zero where a record cannot be used."""
+    weights = np.where(norms > limit, limit / np.maximum(norms, limit), 1.0)
+    usable = (norms <= LARGEST_NORM) & (rows.squared_norms <= LARGEST_NORM**2)
+    result: Floats = np.where(usable, weights, 0.0)
+    return result

@@ -1,0 +1,40 @@
+"""A posterior that knows of its noise: schedule, rounds, and draws afterwards.
+
+See :mod:`~cipherbayes.inference.noise_aware.schedule` for what is released,
+:mod:`~cipherbayes.inference.noise_aware.recursion` for the rounds and
+:mod:`~cipherbayes.inference.noise_aware.posterior` for what comes after them.
+"""
+
+from __future__ import annotations
+
+from cipherbayes.inference.noise_aware.flags import Flag
+from cipherbayes.inference.noise_aware.posterior import (
+    Effort,
+    Posterior,
+    sample_posterior,
+)
+from cipherbayes.inference.noise_aware.recursion import (
+    NoiseAware,
+    RoundRelease,
+    State,
+)
+from cipherbayes.inference.noise_aware.schedule import (
+    ROUNDS,
+    Round,
+    noise_multiplier,
+    rounds,
+)
+
+__all__ = [
+    "ROUNDS",
+    "Effort",
+    "Flag",
+    "NoiseAware",
+    "Posterior",
+    "Round",
+    "RoundRelease",
+    "State",
+    "noise_multiplier",
+    "rounds",
+    "sample_posterior",
+]

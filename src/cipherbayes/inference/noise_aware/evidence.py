@@ -1,0 +1,113 @@
+"""What the releases of the window say about the information matrix H.
+
+    log p(releases | H) = −‖H̃ − H‖_F² / 2 s_H²
+        + log N(ḡ + H (θ̄ − μ₀); 0, s² I + H + H Λ⁻¹ H)
+        − ½ Σ_t ‖(g_t − ḡ) + H (θ_t − θ̄)‖² / σ_t²,
+
+θ* integrated out. The first term is the Fisher sums' noise, the second the averaged
+score sum (mean H (θ* − θ̄), variance H + s² I), the third the contrasts between the
+window's rounds, which hold no sampling variation but only the known noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cipherbayes.inference.noise_aware.recursion import (
+    NoiseAware,
+    State,
+    averages,
+    fisher_estimate,
+)
+from cipherbayes.inference.noise_aware.schedule import BURN_IN, ROUNDS
+from cipherbayes.typing import Floats
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The window's averages, in internal units.
+
+    Attributes
+    ----------
+    place, gradient, variance
+        θ̄, ḡ and s².
+    fisher, fisher_sd
+        H̃ and s_H.
+    quadratic, linear
+        B = Σ b_t b_t' / σ_t² and A = Σ a_t b_t' / σ_t² with b_t = θ_t − θ̄ and
+        a_t = g_t − ḡ: the contrasts are −½ tr(H B H) − tr(A' H) up to a constant.
+    prior_mean, prior_sd
+        μ₀ and Λ^(−½).
+    """
+
+    place: Floats
+    gradient: Floats
+    variance: float
+    fisher: Floats
+    fisher_sd: float
+    quadratic: Floats
+    linear: Floats
+    prior_mean: Floats
+    prior_sd: Floats
+
+    @classmethod
+    def of(cls, recursion: NoiseAware, state: State) -> Evidence:
+        """What a finished recursion knows."""
+        if state.rounds != ROUNDS:
+            raise ValueError("the posterior needs all rounds")
+        place, gradient, variance = averages(state)
+        moved = state.visited[BURN_IN:] - place
+        rest = state.gradients[BURN_IN:] - gradient
+        weights = 1.0 / state.gradient_sd[BURN_IN:, None] ** 2
+        fisher, fisher_sd = fisher_estimate(state)
+        return cls(
+            place,
+            gradient,
+            variance,
+            fisher,
+            fisher_sd,
+            quadratic=moved.T @ (weights * moved),
+            linear=rest.T @ (weights * moved),
+            prior_mean=recursion.prior_mean,
+            prior_sd=recursion.prior_sd,
+        )
+
+    @property
+    def dimension(self) -> int:
+        return self.place.size
+
+    def log_density(
+        self, information: Floats, prior_variance: Floats
+    ) -> tuple[Floats, Floats]:
+        """log p(releases | H) and its gradient, for a stack of H.
+
+        ``information`` has shape ``(chains, d, d)``, ``prior_variance`` (the
+        diagonal of Λ⁻¹) ``(chains, d)``. The gradient G is symmetric with
+        d log p = tr(G dH) for symmetric dH.
+        """
+        h = information
+        away = self.place - self.prior_mean
+        scaled = h * prior_variance[:, None, :]  # H Λ⁻¹
+        total = h + scaled @ h
+        index = np.arange(self.dimension)
+        # A trajectory that has gone astray may bring an H without an inverse; it is
+        # rejected, but must not raise.
+        tiny = 1e-13 * np.trace(total, axis1=1, axis2=2)[:, None]
+        total[:, index, index] += self.variance + tiny
+        inverse = np.linalg.inv(total)
+        _, log_determinant = np.linalg.slogdet(total)
+        residual = self.gradient + h @ away
+        solved = np.einsum("cij,cj->ci", inverse, residual)
+        difference = self.fisher - h
+        curved = h @ self.quadratic
+        value = -0.5 * (difference**2).sum(axis=(1, 2)) / self.fisher_sd**2
+        value -= 0.5 * (log_determinant + (solved * residual).sum(axis=1))
+        value -= 0.5 * (curved * h).sum(axis=(1, 2)) + (self.linear * h).sum((1, 2))
+        spread = inverse - solved[:, :, None] * solved[:, None, :]
+        crossed = spread @ scaled  # W H Λ⁻¹
+        slope = -0.5 * spread - crossed
+        slope -= solved[:, :, None] * away + curved + self.linear
+        slope = 0.5 * (slope + slope.transpose(0, 2, 1))
+        return value, slope + difference / self.fisher_sd**2

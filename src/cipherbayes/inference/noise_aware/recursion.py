@@ -1,0 +1,244 @@
+"""The rounds: from released sums to the θ at which the next ones are taken.
+
+With ḡ, θ̄ precision-weighted averages of the released score sums and of where they
+were taken (older rounds forgotten by half each round until the window starts), s²
+the variance of ḡ's noise and H the shrunk Fisher sum,
+
+    ḡ ~ N(H (θ* − θ̄), H + s² I),     θ* ~ N(μ₀, Λ⁻¹),
+    K = H (H + s² I)⁻¹,  J = Λ + K H,  m = J⁻¹ (Λ μ₀ + K (ḡ + H θ̄)),
+    θ ← θ + (m − θ) min(1, r √d / ‖m − θ‖).
+
+The trust region r is needed: far from its place the curvature says little (the
+hazard models diverge without it). Everything here is post-processing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cipherbayes.inference.influence import packed_length, unpack
+from cipherbayes.inference.noise_aware.schedule import (
+    BURN_IN,
+    EARLY_FISHER,
+    ROUNDS,
+)
+from cipherbayes.models.prior import ResolvedPrior
+from cipherbayes.typing import Floats
+
+TRUST = 0.7
+FORGETTING = 0.5
+SMALLEST_EIGENVALUE = 0.05
+"""Floor of a shrunk correlation's eigenvalues."""
+
+
+@dataclass(frozen=True)
+class RoundRelease:
+    """One round's sums and the noise really in them.
+
+    Attributes
+    ----------
+    gradient, gradient_sd
+        Score sum, and the standard deviation of each coordinate's noise: that of
+        all shares that were added, not the certified one.
+    fisher, fisher_sd
+        The same of the packed Fisher sum; None and 0 in rounds without one.
+    """
+
+    gradient: Floats
+    gradient_sd: float
+    fisher: Floats | None = None
+    fisher_sd: float = 0.0
+
+
+@dataclass(frozen=True)
+class State:
+    """All that the rounds so far have released, and where the next one is taken.
+
+    Attributes
+    ----------
+    theta
+        Where the next sums are taken, in units of :attr:`NoiseAware.scale`.
+    rounds
+        Rounds done.
+    visited, gradients
+        θ and score sum of every round, shape ``(12, d)``; zero where not yet done.
+    gradient_sd, held_back
+        Noise of every score sum; 1 where the trust region shortened the step.
+    fisher, fisher_precision
+        Packed sums Σ H̃_t / sd² and Σ 1 / sd² of the early rounds and the window,
+        shapes ``(2, d (d + 1) / 2)`` and ``(2,)``.
+    """
+
+    theta: Floats
+    rounds: int
+    visited: Floats
+    gradients: Floats
+    gradient_sd: Floats
+    held_back: Floats
+    fisher: Floats
+    fisher_precision: Floats
+
+    def to_vector(self) -> Floats:
+        """Everything as one float64 vector, for a checkpoint."""
+        parts = [np.array([self.theta.size, self.rounds], dtype=np.float64)]
+        parts += [np.ravel(getattr(self, name)) for name in _shapes(self.theta.size)]
+        return np.concatenate(parts)
+
+    @classmethod
+    def from_vector(cls, vector: Floats) -> State:
+        """The inverse of :meth:`to_vector`."""
+        dimension = int(vector[0]) if vector.size > 2 else 0
+        shapes = _shapes(dimension)
+        sizes = [int(np.prod(shape)) for shape in shapes.values()]
+        if dimension < 1 or vector.size != 2 + sum(sizes):
+            raise ValueError("not a state of the noise-aware rounds")
+        pieces = np.split(vector[2:], np.cumsum(sizes)[:-1])
+        arrays = {
+            name: piece.reshape(shape).copy()
+            for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
+        }
+        return cls(rounds=int(vector[1]), **arrays)
+
+
+def _shapes(dimension: int) -> dict[str, tuple[int, ...]]:
+    return {
+        "theta": (dimension,),
+        "visited": (ROUNDS, dimension),
+        "gradients": (ROUNDS, dimension),
+        "gradient_sd": (ROUNDS,),
+        "held_back": (ROUNDS,),
+        "fisher": (2, packed_length(dimension)),
+        "fisher_precision": (2,),
+    }
+
+
+@dataclass(frozen=True)
+class NoiseAware:
+    """The recursion of one study.
+
+    Attributes
+    ----------
+    prior
+        Of θ on the prepared scale.
+    scale
+        ``model.influence_scale(design)``: θ_j = scale_j · (internal θ_j).
+    """
+
+    prior: ResolvedPrior
+    scale: Floats
+
+    @property
+    def prior_mean(self) -> Floats:
+        """μ₀ in internal units."""
+        return np.asarray(self.prior.mean / self.scale)
+
+    @property
+    def prior_sd(self) -> Floats:
+        """Λ^(−½) in internal units; the scale of a prior that is not normal."""
+        return np.asarray(self.prior.scale / self.scale)
+
+    def init(self) -> State:
+        """The state before the first round: θ at the prior mean."""
+        shapes = _shapes(self.scale.size)
+        arrays = {name: np.zeros(shape) for name, shape in shapes.items()}
+        arrays["theta"] = self.prior_mean.copy()
+        return State(rounds=0, **arrays)
+
+    def position(self, state: State) -> Floats:
+        """θ on the prepared scale, at which the next round's sums are taken."""
+        return np.asarray(state.theta * self.scale)
+
+    def advance(self, state: State, release: RoundRelease) -> State:
+        """The state after one more round."""
+        t = state.rounds
+        if not 0 <= t < ROUNDS:
+            raise ValueError("all rounds have been done")
+        if (release.fisher is not None) != (t >= BURN_IN or t in EARLY_FISHER):
+            raise ValueError(f"round {t} and its Fisher sum do not go together")
+        visited, gradients = state.visited.copy(), state.gradients.copy()
+        deviations, held = state.gradient_sd.copy(), state.held_back.copy()
+        visited[t], gradients[t] = state.theta, release.gradient
+        deviations[t] = release.gradient_sd
+        fisher, precision = state.fisher.copy(), state.fisher_precision.copy()
+        if release.fisher is not None:
+            part = int(t >= BURN_IN)
+            if part == 0:  # information at a θ that has been left is worth less
+                fisher[0] *= FORGETTING**2
+                precision[0] *= FORGETTING**2
+            fisher[part] += release.fisher / release.fisher_sd**2
+            precision[part] += 1.0 / release.fisher_sd**2
+        seen = State(
+            state.theta, t + 1, visited, gradients, deviations, held, fisher, precision
+        )
+        target = self._posterior_mean(seen)
+        step = target - state.theta
+        # In units of the prior, so that the region does not depend on the scales.
+        length = float(np.linalg.norm(step / self.prior_sd))
+        most = TRUST * np.sqrt(step.size)
+        if length > most:
+            held[t] = 1.0
+            step *= most / length
+        theta = state.theta + step
+        return State(
+            theta, t + 1, visited, gradients, deviations, held, fisher, precision
+        )
+
+    def _posterior_mean(self, state: State) -> Floats:
+        place, gradient, variance = averages(state)
+        information = shrunk(*fisher_estimate(state))
+        noise = variance * np.eye(place.size)
+        weight = np.linalg.solve(information + noise, information).T
+        precision = np.diag(1.0 / self.prior_sd**2)
+        right = weight @ (gradient + information @ place)
+        right += self.prior_mean / self.prior_sd**2
+        return np.asarray(np.linalg.solve(precision + weight @ information, right))
+
+
+def averages(state: State) -> tuple[Floats, Floats, float]:
+    """(θ̄, ḡ, s²): over the window once it has begun, before it with forgetting."""
+    done = np.arange(state.rounds)
+    if state.rounds > BURN_IN:
+        factors: Floats = (done >= BURN_IN).astype(np.float64)
+    else:
+        factors = np.power(FORGETTING, state.rounds - 1.0 - done)
+    weights = factors / state.gradient_sd[: state.rounds] ** 2
+    total = weights.sum()
+    place = weights @ state.visited[: state.rounds] / total
+    gradient = weights @ state.gradients[: state.rounds] / total
+    variance = weights**2 @ state.gradient_sd[: state.rounds] ** 2 / total**2
+    return place, gradient, float(variance)
+
+
+def fisher_estimate(state: State) -> tuple[Floats, float]:
+    """(H̃, s_H): of the window once it has begun, of the early rounds before it."""
+    part = int(state.rounds > BURN_IN)
+    precision = float(state.fisher_precision[part])
+    return unpack(state.fisher[part] / precision), float(precision**-0.5)
+
+
+def shrunk(noisy: Floats, noise_sd: float) -> Floats:
+    """A positive definite estimate of H from H̃ with diagonal noise ``noise_sd``.
+
+    The diagonal is shrunk to its mean and the correlations to zero, each by the
+    share of its spread that the known noise explains; eigenvalues get a floor.
+    """
+    dimension = noisy.shape[0]
+    diagonal = np.diag(noisy)
+    centre = max(float(diagonal.mean()), noise_sd / np.sqrt(dimension))
+    spread = max(float(((diagonal - centre) ** 2).mean()) - noise_sd**2, 0.0)
+    diagonal = centre + (diagonal - centre) * spread / (spread + noise_sd**2)
+    diagonal = np.maximum(diagonal, 0.1 * centre)
+    root = np.sqrt(diagonal)
+    correlation = noisy / np.outer(root, root)
+    np.fill_diagonal(correlation, 1.0)
+    off = ~np.eye(dimension, dtype=bool)
+    noise = 0.5 * (noise_sd / np.outer(root, root)) ** 2
+    if dimension > 1:
+        signal = max(float((correlation[off] ** 2 - noise[off]).mean()), 0.0)
+        correlation[off] *= (signal / (signal + noise))[off]
+    values, vectors = np.linalg.eigh(correlation)
+    values = np.maximum(values, SMALLEST_EIGENVALUE)
+    correlation = (vectors * values) @ vectors.T
+    return np.asarray(correlation * np.outer(root, root))

@@ -1,0 +1,59 @@
+"""Which sums are released when, and what share of the budget each one takes.
+
+Twelve rounds: eight that bring θ near its place, then a window of four whose
+releases the posterior is made from. Every round releases the weighted score sum;
+rounds 0 and 4 and the window release the weighted Fisher sum too. A release with
+share f of μ² has noise Δ / (μ √f); the shares add to one, so all releases together
+are exactly μ-GDP (Dong, Roth and Su 2022, Corollary 3.3).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+BURN_IN, WINDOW = 8, 4
+ROUNDS = BURN_IN + WINDOW
+EARLY_FISHER = (0, 4)
+
+GRADIENTS, GRADIENTS_IN_WINDOW = 0.75, 0.85
+"""Share of all score sums; share of theirs that the window takes."""
+FISHERS_IN_WINDOW = 0.80
+"""Share of the Fisher sums' budget that the window takes."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """Shares of μ² of one round's releases; no Fisher sum where its share is 0."""
+
+    number: int
+    gradient_share: float
+    fisher_share: float
+
+    @property
+    def in_window(self) -> bool:
+        return self.number >= BURN_IN
+
+
+def rounds() -> tuple[Round, ...]:
+    """The twelve rounds, in order.
+
+    Formal guarantees
+    -----------------
+    All shares add to one (to within 2⁻⁵⁰). The composition that is promised is the
+    accountant's, of the noise multipliers themselves.
+    """
+    early = GRADIENTS * (1.0 - GRADIENTS_IN_WINDOW) / BURN_IN
+    late = GRADIENTS * GRADIENTS_IN_WINDOW / WINDOW
+    fishers = 1.0 - GRADIENTS
+    first = fishers * (1.0 - FISHERS_IN_WINDOW) / len(EARLY_FISHER)
+    last = fishers * FISHERS_IN_WINDOW / WINDOW
+    burn_in = tuple(
+        Round(t, early, first if t in EARLY_FISHER else 0.0) for t in range(BURN_IN)
+    )
+    return burn_in + tuple(Round(t, late, last) for t in range(BURN_IN, ROUNDS))
+
+
+def noise_multiplier(mu: float, share: float) -> float:
+    """σ of a release that may spend ``share`` of μ²."""
+    return 1.0 / (mu * math.sqrt(share))

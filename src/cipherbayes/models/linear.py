@@ -1,0 +1,207 @@
+"""Linear regression with a known or a learnt variance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+from scipy.special import ndtr
+
+from cipherbayes import kernels
+from cipherbayes.evaluation import Metrics, numeric_metrics
+from cipherbayes.models.base import (
+    Design,
+    Influence,
+    InfluenceBound,
+    Model,
+    RecordGradients,
+    Rows,
+    mallows_weights,
+    refuse_times,
+    require_finite,
+)
+from cipherbayes.typing import Floats
+
+FARTHEST = 10.0
+"""A value so many half widths from the centre of its range is a mistake of units."""
+
+LARGEST_LOG_SD = 300.0
+"""exp(-2 log sd) and the squares that multiply it stay far from overflow."""
+
+RESIDUAL_STOP = 2.0
+"""A residual counts up to so many standard deviations (times the stop c)."""
+
+TYPICAL_SD = 0.5
+"""A public guess of a learnt residual sd, as a share of the half width."""
+
+
+class Linear(Model):
+    """A number y ~ N(eta, v), eta = x'beta.
+
+    log p(y | x, beta) = -(y - eta)² / 2v - log(2 pi v) / 2; gradient x (y - eta) / v.
+    A learnt variance is v = exp(2 tau) with the parameter tau = ``log_sd``: gradient
+    (y - eta)² / v - 1.
+
+    The model sees (y - c) / h, c and h the centre and half width of the outcome's
+    public range, so that priors mean the same whatever the unit. The range is a
+    scale, nothing is clipped to it. Past log_sd = ±300 the variance stays at its
+    value there, so that nothing overflows.
+
+    Parameters
+    ----------
+    outcome
+        Column of numbers.
+    low, high
+        The outcome's public range. Values more than ten half widths from its centre
+        are refused.
+    variance
+        The known variance, in the user's units squared; learnt where left out.
+    """
+
+    roles: ClassVar[Mapping[str, str]] = {"y": "outcome"}
+    family: ClassVar[str] = "number"
+    measure: ClassVar[str | None] = "difference"
+    kind: Literal["linear"] = "linear"
+    outcome: str
+    low: float = Field(allow_inf_nan=False)
+    high: float = Field(allow_inf_nan=False)
+    variance: float | None = Field(default=None, gt=0.0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _has_a_range(self) -> Self:
+        if not self.low < self.high:
+            raise ValueError("low must be below high")
+        return self
+
+    @property
+    def centre(self) -> float:
+        """Of the outcome's public range."""
+        return self.low + (self.high - self.low) / 2.0
+
+    @property
+    def half_width(self) -> float:
+        """Of the outcome's public range."""
+        return (self.high - self.low) / 2.0
+
+    def prepare_outcome(self, raw: Mapping[str, Floats]) -> dict[str, Floats]:
+        require_finite(raw["y"], self.outcome)
+        y: Floats = (raw["y"] - self.centre) / self.half_width
+        if not np.all(np.abs(y) <= FARTHEST):
+            raise ValueError(
+                f"outcome column '{self.outcome}' has values far outside low to high: "
+                "state the range in the unit of the column"
+            )
+        return {"y": y}
+
+    def check_outcomes(self, outcome: Mapping[str, Floats]) -> None:
+        if outcome["y"].size == 0 or np.ptp(outcome["y"]) == 0.0:
+            raise ValueError(
+                f"outcome column '{self.outcome}' has the same value in every row: "
+                "there is nothing to learn"
+            )
+
+    def extra_parameters(self) -> tuple[str, ...]:
+        return ("log_sd",) if self.variance is None else ()
+
+    def log_sd(self, theta: Floats) -> Floats:
+        """Log of the residual sd on the prepared scale, theta on the last axis."""
+        if self.variance is None:
+            learnt: Floats = np.clip(theta[..., -1], -LARGEST_LOG_SD, LARGEST_LOG_SD)
+            return learnt
+        known = 0.5 * np.log(self.variance) - np.log(self.half_width)
+        return np.full(theta.shape[:-1], known)
+
+    def log_likelihood(self, theta: Floats, rows: Rows) -> Floats:
+        residual, log_sd = self._residual(theta, rows), self.log_sd(theta)
+        squares = (residual * np.exp(-log_sd)) ** 2
+        constant = 0.5 * np.log(2.0 * np.pi) + np.log(self.half_width)
+        result: Floats = -0.5 * squares - log_sd - constant
+        return result
+
+    def gradients(self, theta: Floats, rows: Rows) -> RecordGradients:
+        residual, precision = self._residual(theta, rows), self._precision(theta)
+        score = residual * precision
+        if self.variance is not None:
+            return RecordGradients(rows, score=score)
+        return RecordGradients(rows, score=score, extra=(residual * score - 1.0)[None])
+
+    def information_diagonal(self, theta: Floats, rows: Rows) -> Floats:
+        precision = self._precision(theta)
+        linear: Floats = rows.x**2 @ np.full(rows.count, precision)
+        if self.variance is not None:
+            return linear
+        squares = 2.0 * precision * self._residual(theta, rows) ** 2
+        return np.append(linear, squares.sum())
+
+    def influence(
+        self, theta: Floats, rows: Rows, bound: InfluenceBound
+    ) -> Influence | None:
+        """Huber's score for a known variance; none for a learnt one.
+
+        With u = (y - eta) / sd and psi = clip(u, ±b), b = 2 c: g = w x psi and
+        A = w P(|u| < b) x x', of the parameters beta / sd. psi is odd, hence
+        unbiased under the model, and E psi² ≤ E[psi u] = E psi' (Stein), so A bounds
+        the variance. A learnt sd would scale psi by itself: the slope of its score
+        in (beta, sd) is then not symmetric, and no posterior is offered.
+        """
+        if self.variance is None:
+            return None
+        sd = float(np.exp(self.log_sd(theta)))
+        limit = RESIDUAL_STOP * bound.stop
+        slope = float(2.0 * ndtr(limit) - 1.0)
+        weights = mallows_weights(rows.squared_norms, bound.clip)
+        residual = np.clip(self._residual(theta, rows) / sd, -limit, limit)
+        return Influence(rows, score=weights * residual, information=weights * slope)
+
+    def sensitivities(self, bound: InfluenceBound) -> tuple[float, float] | None:
+        """|psi| ≤ b and E psi' ≤ 1."""
+        if self.variance is None:
+            return None
+        return RESIDUAL_STOP * bound.stop * bound.clip, bound.clip**2
+
+    def influence_scale(self, design: Design) -> Floats:
+        """The score above is the gradient in beta / sd."""
+        scale = super().influence_scale(design)
+        if self.variance is not None:
+            scale *= np.sqrt(self.variance) / self.half_width
+        return scale
+
+    def curvature(self, design: Design) -> float:
+        if self.variance is None:
+            return 1.0 / TYPICAL_SD**2
+        return self.half_width**2 / self.variance
+
+    def predict(self, draws: Floats, rows: Rows, times: Floats | None = None) -> Floats:
+        refuse_times(self, times)
+        eta: Floats = draws[:, : rows.design.width] @ rows.x
+        return self.centre + self.half_width * eta
+
+    def score(self, theta: Floats, rows: Rows) -> Floats:
+        eta = kernels.linear_predictor(theta[: rows.design.width], rows.x)
+        return self.centre + self.half_width * eta
+
+    def metrics(self, outcome: Mapping[str, Floats], score: Floats) -> Metrics:
+        return numeric_metrics(self.centre + self.half_width * outcome["y"], score)
+
+    def effect(self, change: Floats) -> Floats:
+        return change
+
+    def to_user_scale(self, draws: Floats, design: Design) -> Floats:
+        """Coefficients in units of the outcome; the log of the sd in its unit."""
+        user = super().to_user_scale(draws, design)
+        user[..., : design.width] *= self.half_width
+        if design.intercept is not None:
+            user[..., 0] += self.centre
+        if self.variance is None:
+            user[..., -1] += np.log(self.half_width)
+        return user
+
+    def _residual(self, theta: Floats, rows: Rows) -> Floats:
+        eta = kernels.linear_predictor(theta[: rows.design.width], rows.x)
+        residual: Floats = rows.outcome["y"] - eta
+        return residual
+
+    def _precision(self, theta: Floats) -> float:
+        return float(np.exp(-2.0 * self.log_sd(theta)))

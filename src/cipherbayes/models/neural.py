@@ -1,0 +1,256 @@
+"""A small neural network in the place of the linear predictor."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from functools import cache
+from itertools import pairwise
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from cipherbayes.errors import StudyError
+from cipherbayes.evaluation import Metrics
+from cipherbayes.models.base import Design, Model, RecordGradients, Rows
+from cipherbayes.models.logistic import Logistic
+from cipherbayes.models.weibull import Weibull
+from cipherbayes.typing import Floats
+
+SMALLEST_BATCH = 64
+"""Blocks are padded to powers of two from here on: each size is compiled once."""
+
+
+class Neural(Model):
+    """A model whose linear predictor is a network of the columns.
+
+    eta = x'beta + z'v / sqrt(H), z = tanh(W x) of the last of the hidden layers, of
+    width H; each deeper layer has a bias. The likelihood of (eta, outcome) and its
+    derivative s in eta are those of the plain model ``head``; the gradient of a
+    record is s times the gradient of eta, which autodiff (JAX) gives for each record
+    by itself, so that it is clipped, noised and summed like any other.
+
+    The linear part makes the plain model a special case (v = 0). A network has no
+    use for a zero start, where its gradient in W vanishes with v, so W = W0 + theta
+    with W0 a public draw that every party derives from ``seed``: the prior of theta
+    is centred at W0, of v at 0.
+
+    Its weights mean nothing one by one and are reported as they are, on the prepared
+    scale; use predictions. JAX is imported when the first gradient is taken.
+
+    Parameters
+    ----------
+    hidden
+        Widths of the hidden layers.
+    seed
+        Of the public W0; not a secret.
+    """
+
+    near_gaussian: ClassVar[bool] = False
+    hidden: tuple[int, ...] = Field(default=(8,), min_length=1, max_length=4)
+    seed: int = Field(default=1, ge=0)
+
+    @property
+    @abstractmethod
+    def head(self) -> Model:
+        """The plain model of the network's output."""
+
+    def prepare_outcome(self, raw: Mapping[str, Floats]) -> dict[str, Floats]:
+        return self.head.prepare_outcome(raw)
+
+    def check_outcomes(self, outcome: Mapping[str, Floats]) -> None:
+        self.head.check_outcomes(outcome)
+
+    def parameters(self, design: Design) -> tuple[str, ...]:
+        if not all(1 <= width <= 256 for width in self.hidden):
+            raise ValueError("hidden: a layer has from 1 to 256 units")
+        names, inputs = list(design.names), list(design.names)
+        for depth, width in enumerate(self.hidden, start=1):
+            names += [f"w{depth}[{k},{i}]" for k in range(width) for i in inputs]
+            inputs = ["bias", *(str(k) for k in range(width))]
+        names += [f"v[{k}]" for k in range(self.hidden[-1])]
+        return (*names, *self.head.extra_parameters())
+
+    def log_likelihood(self, theta: Floats, rows: Rows) -> Floats:
+        eta, _ = self._network(theta, rows, gradients=False)
+        return self.head.log_likelihood(*self._output(theta, rows, eta))
+
+    def gradients(self, theta: Floats, rows: Rows) -> RecordGradients:
+        eta, slopes = self._network(theta, rows, gradients=True)
+        head = self.head.gradients(*self._output(theta, rows, eta))
+        assert head.score is not None
+        extra = head.score * slopes
+        if head.extra is not None:
+            extra = np.concatenate([extra, head.extra])
+        return RecordGradients(rows, score=head.score, extra=extra)
+
+    def curvature(self, design: Design) -> float:
+        return self.head.curvature(design)
+
+    def largest_curvature(self, design: Design) -> float:
+        # tanh(W x) is about as large as x, and so, for |v| ~ 1, is its slope in W.
+        return 2.0 * self.head.largest_curvature(design)
+
+    def risk(self, theta: Floats, rows: Rows) -> Floats:
+        return self._network(theta, rows, gradients=False)[0]
+
+    def predict(self, draws: Floats, rows: Rows, times: Floats | None = None) -> Floats:
+        return self._each(draws, rows, lambda d, r: self.head.predict(d, r, times))
+
+    def reference_times(self) -> Floats | None:
+        return self.head.reference_times()
+
+    def median(self, draws: Floats, rows: Rows) -> Floats:
+        return self._each(draws, rows, self.head.median)
+
+    def score(self, theta: Floats, rows: Rows) -> Floats | None:
+        eta, _ = self._network(theta, rows, gradients=False)
+        return self.head.score(*self._output(theta, rows, eta))
+
+    def metrics(self, outcome: Mapping[str, Floats], score: Floats) -> Metrics:
+        return self.head.metrics(outcome, score)
+
+    def to_user_scale(self, draws: Floats, design: Design) -> Floats:
+        """The weights as they are."""
+        return np.array(draws)
+
+    def _each(
+        self, draws: Floats, rows: Rows, function: Callable[[Floats, Rows], Floats]
+    ) -> Floats:
+        """What the head says of each draw's own output."""
+        parts = []
+        for theta in draws:
+            eta, _ = self._network(theta, rows, gradients=False)
+            head, output = self._output(theta, rows, eta)
+            parts.append(function(head[None], output))
+        return np.concatenate(parts)
+
+    def _output(self, theta: Floats, rows: Rows, eta: Floats) -> tuple[Floats, Rows]:
+        """The head's parameters and records: one column, eta, with coefficient 1."""
+        design = Design(("eta",), np.zeros(1), np.ones(1), None)
+        extra = theta[theta.size - len(self.head.extra_parameters()) :]
+        with np.errstate(over="ignore"):
+            output = Rows(design, eta[None], rows.outcome, eta**2)
+        return np.append(1.0, extra), output
+
+    def _network(
+        self, theta: Floats, rows: Rows, *, gradients: bool
+    ) -> tuple[Floats, Floats]:
+        """eta of each record; its gradient in all weights but beta, ``(q, m)``."""
+        jax = _jax()
+        width, count = rows.design.width, rows.count
+        start = initial_weights(self.seed, (width, *self.hidden))
+        weights = theta[width : width + start.size + self.hidden[-1]].copy()
+        weights[: start.size] += start
+        size = max(SMALLEST_BATCH, 1 << max(count - 1, 0).bit_length())
+        x = np.zeros((width, size))
+        x[:, :count] = rows.x
+        with jax.enable_x64(True):
+            function = _compiled((width, *self.hidden), gradients)
+            if gradients:
+                output, slopes = function(weights, x)
+                extra = np.asarray(slopes)[:count].T
+            else:
+                output, extra = function(weights, x), np.empty((0, count))
+            network = np.asarray(output)[:count]
+        eta: Floats = theta[:width] @ rows.x + network
+        return eta, extra
+
+
+class NeuralLogistic(Neural):
+    """A binary outcome with log odds eta, a network of the columns.
+
+    Parameters
+    ----------
+    outcome
+        Column of zeros and ones.
+    """
+
+    roles: ClassVar[Mapping[str, str]] = Logistic.roles
+    family: ClassVar[str] = Logistic.family
+    kind: Literal["neural-logistic"] = "neural-logistic"
+    outcome: str
+
+    @property
+    def head(self) -> Model:
+        return Logistic(outcome=self.outcome)
+
+
+class NeuralWeibull(Neural):
+    """A survival time with hazard k t^(k-1) exp(eta), eta a network of the columns.
+
+    Parameters
+    ----------
+    time, event, horizon
+        As in every survival model.
+    """
+
+    roles: ClassVar[Mapping[str, str]] = Weibull.roles
+    family: ClassVar[str] = Weibull.family
+    predicts_over_time: ClassVar[bool] = True
+    kind: Literal["neural-weibull"] = "neural-weibull"
+    time: str
+    event: str
+    horizon: float = Field(gt=0.0, allow_inf_nan=False)
+
+    @property
+    def head(self) -> Model:
+        return Weibull(time=self.time, event=self.event, horizon=self.horizon)
+
+
+@cache
+def initial_weights(seed: int, widths: tuple[int, ...]) -> Floats:
+    """W0: uniform with variance 1 / inputs, from SHA-256, alike at every party.
+
+    Not from numpy's generator, whose stream may change between releases. Biases are
+    zero.
+    """
+    layers = []
+    for depth, (inputs, units) in enumerate(pairwise(widths), start=1):
+        words = [
+            hashlib.sha256(f"cipherbayes W0 {seed} {depth} {i}".encode()).digest()
+            for i in range(units * inputs)
+        ]
+        integers = np.array([int.from_bytes(word[:6]) for word in words])
+        uniform = (integers + 0.5) / 2.0**48
+        layer = np.sqrt(12.0 / inputs) * (uniform - 0.5).reshape(units, inputs)
+        bias = np.zeros((units, 0 if depth == 1 else 1))
+        layers.append(np.hstack([bias, layer]).reshape(-1))
+    weights: Floats = np.concatenate(layers)
+    weights.flags.writeable = False
+    return weights
+
+
+@cache
+def _compiled(widths: tuple[int, ...], gradients: bool) -> Callable[..., Any]:
+    """The network of all records at once, or its value and gradient for each."""
+    jax = _jax()
+
+    def network(weights: Any, x: Any) -> Any:
+        start = 0
+        for depth, (inputs, units) in enumerate(pairwise(widths), start=1):
+            wide = inputs if depth == 1 else inputs + 1
+            layer = weights[start : start + units * wide].reshape(units, wide)
+            start += units * wide
+            linear = layer[:, wide - inputs :] @ x
+            x = jax.numpy.tanh(linear if depth == 1 else linear + layer[:, 0])
+        return weights[start:] @ x / np.sqrt(widths[-1])
+
+    one = jax.value_and_grad(network) if gradients else network
+    compiled: Callable[..., Any] = jax.jit(jax.vmap(one, in_axes=(None, 1)))
+    return compiled
+
+
+def _jax() -> Any:
+    """JAX, which only networks need."""
+    try:
+        import jax
+    except ImportError:
+        raise StudyError(
+            "a neural model needs JAX, which is not installed",
+            where="[model]",
+            remedy="pip install 'cipherbayes[neural]'",
+        ) from None
+    return jax

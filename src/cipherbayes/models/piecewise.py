@@ -1,0 +1,250 @@
+"""Piecewise-exponential survival: the Cox model on a public time grid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from itertools import pairwise
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from cipherbayes import kernels
+from cipherbayes.models.base import (
+    Design,
+    Influence,
+    InfluenceBound,
+    RecordGradients,
+    Rows,
+    mallows_weights,
+    require_finite,
+)
+from cipherbayes.models.survival import Survival
+from cipherbayes.typing import Floats
+
+LARGEST_HALF = 350.0
+"""eta and the log baseline hazards are held within ± this, each: their sum is a
+hazard of at most exp(700)."""
+
+
+class Piecewise(Survival):
+    """A survival time with hazard exp(b_j + eta) in interval j, eta = x'beta.
+
+    With d_j the time at risk in interval j and c_j whether the event is in it,
+    log p = sum_j c_j (b_j + eta) - d_j exp(b_j + eta); gradient x (c - L) in beta,
+    L = sum_j d_j exp(b_j + eta), and c_j - d_j exp(b_j + eta) in b_j.
+
+    Cox's partial likelihood is not a sum over records, so it cannot be clipped
+    record by record; this is its full likelihood with the baseline hazard constant
+    between public cuts, and its hazard ratios tend to Cox's as the grid refines
+    (Holford 1980, Biometrics 36; Laird and Olivier 1981, JASA 76). Tied times need
+    no correction. The baseline takes the place of an intercept.
+
+    Parameters
+    ----------
+    cuts
+        Where the baseline hazard may change, rising, in the unit of the time column,
+        between 0 and the horizon; the last interval is open.
+    intervals
+        Instead of ``cuts``: so many intervals of equal length up to the horizon.
+    entry
+        Column of the times from which records are at risk (left truncation); all
+        from 0 where left out.
+    """
+
+    roles: ClassVar[Mapping[str, str]] = {
+        "time": "time",
+        "event": "event",
+        "entry": "entry",
+    }
+    needs_intercept: ClassVar[bool] = False
+    kind: Literal["piecewise"] = "piecewise"
+    cuts: tuple[float, ...] | None = Field(default=None, min_length=1, max_length=1000)
+    intervals: int | None = Field(default=None, ge=2, le=1000)
+    entry: str | None = None
+
+    @model_validator(mode="after")
+    def _has_a_grid(self) -> Self:
+        if (self.cuts is None) == (self.intervals is None):
+            raise ValueError("needs either cuts or intervals")
+        ends = (0.0, *(self.cuts or ()), self.horizon)
+        if not all(a < b for a, b in pairwise(ends)):
+            raise ValueError("cuts must rise, from above 0 to below the horizon")
+        if self.entry in (self.time, self.event):
+            raise ValueError("entry names the column of the time or of the event")
+        return self
+
+    @cached_property
+    def starts(self) -> tuple[float, ...]:
+        """Where each interval starts, in the user's unit."""
+        if self.cuts is not None:
+            return (0.0, *self.cuts)
+        assert self.intervals is not None
+        return tuple(self.horizon * j / self.intervals for j in range(self.intervals))
+
+    def prepare_outcome(self, raw: Mapping[str, Floats]) -> dict[str, Floats]:
+        prepared = super().prepare_outcome(raw)
+        entry = np.zeros_like(prepared["time"])
+        if self.entry is not None:
+            require_finite(raw["entry"], self.entry)
+            entry = raw["entry"] / self.horizon
+            if not np.all(entry >= 0.0):
+                raise ValueError(
+                    f"entry column '{self.entry}' has negative times: "
+                    "count time from the same origin as the time column"
+                )
+            if not np.all(entry < prepared["time"]):
+                raise ValueError(
+                    f"entry column '{self.entry}' has entries at or after the time in "
+                    f"'{self.time}': remove rows that were never at risk"
+                )
+        return {**prepared, "entry": entry}
+
+    def check_outcomes(self, outcome: Mapping[str, Floats]) -> None:
+        super().check_outcomes(outcome)
+        used = np.unique(self._interval(outcome["time"][outcome["event"] == 1.0]))
+        if used.size == 1:
+            raise ValueError(
+                "the grid misses the events, which are all in one of its intervals: "
+                f"place cuts among the event times of column '{self.time}'"
+            )
+
+    def extra_parameters(self) -> tuple[str, ...]:
+        ends = [f"{start:g}" for start in self.starts]
+        closed = [f"log_hazard[{a}-{b}]" for a, b in pairwise(ends)]
+        return (*closed, f"log_hazard[{ends[-1]}-]")
+
+    def parameters(self, design: Design) -> tuple[str, ...]:
+        if design.intercept is not None:
+            raise ValueError(
+                "a model of kind 'piecewise' has a baseline, not an intercept: "
+                "prepare its columns without the constant one"
+            )
+        return super().parameters(design)
+
+    def log_likelihood(self, theta: Floats, rows: Rows) -> Floats:
+        eta, baseline = self._eta(theta, rows), self._baseline(theta)
+        at_event = baseline[self._interval(rows.outcome["time"])]
+        # The hazard per horizon is `horizon` times that per unit of the user's time.
+        log_hazard = eta + at_event - np.log(self.horizon)
+        result: Floats = rows.outcome["event"] * log_hazard
+        result -= np.exp(eta) * (np.exp(baseline) @ self._at_risk(rows))
+        return result
+
+    def gradients(self, theta: Floats, rows: Rows) -> RecordGradients:
+        hazards = self._hazards(theta, rows)
+        score = rows.outcome["event"] - hazards.sum(axis=0)
+        event_in = self._interval(rows.outcome["time"])
+        extra = np.negative(hazards, out=hazards)
+        extra[event_in, np.arange(rows.count)] += rows.outcome["event"]
+        return RecordGradients(rows, score=score, extra=extra)
+
+    def information_diagonal(self, theta: Floats, rows: Rows) -> Floats:
+        hazards = self._hazards(theta, rows)
+        return np.append(rows.x**2 @ hazards.sum(axis=0), hazards.sum(axis=1))
+
+    def largest_curvature(self, design: Design) -> float:
+        # The baseline does what an intercept would, its events in several parameters.
+        return self.curvature(design) * (1.0 + design.width / 10.0)
+
+    def influence(self, theta: Floats, rows: Rows, bound: InfluenceBound) -> Influence:
+        """∫ z dM stopped where the cumulative hazard reaches c; z = (x, interval).
+
+        L_j is the hazard gathered in interval j, cut where Σ_j L_j reaches c; the
+        event counts where that is not before it. g = w (x (c - L), c_j - L_j), and
+        A = w Σ_j L_j z_j z_j'.
+        """
+        hazards = self._hazards(theta, rows)
+        after = np.cumsum(hazards, axis=0)
+        followed = np.maximum(
+            np.minimum(after, bound.stop) - np.minimum(after - hazards, bound.stop), 0.0
+        )
+        event = np.where(after[-1] <= bound.stop, rows.outcome["event"], 0.0)
+        weights = mallows_weights(rows.squared_norms + 1.0, bound.clip)
+        total = np.minimum(after[-1], bound.stop)
+        extra = -followed
+        extra[self._interval(rows.outcome["time"]), np.arange(rows.count)] += event
+        corner = np.zeros((len(followed), len(followed), rows.count))
+        index = np.arange(len(followed))
+        corner[index, index] = weights * followed
+        return Influence(
+            rows,
+            score=weights * (event - total),
+            information=weights * total,
+            extra=weights * extra,
+            cross=weights * followed,
+            corner=corner,
+        )
+
+    def sensitivities(self, bound: InfluenceBound) -> tuple[float, float]:
+        """‖g‖² ≤ w² (r² ‖x‖² + 1 + c²), r = max(1, c); ‖A‖ ≤ w c (‖x‖² + 1).
+
+        The baseline's part is at most 1 + c²: all hazard gathered before the
+        interval of the event.
+        """
+        residual, stop = max(1.0, bound.stop), bound.stop
+        square = max(bound.clip**2, 1.0)
+        weight = min(1.0, bound.clip**2)
+        rest = residual**2 * (square - 1.0) + 1.0 + stop**2
+        return weight * float(np.sqrt(rest)), stop * bound.clip**2
+
+    def cumulative_hazard(self, draws: Floats, rows: Rows, times: Floats) -> Floats:
+        eta = np.clip(
+            draws[:, : rows.design.width] @ rows.x, -LARGEST_HALF, LARGEST_HALF
+        )
+        baseline = np.exp(self._baseline(draws))
+        starts, widths = self._grid()
+        total = np.zeros(np.broadcast_shapes((len(draws), 1, 1), times.shape))
+        for j, (start, width) in enumerate(zip(starts, widths, strict=True)):
+            total = total + baseline[:, j, None, None] * np.clip(
+                times - start, 0.0, width
+            )
+        hazards: Floats = np.exp(eta)[:, :, None] * total
+        return hazards
+
+    def to_user_scale(self, draws: Floats, design: Design) -> Floats:
+        """Log baseline hazards per unit of the user's time, all features at zero."""
+        user = super().to_user_scale(draws, design)
+        shift = user[..., : design.width] @ design.centre
+        user[..., design.width :] -= shift[..., None] + np.log(self.horizon)
+        return user
+
+    def _grid(self) -> tuple[Floats, Floats]:
+        """Starts and widths of the intervals, in horizons."""
+        starts = np.array(self.starts) / self.horizon
+        return starts, np.append(np.diff(starts), np.inf)
+
+    def _interval(
+        self, time: Floats
+    ) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+        """In which interval (start, end] a time lies."""
+        found = np.searchsorted(self._grid()[0], time, side="left") - 1
+        return found.astype(np.int64)
+
+    def _at_risk(self, rows: Rows) -> Floats:
+        """d_j of each record, shape ``(J, m)``."""
+        starts, widths = self._grid()
+        time, entry = rows.outcome["time"], rows.outcome["entry"]
+        low = np.maximum(entry, starts[:, None])
+        high = np.minimum(time, (starts + widths)[:, None])
+        at_risk: Floats = np.maximum(high - low, 0.0)
+        return at_risk
+
+    def _eta(self, theta: Floats, rows: Rows) -> Floats:
+        eta = kernels.linear_predictor(theta[: rows.design.width], rows.x)
+        held: Floats = np.clip(eta, -LARGEST_HALF, LARGEST_HALF)
+        return held
+
+    def _baseline(self, theta: Floats) -> Floats:
+        held: Floats = np.clip(
+            theta[..., -len(self.starts) :], -LARGEST_HALF, LARGEST_HALF
+        )
+        return held
+
+    def _hazards(self, theta: Floats, rows: Rows) -> Floats:
+        """d_j exp(b_j + eta) of each record, shape ``(J, m)``."""
+        hazards = self._at_risk(rows)
+        hazards *= np.exp(self._baseline(theta))[:, None]
+        hazards *= np.exp(self._eta(theta, rows))
+        return hazards

@@ -1,0 +1,197 @@
+"""Poisson regression of counts, with or without an exposure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+from scipy.special import gammaln, pdtr
+
+from cipherbayes import kernels
+from cipherbayes.evaluation import Metrics, count_metrics
+from cipherbayes.models.base import (
+    Design,
+    Influence,
+    InfluenceBound,
+    Model,
+    RecordGradients,
+    Rows,
+    mallows_weights,
+    refuse_times,
+    require_finite,
+)
+from cipherbayes.typing import Floats
+
+LARGEST_LOG_MEAN = 700.0
+"""exp is evaluated at most here, where it is still far from overflow."""
+
+COUNTS = 4.0
+"""A count counts up to so many (times the stop c), its mean corrected for that."""
+
+
+class Poisson(Model):
+    """A count y with mean m = exp(eta + o), eta = x'beta, o a known offset.
+
+    log p(y | x, beta) = y (eta + o) - exp(eta + o) - log y!; gradient x (y - m);
+    second derivative in eta -m. The offset is the log of an exposure such as
+    person-years, so that exp(eta) is a rate. Past eta + o = 700 the mean stays at
+    exp(700), so that nothing overflows.
+
+    Parameters
+    ----------
+    outcome
+        Column of counts.
+    exposure, offset
+        Column of positive exposures, or of their natural logs; at most one of them.
+    per
+        The public exposure that the model's rates are for, e.g. 1000 for events per
+        1000 days where exposures are in days: a scale on which the prior of the
+        intercept makes sense. Rates are reported per unit of the exposure.
+    """
+
+    roles: ClassVar[Mapping[str, str]] = {
+        "y": "outcome",
+        "offset": "offset_column",
+    }
+    family: ClassVar[str] = "count"
+    measure: ClassVar[str | None] = "rate ratio"
+    kind: Literal["poisson"] = "poisson"
+    outcome: str
+    exposure: str | None = None
+    offset: str | None = None
+    per: float = Field(default=1.0, gt=0.0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _one_offset(self) -> Self:
+        if self.exposure is not None and self.offset is not None:
+            raise ValueError(
+                "exposure and offset say the same thing twice: remove one of them"
+            )
+        return self
+
+    @property
+    def offset_column(self) -> str | None:
+        """The column that exposures come from, if there is one."""
+        return self.exposure or self.offset
+
+    def prepare_outcome(self, raw: Mapping[str, Floats]) -> dict[str, Floats]:
+        y = raw["y"]
+        require_finite(y, self.outcome)
+        if not np.all(y >= 0.0):
+            raise ValueError(
+                f"outcome column '{self.outcome}' has negative counts: "
+                "correct or remove those rows"
+            )
+        if not np.all(y == np.floor(y)):
+            raise ValueError(
+                f"outcome column '{self.outcome}' has counts that are not whole "
+                "numbers: give counts, and their exposure in a column of its own"
+            )
+        return {"y": y, "offset": self._prepared_offset(raw, y.size)}
+
+    def check_outcomes(self, outcome: Mapping[str, Floats]) -> None:
+        if not np.any(outcome["y"] > 0.0):
+            raise ValueError(
+                f"no events at all, every count in column '{self.outcome}' is zero: "
+                "follow up longer"
+            )
+
+    def log_likelihood(self, theta: Floats, rows: Rows) -> Floats:
+        y, log_mean = rows.outcome["y"], self._log_mean(theta, rows)
+        result: Floats = y * log_mean - _mean(log_mean) - gammaln(y + 1.0)
+        return result
+
+    def gradients(self, theta: Floats, rows: Rows) -> RecordGradients:
+        score = rows.outcome["y"] - _mean(self._log_mean(theta, rows))
+        return RecordGradients(rows, score=score)
+
+    def information_diagonal(self, theta: Floats, rows: Rows) -> Floats:
+        result: Floats = rows.x**2 @ _mean(self._log_mean(theta, rows))
+        return result
+
+    def influence(self, theta: Floats, rows: Rows, bound: InfluenceBound) -> Influence:
+        """The count held at b, less its mean under the model.
+
+        With Y ~ Poisson(m), b = 4 c rounded up and psi(y) = min(y, b):
+        r = psi(y) - E psi(Y), v = dE psi / d eta = m P(Y < b) (as E psi grows by
+        P(Y ≥ k) summed over k ≤ b), g = w x r and A = w v x x'. E r = 0 under the
+        model; Var psi ≤ Cov(psi, Y) = v, because psi and y - psi both grow with y.
+        """
+        log_mean = self._log_mean(theta, rows)
+        mean, most = _mean(log_mean), _most(bound)
+        # E min(Y, b) = m P(Y ≤ b - 2) + b P(Y ≥ b), and P(Y < b) = P(Y ≤ b - 1).
+        below = pdtr(most - 1.0, mean)
+        before = pdtr(most - 2.0, mean) if most > 1.0 else np.zeros_like(mean)
+        expected = np.where(before > 0.0, mean * before, 0.0) + most * (1.0 - below)
+        slope = np.where(below > 0.0, mean * below, 0.0)
+        weights = mallows_weights(rows.squared_norms, bound.clip)
+        residual = np.minimum(rows.outcome["y"], most) - expected
+        return Influence(rows, score=weights * residual, information=weights * slope)
+
+    def sensitivities(self, bound: InfluenceBound) -> tuple[float, float]:
+        """|r| ≤ b and v = m P(Y < b) ≤ b, since m P(Y = k) = (k + 1) P(Y = k + 1)."""
+        most = _most(bound)
+        return most * bound.clip, most * bound.clip**2
+
+    def curvature(self, design: Design) -> float:
+        # The mean count per ``per``, of which nothing is known but that the study
+        # chose ``per`` for it to be about one.
+        return 1.0
+
+    def risk(self, theta: Floats, rows: Rows) -> Floats:
+        return kernels.linear_predictor(theta, rows.x)
+
+    def predict(self, draws: Floats, rows: Rows, times: Floats | None = None) -> Floats:
+        """The rate per unit of the exposure, or the mean count without one."""
+        refuse_times(self, times)
+        rate: Floats = _mean(draws @ rows.x - np.log(self.per))
+        return rate
+
+    def score(self, theta: Floats, rows: Rows) -> Floats:
+        return _mean(self._log_mean(theta, rows))
+
+    def metrics(self, outcome: Mapping[str, Floats], score: Floats) -> Metrics:
+        return count_metrics(outcome["y"], score)
+
+    def to_user_scale(self, draws: Floats, design: Design) -> Floats:
+        """Log rates per unit of the exposure: the intercept less log(per)."""
+        user = super().to_user_scale(draws, design)
+        if design.intercept is not None:
+            user[..., 0] -= np.log(self.per)
+        return user
+
+    def _prepared_offset(self, raw: Mapping[str, Floats], count: int) -> Floats:
+        if self.offset_column is None:
+            return np.full(count, -np.log(self.per))
+        values = raw["offset"]
+        require_finite(values, self.offset_column)
+        if self.exposure is not None:
+            if not np.all(values > 0.0):
+                raise ValueError(
+                    f"exposure column '{self.exposure}' has zero or negative "
+                    "exposures: remove those rows"
+                )
+            values = np.log(values)
+        offset: Floats = values - np.log(self.per)
+        if not np.all(np.abs(offset) <= LARGEST_LOG_MEAN):
+            raise ValueError(
+                f"offset column '{self.offset_column}' has offsets beyond reason: "
+                "an offset is the natural log of an exposure"
+            )
+        return offset
+
+    def _log_mean(self, theta: Floats, rows: Rows) -> Floats:
+        eta = kernels.linear_predictor(theta, rows.x)
+        log_mean: Floats = eta + rows.outcome["offset"]
+        return log_mean
+
+
+def _mean(log_mean: Floats) -> Floats:
+    result: Floats = np.exp(np.minimum(log_mean, LARGEST_LOG_MEAN))
+    return result
+
+
+def _most(bound: InfluenceBound) -> float:
+    return float(np.ceil(COUNTS * bound.stop))

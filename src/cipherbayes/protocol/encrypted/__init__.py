@@ -1,0 +1,1 @@
+"""The encrypted update: preconditioner and step under CKKS, sites that check it."""

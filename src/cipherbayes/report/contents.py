@@ -1,0 +1,122 @@
+"""What a run's folder holds that a report may show: nothing secret, no row."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cipherbayes.errors import CipherbayesError
+from cipherbayes.planning import StudyPlan, plan_study
+from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.result import Result
+from cipherbayes.study import Study
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a table has spent over all studies."""
+
+    site: str
+    spent: float
+    budget: float
+    delta: float
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A finished run, as its folder tells it.
+
+    Attributes
+    ----------
+    plan
+        The releases that the study implies; None without a budget.
+    run, identities
+        Id of the run and each party's public key; empty where there were no
+        parties, or where only the result was kept.
+    lost
+        Sites that dropped out, with the round.
+    ledgers
+        What each table has spent, where its ledger is on this machine.
+    """
+
+    result: Result
+    plan: StudyPlan | None = None
+    run: str = ""
+    identities: dict[str, str] = field(default_factory=dict)
+    lost: tuple[tuple[str, int], ...] = ()
+    ledgers: tuple[Spent, ...] = ()
+
+    @property
+    def study(self) -> Study:
+        return self.result.study
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The content of result.json."""
+        return self.result.record
+
+    @classmethod
+    def load(cls, folder: Path) -> Contents:
+        """Read a folder; what a run without parties does not keep stays empty."""
+        result = Result.load(folder)
+        study = result.study
+        about = _json(folder / "run.json")
+        return cls(
+            result=result,
+            plan=_plan(study),
+            run=about.get("run", ""),
+            identities=about.get("pinned", {}),
+            lost=_lost(folder / "server" / "checkpoint.sqlite"),
+            ledgers=tuple(_ledgers(folder, sorted(study.sites))),
+        )
+
+
+def _plan(study: Study) -> StudyPlan | None:
+    if not study.private or study.as_printed:
+        return None
+    try:
+        return plan_study(study)
+    except CipherbayesError:
+        return None  # a release that another cipherbayes laid out
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _lost(path: Path) -> tuple[tuple[str, int], ...]:
+    if not path.is_file():
+        return ()
+    try:
+        with closing(open_read_only(path)) as database:
+            rows = database.execute("SELECT site, round FROM lost ORDER BY rowid")
+            return tuple((str(site), int(number)) for site, number in rows)
+    except sqlite3.DatabaseError:
+        return ()
+
+
+def open_read_only(path: Path) -> sqlite3.Connection:
+    """A database that somebody else may be writing."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)
+
+
+def _ledgers(folder: Path, sites: list[str]) -> list[Spent]:
+    found = []
+    for site in sites:
+        place = _json(folder / "sites" / site / "site.json").get("ledger")
+        if not place or not Path(place).is_file():
+            continue
+        try:
+            book = Ledger.read(Path(place))
+            found.append(Spent(site, book.spent(), book.epsilon, book.delta))
+        except CipherbayesError:
+            continue  # the owner sees why with `cipherbayes ledger`
+    return found

@@ -1,0 +1,230 @@
+"""*Privacy*: the certificate in words, ε over rounds, what was released."""
+
+from __future__ import annotations
+
+from cipherbayes.privacy.accountant import epsilon
+from cipherbayes.privacy.events import Repeated
+from cipherbayes.report.charts import Chart, Line, figure
+from cipherbayes.report.contents import Contents
+from cipherbayes.report.markup import Content, Markup, facts, join, table, tag
+from cipherbayes.report.numbers import Axis, number, short
+
+PURPOSES = {
+    "records": "the number of records",
+    "moments": "sums and squares of columns",
+    "gradient": "gradient sums",
+    "influence": "weighted gradient sums",
+}
+STEPS = 20
+"""Points of the curve of ε."""
+
+
+def banner(contents: Contents) -> Markup:
+    """What nobody may overlook: a result that promises nothing."""
+    privacy = contents.record["privacy"]
+    if privacy["certified"]:
+        return Markup()
+    study = contents.study
+    if privacy["epsilon"] is None:
+        title = "Not private"
+        text = (
+            "This run had no privacy budget. The numbers below are exact functions of "
+            "the rows: treat this page as you treat the tables themselves."
+        )
+    elif study.insecure:
+        title = "Not certified: insecure repeatable noise"
+        text = (
+            "The noise was drawn from a seed, for tests only. Whoever knows the seed "
+            "removes it. This result protects nobody."
+        )
+    elif study.as_printed:
+        title = "Not certified: the paper’s method as printed"
+        text = (
+            f"The claimed ε = {short(privacy['epsilon'])} does not hold: the "
+            "preconditioner uses gradients without noise, and the constant c "
+            "multiplies the sensitivity. For reproduction only, never on "
+            "private rows."
+        )
+    else:
+        title = "Not certified"
+        text = "Nothing shows that this run kept its privacy promise."
+    return tag(
+        "div",
+        tag("strong", title),
+        tag("p", text),
+        class_="banner",
+        role="alert",
+        id="banner",
+    )
+
+
+def promise(contents: Contents) -> Markup:
+    """The whole section."""
+    privacy = contents.record["privacy"]
+    if privacy["epsilon"] is None:
+        return tag(
+            "p",
+            "Nothing is promised: there was no budget, no noise, and nothing was "
+            "charged. Add a [privacy] table to the study for a private run.",
+        )
+    return join(
+        _in_words(contents),
+        _curve(contents),
+        _releases(contents),
+        _ledgers(contents),
+        _not_promised(contents),
+    )
+
+
+def _in_words(contents: Contents) -> Markup:
+    privacy = contents.record["privacy"]
+    e, d = privacy["epsilon"], privacy["delta"]
+    if not privacy["certified"]:
+        lead = tag(
+            "p",
+            tag("strong", "No promise is made. "),
+            f"The study asked for ε = {short(e)} at δ = {short(d)}; this run does not "
+            "certify it.",
+            class_="lead",
+        )
+    else:
+        lead = tag(
+            "p",
+            "Whoever sees everything that this study released learns ",
+            tag("strong", "almost the same about any one person"),
+            " whether or not that person’s record took part: no outcome becomes more "
+            "than e",
+            tag("sup", short(e)),
+            f" ≈ {number(2.718281828459045**e)} times as likely, but for a probability "
+            f"of {short(d)}.",
+            class_="lead",
+        )
+    against = privacy["holds_against"] or ["nobody"]
+    pairs: list[tuple[str, Content]] = [
+        ("Promise", f"(ε, δ) = ({short(e)}, {short(d)})"),
+        (
+            "Certified",
+            "yes" if privacy["certified"] else tag("strong", "no", class_="bad"),
+        ),
+        ("Holds against", tag("ul", [tag("li", party) for party in against])),
+        ("Neighbours", "adding or removing one record (one row)"),
+        ("Spent", f"ε = {number(privacy.get('spent'), 4)} by the accountant"),
+        ("Mechanism", privacy.get("mechanism", "")),
+        (
+            "Noise",
+            f"σ = {number(privacy.get('noise_multiplier'), 4)} × the clipping norm",
+        ),
+        ("Clipping norm", number(privacy.get("clip"))),
+        ("Colluding sites", f"{privacy.get('colluders', 0)} tolerated"),
+        ("Lost sites", f"{privacy.get('dropouts', 0)} tolerated"),
+    ]
+    if privacy.get("sampling_rate", 1.0) < 1.0:
+        pairs.append(
+            ("Sampling", f"each row with {100 * privacy['sampling_rate']:.3g} %")
+        )
+    return join(lead, facts(pairs))
+
+
+def _curve(contents: Contents) -> Markup:
+    plan = contents.plan
+    if plan is None or plan.study.privacy is None:
+        return Markup()
+    delta, budget = plan.study.privacy.delta, plan.study.privacy.epsilon
+    rounds = sorted({-(-plan.rounds * k // STEPS) for k in range(1, STEPS + 1)})
+    x, y = [0.0], [0.0]
+    for count in rounds:
+        event = plan.event_after(count)
+        if event is not None:
+            x.append(float(count))
+            y.append(epsilon(event, delta))
+    done = contents.record["rounds"]
+    return figure(
+        Chart(
+            title="ε spent, round by round",
+            said=f"ε grows from 0 to {number(y[-1])} over {plan.rounds} rounds; the "
+            f"budget is {short(budget)}. The result rests on {done} gradient rounds.",
+            x=Axis(0.0, float(plan.rounds)),
+            y=Axis(0.0, 1.12 * budget),
+            x_name="round",
+            y_name="ε",
+            lines=[Line("", x, y)],
+            levels=[(budget, f"budget {short(budget)}")],
+        )
+    )
+
+
+def _releases(contents: Contents) -> Markup:
+    plan = contents.plan
+    if plan is None or plan.study.privacy is None:
+        return Markup()
+    delta = plan.study.privacy.delta
+    rows: list[list[Content]] = []
+    for phase in plan.phases:
+        names = (PURPOSES.get(phase.purpose, phase.purpose), "information matrix")
+        for name, release in zip(names, phase.parts, strict=False):
+            rows.append(
+                [
+                    name,
+                    f"{phase.first + 1} to {phase.first + phase.rounds}"
+                    if phase.rounds > 1
+                    else f"{phase.first + 1}",
+                    f"{release.dimension:,}",
+                    number(release.clip),
+                    number(release.noise_multiplier, 4),
+                    number(epsilon(Repeated(release.event, phase.rounds), delta)),
+                ]
+            )
+    return table(
+        "Everything that was released, each kind with the ε it would cost alone",
+        [
+            "Release",
+            "Rounds",
+            "Numbers a round",
+            "One record moves it by",
+            "σ",
+            "ε alone",
+        ],
+        rows,
+        id_="releases",
+    )
+
+
+def _ledgers(contents: Contents) -> Markup:
+    if not contents.ledgers:
+        return Markup()
+    rows: list[list[Content]] = [
+        [
+            book.site,
+            number(book.spent, 4),
+            short(book.budget),
+            number(max(book.budget - book.spent, 0.0), 4),
+            short(book.delta),
+        ]
+        for book in contents.ledgers
+    ]
+    return table(
+        "The tables’ ledgers: ε over all studies so far",
+        ["Site", "Spent", "Budget", "Left", "δ"],
+        rows,
+        id_="ledgers",
+    )
+
+
+def _not_promised(contents: Contents) -> Markup:
+    items = [
+        "A person with several rows is protected as several records: give one row a "
+        "person.",
+        "What is true of a population is not hidden: that a habit is harmful is said "
+        "also about people who did not take part.",
+        "How long parties took depends a little on their rows and is not protected.",
+    ]
+    if contents.study.protocol != "pooled":
+        items.insert(
+            0,
+            "Parties on one machine are not apart: whoever owns the machine can read "
+            "everything. Against server and CSP the promise needs separate machines.",
+        )
+    return join(
+        tag("h3", "What is not promised"),
+        tag("ul", [tag("li", item) for item in items]),
+    )

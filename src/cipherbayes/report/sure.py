@@ -1,0 +1,155 @@
+"""*How sure*: what privacy costs in width, and whether the chains have settled."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from cipherbayes.outlook import look_ahead
+from cipherbayes.planning import resolve_prior
+from cipherbayes.report.charts import bar_row, trace
+from cipherbayes.report.contents import Contents
+from cipherbayes.report.markup import Content, Markup, join, table, tag
+from cipherbayes.report.numbers import NONE, number, percent
+from cipherbayes.tables import preparation_of
+
+MOST_TRACES = 30
+TRACE_POINTS = 240
+RHAT_LIMIT, ESS_LIMIT = 1.05, 100.0
+MOSTLY_PRIOR = 0.5
+"""Posterior sd over prior sd from which the prior speaks louder than the rows."""
+
+
+def sure(contents: Contents) -> Markup:
+    """The whole section."""
+    if contents.record["posterior"][0]["sd"] is None:
+        return tag(
+            "p",
+            "This method gives a point estimate. It has no intervals, so nothing here "
+            "says how far the point may be from the truth.",
+        )
+    return join(_widths(contents), _chains(contents))
+
+
+def _widths(contents: Contents) -> Markup:
+    learnt = learnt_shares(contents)
+    ratio = width_ratio(contents)
+    rows: list[list[Content]] = []
+    widest = max(learnt[:MOST_TRACES])
+    for row, share in list(zip(contents.record["posterior"], learnt, strict=True))[
+        :MOST_TRACES
+    ]:
+        bars = [(100.0 * share / widest, "private")]
+        if ratio is not None:
+            bars.append((100.0 * share / widest / ratio, "open"))
+        cells: list[Content] = [row["name"], bar_row(bars), percent_of(share)]
+        if ratio is not None:
+            cells.append(percent_of(share / ratio))
+        cells.append("mostly prior" if share > MOSTLY_PRIOR else "from the rows")
+        rows.append(cells)
+    headings: list[Content] = ["Parameter", tag("span", "chart", class_="unseen")]
+    headings.append("Width, of the prior's")
+    if ratio is not None:
+        headings.append("Without privacy, expected")
+    headings.append("What speaks")
+    words = (1, len(headings) - 1)
+    level = percent(contents.record["interval"])
+    text = (
+        f"How wide the {level} interval still is, compared with what the prior alone "
+        "would say: the less, the more the rows have said. "
+    )
+    if ratio is not None:
+        text += (
+            f"The second bar is the width to expect without privacy: by the study's "
+            f"public numbers (records, clipping norm, ε), privacy makes an interval "
+            f"about {number(ratio)} times as wide."
+        )
+    caption = "Interval width after the study, as a share of the prior's"
+    return join(
+        tag(
+            "h3", "What privacy costs in width" if ratio else "What the rows have said"
+        ),
+        tag("p", text),
+        table(caption, headings, rows, words=words, class_="widths", id_="widths"),
+    )
+
+
+def percent_of(share: float) -> str:
+    """A share to two digits."""
+    return f"{number(100.0 * share, 2)} %"
+
+
+def learnt_shares(contents: Contents) -> list[float]:
+    """Posterior sd over prior sd of each parameter, on the prepared scale."""
+    draws = contents.result.draws()
+    prior = resolve_prior(contents.study, preparation_of(contents.study).design)
+    spread = prior.scale * _unit_sd(prior.kind, prior.df)
+    shares: list[float] = (draws.std(axis=0, ddof=1) / spread).tolist()
+    return shares
+
+
+def _unit_sd(kind: str, df: float) -> float:
+    """Standard deviation of a prior of scale one."""
+    if kind == "laplace":
+        return math.sqrt(2.0)
+    if kind == "student-t" and df > 2.0:
+        return math.sqrt(df / (df - 2.0))
+    return 1.0
+
+
+def width_ratio(contents: Contents) -> float | None:
+    """Expected width over that without privacy; None where nothing is private."""
+    if contents.plan is None:
+        return None
+    return look_ahead(contents.plan).width_ratio
+
+
+def _chains(contents: Contents) -> Markup:
+    theta = np.asarray(contents.result.posterior["posterior"].to_dataset()["theta"])
+    chains, count, width = theta.shape
+    every = max(-(-count // TRACE_POINTS), 1)
+    rows: list[list[Content]] = []
+    for index, row in list(enumerate(contents.record["posterior"]))[:MOST_TRACES]:
+        rows.append(
+            [
+                row["name"],
+                trace(theta[:, ::every, index].tolist()),
+                number(row["rhat"], 4),
+                number(row["ess"]) if row["ess"] is not None else NONE,
+                _verdict(row),
+            ]
+        )
+    one = chains == 1
+    text = f"{chains} chain{'' if one else 's'} of {count:,} kept draws. " + (
+        "R-hat compares chains and needs two; a private study has one, since every "
+        "chain would spend a budget of its own. ESS is the number of independent "
+        "draws that the chain is worth."
+        if one
+        else "R-hat near 1 means that the chains agree; ESS is the number of "
+        "independent draws that they are worth."
+    )
+    if width > MOST_TRACES:
+        text += f" The first {MOST_TRACES} of {width} parameters are shown."
+    return join(
+        tag("h3", "Have the chains settled?"),
+        tag("p", text),
+        table(
+            "Traces of the kept draws, R-hat and effective draws",
+            ["Parameter", "Trace", "R-hat", "ESS", "Verdict"],
+            rows,
+            words=(1, 4),
+            class_="traces",
+            id_="convergence",
+        ),
+    )
+
+
+def _verdict(row: dict[str, Any]) -> Content:
+    rhat, ess = row["rhat"], row["ess"]
+    if rhat is not None and rhat > RHAT_LIMIT:
+        return tag("strong", "not mixed", class_="bad")
+    if ess is not None and ess < ESS_LIMIT:
+        return tag("strong", "few draws" if ess >= 20 else "do not use", class_="bad")
+    return "settled"

@@ -1,0 +1,165 @@
+"""Simulated studies: a truth from the prior, records, and noised releases.
+
+The noise here comes from numpy. It protects nobody, because there is nobody in
+simulated records; a real study's noise never comes from here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.errors import RunError
+from cipherbayes.inference.influence import influence_sums
+from cipherbayes.inference.noise_aware import (
+    NoiseAware,
+    RoundRelease,
+    State,
+    noise_multiplier,
+    rounds,
+)
+from cipherbayes.models import Design, Exponential, Logistic, Model, Prior
+from cipherbayes.models.base import InfluenceBound
+from cipherbayes.models.prior import ResolvedPrior
+from cipherbayes.models.weibull import Weibull
+from cipherbayes.privacy.gaussian import mu_for
+from cipherbayes.privacy.release import ReleasePlan
+from cipherbayes.typing import Floats
+
+MODELS = ("logistic", "exponential", "weibull")
+DELTA = 1e-5
+SITES, COLLUDERS = 3, 1
+QUANTILE = 0.9
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """One simulated study.
+
+    ``clip`` is the 90 % quantile of ‖x‖ under the law of the columns.
+    """
+
+    model: Model
+    prior: ResolvedPrior
+    table: PreparedTable
+    truth: Floats
+    clip: float
+
+
+def columns(rng: np.random.Generator, count: int, width: int) -> Floats:
+    """A constant, then columns as public bounds prepare them, shape ``(width, n)``.
+
+    Two of three are continuous within [-1, 1], one is 0/1; all share one factor with
+    loadings that differ from study to study.
+    """
+    loadings = rng.uniform(-0.7, 0.7, width - 1)[:, None]
+    common = rng.standard_normal(count)
+    own = rng.standard_normal((width - 1, count))
+    latent = loadings * common + np.sqrt(1.0 - loadings**2) * own
+    x = np.clip(0.45 * latent, -1.0, 1.0)
+    x[2::3] = latent[2::3] > 0.3
+    return np.vstack([np.ones(count), x])
+
+
+def simulate(
+    kind: str,
+    records: int,
+    dimension: int,
+    rng: np.random.Generator,
+    *,
+    truth_scale: float = 1.0,
+    intercept: float | None = None,
+) -> Simulated:
+    """Records of a model whose parameters come from the standard normal prior.
+
+    Parameters
+    ----------
+    truth_scale
+        Standard deviation of the truth where the prior says 1.
+    intercept
+        Instead of a draw, e.g. -4 for rare outcomes.
+    """
+    if kind not in MODELS:
+        raise RunError(
+            f"no simulation of a model of kind '{kind}'",
+            remedy=f"choose one of {', '.join(MODELS)}",
+        )
+    width = dimension - (kind == "weibull")
+    x = columns(rng, records, width)
+    truth = truth_scale * rng.standard_normal(dimension)
+    if intercept is not None:
+        truth[0] = intercept
+    names = ("intercept", *(f"x{j}" for j in range(1, width)))
+    design = Design(names, np.zeros(width), np.ones(width), 1.0)
+    eta = truth[:width] @ x
+    model: Model
+    if kind == "logistic":
+        model = Logistic(outcome="y")
+        chance = 0.5 * (1.0 + np.tanh(0.5 * eta))
+        outcome = {"y": (rng.random(records) < chance).astype(np.float64)}
+    else:
+        shape = math.exp(truth[-1]) if kind == "weibull" else 1.0
+        kinds = {"exponential": Exponential, "weibull": Weibull}
+        model = kinds[kind](time="time", event="event", horizon=1.0)
+        log_time = (np.log(rng.exponential(size=records)) - eta) / shape
+        time = np.maximum(np.exp(np.minimum(log_time, 5.0)), 1e-300)
+        censored = rng.uniform(0.2, 1.0, records)
+        event = (time <= censored).astype(np.float64)
+        outcome = {"time": np.minimum(time, censored), "event": event}
+    table = PreparedTable.from_arrays(design, x, outcome)
+    prior = Prior().resolve(model.parameters(design))
+    clip = float(np.quantile(np.linalg.norm(x, axis=0), QUANTILE))
+    return Simulated(model, prior, table, truth, clip)
+
+
+def release_rounds(
+    study: Simulated,
+    epsilon: float,
+    rng: np.random.Generator,
+    bound: InfluenceBound | None = None,
+) -> tuple[NoiseAware, State]:
+    """All rounds of a study, with the noise that three sites' shares add up to.
+
+    One site may collude, so the variance present is 3/2 of the certified one.
+    """
+    bound = bound or InfluenceBound(study.clip)
+    sensitivities = study.model.sensitivities(bound)
+    assert sensitivities is not None
+    recursion = NoiseAware(
+        study.prior, study.model.influence_scale(study.table.design)
+    )
+    state, mu = recursion.init(), mu_for(epsilon, DELTA)
+
+    def noised(values: Floats, clip: float, share: float) -> tuple[Floats, float]:
+        plan = ReleasePlan(
+            clip=clip,
+            dimension=values.size,
+            noise_multiplier=noise_multiplier(mu, share),
+            rounds=1,
+            rate=1.0,
+            sites=SITES,
+            colluders=COLLUDERS,
+            dropouts=0,
+            records=study.table.count,
+            depth=64,
+        )
+        sd = plan.noise_sd(SITES)
+        return values + sd * rng.standard_normal(values.size), sd
+
+    for each in rounds():
+        sums = influence_sums(
+            study.model,
+            recursion.position(state),
+            study.table,
+            bound,
+            fisher=each.fisher_share > 0.0,
+        )
+        gradient = noised(sums.gradient, sensitivities[0], each.gradient_share)
+        fisher: tuple[Floats | None, float] = (None, 0.0)
+        if sums.fisher is not None:
+            fisher = noised(sums.fisher, sensitivities[1], each.fisher_share)
+        state = recursion.advance(state, RoundRelease(*gradient, *fisher))
+    return recursion, state

@@ -1,0 +1,194 @@
+"""The noise-aware method through parties, ledgers, engines and results."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from parties import small_study, trajectory, write_tables
+from test_same_integers import decrypted_totals, plaintext_run
+
+from cipherbayes.engine.embedded import run_folder
+from cipherbayes.errors import BudgetError, StudyError
+from cipherbayes.inference.influence import packed_length
+from cipherbayes.inference.noise_aware import Effort, released, sample_posterior
+from cipherbayes.planning import plan_study
+from cipherbayes.privacy.accountant import epsilon
+from cipherbayes.privacy.events import tally
+from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.running import resume, run
+from cipherbayes.study import Study
+from cipherbayes.typing import Floats
+from conftest import logistic_frame
+
+NOISE_AWARE = {"method": "noise-aware", "rounds": None}
+D = 3
+
+
+def study_of(sites: tuple[str, ...], **changes) -> Study:
+    changes.setdefault("privacy", {"epsilon": 2.0, "records": 1200, "clip": None})
+    return small_study(sites, inference=NOISE_AWARE, **changes)
+
+
+def test_an_encrypted_noise_aware_run_has_the_integers_of_a_plaintext_run(tmp_path):
+    study = write_tables(tmp_path, study_of(("a", "b", "c")))
+    run(study, out=tmp_path / "run")
+    totals, thetas = plaintext_run(study)
+    encrypted = decrypted_totals(tmp_path / "run")
+    both = D + packed_length(D)
+    assert [total.size for total in encrypted] == [
+        both, D, D, D, both, D, D, D, both, both, both, both,
+    ]  # fmt: skip
+    assert all(map(np.array_equal, encrypted, totals))
+    assert trajectory(tmp_path / "run") == thetas
+
+
+@pytest.mark.parametrize("records", [1200, None])
+def test_the_releases_of_a_study_compose_to_its_epsilon(records):
+    privacy = {"epsilon": 0.7, "records": records, "clip": None}
+    study = study_of(("a", "b"), privacy=privacy)
+    plan = plan_study(study)
+    assert epsilon(plan.event, 1e-5) == pytest.approx(0.7, rel=1e-4)
+    assert epsilon(plan.event, 1e-5) <= 0.7
+    # The one multiplier that a plan reports stands for the same composition.
+    mu = np.sqrt(sum(n / s**2 for (s, _), n in tally(plan.event).items()))
+    sampling = np.sqrt(12) / plan.noise_multiplier
+    left = 1.0 if records else np.sqrt(0.99)  # N is released with a hundredth
+    assert sampling == pytest.approx(mu * left, rel=1e-4)
+
+
+def test_every_round_is_one_entry_of_each_ledger_with_both_its_sums(tmp_path):
+    study = write_tables(tmp_path, study_of(("a", "b")))
+    run(study, out=tmp_path / "run")
+    for name in study.sites:
+        ledger = Ledger.read(tmp_path / f"{name}.csv.ledger")
+        entries = list(ledger.entries())
+        assert [entry.purpose for entry in entries] == ["influence"] * 12
+        sums = [sum(tally(entry.event).values()) for entry in entries]
+        assert sums == [2, 1, 1, 1, 2, 1, 1, 1, 2, 2, 2, 2]
+        assert ledger.spent() == pytest.approx(2.0, rel=1e-4)
+
+
+def test_a_run_interrupted_between_rounds_goes_on_to_the_same_posterior(
+    tmp_path, monkeypatch
+):
+    whole = write_tables(tmp_path / "whole", study_of(("a", "b")))
+    expected = run(whole, out=tmp_path / "whole" / "run").summary()
+    broken = write_tables(tmp_path / "broken", study_of(("a", "b")))
+
+    def stop_at_seven(done: int, total: int) -> None:
+        if done == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(broken, out=tmp_path / "broken" / "run", progress=stop_at_seven)
+    assert resume(tmp_path / "broken" / "run").summary() == expected
+
+
+def test_a_result_carries_the_flags_in_words_and_for_programs(tmp_path):
+    privacy = {"epsilon": 0.02, "records": 120, "clip": None}
+    study = write_tables(tmp_path, study_of(("a", "b"), privacy=privacy))
+    run(study, out=tmp_path / "run")
+    record = json.loads((tmp_path / "run" / "result.json").read_text())
+    codes = {flag["code"] for flag in record["flags"]}
+    assert "mostly-prior" in codes
+    assert {flag["message"] for flag in record["flags"]} <= set(record["warnings"])
+    assert record["method"] == "noise-aware"
+    assert all(row["rhat"] is not None for row in record["posterior"])
+
+
+def test_an_exhausted_budget_ends_in_words_where_no_posterior_is_possible(tmp_path):
+    study = write_tables(tmp_path, study_of(("a", "b")))
+    sites = {n: s.model_copy(update={"budget": 0.5}) for n, s in study.sites.items()}
+    with pytest.raises(BudgetError, match="before there was a posterior"):
+        run(study.model_copy(update={"sites": sites}), out=tmp_path / "run")
+
+
+def test_it_is_what_a_private_study_gets_that_names_no_method():
+    study = study_of(("a", "b")).model_dump(exclude_none=True)
+    study["inference"] = {}
+    assert Study.model_validate(study).method == "noise-aware"
+    study["inference"] = {"rounds": 10}
+    assert Study.model_validate(study).method == "psgld"
+    del study["privacy"]
+    study["study"] = {"protocol": "pooled"}
+    study["inference"] = {}
+    assert Study.model_validate(study).method == "psgld"
+
+
+def test_a_model_without_bounded_influence_falls_back_and_says_so():
+    document = study_of(("a", "b")).model_dump(exclude_none=True)
+    document["model"] = {"kind": "gaussian", "variance": 1.0}
+    document["preparation"] = {"intercept": 0.0}
+    study = Study.model_validate(document)
+    assert study.method == "psgld"
+    assert study.fallback is not None
+    assert "no noise-aware posterior" in study.fallback
+
+
+def test_a_resolved_study_means_the_same_when_it_is_read_again(tmp_path):
+    study = study_of(("a", "b"))
+    path = tmp_path / "again.toml"
+    path.write_text(study.to_toml())
+    again = Study.load(path)
+    assert again.fingerprint() == study.fingerprint()
+    assert again.method == "noise-aware"
+
+
+def test_settings_of_a_chain_are_refused(tmp_path):
+    path = tmp_path / "study.toml"
+    text = study_of(("a", "b")).to_toml()
+    path.write_text(text.replace("[inference]", "[inference]\nrounds = 10"))
+    with pytest.raises(StudyError, match="belongs to a chain"):
+        Study.load(path)
+
+
+@pytest.mark.slow
+def test_encrypted_and_pooled_private_runs_have_the_same_distribution(
+    tmp_path, monkeypatch
+):
+    """Where the last round lands, over repeated runs: same centre, same spread."""
+    monkeypatch.setattr(
+        released,
+        "sample_posterior",
+        partial(sample_posterior, effort=Effort(chains=2, warm_up=2, kept=4)),
+    )
+    frames = {name: logistic_frame(400, seed=ord(name)) for name in ("a", "b", "c")}
+    last: dict[str, list[Floats]] = {"secure-sum": [], "pooled": []}
+    runs = 30
+    for protocol, places in last.items():
+        study = study_of(
+            ("a", "b", "c"),
+            header={"protocol": protocol},
+            privacy={
+                "epsilon": 2.0,
+                "records": 1200,
+                "clip": None,
+                "colluders": 0,  # K shares are then the noise of one curator
+                "randomness": "secure",
+            },
+        )
+        for k in range(runs):
+            out = tmp_path / f"{protocol}-{k}"
+            run(study, frames, out=out)
+            places.append(np.frombuffer(trajectory(out)[-1]))
+    one, other = (np.array(places) for places in last.values())
+    error = np.sqrt((one.var(axis=0, ddof=1) + other.var(axis=0, ddof=1)) / runs)
+    assert np.all(np.abs(one.mean(axis=0) - other.mean(axis=0)) < 4.5 * error)
+    # F(29, 29) is beyond 4.4 either way with probability 1e-4.
+    ratio = one.var(axis=0) / other.var(axis=0)
+    assert np.all((ratio > 1 / 4.4) & (ratio < 4.4))
+
+
+def test_the_engine_runs_it_from_the_folder_alone(tmp_path: Path) -> None:
+    from cipherbayes.engine.assembly import RunFolder
+
+    study = write_tables(tmp_path, study_of(("a", "b")))
+    ledgers = {name: tmp_path / f"{name}.ledger" for name in study.sites}
+    RunFolder.create(tmp_path / "run", study, ledgers)
+    finished = run_folder(RunFolder.open(tmp_path / "run"), None, lambda *_: None)
+    assert finished.draws.theta.shape[-1] == D
+    assert not finished.draws.is_point

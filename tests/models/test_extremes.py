@@ -1,0 +1,116 @@
+"""No model overflows, whatever theta a sampler proposes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from model_scenarios import KINDS, MODELS, SURVIVAL_KINDS, scenario
+from scipy.special import logsumexp
+
+from cipherbayes.models import Gompertz, Survival
+
+EXTREMES = [0.0, 1e-12, 3.0, -50.0, 350.0, 700.0, -700.0, 1e6, -1e6]
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if k != "gaussian"])
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_likelihoods_and_gradients_are_finite_for_extreme_parameters(
+    kind: str, data: st.DataObject
+) -> None:
+    case = scenario(kind, data.draw(st.integers(0, 99)))
+    values = st.lists(
+        st.sampled_from(EXTREMES), min_size=case.dimension, max_size=case.dimension
+    )
+    theta = np.array(data.draw(values))
+    assert np.isfinite(case.model.log_likelihood(theta, case.rows)).all()
+    gradients = case.model.gradients(theta, case.rows)
+    assert np.isfinite(gradients.norms()).all()
+    assert np.isfinite(case.model.information_diagonal(theta, case.rows)).all()
+
+
+@pytest.mark.parametrize("kind", SURVIVAL_KINDS)
+@pytest.mark.parametrize("value", EXTREMES)
+def test_survival_curves_start_at_one_and_fall(kind: str, value: float) -> None:
+    case = scenario(kind, 3)
+    draws = np.full((2, case.dimension), value)
+    times = np.array([0.0, 1e-9, 4.0, 40.0, 1e5])
+    curve = case.model.predict(draws, case.rows, times)
+    assert np.all(curve[:, :, 0] == 1.0)
+    assert np.all(np.diff(curve, axis=2) <= 1e-12)
+    assert np.all(curve >= 0.0)
+
+
+@pytest.mark.parametrize("kind", SURVIVAL_KINDS)
+def test_a_curve_is_one_half_at_the_median(kind: str) -> None:
+    case = scenario(kind, 4)
+    draws = np.random.default_rng(1).normal(0.5, 0.5, (20, case.dimension))
+    medians = case.model.median(draws, case.rows)
+    assert np.isfinite(medians).any()
+    for s, i in np.argwhere(np.isfinite(medians)):
+        curve = case.model.predict(draws[s : s + 1], case.rows, medians[s, i : i + 1])
+        assert curve[0, i, 0] == pytest.approx(0.5, abs=1e-9)
+    for s, i in np.argwhere(np.isinf(medians)):
+        model = MODELS[kind][0]
+        assert isinstance(model, Survival)
+        end = np.array([model.horizon])
+        assert case.model.predict(draws[s : s + 1], case.rows, end)[0, i, 0] > 0.5
+
+
+@pytest.mark.parametrize("kind", SURVIVAL_KINDS)
+def test_the_density_is_the_slope_of_the_survival_curve(kind: str) -> None:
+    """log p(t, event) = log(-S'(t)) and log p(t, censored) = log S(t)."""
+    case = scenario(kind, 5)
+    if "entry" in case.model.outcome_columns():
+        pytest.skip("its density is given survival to entry")
+    theta = np.random.default_rng(2).normal(0.0, 0.5, case.dimension)
+    found = case.model.log_likelihood(theta, case.rows)
+    for i, t in enumerate(case.raw_outcome["time"]):
+        step = 1e-5 * t
+        times = np.array([t - step, t, t + step])
+        curve = case.model.predict(theta[None], case.rows, times)[0, i]
+        event = case.raw_outcome["event"][i] == 1.0
+        density = (curve[0] - curve[2]) / (2 * step) if event else curve[1]
+        assert found[i] == pytest.approx(np.log(density), abs=1e-5)
+
+
+@pytest.mark.parametrize("growth", [1e-3, 1e-6, 1e-9, 1e-300, 0.0, -1e-9, -1e-3])
+def test_gompertz_is_smooth_through_no_growth(growth: float) -> None:
+    case = scenario("gompertz", 6, count=40)
+    theta = np.array([0.4, -0.2, 0.3, 0.1, growth])
+    flat = np.append(theta[:-1], 0.0)
+    model = case.model
+    at_zero = model.log_likelihood(flat, case.rows)
+    slope = model.gradients(flat, case.rows).extra
+    assert slope is not None
+    expected = at_zero + growth * slope[0]
+    np.testing.assert_allclose(
+        model.log_likelihood(theta, case.rows), expected, rtol=1e-5, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("growth", [-3.0, -0.5])
+def test_a_dying_hazard_leaves_survivors(growth: float) -> None:
+    case = scenario("gompertz", 7)
+    theta = np.append(np.zeros(case.dimension - 1), growth)
+    late = case.model.predict(theta[None], case.rows, np.array([1e9]))
+    np.testing.assert_allclose(late, np.exp(-1.0 / abs(growth)), rtol=1e-12)
+    assert isinstance(case.model, Gompertz)
+    if -1.0 / growth < np.log(2.0):
+        assert np.isinf(case.model.median(theta[None], case.rows)).all()
+
+
+def test_poisson_probabilities_sum_to_one() -> None:
+    case = scenario("poisson-exposure", 8, count=1)
+    theta = np.random.default_rng(3).normal(0.0, 0.5, case.dimension)
+    logs = []
+    for y in range(400):
+        raw = {"y": np.array([float(y)]), "offset": case.raw_outcome["offset"]}
+        outcome = case.model.prepare_outcome(raw)
+        rows = type(case.rows)(
+            case.rows.design, case.rows.x, outcome, case.rows.squared_norms
+        )
+        logs.append(case.model.log_likelihood(theta, rows)[0])
+    assert logsumexp(logs) == pytest.approx(0.0, abs=1e-10)
