@@ -175,7 +175,10 @@ class StudyPlan:
         width = phase.dimension // 2
         mean = np.clip(total[:width] / records, -1.0, 1.0)
         square = np.clip(total[width:] / records, 0.0, 1.0)
-        variance = np.clip(square - mean**2, 0.01**2, 1.0)
+        # A variance below its own noise would blow a rare column up to any scale.
+        noise = phase.privacy.noise_sd(phase.privacy.sites) / records
+        lowest = min(max(0.01**2, 2.0 * noise), 1.0)
+        variance = np.clip(square - mean**2, lowest, 1.0)
         return np.concatenate([mean, np.sqrt(variance)])
 
 

@@ -64,7 +64,6 @@ def run(
     ledger lasts only for the run.
     """
     study = with_sites(study, tables)
-    _refuse_unavailable(study)
     if study.private:
         if out is None:
             with TemporaryFolder() as folder:
@@ -91,15 +90,6 @@ def resume(out: str | Path, *, progress: Progress = _silent) -> Result:
     result = assemble_private(folder, finished, started, _held_out(folder))
     result.save(path)
     return result
-
-
-def _refuse_unavailable(study: Study) -> None:
-    if study.protocol == "encrypted-update":
-        raise StudyError(
-            'protocol = "encrypted-update" cannot be run, only planned',
-            where=f"study '{study.name}'",
-            remedy='set protocol = "secure-sum"',
-        )
 
 
 def _run_without_privacy(
@@ -178,6 +168,10 @@ def assemble_private(
         warnings.append(INSECURE)
     if study.method == "psgld" and study.fallback is not None:
         warnings.append(study.fallback)
+    if study.protocol == "encrypted-update":
+        from cipherbayes.protocol.encrypted.certificate import cautions
+
+        warnings.extend(cautions(folder.plan))
     if finished.stopped is not None:
         warnings.append(f"stopped after {finished.rounds} rounds: {finished.stopped}")
     if folder.holds_frames():
@@ -209,6 +203,10 @@ def assemble_private(
 
 def certificate(plan: StudyPlan, rounds: int) -> dict[str, Any]:
     """(ε, δ) of what was released, and against whom it holds."""
+    if plan.study.protocol == "encrypted-update":
+        from cipherbayes.protocol.encrypted.certificate import encrypted_certificate
+
+        return encrypted_certificate(plan, rounds)
     study, release = plan.study, plan.gradient.privacy
     privacy = study.privacy
     assert privacy is not None

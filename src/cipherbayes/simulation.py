@@ -31,7 +31,6 @@ from cipherbayes.typing import Floats
 
 MODELS = ("logistic", "exponential", "weibull")
 DELTA = 1e-5
-SITES, COLLUDERS = 3, 1
 QUANTILE = 0.9
 
 
@@ -72,6 +71,7 @@ def simulate(
     *,
     truth_scale: float = 1.0,
     intercept: float | None = None,
+    separable: bool = False,
 ) -> Simulated:
     """Records of a model whose parameters come from the standard normal prior.
 
@@ -80,7 +80,9 @@ def simulate(
     truth_scale
         Standard deviation of the truth where the prior says 1.
     intercept
-        Instead of a draw, e.g. -4 for rare outcomes.
+        Instead of a draw, e.g. -5 for rare outcomes.
+    separable
+        Outcomes of a logistic model are certain: 1 where the predictor is positive.
     """
     if kind not in MODELS:
         raise RunError(
@@ -99,6 +101,8 @@ def simulate(
     if kind == "logistic":
         model = Logistic(outcome="y")
         chance = 0.5 * (1.0 + np.tanh(0.5 * eta))
+        if separable:
+            chance = (eta > 0.0).astype(np.float64)
         outcome = {"y": (rng.random(records) < chance).astype(np.float64)}
     else:
         shape = math.exp(truth[-1]) if kind == "weibull" else 1.0
@@ -121,16 +125,15 @@ def release_rounds(
     rng: np.random.Generator,
     bound: InfluenceBound | None = None,
 ) -> tuple[NoiseAware, State]:
-    """All rounds of a study, with the noise that three sites' shares add up to.
+    """All rounds of a study, with the noise of all records in one place.
 
-    One site may collude, so the variance present is 3/2 of the certified one.
+    With K sites of which c may collude there is K / (K − c) times its variance,
+    which the recursion is told and which is the same as a smaller ε here.
     """
     bound = bound or InfluenceBound(study.clip)
     sensitivities = study.model.sensitivities(bound)
     assert sensitivities is not None
-    recursion = NoiseAware(
-        study.prior, study.model.influence_scale(study.table.design)
-    )
+    recursion = NoiseAware(study.prior, study.model.influence_scale(study.table.design))
     state, mu = recursion.init(), mu_for(epsilon, DELTA)
 
     def noised(values: Floats, clip: float, share: float) -> tuple[Floats, float]:
@@ -140,13 +143,13 @@ def release_rounds(
             noise_multiplier=noise_multiplier(mu, share),
             rounds=1,
             rate=1.0,
-            sites=SITES,
-            colluders=COLLUDERS,
+            sites=1,
+            colluders=0,
             dropouts=0,
             records=study.table.count,
             depth=64,
         )
-        sd = plan.noise_sd(SITES)
+        sd = plan.noise_sd(1)
         return values + sd * rng.standard_normal(values.size), sd
 
     for each in rounds():

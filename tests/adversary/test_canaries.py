@@ -36,13 +36,14 @@ class Weak:
         return self._honest.share(dimension, scale / 4.0, label)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("claim", EPSILONS)
 @pytest.mark.parametrize("mechanism", CERTIFIED)
 def test_no_certified_mechanism_is_refuted_and_a_weaker_one_is(mechanism, claim):
     delta = 1e-3
     weak = MECHANISMS[mechanism](claim, delta, 60_000, noise=Weak("audit"))  # type: ignore[call-arg]
     assert epsilon_lower_bound(weak.present, weak.absent, delta) > min(claim, 5.0)
-    kept = audit(mechanism, epsilon=claim, delta=delta, runs=40_000, confidence=0.999)
+    kept = audit(mechanism, epsilon=claim, delta=delta, runs=30_000, confidence=0.999)
     assert not kept.refuted
     assert kept.noise == "secure"
 
@@ -111,6 +112,7 @@ def protocol_scores(
     return left + shift, left, float(spread)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("claim", EPSILONS)
 def test_the_encrypted_protocol_keeps_its_claim_and_weak_noise_does_not(
     tmp_path, claim

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import autograd.numpy as anp
@@ -125,7 +126,7 @@ def plain_piecewise(
     baseline = beta[len(x) :]
     ends = np.array([0.0, *CUTS, np.inf])
     total = 0.0
-    for j, (start, end) in enumerate(zip(ends[:-1], ends[1:], strict=True)):
+    for j, (start, end) in enumerate(pairwise(ends)):
         inside = (time > start) & (time <= end)
         at_risk = np.clip(time, start, end) - np.clip(entry, start, end)
         log_hazard = baseline[j] + eta

@@ -11,6 +11,7 @@ import typer
 from cipherbayes.cli import (
     audit,
     bench,
+    calibrate,
     data,
     deploy,
     ledger,
@@ -59,6 +60,7 @@ app.command("report")(report.report)
 app.command("ledger")(ledger.ledger)
 app.command("keys")(ledger.keys)
 app.command("audit")(audit.audit)
+app.command("calibrate")(calibrate.calibrate)
 app.command("data")(data.data)
 app.command("bench")(bench.bench)
 app.command("reproduce")(reproduce.reproduce)

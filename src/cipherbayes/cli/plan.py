@@ -87,14 +87,6 @@ def _private(study: Study) -> tuple[dict[str, Any], list[str]]:
     from cipherbayes.outlook import advice, look_ahead
     from cipherbayes.planning import plan_study
 
-    if study.protocol == "encrypted-update":
-        from cipherbayes.errors import StudyError
-
-        raise StudyError(
-            'noise = "in-gradient" of protocol = "encrypted-update" is not available',
-            where=f"study '{study.name}'",
-            remedy='set protocol = "secure-sum"',
-        )
     planned = plan_study(study)
     outlook = look_ahead(planned)
     release = planned.gradient.privacy
@@ -109,7 +101,7 @@ def _private(study: Study) -> tuple[dict[str, Any], list[str]]:
         certified=not study.insecure,
         parameters=parameters,
         bytes_per_round_site=size,
-        warnings=advice(planned, outlook),
+        warnings=[*advice(planned, outlook), *_cautions(planned)],
         epsilon_after={str(rounds): spent for rounds, spent in growth},
         sampling_rate=release.rate,
         clip=release.clip,
@@ -134,6 +126,8 @@ def epsilon_by_tenths(planned: StudyPlan) -> list[tuple[int, float]]:
 
 
 def _encryption(planned: StudyPlan) -> tuple[dict[str, Any], int]:
+    if planned.study.protocol == "encrypted-update":
+        return _ckks(planned)
     parameters = planned.parameters
     if parameters is None:
         return dict(NO_PARAMETERS), 0
@@ -178,6 +172,35 @@ def _noise(planned: StudyPlan) -> str:
     )
 
 
+def _cautions(planned: StudyPlan) -> list[str]:
+    if planned.study.protocol != "encrypted-update":
+        return []
+    from cipherbayes.protocol.encrypted.certificate import cautions
+
+    return cautions(planned)
+
+
+def _ckks(planned: StudyPlan) -> tuple[dict[str, Any], int]:
+    """Circuit, parameters and bytes of an encrypted update."""
+    from cipherbayes.protocol.encrypted.plan import EncryptedPlan
+
+    assert isinstance(planned, EncryptedPlan)
+    circuit = planned.circuit
+    parameters, dimension = circuit.parameters, circuit.update.dimension
+    described = {
+        "scheme": "CKKS",
+        "ring": parameters.ring,
+        "modulus_bits": parameters.modulus_bits,
+        "security_bits": parameters.security_bits,
+        "id": parameters.id,
+        "circuit": planned.study.circuit,
+        "flooding_bits": planned.flooding_bits,
+    }
+    # Frames, names and signatures of a reply and an attestation take some 700 bytes.
+    payload = parameters.payload_bytes(dimension, 2, parameters.levels)
+    return described, payload + 700
+
+
 def _lines(
     planned: StudyPlan,
     outlook: Outlook,
@@ -216,7 +239,13 @@ def _lines(
             f"{release.dropouts} may be lost",
             f"encryption  {parameters['scheme']}, ring {parameters['ring']}, "
             f"{parameters['modulus_bits']} bits, "
-            f"{parameters['security_bits']}-bit security",
+            f"{parameters['security_bits']}-bit security"
+            + (
+                f", circuit {parameters['circuit']}, "
+                f"{parameters['flooding_bits']} bits of flooding"
+                if "circuit" in parameters
+                else ""
+            ),
             f"traffic     {size:,} bytes from each site in a round, about "
             f"{_traffic(planned) / 1e6:,.0f} MB in all",
         ]

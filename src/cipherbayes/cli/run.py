@@ -66,7 +66,7 @@ def resume(
 
 def spending(study: Study) -> Callable[[int], float] | None:
     """ε spent after a number of rounds, to the tenth of the rounds above it."""
-    if not study.private or study.protocol == "encrypted-update":
+    if not study.private or study.as_printed:
         return None
     from cipherbayes.cli.plan import epsilon_by_tenths
     from cipherbayes.planning import plan_study

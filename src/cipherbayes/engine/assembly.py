@@ -81,7 +81,7 @@ class RunFolder:
             _write_private(home / "site.json", local)
         folder.home("csp").mkdir(parents=True, mode=0o700)
         folder.home("server").mkdir(parents=True)
-        parties = ("csp", *study.sites) if folder.plan.parameters else ()
+        parties = ("csp", *study.sites) if folder.plan.scheme else ()
         about = {
             "version": 1,
             "run": run.hex(),
@@ -108,6 +108,11 @@ class RunFolder:
             )
         return cls(path, run, study, plan_study(study))
 
+    @property
+    def encrypted(self) -> bool:
+        """Whether the update itself is computed under encryption."""
+        return self.study.protocol == "encrypted-update"
+
     def home(self, name: str) -> Path:
         """A party's folder."""
         if name in ("csp", "server"):
@@ -128,17 +133,22 @@ class RunFolder:
         local = self.local(name)
         table = self.table(name) if table is None else table
         keys = self.keys(name)
-        return Site(
-            name=name,
-            run=self.run,
-            plan=self.plan,
-            contributions=self._contributions(table),
-            ledger=open_ledger(self.study, name, local),
-            key=keys.identity(),
-            exchange=keys.exchange_key(self.run),
-            noise=noise_source(self.study, name),
-            pinned=self.pinned(),
-        )
+        parts: dict[str, Any] = {
+            "name": name,
+            "run": self.run,
+            "plan": self.plan,
+            "contributions": self._contributions(table),
+            "ledger": open_ledger(self.study, name, local),
+            "key": keys.identity(),
+            "exchange": keys.exchange_key(self.run),
+            "noise": noise_source(self.study, name),
+            "pinned": self.pinned(),
+        }
+        if self.encrypted:
+            from cipherbayes.engine import encrypted
+
+            return encrypted.site(self, name, parts)
+        return Site(**parts)
 
     def table(self, name: str) -> PreparedTable:
         """A site's table, read from the file that only the site knows."""
@@ -166,6 +176,10 @@ class RunFolder:
 
     def csp(self) -> Csp:
         """The CSP, with the run's key pair made at the first call."""
+        if self.encrypted:
+            from cipherbayes.engine import encrypted
+
+            return encrypted.csp(self)
         keys, parameters = self.keys("csp"), self.plan.parameters
         assert parameters is not None
         known = any(record.run == self.run.hex() for record in keys.records())
@@ -185,20 +199,32 @@ class RunFolder:
 
     def course(self) -> Course:
         """Where the run stands."""
-        return Course(self.plan, Checkpoint(self.home("server") / "checkpoint.sqlite"))
+        checkpoint = Checkpoint(self.home("server") / "checkpoint.sqlite")
+        return self._course(checkpoint)
+
+    def _course(self, checkpoint: Checkpoint) -> Course:
+        if self.encrypted:
+            from cipherbayes.engine import encrypted
+
+            return encrypted.course(self, checkpoint)
+        return Course(self.plan, checkpoint)
 
     def server(self) -> tuple[Server, Course]:
         """The server, where it stopped, and the course it steers."""
         checkpoint = Checkpoint(self.home("server") / "checkpoint.sqlite")
-        course = Course(self.plan, checkpoint)
-        server = Server(
-            run=self.run,
-            plan=self.plan,
-            course=course,
-            checkpoint=checkpoint,
-            pinned=self.pinned(),
-        )
-        return server, course
+        course = self._course(checkpoint)
+        parts: dict[str, Any] = {
+            "run": self.run,
+            "plan": self.plan,
+            "course": course,
+            "checkpoint": checkpoint,
+            "pinned": self.pinned(),
+        }
+        if self.encrypted:
+            from cipherbayes.engine import encrypted
+
+            return encrypted.server(self, parts), course
+        return Server(**parts), course
 
     def curator(
         self, tables: Mapping[str, PreparedTable] | None

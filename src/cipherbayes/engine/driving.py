@@ -92,19 +92,19 @@ def drive(
         answers = {name: sites[name].answer() for name in names}
         sizes = [len(answer) for answer in answers.values() if answer is not None]
         traffic.site_bytes += sum(sizes)
-        traffic.site_messages += len(sizes)
         started = time.process_time()
         question = server.collect(answers)
         traffic.server_seconds += time.process_time() - started
+        traffic.total_bytes += len(request) * len(names) + sum(sizes)
         if question is None:
             continue
+        # A round may take several exchanges: it counts once.
+        traffic.site_messages += len(names)
         answer = csp.decrypt(question)
         started = time.process_time()
         server.accept(answer)
         traffic.server_seconds += time.process_time() - started
-        traffic.total_bytes += (
-            len(request) * len(names) + sum(sizes) + len(question) + len(answer)
-        )
+        traffic.total_bytes += len(question) + len(answer)
         progress(server.rounds_done, rounds)
     traffic.site_seconds = {name: site.seconds() for name, site in sites.items()}
     traffic.csp_seconds = csp.seconds()

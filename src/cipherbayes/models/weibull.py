@@ -39,7 +39,7 @@ class Weibull(Survival):
 
     A proportional-hazards model: exp(beta_j) is a hazard ratio, and
     exp(-beta_j / k) the ratio of times that accelerated-failure-time software
-    reports. kappa = 0 is the exponential model. Past ln L = 600 or kappa = 8 these
+    reports. kappa = 0 is the exponential model. Past ln L = 600 or kappa = ±8 these
     stay at their values there, so that nothing overflows.
     """
 
@@ -138,7 +138,7 @@ class Weibull(Survival):
 
 
 def _log_shape(theta: Floats) -> Floats:
-    log_shape: Floats = np.minimum(theta[..., -1], LARGEST_LOG_SHAPE)
+    log_shape: Floats = np.clip(theta[..., -1], -LARGEST_LOG_SHAPE, LARGEST_LOG_SHAPE)
     return log_shape
 
 

@@ -113,14 +113,11 @@ def _plot(chart: Chart) -> Markup:
     ]
     # Curves stretch: their own box is 100 by 100, whatever shape it is shown in.
     stretched = tag(
-        "svg",
-        curves,
-        viewBox="0 0 100 100",
-        preserveAspectRatio="none",
-        width="100%",
-        height="100%",
-        overflow="visible",
-    )
+        "svg", curves, viewBox="0 0 100 100", preserveAspectRatio="none",
+        width="100%", height="100%", overflow="visible",
+    )  # fmt: skip
+    if not curves:
+        stretched = Markup()
     points = [_point(point, x, y) for point in chart.points]
     return tag(
         "svg", grid, marks, stretched, points, labels, class_="plot", aria_hidden="true"
@@ -231,10 +228,15 @@ def interval_row(
         marks.append(
             _rule(x1=axis.place(lower), x2=axis.place(upper), y=50, class_=kind)
         )
-        marks += [
-            _rule(x=axis.place(end), y1=38, y2=62, class_=kind)
-            for end in (lower, upper)
-        ]
+        for end, beyond in ((lower, lower < axis.low), (upper, upper > axis.high)):
+            place = axis.place(end)
+            if not beyond:
+                marks.append(_rule(x=place, y1=38, y2=62, class_=kind))
+                continue
+            sign, anchor = ("‹", "end") if end == lower else ("›", "start")
+            arrow = tag("text", sign, x=_per(place), y="50%", dy="0.3em",
+                        text_anchor=anchor, class_="arrow")  # fmt: skip
+            marks.append(arrow)
     else:
         clear = False
     marks.append(

@@ -12,6 +12,8 @@ from typing import Any
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.planning import StudyPlan, plan_study
 from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.report.checkpoint import lost_sites, open_read_only
+from cipherbayes.report.hypothetical import sd_without_privacy
 from cipherbayes.result import Result
 from cipherbayes.study import Study
 
@@ -41,6 +43,8 @@ class Contents:
         Sites that dropped out, with the round.
     ledgers
         What each table has spent, where its ledger is on this machine.
+    sd_without_privacy
+        Posterior sd to expect without privacy noise, on the prepared scale.
     """
 
     result: Result
@@ -49,6 +53,7 @@ class Contents:
     identities: dict[str, str] = field(default_factory=dict)
     lost: tuple[tuple[str, int], ...] = ()
     ledgers: tuple[Spent, ...] = ()
+    sd_without_privacy: tuple[float, ...] | None = None
 
     @property
     def study(self) -> Study:
@@ -65,12 +70,14 @@ class Contents:
         result = Result.load(folder)
         study = result.study
         about = _json(folder / "run.json")
+        checkpoint = folder / "server" / "checkpoint.sqlite"
         return cls(
             result=result,
             plan=_plan(study),
             run=about.get("run", ""),
             identities=about.get("pinned", {}),
-            lost=_lost(folder / "server" / "checkpoint.sqlite"),
+            lost=_lost(checkpoint),
+            sd_without_privacy=sd_without_privacy(study, checkpoint),
             ledgers=tuple(_ledgers(folder, sorted(study.sites))),
         )
 
@@ -97,15 +104,9 @@ def _lost(path: Path) -> tuple[tuple[str, int], ...]:
         return ()
     try:
         with closing(open_read_only(path)) as database:
-            rows = database.execute("SELECT site, round FROM lost ORDER BY rowid")
-            return tuple((str(site), int(number)) for site, number in rows)
+            return lost_sites(database)
     except sqlite3.DatabaseError:
         return ()
-
-
-def open_read_only(path: Path) -> sqlite3.Connection:
-    """A database that somebody else may be writing."""
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)
 
 
 def _ledgers(folder: Path, sites: list[str]) -> list[Spent]:

@@ -69,8 +69,7 @@ def found(contents: Contents) -> Markup:
 
 def _forest(contents: Contents, effects: Effects) -> Markup:
     shown = strongest(effects.rows, MOST_EFFECTS)
-    ends = [v for e in shown for v in (e.estimate, e.lower, e.upper) if v is not None]
-    axis = Axis.around(ends, log=effects.ratios, include=effects.reference)
+    axis = forest_axis(shown, effects)
     share = percent(contents.record["interval"])
     rows: list[list[Content]] = [
         [
@@ -118,6 +117,28 @@ def _forest(contents: Contents, effects: Effects) -> Markup:
             id_="effects",
         ),
     )
+
+
+def forest_axis(shown: list[Effect], effects: Effects) -> Axis:
+    """An axis that one huge interval does not squash the others on.
+
+    Intervals more than ten times as wide as the middle one reach beyond it.
+    """
+
+    def at(value: float) -> float:
+        return math.log(value) if effects.ratios else value
+
+    widths = {
+        e.name: at(e.upper) - at(e.lower)
+        for e in shown
+        if e.lower is not None and e.upper is not None
+    }
+    usual = sorted(widths.values())[len(widths) // 2] if widths else 0.0
+    ends = [e.estimate for e in shown if widths.get(e.name, 0.0) <= 10.0 * usual]
+    for e in shown:
+        if e.lower is not None and e.upper is not None:
+            ends += [e.lower, e.upper] if widths[e.name] <= 10.0 * usual else []
+    return Axis.around(ends, log=effects.ratios, include=effects.reference)
 
 
 def _direction(effect: Effect, reference: float) -> str:

@@ -14,6 +14,7 @@ from cipherbayes.report.contents import Contents
 from cipherbayes.report.markup import Content, Markup, join, table, tag
 from cipherbayes.report.numbers import NONE, number, percent
 from cipherbayes.tables import preparation_of
+from cipherbayes.typing import Floats
 
 MOST_TRACES = 30
 TRACE_POINTS = 240
@@ -34,45 +35,57 @@ def sure(contents: Contents) -> Markup:
 
 
 def _widths(contents: Contents) -> Markup:
-    learnt = learnt_shares(contents)
-    ratio = width_ratio(contents)
+    prior = prior_sds(contents)
+    private = contents.result.draws().std(axis=0, ddof=1) / prior
+    without = contents.sd_without_privacy
+    free = None if without is None else np.array(without) / prior
+    shown = slice(0, MOST_TRACES)
+    widest = max(private[shown])
     rows: list[list[Content]] = []
-    widest = max(learnt[:MOST_TRACES])
-    for row, share in list(zip(contents.record["posterior"], learnt, strict=True))[
-        :MOST_TRACES
-    ]:
-        bars = [(100.0 * share / widest, "private")]
-        if ratio is not None:
-            bars.append((100.0 * share / widest / ratio, "open"))
-        cells: list[Content] = [row["name"], bar_row(bars), percent_of(share)]
-        if ratio is not None:
-            cells.append(percent_of(share / ratio))
-        cells.append("mostly prior" if share > MOSTLY_PRIOR else "from the rows")
-        rows.append(cells)
+    for k, row in enumerate(contents.record["posterior"][shown]):
+        bars = [(100.0 * private[k] / widest, "private")]
+        cells: list[Content] = [percent_of(private[k])]
+        if free is not None:
+            bars.append((100.0 * free[k] / widest, "open"))
+            cells += [percent_of(free[k]), f"{number(private[k] / free[k], 2)} ×"]
+        cells.append("mostly prior" if private[k] > MOSTLY_PRIOR else "from the rows")
+        rows.append([row["name"], bar_row(bars), *cells])
     headings: list[Content] = ["Parameter", tag("span", "chart", class_="unseen")]
-    headings.append("Width, of the prior's")
-    if ratio is not None:
-        headings.append("Without privacy, expected")
+    if free is None:
+        headings.append("Width, of the prior’s")
+    else:
+        headings += ["Private", "Without privacy, expected", "Privacy costs"]
     headings.append("What speaks")
-    words = (1, len(headings) - 1)
     level = percent(contents.record["interval"])
     text = (
-        f"How wide the {level} interval still is, compared with what the prior alone "
+        f"How wide the {level} interval still is, as a share of what the prior alone "
         "would say: the less, the more the rows have said. "
     )
-    if ratio is not None:
+    if free is not None:
+        cost = float(np.median(private / free))
         text += (
-            f"The second bar is the width to expect without privacy: by the study's "
-            f"public numbers (records, clipping norm, ε), privacy makes an interval "
-            f"about {number(ratio)} times as wide."
+            "The second bar is the width to expect from the same rows without privacy, "
+            "computed from the released information matrix. In the middle, privacy "
+            f"makes an interval {number(cost, 2)} times as wide."
         )
-    caption = "Interval width after the study, as a share of the prior's"
+    elif contents.plan is not None:
+        ratio = look_ahead(contents.plan).width_ratio
+        text += (
+            "This sampler releases no information matrix, so what privacy costs in "
+            "width is known from public numbers only (records, clipping norm, ε): a "
+            f"factor of at least about {number(ratio)}."
+        )
     return join(
-        tag(
-            "h3", "What privacy costs in width" if ratio else "What the rows have said"
-        ),
+        tag("h3", "What the rows have said, and what privacy costs"),
         tag("p", text),
-        table(caption, headings, rows, words=words, class_="widths", id_="widths"),
+        table(
+            "Interval width after the study, as a share of the prior’s",
+            headings,
+            rows,
+            words=(1, len(headings) - 1),
+            class_="widths",
+            id_="widths",
+        ),
     )
 
 
@@ -81,13 +94,10 @@ def percent_of(share: float) -> str:
     return f"{number(100.0 * share, 2)} %"
 
 
-def learnt_shares(contents: Contents) -> list[float]:
-    """Posterior sd over prior sd of each parameter, on the prepared scale."""
-    draws = contents.result.draws()
+def prior_sds(contents: Contents) -> Floats:
+    """The prior’s sd of each parameter, on the prepared scale."""
     prior = resolve_prior(contents.study, preparation_of(contents.study).design)
-    spread = prior.scale * _unit_sd(prior.kind, prior.df)
-    shares: list[float] = (draws.std(axis=0, ddof=1) / spread).tolist()
-    return shares
+    return prior.scale * _unit_sd(prior.kind, prior.df)
 
 
 def _unit_sd(kind: str, df: float) -> float:
@@ -97,13 +107,6 @@ def _unit_sd(kind: str, df: float) -> float:
     if kind == "student-t" and df > 2.0:
         return math.sqrt(df / (df - 2.0))
     return 1.0
-
-
-def width_ratio(contents: Contents) -> float | None:
-    """Expected width over that without privacy; None where nothing is private."""
-    if contents.plan is None:
-        return None
-    return look_ahead(contents.plan).width_ratio
 
 
 def _chains(contents: Contents) -> Markup:

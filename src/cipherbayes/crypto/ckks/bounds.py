@@ -260,6 +260,25 @@ class Bounds:
         )
         return self.check(smaller, "rescaled product")
 
+    def scalar_product(
+        self, a: Tracked, scale: float, packs: int
+    ) -> Tracked:
+        """A rescaled sum of packs, each times a vector of weights that sum to 1."""
+        weighted = replace(
+            a,
+            scale=a.scale * scale,
+            noise=a.noise * scale + packs * a.magnitude * a.scale * self._rounding,
+            cross=a.cross * scale,
+        )
+        return self.rescale(self.check(weighted, "scalar product"))
+
+    def rotated_sum(self, a: Tracked) -> Tracked:
+        """A value plus its rotation, of which every slot has a part."""
+        primes = self.parameters.primes[: a.level]
+        digits = sum(q / self.parameters.special for q in primes) * self._digit
+        extra = self._error * digits + self._rounding * (1.0 + self._key)
+        return replace(a, noise=2.0 * a.noise + extra, cross=2.0 * a.cross)
+
     def drop(self, a: Tracked, level: int) -> Tracked:
         return self.check(replace(a, level=level), "value with fewer primes")
 

@@ -308,11 +308,11 @@ class Circuit(ABC):
             plain.scale = 1.0
             slots = np.asarray(scheme.encoder.decode_double(plain))
             width = min(left, self.parameters.slots)
-            values.append(self._collect(slots, width))
+            values.append(self._collect(slots, width, round))
             left -= width
         return np.concatenate(values) / self.output_scale(round)
 
-    def _collect(self, slots: Floats, width: int) -> Floats:
+    def _collect(self, slots: Floats, width: int, round: int) -> Floats:
         """The mean of every value's copies."""
         copies = len(slots) // width
         return np.asarray(slots[: copies * width].reshape(copies, width).mean(axis=0))

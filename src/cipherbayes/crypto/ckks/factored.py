@@ -91,7 +91,7 @@ class Tuning:
 
 TUNINGS = {
     "fast": Tuning("ckks-8192-fast", 34.25, 2**18, 2e-6, 4, "wXY"),
-    "hardened": Tuning("ckks-16384-hardened", 61.0, 2**19, 1e-9, 4, ""),
+    "hardened": Tuning("ckks-16384-hardened", 61.0, 2**24, 1e-9, 4, ""),
 }
 
 
@@ -312,7 +312,7 @@ class FactoredEvaluator(Evaluator):
                 f"{len(messages)} ciphertexts for {circuit.update.sites} sites"
             )
         for message in messages:
-            _require_message(message, circuit, self._keys.key_id)
+            require_message(message, circuit, self._keys.key_id)
         a, scale = self._arithmetic, circuit.message_scale(round)
         levels = circuit.parameters.levels
         self._means = [
@@ -449,9 +449,8 @@ class FactoredEvaluator(Evaluator):
         self._round, self._since, self._past = round, since, None
 
 
-def _require_message(
-    message: CkksCiphertext, circuit: Circuit, key_id: bytes
-) -> None:
+def require_message(message: CkksCiphertext, circuit: Circuit, key_id: bytes) -> None:
+    """Refuse a ciphertext that is no site's message of this circuit and key."""
     if (
         message.parameters != circuit.parameters
         or message.key_id != key_id

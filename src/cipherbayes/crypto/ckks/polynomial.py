@@ -89,6 +89,15 @@ class PreconditionerPolynomial:
         v = _nodes(self.low, _GRID)
         return float(np.abs(self(v) * (self.floor + np.sqrt(v)) - 1.0).max())
 
+    @property
+    def curvature(self) -> float:
+        """A bound on |P''| over [0, 1]."""
+        second = Polynomial(self.coefficients).deriv(2)
+        step = 1.0 / (_GRID - 1)
+        steepest = float(np.abs(second.deriv().coef).sum())
+        grid = np.linspace(0.0, 1.0, _GRID)
+        return float(np.abs(second(grid)).max()) + 0.5 * step * steepest
+
     def factored_forms(self) -> list[FactoredForm]:
         """Every factored form: which roots pair up is free where they are real.
 

@@ -1,0 +1,47 @@
+"""``cipherbayes init``: a first study file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cipherbayes.cli.console import console
+from cipherbayes.errors import RunError
+
+
+def init(
+    tables: Annotated[
+        list[Path], typer.Argument(help="One CSV or Parquet file a site.")
+    ],
+    out: Annotated[Path, typer.Option(help="Study file to write.")] = Path(
+        "study.toml"
+    ),
+    name: Annotated[str, typer.Option(help="Name of the study.")] = "my-study",
+) -> None:
+    """Write a first study file from the columns' names and types.
+
+    No value is written: ranges and levels are for you to fill in from the code book.
+    A range read off the rows would tell everybody who the oldest patient is.
+    """
+    from cipherbayes.first_study import first_study
+
+    if out.exists():
+        raise RunError(
+            "exists already",
+            where=str(out),
+            remedy="choose another --out, or remove it first",
+        )
+    text = first_study(tables, out.parent, name)
+    out.write_text(text, encoding="utf-8")
+    left = sum(
+        "FILL_IN" in line for line in text.splitlines() if not line.startswith("#")
+    )
+    console.print(f"study: {out}, with {left} lines to FILL IN", soft_wrap=True)
+    console.print(
+        "Take ranges and levels from the code book, never from the rows: this file is "
+        "public, and a range read off the rows is a release that no budget covers.",
+        soft_wrap=True,
+    )
+    console.print(f"then: cipherbayes plan {out}", soft_wrap=True)

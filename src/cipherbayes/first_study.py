@@ -1,0 +1,218 @@
+"""A first study file from the columns' names and types, without looking at a value.
+
+Bounds, levels and the number of records are left as placeholders on purpose. A range
+read off the rows is a release: whoever reads ``high = 97`` learns that the oldest
+patient is 97, outside every budget.
+
+Formal guarantees
+-----------------
+What is written depends on the tables only through the names and types of their
+columns. Types of a CSV are inferred by Arrow from its first block, which reads values
+and keeps none; a type is all that is kept of them.
+
+Edge cases
+----------
+A column's type can itself depend on its values (a single word in a column of
+numbers makes it text). Check the file before it is shared. In a CSV without a header
+line the first record would pass for names, so names that look like numbers are
+refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from cipherbayes.data.tables import open_table
+from cipherbayes.errors import DataError
+
+Sort = Literal["number", "category", "neither"]
+
+# Usual names of outcomes; a guess that the reader is asked to check.
+EVENTS = ("event", "death", "died", "status", "dead", "outcome", "mortality")
+TIMES = ("time", "futime", "survival_time", "followup", "follow_up", "days", "duration")
+IDENTIFIERS = ("id", "patient", "patient_id", "mrn", "name", "subject")
+
+HEAD = """\
+# A first study file. Lines with FILL IN are yours: this file was written from the
+# names and types of columns alone, and no value of any row is in it.
+#
+# Take ranges and levels from the code book, from physiology or from the literature,
+# never from the rows. This file is public: whoever reads high = 97 must not learn
+# that your oldest patient is 97. Wide is safe; values beyond a range are clipped.
+"""
+
+
+def sort_of(kind: pa.DataType) -> Sort:
+    """What a column of a type can be in a study."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        return sort_of(kind.value_type)
+    if types.is_boolean(kind) or types.is_string(kind) or types.is_large_string(kind):
+        return "category"
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+        return "number"
+    return "neither"
+
+
+def schema_of(path: Path) -> dict[str, Sort]:
+    """Names of a table's columns and what each can be."""
+    names = open_table(path).names  # refuses what is no table, in one line
+    for index, name in enumerate(names, start=1):
+        if _is_number(name) or not name.strip():
+            raise DataError(
+                f"column {index} has no usable name",
+                where=str(path),
+                remedy="is there a header line? add one with the columns' names",
+            )
+    try:
+        if path.name.lower().endswith((".parquet", ".pq")):
+            schema = pyarrow.parquet.read_schema(path)
+        else:
+            with pyarrow.csv.open_csv(path) as reader:
+                schema = reader.schema
+    except (pa.ArrowInvalid, OSError):
+        # Arrow's own words may quote a field.
+        raise DataError(
+            "cannot be read as a table",
+            where=str(path),
+            remedy="give a CSV with a header line, or a Parquet file",
+        ) from None
+    return {field.name: sort_of(field.type) for field in schema}
+
+
+def first_study(tables: Sequence[Path], folder: Path, name: str = "my-study") -> str:
+    """The text of a study file over some tables, with placeholders.
+
+    Parameters
+    ----------
+    tables
+        One table a site.
+    folder
+        Where the study file will be: paths are written relative to it.
+    """
+    if not tables:
+        raise DataError("no table was given", remedy="name one table a site")
+    schemas = {path: schema_of(path) for path in tables}
+    first, *others = schemas.values()
+    shared = {
+        name: sort for name, sort in first.items() if all(name in o for o in others)
+    }
+    if not shared:
+        raise DataError(
+            "has no column in common with the other tables",
+            where=str(tables[0]),
+            remedy="give tables with the same columns",
+        )
+    for path, schema in schemas.items():
+        clash = [n for n in shared if schema[n] != shared[n]]
+        if clash:
+            raise DataError(
+                f"column '{clash[0]}' has another type than in {tables[0].name}",
+                where=str(path),
+                remedy="write it alike at every site",
+            )
+    return "\n".join(_lines(shared, tables, folder, name))
+
+
+def _lines(
+    columns: dict[str, Sort], tables: Sequence[Path], folder: Path, name: str
+) -> list[str]:
+    event = _first(columns, EVENTS)
+    time = _first(columns, TIMES)
+    outcomes = {event, time if event else None}
+    lines = [HEAD, "[study]", f'name = "{name}"', ""]
+    lines += ["[model]"]
+    if event and time:
+        lines += [
+            'kind = "exponential"       # or "weibull"; see the models page',
+            f"time = {_quoted(time)}",
+            f"event = {_quoted(event)}   # 1: the event happened, 0: censored",
+            "horizon = FILL_IN          # public length of the follow-up, in the unit of `time`",
+        ]
+    else:
+        lines += [
+            'kind = "logistic"',
+            f"outcome = {_quoted(event) if event else 'FILL_IN'}",
+        ]
+    lines += ["", "[features]"]
+    for column, sort in columns.items():
+        if column in outcomes:
+            continue
+        if column.lower() in IDENTIFIERS or sort == "neither":
+            lines.append(
+                f"# {_key(column)}: left out (an identifier, or no number and no text)"
+            )
+        elif sort == "number":
+            lines.append(f"{_key(column)} = {{ low = FILL_IN, high = FILL_IN }}")
+        else:
+            lines.append(
+                f"{_key(column)} = {{ levels = [FILL_IN, FILL_IN] }}   # the first is the reference"
+            )
+    lines += [
+        "# Where values are missing: add missing = STAND_IN, indicator = true.",
+        "# A number that is a code (1 = smoker): use levels instead of low and high.",
+        "",
+        "[privacy]",
+        "epsilon = 1.0              # smaller protects more; see `cipherbayes plan`",
+        "delta = 1e-6               # far below 1 / number of records",
+        "records = FILL_IN          # public number of rows; left out: released with noise",
+        "",
+        "[sites]",
+    ]
+    names = _site_names(tables)
+    for site, path in zip(names, tables, strict=True):
+        lines.append(f"{site} = {{ data = {_quoted(_relative(path, folder))} }}")
+    return [*lines, ""]
+
+
+def _first(columns: dict[str, Sort], wanted: Sequence[str]) -> str | None:
+    known = {name.lower(): name for name, sort in columns.items() if sort != "neither"}
+    return next((known[name] for name in wanted if name in known), None)
+
+
+def _site_names(tables: Sequence[Path]) -> list[str]:
+    """Stems of the files where they are names, else site1, site2, …"""
+    stems = [path.name.split(".")[0] for path in tables]
+    usable = all(
+        s and s.replace("-", "").replace("_", "").isalnum() and s.isascii()
+        for s in stems
+    )
+    if usable and len(set(stems)) == len(stems) and not {"csp", "server"} & set(stems):
+        return stems
+    return [f"site{k}" for k in range(1, len(tables) + 1)]
+
+
+def _relative(path: Path, folder: Path) -> str:
+    path = path.absolute()
+    try:
+        return path.relative_to(folder.absolute()).as_posix()
+    except ValueError:
+        return path.as_posix()
+
+
+def _key(name: str) -> str:
+    bare = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
+    return name if bare else _quoted(name)
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return (
+        '"'
+        + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped)
+        + '"'
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

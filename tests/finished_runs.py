@@ -1,0 +1,103 @@
+"""Small finished runs that tests of the report and of watching share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import cipherbayes as cb
+from conftest import logistic_frame, survival_frame
+
+LOGISTIC = """
+[study]
+name = "{name}"
+[model]
+kind = "logistic"
+outcome = "death"
+[features]
+age = {{ low = 18, high = 100 }}
+sex = {{ levels = ["F", "M"] }}
+"""
+PRIVATE = "[privacy]\nepsilon = 3.0\ndelta = 1e-6\nrecords = 1500\n"
+SITES = """
+[sites]
+north = { data = "north.csv" }
+south = { data = "south.csv" }
+east = { data = "east.csv" }
+"""
+STUDIES = {
+    "federated": LOGISTIC
+    + PRIVATE
+    + "[evaluation]\nholdout = 0.25\nholdout_is_public = true\n"
+    + SITES,
+    "insecure": LOGISTIC + PRIVATE + 'randomness = "insecure-repeatable"\n' + SITES,
+    "point": LOGISTIC
+    + PRIVATE
+    + '[inference]\nmethod = "averaged"\nrounds = 20\n'
+    + SITES,
+    "open": LOGISTIC
+    + "[inference]\nrounds = 300\nchains = 2\n[evaluation]\nholdout = 0.25\n"
+    + SITES,
+    "survival": """
+[study]
+name = "survival"
+[model]
+kind = "exponential"
+time = "time"
+event = "event"
+horizon = 1500.0
+[features]
+age = {{ low = 18, high = 100 }}
+[privacy]
+epsilon = 3.0
+delta = 1e-6
+records = 1200
+[sites]
+one = {{ data = "one.csv" }}
+two = {{ data = "two.csv" }}
+""",
+    "odd names": """
+[model]
+kind = "logistic"
+outcome = "death"
+[features]
+"<b>age</b>" = {{ low = 18, high = 100 }}
+[inference]
+rounds = 100
+chains = 1
+[sites]
+odd = {{ data = "odd.csv" }}
+""",
+}
+
+
+class FinishedRuns:
+    """Runs by name, each made when it is first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __getitem__(self, name: str) -> Path:
+        home = self._folder / name.replace(" ", "-")
+        if not home.exists():
+            home.mkdir()
+            for seed, site in enumerate(("north", "south", "east")):
+                logistic_frame(500, seed=seed).to_csv(home / f"{site}.csv", index=False)
+            for seed, site in enumerate(("one", "two")):
+                survival_frame(600, seed=seed).to_csv(home / f"{site}.csv", index=False)
+            odd = logistic_frame(200).rename(columns={"age": "<b>age</b>"})
+            odd.to_csv(home / "odd.csv", index=False)
+            text = STUDIES[name].replace("{name}", home.name)
+            text = text.replace("{{", "{").replace("}}", "}")
+            (home / "study.toml").write_text(text, encoding="utf-8")
+            cb.run(cb.Study.load(home / "study.toml"), out=home / "out")
+        return home / "out"
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> FinishedRuns:
+    """The same folder for every module that imports this."""
+    folder = tmp_path_factory.getbasetemp() / "finished-runs"
+    folder.mkdir(exist_ok=True)
+    return FinishedRuns(folder)

@@ -1,0 +1,125 @@
+"""The report in a real browser: silent, offline, drawn, readable at every width."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from browser import MISSING, Browser
+from cipherbayes.report.page import write_report
+from finished_runs import FinishedRuns, runs
+
+__all__ = ["runs"]
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(MISSING is not None, reason=str(MISSING)),
+]
+
+NAMES = ["federated", "survival", "open", "point"]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with Browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_is_silent_and_asks_for_nothing_else(
+    browser: Browser, runs: FinishedRuns, name: str
+) -> None:
+    address = write_report(runs[name]).as_uri()
+    browser.open(address)
+    assert browser.complaints() == []
+    assert [url for url in browser.requested() if url != "data:,"] == [address]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("width", [500, 1400])
+def test_every_drawing_is_there_and_visible(
+    browser: Browser, runs: FinishedRuns, name: str, width: int
+) -> None:
+    browser.open(write_report(runs[name]).as_uri(), width=width)
+    drawings = browser.run("""
+        return [...document.querySelectorAll('svg')].map(svg => {
+          const box = svg.getBoundingClientRect();
+          const marks = svg.querySelectorAll('path, line, circle, rect, text');
+          const shown = [...marks].filter(mark => {
+            const m = mark.getBoundingClientRect();
+            return m.width + m.height > 0;
+          });
+          return [svg.getAttribute('class'), box.width, box.height,
+                  marks.length, shown.length];
+        });""")
+    assert len(drawings) > 10
+    for kind, across, up, marks, shown in drawings:
+        assert across > 20, kind
+        assert up > 8, kind
+        assert marks > 0, kind
+        assert shown > 0, kind
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_screen_makes_the_page_scroll_sideways(
+    browser: Browser, runs: FinishedRuns, name: str
+) -> None:
+    address = write_report(runs[name]).as_uri()
+    for width in (500, 800, 1800):
+        browser.open(address, width=width)
+        wide, seen = browser.run(
+            "const e = document.documentElement; return [e.scrollWidth, e.clientWidth];"
+        )
+        assert wide <= seen, width
+
+
+def test_the_banner_stays_in_sight(browser: Browser, runs: FinishedRuns) -> None:
+    browser.open(write_report(runs["open"]).as_uri())
+    seen = browser.run("""
+        window.scrollTo({top: 3000, behavior: 'instant'});
+        const box = document.querySelector('#banner').getBoundingClientRect();
+        return [box.top, box.height, window.scrollY];""")
+    assert seen[2] > 1000
+    assert seen[0] == 0
+    assert seen[1] > 40
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_in_light_and_dark(
+    browser: Browser, runs: FinishedRuns, scheme: str
+) -> None:
+    """Contrast of at least 4.5 (WCAG AA) for every piece of text."""
+    browser.open(write_report(runs["federated"]).as_uri())
+    browser.devtools(
+        "Emulation.setEmulatedMedia",
+        features=[{"name": "prefers-color-scheme", "value": scheme}],
+    )
+    worst = browser.run("""
+        const light = colour => {
+          const [r, g, b] = colour.match(/[\\d.]+/g).slice(0, 3).map(v => {
+            v /= 255;
+            return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+          });
+          return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+        };
+        const ground = element => {
+          for (let e = element; e; e = e.parentElement) {
+            const c = getComputedStyle(e).backgroundColor;
+            if (!/, 0\\)$/.test(c)) return c;
+          }
+          return getComputedStyle(document.documentElement).backgroundColor;
+        };
+        let worst = [21, ''];
+        for (const e of document.querySelectorAll('body *')) {
+          const own = [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim());
+          if (!own || e.matches('title, style, .skip')) continue;
+          const style = getComputedStyle(e);
+          const ink = e.closest('svg') ? style.fill : style.color;
+          const [a, b] = [light(ink), light(ground(e))].sort((x, y) => y - x);
+          const contrast = (a + 0.05) / (b + 0.05);
+          if (contrast < worst[0]) worst = [contrast, e.tagName + e.textContent];
+        }
+        return worst;""")
+    browser.devtools("Emulation.setEmulatedMedia", features=[])
+    assert worst[0] >= 4.5, worst

@@ -1,0 +1,149 @@
+"""The report: what it says is what the run's folder holds, and nothing secret."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from cipherbayes.report.numbers import number
+from finished_runs import FinishedRuns, runs
+from terminal import cipherbayes
+
+__all__ = ["runs"]
+
+
+class Tables(HTMLParser):
+    """Cells of every table, by the table's id."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tables: dict[str, list[list[str]]] = {}
+        self._rows: list[list[str]] | None = None
+        self._cell: list[str] | None = None
+        self._skipping = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "table":
+            self._rows = self.tables.setdefault(dict(attrs).get("id") or "", [])
+        elif tag == "tr" and self._rows is not None:
+            self._rows.append([])
+        elif tag in ("td", "th"):
+            self._cell = []
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("td", "th") and self._rows is not None and self._cell is not None:
+            self._rows[-1].append("".join(self._cell))
+            self._cell = None
+
+    def handle_data(self, data: str) -> None:
+        if self._cell is not None:
+            self._cell.append(data)
+
+
+def page_of(folder: Path) -> str:
+    done = cipherbayes("report", folder)
+    assert done.returncode == 0, done.stderr
+    assert "report.html" in done.stdout
+    return (folder / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["federated", "survival", "open", "point", "insecure"])
+def test_the_tables_are_those_of_result_json(runs: FinishedRuns, name: str) -> None:
+    folder = runs[name]
+    page = page_of(folder)
+    record = json.loads((folder / "result.json").read_text())
+    tables = Tables(page).tables
+    shown = tables["posterior"][1:]
+    assert [row[0] for row in shown] == [row["name"] for row in record["posterior"]]
+    for cells, row in zip(shown, record["posterior"], strict=True):
+        assert cells[1] == number(row["mean"], 4)
+        assert cells[3:5] == [number(row["lower"], 4), number(row["upper"], 4)]
+    effects = tables["effects"][1 : len(record["effects"]) + 1]
+    for cells, entry in zip(effects, record["effects"], strict=True):
+        assert cells[:2] == [entry["name"], entry["per"]]
+        assert cells[3] == number(entry["estimate"])
+
+
+def test_the_page_loads_nothing_and_runs_nothing(runs: FinishedRuns) -> None:
+    page = page_of(runs["federated"])
+    assert "<script" not in page
+    assert not re.search(r"(?:src|href)=\"(?!#|data:,)", page)
+    assert "url(" not in page
+    assert "default-src &#x27;none&#x27;" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("open", "Not private"),
+        ("insecure", "Not certified: insecure repeatable noise"),
+    ],
+)
+def test_a_run_that_promises_nothing_says_so_first(
+    runs: FinishedRuns, name: str, words: str
+) -> None:
+    page = page_of(runs[name])
+    body = page.split("<body", 1)[1]
+    assert words in body
+    assert body.index('role="alert"') < body.index("<h1")
+
+
+def test_a_certified_run_has_no_banner(runs: FinishedRuns) -> None:
+    assert 'role="alert"' not in page_of(runs["federated"])
+
+
+def test_the_certificate_is_said_in_words(runs: FinishedRuns) -> None:
+    page = page_of(runs["federated"])
+    record = json.loads((runs["federated"] / "result.json").read_text())
+    for party in record["privacy"]["holds_against"]:
+        assert f"<li>{party}</li>" in page
+    tables = Tables(page).tables
+    assert {row[0] for row in tables["ledgers"][1:]} == set(record["sites"])
+    assert {row[0] for row in tables["identities"][1:]} == {"CSP", *record["sites"]}
+
+
+def test_no_path_no_secret_and_no_row_is_in_the_page(runs: FinishedRuns) -> None:
+    page = page_of(runs["federated"])
+    assert str(runs["federated"].parent) not in page
+    assert ".csv" not in page
+    for key in runs["federated"].rglob("*.key"):
+        assert key.read_bytes().hex() not in page
+
+
+def test_every_heading_figure_and_table_can_be_heard(runs: FinishedRuns) -> None:
+    page = page_of(runs["survival"])
+    assert page.count("<table") == page.count("<caption>")
+    images = re.findall(r'role="img" aria-label="([^"]*)"', page)
+    assert len(images) == page.count("<figure")
+    assert all(len(said) > 30 for said in images)
+    levels = [int(level) for level in re.findall(r"<h([1-6])", page)]
+    assert levels[0] == 1
+    assert all(b <= a + 1 for a, b in pairwise(levels))
+
+
+def test_a_study_whose_names_are_html_cannot_inject_any(runs: FinishedRuns) -> None:
+    page = page_of(runs["odd names"])
+    assert "<b>age</b>" not in page
+    assert "&lt;b&gt;age&lt;/b&gt;" in page
+
+
+def test_a_folder_without_a_result_is_refused_in_one_line(tmp_path: Path) -> None:
+    done = cipherbayes("report", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "holds no finished run" in done.stderr
+
+
+def test_programs_learn_where_the_page_is(runs: FinishedRuns, tmp_path: Path) -> None:
+    done = cipherbayes(
+        "report", runs["open"], "--out", tmp_path / "page.html", "--json"
+    )
+    said = json.loads(done.stdout)
+    assert Path(said["report"]) == tmp_path / "page.html"
+    assert said["bytes"] == (tmp_path / "page.html").stat().st_size
