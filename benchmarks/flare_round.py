@@ -7,6 +7,7 @@ auxiliary requests that nobody looks at. Run: ``python benchmarks/flare_round.py
 
 from __future__ import annotations
 
+import base64
 import json
 import secrets
 import statistics
@@ -18,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from flare_machines import Machines
 from nvflare.apis.event_type import EventType
 from nvflare.apis.shareable import Shareable
 
@@ -29,6 +29,7 @@ from cipherbayes.engine.flare.controller import ProtocolController
 from cipherbayes.engine.flare.executor import PartyExecutor
 from cipherbayes.engine.flare.jobs import write_job
 from cipherbayes.study import Study
+from flare_machines import Machines
 
 BARE = "bare"
 SITES = ("north", "south", "west")
@@ -164,13 +165,18 @@ def _follow(machines: Machines, study: Study, ours: Any, folder: Path) -> Any:
     times = {name: values[5:] for name, values in status["times"].items()}
     medians = {name: 1e3 * statistics.median(values) for name, values in times.items()}
     paired = [f / b for f, b in zip(times["full"], times["bare"], strict=True)]
+    record = json.loads(base64.b64decode(status["files"]["result.json"]))
+    parts = ("site_s", "server_s", "csp_s")
+    computing = 1e3 * sum(record["timing"][part] for part in parts) / record["rounds"]
     return {
         "rounds": len(times["full"]),
         "sizes": status["sizes"],
         "full_ms": medians["full"],
         "bare_ms": medians["bare"],
         "bare_signed_ms": medians["signed"],
+        "computing_ms": computing,
         "ratio": medians["full"] / medians["bare"],
+        "ratio_without_computing": (medians["full"] - computing) / medians["bare"],
         "ratio_paired_median": statistics.median(paired),
         "first_round_s": first,
     }

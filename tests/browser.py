@@ -109,6 +109,8 @@ class Browser:
             event["params"]["request"]["url"]
             for event in events
             if event["method"] == "Network.requestWillBeSent"
+            # the browser's own first page
+            and not event["params"]["request"]["url"].startswith("chrome://")
         ]
 
     def screenshot(self, path: Path) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from cipherbayes.circuit_bench import CircuitRace, add_ratios
 from cipherbayes.crypto.bfv import PublicKey, generate_keys
 from cipherbayes.crypto.masks import ExchangeKey, PairwiseMasks
 from cipherbayes.crypto.roster import Member, Roster
@@ -57,6 +58,11 @@ class Clock:
         yield
         self.spent[name].append(1000.0 * (time.process_time() - started))
 
+    def call(self, name: str, work: Callable[[], Any]) -> Any:
+        """The result of a call, whose CPU time is added."""
+        with self.measure(name):
+            return work()
+
     def median(self, name: str) -> float:
         """Median after the warm-up."""
         return statistics.median(self.spent[name][WARM_UP:])
@@ -79,9 +85,13 @@ def bench_study(dimension: int, sites: int, rounds: int, rows: int) -> Study:
 
 
 def bench_iteration(
-    dimension: int, sites: int, rows: int, rounds: int
+    dimension: int,
+    sites: int,
+    rows: int,
+    rounds: int,
+    race: CircuitRace | None = None,
 ) -> dict[str, Any]:
-    """One setting: plaintext and secure-sum iterations, turn by turn."""
+    """One setting: plaintext, secure-sum and, if given, the circuits, turn by turn."""
     study = bench_study(dimension, sites, rounds + WARM_UP, rows)
     table = _random_table(study, rows)
     clock = Clock()
@@ -103,12 +113,14 @@ def bench_iteration(
         while not server.finished:
             theta = _plaintext(folder.plan, table, theta, clock)
             message = _secure(server, csp, parties, clock)
+            if race is not None:
+                race.round(clock.call)
     gradient, noise = clock.median("gradient"), clock.median("noise")
     unprotected = gradient * sites + clock.median("plain server")
     plain = unprotected + noise * sites
     site = clock.median("site")
     secure = site * sites + clock.median("server") + clock.median("csp")
-    return {
+    document: dict[str, Any] = {
         "d": dimension,
         "sites": sites,
         "rows_per_site": rows,
@@ -144,6 +156,10 @@ def bench_iteration(
             },
         },
     }
+    if race is not None:
+        document["variants"] |= race.variants(clock.median, sites)
+        add_ratios(document["variants"], sites)
+    return document
 
 
 def _random_table(study: Study, rows: int) -> PreparedTable:
@@ -262,12 +278,17 @@ def _bare_encryption(public: PublicKey) -> Callable[[], None]:
 
 
 def run_bench(
-    dimension: int = 184, sites: int = 5, rows: int = 100_000, rounds: int = 15
+    dimension: int = 184,
+    sites: int = 2,
+    rows: int = 100_000,
+    rounds: int = 15,
+    circuits: bool = True,
 ) -> dict[str, Any]:
     """The whole benchmark: the asked setting, and how cost grows around it."""
-    asked = bench_iteration(dimension, sites, rows, rounds)
+    race = CircuitRace(dimension, sites) if circuits else None
+    asked = bench_iteration(dimension, sites, rows, rounds, race)
     asked["site_crypto"] = bench_site_crypto(dimension, sites, 4 * rounds)
-    settings = {(sites, 1_000), (16, 1_000), (16, rows)} - {(sites, rows)}
+    settings = {(sites, 1_000), (5, rows), (16, 1_000), (16, rows)} - {(sites, rows)}
     asked["scaling"] = [
         bench_iteration(dimension, k, n, rounds) for k, n in sorted(settings)
     ]

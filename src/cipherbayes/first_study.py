@@ -133,7 +133,7 @@ def _lines(
             'kind = "exponential"       # or "weibull"; see the models page',
             f"time = {_quoted(time)}",
             f"event = {_quoted(event)}   # 1: the event happened, 0: censored",
-            "horizon = FILL_IN          # public length of the follow-up, in the unit of `time`",
+            "horizon = FILL_IN          # public length of follow-up, unit of `time`",
         ]
     else:
         lines += [
@@ -151,17 +151,16 @@ def _lines(
         elif sort == "number":
             lines.append(f"{_key(column)} = {{ low = FILL_IN, high = FILL_IN }}")
         else:
-            lines.append(
-                f"{_key(column)} = {{ levels = [FILL_IN, FILL_IN] }}   # the first is the reference"
-            )
+            lines.append(f"{_key(column)} = {{ levels = [FILL_IN, FILL_IN] }}")
     lines += [
         "# Where values are missing: add missing = STAND_IN, indicator = true.",
+        "# The first level is the reference.",
         "# A number that is a code (1 = smoker): use levels instead of low and high.",
         "",
         "[privacy]",
-        "epsilon = 1.0              # smaller protects more; see `cipherbayes plan`",
+        "epsilon = 1.0              # smaller protects more",
         "delta = 1e-6               # far below 1 / number of records",
-        "records = FILL_IN          # public number of rows; left out: released with noise",
+        "records = FILL_IN          # public number of rows over all sites",
         "",
         "[sites]",
     ]

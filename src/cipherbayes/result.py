@@ -7,6 +7,7 @@ in ArviZ's layout), and ``study.toml`` (the study, defaults filled in).
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -140,8 +141,10 @@ class Result:
         _replace(folder / "study.toml", self.study.without_paths().to_toml())
         partial = folder / ".posterior.partial"
         self.posterior.to_netcdf(partial, engine="h5netcdf")
+        digest = hashlib.sha256(partial.read_bytes()).hexdigest()
         os.replace(partial, folder / "posterior.nc")
-        record = json.dumps(self.record, indent=2, allow_nan=False)
+        content = {**self.record, "posterior_sha256": digest}
+        record = json.dumps(content, indent=2, allow_nan=False)
         _replace(folder / "result.json", record + "\n")
 
     @classmethod
@@ -157,9 +160,12 @@ class Result:
                     remedy="read it with the cipherbayes that wrote it",
                 )
             study = Study.load(folder / "study.toml")
-            with xr.open_datatree(
-                folder / "posterior.nc", engine="h5netcdf"
-            ) as posterior:
+            draws = folder / "posterior.nc"
+            digest = record.pop("posterior_sha256", None)
+            # First: HDF5 takes its time over a damaged file.
+            if digest not in (None, hashlib.sha256(draws.read_bytes()).hexdigest()):
+                raise ValueError
+            with xr.open_datatree(draws, engine="h5netcdf") as posterior:
                 return cls(study, posterior.load(), record)
         except FileNotFoundError:
             raise RunError(
@@ -167,7 +173,7 @@ class Result:
                 where=str(folder),
                 remedy="give the folder that `cipherbayes run --out` wrote",
             ) from None
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, RecursionError):
             raise RunError(
                 "the result's files cannot be read",
                 where=str(folder),
@@ -214,6 +220,8 @@ def assemble(
     names = study.model.parameters(design)
     user = study.model.to_user_scale(draws.theta, design)
     rows, notes = summarise(names, user, draws.is_point, study.inference.interval)
+    if study.method == "noise-aware":
+        notes = []  # its flags say whether it mixed, and it has no rounds to raise
     flat = draws.theta.reshape(-1, draws.theta.shape[-1])
     prior = study.prior.resolve(names)
     held = held_by_prior(names, flat, prior.mean, prior.scale)

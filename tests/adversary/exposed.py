@@ -48,7 +48,7 @@ SWITCHES: dict[str, list[tuple[type, str, Any]]] = {
     "minimum": [(StudyPlan, "minimum_roster", 1)],
     "one answer": [
         (AnswerStore, "answer", _nothing),
-        (AnswerStore, "keep", _nothing),
+        (AnswerStore, "keep", lambda self, number, reply: reply),
         (AnswerStore, "rounds", lambda self: 0),
     ],
     "distinct sites": [(DecryptRequest, "__post_init__", _nothing)],

@@ -152,6 +152,7 @@ def flooded_answers(run: Run, bits: float) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 def test_two_answers_in_real_slots_are_the_whole_key_and_flooded_ones_nothing(literal):
     guess = key_from_real_slots(literal, exact_answers(literal))
     assert literal.share_of_key(guess) == 1.0
@@ -193,6 +194,7 @@ def key_from_many(run: Run, messages: list[Any]) -> Any:
     return rows[0][-1] * inverse(rows[0][0], q) % q
 
 
+@pytest.mark.slow
 def test_the_hardened_circuit_too_gives_its_key_away_unless_it_is_flooded():
     """Five raw polynomials are the key; five releases of the CSP are not."""
     run = played("hardened", rounds=5)

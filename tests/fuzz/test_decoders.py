@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import random
@@ -31,15 +32,14 @@ SECONDS = 5.0
 def survive(decoder: Decoder, data: bytes) -> bool:
     """Whether the decoder accepts; anything but a refusal of ours fails the test."""
     started = time.process_time()
+    refusal = ""
     try:
         decoder.read(data)
-    except CipherbayesError as refused:
-        # A line for people: no traceback of somebody else's, no bytes quoted.
-        assert "\n" not in str(refused)
-        return False
-    finally:
-        assert time.process_time() - started < SECONDS
-    return True
+    except CipherbayesError as error:
+        refusal = str(error)
+    assert time.process_time() - started < SECONDS
+    assert "\n" not in refusal  # a line for people
+    return not refusal
 
 
 def storm(decoder: Decoder, cases: int, seed: int) -> int:
@@ -65,6 +65,11 @@ def test_no_bytes_of_another_party_crash_a_decoder(name: str) -> None:
     assert name == "parties" or refused > cases // 2
 
 
+# Arrow says on standard error that it could not show a line that is no UTF-8.
+NOT_UTF8 = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@NOT_UTF8
 @pytest.mark.parametrize("name", FILES)
 def test_no_file_crashes_its_reader(name: str) -> None:
     storm(FILES[name], 40, seed=2)
@@ -110,13 +115,10 @@ def lies() -> list[bytes]:
 
 def peak_of(read: Callable[[bytes], object], data: bytes) -> int:
     tracemalloc.start()
-    try:
+    with contextlib.suppress(CipherbayesError):
         read(data)
-    except CipherbayesError:
-        pass
-    finally:
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
     return peak
 
 
@@ -138,10 +140,8 @@ def grown(work: Callable[[], object]) -> int:
     child = os.fork()
     if child == 0:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        try:
+        with contextlib.suppress(DataError):
             work()
-        except DataError:
-            pass
         after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         os.write(write, str(1024 * (after - before)).encode())
         os._exit(0)
@@ -158,14 +158,14 @@ def read_whole(path) -> int:
 
 
 def test_a_gzip_bomb_is_read_in_pieces() -> None:
-    """200 MB of one short column in 200 kB: streamed, never held."""
+    """110 MB of one column in 300 kB: streamed, never held."""
     path = FOLDER / "bomb.csv.gz"
     with gzip.open(path, "wb", compresslevel=9) as file:
         file.write(b"age\n")
-        for _ in range(100):
-            file.write(b"1\n" * 1_000_000)
+        for _ in range(20):
+            file.write(b"1.00000000\n" * 500_000)
     assert path.stat().st_size < 2**20
-    assert grown(lambda: read_whole(path)) < 100 * 2**20
+    assert grown(lambda: read_whole(path)) < 60 * 2**20
 
 
 def test_a_gzip_bomb_of_one_endless_line_is_refused() -> None:
@@ -201,6 +201,7 @@ def test_a_million_inputs_crash_nothing_on_the_wire(name: str) -> None:
     storm(WIRE[name], cases.get(name, 5_000), seed=4)
 
 
+@NOT_UTF8
 @pytest.mark.torture
 @pytest.mark.parametrize("name", FILES)
 def test_thousands_of_files_crash_no_reader(name: str) -> None:

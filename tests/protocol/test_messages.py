@@ -65,7 +65,7 @@ MESSAGES: dict[str, Message] = {
     "reply": reply(),
     "decrypt-request": DecryptRequest(ROUND, (reply(), reply("south"))),
     "decrypt-reply": DecryptReply.signed(CSP, round_id=ROUND, values=VALUES),
-    "refusal": Refusal("csp", Reason.REPLAY, "this round was answered before"),
+    "refusal": Refusal("csp", Reason.WRONG_ROUND, "rounds are answered in order"),
 }
 every_message = pytest.mark.parametrize("message", MESSAGES.values(), ids=MESSAGES)
 

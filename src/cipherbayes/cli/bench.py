@@ -13,15 +13,16 @@ from cipherbayes.cli.console import console
 
 def bench(
     dimension: Annotated[int, typer.Option(min=2, help="Parameters.")] = 184,
-    sites: Annotated[int, typer.Option(min=1, max=64, help="Sites.")] = 5,
+    sites: Annotated[int, typer.Option(min=1, max=64, help="Sites.")] = 2,
     rows: Annotated[int, typer.Option(min=1, help="Rows at each site.")] = 100_000,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds measured.")] = 15,
+    circuits: Annotated[bool, typer.Option(help="Run the CKKS circuits.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Compare an encrypted iteration with the same one in plaintext."""
+    """Compare encrypted iterations with plaintext and with the paper's circuit."""
     from cipherbayes.bench import run_bench
 
-    document = run_bench(dimension, sites, rows, rounds)
+    document = run_bench(dimension, sites, rows, rounds, circuits)
     if as_json:
         typer.echo(json.dumps(document, indent=2))
         return
@@ -31,14 +32,38 @@ def bench(
         table.add_column(heading, justify="right")
     for setting in [document, *document["scaling"]]:
         for name, variant in setting["variants"].items():
-            _add(table, setting, name, variant)
+            if "site_ms" in variant:
+                _add(table, setting, name, variant)
     console.print(table)
+    if circuits:
+        console.print(_circuits(document))
     crypto = document["site_crypto"]
     console.print(
         f"a site's crypto {crypto['site_crypto_ms']:.2f} ms, "
         f"{crypto['site_crypto_over_bare']:.2f} × one bare SEAL encryption; "
         f"its noise {crypto['noise_ms']:.2f} ms"
     )
+
+
+def _circuits(document: dict[str, Any]) -> Table:
+    """Every variant's cryptography against the paper's circuit."""
+    table = Table(title=f"cryptography of a round, {document['sites']} sites, CPU ms")
+    for heading in ("variant", "encrypt", "server", "CSP", "bytes", "server ratio"):
+        table.add_column(heading, justify="right")
+    table.add_column("round ratio", justify="right")
+    table.add_column("error/noise", justify="right")
+    for name, row in document["variants"].items():
+        table.add_row(
+            name,
+            f"{row['encrypt_ms']:.2f}",
+            f"{row['server_ms']:.2f}",
+            f"{row['decrypt_ms']:.2f}",
+            f"{row['message_bytes']:,}",
+            f"{row['server_ratio']:.4f}",
+            f"{row['iteration_ratio']:.4f}",
+            f"{row['max_error_over_noise']:.1e}",
+        )
+    return table
 
 
 def _add(

@@ -14,6 +14,7 @@ from cipherbayes.cli import (
     calibrate,
     data,
     deploy,
+    init,
     ledger,
     party,
     plan,
@@ -21,6 +22,7 @@ from cipherbayes.cli import (
     reproduce,
     run,
     submit,
+    watch,
 )
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.version import __version__
@@ -57,6 +59,8 @@ app.command("run")(run.run)
 app.command("resume")(run.resume)
 app.command("predict")(run.predict)
 app.command("report")(report.report)
+app.command("init")(init.init)
+app.command("watch")(watch.watch)
 app.command("ledger")(ledger.ledger)
 app.command("keys")(ledger.keys)
 app.command("audit")(audit.audit)

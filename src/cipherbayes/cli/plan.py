@@ -149,7 +149,10 @@ def _message(planned: StudyPlan, phase: Phase) -> int:
 
 
 def _traffic(planned: StudyPlan) -> int:
-    """Bytes that all sites send in all rounds."""
+    """Bytes that all sites send in all rounds; and get, where they check them."""
+    if planned.study.protocol == "encrypted-update":
+        sites = planned.gradient.privacy.sites
+        return planned.rounds * sites * _ckks(planned)[1] * (1 + sites)
     sizes = (p.rounds * _message(planned, p) for p in planned.phases)
     return sum(sizes) * planned.gradient.privacy.sites
 

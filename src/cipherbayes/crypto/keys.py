@@ -11,6 +11,7 @@ import secrets
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cipherbayes.crypto.bfv import KeyPair, generate_keys
 from cipherbayes.crypto.masks import ExchangeKey
@@ -19,7 +20,12 @@ from cipherbayes.crypto.signatures import SigningKey
 from cipherbayes.crypto.transcript import RUN_BYTES, check_bytes
 from cipherbayes.errors import CryptoError
 
+if TYPE_CHECKING:
+    from cipherbayes.crypto.ckks.circuit import Circuit
+    from cipherbayes.crypto.ckks.keys import CkksKeys
+
 _MAX_FILE_BYTES = 2**21
+_MAX_TRIO_BYTES = 2**29
 _IDENTITY = "identity.key"
 
 
@@ -122,6 +128,36 @@ class KeyFolder:
                 remedy="use the key folder of the CSP that started the run",
             ) from None
 
+    def create_ckks(self, run: bytes, circuit: Circuit) -> CkksKeys:
+        """The CSP's CKKS trio for a run and circuit; refused if the run has one."""
+        name = f"{_hex(run)}.trio.key"
+        trio = circuit.generate_keys()
+        if not self._write(name, trio.to_secret_bytes()):
+            raise CryptoError(
+                "the run already has keys",
+                where=str(self.path / name),
+                remedy="load them, or start a new run: a trio serves one run",
+            )
+        return trio
+
+    def load_ckks(self, run: bytes) -> CkksKeys:
+        """The CKKS trio of a run."""
+        from cipherbayes.crypto.ckks.keys import CkksKeys
+
+        name = f"{_hex(run)}.trio.key"
+        try:
+            return CkksKeys.from_secret_bytes(self._read(name, _MAX_TRIO_BYTES))
+        except FileNotFoundError:
+            raise CryptoError(
+                "the run has no keys here",
+                where=str(self.path / name),
+                remedy="use the key folder of the CSP that started the run",
+            ) from None
+
+    def has_ckks(self, run: bytes) -> bool:
+        """Whether a run's CKKS trio is here."""
+        return (self.path / f"{_hex(run)}.trio.key").exists()
+
     def forget(self, run: bytes) -> int:
         """Delete the keys of a finished run; returns how many files there were."""
         found = list(self.path.glob(f"{_hex(run)}.*.key"))
@@ -172,7 +208,7 @@ class KeyFolder:
             os.close(folder)
         return True
 
-    def _read(self, name: str) -> bytes:
+    def _read(self, name: str, most: int = _MAX_FILE_BYTES) -> bytes:
         """The content of a file that only this user could have written."""
         path = self.path / name
         _check_private(self.path.lstat(), self.path, folder=True)
@@ -185,12 +221,12 @@ class KeyFolder:
         try:
             status = os.fstat(descriptor)
             _check_private(status, path, folder=False)
-            if status.st_size > _MAX_FILE_BYTES:
+            if status.st_size > most:
                 raise CryptoError(
                     "the file is too large for a key", where=str(path), remedy=_RESTORE
                 )
             with os.fdopen(descriptor, "rb", closefd=False) as file:
-                return file.read(_MAX_FILE_BYTES)
+                return file.read(most)
         finally:
             os.close(descriptor)
 

@@ -166,8 +166,20 @@ class RunFolder:
 
     def local(self, name: str) -> dict[str, Any]:
         """What a site keeps to itself: its table, its ledger, its budget."""
-        text = (self.home(name) / "site.json").read_text(encoding="utf-8")
-        local: dict[str, Any] = json.loads(text)
+        path = self.home(name) / "site.json"
+        try:
+            local: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            data, budget = local["data"], local["budget"]
+            strings = isinstance(data, str | None) and isinstance(local["ledger"], str)
+            # A budget that is no number would be none.
+            if not strings or type(budget) not in (int, float, type(None)):
+                raise ValueError
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            raise RunError(
+                "cannot be read",
+                where=str(path),
+                remedy="restore it, or start a new run",
+            ) from None
         return local
 
     def holds_frames(self) -> bool:
@@ -290,7 +302,7 @@ def _read_about(path: Path) -> dict[str, Any]:
             where=str(path),
             remedy="give the folder of `cipherbayes run --out`",
         ) from None
-    except (ValueError, KeyError, TypeError, OSError):
+    except (ValueError, KeyError, TypeError, OSError, RecursionError):
         raise RunError(
             "run.json cannot be read",
             where=str(path),

@@ -32,7 +32,7 @@ def trio(folder: RunFolder) -> CkksKeys:
     """The run's keys, made at the first call."""
     assert isinstance(folder.plan, EncryptedPlan)
     keys = folder.keys("csp")
-    if any(record.run == folder.run.hex() for record in keys.records()):
+    if keys.has_ckks(folder.run):
         return keys.load_ckks(folder.run)
     return keys.create_ckks(folder.run, folder.plan.circuit)
 

@@ -14,7 +14,7 @@ import sqlite3
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -111,9 +111,13 @@ class Ledger:
             raise PrivacyError(
                 "a budget needs epsilon > 0 and 0 < delta < 1", where=str(path)
             )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # mkstemp: only the owner may read it, and a killed process blocks nobody.
-        descriptor, name = tempfile.mkstemp(".partial", f".{path.name}.", path.parent)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # mkstemp: only the owner may read it, and a killed process blocks nobody.
+            where = path.parent
+            descriptor, name = tempfile.mkstemp(".partial", f".{path.name}.", where)
+        except OSError:
+            raise _unwritable(path) from None
         os.close(descriptor)
         partial = Path(name)
         try:
@@ -134,8 +138,11 @@ class Ledger:
             _sync_folder(path.parent)
         except FileExistsError:
             pass  # another process was first: its ledger counts
+        except (sqlite3.Error, OSError):
+            raise _unwritable(path) from None
         finally:
-            partial.unlink(missing_ok=True)
+            for file in (name, f"{name}-wal", f"{name}-shm"):
+                Path(file).unlink(missing_ok=True)
         return cls.open(path, dataset=dataset, epsilon=epsilon, delta=delta)
 
     @classmethod
@@ -334,14 +341,12 @@ class Ledger:
             self._database.execute("BEGIN IMMEDIATE")
             yield
         except sqlite3.Error:
-            raise PrivacyError(
-                "cannot be written, so nothing is released",
-                where=str(self.path),
-                remedy="check the disk, the permissions and other runs on this table",
-            ) from None
+            raise _unwritable(self.path) from None
         finally:
             if self._database.in_transaction:
-                self._database.execute("ROLLBACK")
+                # On a full disk it may fail as well; the journal is then ignored.
+                with suppress(sqlite3.Error):
+                    self._database.execute("ROLLBACK")
 
     def _about(self, name: str) -> str:
         row = self._database.execute(
@@ -420,6 +425,14 @@ def _chain(before: bytes, row: tuple[object, ...]) -> bytes:
         part = value if isinstance(value, bytes) else repr(value).encode()
         digest.update(len(part).to_bytes(8, "little") + part)
     return digest.digest()
+
+
+def _unwritable(path: Path) -> PrivacyError:
+    return PrivacyError(
+        "cannot be written, so nothing is released",
+        where=str(path),
+        remedy="check the disk, the permissions and other runs on this table",
+    )
 
 
 def _damaged(path: Path) -> PrivacyError:

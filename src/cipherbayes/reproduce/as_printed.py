@@ -96,9 +96,7 @@ def simulate(
         if private:
             gradient = adjusted(gradient, setting.scale, lipschitz)
         moment = ALPHA * moment + (1.0 - ALPHA) * gradient**2
-        scale = (
-            scale_of(moment) if encrypted else 1.0 / (floor + np.sqrt(moment))
-        )
+        scale = scale_of(moment) if encrypted else 1.0 / (floor + np.sqrt(moment))
         drift = 0.5 * step * (setting.records * gradient - theta / prior_scale**2)
         noise = rng.standard_normal(dimension)
         if private:

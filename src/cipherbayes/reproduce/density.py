@@ -48,7 +48,7 @@ def cells(quick: bool) -> list[Cell]:
 def points(split: int) -> Floats:
     """The paper's data: N((0.5, -0.5), 0.1 I)."""
     rng = np.random.default_rng(split)
-    return TRUTH + np.sqrt(VARIANCE) * rng.standard_normal((POINTS, 2))
+    return np.asarray(TRUTH + np.sqrt(VARIANCE) * rng.standard_normal((POINTS, 2)))
 
 
 def compute(cell: Cell, sources: Sources) -> Outcome:
@@ -126,7 +126,8 @@ def _outcome(draws: Floats, exact: Floats, sd: Any = None) -> Outcome:
 def report(results: Results, quick: bool) -> Report:
     """Error of each coordinate's mean against the exact one, and its spread."""
     honest = results[Cell("honest", epsilon=1.0)]["epsilon"]
-    rows, curves = [], {"theta 1": [], "theta 2": []}
+    rows: list[Row] = []
+    curves: dict[str, list[Curve]] = {"theta 1": [], "theta 2": []}
     for kind, (setting, sites) in KINDS.items():
         found = [o for cell, o in sorted(results.items()) if cell.kind == kind]
         errors = np.array([np.subtract(o["mean"], o["exact"]) for o in found])
@@ -140,7 +141,9 @@ def report(results: Results, quick: bool) -> Report:
             spread = float(values.std(ddof=1)) if values.size > 1 else None
             mean = float(values.mean())
             rows.append(
-                Row(setting, sites, epsilon, certified, metric, mean, spread, len(found))
+                Row(
+                    setting, sites, epsilon, certified, metric, mean, spread, len(found)
+                )
             )
         for j, lines in enumerate(curves.values()):
             y = np.array(found[0]["curve"])[:, j]

@@ -35,9 +35,7 @@ def cells(quick: bool) -> list[Cell]:
 
 def report(results: Results, quick: bool) -> Report:
     """Means, and uneven against even."""
-    heads = {
-        (cell.kind, cell.epsilon) for cell in results if cell.kind in SETTINGS
-    }
+    heads = {(cell.kind, cell.epsilon) for cell in results if cell.kind in SETTINGS}
     differences = [
         difference(
             values_of(results, "auc", kind=kind, epsilon=epsilon, choice="4:1"),
@@ -72,6 +70,4 @@ def draw(shown: Report) -> Figure:
     return figure
 
 
-EXPERIMENT = Experiment(
-    TITLE, "physionet2012", cells, mortality.compute, report, draw
-)
+EXPERIMENT = Experiment(TITLE, "physionet2012", cells, mortality.compute, report, draw)

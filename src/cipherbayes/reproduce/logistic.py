@@ -37,9 +37,7 @@ def cells(quick: bool) -> list[Cell]:
     for split in range(2 if quick else SPLITS):
         chosen += [Cell("no-data", split), Cell("pooled", split)]
         chosen += [Cell("private", split, epsilon=e) for e in certified]
-        chosen += [
-            Cell("printed-pooled", split, 1, e, choice=epochs) for e in claimed
-        ]
+        chosen += [Cell("printed-pooled", split, 1, e, choice=epochs) for e in claimed]
         for k in federated:
             chosen += [Cell("secure-sum", split, k, e) for e in certified]
             chosen += [Cell("printed-federated", split, k, e, epochs) for e in claimed]
@@ -106,6 +104,4 @@ def draw(shown: Report) -> Figure:
     return figure
 
 
-EXPERIMENT = Experiment(
-    TITLE, "physionet2012", cells, mortality.compute, report, draw
-)
+EXPERIMENT = Experiment(TITLE, "physionet2012", cells, mortality.compute, report, draw)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
+from cipherbayes.data.physionet2012 import OUTCOME
 from cipherbayes.evaluation import accuracy, auc
 from cipherbayes.privacy.paper import PaperSetting, paper_claim
 from cipherbayes.reproduce import physionet
@@ -55,7 +56,7 @@ def compute(cell: Cell, sources: Sources) -> Outcome:
     table = physionet.read(sources.physionet)
     train, test = split_rows(table.num_rows, cell.split)
     if cell.kind == "no-data":
-        y = table.take(test)[physionet.OUTCOME].to_numpy().astype(np.float64)
+        y = table.take(test)[OUTCOME].to_numpy().astype(np.float64)
         return {"auc": auc(y, physionet.clinical_score(table.take(test)))}
     sites = sites_of(cell, train)
     if cell.kind in PRINTED:

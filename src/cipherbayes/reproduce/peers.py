@@ -171,7 +171,9 @@ def draw(shown: Report) -> Figure:
         capsize=2,
         markersize=3,
     )
-    names = [f"{gap.second.partition(', best')[0]}, ε = {gap.epsilon:g}" for gap in gaps]
+    names = [
+        f"{gap.second.partition(', best')[0]}, ε = {gap.epsilon:g}" for gap in gaps
+    ]
     right.set_yticks(range(len(gaps)), names, fontsize=6)
     right.axvline(0.0, color="0.4", linewidth=1.0, linestyle="--")
     right.set_xlabel("our AUC less theirs, 95 % interval")

@@ -55,9 +55,7 @@ def draw_curves(axes: Axes, curves: Sequence[Curve], **words: str) -> None:
     """Lines with sparse markers."""
     for number, curve in enumerate(curves):
         every = max(len(curve.x) // 8, 1)
-        axes.plot(
-            curve.x, curve.y, label=curve.label, markevery=every, **style(number)
-        )
+        axes.plot(curve.x, curve.y, label=curve.label, markevery=every, **style(number))
     axes.set(**words)
     axes.legend(fontsize=6.5, frameon=False)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from scipy.special import expit
@@ -51,7 +52,7 @@ def fit_dp_sgd(
     """
     count = y.size
     rate = settings.batch / count
-    rounds = int(round(settings.epochs / rate))
+    rounds = round(settings.epochs / rate)
     sigma = _multiplier(epsilon, delta, rounds, rate)
     rng = np.random.default_rng(seed)
     norms = np.linalg.norm(x, axis=1)
@@ -94,7 +95,7 @@ def fit_diffprivlib(
 
 
 @lru_cache
-def _diffprivlib_path():  # type: ignore[no-untyped-def]  # noqa: ANN202
+def _diffprivlib_path() -> Any:
     try:
         import sklearn.tree._tree as tree
 

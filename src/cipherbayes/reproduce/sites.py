@@ -80,6 +80,4 @@ def draw(shown: Report) -> Figure:
     return figure
 
 
-EXPERIMENT = Experiment(
-    TITLE, "physionet2012", cells, mortality.compute, report, draw
-)
+EXPERIMENT = Experiment(TITLE, "physionet2012", cells, mortality.compute, report, draw)

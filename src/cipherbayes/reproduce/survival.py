@@ -144,17 +144,17 @@ def report(results: Results, quick: bool) -> Report:
         if printed:
             setting += f", claimed ε = {head.epsilon:g}"
         epsilon = honest[head.sites, head.epsilon] if printed else head.epsilon or None
-        for metric in METRICS:
-            rows.append(
-                summarised(
-                    [outcome[metric] for outcome in outcomes.values()],
-                    setting=setting,
-                    metric=metric,
-                    sites=head.sites,
-                    epsilon=epsilon,
-                    certified=certified,
-                )
+        rows += [
+            summarised(
+                [outcome[metric] for outcome in outcomes.values()],
+                setting=setting,
+                metric=metric,
+                sites=head.sites,
+                epsilon=epsilon,
+                certified=certified,
             )
+            for metric in METRICS
+        ]
         if certified:
             gain = difference(
                 {split: outcome["c_index"] for split, outcome in outcomes.items()},

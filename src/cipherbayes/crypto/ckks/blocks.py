@@ -55,7 +55,9 @@ class BlockPlan:
         """Finished blocks that still count."""
         if self.alpha == 0.0:
             return 0
-        return math.ceil(math.log(self.forgotten) / (self.length * math.log(self.alpha)))
+        return math.ceil(
+            math.log(self.forgotten) / (self.length * math.log(self.alpha))
+        )
 
     def place(self, round: int) -> int:
         """j of a round t = 1, 2, …"""
@@ -72,7 +74,7 @@ class BlockPlan:
 
     def scale(self, round: int) -> float:
         """Scale of h in a round."""
-        return self.base * self._growth(self.place(round)) ** 0.5
+        return self.base * math.sqrt(self._growth(self.place(round)))
 
     def sum_scale(self, round: int) -> float:
         """Scale of V_t − α^t V₀ in R."""

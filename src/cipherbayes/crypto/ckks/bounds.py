@@ -178,9 +178,7 @@ class Bounds:
             low=a.low + b.low,
             high=a.high + b.high,
             noise=a.noise + b.noise,
-            cross=a.cross
-            + b.cross
-            + SCALE_MISMATCH * 1e-6 * b.magnitude * b.scale,
+            cross=a.cross + b.cross + SCALE_MISMATCH * 1e-6 * b.magnitude * b.scale,
         )
         return self.check(total, "sum")
 
@@ -235,7 +233,9 @@ class Bounds:
     def square(self, a: Tracked) -> Tracked:
         product = self.multiply(a, a)
         high = np.maximum(a.low**2, a.high**2)
-        low = np.where((a.low <= 0) & (a.high >= 0), 0.0, np.minimum(a.low**2, a.high**2))
+        low = np.where(
+            (a.low <= 0) & (a.high >= 0), 0.0, np.minimum(a.low**2, a.high**2)
+        )
         return replace(product, low=low, high=high)
 
     def relinearise(self, a: Tracked) -> Tracked:
@@ -260,9 +260,7 @@ class Bounds:
         )
         return self.check(smaller, "rescaled product")
 
-    def scalar_product(
-        self, a: Tracked, scale: float, packs: int
-    ) -> Tracked:
+    def scalar_product(self, a: Tracked, scale: float, packs: int) -> Tracked:
         """A rescaled sum of packs, each times a vector of weights that sum to 1."""
         weighted = replace(
             a,

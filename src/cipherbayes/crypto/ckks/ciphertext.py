@@ -81,12 +81,12 @@ class CkksCiphertext:
     @property
     def size(self) -> int:
         """Polynomials: 2 when fresh, more after products."""
-        return self.polynomials.shape[1]
+        return int(self.polynomials.shape[1])
 
     @property
     def level(self) -> int:
         """Primes of its modulus."""
-        return self.polynomials.shape[2]
+        return int(self.polynomials.shape[2])
 
     def _header(self) -> bytes:
         return _HEADER.pack(

@@ -73,7 +73,8 @@ class Tuning:
     variance_bits
         log₂ of V's scale (at the end of a block) after its rescaling.
     weight, forgotten
-        About W, see :func:`~cipherbayes.crypto.ckks.blocks.good_weight`, and :class:`~cipherbayes.crypto.ckks.blocks.BlockPlan`.
+        About W, and what is left out: see
+        :class:`~cipherbayes.crypto.ckks.blocks.BlockPlan`.
     boost
         m of μ_j = round(m α^(−(L−1−j))), which evens V's scale out over a block;
         0 for none.
@@ -333,7 +334,7 @@ class FactoredEvaluator(Evaluator):
 
     def output(self, drift: Floats | None = None) -> CkksCiphertext:
         circuit, round = self._circuit, self._round
-        update, blocks = circuit.update, circuit.blocks
+        update = circuit.update
         if round == 0 or self._since > circuit.window(round).start:
             raise CryptoError(
                 "the window of the round is not complete",

@@ -72,7 +72,7 @@ class Flooding:
     def sd(self, circuit: Circuit, round: int) -> float:
         """σ: standard deviation of the flooding noise, in the output's units."""
         bound = circuit.noise_bound(round) + self._step(circuit, round)
-        return math.sqrt(12.0 * self.releases) * 2.0 ** (self.bits / 2.0) * bound
+        return math.sqrt(12.0 * self.releases) * math.exp2(self.bits / 2.0) * bound
 
     def grid(self, circuit: Circuit, round: int) -> float:
         """Step of the grid that released values lie on: a power of two."""

@@ -93,7 +93,9 @@ class CkksPublicKey:
     _encryptor: Any = field(repr=False)
 
     @classmethod
-    def _of(cls, parameters: CkksParameters, coefficients: Coefficients) -> CkksPublicKey:
+    def _of(
+        cls, parameters: CkksParameters, coefficients: Coefficients
+    ) -> CkksPublicKey:
         if not coefficients.any(axis=2).all():
             raise CryptoError("a public key has an empty polynomial")
         parts = ckks_scheme(parameters)
@@ -278,9 +280,7 @@ class CkksKeys:
         evaluation = EvaluationKeys.from_bytes(rest[3 * block :])
         if evaluation.key_id != public.key_id:
             raise CryptoError("the keys of the trio do not belong together")
-        return cls(
-            CkksSecretKey(parameters, public.key_id, secret), public, evaluation
-        )
+        return cls(CkksSecretKey(parameters, public.key_id, secret), public, evaluation)
 
 
 MAX_TRIO_BYTES = 2**28
@@ -307,9 +307,7 @@ def generate_ckks_keys(
     generator.create_public_key(key)
     public = CkksPublicKey._of(parameters, parts.public_key.read(key))
     ordered = tuple(sorted(set(steps)))
-    blocks = [
-        _switching_layout(parameters, ()).read(_make(generator, parameters, ()))
-    ]
+    blocks = [_switching_layout(parameters, ()).read(_make(generator, parameters, ()))]
     if ordered:
         galois = _make(generator, parameters, ordered)
         blocks.append(_switching_layout(parameters, ordered).read(galois))

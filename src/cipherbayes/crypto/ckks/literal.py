@@ -37,7 +37,13 @@ import tenseal.sealapi as sealapi
 
 from cipherbayes.crypto.ckks.arithmetic import Encrypted, SealArithmetic
 from cipherbayes.crypto.ckks.blocks import check_round
-from cipherbayes.crypto.ckks.bounds import Arithmetic, Bounds, Node, Tracked, fresh_noise
+from cipherbayes.crypto.ckks.bounds import (
+    Arithmetic,
+    Bounds,
+    Node,
+    Tracked,
+    fresh_noise,
+)
 from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext, add_coefficients
 from cipherbayes.crypto.ckks.circuit import Circuit, Evaluator, Update
 from cipherbayes.crypto.ckks.factored import CELLS, ENCODER_ERROR, require_message
@@ -139,9 +145,7 @@ class LiteralCircuit(Circuit):
         return slots[first : first + width]
 
     def rotation_steps(self) -> tuple[int, ...]:
-        return tuple(
-            self.stride * 2**i for i in range(self.packed.bit_length() - 1)
-        )
+        return tuple(self.stride * 2**i for i in range(self.packed.bit_length() - 1))
 
     def window(self, round: int) -> range:
         pack = (check_round(round) - 1) // self.packed
@@ -182,7 +186,9 @@ class LiteralCircuit(Circuit):
         # Intervals do not see that the powers of V cancel; the chord's error does.
         ends = update.polynomial(np.stack((low, high)))
         slack = update.polynomial.curvature * (high - low) ** 2 / 8.0
-        gain = replace(gain, low=ends.min(axis=0) - slack, high=ends.max(axis=0) + slack)
+        gain = replace(
+            gain, low=ends.min(axis=0) - slack, high=ends.max(axis=0) + slack
+        )
         u = bounds.rescale(bounds.weighted(g, 1.0, g.scale * self._step_factor))
         u = Tracked(
             u.scale,

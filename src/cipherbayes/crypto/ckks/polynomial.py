@@ -200,10 +200,10 @@ def _splits(
     coefficients: tuple[float, ...],
 ) -> Iterator[tuple[float, list[tuple[float, float]]]]:
     """Every way to write the polynomial as one root and three real quadratics."""
-    roots = Polynomial(coefficients).roots()
-    real = [float(z.real) for z in roots if abs(z.imag) <= 1e-9 * max(1.0, abs(z))]
+    roots = [complex(z) for z in Polynomial(coefficients).roots()]
+    real = [z.real for z in roots if abs(z.imag) <= 1e-9 * max(1.0, abs(z))]
     upper = [z for z in roots if z.imag > 1e-9 * max(1.0, abs(z))]
-    pairs = [(float(-2.0 * z.real), float(abs(z) ** 2)) for z in upper]
+    pairs = [(-2.0 * z.real, abs(z) ** 2) for z in upper]
     for index, root in enumerate(real):
         for paired in _pairings(real[:index] + real[index + 1 :]):
             yield root, pairs + [(-(p + q), p * q) for p, q in paired]

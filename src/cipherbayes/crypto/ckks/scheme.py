@@ -164,5 +164,3 @@ class SwitchingKeyLayout:
                 raise CryptoError("SEAL refuses these keys") from None
         if not sealapi.is_valid_for(thing, context):
             raise CryptoError("the keys are not valid for the parameters")
-
-

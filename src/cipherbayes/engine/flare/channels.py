@@ -13,9 +13,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillWaiting
 from typing import Any
 
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_constant import ReservedKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
 
 from cipherbayes.engine import pipes
 from cipherbayes.engine.flare.certified import GREETING, TOPIC
@@ -51,8 +52,14 @@ class FlareLine(Line):
 
     def __init__(self, name: str, fl_ctx: FLContext) -> None:
         self.name = name
-        self._fl_ctx = fl_ctx
         self._engine: Any = fl_ctx.get_engine()
+        self._aborted: Signal = fl_ctx.get_run_abort_signal()
+        # A signal of its own: a question to a lost party can be given up alone.
+        self._hung_up = Signal()
+        self._fl_ctx = self._engine.new_context()
+        self._fl_ctx.put(
+            ReservedKey.RUN_ABORT_SIGNAL, self._hung_up, private=True, sticky=False
+        )
         self._pool = ThreadPoolExecutor(2, thread_name_prefix=f"line-{name}")
         self._pending: Future[bytes | None] | None = None
         self._key = secrets.token_bytes(KEY_BYTES)
@@ -73,8 +80,9 @@ class FlareLine(Line):
                 failures = 0 if self.alive() else failures + 1
             except PartyFailedError as error:
                 raise RunError(str(error), where=self._label) from None
-            if self._fl_ctx.get_run_abort_signal().triggered:
+            if self._aborted.triggered:
                 break
+        self._hung_up.trigger(True)
         return None
 
     def call(self, verb: bytes, *parts: bytes) -> bytes:
@@ -98,13 +106,13 @@ class FlareLine(Line):
         The party may still be starting: it is greeted until it answers.
         """
         while not self._greeted():
-            aborted = self._fl_ctx.get_run_abort_signal().triggered
-            if aborted or time.monotonic() > deadline:
+            if self._aborted.triggered or time.monotonic() > deadline:
                 return False
             time.sleep(0.1)
         return True
 
     def close(self) -> None:
+        self._hung_up.trigger(True)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     @property

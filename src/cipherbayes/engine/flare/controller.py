@@ -38,7 +38,7 @@ HELD_OUT = (
 )
 
 
-class ProtocolController(Controller):
+class ProtocolController(Controller):  # type: ignore[misc]
     """The server party.
 
     Parameters

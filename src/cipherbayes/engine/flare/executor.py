@@ -33,7 +33,7 @@ from cipherbayes.errors import CipherbayesError
 log = logging.getLogger("cipherbayes.flare")
 
 
-class PartyExecutor(Executor):
+class PartyExecutor(Executor):  # type: ignore[misc]
     """The party whose certificate this process runs under.
 
     Parameters

@@ -29,7 +29,7 @@ from cipherbayes.typing import Floats
 
 TRUST = 0.7
 FORGETTING = 0.5
-SMALLEST_EIGENVALUE = 0.05
+SMALLEST_EIGENVALUE = 0.1
 """Floor of a shrunk correlation's eigenvalues."""
 
 
@@ -221,8 +221,9 @@ def fisher_estimate(state: State) -> tuple[Floats, float]:
 def shrunk(noisy: Floats, noise_sd: float) -> Floats:
     """A positive definite estimate of H from H̃ with diagonal noise ``noise_sd``.
 
-    The diagonal is shrunk to its mean and the correlations to zero, each by the
-    share of its spread that the known noise explains; eigenvalues get a floor.
+    The diagonal is shrunk to its mean by the share of its spread that the known
+    noise explains, the correlations to zero as far as their noise has eigenvalues of
+    their own size; eigenvalues get a floor.
     """
     dimension = noisy.shape[0]
     diagonal = np.diag(noisy)
@@ -236,8 +237,11 @@ def shrunk(noisy: Floats, noise_sd: float) -> Floats:
     off = ~np.eye(dimension, dtype=bool)
     noise = 0.5 * (noise_sd / np.outer(root, root)) ** 2
     if dimension > 1:
-        signal = max(float((correlation[off] ** 2 - noise[off]).mean()), 0.0)
-        correlation[off] *= (signal / (signal + noise))[off]
+        # Noise of this size has eigenvalues up to 2 √(d · variance): a correlation is
+        # kept as far as that stays below one half. Entry by entry a direction with
+        # little information, a small entry in many places, would be shrunk away.
+        edge = 2.0 * np.sqrt(dimension * float(noise[off].mean()))
+        correlation[off] *= min(1.0, 0.5 / edge)
     values, vectors = np.linalg.eigh(correlation)
     values = np.maximum(values, SMALLEST_EIGENVALUE)
     correlation = (vectors * values) @ vectors.T

@@ -2,7 +2,7 @@
 
 Twelve rounds: eight that bring θ near its place, then a window of four whose
 releases the posterior is made from. Every round releases the weighted score sum;
-rounds 0 and 4 and the window release the weighted Fisher sum too. A release with
+rounds 0, 2, 4, 6 and the window release the weighted Fisher sum too. A release with
 share f of μ² has noise Δ / (μ √f); the shares add to one, so all releases together
 are exactly μ-GDP (Dong, Roth and Su 2022, Corollary 3.3).
 """
@@ -14,12 +14,16 @@ from dataclasses import dataclass
 
 BURN_IN, WINDOW = 8, 4
 ROUNDS = BURN_IN + WINDOW
-EARLY_FISHER = (0, 4)
+EARLY_FISHER = (0, 2, 4, 6)
 
-GRADIENTS, GRADIENTS_IN_WINDOW = 0.75, 0.85
+GRADIENTS, GRADIENTS_IN_WINDOW = 0.75, 0.75
 """Share of all score sums; share of theirs that the window takes."""
-FISHERS_IN_WINDOW = 0.80
+FISHERS_IN_WINDOW = 0.75
 """Share of the Fisher sums' budget that the window takes."""
+GROWTH = 1.5
+"""A burn-in round's share over that of the round before: the nearer θ is to its
+place, the more accurate a step must be. With equal shares θ was still moving in the
+window, where its path must be short enough for H to be constant along it."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +47,15 @@ def rounds() -> tuple[Round, ...]:
     All shares add to one (to within 2⁻⁵⁰). The composition that is promised is the
     accountant's, of the noise multipliers themselves.
     """
-    early = GRADIENTS * (1.0 - GRADIENTS_IN_WINDOW) / BURN_IN
+    growth = [GROWTH**t for t in range(BURN_IN)]
+    early = GRADIENTS * (1.0 - GRADIENTS_IN_WINDOW) / sum(growth)
     late = GRADIENTS * GRADIENTS_IN_WINDOW / WINDOW
     fishers = 1.0 - GRADIENTS
     first = fishers * (1.0 - FISHERS_IN_WINDOW) / len(EARLY_FISHER)
     last = fishers * FISHERS_IN_WINDOW / WINDOW
     burn_in = tuple(
-        Round(t, early, first if t in EARLY_FISHER else 0.0) for t in range(BURN_IN)
+        Round(t, early * growth[t], first if t in EARLY_FISHER else 0.0)
+        for t in range(BURN_IN)
     )
     return burn_in + tuple(Round(t, late, last) for t in range(BURN_IN, ROUNDS))
 

@@ -65,9 +65,9 @@ SCHEMES = {
 
 FLOODING_BITS = 40
 LEAST_FLOODING_BITS = 20
-FLOODING_SHARE = 0.1
+FLOODING_SHARE = 0.14
 """Most that flooding may be, as a share of the smallest privacy noise in an output:
-together they are then 0.5 % wider than that noise."""
+together they are then 1 % wider than that noise."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class EncryptedPlan(StudyPlan):
     def flooding_bits(self) -> int:
         """Statistical bits by which released values hide the CKKS error; 0 for none.
 
-        As many as a tenth of the smallest privacy noise in an output, σ' min P,
+        As many as 0.14 of the smallest privacy noise in an output, σ' min P,
         pays for, at most 40. Fewer than 20 would be no protection worth naming.
         """
         if self.study.circuit != "hardened":
@@ -162,8 +162,8 @@ class EncryptedPlan(StudyPlan):
             if self._widest(flooding) <= allowed:
                 return bits
         raise StudyError(
-            "the noise that hides the CKKS error would be more than a tenth of the "
-            "privacy noise",
+            "the noise that hides the CKKS error would widen the "
+            "privacy noise by more than one per cent",
             where=f"study '{self.study.name}'",
             remedy="ask for fewer rounds, or use secure-sum",
         )

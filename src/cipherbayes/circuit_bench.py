@@ -1,0 +1,151 @@
+"""The CKKS circuits in one race: CPU time of a round in the steady state, and error.
+
+``literal`` is the paper's circuit, honestly implemented, and the unit of all ratios.
+The server's time is that of the whole step: adding the sites' ciphertexts, loading
+them into SEAL, the circuit, reading the result. The site's time is that of encoding
+and encrypting; ``encrypt_online_ms`` is what is left of it when the encryption of zero
+was prepared while the site waited. The CSP's time is decrypting and, for
+``hardened``, flooding and rounding.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
+from cipherbayes.crypto.ckks.circuit import Update
+from cipherbayes.crypto.ckks.circuits import CIRCUITS, make_circuit
+from cipherbayes.crypto.ckks.flooding import Flooding
+from cipherbayes.crypto.ckks.polynomial import minimax
+from cipherbayes.crypto.ckks.reference import ReferenceUpdate
+from cipherbayes.privacy.noise import SecureNoise
+from cipherbayes.typing import Floats, Integers
+
+WINDOW = 219
+CYCLE = 32
+"""Rounds after which gradients repeat: both circuits' own cycles divide it."""
+DP_NOISE = 0.1
+UNIT = 2.0**-20
+FLOODING = Flooding(bits=30.0, releases=20)
+
+
+class CircuitLane:
+    """One circuit, its keys and its parties, ready for a steady-state round."""
+
+    def __init__(self, name: str, update: Update, totals: Integers) -> None:
+        self.circuit = make_circuit(name, update)
+        started = time.process_time()
+        self.keys = self.circuit.generate_keys()
+        self.keygen_s = time.process_time() - started
+        self.evaluator = self.circuit.evaluator(self.keys.evaluation)
+        self.encryptor = self.circuit.encryptor(self.keys.public)
+        self.worst = 0.0
+        self.message_bytes = self.output_bytes = 0
+        cycle = [self._messages(totals[t], t + 1) for t in range(CYCLE)]
+        for t in range(WINDOW + 5):
+            self.evaluator.absorb(t + 1, cycle[t % CYCLE])
+
+    def _messages(self, total: Integers, t: int) -> list[CkksCiphertext]:
+        """The same share from every site but the last, which has the rest."""
+        sites = self.circuit.update.sites
+        share = total // sites
+        rest = total - share * (sites - 1)
+        parts = [share] * (sites - 1) + [rest]
+        return [self.encryptor.encrypt(part, t) for part in parts]
+
+    def _decrypt(self, out: CkksCiphertext, t: int) -> Floats:
+        """What the CSP does; only ``hardened`` has room for flooding."""
+        circuit, secret = self.circuit, self.keys.secret
+        if circuit.name == "hardened":
+            return FLOODING.release(circuit, secret, out, t, SecureNoise())
+        return circuit.decrypt_exactly(secret, out, t)
+
+    def round(
+        self,
+        t: int,
+        total: Integers,
+        drift: Floats,
+        measure: Callable[[str, Callable[[], Any]], Any],
+    ) -> Floats:
+        """One timed round; returns the decrypted values."""
+        name, circuit = self.circuit.name, self.circuit
+        messages = self._messages(total, t)
+        share = total // circuit.update.sites
+        measure(f"{name} prepare", self.encryptor.prepare)
+        sent = measure(f"{name} online", lambda: self.encryptor.encrypt(share, t))
+        out = measure(f"{name} server", lambda: self.evaluator.step(t, messages, drift))
+        measure(f"{name} csp", lambda: self._decrypt(out, t))
+        self.message_bytes, self.output_bytes = (
+            len(sent.to_bytes()),
+            len(out.to_bytes()),
+        )
+        return circuit.decrypt_exactly(self.keys.secret, out, t)
+
+
+class CircuitRace:
+    """All circuits on the same gradients, turn by turn."""
+
+    def __init__(self, dimension: int, sites: int, names: tuple[str, ...] = CIRCUITS):
+        rng = np.random.default_rng(0)
+        spread = np.geomspace(0.05, 0.7, dimension)
+        h = np.clip(rng.standard_normal((CYCLE, dimension)) * spread, -0.9, 0.9)
+        self._totals = np.rint(h / UNIT).astype(np.int64)
+        self._drift: Floats = np.linspace(-0.1, 0.1, dimension)
+        update = Update(dimension, sites, UNIT, minimax(0.01), drift=0.2)
+        self._reference = ReferenceUpdate(update)
+        self.lanes = {name: CircuitLane(name, update, self._totals) for name in names}
+        self._round = WINDOW + 5
+        for t in range(self._round):
+            self._reference.step(self._totals[t % CYCLE])
+
+    def round(self, measure: Callable[[str, Callable[[], Any]], Any]) -> None:
+        """One round of every circuit."""
+        total = self._totals[self._round % CYCLE]
+        self._round += 1
+        expected = self._reference.step(total, self._drift)
+        noise = DP_NOISE * self._reference.update.polynomial(self._reference.variance)
+        for lane in self.lanes.values():
+            found = lane.round(self._round, total, self._drift, measure)
+            error = float((np.abs(found - expected) / noise).max())
+            lane.worst = max(lane.worst, error)
+
+    def variants(self, median: Callable[[str], float], sites: int) -> dict[str, Any]:
+        """The benchmark's rows, with ratios to ``literal``."""
+        rows: dict[str, Any] = {}
+        for name, lane in self.lanes.items():
+            online = median(f"{name} online")
+            encrypt = online + median(f"{name} prepare")
+            server, csp = median(f"{name} server"), median(f"{name} csp")
+            flood = FLOODING.sd(lane.circuit, self._round)
+            rows[name] = {
+                "server_ms": server,
+                "encrypt_ms": encrypt,
+                "encrypt_online_ms": online,
+                "decrypt_ms": csp,
+                "message_bytes": lane.message_bytes,
+                "output_bytes": lane.output_bytes,
+                "max_error_over_noise": lane.worst,
+                "iteration_ms": sites * encrypt + server + csp,
+                "key_generation_s": lane.keygen_s,
+                "public_key_bytes": len(lane.keys.public.to_bytes()),
+                "evaluation_key_bytes": len(lane.keys.evaluation.to_bytes()),
+                "noise_bound": lane.circuit.noise_bound(self._round),
+                "flooding_over_noise": flood / DP_NOISE,
+            }
+        return rows
+
+
+def add_ratios(variants: dict[str, Any], sites: int) -> None:
+    """Fill in every variant's ratios to ``literal``: crypto only, no gradients."""
+    if "literal" not in variants:
+        return
+    base = variants["literal"]
+    whole = sites * base["encrypt_ms"] + base["server_ms"] + base["decrypt_ms"]
+    for row in variants.values():
+        spent = sites * row["encrypt_ms"] + row["server_ms"] + row["decrypt_ms"]
+        row["server_ratio"] = row["server_ms"] / base["server_ms"]
+        row["iteration_ratio"] = spent / whole

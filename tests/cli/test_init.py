@@ -1,0 +1,105 @@
+"""`cipherbayes init`: a study file from names and types, and from nothing else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import cipherbayes as cb
+from cipherbayes.first_study import first_study
+from conftest import logistic_frame, survival_frame
+from terminal import cipherbayes
+
+FILLED = {"age": "{ low = 18, high = 100 }", "sex": '{ levels = ["F", "M"] }'}
+
+
+def test_the_file_becomes_a_study_once_it_is_filled_in(tmp_path: Path) -> None:
+    for site in ("north", "south"):
+        logistic_frame().to_csv(tmp_path / f"{site}.csv", index=False)
+    done = cipherbayes(
+        "init", "north.csv", "south.csv", "--out", "study.toml", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "never from the rows" in done.stdout
+    text = (tmp_path / "study.toml").read_text()
+    assert "FILL_IN" in text
+    for name, feature in FILLED.items():
+        text = re.sub(rf"^{name} = .*$", f"{name} = {feature}", text, flags=re.M)
+    text = text.replace("records = FILL_IN", "records = 800")
+    (tmp_path / "study.toml").write_text(text)
+    study = cb.Study.load(tmp_path / "study.toml")
+    assert set(study.sites) == {"north", "south"}
+    assert study.model.outcome_columns() == {"y": "death"}
+
+
+def test_an_unfilled_file_is_refused_with_the_line(tmp_path: Path) -> None:
+    survival_frame().to_parquet(tmp_path / "one.parquet")
+    cipherbayes("init", "one.parquet", cwd=tmp_path)
+    done = cipherbayes("plan", "study.toml", cwd=tmp_path)
+    assert done.returncode == 1
+    assert re.search(r"line \d+", done.stderr)
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.lists(st.integers(10_000, 99_999), min_size=3, max_size=8, unique=True))
+def test_no_value_of_a_row_is_ever_written(tmp_path: Path, values: list[int]) -> None:
+    frame = pd.DataFrame(
+        {"dose": values, "ward": [f"w{v}" for v in values], "death": 0}
+    )
+    path = tmp_path / "rows.csv"
+    frame.to_csv(path, index=False)
+    text = first_study([path], tmp_path)
+    assert not any(str(value) in text for value in values)
+
+
+def test_the_file_depends_on_names_and_types_only(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    written = set()
+    for seed in range(3):
+        logistic_frame(50 + seed, seed=seed).to_csv(path, index=False)
+        written.add(first_study([path], tmp_path))
+    assert len(written) == 1
+
+
+def test_a_table_without_a_header_line_is_refused(tmp_path: Path) -> None:
+    logistic_frame().to_csv(tmp_path / "bare.csv", index=False, header=False)
+    done = cipherbayes("init", "bare.csv", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "header line" in done.stderr
+    assert not (tmp_path / "study.toml").exists()
+
+
+def test_a_study_file_that_exists_is_kept(tmp_path: Path) -> None:
+    logistic_frame().to_csv(tmp_path / "a.csv", index=False)
+    (tmp_path / "study.toml").write_text("mine")
+    done = cipherbayes("init", "a.csv", cwd=tmp_path)
+    assert done.returncode == 1
+    assert (tmp_path / "study.toml").read_text() == "mine"
+
+
+def test_a_column_typed_differently_at_two_sites_is_refused(tmp_path: Path) -> None:
+    frame = logistic_frame()
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.assign(age="old").to_csv(tmp_path / "b.csv", index=False)
+    done = cipherbayes("init", "a.csv", "b.csv", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "'age'" in done.stderr
+    assert "old" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ['we"ird', "a.b", "größe", "tab\there"])
+def test_odd_column_names_are_written_as_toml_keys(tmp_path: Path, name: str) -> None:
+    import tomllib
+
+    pd.DataFrame({name: [1.0, 2.0], "death": [0, 1]}).to_parquet(tmp_path / "a.parquet")
+    text = first_study([tmp_path / "a.parquet"], tmp_path).replace("FILL_IN", "1")
+    assert name in tomllib.loads(text)["features"]

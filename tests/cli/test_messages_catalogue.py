@@ -1,0 +1,266 @@
+"""Every mistake a person can make ends in one line that says where and what to do.
+
+Each entry provokes one mistake in a folder with a working study, and names what the
+line must contain. No traceback, no value of any row.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from conftest import LOGISTIC, logistic_frame, survival_frame
+from terminal import cipherbayes
+
+PRIVATE = "[privacy]\nepsilon = 1.0\ndelta = 1e-6\nrecords = 800\n"
+SITES = '[sites]\nnorth = { data = "north.csv" }\nsouth = { data = "south.csv" }\n'
+QUICK = "[inference]\nrounds = 50\nchains = 1\n"
+SURVIVAL = (
+    '[model]\nkind = "exponential"\ntime = "time"\nevent = "event"\nhorizon = 1500.0\n'
+    "[features]\nage = { low = 18, high = 100 }\n"
+)
+CANARY = "31337"
+"""In every row that is wrong; must never be in a message."""
+
+Change = Callable[[Path], None]
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """What is typed, what is wrong, and what the line must say."""
+
+    says: tuple[str, ...]
+    words: tuple[str, ...] = ("run", "study.toml", "--out", "out")
+    study: str | None = None
+    change: Change | None = None
+
+
+def column(name: str, value: object) -> Change:
+    """A column of north's table with something else in it."""
+
+    def change(folder: Path) -> None:
+        frame = pd.read_csv(folder / "north.csv", dtype=object)
+        frame.loc[3, name] = value
+        frame.to_csv(folder / "north.csv", index=False)
+
+    return change
+
+
+def without(name: str) -> Change:
+    def change(folder: Path) -> None:
+        frame = pd.read_csv(folder / "north.csv")
+        frame.drop(columns=name).to_csv(folder / "north.csv", index=False)
+
+    return change
+
+
+def file(name: str, text: str) -> Change:
+    return lambda folder: _write(folder / name, text)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def study(text: str) -> str:
+    return LOGISTIC + text + QUICK + SITES
+
+
+def replaced(old: str, new: str) -> str:
+    text = study("")
+    assert old in text
+    return text.replace(old, new)
+
+
+NORTH = "north.csv"
+STUDY = "study.toml"
+
+CATALOGUE = {
+    # the study file
+    "no such study": Mistake((STUDY, "no such file", "check"), study=""),
+    "a folder": Mistake(("is a folder", "TOML"), words=("run", ".")),
+    "not TOML": Mistake((STUDY, "line 3", "TOML"), study="[study]\nname = 'a'\nb = = 1\n"),
+    "not text": Mistake(
+        (STUDY, "UTF-8"), change=lambda f: _bytes(f / STUDY, b"\xff\xfe\x00")
+    ),
+    "unknown key": Mistake(
+        (STUDY, "line", "'privacy.epsylon'", "spelling"),
+        study=study("[privacy]\nepsilon = 1.0\nepsylon = 1.0\n"),
+    ),
+    "unknown model": Mistake(
+        (STUDY, "model.kind", "choose"), study=replaced('"logistic"', '"logit"')
+    ),
+    "missing key": Mistake(
+        (STUDY, "'model.outcome'", "add it"), study=replaced('outcome = "death"\n', "")
+    ),
+    "wrong type": Mistake(
+        (STUDY, "features.age.low"), study=replaced("low = 18", 'low = "young"')
+    ),
+    "low above high": Mistake(
+        (STUDY, "features.age", "low must be below high"),
+        study=replaced("low = 18", "low = 180"),
+    ),
+    "one level": Mistake(
+        (STUDY, "features.sex", "two levels"), study=replaced('["F", "M"]', '["F"]')
+    ),
+    "log of zero": Mistake(
+        (STUDY, "features.age", "low > 0"),
+        study=replaced("low = 18, high = 100", 'low = 0, high = 9, transform = "log"'),
+    ),
+    "negative epsilon": Mistake(
+        (STUDY, "'privacy.epsilon'", "greater than 0"),
+        study=study("[privacy]\nepsilon = -1.0\n"),
+    ),
+    "outcome as feature": Mistake(
+        (STUDY, "'death'", "[features]"),
+        study=replaced("[features]\n", "[features]\ndeath = { levels = [0, 1] }\n"),
+    ),
+    "everybody colludes": Mistake(
+        (STUDY, "colluders", "below the number of sites"),
+        study=study(PRIVATE + "colluders = 2\n").replace("chains = 1\n", ""),
+    ),
+    "private with chains": Mistake(
+        (STUDY, "inference.chains", "remove it"),
+        study=study(PRIVATE).replace("chains = 1", "chains = 4"),
+    ),
+    "scores on private rows": Mistake(
+        (STUDY, "holdout_is_public"),
+        study=study(PRIVATE + "[evaluation]\nholdout = 0.2\n"),
+    ),
+    "a site called csp": Mistake(
+        (STUDY, "'csp'", "choose another"), study=replaced("north =", "csp =")
+    ),
+    "no sites": Mistake(("study 'small'", "[sites]"), study=LOGISTIC),
+    "prior for nobody": Mistake(
+        ("[prior]", "'agee'", "parameters are"),
+        study=study("[prior.parameters]\nagee = { scale = 1.0 }\n"),
+    ),
+    # tables
+    "no such table": Mistake(
+        (NORTH, "no such file"), change=lambda f: (f / NORTH).unlink()
+    ),
+    "unknown ending": Mistake(
+        ("north.xls", "csv"),
+        study=replaced("north.csv", "north.xls"),
+        change=file("north.xls", "x"),
+    ),
+    "no such column": Mistake((NORTH, "'age'", "header"), change=without("age")),
+    "text among numbers": Mistake((NORTH, "'age'"), change=column("age", f"x{CANARY}")),
+    "missing value": Mistake(
+        (NORTH, "'age'", "features.age.missing"), change=column("age", None)
+    ),
+    "infinite value": Mistake(("'age'", "infinite"), change=column("age", "inf")),
+    "unknown level": Mistake(
+        (NORTH, "'sex'", "features.sex.levels"), change=column("sex", f"x{CANARY}")
+    ),
+    "outcome not binary": Mistake(
+        (NORTH, "'death'", "0 and 1"), change=column("death", CANARY)
+    ),
+    "missing outcome": Mistake(
+        (NORTH, "'death'", "missing"), change=column("death", None)
+    ),
+    "no rows": Mistake(
+        (NORTH, "no rows"), change=file(NORTH, "age,sex,death\n")
+    ),
+    "two columns of one name": Mistake(
+        (NORTH, "same name"), change=file(NORTH, "age,age,sex,death\n1,1,F,0\n")
+    ),
+    "no variation": Mistake(
+        ("study 'small'", "'death'", "both classes"),
+        change=lambda f: [_all_dead(f / n) for n in (NORTH, "south.csv")] and None,
+    ),
+    "negative time": Mistake(
+        ("one.csv", "'time'", "negative"),
+        study=SURVIVAL + QUICK + '[sites]\none = { data = "one.csv" }\n',
+        change=lambda f: _survival(f, f"-{CANARY}"),
+    ),
+    # running, reading back
+    "used folder": Mistake(
+        ("out", "not empty", "--out"), change=file("out/mine.txt", "x")
+    ),
+    "spent budget": Mistake(
+        ("budget", "ledger"),
+        study=(LOGISTIC + PRIVATE + SITES),
+        change=lambda f: _spend(f),
+    ),
+    "nothing to resume": Mistake(("empty", "holds no run"), ("resume", "empty")),
+    "nothing to report": Mistake(("empty", "no finished run"), ("report", "empty")),
+    "nothing to watch": Mistake(("empty", "holds no run"), ("watch", "empty")),
+    "nothing to predict from": Mistake(
+        ("empty", "no finished run"), ("predict", "empty", NORTH)
+    ),
+    "a damaged result": Mistake(
+        ("broken", "run the study again"),
+        ("report", "broken"),
+        change=file("broken/result.json", "{"),
+    ),
+    "a result of the future": Mistake(
+        ("broken", "version"),
+        ("report", "broken"),
+        change=file("broken/result.json", json.dumps({"version": 99})),
+    ),
+    "no ledger": Mistake(("none.ledger",), ("ledger", "none.ledger")),
+    "no keys": Mistake(("holds no keys",), ("keys", "empty")),
+    "init over a study": Mistake(
+        (STUDY, "exists already", "--out"), ("init", NORTH)
+    ),
+    "init without a header": Mistake(
+        ("bare.csv", "header line"),
+        ("init", "bare.csv", "--out", "new.toml"),
+        change=file("bare.csv", "1,2\n3,4\n"),
+    ),
+    "physionet without its archive": Mistake(
+        ("--from", "set-a"), ("data", "physionet2012")
+    ),
+}  # fmt: skip
+
+
+def _bytes(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def _all_dead(path: Path) -> None:
+    pd.read_csv(path).assign(death=1).to_csv(path, index=False)
+
+
+def _survival(folder: Path, time: str) -> None:
+    frame = survival_frame(50).astype(object)
+    frame.loc[3, "time"] = time
+    frame.to_csv(folder / "one.csv", index=False)
+
+
+def _spend(folder: Path) -> None:
+    done = cipherbayes("run", "study.toml", "--out", "before", cwd=folder)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_a_mistake_ends_in_one_line_with_its_place_and_remedy(
+    name: str, tmp_path: Path
+) -> None:
+    mistake = CATALOGUE[name]
+    for seed, site in enumerate(("north", "south")):
+        logistic_frame(200, seed=seed).to_csv(tmp_path / f"{site}.csv", index=False)
+    (tmp_path / "empty").mkdir()
+    text = study("") if mistake.study is None else mistake.study
+    if text:
+        (tmp_path / STUDY).write_text(text, encoding="utf-8")
+    if mistake.change is not None:
+        mistake.change(tmp_path)
+    done = cipherbayes(*mistake.words, cwd=tmp_path)
+    line = done.stderr
+    assert done.returncode == 1, done.stdout + line
+    assert line.startswith("error: ")
+    assert line.count("\n") == 1, line
+    assert "Traceback" not in line
+    assert CANARY not in line
+    for said in mistake.says:
+        assert said in line, line
+    assert re.search(r"[;:(]", line.removeprefix("error: ")), line

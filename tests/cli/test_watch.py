@@ -1,0 +1,148 @@
+"""`cipherbayes watch`: a live page that shows what is released anyway."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from browser import MISSING, Browser
+from cipherbayes.protocol.stores import Checkpoint
+from cipherbayes.watching import Watcher, page, serving
+from finished_runs import FinishedRuns, runs
+from terminal import cipherbayes
+
+__all__ = ["runs"]
+
+
+def fetch(address: str, host: str | None = None) -> tuple[int, str]:
+    request = urllib.request.Request(address)
+    if host is not None:
+        request.add_header("Host", host)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            return refusal.code, refusal.read().decode()
+
+
+@pytest.fixture
+def half_way(runs: FinishedRuns, tmp_path: Path) -> Path:
+    """A run as it stood after its fourth round, and one site lost."""
+    folder = tmp_path / "half"
+    shutil.copytree(runs["survival"], folder)
+    (folder / "result.json").unlink()
+    database = sqlite3.connect(folder / "server" / "checkpoint.sqlite")
+    with database:
+        database.execute("DELETE FROM rounds WHERE round > 3")
+    database.close()
+    checkpoint = Checkpoint(folder / "server" / "checkpoint.sqlite")
+    checkpoint.keep_lost(["two"], 2)
+    checkpoint.close()
+    return folder
+
+
+def test_a_running_study_is_followed(half_way: Path) -> None:
+    watcher = Watcher.open(half_way)
+    seen = watcher.look()
+    assert (seen.done, seen.finished) == (4, False)
+    assert 0.0 < seen.spent < seen.budget
+    assert seen.lost == (("two", 2),)
+    assert {len(path) for path in seen.theta} == {4}
+    database = sqlite3.connect(half_way / "server" / "checkpoint.sqlite")
+    (theta,) = database.execute("SELECT theta FROM rounds WHERE round = 3").fetchone()
+    database.close()
+    assert [path[-1] for path in seen.theta] == np.frombuffer(theta).tolist()
+    shown = page(seen)
+    assert 'http-equiv="refresh"' in shown
+    assert "lost in round 3" in shown
+
+
+def test_pace_and_time_left_come_from_rounds_that_were_seen(
+    half_way: Path, runs: FinishedRuns
+) -> None:
+    watcher = Watcher.open(half_way)
+    assert watcher.look().pace is None
+    database = sqlite3.connect(half_way / "server" / "checkpoint.sqlite")
+    whole = runs["survival"] / "server" / "checkpoint.sqlite"
+    database.execute("ATTACH ? AS whole", (str(whole),))
+    with database:
+        database.execute(
+            "INSERT INTO rounds SELECT * FROM whole.rounds WHERE round = 4"
+        )
+    database.close()
+    seen = watcher.look()
+    assert seen.pace is not None
+    assert seen.left == pytest.approx(seen.pace * (seen.rounds - 5))
+
+
+def test_a_finished_run_is_not_asked_again(runs: FinishedRuns) -> None:
+    seen = Watcher.open(runs["survival"]).look()
+    assert seen.finished
+    assert seen.done == seen.rounds
+    assert 'http-equiv="refresh"' not in page(seen)
+
+
+def test_only_loopback_and_only_by_its_own_name(half_way: Path) -> None:
+    with serving(Watcher.open(half_way)) as address:
+        assert address.startswith("http://127.0.0.1:")
+        port = address.rsplit(":", 1)[1].strip("/")
+        assert fetch(address)[0] == 200
+        assert fetch(address, f"localhost:{port}")[0] == 200
+        for name in ("attacker.example", f"attacker.example:{port}", "127.0.0.1"):
+            status, text = fetch(address, name)
+            assert status == 403
+            assert "survival" not in text
+        assert fetch(address + "run.json")[0] == 404
+        state = json.loads(fetch(address + "state.json")[1])
+        assert state["round"] == 4
+
+
+def test_watching_changes_nothing_in_the_folder(half_way: Path) -> None:
+    def content() -> dict[str, bytes]:
+        files = (p for p in half_way.rglob("*") if p.is_file())
+        skip = ("-wal", "-shm")
+        return {str(p): p.read_bytes() for p in files if not p.name.endswith(skip)}
+
+    before = content()
+    with serving(Watcher.open(half_way)) as address:
+        fetch(address)
+    assert content() == before
+
+
+def test_the_page_holds_nothing_of_sites_folders(half_way: Path) -> None:
+    shown = page(Watcher.open(half_way).look())
+    assert ".csv" not in shown
+    assert str(half_way) not in shown
+
+
+def test_programs_get_the_state_as_json(runs: FinishedRuns) -> None:
+    done = cipherbayes("watch", runs["survival"], "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["finished"] is True
+
+
+def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path: Path) -> None:
+    done = cipherbayes("watch", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
+def test_the_live_page_draws_in_a_browser(half_way: Path, tmp_path: Path) -> None:
+    with (
+        serving(Watcher.open(half_way)) as address,
+        Browser(tmp_path / "profile") as browser,
+    ):
+        browser.open(address)
+        assert browser.complaints() == []
+        assert {u for u in browser.requested() if u != "data:,"} == {address}
+        assert browser.run("return document.querySelectorAll('svg.trace').length") > 0

@@ -1,0 +1,245 @@
+"""All circuits compute the same function, within stated errors of the DP noise."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
+from cipherbayes.crypto.ckks.circuit import Circuit, Update
+from cipherbayes.crypto.ckks.circuits import CIRCUITS, make_circuit
+from cipherbayes.crypto.ckks.counting import CountingEvaluator
+from cipherbayes.crypto.ckks.keys import CkksKeys
+from cipherbayes.crypto.ckks.literal import LiteralCircuit
+from cipherbayes.crypto.ckks.polynomial import minimax
+from cipherbayes.crypto.ckks.reference import ReferenceUpdate
+from cipherbayes.crypto.ckks.scheme import ckks_scheme
+from cipherbayes.errors import CryptoError
+from cipherbayes.typing import Floats, Integers
+
+UNIT = 2.0**-20
+DP_NOISE = 0.1
+TOLERANCE = {"literal": 1e-3, "fast": 1e-2, "hardened": 1e-6}
+DIMENSION = 184
+
+
+def update(sites: int = 2, dimension: int = DIMENSION, alpha: float = 0.9) -> Update:
+    return Update(dimension, sites, UNIT, minimax(0.01), alpha=alpha, drift=0.2)
+
+
+def shares(total: Integers, sites: int) -> list[Integers]:
+    rng = np.random.default_rng(0)
+    parts = [rng.integers(-(2**20), 2**20, len(total)) for _ in range(sites - 1)]
+    return [*parts, total - sum(parts, np.zeros_like(total))]
+
+
+def gradients(rounds: int, dimension: int, seed: int = 0) -> Integers:
+    """Sums with V from 0.01 to about 0.8 over the coordinates."""
+    rng = np.random.default_rng(seed)
+    spread = np.geomspace(0.02, 0.75, dimension)
+    h = np.clip(rng.standard_normal((rounds, dimension)) * spread, -0.95, 0.95)
+    return np.rint(h / UNIT).astype(np.int64)
+
+
+def worst_error(
+    circuit: Circuit,
+    keys: CkksKeys,
+    totals: Integers,
+    first: int = 1,
+    every: int = 1,
+) -> float:
+    """Largest error as a share of the DP noise that the output has, P(V) σ'."""
+    reference = ReferenceUpdate(circuit.update)
+    reference.variance = reference.variance * circuit.update.alpha ** (first - 1)
+    evaluator = circuit.evaluator(keys.evaluation)
+    encryptor = circuit.encryptor(keys.public)
+    drift = np.linspace(-0.2, 0.2, circuit.update.dimension)
+    worst = 0.0
+    for number, total in enumerate(totals):
+        t = first + number
+        expected = reference.step(total, drift)
+        messages = [
+            encryptor.encrypt(part, t) for part in shares(total, circuit.update.sites)
+        ]
+        evaluator.absorb(t, messages)
+        if number % every == every - 1:
+            found = circuit.decrypt_exactly(keys.secret, evaluator.output(drift), t)
+            noise = DP_NOISE * circuit.update.polynomial(reference.variance)
+            worst = max(worst, float((np.abs(found - expected) / noise).max()))
+    return worst
+
+
+class Trios(dict[str, tuple[Circuit, CkksKeys]]):
+    """Circuits with keys, made when they are first asked for."""
+
+    def __missing__(self, name: str) -> tuple[Circuit, CkksKeys]:
+        circuit = make_circuit(name, update())
+        self[name] = (circuit, circuit.generate_keys())
+        return self[name]
+
+
+@pytest.fixture(scope="module")
+def trios() -> Trios:
+    return Trios()
+
+
+SLOW_LITERAL = [pytest.param("literal", marks=pytest.mark.slow), "fast", "hardened"]
+
+
+@pytest.mark.parametrize("name", SLOW_LITERAL)
+def test_a_circuit_agrees_with_float64(name: str, trios: Trios) -> None:
+    circuit, keys = trios[name]
+    assert (
+        worst_error(circuit, keys, gradients(19, DIMENSION), every=6)
+        < (TOLERANCE[name])
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CIRCUITS)
+def test_a_circuit_agrees_with_float64_over_300_rounds(name: str, trios: Trios) -> None:
+    circuit, keys = trios[name]
+    totals = gradients(300, DIMENSION)
+    assert worst_error(circuit, keys, totals, every=25) < TOLERANCE[name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CIRCUITS)
+@pytest.mark.parametrize("sites", [1, 5, 16])
+def test_a_circuit_serves_any_number_of_sites(name: str, sites: int) -> None:
+    circuit = make_circuit(name, update(sites, 40))
+    totals = gradients(2, 40)
+    keys = circuit.generate_keys()
+    assert worst_error(circuit, keys, totals) < TOLERANCE[name]
+
+
+@pytest.mark.parametrize("name", ["fast", "hardened"])
+def test_v_may_be_anything_from_0_to_1(name: str, trios: Trios) -> None:
+    """One round with V = 0.9 V₀ + 0.1 h² swept to 1: the largest h of all."""
+    circuit, keys = trios[name]
+    h = np.sqrt(np.linspace(0.0, 1.0 - 0.009, DIMENSION) / 0.1)
+    totals = np.rint(h / UNIT).astype(np.int64)[None, :]
+    assert worst_error(circuit, keys, totals) < TOLERANCE[name]
+
+
+@pytest.mark.parametrize(
+    "name", ["fast", pytest.param("hardened", marks=pytest.mark.slow)]
+)
+def test_round_20000_is_like_any_other(name: str, trios: Trios) -> None:
+    circuit, keys = trios[name]
+    window = circuit.window(20_000)
+    evaluator = circuit.evaluator(keys.evaluation)
+    encryptor = circuit.encryptor(keys.public)
+    totals = gradients(len(window), DIMENSION, seed=3)
+    reference = ReferenceUpdate(circuit.update)
+    reference.variance = np.zeros(DIMENSION)
+    # Rounds before the last block repeat: encrypting them all would only cost time.
+    messages: dict[int, list[CkksCiphertext]] = {}
+    length = 16
+    for number, t in enumerate(window):
+        place = (t - 1) % length
+        total = totals[place]
+        if number >= len(window) - length:
+            total = totals[number]
+            messages[place] = [encryptor.encrypt(p, t) for p in shares(total, 2)]
+        elif place not in messages:
+            messages[place] = [encryptor.encrypt(p, t) for p in shares(total, 2)]
+        expected = reference.step(total)
+        evaluator.absorb(t, messages[place])
+    found = circuit.decrypt_exactly(keys.secret, evaluator.output(), 20_000)
+    noise = DP_NOISE * circuit.update.polynomial(reference.variance)
+    assert (np.abs(found - expected) / noise).max() < TOLERANCE[name]
+
+
+@pytest.mark.slow
+def test_the_literal_circuit_has_the_papers_operation_counts() -> None:
+    circuit = LiteralCircuit(update())
+    keys = circuit.generate_keys()
+    counting = CountingEvaluator(ckks_scheme(circuit.parameters).evaluator)
+    evaluator = circuit.evaluator(keys.evaluation, counting)
+    message = circuit.encryptor(keys.public).encrypt(gradients(1, DIMENSION)[0], 1)
+    for t in range(1, circuit.packed * (circuit.packs - 1) + 1, 1):
+        if (t - 1) % circuit.packed == 0:
+            evaluator.absorb(t, [message, message])
+        else:
+            # Only how many packs there are matters here, not what is in them.
+            evaluator._round = t
+    t = circuit.packed * (circuit.packs - 1) + 1
+    counting.counts.clear()
+    evaluator.step(t, [message, message])
+    counts: Counter[str] = counting.counts
+    assert counts["HM"] == 9
+    assert counts["SM"] == 8 + -(-219 // circuit.packed)
+    assert counts["Rot"] == 5 <= 8
+
+
+@pytest.mark.parametrize("name", ["fast", "hardened"])
+def test_a_restored_or_replayed_state_gives_the_same_bytes(
+    name: str, trios: Trios
+) -> None:
+    circuit, keys = trios[name]
+    encryptor = circuit.encryptor(keys.public)
+    server, site = (circuit.evaluator(keys.evaluation) for _ in range(2))
+    restarted = circuit.evaluator(keys.evaluation)
+    drift: Floats = np.full(DIMENSION, 0.1)
+    for t, total in enumerate(gradients(18, DIMENSION), start=1):
+        encryptor.prepare()
+        messages = [encryptor.encrypt(part, t) for part in shares(total, 2)]
+        received = [
+            circuit.read_message(each.to_bytes(), keys.public.key_id)
+            for each in messages
+        ]
+        server.absorb(t, messages)
+        site.absorb(t, received)
+        if t == 17:
+            restarted.restore(server.state())
+        elif t == 18:
+            restarted.absorb(t, received)
+    out = server.output(drift)
+    again = circuit.read_output(out.to_bytes(), keys.public.key_id)
+    assert out.digest() == again.digest() == site.output(drift).digest()
+    assert out.digest() == restarted.output(drift).digest()
+    assert out.digest() != server.output(drift / 2).digest()
+
+
+def test_rounds_must_come_in_order(
+    trios: Trios,
+) -> None:
+    circuit, keys = trios["fast"]
+    message = circuit.encryptor(keys.public).encrypt(gradients(1, DIMENSION)[0], 1)
+    evaluator = circuit.evaluator(keys.evaluation)
+    with pytest.raises(CryptoError, match="first round of a block"):
+        evaluator.absorb(2, [message, message])
+    evaluator.absorb(1, [message, message])
+    with pytest.raises(CryptoError, match="does not follow"):
+        evaluator.absorb(3, [message, message])
+    with pytest.raises(CryptoError, match="1 ciphertexts for 2 sites"):
+        evaluator.absorb(2, [message])
+    with pytest.raises(CryptoError, match="prior pulls harder"):
+        evaluator.output(np.full(DIMENSION, 0.5))
+
+
+def test_vectors_longer_than_the_slots_take_several_ciphertexts() -> None:
+    circuit = make_circuit("fast", update(1, 5000))
+    assert circuit.chunks == 2
+    keys = circuit.generate_keys()
+    # One copy of each value: no averaging, so four times the usual error.
+    assert worst_error(circuit, keys, gradients(1, 5000)) < 5e-2
+
+
+def test_what_could_wrap_is_refused() -> None:
+    steep = Update(8, 2, UNIT, minimax(0.01), drift=1e9)
+    with pytest.raises(CryptoError, match="exceed its modulus"):
+        make_circuit("fast", steep)
+    with pytest.raises(CryptoError, match="no such circuit"):
+        make_circuit("slow", update())
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 0.99])
+def test_any_weight_of_the_running_mean_works(alpha: float) -> None:
+    circuit = make_circuit("fast", update(1, 40, alpha))
+    keys = circuit.generate_keys()
+    totals = gradients(4, 40)
+    assert worst_error(circuit, keys, totals) < TOLERANCE["fast"]

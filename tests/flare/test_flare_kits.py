@@ -1,0 +1,273 @@
+"""Kits: whose they are, what they forbid, what they refuse."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+from parties import small_study, write_tables
+
+from cipherbayes.errors import CryptoError, RunError, StudyError
+from cipherbayes.study import Study
+from terminal import cipherbayes
+
+pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
+from cipherbayes.engine.flare.hardening import ALLOWED_CLASSES, keep_jobs_in
+from cipherbayes.engine.flare.jobs import write_job
+from cipherbayes.engine.flare.kits import Kit
+from cipherbayes.engine.flare.provisioning import Deployment, deploy
+from cipherbayes.engine.flare.starting import check_ready, command
+from cipherbayes.engine.flare.submitting import submit
+
+SITES = ("a", "b")
+RUN = "00" * 16
+
+
+def made(folder: Path, study: Study | None = None) -> dict[str, Kit]:
+    study = study or small_study(SITES)
+    kits = deploy(Deployment(study, "localhost", 8002), folder / "kits")
+    return {name: Kit.open(path) for name, path in kits.items()}
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory) -> dict[str, Kit]:
+    return made(tmp_path_factory.mktemp("shared"))
+
+
+@pytest.fixture
+def fresh(kits, tmp_path) -> dict[str, Kit]:
+    """Copies: making certificates takes a while."""
+    shutil.copytree(kits["server"].path.parent, tmp_path / "kits")
+    return {name: Kit.open(tmp_path / "kits" / name) for name in kits}
+
+
+def local(kit: Kit, name: str) -> dict:
+    return json.loads((kit.path / "local" / name).read_text())
+
+
+def pinned(kits: dict[str, Kit]) -> dict[str, Kit]:
+    names = ("csp", *SITES)
+    for name in names:
+        kits[name].enrol()
+    files = [kits[name].path / "identity.json" for name in names]
+    for name in (*names, "server"):
+        kits[name].pin(files)
+    return kits
+
+
+# -- what deploy makes -----------------------------------------------------
+
+
+def test_a_kit_belongs_to_whom_its_certificate_names(kits):
+    assert {name: kit.role for name, kit in kits.items()} == {
+        "server": "server", "csp": "csp", "a": "site", "b": "site", "admin": "admin",
+    }  # fmt: skip
+    assert kits["a"].name == "a"
+    with pytest.raises(RunError, match="not a csp"):
+        kits["a"].require("csp")
+
+
+@pytest.mark.parametrize("party", ["server", "csp", *SITES])
+def test_every_kit_forbids_code_from_outside(kits, party):
+    permissions = local(kits[party], "authorization.json")["permissions"]
+    for role in ("project_admin", "org_admin", "lead", "member"):
+        assert isinstance(permissions[role], dict)
+        for right in ("byoc", "shell_commands", "operate", "clone_job"):
+            assert permissions[role][right] == "none"
+    resources = local(kits[party], "resources.json")
+    assert resources["class_allow_list"] == list(ALLOWED_CLASSES)
+    assert resources["class_list_enforcement_mode"] == "enforce"
+    assert not list((kits[party].path / "local").glob("resources.json.default"))
+    assert not list((kits[party].path / "local").glob("authorization.json.default"))
+
+
+@pytest.mark.parametrize("party", ["server", "csp", *SITES])
+def test_no_kit_streams_logs_or_uses_the_shared_temporary_folder(kits, party):
+    resources = local(kits[party], "resources.json")
+    text = json.dumps(resources)
+    assert "log_stream" not in text.replace("allow_log_streaming", "")
+    assert "log_receiver" not in text
+    assert "/tmp/nvflare" not in text
+    if party != "server":
+        assert resources["allow_log_streaming"] is False
+    else:
+        (store,) = (c for c in resources["components"] if c["id"] == "job_store")
+        assert store["args"]["root_dir"] == str(kits["server"].path / "jobs")
+
+
+def test_jobs_stay_in_the_servers_kit_after_it_was_moved(fresh, tmp_path):
+    moved = (tmp_path / "kits" / "server").rename(tmp_path / "elsewhere")
+    keep_jobs_in(moved)
+    assert str(moved / "jobs") in (moved / "local" / "resources.json").read_text()
+
+
+def test_private_files_are_private_and_no_signing_key_is_made_centrally(kits):
+    for name, kit in kits.items():
+        assert stat.S_IMODE(kit.path.stat().st_mode) == 0o700, name
+        assert not (kit.path / "keys").exists()
+        for key in kit.path.rglob("*.key"):
+            assert stat.S_IMODE(key.stat().st_mode) == 0o600
+        assert not list((kit.path / "startup").glob("*.sh"))
+    authority = kits["server"].path.parent / "authority" / "cert.json"
+    assert stat.S_IMODE(authority.stat().st_mode) == 0o600
+
+
+def test_every_kit_has_one_page_that_names_study_and_commands(kits):
+    for name, kit in kits.items():
+        text = (kit.path / "README.md").read_text()
+        assert len(text.splitlines()) <= 60
+        assert small_study(SITES).fingerprint() in text
+        verb = "submit" if name == "admin" else f"{kit.role} start"
+        assert f"cipherbayes {verb}" in text
+
+
+def test_a_kit_holds_no_path_of_a_table(tmp_path):
+    study = write_tables(tmp_path / "tables", small_study(SITES))
+    for kit in made(tmp_path, study).values():
+        for path in kit.path.rglob("*"):
+            if path.is_file():
+                assert b"tables" not in path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("study", "host", "expected"),
+    [
+        (small_study(SITES), "flare.example.org", "one machine only"),
+        (small_study(("a.b", "c")), "localhost", "cannot be a name"),
+        (small_study(SITES, header={"protocol": "pooled"}), "localhost", "no sites"),
+        (small_study(SITES), "not a host", "host name"),
+    ],
+)
+def test_what_cannot_be_deployed_is_refused(study, host, expected):
+    with pytest.raises((StudyError, RunError), match=expected):
+        Deployment(study, host)
+
+
+# -- identities ------------------------------------------------------------
+
+
+def test_a_pinned_key_cannot_be_exchanged(fresh, tmp_path):
+    pinned(fresh)
+    forged = tmp_path / "forged.json"
+    content = json.loads((fresh["b"].path / "identity.json").read_text())
+    forged.write_text(json.dumps({**content, "party": "csp"}))
+    with pytest.raises(CryptoError, match="another key of 'csp'"):
+        fresh["a"].pin([forged])
+    assert fresh["a"].roster()["csp"] == fresh["csp"].enrol()
+
+
+def test_a_party_starts_only_with_its_own_key_pinned(fresh):
+    with pytest.raises(RunError, match="no identities are pinned"):
+        check_ready(fresh["a"])
+    pinned(fresh)
+    check_ready(fresh["a"])
+    (fresh["a"].path / "keys" / "identity.key").unlink()
+    with pytest.raises(RunError, match="another key"):
+        check_ready(fresh["a"])
+
+
+def test_a_run_needs_everyone_pinned(fresh):
+    fresh["a"].enrol()
+    fresh["a"].pin([fresh["a"].path / "identity.json"])
+    folder = fresh["a"].run(RUN, small_study(SITES))
+    with pytest.raises(RunError, match="no identity of b, csp"):
+        folder.pinned()
+
+
+# -- runs ------------------------------------------------------------------
+
+
+def test_a_study_that_was_not_approved_is_refused(fresh):
+    other = small_study(SITES, inference={"rounds": 9})
+    for name in ("server", "csp", "a"):
+        with pytest.raises(RunError, match="not approved"):
+            fresh[name].run(RUN, other)
+        fresh[name].approve(other)
+        assert fresh[name].run(RUN, other).study == other
+
+
+def test_a_run_keeps_its_study(fresh):
+    other = small_study(SITES, inference={"rounds": 9})
+    fresh["csp"].approve(other)
+    fresh["csp"].run(RUN, small_study(SITES))
+    with pytest.raises(RunError, match="begun with another study"):
+        fresh["csp"].run(RUN, other)
+
+
+def test_repeatable_noise_is_refused_off_this_machine(kits, tmp_path):
+    away = Kit(kits["a"].path, "site", "a", "flare.example.org")
+    with pytest.raises(RunError, match="one machine only"):
+        away.run(RUN, small_study(SITES))
+    lead = Kit(kits["admin"].path, "admin", kits["admin"].name, "flare.example.org")
+    with pytest.raises(StudyError, match="one machine only"):
+        submit(small_study(SITES), lead, tmp_path / "out", lambda done, rounds: None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["data = 3", 'data = "t.csv"\nbudget = -1', 'data = "t.csv"\nmore = 1', "data ="],
+)
+def test_a_sites_settings_must_be_usable(fresh, text):
+    (fresh["a"].path / "site.toml").write_text(text)
+    with pytest.raises(RunError):
+        fresh["a"].settings()
+
+
+def test_a_site_serves_only_its_own_table(fresh):
+    folder = pinned(fresh)["a"].run(RUN, small_study(SITES))
+    with pytest.raises(RunError, match="not of site 'b'"):
+        folder.site("b")
+
+
+def test_a_job_has_no_code_and_no_path(tmp_path):
+    study = write_tables(tmp_path / "tables", small_study(SITES))
+    job = write_job(tmp_path / "job", study, RUN)
+    files = sorted(p.relative_to(job).as_posix() for p in job.rglob("*") if p.is_file())
+    assert files == [
+        "app/config/config_fed_client.json",
+        "app/config/config_fed_server.json",
+        "app/config/study.toml",
+        "meta.json",
+    ]
+    assert not any(b"tables" in p.read_bytes() for p in job.rglob("*") if p.is_file())
+
+
+def test_a_folder_of_another_study_is_not_submitted_into(kits, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "submission.json").write_text(json.dumps({"run": RUN, "study": "0"}))
+    with pytest.raises(RunError, match="another study"):
+        submit(small_study(SITES), kits["admin"], out, lambda done, rounds: None)
+
+
+# -- at the terminal -------------------------------------------------------
+
+
+def test_the_commands_take_a_kit_from_enrolment_to_the_start(tmp_path):
+    study = small_study(SITES)
+    (tmp_path / "study.toml").write_text(study.to_toml())
+    done = cipherbayes("deploy", "study.toml", "--out", "kits", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    shown = cipherbayes("site", "enrol", "kits/a", cwd=tmp_path)
+    fingerprint = Kit.open(tmp_path / "kits" / "a").enrol().fingerprint
+    assert fingerprint[:4] in shown.stdout
+    done = cipherbayes("site", "pin", "kits/a", "kits/a/identity.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert cipherbayes("csp", "enrol", "kits/a", cwd=tmp_path).returncode == 1
+    assert "uid=a" in command(Kit.open(tmp_path / "kits" / "a"))
+    again = cipherbayes("deploy", "study.toml", "--out", "kits", cwd=tmp_path)
+    assert again.stderr.startswith("error: ")
+    assert again.stderr.count("\n") == 1
+
+
+def test_a_server_that_does_not_run_is_named_in_one_line(tmp_path):
+    study = small_study(SITES)
+    (tmp_path / "study.toml").write_text(study.to_toml())
+    cipherbayes("deploy", "study.toml", "--port", "1", cwd=tmp_path)
+    done = cipherbayes("submit", "study.toml", "--out", "out", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "cannot be reached" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,157 @@
+"""Questions and answers under the job's key, and greetings under certificates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey
+from nvflare.fuel.f3.message import Message
+from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
+
+from cipherbayes.engine.flare.certified import GREETING, greetings_only_from
+from cipherbayes.engine.flare.executor import PartyExecutor
+from cipherbayes.engine.flare.questions import PartyFailedError, Question, Sealed
+
+KEY, OTHER = bytes(32), bytes([1]) * 32
+
+
+@given(st.binary(min_size=1, max_size=1), st.binary())
+def test_a_question_and_its_answer_arrive_as_they_were_sent(verb, body):
+    here, there = Sealed(KEY), Sealed(KEY)
+    asked = Question.of(verb, body)
+    assert there.question_in(here.question(asked)) == asked
+    assert here.answer_in(asked, there.answer(asked, body)) == body
+
+
+@pytest.mark.parametrize("field", ["verb", "body", "nonce", "tag"])
+def test_a_changed_message_is_not_taken(field):
+    seal = Sealed(KEY)
+    message = seal.question(Question.of(b"H", b"body"))
+    message[field] = bytes([message[field][0] ^ 1]) + message[field][1:]
+    assert seal.question_in(message) is None
+    del message[field]
+    assert seal.question_in(message) is None
+
+
+def test_an_answer_fits_its_own_question_only():
+    seal = Sealed(KEY)
+    one, other = Question.of(b"H", b"x"), Question.of(b"H", b"x")
+    assert seal.answer_in(other, seal.answer(one, b"y")) is None
+    assert seal.answer_in(one, seal.question(one)) is None
+    assert seal.answer_in(one, None) is None
+    assert seal.answer_in(one, make_reply(ReturnCode.TIMEOUT)) is None
+
+
+def test_a_failure_comes_back_as_one():
+    seal = Sealed(KEY)
+    asked = Question.of(b"H", b"")
+    with pytest.raises(PartyFailedError, match="no table"):
+        seal.answer_in(asked, seal.failure(asked, "no table"))
+
+
+class Responding:
+    """A desk that counts."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[bytes, bytes]] = []
+
+    def respond(self, verb: bytes, body: bytes) -> bytes:
+        self.asked.append((verb, body))
+        return b"answer"
+
+
+def party(key: bytes | None) -> tuple[PartyExecutor, Responding]:
+    executor, desk = PartyExecutor("00" * 16), Responding()
+    executor._desk = executor._thread.submit(lambda: desk)
+    if key is not None:
+        greeting = Shareable()
+        greeting["key"] = key
+        executor._greet("", greeting, None)
+    return executor, desk
+
+
+@pytest.mark.parametrize("key", [None, OTHER])
+def test_a_question_without_the_servers_key_is_refused(key):
+    executor, desk = party(key)
+    message = Sealed(KEY).question(Question.of(b"H", b"body"))
+    reply = executor._answer("", message, None)
+    assert reply.get_return_code() == ReturnCode.BAD_REQUEST_DATA
+    assert desk.asked == []
+
+
+def test_the_first_greeting_of_a_job_counts():
+    executor, desk = party(KEY)
+    second = Shareable()
+    second["key"] = OTHER
+    executor._greet("", second, None)
+    asked = Question.of(b"H", b"body")
+    reply = executor._answer("", Sealed(KEY).question(asked), None)
+    assert Sealed(KEY).answer_in(asked, reply) == b"answer"
+    assert desk.asked == [(b"H", b"body")]
+
+
+def test_tasks_are_not_served():
+    executor, _ = party(KEY)
+    reply = executor.execute("train", Shareable(), None, None)
+    assert reply.get_return_code() == ReturnCode.TASK_UNKNOWN
+
+
+# -- greetings -------------------------------------------------------------
+
+
+class FakeCell:
+    """Keeps the filters that are set on it."""
+
+    def __init__(self) -> None:
+        self.core_cell = self
+        self.early: Any = None
+        self.late: Any = None
+
+    def add_incoming_filter(self, channel: str, topic: str, cb: Any) -> None:
+        self.early = cb
+
+    def add_incoming_request_filter(self, channel: str, topic: str, cb: Any) -> None:
+        self.late = cb
+
+    def passes(self, origin: str, topic: str = GREETING, **headers: Any) -> bool:
+        message = Message(
+            {
+                MessageHeaderKey.ORIGIN: origin,
+                StreamHeaderKey.CHANNEL: CellChannel.AUX_COMMUNICATION,
+                StreamHeaderKey.TOPIC: topic,
+                **headers,
+            }
+        )
+        self.early(message)
+        # FLARE has decrypted and verified by now, and removes the header.
+        message.headers.pop(MessageHeaderKey.ENCRYPTED, None)
+        return self.late(message) is None
+
+
+SIGNED = {MessageHeaderKey.SECURE: True, MessageHeaderKey.ENCRYPTED: True}
+
+
+@pytest.mark.parametrize(
+    ("origin", "headers", "passes"),
+    [
+        ("server.job", SIGNED, True),
+        ("server.job", {}, False),
+        ("server.job", {MessageHeaderKey.SECURE: True}, False),
+        ("north.job", SIGNED, False),
+        ("csp.job", SIGNED, False),
+        ("server.other", SIGNED, False),
+        ("server", SIGNED, False),
+    ],
+)
+def test_only_the_jobs_server_may_greet_and_only_signed(origin, headers, passes):
+    cell = FakeCell()
+    greetings_only_from(cell, "server.job")
+    assert cell.passes(origin, **headers) is passes
+    assert cell.passes(origin, topic="another", **headers)

@@ -1,0 +1,161 @@
+"""Bounded influence: unbiased under the model, and bounded record by record."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.inference.influence import influence_sums, pack, unpack
+from cipherbayes.models import Design, Exponential, Logistic, Model
+from cipherbayes.models.base import InfluenceBound
+from cipherbayes.models.linear import Linear
+from cipherbayes.models.piecewise import Piecewise
+from cipherbayes.models.poisson import Poisson
+from cipherbayes.models.weibull import Weibull
+from cipherbayes.typing import Floats
+
+SURVIVAL = {"time": "t", "event": "e", "horizon": 1.0}
+MODELS: dict[str, Model] = {
+    "logistic": Logistic(outcome="y"),
+    "exponential": Exponential(**SURVIVAL),
+    "weibull": Weibull(**SURVIVAL),
+    "piecewise": Piecewise(**SURVIVAL, cuts=(0.2, 0.5)),
+    "linear": Linear(outcome="y", low=-1.0, high=1.0, variance=0.25),
+    "poisson": Poisson(outcome="y"),
+}
+
+
+def design_of(kind: str) -> Design:
+    names = ("a", "b", "c") if kind == "piecewise" else ("intercept", "b", "c")
+    constant = None if kind == "piecewise" else 1.0
+    return Design(names, np.zeros(3), np.ones(3), constant)
+
+
+def drawn(kind: str, theta: Floats, n: int, rng: np.random.Generator) -> PreparedTable:
+    """Records of the model at theta."""
+    design = design_of(kind)
+    x = rng.uniform(-1.0, 1.0, (3, n))
+    if design.intercept is not None:
+        x[0] = 1.0
+    eta = theta[:3] @ x
+    if kind == "logistic":
+        outcome = {"y": (rng.random(n) < 1 / (1 + np.exp(-eta))).astype(float)}
+    elif kind == "linear":
+        outcome = {"y": eta + 0.5 * rng.standard_normal(n)}
+    elif kind == "poisson":
+        outcome = {"y": rng.poisson(np.exp(eta)).astype(float), "offset": np.zeros(n)}
+    else:
+        goal = rng.exponential(size=n) * np.exp(-eta)
+        if kind == "weibull":
+            time = goal ** np.exp(-theta[3])
+        elif kind == "piecewise":
+            rates, starts = np.exp(theta[3:]), np.array([0.0, 0.2, 0.5])
+            reached = np.concatenate([[0.0], np.cumsum(rates[:2] * [0.2, 0.3])])
+            at = np.searchsorted(reached, goal, side="right") - 1
+            time = starts[at] + (goal - reached[at]) / rates[at]
+        else:
+            time = goal
+        censored = rng.uniform(0.1, 3.0, n)
+        outcome = {
+            "time": np.maximum(np.minimum(time, censored), 1e-12),
+            "event": (time <= censored).astype(float),
+        }
+        if kind == "piecewise":
+            outcome["entry"] = np.zeros(n)
+    return PreparedTable.from_arrays(design, x, outcome)
+
+
+@pytest.mark.parametrize("stop", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("kind", MODELS)
+def test_scores_are_unbiased_at_the_truth_and_their_variance_is_bounded(
+    kind: str, stop: float
+) -> None:
+    model, rng = MODELS[kind], np.random.default_rng(3)
+    width = len(model.parameters(design_of(kind)))
+    theta = np.array([0.3, -0.6, 0.8, 0.2, -0.4, 0.3])[:width]
+    n = 200_000
+    table = drawn(kind, theta, n, rng)
+    sums = influence_sums(model, theta, table, InfluenceBound(1.3, stop), fisher=True)
+    assert sums.fisher is not None
+    variance = unpack(sums.fisher)
+    # The Fisher sum bounds the variance: no coordinate is 4.5 of its sd away.
+    z = sums.gradient / np.sqrt(np.diag(variance))
+    assert np.abs(z).max() < 4.5
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_the_fisher_sum_is_the_slope_of_the_score_sum(kind: str) -> None:
+    model, rng = MODELS[kind], np.random.default_rng(4)
+    design = design_of(kind)
+    width = len(model.parameters(design))
+    theta = np.array([0.2, -0.5, 0.6, 0.1, -0.3, 0.2])[:width]
+    table = drawn(kind, theta, 400_000, rng)
+    bound, scale = InfluenceBound(1.3, 1.0), model.influence_scale(design)
+    fisher = influence_sums(model, theta, table, bound, fisher=True).fisher
+    assert fisher is not None
+    step = 0.05
+    for j in range(width):
+        move = step * scale * (np.arange(width) == j)
+        ahead = influence_sums(model, theta + move, table, bound, fisher=False)
+        behind = influence_sums(model, theta - move, table, bound, fisher=False)
+        slope = (behind.gradient - ahead.gradient) / (2.0 * step)
+        size = np.diag(unpack(fisher)).max()
+        assert np.abs(slope - unpack(fisher)[j]).max() < 0.03 * size
+
+
+finite = st.floats(-50.0, 50.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kind=st.sampled_from(sorted(MODELS)),
+    x=st.lists(finite, min_size=3, max_size=3),
+    theta=st.lists(st.floats(-30.0, 30.0), min_size=6, max_size=6),
+    y=st.floats(0.0, 1.0),
+    time=st.floats(1e-9, 10.0),
+    clip=st.floats(0.05, 20.0),
+    stop=st.floats(0.1, 5.0),
+)
+def test_no_record_moves_a_sum_by_more_than_its_sensitivity(
+    kind: str,
+    x: list[float],
+    theta: list[float],
+    y: float,
+    time: float,
+    clip: float,
+    stop: float,
+) -> None:
+    model, design = MODELS[kind], design_of(kind)
+    width = len(model.parameters(design))
+    outcome = {
+        "logistic": {"y": [float(y > 0.5)]},
+        "linear": {"y": [20.0 * y - 10.0]},
+        "poisson": {"y": [np.floor(1e6 * y)], "offset": [0.0]},
+    }.get(kind, {"time": [time], "event": [float(y > 0.5)], "entry": [0.0]})
+    table = PreparedTable.from_arrays(
+        design,
+        np.array(x)[:, None],
+        {role: np.array(values) for role, values in outcome.items()},
+    )
+    bound = InfluenceBound(clip, stop)
+    most = model.sensitivities(bound)
+    assert most is not None
+    sums = influence_sums(model, np.array(theta)[:width], table, bound, fisher=True)
+    assert sums.fisher is not None
+    assert np.linalg.norm(sums.gradient) <= most[0]
+    assert np.linalg.norm(sums.fisher) <= most[1]
+
+
+def test_packing_keeps_the_frobenius_norm() -> None:
+    matrix = np.random.default_rng(0).standard_normal((5, 5))
+    matrix += matrix.T
+    assert np.linalg.norm(pack(matrix)) == pytest.approx(np.linalg.norm(matrix))
+    assert np.allclose(unpack(pack(matrix)), matrix)
+
+
+def test_a_learnt_variance_has_no_bounded_influence() -> None:
+    model = Linear(outcome="y", low=-1.0, high=1.0)
+    assert model.sensitivities(InfluenceBound(1.0)) is None

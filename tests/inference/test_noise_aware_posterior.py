@@ -1,0 +1,103 @@
+"""The rounds and the posterior after them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cipherbayes.inference.noise_aware import (
+    ROUNDS,
+    Effort,
+    NoiseAware,
+    RoundRelease,
+    State,
+    rounds,
+    sample_posterior,
+)
+from cipherbayes.inference.noise_aware.evidence import Evidence
+from cipherbayes.inference.noise_aware.information import (
+    InformationSampler,
+    coordinates,
+)
+from cipherbayes.models import Prior
+from cipherbayes.simulation import release_rounds, simulate
+
+
+def finished(epsilon: float = 1.0, seed: int = 0) -> tuple[NoiseAware, State]:
+    rng = np.random.default_rng(seed)
+    return release_rounds(simulate("logistic", 3_000, 5, rng), epsilon, rng)
+
+
+def test_the_shares_of_all_releases_add_to_one() -> None:
+    total = sum(each.gradient_share + each.fisher_share for each in rounds())
+    assert total == pytest.approx(1.0, abs=1e-14)
+    assert len(rounds()) == ROUNDS
+
+
+def test_a_state_survives_its_vector_and_goes_on_the_same() -> None:
+    recursion, state = finished()
+    again = State.from_vector(state.to_vector())
+    assert np.array_equal(again.to_vector(), state.to_vector())
+    with pytest.raises(ValueError):
+        State.from_vector(state.to_vector()[:-1])
+    with pytest.raises(ValueError):
+        recursion.advance(state, RoundRelease(np.zeros(5), 1.0))
+
+
+def test_the_gradient_of_the_evidence_is_its_derivative() -> None:
+    recursion, state = finished()
+    sampler = InformationSampler(
+        Evidence.of(recursion, state), 2, np.random.default_rng(1)
+    )
+    here, d = sampler.chains, 5
+    variance = np.ones((2, d))
+    _, slope = sampler._density(here.log_diagonal, here.entries, variance)
+    place = np.concatenate([here.log_diagonal, here.entries], axis=1)
+    for j in range(place.shape[1]):
+        move = 1e-5 * (np.arange(place.shape[1]) == j)
+        up, down = place + move, place - move
+        ahead = sampler._density(up[:, :d], up[:, d:], variance)[0]
+        behind = sampler._density(down[:, :d], down[:, d:], variance)[0]
+        assert (ahead - behind) / 2e-5 == pytest.approx(slope[:, j], rel=1e-4, abs=1e-3)
+
+
+def test_coordinates_rebuild_the_information() -> None:
+    recursion, state = finished()
+    sampler = InformationSampler(
+        Evidence.of(recursion, state), 1, np.random.default_rng(1)
+    )
+    matrix = np.random.default_rng(2).standard_normal((5, 9))
+    matrix = matrix @ matrix.T
+    log_diagonal, entries = coordinates(matrix)
+    rebuilt = sampler._build(log_diagonal[None], entries[None])[0][0]
+    assert np.allclose(rebuilt, matrix, rtol=1e-6)
+
+
+def test_with_hardly_any_noise_the_posterior_is_the_plain_one() -> None:
+    from cipherbayes.calibration import _plain_sd
+    from cipherbayes.inference.target import Target
+
+    rng = np.random.default_rng(5)
+    study = simulate("logistic", 5_000, 4, rng)
+    recursion, state = release_rounds(study, 50.0, rng)
+    draws = sample_posterior(recursion, state, seed=1, effort=Effort(4, 80, 150)).draws
+    flat = draws.theta.reshape(-1, 4)
+    mode = Target(study.model, study.prior, [study.table]).mode()
+    sd = _plain_sd(study)
+    assert np.abs((flat.mean(axis=0) - mode) / sd).max() < 0.6
+    assert flat.std(axis=0) / sd == pytest.approx(np.ones(4), abs=0.25)
+
+
+@pytest.mark.parametrize("kind", ["laplace", "student-t"])
+def test_other_priors_are_scale_mixtures(kind: str) -> None:
+    recursion, state = finished()
+    prior = Prior.model_validate({"kind": kind}).resolve(tuple("abcde"))
+    other = NoiseAware(prior, recursion.scale)
+    draws = sample_posterior(other, state, seed=1, effort=Effort(2, 20, 20)).draws
+    assert np.isfinite(draws.theta).all()
+
+
+def test_tiny_budgets_are_flagged_as_mostly_prior() -> None:
+    recursion, state = finished(epsilon=0.01)
+    found = sample_posterior(recursion, state, seed=1, effort=Effort(2, 40, 60))
+    assert "mostly-prior" in {flag.code for flag in found.flags}

@@ -1,0 +1,114 @@
+"""The studies behind the figures are ones that the product runs and certifies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cipherbayes.data.physionet2012 import FEATURES
+from cipherbayes.planning import plan_study
+from cipherbayes.privacy.accountant import epsilon as spent
+from cipherbayes.reproduce import flchain, mortality, physionet
+from cipherbayes.reproduce.cells import Cell, Sources
+from cipherbayes.reproduce.rivals import DpSgd, fit_dp_sgd
+from cipherbayes.study import Study
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_every_column_of_the_paper_has_a_public_range() -> None:
+    assert physionet.COLUMN_SETS["all184"] == FEATURES
+    assert len(FEATURES) == 184
+    assert len(physionet.COLUMN_SETS["last40"]) == 40
+    for column in FEATURES:
+        known = physionet.feature(column)
+        assert known["low"] < known["missing"] < known["high"]
+
+
+def test_the_example_has_the_same_ranges() -> None:
+    example = Study.load(ROOT / "examples" / "physionet.toml")
+    assert set(example.features) == set(physionet.COLUMN_SETS["last40"])
+    ours = physionet.certified_study(1.0, records=3200).features
+    for name, known in example.features.items():
+        if not name.startswith("Troponin"):  # floored at 0.001 there
+            assert known.low == pytest.approx(ours[name].low, rel=1e-3), name
+            assert known.high == pytest.approx(ours[name].high, rel=1e-3), name
+
+
+@pytest.mark.parametrize("make", [physionet.certified_study, flchain.certified_study])
+@pytest.mark.parametrize("epsilon", sorted(physionet.SETTINGS))
+def test_every_private_study_stays_within_its_budget(make, epsilon: float) -> None:  # type: ignore[no-untyped-def]
+    study = make(epsilon, records=3200)
+    plan = plan_study(study)
+    assert spent(plan.event, 1e-5) <= epsilon * (1 + 1e-9)
+
+
+def test_longer_rows_with_shorter_coefficients_are_the_same_study() -> None:
+    setting = physionet.SETTINGS[1.0]
+    study = physionet.certified_study(1.0, records=3200)
+    k = 4.8 / 1.5
+    assert study.preparation.row_norm == pytest.approx(k)
+    assert study.privacy is not None
+    assert study.privacy.clip == pytest.approx(setting.clip * k)
+    assert study.inference.step.size == pytest.approx(setting.step / k**2)
+    assert study.prior.scale == pytest.approx(1.0 / k)
+    assert study.prior.parameters["Age"].mean == pytest.approx(0.75)
+
+
+def test_the_clinical_score_counts_half_widths() -> None:
+    columns = {name: [physionet.feature(name)["missing"]] for name in physionet.CORE}
+    normal = physionet.clinical_score(pa.table(columns))
+    assert normal[0] == pytest.approx(0.0, abs=1e-9)
+    sick = pa.table(columns | {"Age": [90.0], "GCS_last": [7.0]})
+    assert physionet.clinical_score(sick)[0] == pytest.approx(2 / 1.5)
+    absent = pa.table(columns | {"Lactate_last": [float("nan")]})
+    assert physionet.clinical_score(absent)[0] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_as_printed_rows_are_as_long_as_one_at_most() -> None:
+    rng = np.random.default_rng(0)
+    table = pa.table(
+        {name: rng.standard_normal(50) for name in FEATURES}
+        | {"In-hospital_death": rng.integers(0, 2, 50)}
+    )
+    train = np.arange(40)
+    x, _ = physionet.as_printed_rows(table, train)
+    assert np.linalg.norm(x[train], axis=1).max() == pytest.approx(1.0)
+    assert np.abs(x[train].mean(axis=0)).max() < 1e-12
+
+
+def test_dp_sgd_learns_with_a_budget_and_not_without_one() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2000, 3)) / 2
+    truth = np.array([2.0, -2.0, 0.0])
+    y = (rng.random(2000) < 1 / (1 + np.exp(-x @ truth))).astype(float)
+    settings = DpSgd(clip=0.5, step=2.0, epochs=4, batch=200)
+    rich = fit_dp_sgd(x, y, np.zeros(3), settings, epsilon=8.0, delta=1e-5, seed=0)
+    poor = fit_dp_sgd(x, y, np.zeros(3), settings, epsilon=0.05, delta=1e-5, seed=0)
+    assert np.linalg.norm(rich - truth) < 1.0
+    assert np.linalg.norm(poor - truth) > np.linalg.norm(rich - truth)
+
+
+@pytest.fixture(scope="module")
+def stays(physionet_archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    from cipherbayes.data.physionet2012 import load_physionet2012
+    from cipherbayes.data.splitting import write_table
+
+    path = tmp_path_factory.mktemp("data") / "physionet2012.parquet"
+    write_table(load_physionet2012(physionet_archive, missing="keep"), path)
+    return Sources(physionet=path)
+
+
+@pytest.mark.realdata
+@pytest.mark.slow
+def test_a_certified_fit_beats_the_score_that_needs_no_data(stays: Sources) -> None:
+    def mean(kind: str, epsilon: float) -> float:
+        cells = [Cell(kind, split, epsilon=epsilon) for split in range(5)]
+        return float(np.mean([mortality.compute(c, stays)["auc"] for c in cells]))
+
+    score = mean("no-data", 0.0)
+    assert 0.77 < score < 0.80
+    assert mean("private", 1.0) > score + 0.02

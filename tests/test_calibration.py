@@ -1,0 +1,37 @@
+"""Coverage is a statement about simulated studies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cipherbayes.calibration import Cell, calibrate, grid, replicate
+from cipherbayes.errors import RunError
+
+
+def test_the_grid_has_every_model_size_and_budget() -> None:
+    assert len({cell.key for cell in grid()}) == 81
+
+
+def test_a_calibration_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    cell, results = Cell("logistic", 1_000, 3, 1.0), tmp_path / "results.jsonl"
+    calibrate([cell], 1, results=results, processes=1)
+    first = results.read_text(encoding="utf-8")
+    rows = calibrate([cell], 2, results=results, processes=1)
+    assert results.read_text(encoding="utf-8").startswith(first)
+    assert rows[0]["replicates"] == 2
+    assert replicate(cell, 0) == replicate(cell, 0)
+
+
+def test_a_damaged_results_file_is_refused(tmp_path: Path) -> None:
+    results = tmp_path / "results.jsonl"
+    results.write_text("{}\n", encoding="utf-8")
+    with pytest.raises(RunError, match="line 1"):
+        calibrate([Cell("logistic", 100, 3, 1.0)], 1, results=results, processes=1)
+
+
+@pytest.mark.slow
+def test_nine_tenths_of_the_intervals_hold_on_a_small_cell() -> None:
+    rows = calibrate([Cell("exponential", 8_000, 7, 1.0)], 16, processes=2)
+    assert abs(rows[0]["coverage"] - 0.9) < 0.02 + 2.0 * rows[0]["se"]
