@@ -46,7 +46,7 @@ torture: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
-	$(VENV)/bin/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
 clean:
 	rm -rf $(VENV) build dist site demo examples/data

@@ -89,6 +89,9 @@ def test_every_command_line_is_one_that_the_program_takes(page: Path) -> None:
             makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
             assert re.search(rf"^{words[0]}:", makefile, re.MULTILINE), words
             continue
+        if program == "python":
+            assert (ROOT / words[0]).is_file(), words
+            continue
         assert program == "cipherbayes", program
         # Parses the words, types and choices included, and runs nothing.
         COMMANDS[words[0]].make_context(words[0], words[1:])
@@ -140,7 +143,7 @@ def test_every_relative_link_resolves(page: Path) -> None:
         linked = page.parent / name if name else page
         assert linked.is_file(), target
         if page.parent.name == "docs":
-            assert linked.parent == page.parent, f"{target}: outside the site"
+            assert page.parent in linked.parents, f"{target}: outside the site"
         if anchor:
             assert anchor in anchors(linked), target
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -46,6 +46,10 @@ HOST = "127.0.0.1"
 REFRESH_SECONDS = 2
 MOST_TRACES = 40
 TRACE_POINTS = 300
+WAITING = (
+    f'<!doctype html><meta charset="utf-8"><title>starting</title>'
+    f'<meta http-equiv="refresh" content="{REFRESH_SECONDS}"><p>The run is starting.'
+)
 
 
 @dataclass(frozen=True)
@@ -278,8 +282,30 @@ def _traces(snapshot: Snapshot) -> Markup:
 
 
 @contextmanager
-def serving(watcher: Watcher, port: int = 0) -> Iterator[str]:
-    """Serve the page on loopback for the length of a block; its address."""
+def following(folder: Path) -> Iterator[str]:
+    """Serve a run that is about to be laid out in a folder."""
+    found: list[Watcher] = []
+
+    def look() -> Snapshot | None:
+        if not found:
+            if not (folder / "run.json").is_file():
+                return None
+            found.append(Watcher.open(folder))
+        return found[0].look()
+
+    with serving(look) as address:
+        yield address
+
+
+@contextmanager
+def serving(look: Callable[[], Snapshot | None], port: int = 0) -> Iterator[str]:
+    """Serve the page on loopback for the length of a block; its address.
+
+    Parameters
+    ----------
+    look
+        Where the run stands; None before it has begun.
+    """
     names: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -291,13 +317,16 @@ def serving(watcher: Watcher, port: int = 0) -> Iterator[str]:
         def do_GET(self) -> None:
             if self.headers.get("Host") not in names:
                 self._answer(403, "text/plain", "ask for this page on loopback")
-            elif self.path == "/":
-                self._answer(200, "text/html", page(watcher.look()))
-            elif self.path == "/state.json":
-                document = json.dumps(watcher.look().document())
-                self._answer(200, "application/json", document)
-            else:
+                return
+            if self.path not in ("/", "/state.json"):
                 self._answer(404, "text/plain", "no such page")
+                return
+            seen = look()
+            if self.path == "/":
+                self._answer(200, "text/html", WAITING if seen is None else page(seen))
+            else:
+                document = json.dumps(None if seen is None else seen.document())
+                self._answer(200, "application/json", document)
 
         def _answer(self, status: int, kind: str, text: str) -> None:
             data = text.encode()

@@ -22,7 +22,16 @@ def test_rows_have_the_documented_keys(
     shown = CliRunner().invoke(app, [*arguments, "--json"])
     assert shown.exit_code == 0, shown.output
     row = json.loads(shown.output)["rows"][0]
-    wanted = "model n d epsilon coverage se width_ratio replicates".split()
+    wanted = [
+        "model",
+        "n",
+        "d",
+        "epsilon",
+        "coverage",
+        "se",
+        "width_ratio",
+        "replicates",
+    ]
     assert set(wanted) <= set(row)
     table = CliRunner().invoke(app, arguments)
     assert "logistic" in table.output

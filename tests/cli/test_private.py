@@ -235,8 +235,8 @@ def test_audit_prints_the_bound_beside_the_claim() -> None:
 
 def test_bench_keeps_its_contract() -> None:
     done = cipherbayes(
-        "bench", "--dimension", "8", "--sites", "2", "--rows", "100", "--rounds", "2", "--no-circuits",
-        "--json",
+        "bench", "--dimension", "8", "--sites", "2", "--rows", "100", "--rounds", "2",
+        "--no-circuits", "--json",
     )  # fmt: skip
     found = json.loads(done.stdout)
     assert found["d"] == 8

@@ -91,7 +91,7 @@ def test_a_finished_run_is_not_asked_again(runs: FinishedRuns) -> None:
 
 
 def test_only_loopback_and_only_by_its_own_name(half_way: Path) -> None:
-    with serving(Watcher.open(half_way)) as address:
+    with serving(Watcher.open(half_way).look) as address:
         assert address.startswith("http://127.0.0.1:")
         port = address.rsplit(":", 1)[1].strip("/")
         assert fetch(address)[0] == 200
@@ -112,7 +112,7 @@ def test_watching_changes_nothing_in_the_folder(half_way: Path) -> None:
         return {str(p): p.read_bytes() for p in files if not p.name.endswith(skip)}
 
     before = content()
-    with serving(Watcher.open(half_way)) as address:
+    with serving(Watcher.open(half_way).look) as address:
         fetch(address)
     assert content() == before
 
@@ -139,7 +139,7 @@ def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path: Path) -> None:
 @pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 def test_the_live_page_draws_in_a_browser(half_way: Path, tmp_path: Path) -> None:
     with (
-        serving(Watcher.open(half_way)) as address,
+        serving(Watcher.open(half_way).look) as address,
         Browser(tmp_path / "profile") as browser,
     ):
         browser.open(address)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -74,7 +75,11 @@ else:
 def with_memory_left(size: int, study: Study, out: Path) -> int:
     """A run that may take ``size`` bytes more memory than its modules take."""
     command = [sys.executable, "-c", _STARVED, study.model_dump_json(), str(out)]
-    return subprocess.run([*command, str(size)], capture_output=True).returncode
+    try:
+        ended = subprocess.run([*command, str(size)], capture_output=True, timeout=120)
+    except subprocess.TimeoutExpired:  # a library that waits for memory: killed
+        return -signal.SIGKILL
+    return ended.returncode
 
 
 @contextmanager

@@ -198,21 +198,15 @@ def test_a_site_out_of_memory_costs_no_round(tmp_path, undisturbed, after, monke
     assert_whole(tmp_path, undisturbed)
 
 
+@pytest.mark.slow
 def test_a_process_out_of_memory_costs_no_round(tmp_path, undisturbed):
-    """The real thing: the system refuses the allocation, wherever that is."""
-    study = made(tmp_path)
-    codes = []
-    for megabytes in (1, 4, 16, 48):
-        codes.append(with_memory_left(megabytes * 2**20, study, tmp_path / "run"))
-        assert_counted(tmp_path)
-        out = tmp_path / "run"
-        if out.exists() and not (out / "run.json").exists():
-            shutil.rmtree(out)
-        if codes[-1] == 0:
-            break
-    assert codes[0] != 0
-    if codes[-1] != 0:
-        continued(study, tmp_path / "run")
+    """The real thing: the system refuses an allocation, wherever that is."""
+    study, out = made(tmp_path), tmp_path / "run"
+    assert with_memory_left(2 * 2**20, study, out) != 0
+    assert_counted(tmp_path)
+    if out.exists() and not (out / "run.json").exists():
+        shutil.rmtree(out)
+    continued(study, out)
     assert_whole(tmp_path, undisturbed)
 
 
@@ -319,7 +313,7 @@ def damaged_runs(tmp_path: Path, expected: list[bytes], times: int, seed: int) -
 
 
 def test_a_damaged_memory_is_refused_or_harmless(tmp_path, undisturbed):
-    damaged_runs(tmp_path, undisturbed, 12, seed=1)
+    damaged_runs(tmp_path, undisturbed, 6, seed=1)
 
 
 @pytest.mark.torture

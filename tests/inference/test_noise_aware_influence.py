@@ -76,7 +76,7 @@ def test_scores_are_unbiased_at_the_truth_and_their_variance_is_bounded(
     model, rng = MODELS[kind], np.random.default_rng(3)
     width = len(model.parameters(design_of(kind)))
     theta = np.array([0.3, -0.6, 0.8, 0.2, -0.4, 0.3])[:width]
-    n = 200_000
+    n = 50_000
     table = drawn(kind, theta, n, rng)
     sums = influence_sums(model, theta, table, InfluenceBound(1.3, stop), fisher=True)
     assert sums.fisher is not None
@@ -86,6 +86,7 @@ def test_scores_are_unbiased_at_the_truth_and_their_variance_is_bounded(
     assert np.abs(z).max() < 4.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
 def test_the_fisher_sum_is_the_slope_of_the_score_sum(kind: str) -> None:
     model, rng = MODELS[kind], np.random.default_rng(4)

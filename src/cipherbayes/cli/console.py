@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,20 @@ def summary_table(record: dict[str, Any]) -> Table:
     return table
 
 
+class JsonLines(logging.Formatter):
+    """One JSON object a line: time, party, level, message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, UTC)
+        entry = {
+            "time": moment.isoformat(timespec="milliseconds"),
+            "party": record.name.removeprefix("cipherbayes."),
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+        }
+        return json.dumps(entry, ensure_ascii=False)
+
+
 @contextmanager
 def logging_to(folder: Path) -> Iterator[None]:
     """Keep what the parties report in ``run.log``; they never report data."""
@@ -92,7 +108,7 @@ def logging_to(folder: Path) -> Iterator[None]:
         folder / "run.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
     )
     handler = logging.StreamHandler(os.fdopen(descriptor, "a", encoding="utf-8"))
-    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
+    handler.setFormatter(JsonLines())
     logger = logging.getLogger("cipherbayes")
     logger.addHandler(handler)
     try:

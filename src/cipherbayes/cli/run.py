@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,6 +36,12 @@ def run(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print result.json instead of a table.")
     ] = False,
+    report: Annotated[
+        bool, typer.Option(help="Write OUT/report.html at the end.")
+    ] = True,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Serve a live page on this machine.")
+    ] = False,
 ) -> None:
     """Run a whole study on this machine."""
     from cipherbayes.running import run as run_study
@@ -43,9 +50,13 @@ def run(
     loaded = Study.load(study)
     folder = out if out is not None else Path("runs") / loaded.name
     refuse_used_folder(folder)
-    with logging_to(folder), progress_bar(spending(loaded)) as progress:
+    with (
+        logging_to(folder),
+        live_page(folder, watch and loaded.private),
+        progress_bar(spending(loaded)) as progress,
+    ):
         result = run_study(loaded, out=folder, progress=progress)
-    show(result.record, folder, as_json)
+    show(result.record, folder, as_json, report)
 
 
 def resume(
@@ -53,6 +64,9 @@ def resume(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print result.json instead of a table.")
     ] = False,
+    report: Annotated[
+        bool, typer.Option(help="Write FOLDER/report.html at the end.")
+    ] = True,
 ) -> None:
     """Continue an interrupted private run; nothing is released twice."""
     from cipherbayes.engine.assembly import RunFolder
@@ -61,7 +75,7 @@ def resume(
     study = RunFolder.open(folder).study
     with logging_to(folder), progress_bar(spending(study)) as progress:
         result = resume_run(folder, progress=progress)
-    show(result.record, folder, as_json)
+    show(result.record, folder, as_json, report)
 
 
 def spending(study: Study) -> Callable[[int], float] | None:
@@ -81,14 +95,36 @@ def spending(study: Study) -> Callable[[int], float] | None:
     return spent
 
 
-def show(record: dict[str, Any], folder: Path, as_json: bool) -> None:
-    """Print a finished run."""
+@contextmanager
+def live_page(folder: Path, wanted: bool) -> Iterator[None]:
+    """A page that follows the run, for as long as it lasts."""
+    if not wanted:
+        yield
+        return
+    from cipherbayes.watching import following
+
+    with following(folder) as address:
+        console.print(f"watching: {address}", soft_wrap=True)
+        yield
+
+
+def show(
+    record: dict[str, Any], folder: Path, as_json: bool, report: bool = False
+) -> None:
+    """Print a finished run, and write its page where one is wanted."""
+    page = None
+    if report:
+        from cipherbayes.report.page import write_report
+
+        page = write_report(folder)
     if as_json:
         typer.echo(json.dumps(record, indent=2))
         return
     print_result(record)
     print_effects(record)
     console.print(f"result: {folder / 'result.json'}", soft_wrap=True)
+    if page is not None:
+        console.print(f"report: {page}", soft_wrap=True)
 
 
 def print_effects(record: dict[str, Any]) -> None:

@@ -32,7 +32,7 @@ def watch(
     if as_json:
         typer.echo(json.dumps(watcher.look().document()))
         return
-    with serving(watcher, port) as address:
+    with serving(watcher.look, port) as address:
         console.print(f"watching: {address} (Ctrl-C ends it)", soft_wrap=True)
         while not watcher.look().finished:
             time.sleep(1.0)

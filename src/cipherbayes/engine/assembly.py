@@ -147,7 +147,7 @@ class RunFolder:
         if self.encrypted:
             from cipherbayes.engine import encrypted
 
-            return encrypted.site(self, name, parts)
+            return encrypted.site(self, name, table, parts)
         return Site(**parts)
 
     def table(self, name: str) -> PreparedTable:
@@ -274,7 +274,7 @@ def open_ledger(study: Study, name: str, local: Mapping[str, Any]) -> Ledger:
     ledger = Ledger.open(
         path,
         dataset=Path(local["data"] or name).name,
-        epsilon=local["budget"] or study.privacy.epsilon,
+        epsilon=local["budget"] or _default_budget(study),
         delta=study.privacy.delta,
     )
     if local["budget"] is not None:
@@ -286,6 +286,17 @@ def open_ledger(study: Study, name: str, local: Mapping[str, Any]) -> Ledger:
             remedy=f"set privacy.delta = {ledger.delta:g} or lower",
         )
     return ledger
+
+
+def _default_budget(study: Study) -> float:
+    """ε of a table's first ledger: the study's, or the honest one of a false claim."""
+    assert study.privacy is not None
+    if not study.as_printed:
+        return study.privacy.epsilon
+    from cipherbayes.privacy.paper import composed_epsilon
+    from cipherbayes.protocol.encrypted.printed_plan import paper_setting
+
+    return composed_epsilon(paper_setting(study))
 
 
 def _read_about(path: Path) -> dict[str, Any]:

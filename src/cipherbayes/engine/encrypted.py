@@ -9,10 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cipherbayes.crypto.ckks.keys import CkksKeys
+from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.protocol.course import Course
 from cipherbayes.protocol.csp import Csp
 from cipherbayes.protocol.encrypted.csp import EncryptedCsp
 from cipherbayes.protocol.encrypted.plan import EncryptedPlan
+from cipherbayes.protocol.encrypted.printed_csp import PrintedCsp
+from cipherbayes.protocol.encrypted.printed_plan import PrintedPlan
+from cipherbayes.protocol.encrypted.printed_server import (
+    PrintedCourse,
+    PrintedServer,
+)
+from cipherbayes.protocol.encrypted.printed_site import PrintedSite
 from cipherbayes.protocol.encrypted.server import EncryptedCourse, EncryptedServer
 from cipherbayes.protocol.encrypted.site import EncryptedSite
 from cipherbayes.protocol.server import Server
@@ -30,15 +38,19 @@ def memory(folder: RunFolder, name: str) -> Checkpoint:
 
 def trio(folder: RunFolder) -> CkksKeys:
     """The run's keys, made at the first call."""
-    assert isinstance(folder.plan, EncryptedPlan)
-    keys = folder.keys("csp")
+    plan, keys = folder.plan, folder.keys("csp")
+    assert isinstance(plan, EncryptedPlan | PrintedPlan)
     if keys.has_ckks(folder.run):
         return keys.load_ckks(folder.run)
-    return keys.create_ckks(folder.run, folder.plan.circuit)
+    return keys.create_ckks(folder.run, plan.circuit)
 
 
-def site(folder: RunFolder, name: str, parts: dict[str, Any]) -> Site:
+def site(
+    folder: RunFolder, name: str, table: PreparedTable, parts: dict[str, Any]
+) -> Site:
     """A site, from what every protocol's site is made of."""
+    if isinstance(folder.plan, PrintedPlan):
+        return PrintedSite(**parts, table=table)
     return EncryptedSite(**parts, memory=memory(folder, name))
 
 
@@ -46,23 +58,35 @@ def csp(folder: RunFolder) -> Csp:
     """The CSP, with the run's keys made at the first call."""
     from cipherbayes.engine.assembly import noise_source
 
-    assert isinstance(folder.plan, EncryptedPlan)
-    return EncryptedCsp(
-        run=folder.run,
-        plan=folder.plan,
-        keys=trio(folder),
-        key=folder.keys("csp").identity(),
-        store=AnswerStore(folder.home("csp") / "answers.sqlite"),
-        pinned=folder.pinned(),
-        noise=noise_source(folder.study, "csp"),
-    )
+    parts: dict[str, Any] = {
+        "run": folder.run,
+        "plan": folder.plan,
+        "keys": trio(folder),
+        "key": folder.keys("csp").identity(),
+        "store": AnswerStore(folder.home("csp") / "answers.sqlite"),
+        "pinned": folder.pinned(),
+        "noise": noise_source(folder.study, "csp"),
+    }
+    if isinstance(folder.plan, PrintedPlan):
+        return PrintedCsp(**parts)
+    return EncryptedCsp(**parts)
 
 
 def course(folder: RunFolder, checkpoint: Checkpoint) -> Course:
     """Where the run stands."""
+    if isinstance(folder.plan, PrintedPlan):
+        return PrintedCourse(folder.plan, checkpoint)
     return EncryptedCourse(folder.plan, checkpoint)
 
 
 def server(folder: RunFolder, parts: dict[str, Any]) -> Server:
     """The server, where it stopped."""
+    from cipherbayes.engine.assembly import noise_source
+
+    if isinstance(folder.plan, PrintedPlan):
+        return PrintedServer(
+            **parts,
+            memory=memory(folder, "server"),
+            noise=noise_source(folder.study, "server"),
+        )
     return EncryptedServer(**parts, memory=memory(folder, "server"))

@@ -26,6 +26,8 @@ STIFFEST_STEP = 0.1
 # Contraction of every direction in one step in the Fisher metric, where the
 # inflation is undone exactly for a Gaussian posterior.
 FISHER_STEP = 0.25
+# Prior scales beyond which a place is no draw of any posterior.
+FARTHEST = 1e4
 # Variance that minibatch noise may add to θ, as a share of the Langevin noise.
 MINIBATCH_SHARE = 0.05
 
@@ -89,17 +91,19 @@ def sample(target: Target, settings: Inference, progress: Progress) -> Draws:
                 theta[chain, (t - burn_in) // settings.thin] = position
                 sizes[chain, (t - burn_in) // settings.thin] = size
             if t % 64 == 0 or t == rounds - 1:
-                _refuse_divergence(position, t)
+                _refuse_divergence(target, position, t)
                 progress(chain * rounds + t + 1, chains * rounds)
     return Draws(theta, sizes, is_point=False, rounds=rounds)
 
 
-def _refuse_divergence(theta: Floats, t: int) -> None:
-    if not np.all(np.isfinite(theta)):
+def _refuse_divergence(target: Target, theta: Floats, t: int) -> None:
+    away = np.abs(theta - target.prior.mean) / target.prior.scale
+    if not np.all(away < FARTHEST):  # NaN included
         raise RunError(
             f"the chain diverged by round {t + 1}",
             where="[inference.step]",
-            remedy="lower the step size, or leave size out to have it chosen",
+            remedy="lower the step size, leave size out to have it chosen, or narrow "
+            "[prior] where rows say nothing of a parameter",
         )
 
 
@@ -236,7 +240,7 @@ def _average(target: Target, settings: Inference, progress: Progress) -> Draws:
             size=size,
             total_rounds=rounds,
         )
-        _refuse_divergence(state.theta, t)
+        _refuse_divergence(target, state.theta, t)
         progress(t + 1, rounds)
     return Draws(
         state.average[None, None, :], np.array([[size]]), is_point=True, rounds=rounds

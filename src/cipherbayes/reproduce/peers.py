@@ -1,9 +1,10 @@
 """Our certified fit beside other private logistic regressions, same splits.
 
 Same rows, same columns for each ε, same public ranges and norm bound, same (ε, δ) and
-relation. Ours runs with its public constants. Each rival is run with every setting of
-its grid and gets the one with the best mean AUC *on the test rows*, for free: more
-tuning than anyone has in practice.
+relation. Nobody's tuning is clean here: each rival is run with every setting of its
+grid and gets the one with the best mean AUC on the test rows; ours are constants for
+some of which test rows were looked at, about as many settings as a rival's grid has.
+The settings of the public map, which are clean, are run beside them.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ TITLE = "Peers at equal (ε, δ = 1e-5), PhysioNet 2012"
 BUDGETS = (0.1, 0.3, 1.0, 3.0, 10.0)
 CLIPS, STEPS, EPOCHS = (0.2, 0.5), (1.0, 4.0, 16.0), (2, 10)
 STRENGTHS = tuple(float(10.0**power) for power in range(-4, 5))
+OURS = ("ours", "ours-map")
 NAMES = {
     "ours": "cipherbayes, pooled, private",
+    "ours-map": "cipherbayes, the map's own settings",
     "dp-sgd": "DP-SGD from zero, best of 12 settings",
     "dp-sgd-literature": "DP-SGD from our prior mean, best of 12 settings",
     "diffprivlib": "diffprivlib, best of 9 strengths",
@@ -57,6 +60,8 @@ def compute(cell: Cell, sources: Sources) -> Outcome:
     table = physionet.read(sources.physionet)
     train, test = split_rows(table.num_rows, cell.split)
     study = physionet.certified_study(cell.epsilon, records=train.size)
+    if cell.kind == "ours-map":
+        return {"fixed": mortality.compute(_map_cell(cell), sources)["auc"]}
     if cell.kind == "ours":
         metrics, _ = fit_and_score(study, table, [train], test)
         return {"fixed": metrics["auc"]}
@@ -95,6 +100,10 @@ def compute(cell: Cell, sources: Sources) -> Outcome:
     return found
 
 
+def _map_cell(cell: Cell) -> Cell:
+    return Cell("private-map", cell.split, epsilon=cell.epsilon)
+
+
 def _rows(study: Any, table: Any) -> tuple[Floats, Floats]:
     """Our prepared rows, divided by their norm bound, and the outcome."""
     prepared = open_site(study, "rows", table)
@@ -124,7 +133,7 @@ def report(results: Results, quick: bool) -> Report:
             setting=NAMES[kind],
             metric="auc",
             epsilon=epsilon,
-            certified=kind == "ours",
+            certified=kind in OURS,
         )
         for (kind, epsilon), values in best.items()
     ]
@@ -137,16 +146,17 @@ def report(results: Results, quick: bool) -> Report:
             epsilon=epsilon,
         )
         for (kind, epsilon), values in best.items()
-        if kind != "ours"
+        if kind not in OURS
     ]
     notes = [
-        "rivals' settings are picked on the test rows, in their favour; ours are fixed",
+        "rivals' settings are the best of their grids on the test rows; test rows were "
+        "also looked at for some of ours, not for the map's own",
         "diffprivlib promises pure ε-DP when a record is replaced, more than (ε, δ) "
         "when one is added or removed: it is also run at twice the budget",
         *(
             f"picked: {NAMES[kind]}, ε = {epsilon:g}: {name}"
             for (kind, epsilon), name in chosen.items()
-            if kind != "ours"
+            if kind not in OURS
         ),
     ]
     return Report("peers", TITLE, quick, rows, known(differences), {}, notes)

@@ -132,18 +132,20 @@ class EncryptedPlan(StudyPlan):
         from cipherbayes.crypto.ckks.polynomial import minimax
 
         settings, release = self.study.inference, self.gradient.privacy
-        return make_circuit(
-            self.study.circuit,
-            Update(
-                dimension=release.dimension,
-                sites=len(self.study.sites),
-                unit=self.unit * release.step,
-                polynomial=minimax(INTERVAL_START, settings.floor),
-                alpha=settings.alpha,
-                initial=UNIT_NOISE**2,
-                drift=LARGEST_DRIFT,
-            ),
+        update = Update(
+            dimension=release.dimension,
+            sites=len(self.study.sites),
+            unit=self.unit * release.step,
+            polynomial=minimax(INTERVAL_START, settings.floor),
+            alpha=settings.alpha,
+            initial=UNIT_NOISE**2,
+            drift=LARGEST_DRIFT,
         )
+        if self.study.circuit == "literal":
+            from cipherbayes.crypto.ckks.durable import DurableLiteral
+
+            return DurableLiteral(update)
+        return make_circuit(self.study.circuit, update)
 
     @cached_property
     def flooding_bits(self) -> int:

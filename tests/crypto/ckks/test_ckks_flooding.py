@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+from cipherbayes.crypto.ckks.circuit import Update
+from cipherbayes.crypto.ckks.circuits import make_circuit
+from cipherbayes.crypto.ckks.flooding import Flooding, flooding_bits
+from cipherbayes.crypto.ckks.keys import CkksKeys
+from cipherbayes.crypto.ckks.polynomial import minimax
+from cipherbayes.errors import CryptoError
+from cipherbayes.privacy.noise import SecureNoise
+
+CIRCUIT = make_circuit("fast", Update(64, 1, 2.0**-20, minimax(0.01)))
+KEYS = CIRCUIT.generate_keys()
+FLOODING = Flooding(bits=10.0, releases=5)
+
+
+def test_released_values_are_flooded_and_on_the_grid() -> None:
+    evaluator = CIRCUIT.evaluator(KEYS.evaluation)
+    zeros = np.zeros(64, dtype=np.int64)
+    message = CIRCUIT.encryptor(KEYS.public).encrypt(zeros, 1)
+    out = evaluator.step(1, [message])
+    exact = CIRCUIT.decrypt_exactly(KEYS.secret, out, 1)
+    assert np.abs(exact).max() < CIRCUIT.noise_bound(1)
+    draws = np.concatenate(
+        [FLOODING.release(CIRCUIT, KEYS.secret, out, 1, SecureNoise()) for _ in "12345"]
+    )
+    units = draws / FLOODING.grid(CIRCUIT, 1)
+    assert (units == np.rint(units)).all()
+    assert draws.std() == pytest.approx(FLOODING.sd(CIRCUIT, 1), rel=0.25)
+
+
+def test_the_stated_bits_are_those_that_were_asked_for() -> None:
+    sd, bound = FLOODING.sd(CIRCUIT, 1), CIRCUIT.noise_bound(1)
+    assert 10.0 <= flooding_bits(sd, bound, 5) <= 12.0
+
+
+def test_the_trio_survives_its_bytes_and_hides_its_secret() -> None:
+    again = CkksKeys.from_secret_bytes(KEYS.to_secret_bytes())
+    assert again.evaluation.digest == KEYS.evaluation.digest
+    values = np.arange(64, dtype=np.int64)
+    out = CIRCUIT.evaluator(again.evaluation).step(
+        1, [CIRCUIT.encryptor(again.public).encrypt(values, 1)]
+    )
+    assert np.isfinite(CIRCUIT.decrypt_exactly(again.secret, out, 1)).all()
+    with pytest.raises(CryptoError):
+        pickle.dumps(KEYS.secret)
+
+
+def test_damaged_or_foreign_messages_are_refused() -> None:
+    data = CIRCUIT.encryptor(KEYS.public).encrypt(np.ones(64, dtype=np.int64), 1)
+    frame = bytearray(data.to_bytes())
+    with pytest.raises(CryptoError, match="another key"):
+        CIRCUIT.read_message(bytes(frame), bytes(32))
+    with pytest.raises(CryptoError, match="at most"):
+        CIRCUIT.read_output(bytes(frame), KEYS.public.key_id)
+    frame[-1] ^= 1
+    with pytest.raises(CryptoError, match="checksum"):
+        CIRCUIT.read_message(bytes(frame), KEYS.public.key_id)
