@@ -1,6 +1,7 @@
 # The verbs: demo, test, lint, bench, torture, docs, clean.
 VENV ?= .venv
 PY := $(VENV)/bin/python
+WORKERS ?= 2
 export OPENBLAS_NUM_THREADS ?= 1
 
 # Tests wait for the disk at every commit of a ledger: a folder in memory is quicker.
@@ -25,7 +26,7 @@ demo: $(VENV)/.demo
 	$(PY) -m cipherbayes run examples/flchain.toml --out demo
 
 test: lint
-	$(PY) -m pytest $(SCRATCH)
+	$(PY) -m pytest $(SCRATCH) -n $(WORKERS) --dist loadfile
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .

@@ -32,7 +32,7 @@ from cipherbayes.typing import Floats
 INTERVAL = 0.9
 RECORDS, DIMENSIONS, EPSILONS = (3_200, 8_000, 100_000), (7, 10, 40), (0.3, 1.0, 3.0)
 EFFORT = Effort(chains=4, warm_up=80, kept=120)
-"""Enough for quantiles of a posterior whose H is drawn anew in every sweep."""
+"""Less than a study gets: many studies matter more here than many draws of each."""
 WIDE = Effort(chains=2, warm_up=60, kept=80)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from breaking import REFUSED, apart, continued
 from crashing import _CONTEXT, POINTS, _begin_or_resume, crash
-from parties import small_study, trajectory, write_tables
+from parties import small_study, write_tables
 from test_failing_machines import assert_counted, assert_whole, interrupted, made
 from test_failing_machines import undisturbed as undisturbed
 

@@ -17,6 +17,7 @@ class Mechanism(StrEnum):
 
     gaussian_sum = "gaussian-sum"
     poisson_gaussian_sum = "poisson-gaussian-sum"
+    in_gradient = "in-gradient"
     as_printed = "as-printed"
 
 
@@ -24,6 +25,7 @@ class Mechanism(StrEnum):
 CLAIMS = {
     Mechanism.gaussian_sum: 1.0,
     Mechanism.poisson_gaussian_sum: 1.0,
+    Mechanism.in_gradient: 1.0,
     Mechanism.as_printed: 0.01,
 }
 

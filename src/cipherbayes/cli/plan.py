@@ -256,40 +256,22 @@ def _lines(
 
 
 def _as_printed(study: Study) -> tuple[dict[str, Any], list[str]]:
-    from cipherbayes.privacy.paper import PaperSetting, paper_claim
-
-    privacy, paper = study.privacy, study.paper
-    assert privacy is not None
-    assert paper is not None
-    if privacy.records is None:
-        from cipherbayes.errors import StudyError
-
-        raise StudyError(
-            "the paper's claim depends on the number of records",
-            where=f"study '{study.name}'",
-            remedy="set privacy.records",
-        )
-    setting = PaperSetting(
-        epsilon=privacy.epsilon,
-        delta=privacy.delta,
-        records=privacy.records,
-        batch=paper.batch,
-        epochs=paper.epochs,
-        scale=paper.scale,
-        lipschitz=paper.lipschitz,
-        gamma=paper.gamma,
-        floor=paper.floor,
+    from cipherbayes.planning import plan_study
+    from cipherbayes.protocol.encrypted.printed_plan import (
+        PrintedPlan,
+        printed_cautions,
     )
-    claim = paper_claim(setting)
-    warnings = [
-        "NOT CERTIFIED: the paper's Algorithm 3 as printed does not keep its claim; "
-        "see docs/where-the-paper-is-wrong.md"
-    ]
+
+    planned = plan_study(study)
+    assert isinstance(planned, PrintedPlan)
+    setting, claim, paper = planned.setting, planned.claim, study.paper
+    assert paper is not None
+    warnings = printed_cautions(planned)
     document = _document(
-        rounds=claim.rounds,
+        rounds=planned.rounds,
         noise_multiplier=setting.noise_multiplier(1),
         epsilon=claim.honest_epsilon,
-        delta=privacy.delta,
+        delta=setting.delta,
         paper_claim={
             "claimed_epsilon": claim.claimed_epsilon,
             "honest_epsilon": claim.honest_epsilon,

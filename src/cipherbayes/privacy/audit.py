@@ -2,7 +2,8 @@
 
 ``gaussian-sum`` and ``poisson-gaussian-sum`` go through the real clipping, grid and
 noise shares, and the attacker is a coalition of the server, the CSP and one site:
-it knows every other record and its own share of the noise. ``as-printed`` is the
+it knows every other record and its own share of the noise. ``in-gradient`` is the
+encrypted update, seen by the server and one site. ``as-printed`` is the
 paper's Algorithm 3 in plaintext.
 """
 
@@ -27,6 +28,9 @@ from cipherbayes.typing import Floats
 SITES, COLLUDERS = 3, 1
 SMALLEST_GRADIENT = 1e-3
 """The paper's floor on the scaled gradient's magnitude."""
+
+UNIT_NOISE = 0.1
+"""σ' of the encrypted update: the noise in h."""
 
 DECAY = 0.9
 """α of the RMSprop preconditioner."""
@@ -56,7 +60,8 @@ def audit(
     Parameters
     ----------
     mechanism
-        ``"gaussian-sum"``, ``"poisson-gaussian-sum"`` or ``"as-printed"``.
+        ``"gaussian-sum"``, ``"poisson-gaussian-sum"``, ``"in-gradient"`` or
+        ``"as-printed"``.
     epsilon, delta
         What the mechanism claims.
     """
@@ -168,9 +173,59 @@ def as_printed(
     return Scores(np.concatenate(present), np.concatenate(absent), name)
 
 
+def in_gradient(
+    epsilon: float,
+    delta: float,
+    runs: int,
+    *,
+    rounds: int = 2,
+    honest: int = SITES - COLLUDERS,
+    noise: NoiseSource | None = None,
+) -> Scores:
+    """The released directions of an encrypted update with noise in the gradient.
+
+    A coalition of the server and one site sees u_t = P(V_t) h_t, V_t the running mean
+    of squares of all noised h up to t. It knows V₀, so it undoes the preconditioner
+    round by round (|h| ↦ P(V) |h| grows as long as V ≤ 1 is kept by the box), takes
+    its own share of the noise off, and adds the rounds up: what is left is the sum
+    over records and K − c shares. The bound must stay below the claim, and near it.
+
+    Parameters
+    ----------
+    honest
+        By what the noise is shared: K − c, or K, which is too little.
+    """
+    source = SecureNoise() if noise is None else noise
+    plan = _plan(epsilon, delta, rounds, 1.0)
+    with_canary, without = _sums(plan)
+    scale = plan.share_scale * math.sqrt((SITES - COLLUDERS) / honest)
+    total_sd = scale * math.sqrt(SITES)
+    unit = UNIT_NOISE / total_sd
+    scores: list[Floats] = []
+    drawn = [
+        [source.share(runs, scale, f"audit {t} {k}") for k in range(SITES)]
+        for t in range(rounds)
+    ]
+    for records in (with_canary, without):
+        moment = np.full(runs, UNIT_NOISE**2)
+        known, seen = moment.copy(), np.zeros(runs)
+        for shares in drawn:
+            h = unit * (records + np.sum(shares, axis=0))
+            moment = DECAY * moment + (1.0 - DECAY) * h**2
+            released = h / np.sqrt(moment)
+            # u² = h²/(α V + (1 − α) h²), solved for h.
+            square = released**2 * DECAY * known / (1.0 - released**2 * (1.0 - DECAY))
+            found = np.sign(released) * np.sqrt(square)
+            known = DECAY * known + (1.0 - DECAY) * square
+            seen += found / unit - np.sum(shares[:COLLUDERS], axis=0)
+        scores.append(seen)
+    return Scores(scores[0], scores[1], _name(source))
+
+
 MECHANISMS: dict[str, Callable[[float, float, int], Scores]] = {
     "gaussian-sum": gaussian_sum,
     "poisson-gaussian-sum": poisson_gaussian_sum,
+    "in-gradient": in_gradient,
     "as-printed": as_printed,
 }
 

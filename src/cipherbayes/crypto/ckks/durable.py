@@ -77,7 +77,9 @@ class DurableLiteralEvaluator(LiteralEvaluator):
             v = a.add_constant(
                 self._variance(chunk), update.initial * update.alpha**round
             )
-            gain = standard_form(a, update.polynomial.coefficients, parameters.primes, v)
+            gain = standard_form(
+                a, update.polynomial.coefficients, parameters.primes, v
+            )
             u = a.weighted(mean, factor, mean.scale * circuit._step_factor)
             u = a.drop(a.rescale(u), gain.level)
             part = drift[chunk * parameters.slots : (chunk + 1) * parameters.slots]
@@ -110,7 +112,10 @@ class DurableLiteralEvaluator(LiteralEvaluator):
     def restore(self, data: bytes) -> None:
         circuit, parameters = self._circuit, self._circuit.parameters
         chunks, levels = circuit.chunks, parameters.levels
-        low, high = 2 * 8 * parameters.ring * (levels - 1), 16 * parameters.ring * levels
+        low, high = (
+            2 * 8 * parameters.ring * (levels - 1),
+            16 * parameters.ring * levels,
+        )
         most = _STATE.size + chunks * (circuit.packs * low + high)
         body = decode_frame(data, Kind.CIRCUIT_STATE, limit=most)
         if len(body) < _STATE.size:
@@ -132,9 +137,7 @@ class DurableLiteralEvaluator(LiteralEvaluator):
             position += 8 * count
             nodes.append(self._loaded(words.reshape(2, level, parameters.ring)))
         self._means = nodes[chunks * packs :]
-        self._packs = [
-            nodes[i * chunks : (i + 1) * chunks] for i in range(packs)
-        ]
+        self._packs = [nodes[i * chunks : (i + 1) * chunks] for i in range(packs)]
 
     def _loaded(self, words: Any) -> Encrypted:
         circuit = self._circuit

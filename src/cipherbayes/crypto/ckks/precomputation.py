@@ -97,7 +97,9 @@ class MaskedMaximum:
     def __init__(self, keys: EvaluationKeys) -> None:
         self._keys = keys
         self._first = 1 + secrets.randbelow(2**FIRST_BITS)
-        self._second = 2 ** (SECOND_BITS - 1) + secrets.randbelow(2 ** (SECOND_BITS - 1))
+        self._second = 2 ** (SECOND_BITS - 1) + secrets.randbelow(
+            2 ** (SECOND_BITS - 1)
+        )
 
     def masked(self, maxima: Sequence[CkksCiphertext]) -> list[CkksCiphertext]:
         """(Δ m_k + r₁) r₂ for every site, in random order."""

@@ -4,9 +4,8 @@
     ℓ_j ~ N(m, ω²),   S_ij ~ N(0, τ²) for i < j,   τ = ρ / √d,
 
 with m, ω and ρ learnt. Every such H is positive definite. The prior treats H and
-H⁻¹ alike, so it does not invent directions without information: a Wishart prior
-does (its smallest eigenvalues pile up at zero, the more the larger d), which makes
-intervals too wide where the Fisher sums are mostly noise. ρ → 0 is independence.
+H⁻¹ alike, where a Wishart prior with few degrees of freedom puts its smallest
+eigenvalues near zero. ρ → 0 is independence.
 
 HMC moves (ℓ, S) in a metric that combines the prior's and the Fisher noise's
 precision; m, ω² and ρ² have conjugate conditionals; ρ is moved once more with

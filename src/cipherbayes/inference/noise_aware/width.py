@@ -3,8 +3,8 @@
 With v the information of a typical record in the direction of a typical column,
 I = N v, and s the noise of the averaged score sum of the window, the posterior
 precision given H is Λ + I² / (I + s²) against Λ + I without privacy. H is not known
-but estimated with noise s_H in every direction's neighbourhood; the loss is second
-order and enters as I² → I² / (1 + d s_H² / I²).
+but estimated with noise s_H; as a rule of thumb that enters as
+I² → I² / (1 + d s_H² / 2 I²).
 """
 
 from __future__ import annotations

@@ -74,8 +74,10 @@ def encrypted_certificate(plan: StudyPlan, rounds: int) -> dict[str, Any]:
 
 def holds_against(plan: EncryptedPlan) -> list[str]:
     """Whom the promise holds against, in words."""
-    server = "the server" if plan.flooding_bits else (
-        "a server that does not attack the secret key"
+    server = (
+        "the server"
+        if plan.flooding_bits
+        else ("a server that does not attack the secret key")
     )
     parties = ["the public", server, "the CSP"]
     c = plan.study.colluders

@@ -227,9 +227,7 @@ class CiphertextReply:
 
 
 _SMALL, _LARGE = 2**16, 2**20
-register(
-    TrioOffer, Kind.TRIO_OFFER, MAX_PUBLIC_BYTES + MAX_EVALUATION_BYTES + _SMALL
-)
+register(TrioOffer, Kind.TRIO_OFFER, MAX_PUBLIC_BYTES + MAX_EVALUATION_BYTES + _SMALL)
 register(ReplayRequest, Kind.REPLAY_REQUEST, MAX_REQUEST_BYTES)
 register(Attestation, Kind.ATTESTATION, _SMALL)
 register(OutputRequest, Kind.OUTPUT_REQUEST, MAX_REQUEST_BYTES)

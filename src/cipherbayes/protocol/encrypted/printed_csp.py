@@ -91,7 +91,9 @@ class PrintedCsp(EncryptedCsp):
             )
             values = np.concatenate([np.rint(records), weighted])
         elif exchange.purpose == "variances":
-            values = decrypt_values(secret, self._read(request.outputs[0], width), SCALE)
+            values = decrypt_values(
+                secret, self._read(request.outputs[0], width), SCALE
+            )
         else:
             level = PARAMETERS.levels - 1
             largest = self._read(request.outputs[0], 1, level)

@@ -226,7 +226,8 @@ def printed_cautions(plan: StudyPlan) -> list[str]:
     warnings = [BANNER, str(plan.claim)]
     if plan.prepared:
         warnings.append(
-            "Algorithms 4 and 5 release the exact " + ", ".join(exact_releases(plan))
+            "Algorithms 4 and 5 release the exact "
+            + ", ".join(exact_releases(plan))
             + ": no ε covers them"
         )
     if plan.prepared and len(plan.study.sites) == 2:

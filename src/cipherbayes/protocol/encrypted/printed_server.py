@@ -110,7 +110,9 @@ class PrintedCourse(Course):
         kept = trajectory[int(self._plan.study.inference.burn_in * len(trajectory)) :]
         kept = kept[:: -(-len(kept) // MOST_DRAWS)]
         sizes = np.full((1, len(kept)), np.nan)
-        return Draws(np.array(kept)[None], sizes, is_point=False, rounds=len(trajectory))
+        return Draws(
+            np.array(kept)[None], sizes, is_point=False, rounds=len(trajectory)
+        )
 
     def _mean(self) -> Floats:
         known = self._need("means")

@@ -50,9 +50,7 @@ class PrintedSite(Site):
 
     _plan: PrintedPlan
 
-    def __init__(
-        self, *, plan: PrintedPlan, table: PreparedTable, **rest: Any
-    ) -> None:
+    def __init__(self, *, plan: PrintedPlan, table: PreparedTable, **rest: Any) -> None:
         super().__init__(plan=plan, **rest)
         self._table = table
         self._encryptor: SiteEncryptor | None = None
@@ -129,7 +127,9 @@ class PrintedSite(Site):
             return encrypt_values(self._public_key, total / records).to_bytes()
         _check_size(question, 2 * width)
         table = RescaledTable(self._table, question[:width], question[width:])
-        norms = table.map(lambda b: float(np.sqrt((b.x[first:] ** 2).sum(axis=0).max())))
+        norms = table.map(
+            lambda b: float(np.sqrt((b.x[first:] ** 2).sum(axis=0).max()))
+        )
         return encrypt_values(self._public_key, np.array([max(norms)])).to_bytes()
 
     @property

@@ -58,9 +58,7 @@ class Replay:
         # Whatever happens in between, this object is not at a known round.
         self._evaluator = None
         output = evaluator.step(number + 1, messages, drift)
-        self._memory.keep_fact(
-            _name(number), _ROUND.pack(number) + evaluator.state()
-        )
+        self._memory.keep_fact(_name(number), _ROUND.pack(number) + evaluator.state())
         self._evaluator, self._done = evaluator, number
         return output
 
@@ -90,4 +88,3 @@ class Replay:
 
 def _name(number: int) -> str:
     return f"state-{number % 2}"
-

@@ -128,7 +128,10 @@ class EncryptedSite(Site):
         """One ciphertext of every site, each signed for this exchange."""
         assert self._roster is not None
         sites = tuple(reply.site for reply in request.replies)
-        if sites != self._roster.sites or request.round_id.roster != self._roster.digest:
+        if (
+            sites != self._roster.sites
+            or request.round_id.roster != self._roster.digest
+        ):
             raise RefusalError(
                 Reason.WRONG_ROSTER, "the replies are not one of every site"
             )
@@ -156,7 +159,9 @@ def opened_trio(
     public = CkksPublicKey.from_bytes(trio.public_key)
     evaluation = EvaluationKeys.from_bytes(trio.evaluation_keys)
     if key_id is not None and public.key_id != key_id:
-        raise ProtocolError("the public key is not the one of the manifest", where=where)
+        raise ProtocolError(
+            "the public key is not the one of the manifest", where=where
+        )
     if evaluation.key_id != public.key_id:
         raise ProtocolError("the evaluation keys belong to another key", where=where)
     return public, evaluation
