@@ -98,9 +98,10 @@ class Machines:
     def job_process(self, name: str) -> int:
         """Process id of a party's part in the running job."""
         daemon = self.running[name].pid
-        children = Path(f"/proc/{daemon}/task/{daemon}/children").read_text().split()
+        children: list[str] = []
         for task in Path(f"/proc/{daemon}/task").iterdir():
-            children += (task / "children").read_text().split()
+            with contextlib.suppress(OSError):  # a thread that has just ended
+                children += (task / "children").read_text().split()
         return int(children[0])
 
     def kill(self, name: str) -> None:

@@ -90,8 +90,9 @@ class Preparation(Section):
     ``public-bounds`` uses the ranges of ``[features]`` alone; ``private-moments``
     then standardises each column with a noised mean and variance, which are
     charged to the budget; ``as-printed`` standardises and normalises with exact
-    ones (the paper's Algorithms 4 and 5), in its own mode only. ``intercept`` is the value of the constant column (0 for
-    none); ``row_norm`` bounds the Euclidean norm of a prepared row's features.
+    ones (the paper's Algorithms 4 and 5), in its own mode only. ``intercept`` is
+    the value of the constant column (0 for none); ``row_norm`` bounds the Euclidean
+    norm of a prepared row's features.
     """
 
     method: Literal["public-bounds", "private-moments", "as-printed"] = "public-bounds"
@@ -392,8 +393,8 @@ class Study(Section):
         assert self.privacy is not None
         if self.privacy.dropouts:
             raise ValueError(
-                "privacy.dropouts: an encrypted update needs every site in every round, "
-                "because all of them check it: set dropouts = 0"
+                "privacy.dropouts: an encrypted update needs every site in every "
+                "round, because all of them check it: set dropouts = 0"
             )
         if self.preparation.method == "private-moments":
             raise ValueError(

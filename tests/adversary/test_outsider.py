@@ -232,7 +232,7 @@ def edits(path: Path, statement: str) -> bool:
         "UPDATE entries SET event = replace(event, '\"noise_multiplier\":', "
         "'\"noise_multiplier\":9')",
         "UPDATE entries SET answer = zeroblob(24)",
-        "UPDATE entries SET round = round + 1",
+        "UPDATE entries SET round = round + 100",
     ],
 )
 def test_an_edited_ledger_is_not_believed(tmp_path, statement, monkeypatch):

@@ -86,7 +86,9 @@ CATALOGUE = {
     # the study file
     "no such study": Mistake((STUDY, "no such file", "check"), study=""),
     "a folder": Mistake(("is a folder", "TOML"), words=("run", ".")),
-    "not TOML": Mistake((STUDY, "line 3", "TOML"), study="[study]\nname = 'a'\nb = = 1\n"),
+    "not TOML": Mistake(
+        (STUDY, "line 3", "TOML"), study="[study]\nname = 'a'\nb = = 1\n"
+    ),
     "not text": Mistake(
         (STUDY, "UTF-8"), change=lambda f: _bytes(f / STUDY, b"\xff\xfe\x00")
     ),

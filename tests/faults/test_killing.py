@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -14,6 +15,8 @@ from parties import small_study, write_tables
 from test_failing_machines import assert_counted, assert_whole, interrupted, made
 from test_failing_machines import undisturbed as undisturbed
 
+from cipherbayes.engine.in_process import LocalSite
+from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.running import resume, run
 from cipherbayes.study import Study
 
@@ -116,14 +119,37 @@ def test_a_run_over_a_ledger_in_use_waits_its_turn(tmp_path):
         process.start()
     for process in both:
         process.join(120)
-    from cipherbayes.privacy.ledger import Ledger
-
     for name in ("a", "b"):
         ledger = Ledger.read(tmp_path / f"{name}.csv.ledger")
         assert ledger.spent() <= 3.0 * (1 + 1e-9)
         assert len(list(ledger.entries())) == 4
     # A third comes too late altogether.
     assert apart(lambda: run(study, out=tmp_path / "late")) == REFUSED
+
+
+def test_a_run_resumes_without_a_site_that_was_lost_for_good(tmp_path, monkeypatch):
+    """Its enrolment is remembered: neither its keys nor its table are needed."""
+    names = ("a", "b", "c", "d")
+    study = write_tables(tmp_path, small_study(names, privacy={"dropouts": 1}))
+    honest = LocalSite.answer
+
+    def silent(self: LocalSite) -> bytes | None:
+        return None if self._site._name == "d" else honest(self)
+
+    def stop(done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(LocalSite, "answer", silent)
+        run(study, out=tmp_path / "run", progress=stop)
+    (tmp_path / "d.csv").unlink()
+    shutil.rmtree(tmp_path / "run" / "sites" / "d" / "keys")
+    result = resume(tmp_path / "run")
+    assert result.record["rounds"] == 4
+    for name in ("a", "b", "c"):
+        ledger = Ledger.read(tmp_path / f"{name}.csv.ledger")
+        assert [entry.round for entry in ledger.entries()] == [0, 1, 2, 3]
 
 
 def test_going_on_is_what_a_user_would_do(tmp_path, undisturbed):

@@ -268,7 +268,7 @@ def _as_printed(study: Study) -> tuple[dict[str, Any], list[str]]:
     assert paper is not None
     warnings = printed_cautions(planned)
     document = _document(
-        rounds=planned.rounds,
+        rounds=claim.rounds,
         noise_multiplier=setting.noise_multiplier(1),
         epsilon=claim.honest_epsilon,
         delta=setting.delta,

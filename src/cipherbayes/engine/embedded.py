@@ -49,7 +49,7 @@ def run_folder(
         return _pooled(folder, tables, progress)
     server, course = folder.server()
     if folder.study.study.engine == "local-processes":
-        sites = {name: RemoteSite(folder.path, name) for name in folder.study.sites}
+        sites = {name: RemoteSite(folder.path, name) for name in server.present}
         csp = RemoteCsp(folder.path, "csp")
         try:
             traffic = drive(
@@ -61,7 +61,7 @@ def run_folder(
     else:
         local = {
             name: LocalSite(folder.site(name, None if tables is None else tables[name]))
-            for name in folder.study.sites
+            for name in server.present
         }
         traffic = drive(
             server,

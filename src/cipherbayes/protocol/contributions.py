@@ -10,7 +10,7 @@ from cipherbayes.errors import ProtocolError
 from cipherbayes.inference.gradient import gradient_sum
 from cipherbayes.inference.influence import influence_sums
 from cipherbayes.models import Model, Rows
-from cipherbayes.planning import Phase
+from cipherbayes.phases import Phase
 from cipherbayes.privacy.noise import poisson_sample
 from cipherbayes.typing import Floats
 

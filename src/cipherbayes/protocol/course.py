@@ -10,7 +10,8 @@ import numpy as np
 
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.released import Recursion, Release, State
-from cipherbayes.planning import Phase, StudyPlan
+from cipherbayes.phases import Phase
+from cipherbayes.planning import StudyPlan
 from cipherbayes.protocol.stores import Checkpoint
 from cipherbayes.typing import Floats, Integers
 

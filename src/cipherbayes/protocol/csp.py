@@ -16,7 +16,8 @@ from cipherbayes.crypto.ciphertext import Ciphertext, add
 from cipherbayes.crypto.signatures import Identity, SigningKey
 from cipherbayes.crypto.transcript import RoundId
 from cipherbayes.errors import CipherbayesError, ProtocolError
-from cipherbayes.planning import Phase, StudyPlan
+from cipherbayes.phases import Phase
+from cipherbayes.planning import StudyPlan
 from cipherbayes.protocol.messages import (
     DecryptReply,
     DecryptRequest,

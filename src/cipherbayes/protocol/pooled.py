@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from cipherbayes.planning import Phase, StudyPlan
+from cipherbayes.phases import Phase
+from cipherbayes.planning import StudyPlan
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import NoiseSource
 from cipherbayes.protocol.contributions import Contributions

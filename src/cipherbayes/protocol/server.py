@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from cipherbayes.crypto.roster import Roster
+from cipherbayes.crypto.roster import Member, Roster
 from cipherbayes.crypto.signatures import Identity
 from cipherbayes.crypto.transcript import RoundId
 from cipherbayes.errors import ProtocolError, RunError
@@ -84,6 +84,9 @@ class Server:
                     remedy="give every party the same study file",
                 )
             members.append(enrolment.member)
+        enrolled = {member.site for member in members}
+        lost = set(self._checkpoint.lost()) - enrolled
+        members += [m for m in self._remembered() if m.site in lost]
         scheme = self._plan.scheme
         assert scheme is not None
         manifest = RunManifest(
@@ -97,7 +100,22 @@ class Server:
         )
         self._plan.check_manifest(manifest, self._run, self._pinned)
         self._manifest = manifest
-        return encode(manifest)
+        agreed = encode(manifest)
+        self._checkpoint.keep_fact("manifest", agreed)
+        return agreed
+
+    def _remembered(self) -> tuple[Member, ...]:
+        """How the sites enrolled before: a lost one need not come back for it."""
+        known = self._checkpoint.fact("manifest")
+        return () if known is None else decode(known, RunManifest).roster.members
+
+    @property
+    def present(self) -> tuple[str, ...]:
+        """Sites that are not lost: those that must enrol."""
+        lost = set(self._checkpoint.lost())
+        return tuple(
+            site for site in sorted(self._plan.study.sites) if site not in lost
+        )
 
     def _offered(self, offer: bytes) -> bytes:
         """Id of the key that the CSP offers."""

@@ -20,7 +20,8 @@ from cipherbayes.crypto.roster import Member, Roster
 from cipherbayes.crypto.signatures import Identity, SigningKey
 from cipherbayes.crypto.transcript import RoundId
 from cipherbayes.errors import CipherbayesError, ProtocolError
-from cipherbayes.planning import Phase, StudyPlan
+from cipherbayes.phases import Phase
+from cipherbayes.planning import StudyPlan
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import NoiseSource
 from cipherbayes.protocol.contributions import Contributions

@@ -167,6 +167,9 @@ def certified_study(
             "step": {"size": chosen.step / k**2},
         },
     }
+    if protocol == "encrypted-update":
+        # Its steps are preconditioned, so neither their size nor number carries over.
+        document["inference"] |= {"rounds": 10 if epsilon <= 1.0 else 40, "step": {}}
     if epsilon:
         document["privacy"] = {
             "epsilon": epsilon,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from parties import RUN, small_study
 
 import cipherbayes as cb
 from cipherbayes.crypto.ckks.keys import CkksKeys
@@ -26,7 +27,6 @@ from cipherbayes.protocol.messages import decode
 from cipherbayes.protocol.stores import AnswerStore, Checkpoint
 from cipherbayes.tables import open_site
 from conftest import logistic_frame
-from parties import RUN, small_study
 
 ROWS = 200
 

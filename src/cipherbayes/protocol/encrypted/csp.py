@@ -18,7 +18,7 @@ from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
 from cipherbayes.crypto.ckks.keys import CkksKeys
 from cipherbayes.crypto.signatures import Identity, SigningKey
 from cipherbayes.errors import ProtocolError
-from cipherbayes.planning import Phase
+from cipherbayes.phases import Phase
 from cipherbayes.privacy.noise import NoiseSource
 from cipherbayes.protocol.csp import Csp
 from cipherbayes.protocol.encrypted.messages import OutputRequest, TrioOffer

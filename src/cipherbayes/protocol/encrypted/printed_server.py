@@ -218,7 +218,8 @@ class PrintedServer(Server):
         assert self._keys is not None
         t = number - self._plan.prepared + 1
         scale = 1.0 / NORMAL_UNIT
-        z = self._noise.share(self._plan.dimension, scale, f"z {t}") * NORMAL_UNIT
+        drawn = self._noise.share(self._plan.dimension, scale, f"z {t}")
+        z = np.asarray(drawn * NORMAL_UNIT, np.float64)
         messages = [
             self._plan.circuit.read_message(reply.ciphertext, self._keys.key_id)
             for reply in replies
@@ -248,7 +249,7 @@ class PrintedServer(Server):
             self._unmasked = self._masks.unmasked(largest).to_bytes()
             return
         self._unmasked = None
-        values = reply.values * UNIT
+        values: Floats = np.asarray(reply.values * UNIT, np.float64)
         if asked.purpose == "gradient":
             values = values * self._plan.gain(asked.round - self._plan.prepared + 1)
         self._course.keep(values)

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
 from cipherbayes.crypto.transcript import RoundId
 from cipherbayes.errors import CipherbayesError, ProtocolError, RunError
@@ -37,7 +39,7 @@ class EncryptedCourse(Course):
 
     def take(self, values: Integers, sites: int) -> None:
         recursion, state = self._ready()
-        release = Release(values * self._plan.grid, 0.0)
+        release = Release(np.asarray(values * self._plan.grid, np.float64), 0.0)
         self._state = recursion.advance(state, release)
         self._checkpoint.keep_state(self.round, self._state)
         self.round += 1

@@ -19,7 +19,7 @@ from cipherbayes.crypto.roster import Roster
 from cipherbayes.crypto.signatures import Identity
 from cipherbayes.crypto.transcript import RoundId
 from cipherbayes.errors import ProtocolError
-from cipherbayes.planning import Phase
+from cipherbayes.phases import Phase
 from cipherbayes.protocol.encrypted.messages import (
     Attestation,
     ReplayRequest,
