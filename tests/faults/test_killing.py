@@ -140,9 +140,10 @@ def test_a_run_resumes_without_a_site_that_was_lost_for_good(tmp_path, monkeypat
         if done == 2:
             raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(LocalSite, "answer", silent)
-        run(study, out=tmp_path / "run", progress=stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(study, out=tmp_path / "run", progress=stop)
     (tmp_path / "d.csv").unlink()
     shutil.rmtree(tmp_path / "run" / "sites" / "d" / "keys")
     result = resume(tmp_path / "run")

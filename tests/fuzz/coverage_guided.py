@@ -17,7 +17,8 @@ from pathlib import Path
 import atheris
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS), str(TESTS / "protocol"), str(TESTS / "fuzz")]
+ROOMS = ("", "protocol", "protocol/encrypted", "fuzz")
+sys.path[:0] = [str(TESTS / room) for room in ROOMS]
 
 with atheris.instrument_imports(
     include=["cipherbayes.crypto", "cipherbayes.protocol"],

@@ -18,10 +18,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from encrypted_parties import EncryptedConsortium, encrypted_study
 from parties import Consortium, small_study, write_tables
 
 from cipherbayes.crypto.bfv import KeyPair, PublicKey
 from cipherbayes.crypto.ciphertext import Ciphertext
+from cipherbayes.crypto.ckks.keys import CkksPublicKey
 from cipherbayes.crypto.framing import HEADER_BYTES, Kind, encode_frame, frame_kind
 from cipherbayes.crypto.masks import ExchangeKey
 from cipherbayes.crypto.signatures import SigningKey
@@ -33,6 +35,7 @@ from cipherbayes.planning import plan_study
 from cipherbayes.privacy.events import from_json
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.protocol.course import Course
+from cipherbayes.protocol.encrypted.messages import ReplayRequest
 from cipherbayes.protocol.messages import Reason, Refusal, decode, encode
 from cipherbayes.protocol.stores import AnswerStore, Checkpoint
 from cipherbayes.result import Result
@@ -105,6 +108,27 @@ def _ciphertext(data: bytes) -> object:
     )
 
 
+@cache
+def encrypted() -> EncryptedConsortium:
+    return EncryptedConsortium(FOLDER / "encrypted", encrypted_study())
+
+
+@cache
+def encrypted_messages() -> tuple[bytes, ...]:
+    """What an encrypted update sends besides: offers, replays, outputs."""
+    (FOLDER / "encrypted").mkdir(exist_ok=True)
+    three = encrypted()
+    replay = three.replay_request()
+    attestation = three.exchange()["a"]
+    asked = three.server.collect(three.exchange())
+    assert asked is not None
+    return encode(replay), attestation, asked
+
+
+def _encrypted_message(data: bytes) -> object:
+    return encrypted().plan.circuit.read_message(data, encrypted().trio.public.key_id)
+
+
 def _parties(data: bytes) -> object:
     """All parties read what was meant for one of them."""
     three = consortium()
@@ -123,12 +147,20 @@ def wire() -> dict[str, Decoder]:
     three, sent = consortium(), messages()
     reply = three.question().replies[0]
     public = three.pair.public.to_bytes()
+    ckks = decode(encrypted_messages()[0], ReplayRequest).replies[0].ciphertext
     piped = io.BytesIO()
     pipes.write(piped, b"H", sent[3])
     return {
         "messages": Decoder(decode, sent, framed=True),
         "parties": Decoder(_parties, sent, framed=True),
         "ciphertexts": Decoder(_ciphertext, (reply.ciphertext,), framed=True),
+        "encrypted update": Decoder(decode, encrypted_messages(), framed=True),
+        "CKKS ciphertexts": Decoder(_encrypted_message, (ckks,), framed=True),
+        "CKKS public keys": Decoder(
+            CkksPublicKey.from_bytes,
+            (encrypted().trio.public.to_bytes(),),
+            framed=True,
+        ),
         "public keys": Decoder(PublicKey.from_bytes, (public,), framed=True),
         "pipes": Decoder(_pipe, (piped.getvalue(),)),
     }

@@ -78,7 +78,7 @@ def test_a_used_up_budget_stops_the_run(tmp_path):
 
 # -- as printed ---------------------------------------------------------------
 
-PAPER = {"batch": 40, "epochs": 1, "scale": 30.0, "accept_two_sites": True}
+PAPER = {"batch": 40, "epochs": 1, "scale": 2.0, "accept_two_sites": True}
 
 
 def printed_study(**changes) -> Study:

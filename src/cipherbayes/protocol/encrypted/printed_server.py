@@ -24,6 +24,7 @@ from cipherbayes.privacy.noise import NoiseSource
 from cipherbayes.protocol.course import Course
 from cipherbayes.protocol.encrypted.messages import CiphertextReply, OutputRequest
 from cipherbayes.protocol.encrypted.printed_plan import (
+    LARGEST_DRIFT,
     PREPARATION,
     UNIT,
     PrintedPlan,
@@ -225,6 +226,14 @@ class PrintedServer(Server):
             for reply in replies
         ]
         drift = self._plan.drift(t, self._course.theta(), z)
+        if not np.abs(drift).max() <= LARGEST_DRIFT:
+            raise RunError(
+                f"θ ran away before round {t}: gradients times c left the interval of "
+                "the paper's polynomial",
+                where="server",
+                remedy="lower paper.scale, or normalise with preparation.method = "
+                '"as-printed" and intercept = 0',
+            )
         return self._replay.output(t - 1, messages, drift)
 
     def accept(self, data: bytes) -> None:
