@@ -79,7 +79,9 @@ class StudyPlan:
     def noise_multiplier(self) -> float:
         """σ of a sampling round; where rounds differ, that of as many equal ones
         with the same composition, √T / μ."""
-        parts = [(part, phase.rounds) for phase in self.sampling for part in phase.parts]
+        parts = [
+            (part, phase.rounds) for phase in self.sampling for part in phase.parts
+        ]
         if len(parts) == 1:
             return parts[0][0].noise_multiplier
         mu_squared = sum(n / part.noise_multiplier**2 for part, n in parts)

@@ -169,9 +169,9 @@ def _noise(planned: StudyPlan) -> str:
     assert matrix is not None
     return (
         f"{release.noise_multiplier:.4g} × {release.clip:.3g} on scores, "
-        f"{matrix.noise_multiplier:.4g} × {matrix.clip:.3g} on information in the last "
-        f"{planned.gradient.rounds} rounds; rows beyond norm {weighting.clip:.3g} count "
-        "less"
+        f"{matrix.noise_multiplier:.4g} × {matrix.clip:.3g} on information in the "
+        f"last {planned.gradient.rounds} rounds; rows beyond norm "
+        f"{weighting.clip:.3g} count less"
     )
 
 
