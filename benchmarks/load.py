@@ -2,8 +2,8 @@
 
 Each study is run in a process of its own with the real parties, keys, ledgers and
 messages. Memory is the most that process ever had: all parties together, Python and the
-libraries included (some 250 MB of it). Milliseconds are CPU time a round, of the site
-that took longest, of the server and of the CSP; bytes are what one site sends in a round.
+libraries included (some 250 MB of it). Milliseconds are CPU time a round, of the
+slowest site, the server and the CSP; bytes are what one site sends in a round.
 
     python benchmarks/load.py [--quick] [--json] [ROW ...]
 """

@@ -157,7 +157,7 @@ def bench_iteration(
         },
     }
     if race is not None:
-        document["variants"] |= race.variants(clock.median, sites)
+        document["variants"] |= race.variants(clock.median, clock.spent, sites)
         add_ratios(document["variants"], sites)
     return document
 
@@ -281,7 +281,7 @@ def run_bench(
     dimension: int = 184,
     sites: int = 2,
     rows: int = 100_000,
-    rounds: int = 15,
+    rounds: int = 16,
     circuits: bool = True,
 ) -> dict[str, Any]:
     """The whole benchmark: the asked setting, and how cost grows around it."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from cipherbayes.inference.noise_aware.width import expected_width_ratio
 from cipherbayes.planning import StudyPlan
 from cipherbayes.privacy.accountant import compose, epsilon
 from cipherbayes.privacy.gaussian import epsilon_of, mu_for
@@ -20,6 +21,9 @@ from cipherbayes.tables import preparation_of
 
 MEAN_SQUARE = 0.25
 """Mean square of a prepared column around its mean, guessed without data."""
+
+OWN_SHARE = 0.3
+"""Part of a column's information that the other columns do not hold too, guessed."""
 
 CLEAR = 3.0
 """Signal over noise from which an effect of the prior's scale can be seen."""
@@ -70,7 +74,9 @@ def look_ahead(plan: StudyPlan) -> Outlook:
     inflation = sites / (sites - release.colluders - release.dropouts)
     noise = release.clip * math.sqrt(inflation) / mu
     design = preparation_of(study).design
-    information = release.records * study.model.curvature(design) * MEAN_SQUARE
+    standardised = study.preparation.method == "private-moments"
+    each = study.model.curvature(design) * (1.0 if standardised else MEAN_SQUARE)
+    information = release.records * each
     largest = release.records * release.clip
     signal = min(information * study.prior.scale, largest)
     factor = max(CLEAR * noise / signal, 1.0)
@@ -78,9 +84,28 @@ def look_ahead(plan: StudyPlan) -> Outlook:
         noise=noise,
         signal=signal,
         largest=largest,
-        width_ratio=math.sqrt(1.0 + noise**2 / information),
+        width_ratio=_width_ratio(plan, mu, each, inflation)
+        or math.sqrt(1.0 + noise**2 / information),
         records_needed=math.ceil(release.records * factor),
         epsilon_needed=_epsilon_for(mu * factor, privacy.delta),
+    )
+
+
+def _width_ratio(
+    plan: StudyPlan, mu: float, information: float, inflation: float
+) -> float | None:
+    """Of a noise-aware study, which also has to learn its information matrix."""
+    release, matrix = plan.gradient.privacy, plan.gradient.information
+    if matrix is None:
+        return None
+    return expected_width_ratio(
+        records=release.records,
+        dimension=release.dimension,
+        mu=mu,
+        sensitivities=(release.clip, matrix.clip),
+        information=OWN_SHARE * information,
+        prior_sd=plan.study.prior.scale,
+        excess=inflation,
     )
 
 

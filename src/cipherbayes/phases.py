@@ -125,15 +125,20 @@ class Phase:
         whose shares are drawn independently of each other.
         """
         pieces = [
-            part.to_grid(values) + noise.share(part.dimension, part.share_scale, name)
-            for part, values, name in zip(
-                self.parts,
-                self.split(total),
-                (label, f"{label}, information"),
-                strict=False,
+            part.to_grid(values) + noise.share(*share)
+            for part, values, share in zip(
+                self.parts, self.split(total), self.shares(label), strict=True
             )
         ]
         return np.concatenate(pieces)
+
+    def shares(self, label: str) -> list[tuple[int, float, str]]:
+        """Length, scale and label of a site's share of the noise of each sum."""
+        labels = (label, f"{label}, information")
+        return [
+            (part.dimension, part.share_scale, name)
+            for part, name in zip(self.parts, labels, strict=False)
+        ]
 
     def split(self, vector: AnyVector) -> list[AnyVector]:
         """A round's vector, cut into its sums."""

@@ -133,7 +133,8 @@ def release_rounds(
     bound = bound or InfluenceBound(study.clip)
     sensitivities = study.model.sensitivities(bound)
     assert sensitivities is not None
-    recursion = NoiseAware(study.prior, study.model.influence_scale(study.table.design))
+    scale = study.model.influence_scale(study.table.design)
+    recursion = NoiseAware(study.prior, scale, study.model.score_bend)
     state, mu = recursion.init(), mu_for(epsilon, DELTA)
 
     def noised(values: Floats, clip: float, share: float) -> tuple[Floats, float]:

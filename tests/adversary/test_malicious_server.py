@@ -90,6 +90,7 @@ def share_recovered(tmp_path, noise: dict[str, Any]) -> float:
     return float(np.mean(hits))
 
 
+@pytest.mark.slow
 def test_the_server_undoes_the_update_and_finds_noise_not_a_gradient(tmp_path):
     """The paper's server draws the noise; here it would have to guess it."""
     known = {name: InsecureRepeatableNoise(name) for name in "abc"}

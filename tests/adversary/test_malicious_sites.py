@@ -70,6 +70,7 @@ def residual(
     return float(np.std(left) / (certified(claim) * release.step))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("colluding", "sites"),
     [
@@ -92,6 +93,7 @@ def test_colluding_sites_with_server_and_csp_meet_the_certified_noise(
     assert 0.84 < kept < 1.16
 
 
+@pytest.mark.slow
 def test_a_site_that_omits_its_noise_counts_as_a_colluder(tmp_path):
     """The others' shares are certified without it."""
 

@@ -205,10 +205,10 @@ def test_a_wrong_call_gets_one_clear_line(
     assert expected in done.stderr
 
 
-def test_what_is_not_available_says_so(folder: Path) -> None:
+def test_an_example_without_its_tables_names_the_missing_file(folder: Path) -> None:
     done = cipherbayes("run", EXAMPLES / "paper-as-printed.toml", cwd=folder)
     assert done.returncode == 1
-    assert "only planned" in done.stderr
+    assert "physionet2012-1.csv: no such file" in done.stderr
 
 
 def test_the_noise_aware_method_takes_no_rounds_of_a_chain(folder: Path) -> None:

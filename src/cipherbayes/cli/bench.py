@@ -15,7 +15,7 @@ def bench(
     dimension: Annotated[int, typer.Option(min=2, help="Parameters.")] = 184,
     sites: Annotated[int, typer.Option(min=1, max=64, help="Sites.")] = 2,
     rows: Annotated[int, typer.Option(min=1, help="Rows at each site.")] = 100_000,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds measured.")] = 15,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds measured.")] = 16,
     circuits: Annotated[bool, typer.Option(help="Run the CKKS circuits.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:

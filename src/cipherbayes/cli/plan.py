@@ -180,7 +180,8 @@ def _cautions(planned: StudyPlan) -> list[str]:
         return []
     from cipherbayes.protocol.encrypted.certificate import cautions
 
-    return cautions(planned)
+    point = "this protocol gives a point estimate without intervals"
+    return [*cautions(planned), point]
 
 
 def _ckks(planned: StudyPlan) -> tuple[dict[str, Any], int]:
@@ -232,7 +233,7 @@ def _lines(
         f"noise       {_noise(planned)}",
         f"epsilon     {spent}",
         f"outlook     signal/noise {outlook.ratio:.3g} for an effect of the prior's "
-        f"scale; intervals {outlook.width_ratio:.2f} × as wide as without privacy",
+        f"scale; intervals at least {outlook.width_ratio:.2f} × those without privacy",
         f"            (noise {outlook.noise:.3g}, typical signal {outlook.signal:.3g}, "
         f"largest possible {outlook.largest:.3g}, all rounds together)",
     ]

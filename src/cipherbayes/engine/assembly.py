@@ -26,7 +26,12 @@ from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.errors import PrivacyError, RunError
 from cipherbayes.planning import StudyPlan, plan_study
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.privacy.noise import InsecureRepeatableNoise, NoiseSource, SecureNoise
+from cipherbayes.privacy.noise import (
+    InsecureRepeatableNoise,
+    NoiseSource,
+    PreparedNoise,
+    SecureNoise,
+)
 from cipherbayes.protocol.contributions import Contributions
 from cipherbayes.protocol.course import Course
 from cipherbayes.protocol.csp import Csp
@@ -141,7 +146,7 @@ class RunFolder:
             "ledger": open_ledger(self.study, name, local),
             "key": keys.identity(),
             "exchange": keys.exchange_key(self.run),
-            "noise": noise_source(self.study, name),
+            "noise": PreparedNoise(noise_source(self.study, name)),
             "pinned": self.pinned(),
         }
         if self.encrypted:

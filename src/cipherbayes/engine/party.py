@@ -30,6 +30,13 @@ class Desk:
         self._seconds += time.process_time() - started if verb == b"H" else 0.0
         return answer
 
+    def rest(self) -> None:
+        """Between questions: what the next answer will need and can be had now."""
+        if isinstance(self._party, Site):
+            started = time.process_time()
+            self._party.prepare()
+            self._seconds += time.process_time() - started
+
     def _respond(self, verb: bytes, body: bytes) -> bytes:
         party = self._party
         if verb == b"H":
@@ -56,6 +63,7 @@ def serve(party: Site | Csp) -> None:
             pipes.write(answers, b"=", desk.respond(*question))
         except CipherbayesError as error:
             pipes.write(answers, b"!", str(error).encode())
+        desk.rest()
 
 
 def main() -> None:

@@ -41,11 +41,11 @@ class EncryptedAscent(Recursion):
     Parameters
     ----------
     size
-        η, in the units of the direction.
+        η of each parameter.
     """
 
     def __init__(
-        self, settings: Inference, prior: ResolvedPrior, *, rounds: int, size: float
+        self, settings: Inference, prior: ResolvedPrior, *, rounds: int, size: Floats
     ) -> None:
         super().__init__(
             settings, prior, records=1.0, rounds=rounds, rate=1.0, curvature=1.0

@@ -98,7 +98,7 @@ class Inference(BaseModel):
         if self.method == "noise-aware" and self.chain_settings:
             raise ValueError(
                 f"inference.{self.chain_settings[0]} belongs to a chain: the "
-                "noise-aware method has twelve rounds of its own; remove it or set "
+                "noise-aware method has rounds of its own; remove it or set "
                 'method = "psgld"'
             )
         if self.gamma_term and self.preconditioner not in (None, "rmsprop"):

@@ -289,6 +289,15 @@ class Model(BaseModel, ABC):
         """theta_j per unit of the parameter that a score sum is the gradient of."""
         return np.ones(len(self.parameters(design)))
 
+    def score_bend(self, fall: Floats) -> Floats:
+        """β of :mod:`~cipherbayes.inference.noise_aware.saturation`; 0 for a line.
+
+        ``fall`` is the mean curvature at θ̄ over that at θ = 0, of any shape. Zero
+        unless the model's curvature averaged over a normal linear predictor of
+        variance v is about proportional to (1 + b v)^(−½).
+        """
+        return np.zeros_like(fall)
+
     def curvature(self, design: Design) -> float:
         """A public guess of -d²(log-likelihood of a record) / d eta².
 

@@ -84,6 +84,10 @@ class Logistic(Model):
         """‖g‖ ≤ C; ‖A‖ ≤ C² / 4 because p (1 − p) ≤ 1/4."""
         return bound.clip, 0.25 * bound.clip**2
 
+    def score_bend(self, fall: Floats) -> Floats:
+        """β = π v / 8, from E[p (1 − p)] ≈ ¼ (1 + π v / 8)^(−½) (MacKay 1992)."""
+        return np.asarray(np.minimum(fall, 1.0) ** -2.0 - 1.0)
+
     def risk(self, theta: Floats, rows: Rows) -> Floats:
         return kernels.linear_predictor(theta, rows.x)
 

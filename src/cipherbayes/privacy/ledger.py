@@ -340,7 +340,7 @@ class Ledger:
         try:
             self._database.execute("BEGIN IMMEDIATE")
             yield
-        except sqlite3.Error:
+        except (sqlite3.Error, UnicodeDecodeError):
             raise _unwritable(self.path) from None
         finally:
             if self._database.in_transaction:

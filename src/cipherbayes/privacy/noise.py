@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterable
 from functools import lru_cache
+from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
@@ -65,6 +67,60 @@ class InsecureRepeatableNoise:
         digest = hashlib.sha256(f"{self._seed}/{label}".encode()).digest()
         rng = np.random.default_rng(np.frombuffer(digest, dtype=np.uint32))
         return np.rint(scale * rng.standard_normal(dimension)).astype(np.int64)
+
+
+class PreparedNoise:
+    """A source whose shares can be drawn before the release that they are for.
+
+    Noise depends neither on data nor on θ, so a party that waits for its next
+    question may draw then, and answer sooner.
+
+    Parameters
+    ----------
+    source
+        What draws.
+
+    Formal guarantees
+    -----------------
+    A share drawn ahead has the law of one drawn on demand. It is handed out once,
+    for the label, length and scale that it was drawn for, to one thread, and
+    forgotten with that. Until then it is in this process's memory and nowhere else:
+    not on disk, not in a log, not in a process forked off from this one.
+
+    Edge cases
+    ----------
+    What was not prepared is drawn on demand. Shares of one release are held at most:
+    preparing another drops them, unused. A killed process takes them with it.
+    """
+
+    def __init__(self, source: NoiseSource) -> None:
+        self.insecure = source.insecure
+        self._source = source
+        self._lock = Lock()
+        self._ready: dict[tuple[int, float, str], Integers] = {}
+        self._process = os.getpid()
+
+    def prepare(self, shares: Iterable[tuple[int, float, str]]) -> None:
+        """Draw the shares of one release: length, scale and label of each."""
+        wanted = dict.fromkeys(shares)
+        with self._lock:
+            held = self._held()
+            if held.keys() != wanted.keys():
+                held.clear()
+                held.update((each, self._source.share(*each)) for each in wanted)
+
+    def share(self, dimension: int, scale: float, label: str = "") -> Integers:
+        wanted = dimension, scale, label
+        with self._lock:
+            ready = self._held().pop(wanted, None)
+        return self._source.share(*wanted) if ready is None else ready
+
+    def _held(self) -> dict[tuple[int, float, str], Integers]:
+        """The shares that are held, without those that a fork copied."""
+        if self._process != os.getpid():
+            # The parent has these too, and may release them.
+            self._ready, self._process = {}, os.getpid()
+        return self._ready
 
 
 def _check(dimension: int, scale: float) -> None:

@@ -23,7 +23,7 @@ from cipherbayes.errors import CipherbayesError, ProtocolError
 from cipherbayes.phases import Phase
 from cipherbayes.planning import StudyPlan
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.privacy.noise import NoiseSource
+from cipherbayes.privacy.noise import NoiseSource, PreparedNoise
 from cipherbayes.protocol.contributions import Contributions
 from cipherbayes.protocol.messages import (
     Enrolment,
@@ -97,6 +97,7 @@ class Site:
         self._roster: Roster | None = None
         self._masks: PairwiseMasks | None = None
         self._last: tuple[bytes, bytes] | None = None
+        self._next = ledger.rounds(run)
         plan.check_site(name, contributions.count)
 
     def enrol(self) -> bytes:
@@ -146,6 +147,12 @@ class Site:
             return encode(refusal)
         self._last = (data, answer)
         return answer
+
+    def prepare(self) -> None:
+        """Draw the next round's share of the noise now, while nobody waits for it."""
+        phase = self._plan.phase_of(self._next)
+        if phase is not None and isinstance(self._noise, PreparedNoise):
+            self._noise.prepare(phase.shares(_label(self._next)))
 
     def _respond(self, data: bytes) -> object:
         """The message that answers a question."""
@@ -207,7 +214,7 @@ class Site:
 
         def compute() -> bytes:
             total = self._total(phase, question)
-            vector = phase.noised(total, self._noise, f"round {number}")
+            vector = phase.noised(total, self._noise, _label(number))
             return vector.astype("<i8").tobytes()
 
         stored = self._ledger.release(
@@ -219,8 +226,14 @@ class Site:
             event=phase.release,
             compute=compute,
         )
+        self._next = number + 1
         return np.frombuffer(stored, dtype="<i8").astype(np.int64)
 
     def _total(self, phase: Phase, question: Floats) -> Floats:
         """The site's bounded sum, before grid and noise."""
         return self._contributions.total(phase, question)
+
+
+def _label(number: int) -> str:
+    """The name under which a round's noise is drawn."""
+    return f"round {number}"

@@ -38,7 +38,7 @@ class _Store:
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = FULL")
             self._database.executescript(self.schema)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             self._database.close()
             raise self._failed(error) from None
 
@@ -46,7 +46,8 @@ class _Store:
         """The rows of a statement; a file that fails is named."""
         try:
             return self._database.execute(statement, values).fetchall()
-        except (sqlite3.Error, OverflowError) as error:
+        # SQLite's own words about a damaged file need not be UTF-8.
+        except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
             raise self._failed(error) from None
 
     def _failed(self, error: Exception) -> RunError:

@@ -11,7 +11,7 @@ def test_the_circuits_race_reports_every_field_of_the_contract() -> None:
     race, clock = CircuitRace(184, 2), Clock()
     for _ in range(8):
         race.round(clock.call)
-    rows = race.variants(clock.median, 2)
+    rows = race.variants(clock.median, clock.spent, 2)
     add_ratios(rows, 2)
     assert set(rows) == {"literal", "fast", "hardened"}
     for row in rows.values():

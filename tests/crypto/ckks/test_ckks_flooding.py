@@ -10,6 +10,7 @@ from cipherbayes.crypto.ckks.circuits import make_circuit
 from cipherbayes.crypto.ckks.flooding import Flooding, flooding_bits
 from cipherbayes.crypto.ckks.keys import CkksKeys
 from cipherbayes.crypto.ckks.polynomial import minimax
+from cipherbayes.crypto.ckks.reference import ReferenceUpdate
 from cipherbayes.errors import CryptoError
 from cipherbayes.privacy.noise import SecureNoise
 
@@ -31,6 +32,34 @@ def test_released_values_are_flooded_and_on_the_grid() -> None:
     units = draws / FLOODING.grid(CIRCUIT, 1)
     assert (units == np.rint(units)).all()
     assert draws.std() == pytest.approx(FLOODING.sd(CIRCUIT, 1), rel=0.25)
+
+
+HARDENED = make_circuit("hardened", Update(184, 2, 2.0**-20, minimax(0.01), drift=0.2))
+
+
+@pytest.mark.parametrize(("bits", "releases"), [(30.0, 20), (40.0, 100)])
+def test_flooding_costs_less_than_a_hundredth_of_the_privacy_noise(
+    bits: float, releases: int
+) -> None:
+    flooding = Flooding(bits, releases)
+    widest = max(flooding.sd(HARDENED, t) for t in range(1, 33))
+    smallest = HARDENED.update.polynomial(np.linspace(0.01, 1.0, 257)).min()
+    assert widest < 0.01 * 0.1 * smallest
+
+
+def test_the_error_before_flooding_is_within_the_derived_bound() -> None:
+    """In the first block no rounded weights are in V: the bound is all there is."""
+    keys = HARDENED.generate_keys()
+    reference = ReferenceUpdate(HARDENED.update)
+    evaluator = HARDENED.evaluator(keys.evaluation)
+    encryptor = HARDENED.encryptor(keys.public)
+    rng, half = np.random.default_rng(5), 2**19
+    for t in (1, 2):
+        parts = rng.integers(-half, half, (2, 184))
+        out = evaluator.step(t, [encryptor.encrypt(part, t) for part in parts])
+        found = HARDENED.decrypt_exactly(keys.secret, out, t)
+        error = np.abs(found - reference.step(parts.sum(axis=0))).max()
+        assert 0.0 < error < HARDENED.noise_bound(t)
 
 
 def test_the_stated_bits_are_those_that_were_asked_for() -> None:

@@ -22,6 +22,7 @@ from cipherbayes.errors import CryptoError
 
 GROWTH = 1.7
 """A block ends before scales grow by more than e^1.7: sixteen rounds at α = 0.9."""
+_CANDIDATES = 2**17
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,8 @@ def good_weight(alpha: float, about: int) -> int:
     """
     if alpha == 0.0:
         return about
-    candidates = np.arange(about // 2, about + 1, dtype=np.float64)
+    lowest = max(about // 2, about - _CANDIDATES)
+    candidates = np.arange(lowest, about + 1, dtype=np.float64)
     misses = np.zeros_like(candidates)
     k = 1
     while about * alpha ** (block_length(alpha) * k) > 1e-3:

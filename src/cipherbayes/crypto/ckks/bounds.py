@@ -10,29 +10,13 @@ error could reach half the modulus and wrap around. Run on SEAL
 partition of V ∈ [0, 1]; a polynomial's coefficient is never larger than its largest
 slot, so slots bound everything.
 
-**Noise.** A polynomial with independent coefficients, sub-Gaussian of variance v,
-has slots |σ(e)| ≤ T √(n v) with T = 7.2, except with probability 8 e^(−0.853 T²) <
-2⁻⁶⁰ a slot (eight directions, each a Chernoff bound). So, in units of the last bit:
-
-=================  ====================================================
-encoding           T √(n/12)
-fresh, K sites     √K T [√(n/12)(2 + S) + √(n v_e) (1 + 2 S)/p]
-rescaling, size z  T √(n/12) (1 + S + … + S^(z−1))
-relinearising      T √(n v_e) Σ_i q_i (T √(n/12) + n/π) / p + T √(n/12)(1 + S)
-=================  ====================================================
-
-where S ≥ |σ(s)| bounds the secret key's slots (3.6 √(2n/3); key generation draws
-again until the key keeps to it, which takes one or two draws) and v_e = 10.5 is the
-variance of SEAL's error; n/π is there because SEAL's digits are not centred. That
-rounding errors are independent and uniform is the usual heuristic; ternary, uniform
-and centred binomial variables are sub-Gaussian with their own variance.
-
-First-order terms (one rounding error times values) are kept apart from products of
-two errors. Over R slots that hold the same value the former average to 1/√R of the
-bound, because the roots of unity of different slots are orthogonal.
-
-References: Gentry, Halevi and Smart 2012 (ePrint 2012/099); Li, Micciancio,
-Schultz and Sorrell 2022 (ePrint 2022/816).
+**Noise.** Elementary errors are those of
+:mod:`~cipherbayes.crypto.ckks.error_sizes`. First-order terms (one elementary error
+times values) are kept apart from products of two errors, and twice: for the worst
+slot, and for the mean over the slots that hold one value, which is smaller. Products
+of errors are never averaged. Errors are counted from the function of what the sites
+encoded: how a site's floating point rounds its own integers, to one part in 2⁴⁶,
+depends on no key and no ciphertext.
 """
 
 from __future__ import annotations
@@ -43,15 +27,17 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from cipherbayes.crypto.ckks.error_sizes import mean_errors, slot_errors
 from cipherbayes.crypto.ckks.parameters import CkksParameters
 from cipherbayes.errors import CryptoError
 from cipherbayes.typing import Floats
 
-TAIL = 7.2
-KEY_TAIL = 3.6
-ERROR_VARIANCE = 10.5
 UNIT_ROUNDOFF = 2.0**-53
 SCALE_MISMATCH = 1e-9
+CELLS = 512
+"""Cells that V is partitioned into."""
+FLOAT_ERROR = 2.0**-46
+"""Relative error of SEAL's floating-point decoder, n up to 16384."""
 _SLACK = 1.0 + 1e-6
 
 
@@ -104,7 +90,8 @@ class Tracked:
     low, high
         Interval of the values in each cell.
     noise
-        First-order error in each cell, in units of the last bit.
+        First-order error in each cell, in units of the last bit: of the worst slot,
+        then of the mean over the slots that hold one value.
     cross
         Products of errors, and rounded constants.
     """
@@ -125,38 +112,33 @@ class Tracked:
     @property
     def peak(self) -> float:
         """Largest scaled value with its error."""
-        scaled = self.magnitude * self.scale + self.noise + self.cross
+        scaled = self.magnitude * self.scale + self.noise[0] + self.cross
         return float(scaled.max()) * _SLACK
-
-
-def key_bound(parameters: CkksParameters) -> float:
-    """S: no slot of the secret key is larger."""
-    return KEY_TAIL * math.sqrt(2.0 * parameters.ring / 3.0)
-
-
-def fresh_noise(parameters: CkksParameters, sites: int) -> float:
-    """Error of a sum of fresh encryptions, in units of the last bit."""
-    n, s = parameters.ring, key_bound(parameters)
-    rounding = TAIL * math.sqrt(n / 12.0) * (2.0 + s)
-    errors = TAIL * math.sqrt(n * ERROR_VARIANCE) * (1.0 + 2.0 * s)
-    return math.sqrt(sites) * (rounding + errors / parameters.special)
 
 
 class Bounds:
     """Arithmetic on :class:`Tracked`: what could happen, in the worst case."""
 
-    def __init__(self, parameters: CkksParameters) -> None:
+    def __init__(self, parameters: CkksParameters, dimension: int | None) -> None:
         self.parameters = parameters
-        n = parameters.ring
-        self._key = key_bound(parameters)
-        self._rounding = TAIL * math.sqrt(n / 12.0)
-        self._error = TAIL * math.sqrt(n * ERROR_VARIANCE)
-        self._digit = self._rounding + n / math.pi
+        slot = slot_errors(parameters)
+        mean = slot if dimension is None else mean_errors(parameters, dimension)
+        self._sizes = (slot, mean)
 
     @property
-    def encoding(self) -> float:
-        """Error of an encoded vector, in units of the last bit."""
-        return self._rounding
+    def encoding(self) -> Floats:
+        """Error of an encoded vector."""
+        return np.array([[sizes.encoding] for sizes in self._sizes])
+
+    def fresh(self, sites: int) -> Floats:
+        """Error of a sum of fresh encryptions."""
+        return np.array([[sizes.fresh(sites)] for sizes in self._sizes])
+
+    def _rescaling(self, size: int) -> Floats:
+        return np.array([[sizes.rescaling(size)] for sizes in self._sizes])
+
+    def _switching(self, level: int) -> Floats:
+        return np.array([[sizes.switching(level)] for sizes in self._sizes])
 
     def check(self, a: Tracked, what: str) -> Tracked:
         """``a``, if it provably does not wrap around its modulus."""
@@ -224,9 +206,9 @@ class Bounds:
             corners.min(axis=0),
             corners.max(axis=0),
             left * b.noise + right * a.noise,
-            (left + a.noise + a.cross) * b.cross
-            + (right + b.noise) * a.cross
-            + a.noise * b.noise,
+            (left + a.noise[0] + a.cross) * b.cross
+            + (right + b.noise[0]) * a.cross
+            + a.noise[0] * b.noise[0],
         )
         return self.check(product, "product")
 
@@ -241,41 +223,35 @@ class Bounds:
     def relinearise(self, a: Tracked) -> Tracked:
         if a.size != 3:
             raise CryptoError("only a product of two polynomials is relinearised")
-        primes = self.parameters.primes[: a.level]
-        digits = sum(q / self.parameters.special for q in primes) * self._digit
-        extra = self._error * digits + self._rounding * (1.0 + self._key)
-        return self.check(
-            replace(a, size=2, noise=a.noise + extra), "relinearised product"
-        )
+        switched = replace(a, size=2, noise=a.noise + self._switching(a.level))
+        return self.check(switched, "relinearised product")
 
     def rescale(self, a: Tracked) -> Tracked:
         prime = float(self.parameters.primes[a.level - 1])
-        rounding = self._rounding * sum(self._key**i for i in range(a.size))
         smaller = replace(
             a,
             scale=a.scale / prime,
             level=a.level - 1,
-            noise=a.noise / prime + rounding,
+            noise=a.noise / prime + self._rescaling(a.size),
             cross=a.cross / prime,
         )
         return self.check(smaller, "rescaled product")
 
     def scalar_product(self, a: Tracked, scale: float, packs: int) -> Tracked:
         """A rescaled sum of packs, each times a vector of weights that sum to 1."""
+        rounding = packs * a.magnitude * a.scale * self.encoding
         weighted = replace(
             a,
             scale=a.scale * scale,
-            noise=a.noise * scale + packs * a.magnitude * a.scale * self._rounding,
+            noise=a.noise * scale + rounding,
             cross=a.cross * scale,
         )
         return self.rescale(self.check(weighted, "scalar product"))
 
     def rotated_sum(self, a: Tracked) -> Tracked:
         """A value plus its rotation, of which every slot has a part."""
-        primes = self.parameters.primes[: a.level]
-        digits = sum(q / self.parameters.special for q in primes) * self._digit
-        extra = self._error * digits + self._rounding * (1.0 + self._key)
-        return replace(a, noise=2.0 * a.noise + extra, cross=2.0 * a.cross)
+        noise = 2.0 * a.noise + self._switching(a.level)
+        return replace(a, noise=noise, cross=2.0 * a.cross)
 
     def drop(self, a: Tracked, level: int) -> Tracked:
         return self.check(replace(a, level=level), "value with fewer primes")

@@ -224,6 +224,10 @@ class Circuit(ABC):
         """Rounds whose ciphertexts the output of ``round`` depends on."""
 
     @abstractmethod
+    def place(self, round: int) -> int:
+        """Where in its block or pack a round lies; evaluators start at 0."""
+
+    @abstractmethod
     def message_scale(self, round: int) -> float:
         """Scale at which h is encoded in a round."""
 
@@ -250,7 +254,8 @@ class Circuit(ABC):
 
     def generate_keys(self) -> CkksKeys:
         """The CSP's key trio for a run."""
-        return generate_ckks_keys(self.parameters, self.rotation_steps())
+        steps, dimension = self.rotation_steps(), self.update.dimension
+        return generate_ckks_keys(self.parameters, steps, dimension)
 
     def encryptor(self, public: CkksPublicKey) -> SiteEncryptor:
         """A site's side of the circuit."""

@@ -26,7 +26,10 @@ from cipherbayes.privacy.noise import NoiseSource
 from cipherbayes.typing import Floats
 
 GRID_BITS = 8
-"""The grid is 2⁸ times finer than the flooding noise."""
+"""Released values lie on a grid 2⁸ times finer than the flooding noise."""
+STEP_BITS = 4
+"""The noise is drawn on a grid 2⁴ times finer than t, so that rounding to it adds
+little to t."""
 
 
 def flooding_bits(sd: float, noise_bound: float, releases: int) -> float:
@@ -50,7 +53,7 @@ class Flooding:
     The released values of the whole run are within 2^(−s) advantage (in the bit
     security sense of the reference) of values that depend on the sites' integers
     only, so they are post-processing of the noised sums. Values are rounded to a
-    grid of at most t (which is added to t), get an exact discrete Gaussian on that
+    grid of at most t/16 (which is added to t), get an exact discrete Gaussian on that
     grid, and leave as d numbers on a grid of about σ/2⁸.
 
     Edge cases
@@ -81,8 +84,9 @@ class Flooding:
         return float(max(fine, coarse))
 
     def _step(self, circuit: Circuit, round: int) -> float:
-        """The noise's own grid, below t: rounding to it must not undo the proof."""
-        return float(2.0 ** math.floor(math.log2(circuit.noise_bound(round))))
+        """The noise's own grid, far below t."""
+        exponent = math.floor(math.log2(circuit.noise_bound(round)))
+        return float(2.0 ** (exponent - STEP_BITS))
 
     def release(
         self,

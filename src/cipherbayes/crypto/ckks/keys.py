@@ -22,12 +22,13 @@ from cipherbayes.crypto.ciphertext import (
     pack_coefficients,
     unpack_coefficients,
 )
-from cipherbayes.crypto.ckks.bounds import key_bound
+from cipherbayes.crypto.ckks.error_sizes import key_is_short
 from cipherbayes.crypto.ckks.parameters import CkksParameters, ckks_set
 from cipherbayes.crypto.ckks.scheme import SwitchingKeyLayout, ckks_scheme
 from cipherbayes.crypto.framing import Kind, decode_frame, encode_frame
 from cipherbayes.crypto.transcript import transcript
 from cipherbayes.errors import CryptoError
+from cipherbayes.typing import Floats
 
 _NAME = struct.Struct("<24s")
 _STEPS = struct.Struct("<H")
@@ -287,19 +288,32 @@ MAX_TRIO_BYTES = 2**28
 
 
 def generate_ckks_keys(
-    parameters: CkksParameters, steps: Sequence[int] = ()
+    parameters: CkksParameters, steps: Sequence[int] = (), dimension: int | None = None
 ) -> CkksKeys:
     """A fresh key trio from the operating system's randomness.
 
-    The secret key is drawn again until no slot exceeds
-    :func:`~cipherbayes.crypto.ckks.bounds.key_bound`: about one draw in fifty is
-    refused, which costs less than 0.05 bits of security.
+    Parameters
+    ----------
+    parameters
+        The set.
+    steps
+        Rotations that the evaluation keys allow.
+    dimension
+        Length of the vectors: their copies decide which mean sizes the secret key
+        must keep to. One value in each slot if not given.
+
+    Formal guarantees
+    -----------------
+    The secret key is drawn again until it keeps to the bounds of
+    :mod:`~cipherbayes.crypto.ckks.error_sizes`, which noise bounds rely on. At
+    least four of five keys do, so this costs less than a third of a bit of security.
     """
     parts = ckks_scheme(parameters)
     for _ in range(_KEY_DRAWS):
         generator = sealapi.KeyGenerator(parts.context)
         secret = parts.secret_key.read(generator.secret_key())
-        if largest_slot(parameters, secret) <= key_bound(parameters):
+        slots = key_slots(parameters, secret)
+        if key_is_short(parameters, slots, dimension or parameters.slots):
             break
     else:  # pragma: no cover - probability below 2^-1000
         raise CryptoError("no short secret key was found")
@@ -326,8 +340,8 @@ def generate_ckks_keys(
     )
 
 
-def largest_slot(parameters: CkksParameters, secret: Coefficients) -> float:
-    """max |σ_j(s)| over the slots, from SEAL's transformed secret key.
+def key_slots(parameters: CkksParameters, secret: Coefficients) -> Floats:
+    """|σ_j(s)| in every slot, from SEAL's transformed secret key.
 
     SEAL's number-theoretic transform modulo q₀ is undone by SEAL itself: the key is
     decrypted out of the ciphertext (0, 1), whose plaintext is s.
@@ -341,4 +355,4 @@ def largest_slot(parameters: CkksParameters, secret: Coefficients) -> float:
     sealapi.Decryptor(parts.context, key).decrypt(cipher, plain)
     plain.scale = 1.0
     slots = np.asarray(parts.encoder.decode_complex(plain))
-    return float(np.abs(slots).max())
+    return np.asarray(np.abs(slots), dtype=np.float64)

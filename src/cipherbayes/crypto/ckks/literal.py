@@ -38,18 +38,17 @@ import tenseal.sealapi as sealapi
 from cipherbayes.crypto.ckks.arithmetic import Encrypted, SealArithmetic
 from cipherbayes.crypto.ckks.blocks import check_round
 from cipherbayes.crypto.ckks.bounds import (
+    CELLS,
     Arithmetic,
     Bounds,
     Node,
     Tracked,
-    fresh_noise,
 )
-from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext, add_coefficients
+from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
 from cipherbayes.crypto.ckks.circuit import Circuit, Evaluator, Update
-from cipherbayes.crypto.ckks.factored import CELLS, ENCODER_ERROR, require_message
+from cipherbayes.crypto.ckks.in_order import InOrderEvaluator
 from cipherbayes.crypto.ckks.keys import EvaluationKeys
 from cipherbayes.crypto.ckks.parameters import ckks_set
-from cipherbayes.crypto.ckks.scheme import ckks_scheme
 from cipherbayes.errors import CryptoError
 from cipherbayes.typing import Floats
 
@@ -166,17 +165,14 @@ class LiteralCircuit(Circuit):
 
     def _derive(self) -> tuple[Tracked, float]:
         """Run the circuit on bounds."""
-        update, bounds = self.update, Bounds(self.parameters)
+        update, bounds = self.update, Bounds(self.parameters, None)
         primes, sites = self.parameters.primes, update.sites
         edges = np.linspace(0.0, 1.0, CELLS + 1) ** 2
         low, high = edges[:-1], edges[1:]
         root = np.sqrt(high / (1.0 - update.alpha))
         nothing = np.zeros(CELLS)
-        fresh = fresh_noise(self.parameters, sites)
-        fresh += ENCODER_ERROR * SCALE * sites * update.largest_mean
-        g = Tracked(
-            SCALE * sites, len(primes), 2, -root, root, nothing + fresh, nothing
-        )
+        fresh = bounds.fresh(sites) + nothing
+        g = Tracked(SCALE * sites, len(primes), 2, -root, root, fresh, nothing)
         square = bounds.rescale(bounds.relinearise(bounds.square(g)))
         v = bounds.scalar_product(square, self.window_scale, self.packs)
         for _ in self.rotation_steps():
@@ -201,7 +197,7 @@ class LiteralCircuit(Circuit):
         )
         u = bounds.drop(u, gain.level)
         out = bounds.rescale(bounds.relinearise(bounds.multiply(gain, u)))
-        noise = float((out.noise + out.cross).max()) / out.scale
+        noise = float((out.noise[1] + out.cross).max()) / out.scale
         return out, noise
 
     @property
@@ -220,45 +216,28 @@ class LiteralCircuit(Circuit):
         return LiteralEvaluator(self, keys, seal_evaluator)
 
 
-class LiteralEvaluator(Evaluator):
+class LiteralEvaluator(InOrderEvaluator):
     """The packs of the window, and the circuit on them."""
+
+    _circuit: LiteralCircuit
 
     def __init__(
         self, circuit: LiteralCircuit, keys: EvaluationKeys, seal_evaluator: Any = None
     ) -> None:
-        if keys.parameters != circuit.parameters or set(keys.steps) != set(
-            circuit.rotation_steps()
-        ):
+        if set(keys.steps) != set(circuit.rotation_steps()):
             raise CryptoError("the evaluation keys belong to another circuit")
-        self._circuit = circuit
-        self._keys = keys
-        self._scheme = ckks_scheme(circuit.parameters)
+        super().__init__(circuit, keys)
         self._evaluator = (
             self._scheme.evaluator if seal_evaluator is None else seal_evaluator
         )
         self._arithmetic = SealArithmetic(self._scheme, keys.relin, seal_evaluator)
-        self._round, self._since = 0, 1
-        self._means: list[Encrypted] = []
         self._packs: list[list[Encrypted]] = []
         self._weights: dict[int, Any] = {}
 
     def absorb(self, round: int, messages: Sequence[CkksCiphertext]) -> None:
         circuit, a = self._circuit, self._arithmetic
-        if self._round == 0:
-            if circuit.place(round) != 0:
-                raise CryptoError("a circuit starts with the first round of a pack")
-            self._since = round
-        elif round != self._round + 1:
-            raise CryptoError(f"round {round} does not follow round {self._round}")
-        if len(messages) != circuit.update.sites:
-            raise CryptoError("the number of ciphertexts is not that of the sites")
-        for message in messages:
-            require_message(message, circuit, self._keys.key_id)
-        scale, levels = SCALE * circuit.update.sites, circuit.parameters.levels
-        self._means = [
-            Encrypted(self._scheme.load(chunk), scale, levels)
-            for chunk in add_coefficients(messages)
-        ]
+        scale = SCALE * circuit.update.sites
+        self._means = self._admit(round, messages, scale)
         squares = [a.rescale(a.relinearise(a.square(mean))) for mean in self._means]
         if circuit.place(round) == 0:
             self._packs.insert(0, squares)
@@ -273,10 +252,7 @@ class LiteralEvaluator(Evaluator):
     def output(self, drift: Floats | None = None) -> CkksCiphertext:
         circuit, a, round = self._circuit, self._arithmetic, self._round
         update, parameters = circuit.update, circuit.parameters
-        if round == 0 or self._since > circuit.window(round).start:
-            raise CryptoError("the window of the round is not complete")
-        if drift is not None and float(np.abs(drift).max()) > update.drift:
-            raise CryptoError("the prior pulls harder than the circuit was made for")
+        self._check_output(drift)
         outputs = []
         for chunk, mean in enumerate(self._means):
             v = a.add_constant(
@@ -340,6 +316,7 @@ class LiteralEvaluator(Evaluator):
         return self._weights[age]
 
     def state(self) -> bytes:
+        """Refused: a window of 219 rounds is rebuilt from the sites' ciphertexts."""
         raise CryptoError(
             "the literal circuit keeps no state on disk",
             remedy="rebuild it from the sites' ciphertexts of the window",

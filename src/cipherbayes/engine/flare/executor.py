@@ -92,6 +92,8 @@ class PartyExecutor(Executor):  # type: ignore[misc]
             answer = self._thread.submit(
                 lambda: desk.result().respond(verb, body)
             ).result()
+            # After this answer, before the next question.
+            self._thread.submit(lambda: desk.result().rest())
             return seal.answer(question, answer)
         except CipherbayesError as error:
             log.error("%s", error)

@@ -40,6 +40,10 @@ class Evidence:
         a_t = g_t − ḡ: the contrasts are −½ tr(H B H) − tr(A' H) up to a constant.
     prior_mean, prior_sd
         μ₀ and Λ^(−½).
+    visited, weights
+        The window's θ_t, and each one's weight in θ̄.
+    first_trace
+        Trace of the first round's Fisher sum, and the sd of its noise.
     """
 
     place: Floats
@@ -51,6 +55,9 @@ class Evidence:
     linear: Floats
     prior_mean: Floats
     prior_sd: Floats
+    visited: Floats
+    weights: Floats
+    first_trace: Floats
 
     @classmethod
     def of(cls, recursion: NoiseAware, state: State) -> Evidence:
@@ -72,6 +79,9 @@ class Evidence:
             linear=rest.T @ (weights * moved),
             prior_mean=recursion.prior_mean,
             prior_sd=recursion.prior_sd,
+            visited=state.visited[BURN_IN:],
+            weights=weights[:, 0] / weights.sum(),
+            first_trace=state.first_trace,
         )
 
     @property

@@ -1,10 +1,11 @@
 """Draws of the information matrix H, given the releases, by Hamiltonian Monte Carlo.
 
-    H = D^½ exp(S) D^½,   D = diag(exp ℓ),   S symmetric with zero diagonal,
+    A = D^½ exp(S) D^½,   D = diag(exp ℓ),   S symmetric with zero diagonal,
     ℓ_j ~ N(m, ω²),   S_ij ~ N(0, τ²) for i < j,   τ = ρ / √d,
 
-with m, ω and ρ learnt. Every such H is positive definite. The prior treats H and
-H⁻¹ alike, where a Wishart prior with few degrees of freedom puts its smallest
+with m, ω and ρ learnt; H is A flattened along θ̄ where the score saturates
+(:mod:`~cipherbayes.inference.noise_aware.saturation`), else A itself. Every such H is
+positive definite. The prior treats A and A⁻¹ alike, where a Wishart prior with few degrees of freedom puts its smallest
 eigenvalues near zero. ρ → 0 is independence.
 
 HMC moves (ℓ, S) in a metric that combines the prior's and the Fisher noise's
@@ -28,6 +29,11 @@ from scipy.linalg import solve_triangular
 from cipherbayes.inference.influence import pack
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.recursion import shrunk
+from cipherbayes.inference.noise_aware.saturation import (
+    flattened,
+    pulled_back,
+    tame,
+)
 from cipherbayes.typing import Floats
 
 TRAJECTORY = 1.4
@@ -57,6 +63,7 @@ class Chains:
     spread: Floats
     strength: Floats
     step: Floats
+    bend: Floats
 
 
 class InformationSampler:
@@ -89,6 +96,7 @@ class InformationSampler:
             spread=np.full(chains, max(float(log_diagonal.std()), 0.3)),
             strength=np.full(chains, max(float(strength), 0.1)),
             step=np.full(chains, FIRST_STEP),
+            bend=np.zeros(chains),
         )
         self._steps = _StepAdaptation(chains)
         self._metric = self._new_metric()
@@ -97,8 +105,25 @@ class InformationSampler:
 
     def information(self) -> Floats:
         """H of every chain, shape ``(chains, d, d)``."""
+        return flattened(self.slope(), self.evidence.place, self.chains.bend)
+
+    def slope(self) -> Floats:
+        """A of every chain."""
         here = self.chains
         return self._build(here.log_diagonal, here.entries)[0]
+
+    def set_bend(self, bend: Floats) -> None:
+        """Take β from now on, A as it is."""
+        self.chains.bend = tame(self.evidence, self.slope(), bend)
+
+    def _log_density(
+        self, slope: Floats, prior_variance: Floats
+    ) -> tuple[Floats, Floats]:
+        """log p(releases | A, β) and its gradient with respect to A."""
+        place, bend = self.evidence.place, self.chains.bend
+        information = flattened(slope, place, bend)
+        value, gradient = self.evidence.log_density(information, prior_variance)
+        return value, pulled_back(gradient, slope, place, bend)
 
     def sweep(self, prior_variance: Floats, *, adapting: bool) -> Floats:
         """One update of everything; the chance with which each move was accepted."""
@@ -200,7 +225,7 @@ class InformationSampler:
     ) -> tuple[Floats, Floats]:
         """log p(ℓ, S | m, ω, τ, releases) and its gradient."""
         information, root, values, vectors = self._build(log_diagonal, entries)
-        value, slope = self.evidence.log_density(information, prior_variance)
+        value, slope = self._log_density(information, prior_variance)
         for_diagonal = (slope * information).sum(axis=2)
         # Daleckii–Krein: the derivative of exp(S) in the basis of S.
         inner = slope * root[:, :, None] * root[:, None, :]
@@ -274,7 +299,7 @@ class InformationSampler:
 
         def log_density(values: Floats, strength: Floats) -> Floats:
             information = self._build(here.log_diagonal, values)[0]
-            data = self.evidence.log_density(information, prior_variance)[0]
+            data = self._log_density(information, prior_variance)[0]
             # Inverse-gamma of ρ², as a density of log ρ.
             shape, scale = STRENGTH_SHAPE, STRENGTH_SCALE
             prior = -2.0 * shape * np.log(strength) - scale / strength**2

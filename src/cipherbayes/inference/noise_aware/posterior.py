@@ -4,7 +4,9 @@ Given H the averaged score sum is Gaussian, ḡ ~ N(H (θ − θ̄), H + s² I),
 
     θ | H ~ N(J⁻¹ (Λ μ₀ + K (ḡ + H θ̄)), J⁻¹),  K = H (H + s² I)⁻¹,  J = Λ + K H;
 
-H itself is only known through noise and is drawn by
+where the model's score saturates, θ is drawn from the likelihood of
+:mod:`~cipherbayes.inference.noise_aware.saturation` instead. H itself is only known
+through noise and is drawn by
 :class:`~cipherbayes.inference.noise_aware.information.InformationSampler`. Laplace
 and Student-t priors are scale mixtures of normals: the scales are drawn given θ.
 """
@@ -17,15 +19,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from cipherbayes.inference.chains import Draws
+from cipherbayes.inference.diagnostics import rhat_and_ess
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.flags import Flag, raised
-from cipherbayes.inference.noise_aware.information import InformationSampler
+from cipherbayes.inference.noise_aware.information import DENSE, InformationSampler
 from cipherbayes.inference.noise_aware.recursion import NoiseAware, State
+from cipherbayes.inference.noise_aware.saturation import LARGEST_FALL, slice_theta
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
 
 Progress = Callable[[int, int], None]
+MIXED = 1.03
+"""R-hat from which on a sampler has run long enough."""
+WALK = 0.9
 
 
 @dataclass(frozen=True)
@@ -38,18 +45,25 @@ class Posterior:
 
 @dataclass(frozen=True)
 class Effort:
-    """Chains, discarded and kept sweeps of each, draws of θ for each kept sweep."""
+    """Chains, discarded and kept sweeps of each, and how often they may double.
+
+    While R-hat is above 1.03 the kept sweeps are discarded and twice as many run, of
+    which as many are kept, at most ``doublings`` times.
+    """
 
     chains: int = 4
     warm_up: int = 200
     kept: int = 400
+    doublings: int = 3
 
     @classmethod
     def for_dimension(cls, dimension: int) -> Effort:
         """What a study gets: fewer sweeps where one is expensive."""
-        if dimension <= 60:
+        if dimension <= 20:
             return cls()
-        return cls(chains=2, warm_up=100, kept=150)
+        if dimension <= DENSE:
+            return cls(warm_up=150, kept=250, doublings=2)
+        return cls(warm_up=100, kept=150, doublings=1)
 
 
 def sample_posterior(
@@ -76,26 +90,86 @@ def sample_posterior(
     evidence = Evidence.of(recursion, state)
     effort = effort or Effort.for_dimension(evidence.dimension)
     rng = np.random.default_rng([seed, ROUNDS])
-    sampler = InformationSampler(evidence, effort.chains, rng)
-    variance = np.tile(evidence.prior_sd**2, (effort.chains, 1))
+    walk = _Walk(recursion, evidence, effort.chains, rng)
     total = effort.warm_up + effort.kept
-    theta = np.empty((effort.chains, effort.kept, evidence.dimension))
-    for sweep in range(total):
+    for sweep in range(effort.warm_up):
         if sweep in (effort.warm_up // 4, effort.warm_up // 2):
-            sampler.renew_metric()
-        sampler.sweep(variance, adapting=sweep < effort.warm_up)
-        if sweep == effort.warm_up - 1:
-            sampler.stop_adapting()
-        drawn = _draw_theta(rng, evidence, sampler.information(), variance)
-        if recursion.prior.kind != "normal":
-            variance = _draw_scales(rng, recursion, drawn)
-        if sweep >= effort.warm_up:
-            theta[:, sweep - effort.warm_up] = drawn
+            walk.sampler.renew_metric()
+        walk.step(adapting=True)
         if progress is not None:
             progress(sweep + 1, total)
+    walk.sampler.stop_adapting()
+    for doubling in range(effort.doublings + 1):
+        theta = np.stack(
+            [walk.run(2**doubling) for _ in range(effort.kept)],
+            axis=1,
+        )
+        rhat = rhat_and_ess(theta)[0]
+        if not np.nanmax(rhat, initial=1.0) > MIXED:
+            break
+    if progress is not None:
+        progress(total, total)
     sizes = np.full(theta.shape[:2], np.nan)
     draws = Draws(theta * recursion.scale, sizes, is_point=False, rounds=ROUNDS)
     return Posterior(draws, raised(recursion, state, evidence, draws))
+
+
+class _Walk:
+    """All chains: H, the scales of the prior, and θ."""
+
+    def __init__(
+        self,
+        recursion: NoiseAware,
+        evidence: Evidence,
+        chains: int,
+        rng: np.random.Generator,
+    ) -> None:
+        self.recursion, self.evidence, self.rng = recursion, evidence, rng
+        self.sampler = InformationSampler(evidence, chains, rng)
+        self.variance = np.tile(evidence.prior_sd**2, (chains, 1))
+        self.first = rng.standard_normal(chains)
+        self.theta = _draw_theta(
+            rng, evidence, self.sampler.information(), self.variance
+        )
+
+    def run(self, sweeps: int) -> Floats:
+        for _ in range(sweeps):
+            self.step(adapting=False)
+        return self.theta
+
+    def step(self, *, adapting: bool) -> None:
+        self.sampler.sweep(self.variance, adapting=adapting)
+        self.sampler.set_bend(self._bend())
+        bend = self.sampler.chains.bend
+        if bend.any():
+            self.theta = slice_theta(
+                self.rng,
+                self.evidence,
+                self.sampler.slope(),
+                self.variance,
+                bend,
+                self.theta,
+            )
+        else:
+            self.theta = _draw_theta(
+                self.rng, self.evidence, self.sampler.information(), self.variance
+            )
+        if self.recursion.prior.kind != "normal":
+            self.variance = _draw_scales(self.rng, self.recursion, self.theta)
+
+    def _bend(self) -> Floats:
+        """β: how far the curvature has fallen since the first round, with its noise.
+
+        At θ = 0 A is H, so tr A now over tr H then is the fall. Nothing else tells
+        about tr H then: its posterior is its noise, walked through slowly enough for
+        A to follow.
+        """
+        white = self.rng.standard_normal(self.first.shape)
+        self.first = WALK * self.first + np.sqrt(1.0 - WALK**2) * white
+        trace, noise = self.evidence.first_trace
+        now = np.trace(self.sampler.slope(), axis1=1, axis2=2)
+        fall = now / np.maximum(trace + noise * self.first, now)
+        return self.recursion.bend(np.maximum(fall, LARGEST_FALL))
 
 
 def _draw_theta(

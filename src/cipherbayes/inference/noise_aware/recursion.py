@@ -1,20 +1,23 @@
 """The rounds: from released sums to the θ at which the next ones are taken.
 
 With ḡ, θ̄ precision-weighted averages of the released score sums and of where they
-were taken (older rounds forgotten by half each round until the window starts), s²
-the variance of ḡ's noise and H the shrunk Fisher sum,
+were taken, s² the variance of ḡ and H the shrunk Fisher sum,
 
     ḡ ~ N(H (θ* − θ̄), H + s² I),     θ* ~ N(μ₀, Λ⁻¹),
     K = H (H + s² I)⁻¹,  J = Λ + K H,  m = J⁻¹ (Λ μ₀ + K (ḡ + H θ̄)),
     θ ← θ + (m − θ) min(1, r √d / ‖m − θ‖).
 
-The trust region r is needed: far from its place the curvature says little (the
-hazard models diverge without it). Everything here is post-processing.
+Before the window a score sum taken at θ_t counts as if its variance were
+σ_t² + (λ² / d) ‖H (θ_t − θ)‖²: along the way from θ_t to θ the curvature changes by
+about a share λ, so what was seen far away is soon forgotten. In the window only the
+noise counts. The trust region r is needed: far from its place the curvature says
+little (the hazard models diverge without it). Everything here is post-processing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,7 +31,10 @@ from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
 
 TRUST = 0.7
-FORGETTING = 0.5
+CURVATURE_CHANGE = 0.3
+"""λ."""
+FORGETTING = 0.25
+"""Weight of the Fisher sums so far when another arrives before the window."""
 SMALLEST_EIGENVALUE = 0.1
 """Floor of a shrunk correlation's eigenvalues."""
 
@@ -63,12 +69,14 @@ class State:
     rounds
         Rounds done.
     visited, gradients
-        θ and score sum of every round, shape ``(12, d)``; zero where not yet done.
+        θ and score sum of every round, shape ``(24, d)``; zero where not yet done.
     gradient_sd, held_back
         Noise of every score sum; 1 where the trust region shortened the step.
     fisher, fisher_precision
         Packed sums Σ H̃_t / sd² and Σ 1 / sd² of the early rounds and the window,
         shapes ``(2, d (d + 1) / 2)`` and ``(2,)``.
+    first_trace
+        Trace of the first round's Fisher sum, and the sd of its noise.
     """
 
     theta: Floats
@@ -79,6 +87,7 @@ class State:
     held_back: Floats
     fisher: Floats
     fisher_precision: Floats
+    first_trace: Floats
 
     def to_vector(self) -> Floats:
         """Everything as one float64 vector, for a checkpoint."""
@@ -111,7 +120,13 @@ def _shapes(dimension: int) -> dict[str, tuple[int, ...]]:
         "held_back": (ROUNDS,),
         "fisher": (2, packed_length(dimension)),
         "fisher_precision": (2,),
+        "first_trace": (2,),
     }
+
+
+def straight(fall: Floats) -> Floats:
+    """The bend of a score that is taken as linear in θ."""
+    return np.zeros_like(fall)
 
 
 @dataclass(frozen=True)
@@ -124,10 +139,13 @@ class NoiseAware:
         Of θ on the prepared scale.
     scale
         ``model.influence_scale(design)``: θ_j = scale_j · (internal θ_j).
+    bend
+        ``model.score_bend``.
     """
 
     prior: ResolvedPrior
     scale: Floats
+    bend: Callable[[Floats], Floats] = straight
 
     @property
     def prior_mean(self) -> Floats:
@@ -162,15 +180,27 @@ class NoiseAware:
         visited[t], gradients[t] = state.theta, release.gradient
         deviations[t] = release.gradient_sd
         fisher, precision = state.fisher.copy(), state.fisher_precision.copy()
+        trace = state.first_trace
         if release.fisher is not None:
             part = int(t >= BURN_IN)
             if part == 0:  # information at a θ that has been left is worth less
-                fisher[0] *= FORGETTING**2
-                precision[0] *= FORGETTING**2
+                fisher[0] *= FORGETTING
+                precision[0] *= FORGETTING
             fisher[part] += release.fisher / release.fisher_sd**2
             precision[part] += 1.0 / release.fisher_sd**2
-        seen = State(
-            state.theta, t + 1, visited, gradients, deviations, held, fisher, precision
+            if t == 0:
+                dimension = state.theta.size
+                total = np.trace(unpack(release.fisher))
+                trace = np.array([total, release.fisher_sd * np.sqrt(dimension)])
+        seen = replace(
+            state,
+            rounds=t + 1,
+            visited=visited,
+            gradients=gradients,
+            gradient_sd=deviations,
+            fisher=fisher,
+            fisher_precision=precision,
+            first_trace=trace,
         )
         target = self._posterior_mean(seen)
         step = target - state.theta
@@ -180,14 +210,14 @@ class NoiseAware:
         if length > most:
             held[t] = 1.0
             step *= most / length
-        theta = state.theta + step
-        return State(
-            theta, t + 1, visited, gradients, deviations, held, fisher, precision
-        )
+        return replace(seen, theta=state.theta + step, held_back=held)
 
     def _posterior_mean(self, state: State) -> Floats:
-        place, gradient, variance = averages(state)
         information = shrunk(*fisher_estimate(state))
+        if state.rounds > BURN_IN:
+            place, gradient, variance = averages(state)
+        else:
+            place, gradient, variance = _recent(state, information)
         noise = variance * np.eye(place.size)
         weight = np.linalg.solve(information + noise, information).T
         precision = np.diag(1.0 / self.prior_sd**2)
@@ -197,18 +227,27 @@ class NoiseAware:
 
 
 def averages(state: State) -> tuple[Floats, Floats, float]:
-    """(θ̄, ḡ, s²): over the window once it has begun, before it with forgetting."""
-    done = np.arange(state.rounds)
-    if state.rounds > BURN_IN:
-        factors: Floats = (done >= BURN_IN).astype(np.float64)
-    else:
-        factors = np.power(FORGETTING, state.rounds - 1.0 - done)
-    weights = factors / state.gradient_sd[: state.rounds] ** 2
-    total = weights.sum()
-    place = weights @ state.visited[: state.rounds] / total
-    gradient = weights @ state.gradients[: state.rounds] / total
-    variance = weights**2 @ state.gradient_sd[: state.rounds] ** 2 / total**2
-    return place, gradient, float(variance)
+    """(θ̄, ḡ, s²) of the window's rounds so far."""
+    window = slice(BURN_IN, state.rounds)
+    return _averaged(state, window, 1.0 / state.gradient_sd[window] ** 2)
+
+
+def _recent(state: State, information: Floats) -> tuple[Floats, Floats, float]:
+    """(θ̄, ḡ, s²) of all rounds so far, those taken far from θ counting less."""
+    done = slice(0, state.rounds)
+    moved = (state.visited[done] - state.theta) @ information
+    change = CURVATURE_CHANGE**2 * (moved**2).mean(axis=1)
+    weights = 1.0 / (state.gradient_sd[done] ** 2 + change)
+    return _averaged(state, done, weights)
+
+
+def _averaged(
+    state: State, chosen: slice, weights: Floats
+) -> tuple[Floats, Floats, float]:
+    total = float(weights.sum())
+    place = weights @ state.visited[chosen] / total
+    gradient = weights @ state.gradients[chosen] / total
+    return place, gradient, 1.0 / total
 
 
 def fisher_estimate(state: State) -> tuple[Floats, float]:

@@ -18,7 +18,7 @@ from cipherbayes.typing import Floats
 
 
 class NoiseAwareRounds(Recursion):
-    """Twelve rounds, and the posterior of all that they released.
+    """All rounds, and the posterior of all that they released.
 
     ``memory`` of a state is everything released so far, as one vector.
     """
@@ -28,7 +28,9 @@ class NoiseAwareRounds(Recursion):
     ) -> None:
         self.settings = settings
         self.prior = prior
-        self._rounds = NoiseAware(prior, model.influence_scale(design))
+        self._rounds = NoiseAware(
+            prior, model.influence_scale(design), model.score_bend
+        )
 
     def start(self) -> State:
         return self._state(self._rounds.init())

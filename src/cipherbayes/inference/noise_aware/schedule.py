@@ -1,10 +1,10 @@
 """Which sums are released when, and what share of the budget each one takes.
 
-Twelve rounds: eight that bring θ near its place, then a window of four whose
+Twenty-four rounds: twenty that bring θ to its place, then a window of four whose
 releases the posterior is made from. Every round releases the weighted score sum;
-rounds 0, 2, 4, 6 and the window release the weighted Fisher sum too. A release with
-share f of μ² has noise Δ / (μ √f); the shares add to one, so all releases together
-are exactly μ-GDP (Dong, Roth and Su 2022, Corollary 3.3).
+rounds 0, 4, 8, 12, 16 and the window release the weighted Fisher sum too. A release
+with share f of μ² has noise Δ / (μ √f); the shares add to one, so all releases
+together are exactly μ-GDP (Dong, Roth and Su 2022, Corollary 3.3).
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-BURN_IN, WINDOW = 8, 4
+BURN_IN, WINDOW = 20, 4
 ROUNDS = BURN_IN + WINDOW
-EARLY_FISHER = (0, 2, 4, 6)
+EARLY_FISHER = (0, 4, 8, 12, 16)
 
-GRADIENTS, GRADIENTS_IN_WINDOW = 0.75, 0.75
+GRADIENTS, GRADIENTS_IN_WINDOW = 0.75, 0.8
 """Share of all score sums; share of theirs that the window takes."""
-FISHERS_IN_WINDOW = 0.75
-"""Share of the Fisher sums' budget that the window takes."""
-GROWTH = 1.5
+FISHERS_IN_WINDOW, FIRST_FISHER = 0.7, 0.1
+"""Shares of the Fisher sums' budget that the window takes, and round 0: its Fisher
+sum is what the curvature's fall on the way is measured against."""
+GROWTH = 1.3
 """A burn-in round's share over that of the round before: the nearer θ is to its
-place, the more accurate a step must be. With equal shares θ was still moving in the
-window, where its path must be short enough for H to be constant along it."""
+place, the more accurate a step must be. Many cheap rounds, because a score sum taken
+far from where θ ends says little: Newton's method must reach its noise floor before
+the window starts."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Round:
 
 
 def rounds() -> tuple[Round, ...]:
-    """The twelve rounds, in order.
+    """All rounds, in order.
 
     Formal guarantees
     -----------------
@@ -51,11 +53,13 @@ def rounds() -> tuple[Round, ...]:
     early = GRADIENTS * (1.0 - GRADIENTS_IN_WINDOW) / sum(growth)
     late = GRADIENTS * GRADIENTS_IN_WINDOW / WINDOW
     fishers = 1.0 - GRADIENTS
-    first = fishers * (1.0 - FISHERS_IN_WINDOW) / len(EARLY_FISHER)
+    first = fishers * FIRST_FISHER
+    between = fishers * (1.0 - FISHERS_IN_WINDOW - FIRST_FISHER)
+    matrices = {t: between / (len(EARLY_FISHER) - 1) for t in EARLY_FISHER}
+    matrices[0] = first
     last = fishers * FISHERS_IN_WINDOW / WINDOW
     burn_in = tuple(
-        Round(t, early * growth[t], first if t in EARLY_FISHER else 0.0)
-        for t in range(BURN_IN)
+        Round(t, early * growth[t], matrices.get(t, 0.0)) for t in range(BURN_IN)
     )
     return burn_in + tuple(Round(t, late, last) for t in range(BURN_IN, ROUNDS))
 

@@ -11,7 +11,7 @@ s        σ'/σ_tot, σ' = 0.1      unit of h = s Σ_k (S_k + share_k)
 V₀       σ'²                     start of the running mean of squares
 [a, 1]   a = 0.01                interval of the preconditioner's polynomial P
 b        0.79                    |h| without noise stays in the box ±b
-η        2/(σ_tot C)             step; at most σ_tot · (smallest prior scale)²
+η_j      2 · prior scale/√T      step; at most σ_tot · (prior scale)²
 T        10 for ε ≤ 1, else 40   rounds, if the study names none
 =======  ======================  ================================================
 
@@ -110,14 +110,23 @@ class EncryptedPlan(StudyPlan):
     def prior(self) -> ResolvedPrior:
         return resolve_prior(self.study, preparation_of(self.study).design)
 
-    @property
-    def step_size(self) -> float:
-        """η, as stated or for a temperature of about one."""
-        if self.study.inference.step.size is not None:
-            return self.study.inference.step.size
-        langevin = 2.0 / (self.noise_sd * self.gradient.privacy.clip)
+    @cached_property
+    def step_size(self) -> Floats:
+        """η of each parameter, as stated or 2 · prior scale/√T.
+
+        The preconditioned direction has no unit: its coordinates are of order one
+        whatever the data, so η is how far θ_j moves in a round, and its scale is
+        the prior's. (The temperature argument η ≈ 2/(σ_tot C) is for a sampler; as
+        a point estimate on PhysioNet it lost 0.04 to 0.12 of AUC at ε = 0.3, 1
+        and 10, and won 0.005 at 3.)
+        """
+        scale, stated = self.prior.scale, self.study.inference.step.size
+        if stated is not None:
+            return np.full(scale.shape, stated)
         # η P s/scale² ≤ 1 at the largest P = 1/σ': the prior does not overshoot.
-        return min(langevin, self.noise_sd * float(self.prior.scale.min()) ** 2)
+        return np.minimum(
+            2.0 * scale / math.sqrt(self.rounds), self.noise_sd * scale**2
+        )
 
     def drift(self, theta: Floats) -> Floats:
         """s ∇log p(θ), cut to ±``LARGEST_DRIFT``: public, the same for all parties."""

@@ -1,0 +1,158 @@
+"""The server's side of ``fast`` and ``hardened``: block sums, then the circuit."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from cipherbayes.crypto.ckks.arithmetic import Encrypted, SealArithmetic, replicated
+from cipherbayes.crypto.ckks.blocks import check_round
+from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
+from cipherbayes.crypto.ckks.factored import FactoredCircuit, preconditioned
+from cipherbayes.crypto.ckks.in_order import InOrderEvaluator
+from cipherbayes.crypto.ckks.keys import EvaluationKeys
+from cipherbayes.crypto.framing import Kind, decode_frame, encode_frame
+from cipherbayes.errors import CryptoError
+from cipherbayes.typing import Floats
+
+_STATE = struct.Struct("<24s32s32sIIII")
+
+
+class FactoredEvaluator(InOrderEvaluator):
+    """Accumulators of the blocks that count, and the circuit on them."""
+
+    _circuit: FactoredCircuit
+
+    def __init__(
+        self, circuit: FactoredCircuit, keys: EvaluationKeys, seal_evaluator: Any = None
+    ) -> None:
+        super().__init__(circuit, keys)
+        self._arithmetic = SealArithmetic(self._scheme, keys.relin, seal_evaluator)
+        # Newest block first; every block has one accumulator for each chunk.
+        self._sums: list[list[Encrypted]] = []
+        self._past: list[Encrypted] | None = None
+
+    def absorb(self, round: int, messages: Sequence[CkksCiphertext]) -> None:
+        circuit, a = self._circuit, self._arithmetic
+        self._means = self._admit(round, messages, circuit.message_scale(round))
+        squares = [a.square(mean) for mean in self._means]
+        if circuit.place(round) == 0:
+            self._sums.insert(0, squares)
+            del self._sums[circuit.blocks.past + 1 :]
+            self._past = None
+        else:
+            self._sums[0] = [
+                a.add(total, square)
+                for total, square in zip(self._sums[0], squares, strict=True)
+            ]
+        self._round = round
+
+    def output(self, drift: Floats | None = None) -> CkksCiphertext:
+        circuit, round = self._circuit, self._round
+        update = circuit.update
+        self._check_output(drift)
+        a, level = self._arithmetic, circuit.variance_level
+        outputs = []
+        for chunk, mean in enumerate(self._means):
+            u = a.times(a.drop(mean, level), circuit.multiple(round))
+            if drift is not None and drift.any():
+                slots = circuit.parameters.slots
+                part = drift[chunk * slots : (chunk + 1) * slots]
+                u = a.add_vector(u, replicated(part, slots))
+            out = preconditioned(
+                a,
+                circuit.form,
+                self._weighted_sum(chunk),
+                u,
+                tuning=circuit.tuning,
+                boost=circuit.boost(round),
+                start=update.initial * update.alpha**round,
+            )
+            outputs.append(self._scheme.coefficients(out.cipher, out.level))
+        return CkksCiphertext(
+            circuit.parameters, self._keys.key_id, update.dimension, np.stack(outputs)
+        )
+
+    def _weighted_sum(self, chunk: int) -> Encrypted:
+        """R = W A + Past; Past is put together once for each block."""
+        a, blocks = self._arithmetic, self._circuit.blocks
+        if self._past is None:
+            self._past = self._build_past()
+        total = a.times(self._sums[0][chunk], blocks.weight)
+        if self._past:
+            past = self._past[chunk]
+            total = a.add(total, Encrypted(past.cipher, total.scale, total.level))
+        return Encrypted(total.cipher, blocks.sum_scale(self._round), total.level)
+
+    def _build_past(self) -> list[Encrypted]:
+        a, totals = self._arithmetic, []
+        weights = self._circuit.blocks.past_weights()
+        finished = list(zip(weights, self._sums[1:], strict=False))
+        for chunk in range(len(self._means) if finished else 0):
+            terms = [a.times(block[chunk], w) for w, block in finished if w]
+            total = terms[0]
+            for term in terms[1:]:
+                total = a.add(total, term)
+            totals.append(total)
+        return totals
+
+    def state(self) -> bytes:
+        circuit, levels = self._circuit, self._circuit.parameters.levels
+        ciphers = [node.cipher for block in self._sums for node in block]
+        ciphers += [node.cipher for node in self._means]
+        header = _STATE.pack(
+            circuit.parameters.id.encode(),
+            self._keys.key_id,
+            self._keys.digest,
+            self._round,
+            self._since,
+            len(self._sums),
+            circuit.chunks,
+        )
+        words = [self._scheme.coefficients(each, levels) for each in ciphers]
+        return encode_frame(
+            Kind.CIRCUIT_STATE, header, *(each.tobytes() for each in words)
+        )
+
+    def restore(self, data: bytes) -> None:
+        circuit, parameters = self._circuit, self._circuit.parameters
+        polynomial = 8 * parameters.ring * parameters.levels
+        most = circuit.chunks * (3 * (circuit.blocks.past + 1) + 2) * polynomial
+        body = decode_frame(data, Kind.CIRCUIT_STATE, limit=_STATE.size + most)
+        if len(body) < _STATE.size:
+            raise CryptoError("the circuit's state is too short")
+        name, key, digest, round, since, count, chunks = _STATE.unpack_from(body)
+        expected = chunks * (3 * count + 2) * polynomial
+        if (
+            name != parameters.id.encode().ljust(24, b"\0")
+            or key != self._keys.key_id
+            or digest != self._keys.digest
+            or chunks != circuit.chunks
+            or count < 1
+            or len(body) != _STATE.size + expected
+        ):
+            raise CryptoError(
+                "the state belongs to another circuit or run",
+                remedy="rebuild it from the sites' ciphertexts of the window",
+            )
+        check_round(round)
+        words = np.frombuffer(body, "<u8", offset=_STATE.size).astype(np.uint64)
+        split = chunks * count * 3
+        flat = words.reshape(-1, parameters.levels, parameters.ring)
+        moduli = np.array(parameters.primes, dtype=np.uint64)
+        if not (flat.max(axis=2) < moduli).all():
+            raise CryptoError("the circuit's state is not reduced")
+        sums = [
+            Encrypted(self._scheme.load(flat[i : i + 3]), 1.0, parameters.levels)
+            for i in range(0, split, 3)
+        ]
+        self._sums = [sums[i : i + chunks] for i in range(0, len(sums), chunks)]
+        scale = circuit.message_scale(round)
+        self._means = [
+            Encrypted(self._scheme.load(flat[i : i + 2]), scale, parameters.levels)
+            for i in range(split, len(flat), 2)
+        ]
+        self._round, self._since, self._past = round, since, None
