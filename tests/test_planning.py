@@ -236,13 +236,24 @@ def test_released_moments_are_made_possible() -> None:
     count, moments, _ = plan.phases
     assert plan.digest(count, np.array([-7.3]), 1.0).tolist() == [1.0]
     assert plan.digest(count, np.array([99.6]), 1.0).tolist() == [100.0]
-    noisy = np.array([1e9, -1e9, 0.0, -5.0, 1e9, 25.0])
-    digest = plan.digest(moments, noisy, 100.0)
+    noisy = np.array([1e9, -1e9, 0.0, -5.0, 1e9, 25e4])
+    digest = plan.digest(moments, noisy, 1e6)
     mean, sd = digest[:3], digest[3:]
     assert np.abs(mean).max() <= 1.0
     assert sd.min() > 0.0
     assert sd.max() <= 1.0
     assert (mean[2], sd[2]) == (0.0, 0.5)
+
+
+def test_a_released_variance_is_never_below_its_noise() -> None:
+    """A rare column standardised by noise would stand out by any factor."""
+    plan = plan_study(
+        study_of(privacy=WITHOUT_RECORDS, preparation={"method": "private-moments"})
+    )
+    moments = plan.phases[1]
+    digest = plan.digest(moments, np.zeros(6), 1e4)
+    noise = moments.privacy.noise_sd(moments.privacy.sites) / 1e4
+    assert digest[3:].min() ** 2 == pytest.approx(2.0 * noise)
 
 
 @pytest.mark.parametrize(

@@ -90,11 +90,12 @@ def bench_iteration(
     rows: int,
     rounds: int,
     race: CircuitRace | None = None,
+    clock: Clock | None = None,
 ) -> dict[str, Any]:
     """One setting: plaintext, secure-sum and, if given, the circuits, turn by turn."""
     study = bench_study(dimension, sites, rounds + WARM_UP, rows)
     table = _random_table(study, rows)
-    clock = Clock()
+    clock = Clock() if clock is None else clock
     with tempfile.TemporaryDirectory(prefix="cipherbayes-bench-") as place:
         folder = RunFolder.create(
             Path(place) / "run", study, dict.fromkeys(study.sites)

@@ -30,7 +30,8 @@ from cipherbayes.crypto.ckks.reference import ReferenceUpdate
 from cipherbayes.privacy.noise import SecureNoise
 from cipherbayes.typing import Floats, Integers
 
-WINDOW = 219
+STEADY = 224
+"""Rounds after which every circuit's window is full."""
 CYCLE = 32
 """Rounds after which gradients repeat: both circuits' own cycles divide it."""
 DP_NOISE = 0.1
@@ -44,7 +45,9 @@ MILD_FLOODING = Flooding(bits=30.0, releases=20)
 class CircuitLane:
     """One circuit, its keys and its parties, ready for a steady-state round."""
 
-    def __init__(self, name: str, update: Update, totals: Integers) -> None:
+    def __init__(
+        self, name: str, update: Update, totals: Integers, rounds_before: int
+    ) -> None:
         self.circuit = make_circuit(name, update)
         started = time.process_time()
         self.keys = self.circuit.generate_keys()
@@ -53,8 +56,9 @@ class CircuitLane:
         self.encryptor = self.circuit.encryptor(self.keys.public)
         self.worst = 0.0
         self.message_bytes = self.output_bytes = 0
-        cycle = [self._messages(totals[t], t + 1) for t in range(CYCLE)]
-        for t in range(WINDOW + 5):
+        distinct = min(CYCLE, rounds_before)
+        cycle = [self._messages(totals[t], t + 1) for t in range(distinct)]
+        for t in range(rounds_before):
             self.evaluator.absorb(t + 1, cycle[t % CYCLE])
 
     def _messages(self, total: Integers, t: int) -> list[CkksCiphertext]:
@@ -95,9 +99,25 @@ class CircuitLane:
 
 
 class CircuitRace:
-    """All circuits on the same gradients, turn by turn."""
+    """All circuits on the same gradients, turn by turn.
 
-    def __init__(self, dimension: int, sites: int, names: tuple[str, ...] = CIRCUITS):
+    Parameters
+    ----------
+    dimension, sites
+        d and K.
+    names
+        Which circuits.
+    rounds_before
+        Rounds that they have behind them when the race begins.
+    """
+
+    def __init__(
+        self,
+        dimension: int,
+        sites: int,
+        names: tuple[str, ...] = CIRCUITS,
+        rounds_before: int = STEADY,
+    ) -> None:
         rng = np.random.default_rng(0)
         spread = np.geomspace(0.05, 0.7, dimension)
         h = np.clip(rng.standard_normal((CYCLE, dimension)) * spread, -0.9, 0.9)
@@ -105,8 +125,11 @@ class CircuitRace:
         self._drift: Floats = np.linspace(-0.1, 0.1, dimension)
         update = Update(dimension, sites, UNIT, minimax(0.01), drift=0.2)
         self._reference = ReferenceUpdate(update)
-        self.lanes = {name: CircuitLane(name, update, self._totals) for name in names}
-        self._round = WINDOW + 5
+        self.lanes = {
+            name: CircuitLane(name, update, self._totals, rounds_before)
+            for name in names
+        }
+        self._round = rounds_before
         for t in range(self._round):
             self._reference.step(self._totals[t % CYCLE])
 

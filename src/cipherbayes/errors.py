@@ -26,7 +26,8 @@ class CipherbayesError(Exception):
         self.remedy = remedy
         place = f"{where}: " if where else ""
         advice = f"; {remedy}" if remedy else ""
-        super().__init__(f"{place}{what}{advice}")
+        # One line, also where a name in a study or a table holds a line's end.
+        super().__init__(" ".join(f"{place}{what}{advice}".splitlines()))
 
 
 class StudyError(CipherbayesError):

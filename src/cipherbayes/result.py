@@ -211,6 +211,7 @@ def assemble(
     metrics: Mapping[str, Any],
     warnings: list[str],
     moments: Floats | None = None,
+    taking_part: Mapping[str, Any] | None = None,
 ) -> Result:
     """Turn a sampler's draws into a result on the user's own scale."""
     design = preparation_of(study).design
@@ -250,6 +251,10 @@ def assemble(
         "baseline": baseline(*public, _thinned(flat), tail),
         "timing": dict(timing),
         "bytes": dict(traffic),
+        "run": None,
+        "encryption": None,
+        "parties": [],
+        **(taking_part or {}),
         "metrics": dict(metrics),
         "warnings": [*warnings, *(flag.message for flag in draws.flags), *notes],
         "flags": [asdict(flag) for flag in draws.flags],

@@ -10,6 +10,7 @@ from typing import Any
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.rescaled import rescaled
 from cipherbayes.engine.assembly import RunFolder
+from cipherbayes.engine.driving import Traffic
 from cipherbayes.engine.embedded import Finished, TemporaryFolder, run_folder
 from cipherbayes.errors import RunError, StudyError
 from cipherbayes.evaluation import evaluate
@@ -198,7 +199,33 @@ def assemble_private(
         metrics=score(study, finished.draws, test, finished.moments),
         warnings=warnings,
         moments=finished.moments,
+        taking_part=taking_part(folder, traffic),
     )
+
+
+def taking_part(folder: RunFolder, traffic: Traffic) -> dict[str, Any]:
+    """Who took part in a run: keys by their public ids, time and bytes of each."""
+    if folder.plan.scheme is None:
+        return {}
+    seconds = {
+        "csp": traffic.csp_seconds,
+        "server": traffic.server_seconds,
+        **traffic.site_seconds,
+    }
+    pinned = folder.pinned()
+    return {
+        "run": folder.run.hex(),
+        "encryption": {"parameters": folder.plan.scheme, "key": folder.key_id()},
+        "parties": [
+            {
+                "name": name,
+                "identity": pinned[name].id if name in pinned else None,
+                "seconds": seconds.get(name, 0.0),
+                "bytes": traffic.sent.get(name, 0),
+            }
+            for name in ("csp", "server", *sorted(folder.study.sites))
+        ],
+    }
 
 
 def certificate(plan: StudyPlan, rounds: int) -> dict[str, Any]:

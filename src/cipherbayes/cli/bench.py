@@ -17,9 +17,21 @@ def bench(
     rows: Annotated[int, typer.Option(min=1, help="Rows at each site.")] = 100_000,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds measured.")] = 16,
     circuits: Annotated[bool, typer.Option(help="Run the CKKS circuits.")] = True,
+    scaling: Annotated[
+        bool, typer.Option(help="How cost grows with d, sites, rows and rounds.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Compare encrypted iterations with plaintext and with the paper's circuit."""
+    if scaling:
+        from cipherbayes.scaling_bench import run_scaling
+
+        growth = run_scaling()
+        if as_json:
+            typer.echo(json.dumps(growth, indent=2))
+        else:
+            console.print(_growth(growth))
+        return
     from cipherbayes.bench import run_bench
 
     document = run_bench(dimension, sites, rows, rounds, circuits)
@@ -43,6 +55,28 @@ def bench(
         f"{crypto['site_crypto_over_bare']:.2f} × one bare SEAL encryption; "
         f"its noise {crypto['noise_ms']:.2f} ms"
     )
+
+
+def _growth(document: dict[str, Any]) -> Table:
+    """One quantity varied at a time."""
+    base = document["base"]
+    table = Table(
+        title=f"CPU ms of an iteration; otherwise d = {base['d']}, "
+        f"{base['sites']} sites, {base['rows']:,} rows each"
+    )
+    for heading in ("quantity", "value", "protocol", "site", "server", "CSP", "all"):
+        table.add_column(heading, justify="right")
+    table.add_column("bytes", justify="right")
+    for row in document["rows"]:
+        times = (row.get(f"{who}_ms") for who in ("site", "server", "csp", "iteration"))
+        table.add_row(
+            row["quantity"],
+            f"{row['value']:,}",
+            row["protocol"],
+            *("" if each is None else f"{each:.1f}" for each in times),
+            f"{row['message_bytes']:,}" if "message_bytes" in row else "",
+        )
+    return table
 
 
 def _circuits(document: dict[str, Any]) -> Table:

@@ -429,7 +429,7 @@ def _csv_errors(
 def _parquet_errors(where: str) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
         _refuse(
             where,
             "is not a readable Parquet file",

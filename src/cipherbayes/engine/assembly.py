@@ -35,6 +35,7 @@ from cipherbayes.privacy.noise import (
 from cipherbayes.protocol.contributions import Contributions
 from cipherbayes.protocol.course import Course
 from cipherbayes.protocol.csp import Csp
+from cipherbayes.protocol.messages import RunManifest, decode
 from cipherbayes.protocol.pooled import Curator
 from cipherbayes.protocol.server import Server
 from cipherbayes.protocol.site import Site
@@ -132,6 +133,15 @@ class RunFolder:
         """Identity of every party, as it was when the run began."""
         pinned = _read_about(self.path)["pinned"]
         return {name: Identity.from_hex(text) for name, text in pinned.items()}
+
+    def key_id(self) -> str | None:
+        """Id of the encryption key that the parties agreed on; None without one."""
+        checkpoint = Checkpoint(self.home("server") / "checkpoint.sqlite")
+        try:
+            agreed = checkpoint.fact("manifest")
+        finally:
+            checkpoint.close()
+        return None if agreed is None else decode(agreed, RunManifest).key_id.hex()
 
     def site(self, name: str, table: PreparedTable | None = None) -> Site:
         """A site, over its table (read from its own file where none is given)."""

@@ -54,7 +54,13 @@ class CspChannel(Protocol):
 
 @dataclass
 class Traffic:
-    """Bytes and seconds that a run took."""
+    """Bytes and seconds that a run took.
+
+    Attributes
+    ----------
+    sent
+        Bytes that each party has sent, the server and the CSP by these names.
+    """
 
     site_bytes: int = 0
     total_bytes: int = 0
@@ -62,6 +68,12 @@ class Traffic:
     server_seconds: float = 0.0
     site_seconds: dict[str, float] = field(default_factory=dict)
     csp_seconds: float = 0.0
+    sent: dict[str, int] = field(default_factory=dict)
+
+    def count(self, party: str, size: int) -> None:
+        """Add a message that a party sent."""
+        self.sent[party] = self.sent.get(party, 0) + size
+        self.total_bytes += size
 
 
 def drive(
@@ -90,12 +102,14 @@ def drive(
         for name in names:
             sites[name].ask(request)
         answers = {name: sites[name].answer() for name in names}
-        sizes = [len(answer) for answer in answers.values() if answer is not None]
-        traffic.site_bytes += sum(sizes)
+        traffic.count("server", len(request) * len(names))
+        for name, given in answers.items():
+            if given is not None:
+                traffic.count(name, len(given))
+                traffic.site_bytes += len(given)
         started = time.process_time()
         question = server.collect(answers)
         traffic.server_seconds += time.process_time() - started
-        traffic.total_bytes += len(request) * len(names) + sum(sizes)
         if question is None:
             continue
         # A round may take several exchanges: it counts once.
@@ -104,7 +118,8 @@ def drive(
         started = time.process_time()
         server.accept(answer)
         traffic.server_seconds += time.process_time() - started
-        traffic.total_bytes += len(question) + len(answer)
+        traffic.count("server", len(question))
+        traffic.count("csp", len(answer))
         progress(server.rounds_done, rounds)
     traffic.site_seconds = {name: site.seconds() for name, site in sites.items()}
     traffic.csp_seconds = csp.seconds()

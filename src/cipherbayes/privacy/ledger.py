@@ -349,9 +349,12 @@ class Ledger:
                     self._database.execute("ROLLBACK")
 
     def _about(self, name: str) -> str:
-        row = self._database.execute(
-            "SELECT value FROM about WHERE name = ?", (name,)
-        ).fetchone()
+        try:
+            row = self._database.execute(
+                "SELECT value FROM about WHERE name = ?", (name,)
+            ).fetchone()
+        except (sqlite3.Error, UnicodeDecodeError):
+            raise _damaged(self.path) from None
         if row is None:
             raise _damaged(self.path)
         return str(row[0])

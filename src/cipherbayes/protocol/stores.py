@@ -102,6 +102,9 @@ class Checkpoint(_Store):
 
     Every row has a checksum, so a damaged θ is refused and not gone on from. All of it
     can be made again: the sites repeat their vectors and the CSP its answers.
+
+    ``finished`` says when each round ended, in seconds since 1970. The database writes
+    it in the same commit; nothing that a run does depends on it.
     """
 
     schema = (
@@ -111,6 +114,11 @@ class Checkpoint(_Store):
         "theta BLOB NOT NULL, memory BLOB NOT NULL, checksum BLOB NOT NULL) STRICT;"
         "CREATE TABLE IF NOT EXISTS lost (site TEXT PRIMARY KEY, "
         "round INTEGER NOT NULL, checksum BLOB NOT NULL) STRICT;"
+        "CREATE TABLE IF NOT EXISTS finished (round INTEGER PRIMARY KEY, "
+        "at REAL NOT NULL) STRICT;"
+        "CREATE TRIGGER IF NOT EXISTS stamp AFTER INSERT ON rounds BEGIN "
+        "INSERT OR REPLACE INTO finished VALUES "
+        "(NEW.round, (julianday('now') - 2440587.5) * 86400.0); END;"
     )
     remedy = (
         "restore it, or delete it (with its -wal file) and `cipherbayes resume`: "

@@ -1,8 +1,7 @@
 """Cells on PhysioNet 2012 that several experiments share.
 
 Kinds: ``no-data`` (the clinical score), ``pooled`` (the paper's setting 1), ``private``
-(its setting 2, certified), ``private-map`` (the same with settings that no test row
-was looked at for), ``secure-sum`` and ``encrypted-update`` (its setting 3,
+(its setting 2, certified), ``secure-sum`` and ``encrypted-update`` (its setting 3,
 certified), ``printed-pooled`` and ``printed-federated`` (the paper's settings 2 and 3
 as printed, simulated), ``honest`` (what a claim as printed really spends).
 """
@@ -40,7 +39,6 @@ SETTINGS = {
     "no-data": "no-data clinical score",
     "pooled": "pooled, no privacy",
     "private": "pooled, private",
-    "private-map": "pooled, private, the map's own settings",
     "secure-sum": "federated, secure-sum",
     "encrypted-update": "federated, encrypted-update",
     "printed-pooled": "pooled, as printed",
@@ -63,19 +61,10 @@ def compute(cell: Cell, sources: Sources) -> Outcome:
     sites = sites_of(cell, train)
     if cell.kind in PRINTED:
         return _as_printed(cell, table, sites, train, test)
-    if cell.kind == "private-map":
-        setting = physionet.MAP_SETTINGS[cell.epsilon]
-        study = physionet.certified_study(
-            cell.epsilon,
-            records=train.size,
-            prior=physionet.map_prior(setting),
-            setting=setting,
-        )
-    else:
-        protocol = "pooled" if cell.kind == "private" else cell.kind
-        study = physionet.certified_study(
-            cell.epsilon, records=train.size, protocol=protocol
-        )
+    protocol = "pooled" if cell.kind == "private" else cell.kind
+    study = physionet.certified_study(
+        cell.epsilon, records=train.size, protocol=protocol
+    )
     metrics, curve = fit_and_score(study, table, sites, test)
     return {name: metrics[name] for name in METRICS} | {"curve": curve}
 
