@@ -11,6 +11,9 @@ in the round when the encryption of zero was prepared while the site waited.
 does, the others use what they prepared. ``iteration_ratio_all_cpu`` counts the
 preparation, ``iteration_ratio_both_prepared`` lets ``literal`` prepare as well. The
 CSP's time is decrypting and, for ``hardened``, flooding and rounding.
+
+Sites that replay the server's step spend its time again, each on its own machine;
+that is not counted.
 """
 
 from __future__ import annotations

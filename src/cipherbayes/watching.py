@@ -25,8 +25,10 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from pathlib import Path
-from threading import Lock, Thread
+from statistics import median
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -35,10 +37,10 @@ from cipherbayes.engine.assembly import RunFolder
 from cipherbayes.errors import RunError
 from cipherbayes.planning import StudyPlan
 from cipherbayes.privacy.accountant import epsilon
-from cipherbayes.report.charts import bar_row, trace
-from cipherbayes.report.checkpoint import lost_sites, open_read_only
+from cipherbayes.report.charts import Chart, Line, bar_row, figure, trace
+from cipherbayes.report.checkpoint import lost_sites, open_read_only, round_times
 from cipherbayes.report.markup import Content, Markup, join, table, tag
-from cipherbayes.report.numbers import duration, number, short
+from cipherbayes.report.numbers import Axis, duration, number, short
 from cipherbayes.report.page import POLICY, style
 from cipherbayes.tables import preparation_of
 
@@ -46,6 +48,13 @@ HOST = "127.0.0.1"
 REFRESH_SECONDS = 2
 MOST_TRACES = 40
 TRACE_POINTS = 300
+RECENT = 30
+"""Rounds that the pace is taken from."""
+LATE_SECONDS, LATE_FACTOR = 10.0, 10.0
+"""A round is late after so long, and so many times the pace."""
+
+Lost = tuple[tuple[str, int], ...]
+Times = tuple[tuple[int, float], ...]
 WAITING = (
     f'<!doctype html><meta charset="utf-8"><title>starting</title>'
     f'<meta http-equiv="refresh" content="{REFRESH_SECONDS}"><p>The run is starting.'
@@ -66,8 +75,14 @@ class Snapshot:
         θ after each gradient round on the prepared scale, one list a parameter.
     lost
         Sites that dropped out, and in which round.
-    pace, left
-        Seconds a round and to the end, by what was seen so far; None before that.
+    seconds
+        How long each round took, as the server's checkpoint has it, resumed rounds
+        and the first one left out.
+    answered
+        Seconds since the last round ended: since every party taking part, the CSP
+        included, last answered. None before that.
+    parties
+        Whether there are a server and a CSP.
     """
 
     study: str
@@ -81,8 +96,26 @@ class Snapshot:
     theta: tuple[tuple[float, ...], ...]
     lost: tuple[tuple[str, int], ...]
     finished: bool
-    pace: float | None
-    left: float | None
+    seconds: tuple[float, ...]
+    answered: float | None
+    parties: bool
+
+    @property
+    def pace(self) -> float | None:
+        """Seconds a round, the median of the last thirty; None before there are two."""
+        return median(self.seconds[-RECENT:]) if self.seconds else None
+
+    @property
+    def left(self) -> float | None:
+        """Seconds to the end at this pace."""
+        return None if self.pace is None else self.pace * (self.rounds - self.done)
+
+    @property
+    def late(self) -> bool:
+        """Whether the round that is under way takes far longer than those before."""
+        if self.finished or self.answered is None or self.pace is None:
+            return False
+        return self.answered > LATE_SECONDS + LATE_FACTOR * self.pace
 
     def document(self) -> dict[str, Any]:
         """For programs."""
@@ -98,18 +131,19 @@ class Snapshot:
             "finished": self.finished,
             "seconds_a_round": self.pace,
             "seconds_left": self.left,
+            "round_seconds": list(self.seconds),
+            "seconds_since_last_answer": self.answered,
+            "late": self.late,
         }
 
 
 @dataclass
 class Watcher:
-    """Looks at a run's folder again and again; remembers only when rounds came."""
+    """Looks at a run's folder again and again."""
 
     folder: Path
     plan: StudyPlan
-    _seen: list[tuple[float, int]] = field(default_factory=list)
     _known: dict[int, float] = field(default_factory=dict)
-    _lock: Lock = field(default_factory=Lock)
 
     @classmethod
     def open(cls, path: Path) -> Watcher:
@@ -121,8 +155,7 @@ class Watcher:
         study = self.plan.study
         privacy = study.privacy
         assert privacy is not None
-        done, theta, lost = self._checkpoint()
-        pace = self._pace(done)
+        done, theta, lost, times = self._checkpoint()
         names = study.model.parameters(preparation_of(study).design)
         finished = (self.folder / "result.json").exists()
         return Snapshot(
@@ -139,24 +172,25 @@ class Watcher:
             else tuple(() for _ in names),
             lost=lost,
             finished=finished,
-            pace=pace,
-            left=None if pace is None else pace * (self.plan.rounds - done),
+            seconds=_durations(times),
+            answered=max(time.time() - times[-1][1], 0.0) if times else None,
+            parties=self.plan.scheme is not None,
         )
 
-    def _checkpoint(self) -> tuple[int, Any, tuple[tuple[str, int], ...]]:
+    def _checkpoint(self) -> tuple[int, Any, Lost, Times]:
         path = self.folder / "server" / "checkpoint.sqlite"
         empty = np.zeros((0, 0))
         if not path.is_file():
-            return 0, empty, ()
+            return 0, empty, (), ()
         try:
             with closing(open_read_only(path)) as database:
                 rows = database.execute(
                     "SELECT round, theta FROM rounds ORDER BY round"
                 ).fetchall()
                 kept = {n for (n,) in database.execute("SELECT name FROM facts")}
-                lost = lost_sites(database)
+                lost, times = lost_sites(database), round_times(database)
         except sqlite3.OperationalError:
-            return 0, empty, ()  # not laid out yet
+            return 0, empty, (), ()  # not laid out yet
         except sqlite3.DatabaseError:
             raise RunError(
                 "the server's checkpoint cannot be read",
@@ -165,9 +199,9 @@ class Watcher:
             ) from None
         if not rows:
             ready = sum(p.rounds for p in self.plan.preparatory if p.purpose in kept)
-            return ready, empty, lost
+            return ready, empty, lost, ()
         theta = np.array([np.frombuffer(data, dtype=np.float64) for _, data in rows])
-        return int(rows[-1][0]) + 1, theta, lost
+        return int(rows[-1][0]) + 1, theta, lost, times
 
     def _spent(self, done: int) -> float:
         if done not in self._known:
@@ -177,14 +211,11 @@ class Watcher:
             self._known[done] = 0.0 if event is None else epsilon(event, delta)
         return self._known[done]
 
-    def _pace(self, done: int) -> float | None:
-        """Seconds a round over the last thirty rounds that were seen to come."""
-        with self._lock:
-            if not self._seen or self._seen[-1][1] != done:
-                self._seen.append((time.monotonic(), done))
-                del self._seen[:-30]
-            (first, start), (last, end) = self._seen[0], self._seen[-1]
-        return (last - first) / (end - start) if end > start else None
+
+def _durations(times: Times) -> tuple[float, ...]:
+    """How long each round took; not the ones a clock that was set back spoils."""
+    pairs = pairwise(times)
+    return tuple(b - a for (k, a), (j, b) in pairs if j == k + 1 and b >= a)
 
 
 def page(snapshot: Snapshot) -> str:
@@ -199,7 +230,9 @@ def page(snapshot: Snapshot) -> str:
     ]
     if not snapshot.finished:
         head.append(tag("meta", http_equiv="refresh", content=str(REFRESH_SECONDS)))
-    state = "finished" if snapshot.finished else "running"
+    state: Content = "finished" if snapshot.finished else "running"
+    if snapshot.late:
+        state = tag("strong", "waiting for a party", class_="bad")
     tiles: list[tuple[str, Content]] = [
         ("State", state),
         ("Round", f"{snapshot.done:,} of {snapshot.rounds:,}"),
@@ -219,7 +252,13 @@ def page(snapshot: Snapshot) -> str:
                 class_="tiles",
             ),
         ),
-        tag("main", _progress(snapshot), _parties(snapshot), _traces(snapshot)),
+        tag(
+            "main",
+            _progress(snapshot),
+            _parties(snapshot),
+            _pace(snapshot),
+            _traces(snapshot),
+        ),
     )
     return f"<!doctype html>\n{tag('html', tag('head', head), body, lang='en')}\n"
 
@@ -245,18 +284,64 @@ def _progress(snapshot: Snapshot) -> Markup:
 
 def _parties(snapshot: Snapshot) -> Markup:
     lost = dict(snapshot.lost)
+    since = "none yet" if snapshot.answered is None else _ago(snapshot)
     rows: list[list[Content]] = [
         [
             site,
             tag("strong", f"lost in round {lost[site] + 1}", class_="bad")
             if site in lost
             else "taking part",
+            f"round {lost[site]}" if site in lost else since,
         ]
         for site in snapshot.sites
     ]
+    if snapshot.parties:
+        rows.append(["CSP", "taking part", since])
+    if snapshot.late:
+        for row in rows:
+            if row[1] == "taking part":
+                row[1] = tag("strong", "late, or waiting for another", class_="bad")
     return join(
         tag("h2", "Parties"),
-        table("Sites of the run", ["Site", "State"], rows, words=(1,), id_="parties"),
+        table(
+            "Parties of the run. A round ends when every party has answered.",
+            ["Party", "State", "Last answer"],
+            rows,
+            words=(1, 2),
+            id_="parties",
+        ),
+    )
+
+
+def _ago(snapshot: Snapshot) -> str:
+    assert snapshot.answered is not None
+    if snapshot.finished:
+        return "to the last round"
+    return f"{duration(snapshot.answered)} ago, to round {snapshot.done}"
+
+
+def _pace(snapshot: Snapshot) -> Markup:
+    """How long each round took."""
+    seconds = snapshot.seconds
+    if len(seconds) < 2:
+        return Markup()
+    every = max(-(-len(seconds) // TRACE_POINTS), 1)
+    shown = seconds[::every]
+    milliseconds = [1e3 * value for value in shown]
+    typical = duration(median(seconds))
+    return figure(
+        Chart(
+            title="How long a round takes",
+            said=f"Median {typical}, longest {duration(max(seconds))}.",
+            x=Axis(0.0, float(len(seconds))),
+            y=Axis(0.0, 1.1 * max(*milliseconds, 1.0)),
+            x_name="round",
+            y_name="milliseconds",
+            lines=[
+                Line("", [float(k * every) for k in range(len(shown))], milliseconds)
+            ],
+            small=True,
+        )
     )
 
 

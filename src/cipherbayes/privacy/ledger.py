@@ -254,9 +254,10 @@ class Ledger:
 
     def rounds(self, run: bytes) -> int:
         """How many rounds of a run were answered: they are answered in order."""
-        row = self._database.execute(
-            "SELECT MAX(round) FROM entries WHERE run = ?", (run,)
-        ).fetchone()
+        with self._readable():
+            row = self._database.execute(
+                "SELECT MAX(round) FROM entries WHERE run = ?", (run,)
+            ).fetchone()
         return 0 if row[0] is None else int(row[0]) + 1
 
     def spent(self) -> float:
@@ -266,10 +267,11 @@ class Ledger:
 
     def entries(self) -> Iterator[Entry]:
         """All releases, the oldest first."""
-        rows = self._database.execute(
-            "SELECT number, time, run, round, purpose, study, event, epsilon "
-            "FROM entries ORDER BY number"
-        )
+        with self._readable():
+            rows = self._database.execute(
+                "SELECT number, time, run, round, purpose, study, event, epsilon "
+                "FROM entries ORDER BY number"
+            ).fetchall()
         for number, time, run, round, purpose, study, event, epsilon in rows:
             yield Entry(
                 number, time, run.hex(), round, purpose, study.hex(),
@@ -349,12 +351,10 @@ class Ledger:
                     self._database.execute("ROLLBACK")
 
     def _about(self, name: str) -> str:
-        try:
+        with self._readable():
             row = self._database.execute(
                 "SELECT value FROM about WHERE name = ?", (name,)
             ).fetchone()
-        except (sqlite3.Error, UnicodeDecodeError):
-            raise _damaged(self.path) from None
         if row is None:
             raise _damaged(self.path)
         return str(row[0])
@@ -388,6 +388,13 @@ class Ledger:
         if facts.get("seal") != _seal(facts, self._link):
             raise _damaged(self.path)
         return None
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, UnicodeDecodeError):
+            raise _damaged(self.path) from None
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

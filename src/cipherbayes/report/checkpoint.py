@@ -15,3 +15,15 @@ def lost_sites(database: sqlite3.Connection) -> tuple[tuple[str, int], ...]:
     """Sites that dropped out, and in which round, the first lost first."""
     rows = database.execute("SELECT site, round FROM lost ORDER BY rowid")
     return tuple((str(site), int(number)) for site, number in rows)
+
+
+def round_times(database: sqlite3.Connection) -> tuple[tuple[int, float], ...]:
+    """When each round ended, in seconds since 1970; empty where it was not kept."""
+    known = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'finished'")
+    if known.fetchone() is None:
+        return ()
+    # Rounds that were taken back are not shown.
+    rows = database.execute(
+        "SELECT round, at FROM finished JOIN rounds USING (round) ORDER BY round"
+    )
+    return tuple((int(number), float(at)) for number, at in rows)

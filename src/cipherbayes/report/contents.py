@@ -36,9 +36,9 @@ class Contents:
     ----------
     plan
         The releases that the study implies; None without a budget.
-    run, identities
-        Id of the run and each party's public key; empty where there were no
-        parties, or where only the result was kept.
+    run, scheme, key, identities
+        Id of the run, of its encryption parameters and of its encryption key, and
+        each party's public key; empty where there were no parties.
     lost
         Sites that dropped out, with the round.
     ledgers
@@ -50,6 +50,8 @@ class Contents:
     result: Result
     plan: StudyPlan | None = None
     run: str = ""
+    scheme: str | None = None
+    key: str | None = None
     identities: dict[str, str] = field(default_factory=dict)
     lost: tuple[tuple[str, int], ...] = ()
     ledgers: tuple[Spent, ...] = ()
@@ -64,18 +66,32 @@ class Contents:
         """The content of result.json."""
         return self.result.record
 
+    @property
+    def rounds(self) -> int:
+        """Gradient rounds behind the draws."""
+        return int(self.record["rounds"])
+
     @classmethod
     def load(cls, folder: Path) -> Contents:
         """Read a folder; what a run without parties does not keep stays empty."""
         result = Result.load(folder)
         study = result.study
         about = _json(folder / "run.json")
+        encryption = result.record.get("encryption") or {}
+        parties = {
+            party["name"]: party["identity"]
+            for party in result.record.get("parties", [])
+            if party["identity"] is not None
+        }
+        plan = _plan(study)
         checkpoint = folder / "server" / "checkpoint.sqlite"
         return cls(
             result=result,
-            plan=_plan(study),
-            run=about.get("run", ""),
-            identities=about.get("pinned", {}),
+            plan=plan,
+            run=result.record.get("run") or about.get("run", ""),
+            scheme=encryption.get("parameters") or (plan.scheme if plan else None),
+            key=encryption.get("key"),
+            identities=parties or about.get("pinned", {}),
             lost=_lost(checkpoint),
             sd_without_privacy=sd_without_privacy(study, checkpoint),
             ledgers=tuple(_ledgers(folder, sorted(study.sites))),

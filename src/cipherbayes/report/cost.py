@@ -7,58 +7,43 @@ from cipherbayes.report.contents import Contents
 from cipherbayes.report.markup import Content, Markup, join, table, tag
 from cipherbayes.report.numbers import NONE, duration, size
 
-PARTIES = {
-    "site_s": "Site (the slowest)",
-    "server_s": "Server",
-    "csp_s": "CSP",
-}
+PARTIES = {"csp": "CSP", "server": "Server", "all": "Whoever holds the tables"}
+"""What parties that are no sites are called."""
 
 
 def cost(contents: Contents) -> Markup:
     """The whole section."""
-    record = contents.record
-    timing, traffic = record["timing"], record["bytes"]
-    rounds = max(contents.plan.rounds if contents.plan else record["rounds"], 1)
-    wall = timing["wall_s"]
-    rows: list[list[Content]] = []
-    for key, name in PARTIES.items():
-        seconds = timing.get(key, 0.0)
-        if seconds == 0.0:
-            continue
-        sent = traffic["per_round_site"] if key == "site_s" else None
-        rows.append(
-            [
-                name,
-                bar_row([(100.0 * seconds / wall if wall else 0.0, "private")]),
-                duration(seconds),
-                duration(seconds / rounds),
-                NONE if not sent else size(sent),
-            ]
-        )
-    rows.append(
+    timing, traffic = contents.record["timing"], contents.record["bytes"]
+    rounds = max(contents.plan.rounds if contents.plan else contents.rounds, 1)
+    wall, total = timing["wall_s"], traffic["total"]
+    costs = _of_each(contents)
+    most = max((seconds for _, seconds, _ in costs), default=0.0)
+    rows: list[list[Content]] = [
         [
-            "Everything, start to end",
-            bar_row([(100.0, "open")]),
-            duration(wall),
-            duration(wall / rounds),
-            size(traffic["total"] / rounds) if traffic["total"] else NONE,
+            PARTIES.get(name, name),
+            bar_row([(100.0 * seconds / most if most else 0.0, "private")]),
+            duration(seconds),
+            duration(seconds / rounds),
+            size(sent) if sent else NONE,
+            size(sent / rounds) if sent else NONE,
         ]
-    )
-    text = f"{rounds:,} rounds in {duration(wall)}."
-    if traffic["total"]:
-        text += (
-            f" A site sends {size(traffic['per_round_site'])} a round; all messages of "
-            f"all rounds together are {size(traffic['total'])}."
-        )
+        for name, seconds, sent in costs
+    ]
+    text = f"{rounds:,} rounds in {duration(wall)}, start to end."
+    if total:
+        text += f" All messages of all rounds together are {size(total)}."
+    if not rows:
+        return tag("p", text)
     return join(
         tag("p", text),
         table(
-            "Processor time of each party, and what it sends",
+            "Processor time of each party, and what it sent",
             [
                 "Party",
                 tag("span", "chart", class_="unseen"),
                 "Time",
                 "A round",
+                "Sent",
                 "Sent a round",
             ],
             rows,
@@ -67,3 +52,16 @@ def cost(contents: Contents) -> Markup:
             id_="costs",
         ),
     )
+
+
+def _of_each(contents: Contents) -> list[tuple[str, float, int]]:
+    """Name, seconds and bytes of each party, sites first."""
+    record = contents.record
+    parties = record.get("parties", [])
+    if not parties:
+        # No parties, or a result that was written before they were kept.
+        timing = record["timing"]
+        known = {"all": "site_s", "server": "server_s", "csp": "csp_s"}
+        return [(n, timing[key], 0) for n, key in known.items() if timing[key]]
+    order = sorted(parties, key=lambda party: party["name"] in PARTIES)
+    return [(party["name"], party["seconds"], party["bytes"]) for party in order]

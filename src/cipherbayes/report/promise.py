@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from cipherbayes.privacy.accountant import epsilon
 from cipherbayes.privacy.events import Repeated
 from cipherbayes.report.charts import Chart, Line, figure
@@ -40,10 +42,10 @@ def banner(contents: Contents) -> Markup:
     elif study.as_printed:
         title = "Not certified: the paper’s method as printed"
         text = (
-            f"The claimed ε = {short(privacy['epsilon'])} does not hold: the "
-            "preconditioner uses gradients without noise, and the constant c "
-            "multiplies the sensitivity. For reproduction only, never on "
-            "private rows."
+            f"The claimed ε = {short(privacy['claimed_epsilon'])} does not hold. Were "
+            "the preconditioner public, ε would be "
+            f"{number(privacy['epsilon'])}; it is not, for it is made of gradients "
+            "without noise. For reproduction only, never on private rows."
         )
     else:
         title = "Not certified"
@@ -80,10 +82,11 @@ def _in_words(contents: Contents) -> Markup:
     privacy = contents.record["privacy"]
     e, d = privacy["epsilon"], privacy["delta"]
     if not privacy["certified"]:
+        asked = short(privacy.get("claimed_epsilon", e))
         lead = tag(
             "p",
             tag("strong", "No promise is made. "),
-            f"The study asked for ε = {short(e)} at δ = {short(d)}; this run does not "
+            f"The study asked for ε = {asked} at δ = {short(d)}; this run does not "
             "certify it.",
             class_="lead",
         )
@@ -100,8 +103,9 @@ def _in_words(contents: Contents) -> Markup:
             class_="lead",
         )
     against = privacy["holds_against"] or ["nobody"]
+    promised: Content = f"(ε, δ) = ({short(e)}, {short(d)})"
     pairs: list[tuple[str, Content]] = [
-        ("Promise", f"(ε, δ) = ({short(e)}, {short(d)})"),
+        ("Promise", promised if privacy["certified"] else "none"),
         (
             "Certified",
             "yes" if privacy["certified"] else tag("strong", "no", class_="bad"),
@@ -110,19 +114,33 @@ def _in_words(contents: Contents) -> Markup:
         ("Neighbours", "adding or removing one record (one row)"),
         ("Spent", f"ε = {number(privacy.get('spent'), 4)} by the accountant"),
         ("Mechanism", privacy.get("mechanism", "")),
-        (
-            "Noise",
-            f"σ = {number(privacy.get('noise_multiplier'), 4)} × the clipping norm",
-        ),
-        ("Clipping norm", number(privacy.get("clip"))),
+        *_noise(privacy),
         ("Colluding sites", f"{privacy.get('colluders', 0)} tolerated"),
         ("Lost sites", f"{privacy.get('dropouts', 0)} tolerated"),
     ]
+    single = privacy.get("single_messages")
+    if single is not None:
+        said = f"(ε, δ) = ({number(single['epsilon'])}, {short(single['delta'])})"
+        pairs.insert(3, ("Only this much", f"{said} against {single['against']}"))
+    if privacy.get("exact_releases"):
+        exact = tag("strong", ", ".join(privacy["exact_releases"]), class_="bad")
+        pairs.append(("Without any noise", exact))
     if privacy.get("sampling_rate", 1.0) < 1.0:
         pairs.append(
             ("Sampling", f"each row with {100 * privacy['sampling_rate']:.3g} %")
         )
     return join(lead, facts(pairs))
+
+
+def _noise(privacy: dict[str, Any]) -> list[tuple[str, Content]]:
+    """How much noise there was, against what one record can move."""
+    sigma, clip = number(privacy.get("noise_multiplier"), 4), privacy.get("clip")
+    if clip is None:
+        return [("Noise", f"σ = {sigma} × what one record moves, in the first round")]
+    return [
+        ("Noise", f"σ = {sigma} × the clipping norm"),
+        ("Clipping norm", number(clip)),
+    ]
 
 
 def _curve(contents: Contents) -> Markup:

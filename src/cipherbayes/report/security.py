@@ -2,35 +2,107 @@
 
 from __future__ import annotations
 
+from cipherbayes.crypto.ckks.parameters import CKKS_SETS
+from cipherbayes.crypto.parameters import PARAMETER_SETS
 from cipherbayes.crypto.signatures import Identity
 from cipherbayes.report.contents import Contents
 from cipherbayes.report.markup import Content, Markup, facts, join, table, tag
 
+Facts = list[tuple[str, Content]]
+
 
 def security(contents: Contents) -> Markup:
     """The whole section."""
-    plan = contents.plan
-    parameters = None if plan is None else plan.parameters
-    if parameters is None:
+    if contents.scheme is None:
         return tag(
             "p",
             "All tables were in one place, so nothing was encrypted and nothing had to "
             "be signed. Whoever holds that place can read the rows.",
         )
-    pairs: list[tuple[str, Content]] = [
-        ("Scheme", "BFV, sums only: exact integers, no multiplication"),
-        (
-            "Security",
-            f"{parameters.security_bits} bits (Homomorphic Encryption Standard)",
-        ),
-        ("Ring", f"n = {parameters.ring:,}"),
-        ("Modulus", f"{parameters.modulus_bits} bits"),
-        ("Parameter set", tag("code", parameters.id)),
-        ("Masks", "X25519, pairwise, modulo the word size; they cancel in the sum"),
+    if contents.study.as_printed:
+        lead, done = _as_printed()
+    elif contents.study.protocol == "encrypted-update":
+        lead, done = _encrypted_update(contents)
+    else:
+        lead, done = _secure_sum()
+    pairs: Facts = [
+        *done,
+        *_parameters(contents.scheme),
+        ("Encryption key", tag("code", contents.key or "not kept", class_="long")),
         ("Run", tag("code", contents.run or "not kept")),
-        ("Study hash", tag("code", contents.record["study_hash"])),
+        ("Study hash", tag("code", contents.record["study_hash"], class_="long")),
     ]
-    return join(facts(pairs), _who_signed(contents))
+    return join(tag("p", lead), facts(pairs), _who_signed(contents))
+
+
+def _parameters(scheme: str) -> Facts:
+    found = PARAMETER_SETS.get(scheme) or CKKS_SETS.get(scheme)
+    if found is None:  # of another cipherbayes
+        return [("Parameter set", tag("code", scheme))]
+    return [
+        ("Security", f"{found.security_bits} bits (Homomorphic Encryption Standard)"),
+        ("Ring", f"n = {found.ring:,}"),
+        ("Modulus", f"{found.modulus_bits} bits"),
+        ("Parameter set", tag("code", scheme)),
+    ]
+
+
+def _secure_sum() -> tuple[str, Facts]:
+    lead = (
+        "Each site’s noised sum was masked and encrypted; only the sum over all sites "
+        "was ever decrypted, once a round."
+    )
+    return lead, [
+        ("Scheme", "BFV, sums only: exact integers, no multiplication"),
+        ("Masks", "X25519, pairwise, modulo the word size; they cancel in the sum"),
+    ]
+
+
+def _encrypted_update(contents: Contents) -> tuple[str, Facts]:
+    privacy = contents.record["privacy"]
+    bits = privacy["flooding_bits"]
+    single = privacy["single_messages"]
+    lead = (
+        "Preconditioner and step were computed under encryption; only the direction in "
+        "which the parameters move was ever decrypted, once a round, after every site "
+        "had computed it too and signed what it found."
+    )
+    flooding: Content = (
+        f"{bits} statistical bits hide the error of each decrypted value"
+    )
+    if not bits:
+        flooding = tag(
+            "strong",
+            "none: a server that attacks the secret key may find it",
+            class_="bad",
+        )
+    return lead, [
+        ("Scheme", f"CKKS, circuit “{privacy['circuit']}”"),
+        ("Flooding", flooding),
+        ("Replay", "every site recomputes every output; the CSP decrypts no other"),
+        (
+            "Masks",
+            f"none: against {single['against']} ε is {single['epsilon']:.3g}",
+        ),
+    ]
+
+
+def _as_printed() -> tuple[str, Facts]:
+    lead = (
+        "This is the paper’s own protocol, kept for comparison. The CSP decrypts "
+        "whatever the server sends, so a server that wants the secret key gets it."
+    )
+    absent = tag("strong", "none", class_="bad")
+    return lead, [
+        ("Scheme", "CKKS, the paper’s circuit"),
+        ("Flooding", absent),
+        ("Replay", absent),
+        ("Masks", absent),
+        (
+            "Noise",
+            tag("strong", "drawn by the server, who can remove it", class_="bad"),
+        ),
+    ]
 
 
 def _who_signed(contents: Contents) -> Markup:
@@ -40,7 +112,7 @@ def _who_signed(contents: Contents) -> Markup:
     for name in order:
         identity = contents.identities[name]
         if name == "csp":
-            did = "its key, and every decrypted sum"
+            did = "its key, and every decrypted value"
         elif name in lost:
             did = f"its enrolment, and messages until round {lost[name]}, when lost"
         else:

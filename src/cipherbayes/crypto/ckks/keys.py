@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NoReturn
@@ -22,20 +21,18 @@ from cipherbayes.crypto.ciphertext import (
     pack_coefficients,
     unpack_coefficients,
 )
-from cipherbayes.crypto.ckks.error_sizes import key_is_short
 from cipherbayes.crypto.ckks.parameters import CkksParameters, ckks_set
 from cipherbayes.crypto.ckks.scheme import SwitchingKeyLayout, ckks_scheme
 from cipherbayes.crypto.framing import Kind, decode_frame, encode_frame
 from cipherbayes.crypto.transcript import transcript
 from cipherbayes.errors import CryptoError
-from cipherbayes.typing import Floats
 
 _NAME = struct.Struct("<24s")
 _STEPS = struct.Struct("<H")
 _STEP = struct.Struct("<I")
 _MAX_STEPS = 32
-_KEY_DRAWS = 1000
 MAX_SECRET_BYTES = 2**24
+MAX_TRIO_BYTES = 2**28
 
 
 def _pack(parameters: CkksParameters, coefficients: Coefficients) -> list[bytes]:
@@ -94,9 +91,10 @@ class CkksPublicKey:
     _encryptor: Any = field(repr=False)
 
     @classmethod
-    def _of(
+    def of(
         cls, parameters: CkksParameters, coefficients: Coefficients
     ) -> CkksPublicKey:
+        """The key with these coefficients."""
         if not coefficients.any(axis=2).all():
             raise CryptoError("a public key has an empty polynomial")
         parts = ckks_scheme(parameters)
@@ -129,7 +127,7 @@ class CkksPublicKey:
         """The key in a frame; whose it is, the CSP's signature must say."""
         body = decode_frame(data, Kind.PUBLIC_KEY, limit=MAX_SECRET_BYTES)
         parameters, rest = _named(body)
-        return cls._of(parameters, _unpack(parameters, rest, (2,)))
+        return cls.of(parameters, _unpack(parameters, rest, (2,)))
 
 
 def _public_frame(parameters: CkksParameters, coefficients: Coefficients) -> bytes:
@@ -180,6 +178,27 @@ class EvaluationKeys:
     galois: Any = field(repr=False)
     _frame: bytes = field(repr=False)
 
+    @classmethod
+    def made_by(
+        cls, generator: Any, public: CkksPublicKey, steps: tuple[int, ...]
+    ) -> EvaluationKeys:
+        """The keys that SEAL's generator of the secret key makes."""
+        parameters = public.parameters
+        wanted = [(), steps] if steps else [()]
+        blocks = [
+            _switching_layout(parameters, each).read(_make(generator, parameters, each))
+            for each in wanted
+        ]
+        frame = encode_frame(
+            Kind.EVALUATION_KEYS,
+            _NAME.pack(parameters.id.encode()),
+            public.key_id,
+            _STEPS.pack(len(steps)),
+            *(_STEP.pack(step) for step in steps),
+            *_pack(parameters, np.concatenate(blocks)),
+        )
+        return cls.from_bytes(frame)
+
     def to_bytes(self) -> bytes:
         """One EVALUATION_KEYS frame."""
         return self._frame
@@ -187,8 +206,7 @@ class EvaluationKeys:
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> EvaluationKeys:
         """The keys in a frame; whose they are, the CSP's signature must say."""
-        limit = 2**28
-        body = decode_frame(data, Kind.EVALUATION_KEYS, limit=limit)
+        body = decode_frame(data, Kind.EVALUATION_KEYS, limit=MAX_TRIO_BYTES)
         parameters, rest = _named(body)
         if len(rest) < 32 + _STEPS.size:
             raise CryptoError("a key frame is too short", remedy="restore the key")
@@ -274,7 +292,7 @@ class CkksKeys:
         body = decode_frame(data, Kind.SECRET_KEY, limit=MAX_TRIO_BYTES)
         parameters, rest = _named(body)
         block = parameters.ring * sum(parameters.widths)
-        public = CkksPublicKey._of(
+        public = CkksPublicKey.of(
             parameters, _unpack(parameters, rest[: 2 * block], (2,))
         )
         secret = _unpack(parameters, rest[2 * block : 3 * block], ())
@@ -282,77 +300,3 @@ class CkksKeys:
         if evaluation.key_id != public.key_id:
             raise CryptoError("the keys of the trio do not belong together")
         return cls(CkksSecretKey(parameters, public.key_id, secret), public, evaluation)
-
-
-MAX_TRIO_BYTES = 2**28
-
-
-def generate_ckks_keys(
-    parameters: CkksParameters, steps: Sequence[int] = (), dimension: int | None = None
-) -> CkksKeys:
-    """A fresh key trio from the operating system's randomness.
-
-    Parameters
-    ----------
-    parameters
-        The set.
-    steps
-        Rotations that the evaluation keys allow.
-    dimension
-        Length of the vectors: their copies decide which mean sizes the secret key
-        must keep to. One value in each slot if not given.
-
-    Formal guarantees
-    -----------------
-    The secret key is drawn again until it keeps to the bounds of
-    :mod:`~cipherbayes.crypto.ckks.error_sizes`, which noise bounds rely on. At
-    least four of five keys do, so this costs less than a third of a bit of security.
-    """
-    parts = ckks_scheme(parameters)
-    for _ in range(_KEY_DRAWS):
-        generator = sealapi.KeyGenerator(parts.context)
-        secret = parts.secret_key.read(generator.secret_key())
-        slots = key_slots(parameters, secret)
-        if key_is_short(parameters, slots, dimension or parameters.slots):
-            break
-    else:  # pragma: no cover - probability below 2^-1000
-        raise CryptoError("no short secret key was found")
-    key = sealapi.PublicKey()
-    generator.create_public_key(key)
-    public = CkksPublicKey._of(parameters, parts.public_key.read(key))
-    ordered = tuple(sorted(set(steps)))
-    blocks = [_switching_layout(parameters, ()).read(_make(generator, parameters, ()))]
-    if ordered:
-        galois = _make(generator, parameters, ordered)
-        blocks.append(_switching_layout(parameters, ordered).read(galois))
-    frame = encode_frame(
-        Kind.EVALUATION_KEYS,
-        _NAME.pack(parameters.id.encode()),
-        public.key_id,
-        _STEPS.pack(len(ordered)),
-        *(_STEP.pack(step) for step in ordered),
-        *_pack(parameters, np.concatenate(blocks)),
-    )
-    return CkksKeys(
-        CkksSecretKey(parameters, public.key_id, secret),
-        public,
-        EvaluationKeys.from_bytes(frame),
-    )
-
-
-def key_slots(parameters: CkksParameters, secret: Coefficients) -> Floats:
-    """|σ_j(s)| in every slot, from SEAL's transformed secret key.
-
-    SEAL's number-theoretic transform modulo q₀ is undone by SEAL itself: the key is
-    decrypted out of the ciphertext (0, 1), whose plaintext is s.
-    """
-    parts = ckks_scheme(parameters)
-    key = sealapi.SecretKey()
-    parts.secret_key.write(key, secret, parts.context)
-    one = np.zeros((2, 1, parameters.ring), dtype=np.uint64)
-    one[1] = 1
-    cipher, plain = parts.load(one), sealapi.Plaintext()
-    sealapi.Decryptor(parts.context, key).decrypt(cipher, plain)
-    plain.scale = 1.0
-    slots = np.asarray(parts.encoder.decode_complex(plain))
-    return np.asarray(np.abs(slots), dtype=np.float64)
