@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,8 @@ class Machines:
     def __init__(self, folder: Path, study: Study) -> None:
         self.folder = folder
         self.study = study
-        made = deploy(Deployment(study, "localhost", free_port()), folder / "kits")
+        self.port = free_port()
+        made = deploy(Deployment(study, "localhost", self.port), folder / "kits")
         self.kits = {name: Kit.open(path) for name, path in made.items()}
         self.parties = ("server", "csp", *study.sites)
         self.running: dict[str, subprocess.Popen[bytes]] = {}
@@ -62,26 +63,35 @@ class Machines:
         ]
         (self.kits[site].path / "site.toml").write_text("\n".join(lines) + "\n")
 
-    def start(self, *names: str, path: Path | None = None) -> None:
-        """Start parties; all that do not run yet where none is named."""
+    def start(
+        self, *names: str, path: Path | None = None, prefix: Sequence[str] = ()
+    ) -> None:
+        """Start parties; all that do not run yet where none is named.
+
+        Parameters
+        ----------
+        path
+            Only for a benchmark: where its own classes can be imported from.
+        prefix
+            Words before the party's command, which say where it runs.
+        """
         for name in names or self.parties:
             if name in self.running:
                 continue
             kit = self.kits[name]
-            if path is None:
-                process = start(kit, log=kit.path / "out.log")
-            else:
-                # Only for a benchmark: its own classes are importable as well.
-                with (kit.path / "out.log").open("ab") as log:
-                    process = subprocess.Popen(
-                        command(kit),
-                        cwd=kit.path,
-                        env={**os.environ, "PYTHONPATH": str(path)},
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=log,
-                    )
-            self.running[name] = process
+            if path is None and not prefix:
+                self.running[name] = start(kit, log=kit.path / "out.log")
+                continue
+            more = {} if path is None else {"PYTHONPATH": str(path)}
+            with (kit.path / "out.log").open("ab") as log:
+                self.running[name] = subprocess.Popen(
+                    [*prefix, *command(kit)],
+                    cwd=kit.path,
+                    env={**os.environ, **more},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                )
 
     def wait_for(self, *names: str, seconds: float = 40.0) -> None:
         """Wait until parties have joined the server."""
@@ -112,9 +122,15 @@ class Machines:
         process.kill()
         process.wait()
 
-    def submit(self, out: Path, progress: Any = lambda done, rounds: None) -> Result:
+    def submit(
+        self,
+        out: Path,
+        progress: Any = lambda done, rounds: None,
+        *,
+        wait: float = 0.0,
+    ) -> Result:
         """Run the study, or go on with it."""
-        return submit(self.study, self.kits["admin"], out, progress)
+        return submit(self.study, self.kits["admin"], out, progress, wait=wait)
 
     def ledgers(self) -> Mapping[str, Path]:
         """Where each site keeps its ledger."""

@@ -20,6 +20,7 @@ age = {{ low = 18, high = 100 }}
 sex = {{ levels = ["F", "M"] }}
 """
 PRIVATE = "[privacy]\nepsilon = 3.0\ndelta = 1e-6\nrecords = 1500\n"
+ENCRYPTED = 'protocol = "encrypted-update"\n'
 SITES = """
 [sites]
 north = { data = "north.csv" }
@@ -31,13 +32,35 @@ STUDIES = {
     + PRIVATE
     + "[evaluation]\nholdout = 0.25\nholdout_is_public = true\n"
     + SITES,
-    "insecure": LOGISTIC + PRIVATE + 'randomness = "insecure-repeatable"\n' + SITES,
+    "insecure": LOGISTIC
+    + PRIVATE
+    + 'randomness = "insecure-repeatable"\n'
+    + '[inference]\nmethod = "averaged"\nrounds = 20\n'
+    + SITES,
     "point": LOGISTIC
     + PRIVATE
     + '[inference]\nmethod = "averaged"\nrounds = 20\n'
     + SITES,
     "open": LOGISTIC
     + "[inference]\nrounds = 300\nchains = 2\n[evaluation]\nholdout = 0.25\n"
+    + SITES,
+    "psgld": LOGISTIC
+    + PRIVATE
+    + '[inference]\nmethod = "psgld"\nrounds = 60\n'
+    + "[evaluation]\nholdout = 0.25\nholdout_is_public = true\n"
+    + SITES,
+    "pooled": LOGISTIC.replace("[model]", 'protocol = "pooled"\n[model]')
+    + PRIVATE
+    + '[inference]\nmethod = "psgld"\nrounds = 20\n'
+    + SITES,
+    "encrypted": LOGISTIC.replace("[model]", ENCRYPTED + 'circuit = "fast"\n[model]')
+    + PRIVATE
+    + "[inference]\nrounds = 3\n"
+    + SITES,
+    "printed": LOGISTIC.replace("[model]", ENCRYPTED + 'noise = "as-printed"\n[model]')
+    + PRIVATE
+    + "[preparation]\nintercept = 0\n[paper]\nscale = 35.0\nlipschitz = 1.0\n"
+    + "gamma = 0.99\nbatch = 750\nepochs = 1\n"
     + SITES,
     "survival": """
 [study]

@@ -31,9 +31,9 @@ from cipherbayes.typing import Floats
 
 INTERVAL = 0.9
 RECORDS, DIMENSIONS, EPSILONS = (3_200, 8_000, 100_000), (7, 10, 40), (0.3, 1.0, 3.0)
-EFFORT = Effort(chains=4, warm_up=80, kept=120)
+EFFORT = Effort(chains=4, warm_up=80, kept=120, doublings=1)
 """Less than a study gets: many studies matter more here than many draws of each."""
-WIDE = Effort(chains=2, warm_up=60, kept=80)
+WIDE = Effort(chains=4, warm_up=60, kept=60, doublings=0)
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def stress_grid() -> tuple[Cell, ...]:
 def replicate(cell: Cell, number: int) -> Replicate:
     """One simulated study of a cell."""
     words = [ord(letter) for letter in cell.key]
-    rng = np.random.default_rng([number, *words])
+    rng = np.random.default_rng([number, len(words), *words])
     study = simulate(
         cell.model,
         cell.n,

@@ -171,6 +171,7 @@ class Study(Section):
         """Read and check a study file; data paths are relative to its folder."""
         path = Path(path)
         text = _read(path)
+        _check_filled_in(text, path)
         try:
             document = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
@@ -440,6 +441,17 @@ class Study(Section):
                 "with two sites Algorithm 4 tells each the other's exact number of "
                 "rows, means and variances: set paper.accept_two_sites = true to "
                 'accept that, or preparation.method = "public-bounds"'
+            )
+
+
+def _check_filled_in(text: str, path: Path) -> None:
+    """Refuse what `cipherbayes init` left for a person to write."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if re.search(r"^[^#\"']*\bFILL_IN\b", line):
+            raise StudyError(
+                f"line {number} still says FILL_IN",
+                where=str(path),
+                remedy="write what the code book says, never what the rows say",
             )
 
 

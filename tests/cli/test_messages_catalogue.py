@@ -89,6 +89,11 @@ CATALOGUE = {
     "not TOML": Mistake(
         (STUDY, "line 3", "TOML"), study="[study]\nname = 'a'\nb = = 1\n"
     ),
+    "nothing filled in": Mistake(
+        (STUDY, "line", "FILL_IN", "code book"),
+        words=("plan", "study.toml"),
+        study=replaced("low = 18", "low = FILL_IN"),
+    ),
     "not text": Mistake(
         (STUDY, "UTF-8"), change=lambda f: _bytes(f / STUDY, b"\xff\xfe\x00")
     ),
@@ -158,7 +163,9 @@ CATALOGUE = {
     "missing value": Mistake(
         (NORTH, "'age'", "features.age.missing"), change=column("age", None)
     ),
-    "infinite value": Mistake(("'age'", "infinite"), change=column("age", "inf")),
+    "infinite value": Mistake(
+        (NORTH, "'age'", "infinite"), change=column("age", "inf")
+    ),
     "unknown level": Mistake(
         (NORTH, "'sex'", "features.sex.levels"), change=column("sex", f"x{CANARY}")
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -65,22 +66,57 @@ def test_a_running_study_is_followed(half_way: Path) -> None:
     assert "lost in round 3" in shown
 
 
-def test_pace_and_time_left_come_from_rounds_that_were_seen(
-    half_way: Path, runs: FinishedRuns
-) -> None:
-    watcher = Watcher.open(half_way)
-    assert watcher.look().pace is None
-    database = sqlite3.connect(half_way / "server" / "checkpoint.sqlite")
-    whole = runs["survival"] / "server" / "checkpoint.sqlite"
-    database.execute("ATTACH ? AS whole", (str(whole),))
+def stamped(folder: Path, *times: float) -> Path:
+    """The first rounds of a run, ended at these seconds."""
+    database = sqlite3.connect(folder / "server" / "checkpoint.sqlite")
     with database:
-        database.execute(
-            "INSERT INTO rounds SELECT * FROM whole.rounds WHERE round = 4"
+        database.executemany(
+            "UPDATE finished SET at = ? WHERE round = ?",
+            [(at, number) for number, at in enumerate(times)],
         )
     database.close()
-    seen = watcher.look()
-    assert seen.pace is not None
-    assert seen.left == pytest.approx(seen.pace * (seen.rounds - 5))
+    return folder
+
+
+def test_round_times_are_those_of_the_servers_checkpoint(half_way: Path) -> None:
+    now = time.time()
+    ends = (now - 9.0, now - 7.0, now - 6.0, now - 3.0)
+    seen = Watcher.open(stamped(half_way, *ends)).look()
+    assert seen.seconds == pytest.approx((2.0, 1.0, 3.0), abs=1e-3)
+    assert seen.pace == pytest.approx(2.0, abs=1e-3)
+    assert seen.left == pytest.approx(2.0 * (seen.rounds - 4), abs=0.1)
+    assert seen.answered == pytest.approx(3.0, abs=2.0)
+    assert not seen.late
+    assert "How long a round takes" in page(seen)
+
+
+def test_a_party_that_does_not_answer_shows(half_way: Path) -> None:
+    now = time.time()
+    seen = Watcher.open(stamped(half_way, *(now - 500.0 - k for k in (3, 2, 1, 0))))
+    shown = seen.look()
+    assert shown.late
+    assert "waiting for a party" in page(shown)
+    assert shown.document()["late"] is True
+
+
+def test_the_csp_is_among_the_parties(half_way: Path) -> None:
+    shown = page(Watcher.open(half_way).look())
+    assert "CSP" in shown
+    assert "ago, to round 4" in shown
+
+
+def test_a_clock_that_was_set_back_gives_no_negative_time(half_way: Path) -> None:
+    seen = Watcher.open(stamped(half_way, 50.0, 40.0, 41.0, 42.0)).look()
+    assert seen.seconds == pytest.approx((1.0, 1.0))
+
+
+def test_a_checkpoint_without_times_is_followed_too(half_way: Path) -> None:
+    database = sqlite3.connect(half_way / "server" / "checkpoint.sqlite")
+    with database:
+        database.execute("DROP TABLE finished")
+    database.close()
+    seen = Watcher.open(half_way).look()
+    assert (seen.done, seen.pace, seen.answered) == (4, None, None)
 
 
 def test_a_finished_run_is_not_asked_again(runs: FinishedRuns) -> None:

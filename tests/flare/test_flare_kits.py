@@ -15,6 +15,7 @@ from cipherbayes.study import Study
 from terminal import cipherbayes
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
+from cipherbayes.engine.flare import channels
 from cipherbayes.engine.flare.hardening import ALLOWED_CLASSES, keep_jobs_in
 from cipherbayes.engine.flare.jobs import write_job
 from cipherbayes.engine.flare.kits import Kit
@@ -96,6 +97,14 @@ def test_no_kit_streams_logs_or_uses_the_shared_temporary_folder(kits, party):
     else:
         (store,) = (c for c in resources["components"] if c["id"] == "job_store")
         assert store["args"]["root_dir"] == str(kits["server"].path / "jobs")
+
+
+@pytest.mark.parametrize("party", ["server", "csp", *SITES])
+def test_messages_are_repeated_until_a_silent_party_is_given_up(kits, party):
+    settings = local(kits[party], "comm_config.json")
+    given_up = channels.PROBES * (channels.PROBE_EVERY + channels.PROBE_TIMEOUT)
+    assert given_up < settings["streaming_retry_timeout"] < 30.0
+    assert settings["allow_adhoc_conns"] is False
 
 
 def test_jobs_stay_in_the_servers_kit_after_it_was_moved(fresh, tmp_path):

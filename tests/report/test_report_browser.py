@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.skipif(MISSING is not None, reason=str(MISSING)),
 ]
 
-NAMES = ["federated", "survival", "open", "point"]
+NAMES = ["federated", "survival", "open", "point", "encrypted", "printed"]
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +74,11 @@ def test_no_screen_makes_the_page_scroll_sideways(
         assert wide <= seen, width
 
 
-def test_the_banner_stays_in_sight(browser: Browser, runs: FinishedRuns) -> None:
-    browser.open(write_report(runs["open"]).as_uri())
+@pytest.mark.parametrize("name", ["open", "printed"])
+def test_the_banner_stays_in_sight(
+    browser: Browser, runs: FinishedRuns, name: str
+) -> None:
+    browser.open(write_report(runs[name]).as_uri())
     seen = browser.run("""
         window.scrollTo({top: 3000, behavior: 'instant'});
         const box = document.querySelector('#banner').getBoundingClientRect();

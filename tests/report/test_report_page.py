@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from cipherbayes.report.numbers import number
+from cipherbayes.report.numbers import duration, number, size
 from finished_runs import FinishedRuns, runs
 from terminal import cipherbayes
 
@@ -53,7 +54,20 @@ def page_of(folder: Path) -> str:
     return (folder / "report.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["federated", "survival", "open", "point", "insecure"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "federated",
+        "survival",
+        "open",
+        "point",
+        "insecure",
+        "psgld",
+        "pooled",
+        "encrypted",
+        pytest.param("printed", marks=pytest.mark.slow),
+    ],
+)
 def test_the_tables_are_those_of_result_json(runs: FinishedRuns, name: str) -> None:
     folder = runs[name]
     page = page_of(folder)
@@ -83,6 +97,11 @@ def test_the_page_loads_nothing_and_runs_nothing(runs: FinishedRuns) -> None:
     [
         ("open", "Not private"),
         ("insecure", "Not certified: insecure repeatable noise"),
+        pytest.param(
+            "printed",
+            "Not certified: the paper’s method as printed",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_run_that_promises_nothing_says_so_first(
@@ -106,6 +125,74 @@ def test_the_certificate_is_said_in_words(runs: FinishedRuns) -> None:
     tables = Tables(page).tables
     assert {row[0] for row in tables["ledgers"][1:]} == set(record["sites"])
     assert {row[0] for row in tables["identities"][1:]} == {"CSP", *record["sites"]}
+
+
+@pytest.mark.parametrize("name", ["point", "encrypted"])
+def test_cost_is_shown_for_every_party(runs: FinishedRuns, name: str) -> None:
+    record = json.loads((runs[name] / "result.json").read_text())
+    shown = {row[0]: row[2:] for row in Tables(page_of(runs[name])).tables["costs"][1:]}
+    parties = {party["name"]: party for party in record["parties"]}
+    assert set(shown) == {*record["sites"], "CSP", "Server"}
+    for site in record["sites"]:
+        assert shown[site][0] == duration(parties[site]["seconds"])
+        assert shown[site][2] == size(parties[site]["bytes"])
+    assert sum(p["bytes"] for p in parties.values()) == record["bytes"]["total"]
+    assert max(parties[s]["seconds"] for s in record["sites"]) == pytest.approx(
+        record["timing"]["site_s"]
+    )
+
+
+@pytest.mark.parametrize("name", ["point", "encrypted"])
+def test_the_encryption_key_is_named_by_its_id(runs: FinishedRuns, name: str) -> None:
+    listed = json.loads(cipherbayes("keys", runs[name], "--json").stdout)
+    (key,) = [entry["id"] for entry in listed if entry["kind"] == "encryption"]
+    record = json.loads((runs[name] / "result.json").read_text())
+    assert record["encryption"]["key"] == key
+    assert key in page_of(runs[name])
+
+
+def test_a_result_that_left_its_folder_still_says_who_signed(
+    runs: FinishedRuns, tmp_path: Path
+) -> None:
+    for file in ("result.json", "posterior.nc", "study.toml"):
+        shutil.copy(runs["point"] / file, tmp_path)
+    tables = Tables(page_of(tmp_path)).tables
+    assert {row[0] for row in tables["identities"][1:]} == {
+        "CSP",
+        "north",
+        "south",
+        "east",
+    }
+
+
+def test_an_encrypted_update_says_what_protects_its_key(runs: FinishedRuns) -> None:
+    page = page_of(runs["encrypted"])
+    privacy = json.loads((runs["encrypted"] / "result.json").read_text())["privacy"]
+    for said in (
+        "CKKS, circuit “fast”",
+        "n = 8,192",
+        "none: a server that attacks the secret key may find it",
+        "every site recomputes every output",
+        f"({number(privacy['single_messages']['epsilon'])}, 10⁻⁶) against the CSP",
+    ):
+        assert said in page
+
+
+@pytest.mark.slow
+def test_the_papers_mode_claims_nothing_anywhere(runs: FinishedRuns) -> None:
+    page = page_of(runs["printed"])
+    privacy = json.loads((runs["printed"] / "result.json").read_text())["privacy"]
+    assert "The claimed ε = 3 does not hold" in page
+    assert f"ε would be {number(privacy['epsilon'])}" in page
+    assert "No promise is made" in page
+    assert "drawn by the server, who can remove it" in page
+    assert "almost the same about any one person" not in page
+
+
+def test_held_out_rows_give_a_calibration_plot(runs: FinishedRuns) -> None:
+    page = page_of(runs["psgld"])
+    assert "groups of held-out rows" in page
+    assert "Do not rely on these intervals" in page
 
 
 def test_no_path_no_secret_and_no_row_is_in_the_page(runs: FinishedRuns) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from cipherbayes.planning import plan_study
 from cipherbayes.privacy.accountant import epsilon as spent
 from cipherbayes.reproduce import flchain, mortality, physionet
 from cipherbayes.reproduce.cells import Cell, Sources
+from cipherbayes.reproduce.fitting import prepared_rows
 from cipherbayes.reproduce.rivals import DpSgd, fit_dp_sgd
 from cipherbayes.study import Study
 
@@ -55,7 +57,55 @@ def test_longer_rows_with_shorter_coefficients_are_the_same_study() -> None:
     assert study.privacy.clip == pytest.approx(setting.clip * k)
     assert study.inference.step.size == pytest.approx(setting.step / k**2)
     assert study.prior.scale == pytest.approx(1.0 / k)
-    assert study.prior.parameters["Age"].mean == pytest.approx(0.75)
+    assert study.prior.parameters["Age"].mean == pytest.approx(0.4 / k)
+    assert study.prior.parameters["GCS_last"].mean == pytest.approx(-0.4 / k)
+    assert study.preparation.intercept == pytest.approx(0.3 * k)
+
+
+MAP_FILE = ROOT.parent / "shared" / "data" / "physionet2012" / "public-map.md"
+
+
+def test_settings_are_those_of_the_public_map() -> None:
+    """The map's sentence, number for number."""
+    if not MAP_FILE.exists():
+        pytest.skip("needs ../shared")
+    text = MAP_FILE.read_text(encoding="utf-8")
+    found = re.findall(r"ε=([\d.]+): (\w+), ([\d.]+), ([\d.]+), ([\d.]+), (\d+)", text)
+    assert len(found) == 5
+    for epsilon, columns, *numbers in found:
+        clip, step, precision, rounds = map(float, numbers)
+        expected = physionet.Setting(columns, clip, step, precision, int(rounds))
+        assert physionet.SETTINGS[float(epsilon)] == expected
+
+
+def test_a_prepared_row_is_the_maps_formula() -> None:
+    """(value − centre)/half-width within ±1.5, missing 0, norm R, constant 0.3."""
+    rng = np.random.default_rng(0)
+    study = physionet.certified_study(1.0, records=40)
+    names = physionet.COLUMN_SETS["last40"]
+    columns, expected = {}, []
+    for name in names:
+        variable = name.partition("_")[0]
+        if variable in physionet.LINEAR:
+            centre, half = physionet.LINEAR[variable]
+            raw = centre + half * rng.normal(0.0, 1.5, 40)
+            z = (raw - centre) / half
+        else:
+            centre, factor = physionet.LOGARITHMIC[variable]
+            floor = 1e-3 if variable.startswith("Troponin") else centre / 50
+            raw = np.maximum(centre * factor ** rng.normal(0.0, 1.5, 40), floor)
+            z = np.log(raw / centre) / np.log(factor)
+        absent = rng.random(40) < 0.2
+        columns[name] = np.where(absent, np.nan, raw)
+        expected.append(np.where(absent, 0.0, np.clip(z, -1.5, 1.5)))
+    rows = np.array(expected).T
+    norms = np.linalg.norm(rows, axis=1)
+    rows = rows * np.minimum(1.0, 4.8 / norms)[:, None] / 4.8
+    table = pa.table(columns | {"In-hospital_death": np.arange(40) % 2})
+    x, _ = prepared_rows(study, table)
+    x = x / (4.8 / 1.5)
+    assert x[:, 0] == pytest.approx(np.full(40, 0.3))
+    assert x[:, 1:] == pytest.approx(rows, abs=1e-12)
 
 
 def test_the_clinical_score_counts_half_widths() -> None:

@@ -85,6 +85,7 @@ def _circuits(document: dict[str, Any]) -> Table:
     for heading in ("variant", "encrypt", "server", "CSP", "bytes", "server ratio"):
         table.add_column(heading, justify="right")
     table.add_column("round ratio", justify="right")
+    table.add_column("with preparation", justify="right")
     table.add_column("error/noise", justify="right")
     for name, row in document["variants"].items():
         table.add_row(
@@ -95,6 +96,7 @@ def _circuits(document: dict[str, Any]) -> Table:
             f"{row['message_bytes']:,}",
             f"{row['server_ratio']:.4f}",
             f"{row['iteration_ratio']:.4f}",
+            f"{row['iteration_ratio_all_cpu']:.4f}",
             f"{row['max_error_over_noise']:.1e}",
         )
     return table

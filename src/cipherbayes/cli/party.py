@@ -43,12 +43,18 @@ def party_commands(role: str, what: str) -> typer.Typer:
     def start(kit: KitPath = Path()) -> None:
         """Start this party and keep it running; stop it with Ctrl-C."""
         with needs_flare():
+            from cipherbayes.engine.flare.handshake import check_server
             from cipherbayes.engine.flare.kits import Kit
             from cipherbayes.engine.flare.starting import check_ready
             from cipherbayes.engine.flare.starting import start as start_party
 
             mine = Kit.open(kit).require(role)
             check_ready(mine)
+            if role != "server" and not check_server(mine):
+                console.print(
+                    f"server {mine.host} does not answer yet: trying on",
+                    soft_wrap=True,
+                )
             process = start_party(mine)
         # A service manager's TERM ends the party too, not only this program.
         signal.signal(signal.SIGTERM, lambda *_: process.terminate())

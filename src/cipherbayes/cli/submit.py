@@ -18,6 +18,10 @@ def submit(
         Path | None,
         typer.Option(help="Folder for the result.", show_default="runs/NAME"),
     ] = None,
+    wait: Annotated[
+        float,
+        typer.Option(min=0.0, help="Seconds to wait for parties that are not there."),
+    ] = 0.0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print result.json instead of a table.")
     ] = False,
@@ -34,5 +38,5 @@ def submit(
 
         lead = Kit.open(kit)
         with logging_to(folder), progress_bar(spending(loaded)) as progress:
-            result = submit(loaded, lead, folder, progress)
+            result = submit(loaded, lead, folder, progress, wait=wait)
     show(result.record, folder, as_json)

@@ -182,6 +182,14 @@ class KeyFolder:
                 public_id, parameters = public.key_id.hex(), public.parameters.id
                 record = KeyRecord(file.name, "encryption", public_id, run, parameters)
                 found.append(record)
+            elif rest == "trio.key":
+                from cipherbayes.crypto.ckks.keys import CkksKeys
+
+                secret = self._read(file.name, _MAX_TRIO_BYTES)
+                trio = CkksKeys.from_secret_bytes(secret).public
+                public_id, parameters = trio.key_id.hex(), trio.parameters.id
+                record = KeyRecord(file.name, "encryption", public_id, run, parameters)
+                found.append(record)
         return found
 
     def _write(self, name: str, data: bytes) -> bool:

@@ -199,7 +199,7 @@ def _predictions(contents: Contents) -> Markup:
         figures = [_curve_panel(panel, contents, top) for panel in made]
     record = reference_record(contents)
     said = ", ".join(f"{name} {label(v)}" for name, v in list(record.items())[:12])
-    point = all(row["lower"] is None for row in contents.record["posterior"])
+    point = _is_point(contents)
     share = percent(contents.record["interval"])
     text = (
         "What the model predicts when one feature changes and the others stay as in a "
@@ -218,6 +218,10 @@ def _predictions(contents: Contents) -> Markup:
         tag("p", text),
         tag("div", figures, class_="panels"),
     )
+
+
+def _is_point(contents: Contents) -> bool:
+    return all(row["lower"] is None for row in contents.record["posterior"])
 
 
 def _survival_panel(panel: Panel, times: Floats, contents: Contents) -> Markup:
@@ -278,12 +282,13 @@ def _curve_panel(panel: Panel, contents: Contents, top: float) -> Markup:
         )
         return figure(chart)
     axis = Axis(0.0, y.high) if binary else y
+    point = _is_point(contents)
     rows: list[list[Content]] = [
         [
             p.label,
             interval_row(axis, float(p.mean), float(p.lower), float(p.upper), None),
             number(float(p.mean)),
-            interval(float(p.lower), float(p.upper)),
+            *([] if point else [interval(float(p.lower), float(p.upper))]),
         ]
         for p in panel.predictions
     ]
@@ -292,10 +297,10 @@ def _curve_panel(panel: Panel, contents: Contents, top: float) -> Markup:
         "div",
         table(
             title,
-            [panel.feature, CHART, "Mean", f"{share} interval"],
+            [panel.feature, CHART, "Mean", *([] if point else [f"{share} interval"])],
             rows,
             words=(1,),
-            foot=["", interval_axis(axis), "", ""],
+            foot=["", interval_axis(axis), *[""] * (1 if point else 2)],
             class_="forest",
         ),
         class_="chart small",

@@ -108,7 +108,7 @@ def _header(contents: Contents) -> Markup:
         ("Model", f"{record['model']}"),
         ("Sites", f"{count}"),
         ("Records", f"{declared:,}" if declared else "not declared"),
-        ("Rounds", f"{record['rounds']:,} of {record['method']}"),
+        ("Rounds", f"{record['rounds']:,} of {_method(contents)}"),
         ("Privacy", _promise_tile(privacy)),
         ("Time", duration(record["timing"]["wall_s"])),
     ]
@@ -123,6 +123,14 @@ def _header(contents: Contents) -> Markup:
             class_="tiles",
         ),
     )
+
+
+def _method(contents: Contents) -> str:
+    if contents.study.as_printed:
+        return "the paper’s method"
+    if contents.study.protocol == "encrypted-update":
+        return "encrypted ascent"
+    return str(contents.record["method"])
 
 
 def _promise_tile(privacy: dict[str, float | None]) -> Content:

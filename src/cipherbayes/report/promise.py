@@ -7,7 +7,7 @@ from typing import Any
 from cipherbayes.privacy.accountant import epsilon
 from cipherbayes.privacy.events import Repeated
 from cipherbayes.report.charts import Chart, Line, figure
-from cipherbayes.report.contents import Contents
+from cipherbayes.report.contents import Contents, Spent
 from cipherbayes.report.markup import Content, Markup, facts, join, table, tag
 from cipherbayes.report.numbers import Axis, number, short
 
@@ -215,7 +215,7 @@ def _ledgers(contents: Contents) -> Markup:
             book.site,
             number(book.spent, 4),
             short(book.budget),
-            number(max(book.budget - book.spent, 0.0), 4),
+            _left(book),
             short(book.delta),
         ]
         for book in contents.ledgers
@@ -226,6 +226,12 @@ def _ledgers(contents: Contents) -> Markup:
         rows,
         id_="ledgers",
     )
+
+
+def _left(book: Spent) -> str:
+    """What is left, but for what calibration leaves unspent by its tolerance."""
+    left = book.budget - book.spent
+    return number(left, 4) if left > 1e-4 * book.budget else "nothing"
 
 
 def _not_promised(contents: Contents) -> Markup:

@@ -31,7 +31,25 @@ def sure(contents: Contents) -> Markup:
             "This method gives a point estimate. It has no intervals, so nothing here "
             "says how far the point may be from the truth.",
         )
-    return join(_widths(contents), _chains(contents))
+    return join(_caution(contents), _widths(contents), _chains(contents))
+
+
+def _caution(contents: Contents) -> Markup:
+    """What must be known before the intervals of this method are read."""
+    if contents.study.as_printed:
+        text = (
+            "The paper’s sampler takes its steps from the claimed ε, not from the "
+            "posterior: its intervals miss the truth far more often than they say."
+        )
+    elif contents.study.private and contents.study.method == "psgld":
+        text = (
+            "These intervals count the privacy noise but not the bias of clipping: "
+            "read them as a description of the chain. The noise-aware method counts "
+            "both."
+        )
+    else:
+        return Markup()
+    return tag("p", tag("strong", "Do not rely on these intervals. "), text)
 
 
 def _widths(contents: Contents) -> Markup:
@@ -151,6 +169,8 @@ def _chains(contents: Contents) -> Markup:
 
 def _verdict(row: dict[str, Any]) -> Content:
     rhat, ess = row["rhat"], row["ess"]
+    if rhat is None and ess is None:
+        return tag("strong", "too few draws to tell", class_="bad")
     if rhat is not None and rhat > RHAT_LIMIT:
         return tag("strong", "not mixed", class_="bad")
     if ess is not None and ess < ESS_LIMIT:

@@ -61,6 +61,8 @@ def simulate(
     prior_scale: float = 1.0,
     epochs: int | None = None,
     private: bool = True,
+    start: Floats | None = None,
+    noise: Callable[[int], Floats] | None = None,
 ) -> Trace:
     """Run the paper's sampler.
 
@@ -79,13 +81,15 @@ def simulate(
     private
         False for the paper's setting (1): c = 1, η_t = 0.0165/t, and exact
         Langevin noise N(0, ηG).
+    start, noise
+        θ₁ and z of each round, to follow a run that has drawn them; else drawn here.
     """
     rng = np.random.default_rng([seed, len(sites)])
     lipschitz, floor = setting.lipschitz, setting.floor
     scale_of = preconditioner_polynomial(floor)
     rounds = setting.records * (epochs or setting.epochs) // setting.batch
     each = setting.batch // len(sites)
-    theta = 0.1 * rng.standard_normal(dimension)
+    theta = 0.1 * rng.standard_normal(dimension) if start is None else start
     moment = np.zeros(dimension)
     stride = max(rounds // 100, 1)
     kept, total, count = [], np.zeros(dimension), 0
@@ -98,13 +102,12 @@ def simulate(
         moment = ALPHA * moment + (1.0 - ALPHA) * gradient**2
         scale = scale_of(moment) if encrypted else 1.0 / (floor + np.sqrt(moment))
         drift = 0.5 * step * (setting.records * gradient - theta / prior_scale**2)
-        noise = rng.standard_normal(dimension)
+        z = noise(t) if noise else rng.standard_normal(dimension)
         if private:
-            theta = theta + (drift + math.sqrt((floor + lipschitz) * step) * noise) * (
-                scale
-            )
+            spread = math.sqrt((floor + lipschitz) * step)
+            theta = theta + (drift + spread * z) * scale
         else:
-            theta = theta + drift * scale + np.sqrt(step * scale) * noise
+            theta = theta + drift * scale + np.sqrt(step * scale) * z
         if t % stride == 0:
             kept.append(theta)
         if 2 * t > rounds:

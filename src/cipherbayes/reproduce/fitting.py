@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from cipherbayes.errors import StudyError
 from cipherbayes.evaluation import Metrics, evaluate
 from cipherbayes.inference import averaged
 from cipherbayes.privacy.accountant import calibrate_noise
@@ -79,7 +76,9 @@ def prepared_rows(study: Study, table: pa.Table) -> tuple[Floats, dict[str, Floa
     blocks = list(open_site(study, "rows", table).blocks())
     x = np.concatenate([np.array(block.x).T for block in blocks])
     names = blocks[0].outcome
-    return x, {n: np.concatenate([np.array(b.outcome[n]) for b in blocks]) for n in names}
+    return x, {
+        n: np.concatenate([np.array(b.outcome[n]) for b in blocks]) for n in names
+    }
 
 
 def simulate_averaged(
@@ -120,28 +119,3 @@ def simulate_averaged(
             total_rounds=setting.rounds,
         )
     return state.average
-
-
-@lru_cache
-def runs(protocol: str, noise: str = "in-gradient") -> bool:
-    """Whether this release can run a protocol: two tiny sites try it."""
-    document: dict[str, Any] = {
-        "study": {"name": "probe", "protocol": protocol, "noise": noise},
-        "model": {"kind": "logistic", "outcome": "y"},
-        "features": {"x": {"low": -1.0, "high": 1.0}},
-        "privacy": {"epsilon": 1.0, "delta": 1e-5, "records": 40},
-    }
-    if noise == "as-printed":
-        document["paper"] = {"batch": 20, "epochs": 1}
-    else:
-        document["inference"] = {"method": "averaged", "rounds": 1}
-    rng = np.random.default_rng(0)
-    tables: Mapping[str, pa.Table] = {
-        name: pa.table({"x": rng.uniform(-1, 1, 20), "y": np.arange(20) % 2})
-        for name in ("left", "right")
-    }
-    try:
-        run(Study.model_validate(document), tables)
-    except StudyError:
-        return False
-    return True

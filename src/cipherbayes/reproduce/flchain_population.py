@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -56,7 +57,7 @@ def cohort(count: int, seed: int) -> pa.Table:
         np.log(creatinine) / math.log(4.0),
     )
     yearly = 0.004 * 2.0 ** ((age - 50.0) / 8.0) * np.where(man, 1.35, 1.0)
-    hazard = yearly / 365.25 * np.exp(sum(b * z for b, z in zip(effects, half)))  # noqa: B905
+    hazard = yearly / 365.25 * np.exp(effects @ np.array(half))
     dies = _gompertz(rng.exponential(size=count), hazard)
     ends = rng.uniform(3650.0, 5000.0, count)
     return pa.table(
@@ -89,19 +90,26 @@ def mean_c_index(epsilon: float) -> dict[flchain.Setting, float]:
         x, known = prepared_rows(study, cohort(TRAINING + TEST, seed))
         time, event = known["time"], known["event"]
         train, test = slice(0, TRAINING), slice(TRAINING, None)
-
-        def score(eta: Floats, t: Floats = time[train], c: Floats = event[train]) -> Floats:
-            return np.asarray(c - t * np.exp(eta))
-
+        score = partial(_score, time[train], event[train])
         for number, (setting, values) in enumerate(found.items()):
             plain = Averaging(
                 setting.clip, setting.step, setting.prior_scale**-2, setting.rounds
             )
             theta = simulate_averaged(
-                x[train], score, start, plain, epsilon=epsilon, seed=1000 * seed + number
+                x[train],
+                score,
+                start,
+                plain,
+                epsilon=epsilon,
+                seed=1000 * seed + number,
             )
-            values.append(c_index(time[test], event[test], x[test] @ theta))
+            found_index = c_index(time[test], event[test], x[test] @ theta)
+            values.append(found_index or 0.5)
     return {setting: float(np.mean(values)) for setting, values in found.items()}
+
+
+def _score(time: Floats, event: Floats, eta: Floats) -> Floats:
+    return np.asarray(event - time * np.exp(eta))
 
 
 def main() -> None:

@@ -23,9 +23,11 @@ PRIORS: dict[str, dict[str, Any]] = {
     "normal, scale 1": {"kind": "normal", "scale": 1.0},
     "laplace, scale 0.3": {"kind": "laplace", "scale": 0.3},
     "student-t, scale 0.3": {"kind": "student-t", "scale": 0.3},
-    "literature": {},
+    "SAPS II": physionet.saps_prior(physionet.SETTINGS[1.0]),
+    "literature": physionet.literature_prior(physionet.SETTINGS[1.0]),
 }
-"""On the scale of columns in [-1, 1]; all but the last centred at zero."""
+"""On the scale of columns in [-1, 1]. All but the last two are centred at zero; those
+give the core variables the points of a published score, or their signs only."""
 
 
 def cells(quick: bool) -> list[Cell]:
@@ -46,7 +48,7 @@ def compute(cell: Cell, sources: Sources) -> Outcome:
     study = physionet.certified_study(
         cell.epsilon,
         records=train.size,
-        prior=PRIORS[cell.choice] or None,
+        prior=PRIORS[cell.choice],
         setting=physionet.SETTINGS[1.0],
     )
     metrics, _ = fit_and_score(study, table, [train], test)

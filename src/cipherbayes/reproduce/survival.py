@@ -121,7 +121,7 @@ def _prior_risk(rows: Any) -> Floats:
 
     study = flchain.certified_study(0.0, records=1)
     held_out = open_site(study, "test", rows)
-    theta = np.array([flchain.MEANS.get(n, 0.0) for n in held_out.design.names])
+    theta = flchain.prior_mean(study)
     parts = [study.model.risk(theta, block) for block in held_out.blocks()]
     return np.concatenate(parts)
 

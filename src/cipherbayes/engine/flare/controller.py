@@ -128,7 +128,9 @@ class ProtocolController(Controller):  # type: ignore[misc]
         self._say("running", done=done, rounds=rounds)
 
     def _fail(self, error: CipherbayesError) -> None:
-        words = {"what": error.what, "where": error.where, "remedy": error.remedy}
+        # Between machines a run that was cut is submitted again.
+        remedy = error.remedy.replace("cipherbayes resume", "cipherbayes submit")
+        words = {"what": error.what, "where": error.where, "remedy": remedy}
         self._say("failed", error=words)
 
     def _say(self, state: str, **facts: Any) -> None:

@@ -53,6 +53,11 @@ AUTHORIZATION: dict[str, Any] = {
 _COMMUNICATION: dict[str, Any] = {
     "allow_adhoc_conns": False,
     "backbone_conn_gen": 2,
+    # A receiver keeps every message, and a thread for it, as long as its sender may
+    # repeat it: 65 seconds if nothing is said, which is thousands of rounds' messages.
+    # It must stay above the seconds after which a silent party is given up.
+    "streaming_retry_wait": 2.0,
+    "streaming_retry_timeout": 20.0,
 }
 _HEARTBEAT_SECONDS = 30
 _NO_GPU = "nvflare.app_common.resource_managers.passthrough_resource_manager"

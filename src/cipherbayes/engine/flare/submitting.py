@@ -32,7 +32,13 @@ _SUBMISSION = "submission.json"
 _RESULT = ("study.toml", "posterior.nc", "result.json")
 
 
-def submit(study: Study, kit: Kit, out: Path, progress: Progress) -> Result:
+class AbsentError(RunError):
+    """Somebody is not there, and may still come."""
+
+
+def submit(
+    study: Study, kit: Kit, out: Path, progress: Progress, *, wait: float = 0.0
+) -> Result:
     """Run a study on the parties' machines, from where it stands to its end.
 
     Parameters
@@ -41,6 +47,8 @@ def submit(study: Study, kit: Kit, out: Path, progress: Progress) -> Result:
         The lead's kit.
     out
         Folder for the result: new, or that of a submission that was cut.
+    wait
+        Seconds to wait for a server or parties that are not there yet.
     """
     kit.require(ADMIN)
     study = study.without_paths()
@@ -51,6 +59,8 @@ def submit(study: Study, kit: Kit, out: Path, progress: Progress) -> Result:
             remedy='set privacy.randomness = "secure"',
         )
     run = _run_of(out, study)
+    if wait > 0.0:
+        _await_everyone(kit, study, time.monotonic() + wait)
     with _session(kit) as session:
         _refuse_missing(session, study)
         with tempfile.TemporaryDirectory() as scratch:
@@ -129,8 +139,20 @@ def _session(kit: Kit) -> Iterator[Any]:
             session.close()
 
 
-def _unreachable(host: str) -> RunError:
-    return RunError(
+def _await_everyone(kit: Kit, study: Study, deadline: float) -> None:
+    """Return when all are connected, or say who is missing when time is up."""
+    while True:
+        try:
+            with _session(kit) as session:
+                return _refuse_missing(session, study)
+        except AbsentError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(1.0)
+
+
+def _unreachable(host: str) -> AbsentError:
+    return AbsentError(
         "cannot be reached",
         where=f"server {host}",
         remedy="start it with `cipherbayes server start`, then submit again",
@@ -142,7 +164,7 @@ def _refuse_missing(session: Any, study: Study) -> None:
     present = {client.name for client in session.get_system_info().client_info}
     missing = sorted({CSP, *study.sites} - present)
     if missing:
-        raise RunError(
+        raise AbsentError(
             f"{', '.join(missing)} not connected",
             where="server",
             remedy="start the party with `cipherbayes site start` (or csp start)",

@@ -18,10 +18,10 @@ import numpy as np
 from cipherbayes.inference.noise_aware.recursion import (
     NoiseAware,
     State,
-    averages,
+    everything,
     fisher_estimate,
 )
-from cipherbayes.inference.noise_aware.schedule import BURN_IN, ROUNDS
+from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.typing import Floats
 
 
@@ -64,10 +64,9 @@ class Evidence:
         """What a finished recursion knows."""
         if state.rounds != ROUNDS:
             raise ValueError("the posterior needs all rounds")
-        place, gradient, variance = averages(state)
-        moved = state.visited[BURN_IN:] - place
-        rest = state.gradients[BURN_IN:] - gradient
-        weights = 1.0 / state.gradient_sd[BURN_IN:, None] ** 2
+        place, gradient, variance, trust = everything(state)
+        moved, rest = state.visited - place, state.gradients - gradient
+        weights = trust[:, None]
         fisher, fisher_sd = fisher_estimate(state)
         return cls(
             place,
@@ -79,8 +78,8 @@ class Evidence:
             linear=rest.T @ (weights * moved),
             prior_mean=recursion.prior_mean,
             prior_sd=recursion.prior_sd,
-            visited=state.visited[BURN_IN:],
-            weights=weights[:, 0] / weights.sum(),
+            visited=state.visited,
+            weights=trust / trust.sum(),
             first_trace=state.first_trace,
         )
 

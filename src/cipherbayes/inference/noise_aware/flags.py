@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.stats import chi2, norm
 
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat_and_ess
 from cipherbayes.inference.noise_aware.evidence import Evidence
+from cipherbayes.inference.noise_aware.recursion import NoiseAware, State, averages
 from cipherbayes.inference.noise_aware.schedule import BURN_IN
-
-if TYPE_CHECKING:
-    from cipherbayes.inference.noise_aware.recursion import NoiseAware, State
+from cipherbayes.typing import Floats
 
 HELD_BACK = 3
 """Window rounds in which the trust region was active, from which on θ never settled."""
 FAR = 4.0
 """Prior standard deviations beyond which a posterior mean is not to be believed."""
+SURPRISE = 0.01
+"""Of a normal prior: what it says happens in one study of a hundred is too far too."""
+FAR_FROM_WINDOW = 2.0
+"""Posterior standard deviations (root mean square over directions) from where the
+sums were taken to the posterior mean, beyond which the sums say little about it."""
 MOSTLY_PRIOR = 0.5
 LARGEST_RHAT = 1.05
 
@@ -49,7 +53,8 @@ def raised(
     theta = draws.theta / recursion.scale
     flat = theta.reshape(-1, theta.shape[-1])
     flags = []
-    if state.held_back[BURN_IN:].sum() >= HELD_BACK:
+    held = state.held_back[BURN_IN:].sum() >= HELD_BACK
+    if held or _distance(flat, averages(state)[0]) > FAR_FROM_WINDOW:
         flags.append(
             Flag(
                 "not-converged",
@@ -58,13 +63,13 @@ def raised(
                 unusable=True,
             )
         )
-    away = np.abs(flat.mean(axis=0) - recursion.prior_mean) / recursion.prior_sd
-    if away.max() > FAR:
+    away = (flat.mean(axis=0) - recursion.prior_mean) / recursion.prior_sd
+    if _beyond(away, normal=recursion.prior.kind == "normal"):
         flags.append(
             Flag(
                 "beyond-the-prior",
-                "do not use these intervals: a parameter lies more than 4 prior "
-                "standard deviations out (separable outcomes, or a prior too narrow)",
+                "do not use these intervals: the parameters lie where the prior says "
+                "they are not (a prior too narrow, rare or separable outcomes)",
                 unusable=True,
             )
         )
@@ -98,3 +103,23 @@ def raised(
             )
         )
     return tuple(flags)
+
+
+def _distance(draws: Floats, place: Floats) -> float:
+    """Root mean square, over directions, of (mean − place) in posterior sds."""
+    away = draws.mean(axis=0) - place
+    spread = np.atleast_2d(np.cov(draws, rowvar=False))
+    spread = spread + 1e-12 * np.trace(spread) * np.eye(away.size)
+    return float(np.sqrt(away @ np.linalg.solve(spread, away) / away.size))
+
+
+def _beyond(away: Floats, *, normal: bool) -> bool:
+    """Whether posterior means are farther from the prior's than it allows."""
+    if np.abs(away).max() > FAR:
+        return True
+    if not normal:
+        return False
+    farthest = norm.isf(0.5 * SURPRISE / away.size)
+    return bool(
+        np.abs(away).max() > farthest or away @ away > chi2.isf(SURPRISE, away.size)
+    )

@@ -33,6 +33,7 @@ from cipherbayes.inference.noise_aware.saturation import (
     flattened,
     pulled_back,
     tame,
+    unflattened,
 )
 from cipherbayes.typing import Floats
 
@@ -47,8 +48,9 @@ LARGEST_COORDINATE = 1e3
 LARGEST_LOG = 12.0
 """Eigenvalues and diagonals are held within e^±12 of the usual."""
 ACCEPTANCE = 0.8
-STRENGTH_SHAPE, STRENGTH_SCALE = 1.0, 0.1
-"""ρ² is inverse-gamma: median of ρ 0.38, one in ten above 1."""
+STRENGTH_SHAPE, STRENGTH_SCALE = 3.0, 0.4
+"""ρ² is inverse-gamma: median of ρ 0.39, one in a hundred above 1. Where noise hides
+the correlations a heavier tail would fill the posterior with almost singular H."""
 SPREAD_SHAPE, SPREAD_SCALE = 1.0, 0.25
 """ω² is inverse-gamma: half a decade of spread between columns is ordinary."""
 
@@ -77,16 +79,23 @@ class InformationSampler:
         How many chains.
     rng
         Source of the draws; it protects nobody.
+    bend
+        β to start with.
     """
 
     def __init__(
-        self, evidence: Evidence, chains: int, rng: np.random.Generator
+        self,
+        evidence: Evidence,
+        chains: int,
+        rng: np.random.Generator,
+        bend: float = 0.0,
     ) -> None:
         self.evidence = evidence
         self.rng = rng
         d = evidence.dimension
         self._above = np.triu_indices(d, 1)
-        log_diagonal, entries = coordinates(shrunk(evidence.fisher, evidence.fisher_sd))
+        start = shrunk(evidence.fisher, evidence.fisher_sd)
+        log_diagonal, entries = coordinates(unflattened(start, evidence.place, bend))
         self._typical = log_diagonal
         strength = np.sqrt(d * (entries**2).mean()) if d > 1 else 0.0
         self.chains = Chains(
@@ -96,7 +105,7 @@ class InformationSampler:
             spread=np.full(chains, max(float(log_diagonal.std()), 0.3)),
             strength=np.full(chains, max(float(strength), 0.1)),
             step=np.full(chains, FIRST_STEP),
-            bend=np.zeros(chains),
+            bend=np.full(chains, bend),
         )
         self._steps = _StepAdaptation(chains)
         self._metric = self._new_metric()

@@ -23,8 +23,13 @@ from cipherbayes.inference.diagnostics import rhat_and_ess
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.flags import Flag, raised
 from cipherbayes.inference.noise_aware.information import DENSE, InformationSampler
-from cipherbayes.inference.noise_aware.recursion import NoiseAware, State
-from cipherbayes.inference.noise_aware.saturation import LARGEST_FALL, slice_theta
+from cipherbayes.inference.noise_aware.recursion import NoiseAware, State, shrunk
+from cipherbayes.inference.noise_aware.saturation import (
+    LARGEST_FALL,
+    slice_theta,
+    tame,
+    unflattened,
+)
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
@@ -125,9 +130,10 @@ class _Walk:
         rng: np.random.Generator,
     ) -> None:
         self.recursion, self.evidence, self.rng = recursion, evidence, rng
-        self.sampler = InformationSampler(evidence, chains, rng)
+        self.sampler = InformationSampler(evidence, chains, rng, self._first_bend())
         self.variance = np.tile(evidence.prior_sd**2, (chains, 1))
         self.first = rng.standard_normal(chains)
+        self.mode = np.tile(evidence.place, (chains, 1))
         self.theta = _draw_theta(
             rng, evidence, self.sampler.information(), self.variance
         )
@@ -142,13 +148,14 @@ class _Walk:
         self.sampler.set_bend(self._bend())
         bend = self.sampler.chains.bend
         if bend.any():
-            self.theta = slice_theta(
+            self.theta, self.mode = slice_theta(
                 self.rng,
                 self.evidence,
                 self.sampler.slope(),
                 self.variance,
                 bend,
                 self.theta,
+                self.mode,
             )
         else:
             self.theta = _draw_theta(
@@ -168,7 +175,22 @@ class _Walk:
         self.first = WALK * self.first + np.sqrt(1.0 - WALK**2) * white
         trace, noise = self.evidence.first_trace
         now = np.trace(self.sampler.slope(), axis1=1, axis2=2)
-        fall = now / np.maximum(trace + noise * self.first, now)
+        bend = self._of_traces(now, trace + noise * self.first)
+        # Half of the way: A follows β and β follows A.
+        return 0.5 * (self.sampler.chains.bend + bend)
+
+    def _first_bend(self) -> float:
+        """β of the shrunk Fisher sums, by fixed-point iteration."""
+        evidence = self.evidence
+        start, bend = shrunk(evidence.fisher, evidence.fisher_sd), np.zeros(1)
+        for _ in range(30):
+            slope = unflattened(start, evidence.place, float(bend[0]))
+            found = self._of_traces(np.array([np.trace(slope)]), evidence.first_trace[0])
+            bend = 0.5 * (bend + tame(evidence, slope[None], found))
+        return float(bend[0])
+
+    def _of_traces(self, now: Floats, first: Floats) -> Floats:
+        fall = now / np.maximum(first, now)
         return self.recursion.bend(np.maximum(fall, LARGEST_FALL))
 
 

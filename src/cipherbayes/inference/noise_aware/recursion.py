@@ -35,8 +35,8 @@ CURVATURE_CHANGE = 0.3
 """λ."""
 FORGETTING = 0.25
 """Weight of the Fisher sums so far when another arrives before the window."""
-SMALLEST_EIGENVALUE = 0.1
-"""Floor of a shrunk correlation's eigenvalues."""
+LEAST_FLOOR, MOST_FLOOR = 0.002, 0.1
+"""Floor of a shrunk correlation's eigenvalues, with little and with much noise."""
 
 
 @dataclass(frozen=True)
@@ -232,6 +232,20 @@ def averages(state: State) -> tuple[Floats, Floats, float]:
     return _averaged(state, window, 1.0 / state.gradient_sd[window] ** 2)
 
 
+def everything(state: State) -> tuple[Floats, Floats, float, Floats]:
+    """(θ̄, ḡ, s²) of all rounds, and the precision of each round's score sum.
+
+    Those taken far from the window count less, as in the steps.
+    """
+    information = shrunk(*fisher_estimate(state))
+    centre = averages(state)[0]
+    moved = (state.visited - centre) @ information
+    change = CURVATURE_CHANGE**2 * (moved**2).mean(axis=1)
+    change[BURN_IN:] = 0.0
+    weights = 1.0 / (state.gradient_sd**2 + change)
+    return *_averaged(state, slice(0, ROUNDS), weights), weights
+
+
 def _recent(state: State, information: Floats) -> tuple[Floats, Floats, float]:
     """(θ̄, ḡ, s²) of all rounds so far, those taken far from θ counting less."""
     done = slice(0, state.rounds)
@@ -275,13 +289,15 @@ def shrunk(noisy: Floats, noise_sd: float) -> Floats:
     np.fill_diagonal(correlation, 1.0)
     off = ~np.eye(dimension, dtype=bool)
     noise = 0.5 * (noise_sd / np.outer(root, root)) ** 2
+    floor = MOST_FLOOR
     if dimension > 1:
         # Noise of this size has eigenvalues up to 2 √(d · variance): a correlation is
         # kept as far as that stays below one half. Entry by entry a direction with
         # little information, a small entry in many places, would be shrunk away.
         edge = 2.0 * np.sqrt(dimension * float(noise[off].mean()))
         correlation[off] *= min(1.0, 0.5 / edge)
+        floor = min(MOST_FLOOR, max(LEAST_FLOOR, edge))
     values, vectors = np.linalg.eigh(correlation)
-    values = np.maximum(values, SMALLEST_EIGENVALUE)
+    values = np.maximum(values, floor)
     correlation = (vectors * values) @ vectors.T
     return np.asarray(correlation * np.outer(root, root))

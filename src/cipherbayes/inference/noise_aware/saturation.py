@@ -35,7 +35,7 @@ LARGEST_FALL = 0.15
 """The curvature is never taken to have fallen below this share of its start."""
 LARGEST_UNDER_PRIOR = 20.0
 """Largest b v of a θ that is typical of the prior."""
-NEWTON_STEPS = 8
+NEWTON_STEPS = 3
 WIDER = 1.3
 """Standard deviations of the ellipse over those of the normal at the mode: a target
 with tails heavier than its ellipse is explored slowly."""
@@ -109,6 +109,13 @@ def flattened(slope: Floats, place: Floats, bend: Floats) -> Floats:
     return np.asarray(slope - share[:, None, None] * outer)
 
 
+def unflattened(information: Floats, place: Floats, bend: float) -> Floats:
+    """A of one H, the inverse of :func:`flattened`."""
+    pushed = information @ place
+    length = max(float(pushed @ place), 1e-300)
+    return np.asarray(information + bend / length * np.outer(pushed, pushed))
+
+
 def pulled_back(gradient: Floats, slope: Floats, place: Floats, bend: Floats) -> Floats:
     """The gradient with respect to A from that with respect to H."""
     pushed, length = _pushed(slope, place)
@@ -138,11 +145,13 @@ def slice_theta(
     prior_variance: Floats,
     bend: Floats,
     theta: Floats,
-) -> Floats:
+    near: Floats,
+) -> tuple[Floats, Floats]:
     """θ given A and β, from the θ before, by elliptical slice sampling.
 
     The ellipse is that of a normal at the mode, somewhat widened; the slice corrects
-    for what the posterior is not that normal.
+    for what the posterior is not that normal. The mode is looked for from ``near``,
+    that of the A before, and returned beside θ.
     """
     score = SaturatingScore.of(evidence, slope, bend)
     index = np.arange(evidence.dimension)
@@ -167,7 +176,7 @@ def slice_theta(
         gradient -= (here - mean) / prior_variance
         return precision, np.linalg.solve(precision, gradient[..., None])[..., 0]
 
-    mode = np.broadcast_to(evidence.place, theta.shape).copy()
+    mode = near
     height = log_density(mode)
     for _ in range(NEWTON_STEPS):
         step = normal_at(mode)[1]
@@ -177,9 +186,10 @@ def slice_theta(
             if not worse.any():
                 break
             step = np.where(worse[:, None], 0.5 * step, step)
-        better = log_density(mode + step) >= height
+        value = log_density(mode + step)
+        better = value >= height
         mode = np.where(better[:, None], mode + step, mode)
-        height = log_density(mode)
+        height = np.where(better, value, height)
     precision = normal_at(mode)[0] / WIDER**2
     root = np.linalg.inv(np.linalg.cholesky(precision)).transpose(0, 2, 1)
 
@@ -190,7 +200,7 @@ def slice_theta(
     away = theta - mode
     for _ in range(SLICES):
         away = _slice(rng, away, root, log_ratio)
-    return np.asarray(mode + away)
+    return np.asarray(mode + away), mode
 
 
 def _slice(
