@@ -24,6 +24,7 @@ demo: $(VENV)/.demo
 	rm -rf demo examples/data
 	$(PY) -m cipherbayes data flchain --sites 5 --out examples/data
 	$(PY) -m cipherbayes run examples/flchain.toml --out demo
+	@echo "open in a browser: $(CURDIR)/demo/report.html"
 
 test: lint
 	$(PY) -m pytest $(SCRATCH) -n $(WORKERS) --dist loadfile

@@ -79,6 +79,18 @@ def replaced(old: str, new: str) -> str:
     return text.replace(old, new)
 
 
+def modelled(model: str) -> str:
+    """A study of another model over the same tables."""
+    features = '[features]\nsex = { levels = ["F", "M"] }\n'
+    return f"[model]\n{model}\n{features}{QUICK}{SITES}"
+
+
+def encrypted(top: str, rest: str = "") -> str:
+    head = f'protocol = "encrypted-update"\n{top}[model]'
+    return LOGISTIC.replace("[model]", head) + PRIVATE + rest + SITES
+
+
+PAPER = "[paper]\nscale = 35.0\nlipschitz = 1.0\ngamma = 0.99\nbatch = 80\nepochs = 1\n"
 NORTH = "north.csv"
 STUDY = "study.toml"
 
@@ -149,6 +161,99 @@ CATALOGUE = {
         ("[prior]", "'agee'", "parameters are"),
         study=study("[prior.parameters]\nagee = { scale = 1.0 }\n"),
     ),
+    # the other models
+    "a number without its range": Mistake(
+        (STUDY, "model.low", "add it"),
+        study=modelled('kind = "linear"\noutcome = "age"'),
+    ),
+    "negative count": Mistake(
+        (NORTH, "'death'", "count"),
+        study=modelled('kind = "poisson"\noutcome = "death"'),
+        change=column("death", f"-{CANARY}"),
+    ),
+    "half a count": Mistake(
+        (NORTH, "'death'", "count"),
+        study=modelled('kind = "poisson"\noutcome = "death"'),
+        change=column("death", f"0.{CANARY}"),
+    ),
+    "exposure and offset": Mistake(
+        (STUDY, "model", "exposure", "offset"),
+        study=modelled(
+            'kind = "poisson"\noutcome = "death"\nexposure = "a"\noffset = "b"'
+        ),
+    ),
+    "a number in another unit": Mistake(
+        (NORTH, "'death'", "unit"),
+        study=modelled('kind = "linear"\noutcome = "death"\nlow = 0\nhigh = 1'),
+        change=column("death", CANARY),
+    ),
+    "cuts that do not grow": Mistake(
+        (STUDY, "model", "cuts"),
+        study=SURVIVAL.replace(
+            'kind = "exponential"', 'kind = "piecewise"\ncuts = [500, 100]'
+        )
+        + '[sites]\none = { data = "one.csv" }\n',
+    ),
+    "no cuts": Mistake(
+        (STUDY, "model", "cuts", "intervals"),
+        study=SURVIVAL.replace('kind = "exponential"', 'kind = "piecewise"')
+        + '[sites]\none = { data = "one.csv" }\n',
+    ),
+    "a column called like a parameter": Mistake(
+        ("log_shape", "rename"),
+        study=SURVIVAL.replace('kind = "exponential"', 'kind = "weibull"').replace(
+            "age =", "log_shape ="
+        )
+        + PRIVATE
+        + '[sites]\none = { data = "one.csv" }\n',
+        words=("plan", "study.toml"),
+    ),
+    "a network without units": Mistake(
+        (STUDY, "model.hidden"),
+        study=modelled('kind = "neural-logistic"\noutcome = "death"\nhidden = [0]'),
+    ),
+    # the noise-aware posterior
+    "noise-aware without noise": Mistake(
+        ("noise-aware", "[privacy]", "psgld"),
+        study=LOGISTIC + '[inference]\nmethod = "noise-aware"\n' + SITES,
+    ),
+    "noise-aware under encryption": Mistake(
+        (STUDY, "inference.method", "secure-sum"),
+        study=encrypted("", '[inference]\nmethod = "noise-aware"\n'),
+    ),
+    # the encrypted update
+    "a circuit without its protocol": Mistake(
+        (STUDY, "study.circuit", "encrypted-update"),
+        study=replaced("[model]", 'circuit = "fast"\n[model]'),
+    ),
+    "an unknown circuit": Mistake(
+        (STUDY, "study.circuit", "hardened"), study=encrypted('circuit = "quick"\n')
+    ),
+    "an encrypted update without a budget": Mistake(
+        (STUDY, "encrypted-update", "[privacy]"),
+        study=encrypted("").replace(PRIVATE, ""),
+    ),
+    "an encrypted update that loses sites": Mistake(
+        (STUDY, "privacy.dropouts", "set dropouts = 0"),
+        study=encrypted("", "dropouts = 1\ncolluders = 0\n"),
+    ),
+    "an encrypted update with moments": Mistake(
+        (STUDY, "private-moments", "public-bounds"),
+        study=encrypted("", '[preparation]\nmethod = "private-moments"\n'),
+    ),
+    "the paper without its table": Mistake(
+        (STUDY, "as-printed", "[paper]"), study=encrypted('noise = "as-printed"\n')
+    ),
+    "the paper's table without the paper": Mistake(
+        (STUDY, "[paper]", "remove it"), study=encrypted("", PAPER)
+    ),
+    "the paper's moments between two": Mistake(
+        (STUDY, "accept_two_sites", "public-bounds"),
+        study=encrypted(
+            'noise = "as-printed"\n',
+            PAPER + '[preparation]\nmethod = "as-printed"\nintercept = 0\n',
+        ),
+    ),
     # tables
     "no such table": Mistake(
         (NORTH, "no such file"), change=lambda f: (f / NORTH).unlink()
@@ -196,7 +301,7 @@ CATALOGUE = {
     ),
     "spent budget": Mistake(
         ("budget", "ledger"),
-        study=(LOGISTIC + PRIVATE + SITES),
+        study=LOGISTIC + PRIVATE + '[inference]\nmethod = "averaged"\n' + SITES,
         change=lambda f: _spend(f),
     ),
     "nothing to resume": Mistake(("empty", "holds no run"), ("resume", "empty")),
@@ -225,6 +330,43 @@ CATALOGUE = {
         ("init", "bare.csv", "--out", "new.toml"),
         change=file("bare.csv", "1,2\n3,4\n"),
     ),
+    # several machines
+    "kits over kits": Mistake(
+        ("kits", "not empty", "--out"),
+        ("deploy", STUDY),
+        study=study(PRIVATE).replace("chains = 1\n", ""),
+        change=file("kits/mine.txt", "x"),
+    ),
+    "kits without sites": Mistake(
+        ("no sites", "[sites]"), ("deploy", STUDY), study=LOGISTIC + PRIVATE
+    ),
+    "kits for no host": Mistake(
+        ("--host", "host name"),
+        ("deploy", STUDY, "--host", "not a host"),
+        study=study(PRIVATE).replace("chains = 1\n", ""),
+    ),
+    "a folder that is no kit": Mistake(
+        ("empty", "not a party's kit"), ("site", "enrol", "empty")
+    ),
+    "submitting without a kit": Mistake(
+        ("kits", "not a party's kit"),
+        ("submit", STUDY, "--out", "out"),
+        study=study(PRIVATE).replace("chains = 1\n", ""),
+    ),
+    # experiments
+    "reproducing without the data": Mistake(
+        ("--data", "PhysioNet"), ("reproduce", "logistic", "--out", "new")
+    ),
+    "calibration over something else": Mistake(
+        ("cells.jsonl", "line 1"),
+        ("calibrate", "--quick", "--results", "cells.jsonl"),
+        change=file("cells.jsonl", "no JSON\n"),
+    ),
+    "survival without times": Mistake(
+        ("--times",),
+        ("predict", "out", "one.csv"),
+        change=lambda f: _survived(f),
+    ),
     "physionet without its archive": Mistake(
         ("--from", "set-a"), ("data", "physionet2012")
     ),
@@ -243,6 +385,15 @@ def _survival(folder: Path, time: str) -> None:
     frame = survival_frame(50).astype(object)
     frame.loc[3, "time"] = time
     frame.to_csv(folder / "one.csv", index=False)
+
+
+def _survived(folder: Path) -> None:
+    """A finished survival study."""
+    survival_frame(50).to_csv(folder / "one.csv", index=False)
+    text = SURVIVAL + QUICK + '[sites]\none = { data = "one.csv" }\n'
+    (folder / "survival.toml").write_text(text, encoding="utf-8")
+    done = cipherbayes("run", "survival.toml", "--out", "out", cwd=folder)
+    assert done.returncode == 0, done.stderr
 
 
 def _spend(folder: Path) -> None:

@@ -39,9 +39,8 @@ def test_an_encrypted_noise_aware_run_has_the_integers_of_a_plaintext_run(tmp_pa
     totals, thetas = plaintext_run(study)
     encrypted = decrypted_totals(tmp_path / "run")
     both = D + packed_length(D)
-    assert [total.size for total in encrypted] == [
-        both, D, D, D, both, D, D, D, both, both, both, both,
-    ]  # fmt: skip
+    early = [both, D, D, D]
+    assert [total.size for total in encrypted] == 5 * early + 4 * [both]
     assert all(map(np.array_equal, encrypted, totals))
     assert trajectory(tmp_path / "run") == thetas
 
@@ -55,7 +54,7 @@ def test_the_releases_of_a_study_compose_to_its_epsilon(records):
     assert epsilon(plan.event, 1e-5) <= 0.7
     # The one multiplier that a plan reports stands for the same composition.
     mu = np.sqrt(sum(n / s**2 for (s, _), n in tally(plan.event).items()))
-    sampling = np.sqrt(12) / plan.noise_multiplier
+    sampling = np.sqrt(24) / plan.noise_multiplier
     left = 1.0 if records else np.sqrt(0.99)  # N is released with a hundredth
     assert sampling == pytest.approx(mu * left, rel=1e-4)
 
@@ -66,9 +65,9 @@ def test_every_round_is_one_entry_of_each_ledger_with_both_its_sums(tmp_path):
     for name in study.sites:
         ledger = Ledger.read(tmp_path / f"{name}.csv.ledger")
         entries = list(ledger.entries())
-        assert [entry.purpose for entry in entries] == ["influence"] * 12
+        assert [entry.purpose for entry in entries] == ["influence"] * 24
         sums = [sum(tally(entry.event).values()) for entry in entries]
-        assert sums == [2, 1, 1, 1, 2, 1, 1, 1, 2, 2, 2, 2]
+        assert sums == 5 * [2, 1, 1, 1] + 4 * [2]
         assert ledger.spent() == pytest.approx(2.0, rel=1e-4)
 
 

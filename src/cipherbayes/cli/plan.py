@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from cipherbayes.cli.console import console
 
@@ -54,9 +55,8 @@ def plan(
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
     for warning in document["warnings"]:
-        console.print(
-            f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True
-        )
+        said = f"[yellow]warning:[/yellow] {escape(warning)}"
+        console.print(said, highlight=False, soft_wrap=True)
 
 
 def _document(**known: Any) -> dict[str, Any]:

@@ -28,4 +28,4 @@ def report(
     if as_json:
         typer.echo(json.dumps({"report": str(path), "bytes": path.stat().st_size}))
         return
-    console.print(f"report: {path}", soft_wrap=True)
+    console.print(f"report: {path}", soft_wrap=True, markup=False)

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cache
 from itertools import pairwise
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -49,7 +49,9 @@ class Neural(Model):
     """
 
     near_gaussian: ClassVar[bool] = False
-    hidden: tuple[int, ...] = Field(default=(8,), min_length=1, max_length=4)
+    hidden: tuple[Annotated[int, Field(ge=1, le=256)], ...] = Field(
+        default=(8,), min_length=1, max_length=4
+    )
     seed: int = Field(default=1, ge=0)
 
     @property
@@ -64,8 +66,6 @@ class Neural(Model):
         self.head.check_outcomes(outcome)
 
     def parameters(self, design: Design) -> tuple[str, ...]:
-        if not all(1 <= width <= 256 for width in self.hidden):
-            raise ValueError("hidden: a layer has from 1 to 256 units")
         names, inputs = list(design.names), list(design.names)
         for depth, width in enumerate(self.hidden, start=1):
             names += [f"w{depth}[{k},{i}]" for k in range(width) for i in inputs]

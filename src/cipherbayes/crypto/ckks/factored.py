@@ -16,7 +16,7 @@ v − 2   out = X Y, decrypted with s, s², …     none
 ======  =====================================  ==============================
 
 ``fast`` has L = v + 1. ``hardened`` has L = v + 2: two small primes above V let the
-sites encode h at about 2⁶⁰, far above the error of a fresh encryption, which is what
+sites encode h at about 2⁵⁸, far above the error of a fresh encryption, which is what
 flooding is paid for. It leaves w and X unrelinearised: decryption does not mind more
 polynomials, and its primes have room for the rounding errors this costs (they are in
 the bounds). ``fast`` does not have that room.

@@ -5,8 +5,8 @@
 
 with m, ω and ρ learnt; H is A flattened along θ̄ where the score saturates
 (:mod:`~cipherbayes.inference.noise_aware.saturation`), else A itself. Every such H is
-positive definite. The prior treats A and A⁻¹ alike, where a Wishart prior with few degrees of freedom puts its smallest
-eigenvalues near zero. ρ → 0 is independence.
+positive definite. The prior treats A and A⁻¹ alike, where a Wishart prior with few
+degrees of freedom puts its smallest eigenvalues near zero. ρ → 0 is independence.
 
 HMC moves (ℓ, S) in a metric that combines the prior's and the Fisher noise's
 precision; m, ω² and ρ² have conjugate conditionals; ρ is moved once more with

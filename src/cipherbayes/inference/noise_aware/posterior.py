@@ -38,6 +38,7 @@ Progress = Callable[[int, int], None]
 MIXED = 1.03
 """R-hat from which on a sampler has run long enough."""
 WALK = 0.9
+"""Correlation of a chain's guess of the first trace from sweep to sweep."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,9 @@ class _Walk:
         start, bend = shrunk(evidence.fisher, evidence.fisher_sd), np.zeros(1)
         for _ in range(30):
             slope = unflattened(start, evidence.place, float(bend[0]))
-            found = self._of_traces(np.array([np.trace(slope)]), evidence.first_trace[0])
+            found = self._of_traces(
+                np.array([np.trace(slope)]), evidence.first_trace[0]
+            )
             bend = 0.5 * (bend + tame(evidence, slope[None], found))
         return float(bend[0])
 
