@@ -42,7 +42,7 @@ bench: $(VENV)/.dev
 # Attacks, bad bytes, kills and full disks, the long versions; then the load table.
 torture: $(VENV)/.dev
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[fuzz]"
-	$(PY) -m pytest $(SCRATCH) -m torture tests/adversary tests/faults tests/fuzz
+	$(PY) -m pytest $(SCRATCH) -m torture tests/adversary tests/faults tests/flare tests/fuzz
 	$(PY) tests/fuzz/coverage_guided.py --runs 1000000
 	$(PY) benchmarks/load.py
 

@@ -1,11 +1,14 @@
 """A whole round over FLARE against a bare exchange of the same sizes.
 
-Three sites and the CSP, each a FLARE program of its own with TLS, 184 parameters. In
-one job, blocks of rounds of the protocol take turns with blocks in which the same bytes
-travel as bare auxiliary requests that nobody looks at. Blocks, because sites draw noise
-ahead while they wait: a bare round between two full ones would hide that work and pay
-for it. The first round of a block does not count. Run:
-``python benchmarks/flare_round.py``.
+Three sites and the CSP, each a FLARE program of its own with TLS, all on this machine:
+a study of 12 parameters, about as many as the example has, and one of 184, whose
+messages have the same size and whose noise takes longer to draw. In one job, blocks of
+rounds of the protocol take turns with blocks in which the same bytes travel as bare
+auxiliary requests that nobody looks at. Blocks, because sites draw noise ahead while
+they wait: a bare round between two full ones would hide that work and pay for it. The
+first round of a block does not count.
+
+    python benchmarks/flare_round.py [PARAMETERS ...]
 """
 
 from __future__ import annotations
@@ -38,6 +41,8 @@ from flare_machines import Machines
 BARE = "bare"
 SITES = ("north", "south", "west")
 BLOCK = 25
+ROUNDS = 150
+DIMENSIONS = (12, 184)
 
 
 class BareExecutor(PartyExecutor):
@@ -104,8 +109,8 @@ class BareController(ProtocolController):
         return time.perf_counter() - started
 
 
-def make_study(folder: Path, rounds: int, dimension: int = 184, rows: int = 1000):
-    """A logistic study of 184 parameters, a thousand rows at each site."""
+def make_study(folder: Path, rounds: int, dimension: int, rows: int = 1000) -> Study:
+    """A logistic study, a thousand rows at each site."""
     rng = np.random.default_rng(1)
     names = [f"x{i}" for i in range(dimension - 1)]
     sites = {}
@@ -126,9 +131,9 @@ def make_study(folder: Path, rounds: int, dimension: int = 184, rows: int = 1000
     )
 
 
-def measure(folder: Path, rounds: int) -> dict[str, Any]:
+def measure(folder: Path, rounds: int, dimension: int) -> dict[str, Any]:
     """Times of full and bare rounds in one job, in milliseconds."""
-    study = make_study(folder, rounds)
+    study = make_study(folder, rounds, dimension)
     machines = Machines(folder, study)
     ours = ("flare_round.BareController", "flare_round.BareExecutor")
     for name in machines.parties:
@@ -190,11 +195,15 @@ def _follow(machines: Machines, study: Study, ours: Any, folder: Path) -> Any:
 
 
 def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 150
+    dimensions = [int(word) for word in sys.argv[1:]] or DIMENSIONS
     shared = Path("/dev/shm")
-    base = shared if shared.is_dir() else None
-    with tempfile.TemporaryDirectory(dir=base) as folder:
-        print(json.dumps(measure(Path(folder), rounds), indent=2))
+    found = {}
+    for dimension in dimensions:
+        with tempfile.TemporaryDirectory(
+            dir=shared if shared.is_dir() else None
+        ) as folder:
+            found[f"d = {dimension}"] = measure(Path(folder), ROUNDS, dimension)
+    print(json.dumps(found, indent=2))
 
 
 if __name__ == "__main__":

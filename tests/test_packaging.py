@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import sysconfig
+import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from cipherbayes import __version__
+from conftest import LOGISTIC, logistic_frame
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = (
@@ -43,14 +46,53 @@ def test_the_shell_can_complete_commands() -> None:
     assert "--install-completion" in done.stdout
 
 
-@pytest.mark.slow
-def test_a_wheel_holds_the_whole_package(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
     done = python(
         "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation",
-        "--disable-pip-version-check", "--wheel-dir", str(tmp_path), str(ROOT),
+        "--disable-pip-version-check", "--wheel-dir", str(folder), str(ROOT),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    (wheel,) = tmp_path.glob("*.whl")
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+@pytest.mark.slow
+def test_a_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+    """Its own files and no other; what it depends on is lent by this environment."""
+    venv.create(tmp_path / "venv", with_pip=False)
+    (home,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(home)
+    # A path in a .pth file: .pth files over there, the editable one too, do not count.
+    (home / "lent.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+    logistic_frame(200).to_csv(tmp_path / "all.csv", index=False)
+    quick = "[inference]\nrounds = 50\nchains = 1\n"
+    sites = '[sites]\nall = { data = "all.csv" }\n'
+    (tmp_path / "study.toml").write_text(LOGISTIC + quick + sites, encoding="utf-8")
+    inside = str(tmp_path / "venv" / "bin" / "python")
+
+    def command(*words: str) -> str:
+        done = subprocess.run(
+            [inside, "-P", "-m", "cipherbayes", *words],
+            capture_output=True, text=True, check=False, cwd=tmp_path,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert command("--version").strip() == f"cipherbayes {__version__}"
+    command("run", "study.toml", "--out", "out")
+    assert (tmp_path / "out" / "report.html").is_file()
+    where = subprocess.run(
+        [inside, "-P", "-c", "import cipherbayes; print(cipherbayes.__file__)"],
+        capture_output=True, text=True, check=True, cwd=tmp_path,
+    ).stdout  # fmt: skip
+    assert Path(where.strip()).is_relative_to(home)
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_the_whole_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         inside = set(archive.namelist())
     source = ROOT / "src"
@@ -61,3 +103,12 @@ def test_a_wheel_holds_the_whole_package(tmp_path: Path) -> None:
     }
     assert wanted <= inside
     assert not [name for name in inside if name.startswith("tests")]
+
+
+def test_importing_takes_under_three_tenths_of_a_second() -> None:
+    """Processor time, the best of five: other work on the machine does not count."""
+    script = (
+        "import time; before = time.process_time(); import cipherbayes.cli.main; "
+        "print(time.process_time() - before)"
+    )
+    assert min(float(python("-c", script).stdout) for _ in range(5)) < 0.3

@@ -66,6 +66,9 @@ class Responding:
         self.asked.append((verb, body))
         return b"answer"
 
+    def rest(self) -> None:
+        self.asked.append((b"rest", b""))
+
 
 def party(key: bytes | None) -> tuple[PartyExecutor, Responding]:
     executor, desk = PartyExecutor("00" * 16), Responding()
@@ -94,7 +97,8 @@ def test_the_first_greeting_of_a_job_counts():
     asked = Question.of(b"H", b"body")
     reply = executor._answer("", Sealed(KEY).question(asked), None)
     assert Sealed(KEY).answer_in(asked, reply) == b"answer"
-    assert desk.asked == [(b"H", b"body")]
+    executor._thread.shutdown()
+    assert desk.asked == [(b"H", b"body"), (b"rest", b"")]
 
 
 def test_tasks_are_not_served():

@@ -30,14 +30,35 @@ def test_every_column_of_the_paper_has_a_public_range() -> None:
         assert known["low"] < known["missing"] < known["high"]
 
 
-def test_the_example_has_the_same_ranges() -> None:
+def test_the_example_is_the_study_of_epsilon_one() -> None:
     example = Study.load(ROOT / "examples" / "physionet.toml")
-    assert set(example.features) == set(physionet.COLUMN_SETS["last40"])
-    ours = physionet.certified_study(1.0, records=3200).features
+    ours = physionet.certified_study(1.0, records=4000)
+    assert set(example.features) == set(ours.features)
     for name, known in example.features.items():
-        if not name.startswith("Troponin"):  # floored at 0.001 there
-            assert known.low == pytest.approx(ours[name].low, rel=1e-3), name
-            assert known.high == pytest.approx(ours[name].high, rel=1e-3), name
+        assert known.low == pytest.approx(ours.features[name].low, rel=1e-3), name
+        assert known.high == pytest.approx(ours.features[name].high, rel=1e-3), name
+    assert example.inference.method == ours.inference.method == "averaged"
+    assert example.inference.rounds == ours.inference.rounds
+    assert _numbers(example) == pytest.approx(_numbers(ours))
+    means = {name: given.mean for name, given in example.prior.parameters.items()}
+    assert means == pytest.approx(
+        {name: given.mean for name, given in ours.prior.parameters.items()}
+    )
+
+
+def _numbers(study: Study) -> list[float | None]:
+    privacy, preparation = study.privacy, study.preparation
+    assert privacy is not None
+    return [
+        privacy.epsilon,
+        privacy.delta,
+        privacy.clip,
+        privacy.records,
+        preparation.row_norm,
+        preparation.intercept,
+        study.inference.step.size,
+        study.prior.scale,
+    ]
 
 
 @pytest.mark.parametrize("make", [physionet.certified_study, flchain.certified_study])

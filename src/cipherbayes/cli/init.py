@@ -38,7 +38,9 @@ def init(
     left = sum(
         "FILL_IN" in line for line in text.splitlines() if not line.startswith("#")
     )
-    console.print(f"study: {out}, with {left} lines to FILL IN", soft_wrap=True, markup=False)
+    console.print(
+        f"study: {out}, with {left} lines to FILL IN", soft_wrap=True, markup=False
+    )
     console.print(
         "Take ranges and levels from the code book, never from the rows: this file is "
         "public, and a range read off the rows is a release that no budget covers.",

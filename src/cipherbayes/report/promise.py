@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from cipherbayes.phases import Phase
 from cipherbayes.privacy.accountant import epsilon
-from cipherbayes.privacy.events import Repeated
+from cipherbayes.privacy.events import Composed, Repeated
+from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.report.charts import Chart, Line, figure
 from cipherbayes.report.contents import Contents, Spent
 from cipherbayes.report.markup import Content, Markup, facts, join, table, tag
@@ -176,27 +178,36 @@ def _releases(contents: Contents) -> Markup:
     if plan is None or plan.study.privacy is None:
         return Markup()
     delta = plan.study.privacy.delta
-    rows: list[list[Content]] = []
+    # Rounds of one kind differ in their noise only: a row a kind.
+    kinds: dict[str, list[tuple[Phase, ReleasePlan]]] = {}
     for phase in plan.phases:
         names = (PURPOSES.get(phase.purpose, phase.purpose), "information matrix")
         for name, release in zip(names, phase.parts, strict=False):
-            rows.append(
-                [
-                    name,
-                    f"{phase.first + 1} to {phase.first + phase.rounds}"
-                    if phase.rounds > 1
-                    else f"{phase.first + 1}",
-                    f"{release.dimension:,}",
-                    number(release.clip),
-                    number(release.noise_multiplier, 4),
-                    number(epsilon(Repeated(release.event, phase.rounds), delta)),
-                ]
-            )
+            kinds.setdefault(name, []).append((phase, release))
+    rows: list[list[Content]] = []
+    for name, releases in kinds.items():
+        count = sum(phase.rounds for phase, _ in releases)
+        sigmas = [release.noise_multiplier for _, release in releases]
+        composed = Composed(
+            tuple(Repeated(release.event, phase.rounds) for phase, release in releases)
+        )
+        rows.append(
+            [
+                name,
+                f"{count:,}",
+                f"{releases[0][1].dimension:,}",
+                number(max(release.clip for _, release in releases)),
+                number(sigmas[0], 4)
+                if min(sigmas) == max(sigmas)
+                else f"{number(min(sigmas))} to {number(max(sigmas))}",
+                number(epsilon(composed, delta)),
+            ]
+        )
     return table(
         "Everything that was released, each kind with the ε it would cost alone",
         [
             "Release",
-            "Rounds",
+            "Times",
             "Numbers a round",
             "One record moves it by",
             "σ",

@@ -114,7 +114,9 @@ def main() -> None:
         means = mean_auc(epsilon)
         best = max(means, key=lambda choice: means[choice])
         known = (physionet.SETTINGS[epsilon], 0.4)
-        print(f"{epsilon:g}: {best} AUC {means[best]:.4f}", means.get(known), flush=True)
+        print(
+            f"{epsilon:g}: {best} AUC {means[best]:.4f}", means.get(known), flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +93,8 @@ class PartyExecutor(Executor):  # type: ignore[misc]
             answer = self._thread.submit(
                 lambda: desk.result().respond(verb, body)
             ).result()
-            # After this answer, before the next question.
-            self._thread.submit(lambda: desk.result().rest())
+            with suppress(RuntimeError):  # the job ends: there is no next question
+                self._thread.submit(lambda: desk.result().rest())
             return seal.answer(question, answer)
         except CipherbayesError as error:
             log.error("%s", error)

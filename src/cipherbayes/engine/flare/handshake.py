@@ -11,7 +11,7 @@ import json
 import socket
 import ssl
 
-from cipherbayes.engine.flare.kits import Kit
+from cipherbayes.engine.flare.kits import ADMIN, Kit
 from cipherbayes.errors import RunError
 
 SECONDS = 5.0
@@ -63,6 +63,9 @@ def check_server(kit: Kit) -> bool:
 
 def _port(kit: Kit) -> int:
     """The server's port, as the kit's settings name it."""
-    path = kit.path / "startup" / "fed_client.json"
+    lead = kit.role == ADMIN
+    path = kit.path / "startup" / ("fed_admin.json" if lead else "fed_client.json")
     settings = json.loads(path.read_text(encoding="utf-8"))
+    if lead:
+        return int(settings["admin"]["port"])
     return int(settings["servers"][0]["service"]["target"].rpartition(":")[2])

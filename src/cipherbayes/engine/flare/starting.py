@@ -54,6 +54,9 @@ def start(kit: Kit, *, log: Path | None = None) -> subprocess.Popen[bytes]:
         keep_jobs_in(kit.path)
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     environment.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # FLARE starts several threads for a message: each could get a heap of its own,
+    # and heaps do not shrink.
+    environment.setdefault("MALLOC_ARENA_MAX", "2")
     output = None if log is None else log.open("ab")
     try:
         return subprocess.Popen(  # noqa: S603 - our own interpreter, no shell

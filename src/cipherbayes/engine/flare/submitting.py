@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from cipherbayes.engine.driving import Progress
+from cipherbayes.engine.flare.handshake import check_server
 from cipherbayes.engine.flare.jobs import write_job
 from cipherbayes.engine.flare.kits import ADMIN, CSP, Kit, is_loopback
 from cipherbayes.errors import RunError, StudyError
@@ -116,6 +117,9 @@ def _session(kit: Kit) -> Iterator[Any]:
     from nvflare.fuel.flare_api.api_spec import AuthenticationError, NoConnection
     from nvflare.fuel.flare_api.flare_api import new_secure_session
 
+    if not check_server(kit):
+        # FLARE would try for its whole timeout.
+        raise _unreachable(kit.host)
     try:
         # FLARE reports to the terminal; what matters is raised.
         with redirect_stdout(io.StringIO()):

@@ -1,12 +1,14 @@
 """Draws of the information matrix H, given the releases, by Hamiltonian Monte Carlo.
 
     A = D^½ exp(S) D^½,   D = diag(exp ℓ),   S symmetric with zero diagonal,
-    ℓ_j ~ N(m, ω²),   S_ij ~ N(0, τ²) for i < j,   τ = ρ / √d,
+    ℓ_j ~ N(m, ω²),   S_ij ~ N(S⁰_ij, τ²) for i < j,   τ = ρ / √d,
 
 with m, ω and ρ learnt; H is A flattened along θ̄ where the score saturates
 (:mod:`~cipherbayes.inference.noise_aware.saturation`), else A itself. Every such H is
 positive definite. The prior treats A and A⁻¹ alike, where a Wishart prior with few
-degrees of freedom puts its smallest eigenvalues near zero. ρ → 0 is independence.
+degrees of freedom puts its smallest eigenvalues near zero. S⁰ holds the few directions
+that stand far out of the noise (:func:`~.recursion.spiked`): with S⁰ = 0 one of them
+raises ρ for all, and the small eigenvalues, which noise hides, spread over decades.
 
 HMC moves (ℓ, S) in a metric that combines the prior's and the Fisher noise's
 precision; m, ω² and ρ² have conjugate conditionals; ρ is moved once more with
@@ -28,7 +30,7 @@ from scipy.linalg import solve_triangular
 
 from cipherbayes.inference.influence import pack
 from cipherbayes.inference.noise_aware.evidence import Evidence
-from cipherbayes.inference.noise_aware.recursion import shrunk
+from cipherbayes.inference.noise_aware.recursion import shrunk, spikes_of
 from cipherbayes.inference.noise_aware.saturation import (
     flattened,
     pulled_back,
@@ -97,7 +99,10 @@ class InformationSampler:
         start = shrunk(evidence.fisher, evidence.fisher_sd)
         log_diagonal, entries = coordinates(unflattened(start, evidence.place, bend))
         self._typical = log_diagonal
-        strength = np.sqrt(d * (entries**2).mean()) if d > 1 else 0.0
+        noisy = unflattened(evidence.fisher, evidence.place, bend)
+        self._centre = coordinates(spikes_of(noisy, evidence.fisher_sd))[1]
+        rest = entries - self._centre
+        strength = np.sqrt(d * (rest**2).mean()) if d > 1 else 0.0
         self.chains = Chains(
             np.tile(log_diagonal, (chains, 1)),
             np.tile(entries, (chains, 1)),
@@ -246,10 +251,11 @@ class InformationSampler:
         away = (log_diagonal - here.centre[:, None]) / here.spread[:, None]
         tau = self._tau(here.strength)
         value = value - 0.5 * (away**2).sum(axis=1)
-        value = value - 0.5 * ((entries / tau) ** 2).sum(axis=1)
+        rest = entries - self._centre
+        value = value - 0.5 * ((rest / tau) ** 2).sum(axis=1)
         slopes = (
             for_diagonal - away / here.spread[:, None],
-            for_entries - entries / tau**2,
+            for_entries - rest / tau**2,
         )
         return value, np.concatenate(slopes, axis=1)
 
@@ -294,16 +300,18 @@ class InformationSampler:
         """ρ² (inverse-gamma) given S."""
         here = self.chains
         chains, count = here.entries.shape
-        squares = (here.entries**2).sum(axis=1) * self.evidence.dimension
+        squares = ((here.entries - self._centre) ** 2).sum(axis=1)
+        squares = squares * self.evidence.dimension
         gamma = self.rng.gamma(STRENGTH_SHAPE + 0.5 * count, size=chains)
         here.strength = np.sqrt((STRENGTH_SCALE + 0.5 * squares) / gamma)
 
     def _interweave_strength(self, prior_variance: Floats) -> None:
-        """ρ given S / ρ: a Metropolis step in log ρ, of a length from 0.01 to 0.5."""
+        """ρ given (S − S⁰) / ρ: a Metropolis step in log ρ, of a length from 0.01 to 0.5."""
         here, rng = self.chains, self.rng
         lengths = 10.0 ** rng.uniform(-2.0, -0.3, here.strength.size)
         change = lengths * rng.standard_normal(here.strength.size)
-        entries = here.entries * np.exp(change)[:, None]
+        entries = here.entries - self._centre
+        entries = self._centre + entries * np.exp(change)[:, None]
         proposed = here.strength * np.exp(change)
 
         def log_density(values: Floats, strength: Floats) -> Floats:

@@ -37,6 +37,8 @@ FORGETTING = 0.25
 """Weight of the Fisher sums so far when another arrives before the window."""
 LEAST_FLOOR, MOST_FLOOR = 0.002, 0.1
 """Floor of a shrunk correlation's eigenvalues, with little and with much noise."""
+SPIKE, SPIKES = 1.5, 3
+"""How far out of the noise's spectrum a spike is, and how many there are at most."""
 
 
 @dataclass(frozen=True)
@@ -285,19 +287,58 @@ def shrunk(noisy: Floats, noise_sd: float) -> Floats:
     diagonal = centre + (diagonal - centre) * spread / (spread + noise_sd**2)
     diagonal = np.maximum(diagonal, 0.1 * centre)
     root = np.sqrt(diagonal)
-    correlation = noisy / np.outer(root, root)
-    np.fill_diagonal(correlation, 1.0)
-    off = ~np.eye(dimension, dtype=bool)
-    noise = 0.5 * (noise_sd / np.outer(root, root)) ** 2
+    correlation, edge = _correlation(noisy, noise_sd, root)
     floor = MOST_FLOOR
     if dimension > 1:
-        # Noise of this size has eigenvalues up to 2 √(d · variance): a correlation is
-        # kept as far as that stays below one half. Entry by entry a direction with
-        # little information, a small entry in many places, would be shrunk away.
-        edge = 2.0 * np.sqrt(dimension * float(noise[off].mean()))
-        correlation[off] *= min(1.0, 0.5 / edge)
+        # Noise of this size has eigenvalues up to its edge: what is no spike is kept
+        # as far as that stays below one half. Entry by entry a direction with little
+        # information, a small entry in many places, would be shrunk away.
+        centre_of = spiked(correlation, edge)
+        kept = min(1.0, 0.5 / edge)
+        correlation = centre_of + kept * (correlation - centre_of)
+        np.fill_diagonal(correlation, 1.0)
         floor = min(MOST_FLOOR, max(LEAST_FLOOR, edge))
     values, vectors = np.linalg.eigh(correlation)
     values = np.maximum(values, floor)
     correlation = (vectors * values) @ vectors.T
     return np.asarray(correlation * np.outer(root, root))
+
+
+def _correlation(noisy: Floats, noise_sd: float, root: Floats) -> tuple[Floats, float]:
+    """H̃ scaled by D^-½ on both sides, and where the spectrum of its noise ends.
+
+    Symmetric noise of variance v off the diagonal has eigenvalues within ± 2 √(d v).
+    """
+    scales = np.outer(root, root)
+    correlation = noisy / scales
+    np.fill_diagonal(correlation, 1.0)
+    off = ~np.eye(root.size, dtype=bool)
+    variance = float((0.5 * (noise_sd / scales[off]) ** 2).mean()) if off.any() else 0.0
+    return correlation, max(2.0 * float(np.sqrt(root.size * variance)), 1e-12)
+
+
+def spiked(correlation: Floats, edge: float) -> Floats:
+    """A multiple of the identity, and the few directions that stand out of the noise.
+
+    Columns with a mean, or with a factor in common, give H one eigenvalue far above
+    all others; no amount of shrinking entry by entry does justice to both.
+    """
+    values, vectors = np.linalg.eigh(correlation)
+    dimension = values.size
+    least = 1.0 / dimension
+    strengths = np.abs(np.log(np.maximum(values, least)))
+    far = (np.abs(values - 1.0) > SPIKE * edge) & (strengths > np.log(2.0))
+    chosen = np.zeros(dimension, dtype=bool)
+    chosen[np.argsort(-strengths)[: min(SPIKES, dimension // 3)]] = True
+    chosen &= far
+    heights = np.maximum(values[chosen], least)
+    bulk = (dimension - heights.sum()) / (dimension - chosen.sum())
+    bulk = max(float(bulk), least)
+    apart = vectors[:, chosen]
+    return np.asarray(bulk * np.eye(dimension) + (apart * (heights - bulk)) @ apart.T)
+
+
+def spikes_of(noisy: Floats, noise_sd: float) -> Floats:
+    """:func:`spiked` of H̃, scaled by the diagonal of its :func:`shrunk`."""
+    root = np.sqrt(np.diag(shrunk(noisy, noise_sd)))
+    return spiked(*_correlation(noisy, noise_sd, root))
