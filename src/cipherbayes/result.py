@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,11 @@ class Result:
         return theta.reshape(-1, theta.shape[-1])
 
     def predict(
-        self, table: Any, *, times: Floats | None = None, where: str = "table"
+        self,
+        table: Any,
+        *,
+        times: Sequence[float] | Floats | None = None,
+        where: str = "table",
     ) -> dict[str, Floats]:
         """Posterior predictive mean and interval for each row of a table.
 
@@ -104,9 +108,10 @@ class Result:
         """
         model, draws = self.study.model, _thinned(self.draws())
         tail = (1.0 - self.study.inference.interval) / 2.0
+        at = None if times is None else np.asarray(times, dtype=float)
         parts: list[Floats] = []
         for rows in _slices(self._prepared(table, where)):
-            values = model.predict(draws, rows, times)
+            values = model.predict(draws, rows, at)
             bounds = np.quantile(values, [tail, 1.0 - tail], axis=0)
             parts.append(np.stack([values.mean(axis=0), bounds[0], bounds[1]]))
         joined = np.concatenate(parts, axis=1)

@@ -8,7 +8,6 @@ from cipherbayes.reproduce import mortality
 from cipherbayes.reproduce.cells import Cell, Results
 from cipherbayes.reproduce.experiment import Experiment
 from cipherbayes.reproduce.mortality import SETTINGS, values_of
-from cipherbayes.reproduce.physionet import SIMULATED
 from cipherbayes.reproduce.pictures import (
     draw_curves,
     level_lines,
@@ -39,9 +38,6 @@ def cells(quick: bool) -> list[Cell]:
     for split in range(2 if quick else SPLITS):
         chosen += [Cell("no-data", split), Cell("pooled", split)]
         chosen += [Cell("private", split, epsilon=e) for e in certified]
-        chosen += [
-            Cell("simulated", split, epsilon=e) for e in certified if e in SIMULATED
-        ]
         chosen += [Cell("printed-pooled", split, 1, e, choice=epochs) for e in claimed]
         for k in federated:
             chosen += [Cell("secure-sum", split, k, e) for e in certified]

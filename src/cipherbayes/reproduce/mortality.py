@@ -1,8 +1,7 @@
 """Cells on PhysioNet 2012 that several experiments share.
 
 Kinds: ``no-data`` (the clinical score), ``pooled`` (the paper's setting 1), ``private``
-(its setting 2, certified), ``simulated`` (the same with settings chosen on made-up
-stays), ``secure-sum`` and ``encrypted-update`` (its setting 3,
+(its setting 2, certified), ``secure-sum`` and ``encrypted-update`` (its setting 3,
 certified), ``printed-pooled`` and ``printed-federated`` (the paper's settings 2 and 3
 as printed, simulated), ``honest`` (what a claim as printed really spends).
 """
@@ -24,7 +23,6 @@ from cipherbayes.reproduce.cells import Cell, Outcome, Results, Sources
 from cipherbayes.reproduce.fitting import fit_and_score
 from cipherbayes.reproduce.report import Curve, Row, summarised
 from cipherbayes.reproduce.splits import split_over_sites, split_rows
-from cipherbayes.study import Study
 from cipherbayes.typing import Floats, Integers
 
 CONSTANTS = {1: 3500.0, 2: 3500.0, 5: 1000.0, 10: 1000.0, 16: 900.0}
@@ -41,7 +39,6 @@ SETTINGS = {
     "no-data": "no-data clinical score",
     "pooled": "pooled, no privacy",
     "private": "pooled, private",
-    "simulated": "pooled, private, settings from made-up stays",
     "secure-sum": "federated, secure-sum",
     "encrypted-update": "federated, encrypted-update",
     "printed-pooled": "pooled, as printed",
@@ -64,20 +61,12 @@ def compute(cell: Cell, sources: Sources) -> Outcome:
     sites = sites_of(cell, train)
     if cell.kind in PRINTED:
         return _as_printed(cell, table, sites, train, test)
-    study = _study(cell, train.size)
+    protocol = "pooled" if cell.kind == "private" else cell.kind
+    study = physionet.certified_study(
+        cell.epsilon, records=train.size, protocol=protocol
+    )
     metrics, curve = fit_and_score(study, table, sites, test)
     return {name: metrics[name] for name in METRICS} | {"curve": curve}
-
-
-def _study(cell: Cell, records: int) -> Study:
-    if cell.kind == "simulated":
-        setting, size = physionet.SIMULATED[cell.epsilon]
-        prior = physionet.literature_prior(setting, size)
-        return physionet.certified_study(
-            cell.epsilon, records=records, prior=prior, setting=setting
-        )
-    protocol = "pooled" if cell.kind == "private" else cell.kind
-    return physionet.certified_study(cell.epsilon, records=records, protocol=protocol)
 
 
 def sites_of(cell: Cell, train: Integers) -> list[Integers]:

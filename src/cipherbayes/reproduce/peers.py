@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 TITLE = "Peers at equal (ε, δ = 1e-5), PhysioNet 2012"
 BUDGETS = (0.3, 1.0, 3.0)
 CLIPS, STEPS, EPOCHS = (0.2, 0.5), (1.0, 4.0, 16.0), (2, 10)
-STRENGTHS = tuple(float(each) for each in np.geomspace(1e-4, 1e4, 12))
+STRENGTHS = tuple(float(each) for each in np.geomspace(1e-7, 1e4, 12))
 OUR_STEPS, OUR_ROUNDS = (8.0, 25.0, 80.0), (20, 100)
 OURS = ("ours", "ours-tuned")
 NAMES = {

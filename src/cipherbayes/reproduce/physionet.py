@@ -106,17 +106,6 @@ has none for ε = 0.01: a tenth of the step and a hundred times the precision of
 ε = 0.1, since it goes about so, as ε and 1/ε², from 0.3 to 0.1."""
 
 
-SIMULATED = {
-    0.1: (Setting("core8", 0.2, 8.0, 0.3, 20), 1.0),
-    0.3: (Setting("core8", 0.2, 8.0, 0.3, 20), 0.4),
-    1.0: (Setting("last40", 0.4, 80.0, 1.0, 20), 2.0),
-    3.0: (Setting("all184", 0.4, 80.0, 1.0, 20), 2.0),
-    10.0: (Setting("all184", 0.4, 80.0, 1.0, 60), 2.0),
-}
-"""Settings, and sizes of the prior mean, that were best on made-up stays
-(:mod:`cipherbayes.reproduce.physionet_population`)."""
-
-
 def feature(column: str) -> dict[str, Any]:
     """The public range of a column, as ``[features]`` has it."""
     name = column.partition("_")[0]
@@ -186,10 +175,10 @@ def certified_study(
     return Study.model_validate(document)
 
 
-def literature_prior(setting: Setting, size: float | None = None) -> dict[str, Any]:
+def literature_prior(setting: Setting) -> dict[str, Any]:
     """N(literature, 1/precision): the core variables' signs times one size."""
     k = scale_of(setting.columns)
-    mean = (PRIOR_MEANS[setting.columns] if size is None else size) / k
+    mean = PRIOR_MEANS[setting.columns] / k
     return {
         "scale": 1.0 / (k * math.sqrt(setting.precision)),
         "parameters": {name: {"mean": mean * sign} for name, sign in CORE.items()},

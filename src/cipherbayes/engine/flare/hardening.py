@@ -58,6 +58,8 @@ _COMMUNICATION: dict[str, Any] = {
     # It must stay above the seconds after which a silent party is given up.
     "streaming_retry_wait": 2.0,
     "streaming_retry_timeout": 20.0,
+    # Every message takes a buffer of this size with it until garbage is collected.
+    "streaming_chunk_size": 2**17,
 }
 _HEARTBEAT_SECONDS = 30
 _NO_GPU = "nvflare.app_common.resource_managers.passthrough_resource_manager"

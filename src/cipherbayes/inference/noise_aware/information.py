@@ -97,10 +97,10 @@ class InformationSampler:
         d = evidence.dimension
         self._above = np.triu_indices(d, 1)
         start = shrunk(evidence.fisher, evidence.fisher_sd)
-        log_diagonal, entries = coordinates(unflattened(start, evidence.place, bend))
+        start = unflattened(start, evidence.place, bend)
+        log_diagonal, entries = coordinates(start)
         self._typical = log_diagonal
-        noisy = unflattened(evidence.fisher, evidence.place, bend)
-        self._centre = coordinates(spikes_of(noisy, evidence.fisher_sd))[1]
+        self._centre = coordinates(spikes_of(start, evidence.fisher_sd))[1]
         rest = entries - self._centre
         strength = np.sqrt(d * (rest**2).mean()) if d > 1 else 0.0
         self.chains = Chains(
@@ -306,7 +306,7 @@ class InformationSampler:
         here.strength = np.sqrt((STRENGTH_SCALE + 0.5 * squares) / gamma)
 
     def _interweave_strength(self, prior_variance: Floats) -> None:
-        """ρ given (S − S⁰) / ρ: a Metropolis step in log ρ, of a length from 0.01 to 0.5."""
+        """ρ given (S − S⁰) / ρ: Metropolis in log ρ, of a length from 0.01 to 0.5."""
         here, rng = self.chains, self.rng
         lengths = 10.0 ** rng.uniform(-2.0, -0.3, here.strength.size)
         change = lengths * rng.standard_normal(here.strength.size)

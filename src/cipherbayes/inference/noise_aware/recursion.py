@@ -327,12 +327,11 @@ def spiked(correlation: Floats, edge: float) -> Floats:
     dimension = values.size
     least = 1.0 / dimension
     strengths = np.abs(np.log(np.maximum(values, least)))
-    far = (np.abs(values - 1.0) > SPIKE * edge) & (strengths > np.log(2.0))
-    chosen = np.zeros(dimension, dtype=bool)
-    chosen[np.argsort(-strengths)[: min(SPIKES, dimension // 3)]] = True
-    chosen &= far
+    strengths[np.abs(values - 1.0) <= SPIKE * edge] = 0.0
+    strongest = np.argsort(-strengths)[: min(SPIKES, dimension // 3)]
+    chosen = strongest[strengths[strongest] > np.log(2.0)]
     heights = np.maximum(values[chosen], least)
-    bulk = (dimension - heights.sum()) / (dimension - chosen.sum())
+    bulk = (dimension - heights.sum()) / (dimension - chosen.size)
     bulk = max(float(bulk), least)
     apart = vectors[:, chosen]
     return np.asarray(bulk * np.eye(dimension) + (apart * (heights - bulk)) @ apart.T)
