@@ -1,12 +1,14 @@
-"""What the releases of the window say about the information matrix H.
+"""What the releases say about the information matrix H.
 
     log p(releases | H) = −‖H̃ − H‖_F² / 2 s_H²
         + log N(ḡ + H (θ̄ − μ₀); 0, s² I + H + H Λ⁻¹ H)
         − ½ Σ_t ‖(g_t − ḡ) + H (θ_t − θ̄)‖² / σ_t²,
 
 θ* integrated out. The first term is the Fisher sums' noise, the second the averaged
-score sum (mean H (θ* − θ̄), variance H + s² I), the third the contrasts between the
-window's rounds, which hold no sampling variation but only the known noise.
+score sum (mean H (θ* − θ̄), variance H + s² I), the third the contrasts between
+rounds, which hold no sampling variation but only the known noise. All rounds count,
+those far from the window with a larger σ_t (:func:`~.recursion.everything`): the
+window alone would forget that θ̄ is where it is because the rounds before brought it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from cipherbayes.typing import Floats
 
 @dataclass(frozen=True)
 class Evidence:
-    """The window's averages, in internal units.
+    """Averages over the rounds, in internal units.
 
     Attributes
     ----------
@@ -41,7 +43,7 @@ class Evidence:
     prior_mean, prior_sd
         μ₀ and Λ^(−½).
     visited, weights
-        The window's θ_t, and each one's weight in θ̄.
+        Every θ_t, and each one's weight in θ̄.
     first_trace
         Trace of the first round's Fisher sum, and the sd of its noise.
     """

@@ -55,7 +55,7 @@ class SaturatingScore:
     bend
         β, shape ``(chains,)``.
     origin
-        Σ w_t k(θ_t) θ_t over the window's rounds, shape ``(chains, d)``.
+        Σ w_t k(θ_t) θ_t over the rounds, shape ``(chains, d)``.
     """
 
     slope: Floats
@@ -65,7 +65,7 @@ class SaturatingScore:
 
     @classmethod
     def of(cls, evidence: Evidence, slope: Floats, bend: Floats) -> SaturatingScore:
-        """With θ̄ and the θ_t of the window."""
+        """With θ̄ and the θ_t of all rounds."""
         pushed, length = _pushed(slope, evidence.place)
         strength = bend / length
         score = cls(slope, strength, bend, np.zeros_like(pushed))
