@@ -110,7 +110,7 @@ class Browser:
             for event in events
             if event["method"] == "Network.requestWillBeSent"
             # the browser's own first page
-            and not event["params"]["request"]["url"].startswith("chrome://")
+            and not event["params"]["request"]["url"].startswith(("chrome://", "data:"))
         ]
 
     def screenshot(self, path: Path) -> None:

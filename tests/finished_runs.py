@@ -59,7 +59,7 @@ STUDIES = {
     + SITES,
     "printed": LOGISTIC.replace("[model]", ENCRYPTED + 'noise = "as-printed"\n[model]')
     + PRIVATE
-    + "[preparation]\nintercept = 0\n[paper]\nscale = 35.0\nlipschitz = 1.0\n"
+    + "[preparation]\nintercept = 0\n[paper]\nscale = 5.0\nlipschitz = 1.0\n"
     + "gamma = 0.99\nbatch = 750\nepochs = 1\n"
     + SITES,
     "survival": """

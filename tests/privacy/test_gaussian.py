@@ -54,10 +54,11 @@ def test_delta_is_the_exact_one(epsilon: float, mu: float) -> None:
     if exact < 1e-290:
         assert computed < 1e-280
         return
-    # The argument ε/μ - μ/2 is itself rounded, which counts u² times.
+    # The argument ε/μ - μ/2 is itself rounded, which counts u² times; and δ is the
+    # difference of two terms u/μ times as large, by Mills' ratio.
     u = max(abs(epsilon / mu), mu)
     assert computed >= exact * (1 - 4 * u * u * 2.0**-53)
-    assert computed <= exact * (1 + 4 * (u * u + 1 / mu) * 2.0**-50)
+    assert computed <= exact * (1 + 4 * (u * u + max(u, 1) / mu) * 2.0**-50)
 
 
 @given(mu=MUS, log_delta=LOG_DELTAS)

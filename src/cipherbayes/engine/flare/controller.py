@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import os
 import tempfile
 import threading
 import time
@@ -32,6 +33,8 @@ FOLLOW = "cipherbayes"
 """Topic on which whoever submitted the run asks how far it is."""
 STARTUP_SECONDS = 120.0
 COLLECT_SECONDS = 20.0
+ENDING_SECONDS = 20.0
+"""FLARE ends a job's process within five seconds, where it does."""
 HELD_OUT = (
     "held-out rows stay at their sites and are not scored: use `cipherbayes predict` "
     "there"
@@ -58,7 +61,14 @@ class ProtocolController(Controller):  # type: ignore[misc]
         fl_ctx.get_engine().register_app_command(FOLLOW, self._follow)
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
-        """Nothing is held beyond the control flow."""
+        """See that the job's process ends.
+
+        A thread of FLARE's that waits for a party which was killed can keep it
+        alive for ever, and with it the job: the next submission would wait too.
+        """
+        last_resort = threading.Timer(ENDING_SECONDS, os._exit, (0,))
+        last_resort.daemon = True
+        last_resort.start()
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         try:
