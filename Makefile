@@ -2,6 +2,7 @@
 VENV ?= .venv
 PY := $(VENV)/bin/python
 WORKERS ?= 2
+ARCHIVE ?= $(wildcard ../shared/data/physionet2012/set-a.tar.gz)
 export OPENBLAS_NUM_THREADS ?= 1
 
 # Tests wait for the disk at every commit of a ledger: a folder in memory is quicker.
@@ -35,7 +36,8 @@ lint: $(VENV)/.dev
 	$(VENV)/bin/mypy
 
 bench: $(VENV)/.dev
-	$(PY) benchmarks/accuracy.py $(wildcard ../shared/data/physionet2012/set-a.tar.gz)
+	$(PY) benchmarks/accuracy.py $(ARCHIVE)
+	$(if $(ARCHIVE),$(PY) benchmarks/encrypted_update.py $(ARCHIVE))
 	$(PY) benchmarks/gradient_pass.py
 	$(PY) -m cipherbayes bench
 
