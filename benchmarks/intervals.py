@@ -36,7 +36,8 @@ def compare(
 ) -> dict[float | None, Rows]:
     """Effects of one standard deviation of each column, for every budget."""
     document = Study.load(ROOT / "examples" / example).document()
-    document["features"] = {name: document["features"][name] for name in columns}
+    features = {**document["features"], "mgus": {"levels": [0, 1]}}
+    document["features"] = {name: features[name] for name in columns}
     document.update(changes)
     found = {}
     for epsilon in BUDGETS:
