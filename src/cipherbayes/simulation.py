@@ -17,6 +17,7 @@ from cipherbayes.inference.influence import influence_sums
 from cipherbayes.inference.noise_aware import (
     NoiseAware,
     RoundRelease,
+    ScoreShape,
     State,
     noise_multiplier,
     rounds,
@@ -133,8 +134,8 @@ def release_rounds(
     bound = bound or InfluenceBound(study.clip)
     sensitivities = study.model.sensitivities(bound)
     assert sensitivities is not None
-    scale = study.model.influence_scale(study.table.design)
-    recursion = NoiseAware(study.prior, scale, study.model.score_bend)
+    shape = ScoreShape.of(study.model, study.table.design)
+    recursion = NoiseAware(study.prior, shape)
     state, mu = recursion.init(), mu_for(epsilon, DELTA)
 
     def noised(values: Floats, clip: float, share: float) -> tuple[Floats, float]:

@@ -7,14 +7,13 @@ import pytest
 from scipy.special import expit
 
 from cipherbayes.inference.noise_aware.evidence import Evidence
-from cipherbayes.inference.noise_aware.recursion import shrunk, spikes_of
 from cipherbayes.inference.noise_aware.saturation import (
     SaturatingScore,
     flattened,
     pulled_back,
-    slice_theta,
     unflattened,
 )
+from cipherbayes.inference.noise_aware.slicing import slice_theta
 from cipherbayes.models import Logistic
 from cipherbayes.simulation import release_rounds, simulate
 from cipherbayes.typing import Floats
@@ -101,12 +100,13 @@ def test_the_mean_of_a_logistic_score_is_close_far_from_where_it_was_taken() -> 
 
 def test_slices_of_a_score_that_is_a_line_have_the_moments_of_its_normal() -> None:
     evidence, slope = finished(), slopes()[:1]
-    rng, bend = np.random.default_rng(4), np.zeros(1)
+    rng = np.random.default_rng(4)
+    score = SaturatingScore.of(evidence, slope, np.zeros(1))
     variance = np.ones((1, D))
     theta = mode = evidence.place[None]
     drawn = np.empty((1_500, D))
     for k in range(len(drawn)):
-        theta, mode = slice_theta(rng, evidence, slope, variance, bend, theta, mode)
+        theta, mode = slice_theta(rng, evidence, score, slope, variance, theta, mode)
         drawn[k] = theta[0]
     total = slope[0] + evidence.variance * np.eye(D)
     weight = np.linalg.solve(total, slope[0]).T
@@ -115,16 +115,3 @@ def test_slices_of_a_score_that_is_a_line_have_the_moments_of_its_normal() -> No
     sd = np.sqrt(np.diag(covariance))
     assert np.abs((drawn.mean(axis=0) - mean) / sd).max() < 0.2
     assert drawn.std(axis=0) / sd == pytest.approx(np.ones(D), abs=0.1)
-
-
-def test_a_spike_is_found_and_kept_where_noise_hides_the_rest() -> None:
-    rng, d = np.random.default_rng(5), 30
-    direction = np.ones(d) / np.sqrt(d)
-    truth = 100.0 * (0.5 * np.eye(d) + 15.0 * np.outer(direction, direction))
-    noise = rng.standard_normal((d, d))
-    noisy = truth + 30.0 * (noise + noise.T) / 2.0
-    values = np.linalg.eigvalsh(spikes_of(noisy, 30.0))
-    assert (values > 5.0).sum() == 1
-    assert direction @ shrunk(noisy, 30.0) @ direction == pytest.approx(1550, rel=0.1)
-    plain = 100.0 * np.eye(d) + 30.0 * (noise + noise.T) / 2.0
-    assert np.allclose(spikes_of(plain, 30.0), np.eye(d))

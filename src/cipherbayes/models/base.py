@@ -194,6 +194,9 @@ class Model(BaseModel, ABC):
         Sort of outcome, for readers; nothing depends on it.
     needs_intercept
         Whether the design matrix starts with a constant column.
+    multiplicative
+        Whether the mean of an influence grows with the exponential of the linear
+        predictor's error (:mod:`~cipherbayes.inference.noise_aware.tilting`).
     measure
         What :meth:`effect` of a coefficient is called, e.g. "odds ratio"; None
         where coefficients mean nothing by themselves.
@@ -208,6 +211,7 @@ class Model(BaseModel, ABC):
     roles: ClassVar[Mapping[str, str]] = {}
     family: ClassVar[str]
     needs_intercept: ClassVar[bool] = True
+    multiplicative: ClassVar[bool] = False
     measure: ClassVar[str | None] = None
     predicts_over_time: ClassVar[bool] = False
     near_gaussian: ClassVar[bool] = True
@@ -288,6 +292,20 @@ class Model(BaseModel, ABC):
     def influence_scale(self, design: Design) -> Floats:
         """theta_j per unit of the parameter that a score sum is the gradient of."""
         return np.ones(len(self.parameters(design)))
+
+    def constants(self, design: Design) -> tuple[int, ...]:
+        """Parameters with a constant column, or whose columns exclude each other."""
+        return () if design.intercept is None else (0,)
+
+    def straightened(
+        self, away: Floats, design: Design
+    ) -> tuple[Floats, Floats | None]:
+        """(δ, dδ / dθ) with log-hazard at θ̄ + away less that at θ̄ equal to z'δ.
+
+        z is the gradient of the log-hazard at θ̄. ``away`` has shape ``(m, d)``; the
+        second is None where δ is ``away``, else of shape ``(m, d, d)``.
+        """
+        return away, None
 
     def score_bend(self, fall: Floats) -> Floats:
         """β of :mod:`~cipherbayes.inference.noise_aware.saturation`; 0 for a line.

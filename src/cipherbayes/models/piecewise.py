@@ -123,6 +123,9 @@ class Piecewise(Survival):
             )
         return super().parameters(design)
 
+    def constants(self, design: Design) -> tuple[int, ...]:
+        return tuple(range(design.width, design.width + len(self.starts)))
+
     def log_likelihood(self, theta: Floats, rows: Rows) -> Floats:
         eta, baseline = self._eta(theta, rows), self._baseline(theta)
         at_event = baseline[self._interval(rows.outcome["time"])]

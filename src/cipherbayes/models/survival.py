@@ -51,6 +51,7 @@ class Survival(Model):
     family: ClassVar[str] = "survival"
     measure: ClassVar[str | None] = "hazard ratio"
     predicts_over_time: ClassVar[bool] = True
+    multiplicative: ClassVar[bool] = True
     time: str
     event: str
     horizon: float = Field(gt=0.0, allow_inf_nan=False)

@@ -29,6 +29,9 @@ LARGEST_LOG_SHAPE = 8.0
 SHAPE_SHARE = 0.25
 """The shape's score counts a quarter: its column 1 + k ln s is held within ± 4."""
 
+LARGEST_CHANGE = 1.5
+"""Of the log shape, in the mean of a score sum taken elsewhere."""
+
 
 class Weibull(Survival):
     """A survival time with hazard k t^(k-1) exp(eta), eta = x'beta, k = exp(kappa).
@@ -114,6 +117,23 @@ class Weibull(Survival):
 
     def influence_scale(self, design: Design) -> Floats:
         return np.append(np.ones(design.width), SHAPE_SHARE)
+
+    def straightened(self, away: Floats, design: Design) -> tuple[Floats, Floats]:
+        """δ of the shape is e^Δ − 1 and the intercept takes what is left of Δ.
+
+        The log-hazard grows by Δη + Δ + k (e^Δ − 1) ln s, Δ = Δκ, in which k ln s is
+        the shape's column less one. Δ is held within ±1.5.
+        """
+        assert design.intercept is not None
+        change = np.clip(away[:, -1], -LARGEST_CHANGE, LARGEST_CHANGE)
+        growth = np.exp(change)
+        straight = away.copy()
+        straight[:, 0] += (change - growth + 1.0) / design.intercept
+        straight[:, -1] = growth - 1.0
+        jacobian = np.tile(np.eye(away.shape[1]), (len(away), 1, 1))
+        jacobian[:, 0, -1] = (1.0 - growth) / design.intercept
+        jacobian[:, -1, -1] = growth
+        return straight, jacobian
 
     def cumulative_hazard(self, draws: Floats, rows: Rows, times: Floats) -> Floats:
         shape = np.exp(_log_shape(draws))[:, None, None]

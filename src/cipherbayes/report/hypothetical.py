@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from cipherbayes.inference.noise_aware.evidence import Evidence
-from cipherbayes.inference.noise_aware.recursion import NoiseAware, State, shrunk
+from cipherbayes.inference.noise_aware.recursion import NoiseAware, State
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
+from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.planning import resolve_prior
 from cipherbayes.report.checkpoint import open_read_only
 from cipherbayes.study import Study
@@ -43,10 +44,9 @@ def sd_without_privacy(study: Study, checkpoint: Path) -> tuple[float, ...] | No
     if state.rounds != ROUNDS:
         return None
     design = preparation_of(study).design
-    scale = study.model.influence_scale(design)
-    rounds = NoiseAware(resolve_prior(study, design), scale)
+    shape = ScoreShape.of(study.model, design)
+    rounds = NoiseAware(resolve_prior(study, design), shape)
     evidence = Evidence.of(rounds, state)
-    precision = shrunk(evidence.fisher, evidence.fisher_sd)
-    precision = precision + np.diag(1.0 / evidence.prior_sd**2)
+    precision = evidence.estimate + np.diag(1.0 / evidence.prior_sd**2)
     spread = np.sqrt(np.diag(np.linalg.inv(precision)))
-    return tuple((spread * scale).tolist())
+    return tuple((spread * shape.scale).tolist())

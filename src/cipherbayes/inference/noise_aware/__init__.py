@@ -24,6 +24,7 @@ from cipherbayes.inference.noise_aware.schedule import (
     noise_multiplier,
     rounds,
 )
+from cipherbayes.inference.noise_aware.shape import ScoreShape
 
 __all__ = [
     "ROUNDS",
@@ -33,6 +34,7 @@ __all__ = [
     "Posterior",
     "Round",
     "RoundRelease",
+    "ScoreShape",
     "State",
     "noise_multiplier",
     "rounds",

@@ -13,7 +13,7 @@ window alone would forget that θ̄ is where it is because the rounds before bro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from cipherbayes.inference.noise_aware.recursion import (
     fisher_estimate,
 )
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
+from cipherbayes.inference.noise_aware.shrinkage import left_out, shrunk
 from cipherbayes.typing import Floats
 
 
@@ -46,6 +47,8 @@ class Evidence:
         Every θ_t, and each one's weight in θ̄.
     first_trace
         Trace of the first round's Fisher sum, and the sd of its noise.
+    constants
+        Which parameters have a constant column.
     """
 
     place: Floats
@@ -60,13 +63,14 @@ class Evidence:
     visited: Floats
     weights: Floats
     first_trace: Floats
+    constants: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, recursion: NoiseAware, state: State) -> Evidence:
         """What a finished recursion knows."""
         if state.rounds != ROUNDS:
             raise ValueError("the posterior needs all rounds")
-        place, gradient, variance, trust = everything(state)
+        place, gradient, variance, trust = everything(state, recursion.shape.constants)
         moved, rest = state.visited - place, state.gradients - gradient
         weights = trust[:, None]
         fisher, fisher_sd = fisher_estimate(state)
@@ -83,11 +87,40 @@ class Evidence:
             visited=state.visited,
             weights=trust / trust.sum(),
             first_trace=state.first_trace,
+            constants=recursion.shape.constants,
         )
 
     @property
     def dimension(self) -> int:
         return self.place.size
+
+    @property
+    def estimate(self) -> Floats:
+        """A positive definite estimate of H."""
+        return shrunk(self.fisher, self.fisher_sd, self.constants)
+
+    def blurred(self) -> Evidence:
+        """With the error of the correlations counted as noise of the score sums.
+
+        Where the correlations are not drawn but taken as estimated, H (θ − θ̄) is
+        wrong by E (θ − θ̄), E_jk² about e r_j r_k: in each coordinate a variance of
+        e r̄ q, q = Σ_k r_k (θ_k − θ̄_k)², of which the posterior mean is found by
+        fixed-point iteration.
+        """
+        error, sizes = left_out(self.fisher, self.fisher_sd, self.constants)
+        h, index = self.estimate, np.arange(self.dimension)
+        prior = self.prior_sd**-2.0
+        variance = self.variance
+        for _ in range(20):
+            noisy = h.copy()
+            noisy[index, index] += variance
+            weight = np.linalg.solve(noisy, h).T
+            covariance = np.linalg.inv(weight @ h + np.diag(prior))
+            right = prior * self.prior_mean + weight @ (self.gradient + h @ self.place)
+            away = covariance @ right - self.place
+            square = float(sizes @ (np.diag(covariance) + away**2))
+            variance = self.variance + error * float(sizes.mean()) * square
+        return replace(self, variance=variance)
 
     def log_density(
         self, information: Floats, prior_variance: Floats

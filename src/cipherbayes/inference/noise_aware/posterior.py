@@ -4,10 +4,9 @@ Given H the averaged score sum is Gaussian, ḡ ~ N(H (θ − θ̄), H + s² I),
 
     θ | H ~ N(J⁻¹ (Λ μ₀ + K (ḡ + H θ̄)), J⁻¹),  K = H (H + s² I)⁻¹,  J = Λ + K H;
 
-where the model's score saturates, θ is drawn from the likelihood of
-:mod:`~cipherbayes.inference.noise_aware.saturation` instead. H itself is only known
-through noise and is drawn by
-:class:`~cipherbayes.inference.noise_aware.information.InformationSampler`. Laplace
+where the model's score saturates or grows, θ is drawn with its mean
+(:mod:`~.saturation`, :mod:`~.tilting`) by :mod:`~.slicing` instead. H itself is only
+known through noise and is drawn by :class:`~.information.InformationSampler`. Laplace
 and Student-t priors are scale mixtures of normals: the scales are drawn given θ.
 """
 
@@ -23,14 +22,16 @@ from cipherbayes.inference.diagnostics import rhat_and_ess
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.flags import Flag, raised
 from cipherbayes.inference.noise_aware.information import DENSE, InformationSampler
-from cipherbayes.inference.noise_aware.recursion import NoiseAware, State, shrunk
+from cipherbayes.inference.noise_aware.recursion import NoiseAware, State
 from cipherbayes.inference.noise_aware.saturation import (
     LARGEST_FALL,
-    slice_theta,
+    SaturatingScore,
     tame,
     unflattened,
 )
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
+from cipherbayes.inference.noise_aware.slicing import Score, slice_theta
+from cipherbayes.inference.noise_aware.tilting import TiltedScore
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
 
@@ -94,6 +95,8 @@ def sample_posterior(
         Called with (sweeps done, sweeps in all).
     """
     evidence = Evidence.of(recursion, state)
+    if evidence.dimension > DENSE:
+        evidence = evidence.blurred()
     effort = effort or Effort.for_dimension(evidence.dimension)
     rng = np.random.default_rng([seed, ROUNDS])
     walk = _Walk(recursion, evidence, effort.chains, rng)
@@ -147,23 +150,33 @@ class _Walk:
     def step(self, *, adapting: bool) -> None:
         self.sampler.sweep(self.variance, adapting=adapting)
         self.sampler.set_bend(self._bend())
-        bend = self.sampler.chains.bend
-        if bend.any():
+        information = self.sampler.information()
+        score = self._score(information)
+        if score is None:
+            self.theta = _draw_theta(
+                self.rng, self.evidence, information, self.variance
+            )
+        else:
             self.theta, self.mode = slice_theta(
                 self.rng,
                 self.evidence,
-                self.sampler.slope(),
+                score,
+                information,
                 self.variance,
-                bend,
                 self.theta,
                 self.mode,
             )
-        else:
-            self.theta = _draw_theta(
-                self.rng, self.evidence, self.sampler.information(), self.variance
-            )
         if self.recursion.prior.kind != "normal":
             self.variance = _draw_scales(self.rng, self.recursion, self.theta)
+
+    def _score(self, information: Floats) -> Score | None:
+        """The mean of the score where it is not a line."""
+        bend = self.sampler.chains.bend
+        if bend.any():
+            return SaturatingScore.of(self.evidence, self.sampler.slope(), bend)
+        if self.recursion.shape.unit is not None:
+            return TiltedScore.of(self.evidence, self.recursion.shape, information)
+        return None
 
     def _bend(self) -> Floats:
         """β: how far the curvature has fallen since the first round, with its noise.
@@ -183,7 +196,7 @@ class _Walk:
     def _first_bend(self) -> float:
         """β of the shrunk Fisher sums, by fixed-point iteration."""
         evidence = self.evidence
-        start, bend = shrunk(evidence.fisher, evidence.fisher_sd), np.zeros(1)
+        start, bend = evidence.estimate, np.zeros(1)
         for _ in range(30):
             slope = unflattened(start, evidence.place, float(bend[0]))
             found = self._of_traces(
@@ -194,7 +207,7 @@ class _Walk:
 
     def _of_traces(self, now: Floats, first: Floats) -> Floats:
         fall = now / np.maximum(first, now)
-        return self.recursion.bend(np.maximum(fall, LARGEST_FALL))
+        return self.recursion.shape.bend(np.maximum(fall, LARGEST_FALL))
 
 
 def _draw_theta(

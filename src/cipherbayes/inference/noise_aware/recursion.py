@@ -16,7 +16,6 @@ little (the hazard models diverge without it). Everything here is post-processin
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,6 +26,8 @@ from cipherbayes.inference.noise_aware.schedule import (
     EARLY_FISHER,
     ROUNDS,
 )
+from cipherbayes.inference.noise_aware.shape import ScoreShape
+from cipherbayes.inference.noise_aware.shrinkage import shrunk
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
 
@@ -35,10 +36,6 @@ CURVATURE_CHANGE = 0.3
 """λ."""
 FORGETTING = 0.25
 """Weight of the Fisher sums so far when another arrives before the window."""
-LEAST_FLOOR, MOST_FLOOR = 0.002, 0.1
-"""Floor of a shrunk correlation's eigenvalues, with little and with much noise."""
-SPIKE, SPIKES = 1.5, 3
-"""How far out of the noise's spectrum a spike is, and how many there are at most."""
 
 
 @dataclass(frozen=True)
@@ -126,11 +123,6 @@ def _shapes(dimension: int) -> dict[str, tuple[int, ...]]:
     }
 
 
-def straight(fall: Floats) -> Floats:
-    """The bend of a score that is taken as linear in θ."""
-    return np.zeros_like(fall)
-
-
 @dataclass(frozen=True)
 class NoiseAware:
     """The recursion of one study.
@@ -139,15 +131,17 @@ class NoiseAware:
     ----------
     prior
         Of θ on the prepared scale.
-    scale
-        ``model.influence_scale(design)``: θ_j = scale_j · (internal θ_j).
-    bend
-        ``model.score_bend``.
+    shape
+        Of the model's score sums.
     """
 
     prior: ResolvedPrior
-    scale: Floats
-    bend: Callable[[Floats], Floats] = straight
+    shape: ScoreShape
+
+    @property
+    def scale(self) -> Floats:
+        """θ_j = scale_j · (internal θ_j)."""
+        return self.shape.scale
 
     @property
     def prior_mean(self) -> Floats:
@@ -215,7 +209,7 @@ class NoiseAware:
         return replace(seen, theta=state.theta + step, held_back=held)
 
     def _posterior_mean(self, state: State) -> Floats:
-        information = shrunk(*fisher_estimate(state))
+        information = shrunk(*fisher_estimate(state), self.shape.constants)
         if state.rounds > BURN_IN:
             place, gradient, variance = averages(state)
         else:
@@ -234,12 +228,14 @@ def averages(state: State) -> tuple[Floats, Floats, float]:
     return _averaged(state, window, 1.0 / state.gradient_sd[window] ** 2)
 
 
-def everything(state: State) -> tuple[Floats, Floats, float, Floats]:
+def everything(
+    state: State, constants: tuple[int, ...] = ()
+) -> tuple[Floats, Floats, float, Floats]:
     """(θ̄, ḡ, s²) of all rounds, and the precision of each round's score sum.
 
     Those taken far from the window count less, as in the steps.
     """
-    information = shrunk(*fisher_estimate(state))
+    information = shrunk(*fisher_estimate(state), constants)
     centre = averages(state)[0]
     moved = (state.visited - centre) @ information
     change = CURVATURE_CHANGE**2 * (moved**2).mean(axis=1)
@@ -271,73 +267,3 @@ def fisher_estimate(state: State) -> tuple[Floats, float]:
     part = int(state.rounds > BURN_IN)
     precision = float(state.fisher_precision[part])
     return unpack(state.fisher[part] / precision), float(precision**-0.5)
-
-
-def shrunk(noisy: Floats, noise_sd: float) -> Floats:
-    """A positive definite estimate of H from H̃ with diagonal noise ``noise_sd``.
-
-    The diagonal is shrunk to its mean by the share of its spread that the known
-    noise explains, the correlations to zero as far as their noise has eigenvalues of
-    their own size; eigenvalues get a floor.
-    """
-    dimension = noisy.shape[0]
-    diagonal = np.diag(noisy)
-    centre = max(float(diagonal.mean()), noise_sd / np.sqrt(dimension))
-    spread = max(float(((diagonal - centre) ** 2).mean()) - noise_sd**2, 0.0)
-    diagonal = centre + (diagonal - centre) * spread / (spread + noise_sd**2)
-    diagonal = np.maximum(diagonal, 0.1 * centre)
-    root = np.sqrt(diagonal)
-    correlation, edge = _correlation(noisy, noise_sd, root)
-    floor = MOST_FLOOR
-    if dimension > 1:
-        # Noise of this size has eigenvalues up to its edge: what is no spike is kept
-        # as far as that stays below one half. Entry by entry a direction with little
-        # information, a small entry in many places, would be shrunk away.
-        centre_of = spiked(correlation, edge)
-        kept = min(1.0, 0.5 / edge)
-        correlation = centre_of + kept * (correlation - centre_of)
-        np.fill_diagonal(correlation, 1.0)
-        floor = min(MOST_FLOOR, max(LEAST_FLOOR, edge))
-    values, vectors = np.linalg.eigh(correlation)
-    values = np.maximum(values, floor)
-    correlation = (vectors * values) @ vectors.T
-    return np.asarray(correlation * np.outer(root, root))
-
-
-def _correlation(noisy: Floats, noise_sd: float, root: Floats) -> tuple[Floats, float]:
-    """H̃ scaled by D^-½ on both sides, and where the spectrum of its noise ends.
-
-    Symmetric noise of variance v off the diagonal has eigenvalues within ± 2 √(d v).
-    """
-    scales = np.outer(root, root)
-    correlation = noisy / scales
-    np.fill_diagonal(correlation, 1.0)
-    off = ~np.eye(root.size, dtype=bool)
-    variance = float((0.5 * (noise_sd / scales[off]) ** 2).mean()) if off.any() else 0.0
-    return correlation, max(2.0 * float(np.sqrt(root.size * variance)), 1e-12)
-
-
-def spiked(correlation: Floats, edge: float) -> Floats:
-    """A multiple of the identity, and the few directions that stand out of the noise.
-
-    Columns with a mean, or with a factor in common, give H one eigenvalue far above
-    all others; no amount of shrinking entry by entry does justice to both.
-    """
-    values, vectors = np.linalg.eigh(correlation)
-    dimension = values.size
-    least = 1.0 / dimension
-    strengths = np.abs(np.log(np.maximum(values, least)))
-    strengths[np.abs(values - 1.0) <= SPIKE * edge] = 0.0
-    strongest = np.argsort(-strengths)[: min(SPIKES, dimension // 3)]
-    chosen = strongest[strengths[strongest] > np.log(2.0)]
-    heights = np.maximum(values[chosen], least)
-    bulk = (dimension - heights.sum()) / (dimension - chosen.size)
-    bulk = max(float(bulk), least)
-    apart = vectors[:, chosen]
-    return np.asarray(bulk * np.eye(dimension) + (apart * (heights - bulk)) @ apart.T)
-
-
-def spikes_of(noisy: Floats, noise_sd: float) -> Floats:
-    """:func:`spiked` of H̃, scaled by the diagonal of its :func:`shrunk`."""
-    root = np.sqrt(np.diag(shrunk(noisy, noise_sd)))
-    return spiked(*_correlation(noisy, noise_sd, root))

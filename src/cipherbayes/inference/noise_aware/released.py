@@ -10,6 +10,7 @@ from cipherbayes.inference.noise_aware import recursion
 from cipherbayes.inference.noise_aware.posterior import sample_posterior
 from cipherbayes.inference.noise_aware.recursion import NoiseAware, RoundRelease
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
+from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.inference.released import Recursion, Release, State
 from cipherbayes.inference.settings import Inference
 from cipherbayes.models import Design, Model
@@ -28,9 +29,7 @@ class NoiseAwareRounds(Recursion):
     ) -> None:
         self.settings = settings
         self.prior = prior
-        self._rounds = NoiseAware(
-            prior, model.influence_scale(design), model.score_bend
-        )
+        self._rounds = NoiseAware(prior, ScoreShape.of(model, design))
 
     def start(self) -> State:
         return self._state(self._rounds.init())

@@ -17,13 +17,11 @@ directions belongs to A, not to H, whose least informed direction it would fill 
 References
 ----------
 Stein (1981), Estimation of the mean of a multivariate normal distribution. MacKay
-(1992), The evidence framework applied to classification networks. Murray, Adams and
-MacKay (2010), Elliptical slice sampling.
+(1992), The evidence framework applied to classification networks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,11 +33,6 @@ LARGEST_FALL = 0.15
 """The curvature is never taken to have fallen below this share of its start."""
 LARGEST_UNDER_PRIOR = 20.0
 """Largest b v of a θ that is typical of the prior."""
-NEWTON_STEPS = 3
-WIDER = 1.3
-"""Standard deviations of the ellipse over those of the normal at the mode: a target
-with tails heavier than its ellipse is explored slowly."""
-SLICES = 4
 
 
 @dataclass(frozen=True)
@@ -136,90 +129,3 @@ def tame(evidence: Evidence, slope: Floats, bend: Floats) -> Floats:
     length = _pushed(slope, evidence.place)[1]
     typical = np.einsum("cjj,j->c", slope, evidence.prior_sd**2)
     return np.asarray(np.minimum(bend, LARGEST_UNDER_PRIOR * length / typical))
-
-
-def slice_theta(
-    rng: np.random.Generator,
-    evidence: Evidence,
-    slope: Floats,
-    prior_variance: Floats,
-    bend: Floats,
-    theta: Floats,
-    near: Floats,
-) -> tuple[Floats, Floats]:
-    """θ given A and β, from the θ before, by elliptical slice sampling.
-
-    The ellipse is that of a normal at the mode, somewhat widened; the slice corrects
-    for what the posterior is not that normal. The mode is looked for from ``near``,
-    that of the A before, and returned beside θ.
-    """
-    score = SaturatingScore.of(evidence, slope, bend)
-    index = np.arange(evidence.dimension)
-    total = flattened(slope, evidence.place, bend)
-    total[:, index, index] += evidence.variance
-    inverse = np.linalg.inv(total)
-    mean = evidence.prior_mean
-
-    def log_density(here: Floats) -> Floats:
-        residual = evidence.gradient - score.mean(here)
-        value = np.einsum("ci,cij,cj->c", residual, inverse, residual)
-        value += ((here - mean) ** 2 / prior_variance).sum(axis=1)
-        return np.asarray(-0.5 * value)
-
-    def normal_at(here: Floats) -> tuple[Floats, Floats]:
-        derivative = score.derivative(here)
-        pulled = derivative.transpose(0, 2, 1) @ inverse
-        precision = pulled @ derivative
-        precision[:, index, index] += 1.0 / prior_variance
-        residual = evidence.gradient - score.mean(here)
-        gradient = np.einsum("cij,cj->ci", pulled, residual)
-        gradient -= (here - mean) / prior_variance
-        return precision, np.linalg.solve(precision, gradient[..., None])[..., 0]
-
-    mode = near
-    height = log_density(mode)
-    for _ in range(NEWTON_STEPS):
-        step = normal_at(mode)[1]
-        for _ in range(6):
-            value = log_density(mode + step)
-            worse = ~(value >= height)
-            if not worse.any():
-                break
-            step = np.where(worse[:, None], 0.5 * step, step)
-        value = log_density(mode + step)
-        better = value >= height
-        mode = np.where(better[:, None], mode + step, mode)
-        height = np.where(better, value, height)
-    precision = normal_at(mode)[0] / WIDER**2
-    root = np.linalg.inv(np.linalg.cholesky(precision)).transpose(0, 2, 1)
-
-    def log_ratio(away: Floats) -> Floats:
-        quadratic = np.einsum("ci,cij,cj->c", away, precision, away)
-        return np.asarray(log_density(mode + away) + 0.5 * quadratic)
-
-    away = theta - mode
-    for _ in range(SLICES):
-        away = _slice(rng, away, root, log_ratio)
-    return np.asarray(mode + away), mode
-
-
-def _slice(
-    rng: np.random.Generator,
-    away: Floats,
-    root: Floats,
-    log_ratio: Callable[[Floats], Floats],
-) -> Floats:
-    """One elliptical slice update of every chain."""
-    white = rng.standard_normal(away.shape)
-    other = np.einsum("cij,cj->ci", root, white)
-    level = log_ratio(away) + np.log(rng.random(len(away)))
-    angle = rng.uniform(0.0, 2.0 * np.pi, len(away))
-    low, high = angle - 2.0 * np.pi, angle.copy()
-    while True:
-        proposed = away * np.cos(angle)[:, None] + other * np.sin(angle)[:, None]
-        refused = ~(log_ratio(proposed) > level) & (high - low > 1e-9)
-        if not refused.any():
-            return np.asarray(proposed)
-        low = np.where(refused & (angle < 0.0), angle, low)
-        high = np.where(refused & (angle >= 0.0), angle, high)
-        angle = np.where(refused, rng.uniform(low, high), angle)

@@ -1,0 +1,229 @@
+"""Coordinates in which every information matrix is positive definite.
+
+Columns that are constant, or of which only one is not zero (the intercept, the
+intervals of a baseline hazard), come first. With P their masses, U the means of the
+other columns where each of them is not zero, and B what is left of the others,
+
+    A = [P, PU; U'P, U'PU + B],   B = D^½ exp(S) D^½,   P = diag(exp p),
+    D = diag(exp ℓ),   S symmetric with zero diagonal,
+
+and the coordinates are (p, U, ℓ, S). A column whose mean is far from zero looks almost
+like the intercept: in a prior that knows of no means that is a very small eigenvalue,
+which noise hides and the prior fills up.
+
+References
+----------
+Leonard and Hsu (1992), Bayesian inference for a covariance matrix. Archakov and
+Hansen (2021), A new parametrization of correlation matrices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cipherbayes.inference.influence import pack
+from cipherbayes.typing import Floats
+
+LARGEST_LOG = 12.0
+"""Eigenvalues and diagonals are held within e^±12 of the usual."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A of every chain, and what its derivatives are made of."""
+
+    matrix: Floats
+    masses: Floats
+    means: Floats
+    root: Floats
+    values: Floats
+    vectors: Floats
+
+
+class Coordinates:
+    """The map from coordinates to A.
+
+    Parameters
+    ----------
+    usual
+        A matrix around which coordinates are held.
+    constants
+        Which parameters have a constant column, or columns that exclude each other.
+    correlated
+        Whether S is among the coordinates; otherwise exp(S) is that of ``usual``.
+    """
+
+    def __init__(
+        self, usual: Floats, constants: tuple[int, ...], *, correlated: bool = True
+    ) -> None:
+        d = len(usual)
+        self.constants = constants if len(constants) < d else ()
+        b = len(self.constants)
+        others = [j for j in range(d) if j not in self.constants]
+        self._order = np.array([*self.constants, *others], dtype=np.intp)
+        self._back = np.argsort(self._order)
+        self._above = np.triu_indices(d - b, 1)
+        self.correlated = correlated
+        ends = np.cumsum([b, b * (d - b), d - b, correlated * self._above[0].size])
+        self.masses, self.means, self.diagonal, self.entries = (
+            slice(int(start), int(end))
+            for start, end in zip([0, *ends[:-1]], ends, strict=True)
+        )
+        self.size = int(ends[-1])
+        self._shape = (b, d - b)
+        parts, logarithm = self._split(usual)
+        self.usual = self._joined(*parts, logarithm[self._above])
+        fixed = None if correlated else np.linalg.eigh(logarithm[None])
+        self._fixed_eigen: tuple[Floats, Floats] | None = fixed
+
+    @property
+    def others(self) -> int:
+        """How many parameters have a column that varies."""
+        return self._shape[1]
+
+    def of(self, matrix: Floats) -> Floats:
+        """The coordinates of a positive definite matrix."""
+        parts, logarithm = self._split(matrix)
+        return self._joined(*parts, logarithm[self._above])
+
+    def _joined(self, p: Floats, u: Floats, diagonal: Floats, s: Floats) -> Floats:
+        return np.concatenate([p, u.ravel(), diagonal, s])[: self.size]
+
+    def _split(self, matrix: Floats) -> tuple[tuple[Floats, Floats, Floats], Floats]:
+        masses, means, remainder = self.blocks(matrix)
+        diagonal, logarithm = log_parts(remainder)
+        return (np.log(masses), means, diagonal), logarithm
+
+    def blocks(self, matrix: Floats) -> tuple[Floats, Floats, Floats]:
+        """(P, U, B) of a positive definite matrix."""
+        b = self._shape[0]
+        ordered = matrix[np.ix_(self._order, self._order)]
+        masses = np.diag(ordered)[:b]
+        means = ordered[:b, b:] / masses[:, None]
+        return masses, means, ordered[b:, b:] - (means.T * masses) @ means
+
+    def off_diagonal(self, remainder: Floats) -> Floats:
+        """The coordinates S of a B."""
+        return log_parts(remainder)[1][self._above]
+
+    def build(self, place: Floats) -> Built:
+        """A of every row of ``place``."""
+        (b, e), chains = self._shape, len(place)
+        usual = self.usual
+        held = np.clip(place, usual - LARGEST_LOG, usual + LARGEST_LOG)
+        masses = np.exp(held[:, self.masses])
+        means = place[:, self.means].reshape(chains, b, e)
+        root = np.exp(0.5 * held[:, self.diagonal])
+        values, vectors = self._eigen(place)
+        rest = (vectors * np.exp(values)[:, None, :]) @ vectors.transpose(0, 2, 1)
+        rest = rest * root[:, :, None] * root[:, None, :]
+        mixed = masses[:, :, None] * means
+        matrix = np.empty((chains, b + e, b + e))
+        matrix[:, :b, :b] = masses[:, :, None] * np.eye(b)
+        matrix[:, :b, b:] = mixed
+        matrix[:, b:, :b] = mixed.transpose(0, 2, 1)
+        matrix[:, b:, b:] = means.transpose(0, 2, 1) @ mixed + rest
+        matrix = matrix[:, self._back[:, None], self._back]
+        return Built(matrix, masses, means, root, values, vectors)
+
+    def _eigen(self, place: Floats) -> tuple[Floats, Floats]:
+        """Eigenvalues and eigenvectors of S."""
+        if self._fixed_eigen is not None:
+            return self._fixed_eigen
+        logarithm = np.zeros((len(place), self.others, self.others))
+        logarithm[:, self._above[0], self._above[1]] = place[:, self.entries]
+        logarithm[:, self._above[1], self._above[0]] = place[:, self.entries]
+        values, vectors = np.linalg.eigh(logarithm)
+        return np.clip(values, -LARGEST_LOG, LARGEST_LOG), vectors
+
+    def pulled_back(self, built: Built, gradient: Floats) -> Floats:
+        """The gradient with respect to the coordinates from that with respect to A.
+
+        ``gradient`` G is symmetric with d log p = tr(G dA).
+        """
+        b = self._shape[0]
+        ordered = gradient[:, self._order[:, None], self._order]
+        corner, mixed, rest = (
+            ordered[:, :b, :b],
+            ordered[:, :b, b:],
+            ordered[:, b:, b:],
+        )
+        masses, means = built.masses, built.means
+        along = means @ rest
+        for_masses = np.diagonal(corner, axis1=1, axis2=2)
+        for_masses = for_masses + ((2.0 * mixed + along) * means).sum(axis=2)
+        for_means = 2.0 * masses[:, :, None] * (mixed + along)
+        root, values, vectors = built.root, built.values, built.vectors
+        scaled = rest * root[:, :, None] * root[:, None, :]
+        turned = vectors.transpose(0, 2, 1) @ scaled @ vectors
+        powers = np.exp(values)
+        parts = [masses * for_masses, for_means.reshape(len(masses), -1)]
+        # d/dℓ: half of each factor D^½, that is the diagonal of (exp(S) G).
+        left = (vectors * powers[:, None, :]) @ turned @ vectors.transpose(0, 2, 1)
+        parts.append(np.diagonal(left, axis1=1, axis2=2))
+        if self.correlated:
+            # Daleckii–Krein: the derivative of exp(S) in the basis of S.
+            inner = turned * divided_differences(values)
+            inner = vectors @ inner @ vectors.transpose(0, 2, 1)
+            parts.append(2.0 * inner[:, self._above[0], self._above[1]])
+        return np.concatenate(parts, axis=1)
+
+    def jacobian(self, place: Floats) -> Floats:
+        """Derivatives of the packed A at one place, one row a coordinate."""
+        (b, e), built = self._shape, self.build(place[None])
+        d = b + e
+        masses, means, root = built.masses[0], built.means[0], built.root[0]
+        moved = np.zeros((self.size, d, d))
+        for j in range(b):
+            row = np.concatenate([np.eye(b)[j], means[j]])
+            moved[j] = masses[j] * np.outer(row, row)
+            block = moved[self.means][j * e : (j + 1) * e]
+            index = np.arange(e)
+            block[index, b + index] += masses[j] * row
+            block[index, :, b + index] += masses[j] * row
+        values, vectors = built.values[0], built.vectors[0]
+        rest = (vectors * np.exp(values)) @ vectors.T * root[:, None] * root
+        index = np.arange(e)
+        half = moved[self.diagonal]
+        half[index, b + index, b:] += 0.5 * rest
+        half[index, b:, b + index] += 0.5 * rest
+        if self.correlated:
+            first, second = vectors[self._above[0]], vectors[self._above[1]]
+            inner = first[:, :, None] * second[:, None, :]
+            inner = (inner + inner.transpose(0, 2, 1)) * divided_differences(
+                values[None]
+            )
+            turned = vectors @ inner @ vectors.T
+            moved[self.entries, b:, b:] = turned * root[:, None] * root
+        return pack(moved[:, self._back[:, None], self._back])
+
+
+def divided_differences(values: Floats) -> Floats:
+    """(e^a − e^b) / (a − b), e^a where a = b, of all pairs."""
+    half = 0.5 * (values[:, :, None] - values[:, None, :])
+    middle = np.exp(0.5 * (values[:, :, None] + values[:, None, :]))
+    small = np.abs(half) < 1e-4
+    safe = np.where(small, 1.0, half)
+    ratio = np.where(small, 1.0 + half**2 / 6.0, np.sinh(safe) / safe)
+    return np.asarray(middle * ratio)
+
+
+def log_parts(matrix: Floats) -> tuple[Floats, Floats]:
+    """(ℓ, S) of a positive definite D^½ exp(S) D^½, by fixed-point iteration.
+
+    ℓ is such that log(D^-½ B D^-½) has a zero diagonal (Archakov and Hansen 2021,
+    section 3, where convergence is shown).
+    """
+    log_diagonal = np.log(np.diag(matrix))
+    logarithm = np.zeros_like(matrix)
+    for _ in range(100):
+        root = np.exp(0.5 * log_diagonal)
+        values, vectors = np.linalg.eigh(matrix / np.outer(root, root))
+        logarithm = (vectors * np.log(np.maximum(values, 1e-12))) @ vectors.T
+        log_diagonal = log_diagonal + np.diag(logarithm)
+        if np.abs(np.diag(logarithm)).max(initial=0.0) < 1e-9:
+            break
+    np.fill_diagonal(logarithm, 0.0)
+    return log_diagonal, logarithm

@@ -1,0 +1,142 @@
+"""A positive definite estimate of the information matrix from a noised one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cipherbayes.typing import Floats
+
+LEAST_FLOOR, MOST_FLOOR = 0.002, 0.1
+"""Floor of a shrunk correlation's eigenvalues, with little and with much noise."""
+SPIKE, SPIKES = 1.5, 3
+"""How far out of the noise's spectrum a spike is, and how many there are at most."""
+CLEAR = 3.0
+"""How far out of its noise the mass of a constant column must be to be divided by."""
+
+
+def shrunk(noisy: Floats, noise_sd: float, constants: tuple[int, ...] = ()) -> Floats:
+    """A positive definite estimate of H from H̃ with diagonal noise ``noise_sd``.
+
+    With P the masses of the constant columns and U = P⁻¹ H̃₁₂ the means of the others,
+    the means are shrunk to zero by the share of their size that noise explains, and
+    B = H̃₂₂ − U'PU + Σ_j s_H² / 2 P_j (the noise of U, squared, taken off again) is
+    shrunk as below. Plain where a mass is hidden in its noise.
+
+    The diagonal is shrunk to its mean by the share of its spread that the known
+    noise explains, the correlations to zero as far as their noise has eigenvalues of
+    their own size; eigenvalues get a floor.
+    """
+    masses = np.diag(noisy)[list(constants)]
+    rest = [j for j in range(len(noisy)) if j not in constants]
+    if not constants or not rest or masses.min() < CLEAR * noise_sd:
+        return _shrunk(noisy, noise_sd)
+    means, remainder = without_means(noisy, noise_sd, constants)
+    blurred = 0.5 * (noise_sd / masses[:, None]) ** 2
+    size = np.maximum((means**2).mean(axis=1, keepdims=True) - blurred, 0.0)
+    means = means * size / (size + blurred)
+    mixed = masses[:, None] * means
+    result = np.zeros_like(noisy)
+    result[np.ix_(constants, constants)] = np.diag(masses)
+    result[np.ix_(constants, rest)] = mixed
+    result[np.ix_(rest, constants)] = mixed.T
+    result[np.ix_(rest, rest)] = means.T @ mixed + _shrunk(remainder, noise_sd)
+    return result
+
+
+def without_means(
+    noisy: Floats, noise_sd: float, constants: tuple[int, ...]
+) -> tuple[Floats, Floats]:
+    """(U, B) of :func:`shrunk`, before anything is shrunk."""
+    masses = np.diag(noisy)[list(constants)]
+    rest = [j for j in range(len(noisy)) if j not in constants]
+    means = noisy[np.ix_(constants, rest)] / masses[:, None]
+    remainder = noisy[np.ix_(rest, rest)] - (means.T * masses) @ means
+    noise = 0.5 * float((noise_sd**2 / masses).sum())
+    return means, remainder + noise * np.eye(len(rest))
+
+
+def _shrunk(noisy: Floats, noise_sd: float) -> Floats:
+    dimension = noisy.shape[0]
+    diagonal = np.diag(noisy)
+    centre = max(float(diagonal.mean()), noise_sd / np.sqrt(dimension))
+    spread = max(float(((diagonal - centre) ** 2).mean()) - noise_sd**2, 0.0)
+    diagonal = centre + (diagonal - centre) * spread / (spread + noise_sd**2)
+    diagonal = np.maximum(diagonal, 0.1 * centre)
+    root = np.sqrt(diagonal)
+    correlation, edge = _correlation(noisy, noise_sd, root)
+    floor = MOST_FLOOR
+    if dimension > 1:
+        # Noise of this size has eigenvalues up to its edge: what is no spike is kept
+        # as far as that stays below one half. Entry by entry a direction with little
+        # information, a small entry in many places, would be shrunk away.
+        centre_of = spiked(correlation, edge)
+        kept = min(1.0, 0.5 / edge)
+        correlation = centre_of + kept * (correlation - centre_of)
+        np.fill_diagonal(correlation, 1.0)
+        floor = min(MOST_FLOOR, max(LEAST_FLOOR, edge))
+    values, vectors = np.linalg.eigh(correlation)
+    values = np.maximum(values, floor)
+    correlation = (vectors * values) @ vectors.T
+    return np.asarray(correlation * np.outer(root, root))
+
+
+def _correlation(noisy: Floats, noise_sd: float, root: Floats) -> tuple[Floats, float]:
+    """H̃ scaled by D^-½ on both sides, and where the spectrum of its noise ends.
+
+    Symmetric noise of variance v off the diagonal has eigenvalues within ± 2 √(d v).
+    """
+    scales = np.outer(root, root)
+    correlation = noisy / scales
+    np.fill_diagonal(correlation, 1.0)
+    off = ~np.eye(root.size, dtype=bool)
+    variance = float((0.5 * (noise_sd / scales[off]) ** 2).mean()) if off.any() else 0.0
+    return correlation, max(2.0 * float(np.sqrt(root.size * variance)), 1e-12)
+
+
+def spiked(correlation: Floats, edge: float) -> Floats:
+    """A multiple of the identity, and the few directions that stand out of the noise.
+
+    Columns with a mean, or with a factor in common, give H one eigenvalue far above
+    all others; no amount of shrinking entry by entry does justice to both.
+    """
+    values, vectors = np.linalg.eigh(correlation)
+    dimension = values.size
+    least = 1.0 / dimension
+    strengths = np.abs(np.log(np.maximum(values, least)))
+    strengths[np.abs(values - 1.0) <= SPIKE * edge] = 0.0
+    strongest = np.argsort(-strengths)[: min(SPIKES, dimension // 3)]
+    chosen = strongest[strengths[strongest] > np.log(2.0)]
+    heights = np.maximum(values[chosen], least)
+    bulk = (dimension - heights.sum()) / (dimension - chosen.size)
+    bulk = max(float(bulk), least)
+    apart = vectors[:, chosen]
+    return np.asarray(bulk * np.eye(dimension) + (apart * (heights - bulk)) @ apart.T)
+
+
+def spikes_of(noisy: Floats, noise_sd: float) -> Floats:
+    """:func:`spiked` of B̃, scaled by the diagonal of its :func:`shrunk`."""
+    root = np.sqrt(np.diag(_shrunk(noisy, noise_sd)))
+    return spiked(*_correlation(noisy, noise_sd, root))
+
+
+def left_out(
+    noisy: Floats, noise_sd: float, constants: tuple[int, ...]
+) -> tuple[float, Floats]:
+    """What :func:`shrunk` is wrong by: (e, r) with E(H_jk − Ĥ_jk)² about e r_j r_k.
+
+    Off the diagonal of the columns that vary; r is zero elsewhere. With n the noise
+    of a correlation, t the mean square of the true ones around their spikes and k the
+    share of them that was kept, e = k² n + (1 − k)² t.
+    """
+    varying = np.array([j for j in range(len(noisy)) if j not in constants])
+    remainder = without_means(noisy, noise_sd, constants)[1] if constants else noisy
+    diagonal = np.diag(_shrunk(remainder, noise_sd))
+    correlation, edge = _correlation(remainder, noise_sd, np.sqrt(diagonal))
+    off = ~np.eye(varying.size, dtype=bool)
+    noise = (0.5 * edge) ** 2 / varying.size
+    around = (correlation - spiked(correlation, edge))[off]
+    true = max(float((around**2).mean()) - noise, 0.0)
+    kept = min(1.0, 0.5 / edge)
+    sizes = np.zeros(len(noisy))
+    sizes[varying] = diagonal
+    return kept**2 * noise + (1.0 - kept) ** 2 * true, sizes

@@ -1,0 +1,120 @@
+"""Draws of θ given H where the mean of the score is not a line.
+
+    ḡ ~ N(E ḡ(θ), H + s² I),     θ ~ N(μ₀, Λ⁻¹).
+
+References
+----------
+Murray, Adams and MacKay (2010), Elliptical slice sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from cipherbayes.inference.noise_aware.evidence import Evidence
+from cipherbayes.typing import Floats
+
+NEWTON_STEPS = 3
+WIDER = 1.3
+"""Standard deviations of the ellipse over those of the normal at the mode: a target
+with tails heavier than its ellipse is explored slowly."""
+SLICES = 4
+
+
+class Score(Protocol):
+    """The mean of a score sum, for a stack of H."""
+
+    def mean(self, theta: Floats) -> Floats:
+        """E ḡ of a stack of θ."""
+
+    def derivative(self, theta: Floats) -> Floats:
+        """Its derivative, shape ``(chains, d, d)``."""
+
+
+def slice_theta(
+    rng: np.random.Generator,
+    evidence: Evidence,
+    score: Score,
+    information: Floats,
+    prior_variance: Floats,
+    theta: Floats,
+    near: Floats,
+) -> tuple[Floats, Floats]:
+    """θ given H and the mean of the score, from the θ before.
+
+    By elliptical slice sampling. The ellipse is that of a normal at the mode, somewhat
+    widened; the slice corrects for what the posterior is not that normal. The mode is
+    looked for from ``near``, that of the H before, and returned beside θ.
+    """
+    index = np.arange(evidence.dimension)
+    total = information.copy()
+    total[:, index, index] += evidence.variance
+    inverse = np.linalg.inv(total)
+    mean = evidence.prior_mean
+
+    def log_density(here: Floats) -> Floats:
+        residual = evidence.gradient - score.mean(here)
+        value = np.einsum("ci,cij,cj->c", residual, inverse, residual)
+        value += ((here - mean) ** 2 / prior_variance).sum(axis=1)
+        return np.asarray(-0.5 * value)
+
+    def normal_at(here: Floats) -> tuple[Floats, Floats]:
+        derivative = score.derivative(here)
+        pulled = derivative.transpose(0, 2, 1) @ inverse
+        precision = pulled @ derivative
+        precision[:, index, index] += 1.0 / prior_variance
+        residual = evidence.gradient - score.mean(here)
+        gradient = np.einsum("cij,cj->ci", pulled, residual)
+        gradient -= (here - mean) / prior_variance
+        return precision, np.linalg.solve(precision, gradient[..., None])[..., 0]
+
+    mode = near
+    height = log_density(mode)
+    for _ in range(NEWTON_STEPS):
+        step = normal_at(mode)[1]
+        for _ in range(6):
+            value = log_density(mode + step)
+            worse = ~(value >= height)
+            if not worse.any():
+                break
+            step = np.where(worse[:, None], 0.5 * step, step)
+        value = log_density(mode + step)
+        better = value >= height
+        mode = np.where(better[:, None], mode + step, mode)
+        height = np.where(better, value, height)
+    precision = normal_at(mode)[0] / WIDER**2
+    root = np.linalg.inv(np.linalg.cholesky(precision)).transpose(0, 2, 1)
+
+    def log_ratio(away: Floats) -> Floats:
+        quadratic = np.einsum("ci,cij,cj->c", away, precision, away)
+        return np.asarray(log_density(mode + away) + 0.5 * quadratic)
+
+    away = theta - mode
+    for _ in range(SLICES):
+        away = _slice(rng, away, root, log_ratio)
+    return np.asarray(mode + away), mode
+
+
+def _slice(
+    rng: np.random.Generator,
+    away: Floats,
+    root: Floats,
+    log_ratio: Callable[[Floats], Floats],
+) -> Floats:
+    """One elliptical slice update of every chain."""
+    white = rng.standard_normal(away.shape)
+    other = np.einsum("cij,cj->ci", root, white)
+    level = log_ratio(away) + np.log(rng.random(len(away)))
+    angle = rng.uniform(0.0, 2.0 * np.pi, len(away))
+    low, high = angle - 2.0 * np.pi, angle.copy()
+    while True:
+        proposed = away * np.cos(angle)[:, None] + other * np.sin(angle)[:, None]
+        refused = ~(log_ratio(proposed) > level) & (high - low > 1e-9)
+        if not refused.any():
+            return np.asarray(proposed)
+        low = np.where(refused & (angle < 0.0), angle, low)
+        high = np.where(refused & (angle >= 0.0), angle, high)
+        angle = np.where(refused, rng.uniform(low, high), angle)

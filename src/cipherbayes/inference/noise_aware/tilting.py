@@ -1,0 +1,94 @@
+"""The mean of a score sum that grows with the exponential of the linear predictor.
+
+A hazard model's score at θ̄ is a sum over records and over the hazard they have lived
+through, g = Σ ∫ z (dN − dL̄), and its Fisher sum H = Σ ∫ zz' dL̄. Under θ events come
+e^u times as often as under θ̄, u = z'(θ − θ̄), so that given the same time at risk
+
+    E g(θ̄) = Σ ∫ z (e^u − 1) dL̄,
+
+of which H (θ − θ̄) is the first term; a Poisson model is the same with its mean for
+dL̄. With the z of the mass M about normal, of mean m and variance V,
+
+    E g(θ̄) = M ((m + V δ) exp(m'δ + δ'V δ / 2) − m),    δ = θ − θ̄.
+
+Along the direction e in which u of every record grows by one (the intercept), z'e = 1:
+M = e'He, M m = He and M V = H − He e'H / M, so nothing but H is needed. For a Weibull
+hazard u is not linear in the shape; δ is first made such that it is
+(``model.straightened``).
+
+References
+----------
+Andersen, Borgan, Gill and Keiding (1993), Statistical models based on counting
+processes, section VII.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cipherbayes.inference.noise_aware.evidence import Evidence
+from cipherbayes.inference.noise_aware.shape import ScoreShape
+from cipherbayes.typing import Floats
+
+LARGEST_EXPONENT = 3.0
+"""The exponent bends towards ±3: far out the columns are not normal."""
+
+
+@dataclass(frozen=True)
+class TiltedScore:
+    """E ḡ as a function of θ, for a stack of H.
+
+    Attributes
+    ----------
+    shape
+        With a direction ``unit``.
+    place
+        θ̄.
+    information, pull, mass
+        H, M m and M of every chain.
+    """
+
+    shape: ScoreShape
+    place: Floats
+    information: Floats
+    pull: Floats
+    mass: Floats
+
+    @classmethod
+    def of(
+        cls, evidence: Evidence, shape: ScoreShape, information: Floats
+    ) -> TiltedScore:
+        """Around the place of all releases."""
+        assert shape.unit is not None
+        pull = information @ shape.unit
+        mass = np.maximum(pull @ shape.unit, 1e-300)
+        return cls(shape, evidence.place, information, pull, mass)
+
+    def mean(self, theta: Floats) -> Floats:
+        """E ḡ of a stack of θ."""
+        moved, growth, _, _ = self._parts(theta)
+        return np.asarray(growth[:, None] * moved - self.pull)
+
+    def derivative(self, theta: Floats) -> Floats:
+        """d mean / dθ, shape ``(chains, d, d)``."""
+        moved, growth, slope, jacobian = self._parts(theta)
+        mass = self.mass[:, None, None]
+        spread = self.pull[:, :, None] * self.pull[:, None, :]
+        tilt = moved[:, :, None] * moved[:, None, :] * slope[:, None, None]
+        found = self.information + (tilt - spread) / mass
+        found = growth[:, None, None] * found
+        return np.asarray(found if jacobian is None else found @ jacobian)
+
+    def _parts(self, theta: Floats) -> tuple[Floats, Floats, Floats, Floats | None]:
+        """M (m + V δ), the exponential, the slope of its held exponent, dδ / dθ."""
+        away, jacobian = self.shape.straightened(theta - self.place)
+        along = np.einsum("cij,cj->ci", self.information, away)
+        mean = (self.pull * away).sum(axis=1) / self.mass
+        square = (along * away).sum(axis=1) / self.mass
+        exponent = mean + 0.5 * np.maximum(square - mean**2, 0.0)
+        bent = np.tanh(exponent / LARGEST_EXPONENT)
+        moved = self.pull + along - self.pull * mean[:, None]
+        growth = np.exp(LARGEST_EXPONENT * bent)
+        return moved, growth, 1.0 - bent**2, jacobian

@@ -1,0 +1,131 @@
+"""Coordinates of information matrices, and estimates of them from noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cipherbayes.inference.influence import pack
+from cipherbayes.inference.noise_aware.coordinates import Coordinates
+from cipherbayes.inference.noise_aware.evidence import Evidence
+from cipherbayes.inference.noise_aware.shrinkage import left_out, shrunk, spikes_of
+from cipherbayes.simulation import release_rounds, simulate
+from cipherbayes.typing import Floats
+
+CASES = [((), True), ((0,), True), ((3, 4), True), ((0,), False), ((3, 4), False)]
+
+
+def matrix(d: int, constants: tuple[int, ...], seed: int = 0) -> Floats:
+    root = np.random.default_rng(seed).standard_normal((d, 3 * d))
+    found = root @ root.T + d * np.eye(d)
+    for i in constants:
+        for j in constants:
+            found[i, j] *= i == j
+    return np.asarray(found)
+
+
+@pytest.mark.parametrize(("constants", "correlated"), CASES)
+def test_coordinates_rebuild_a_matrix(
+    constants: tuple[int, ...], correlated: bool
+) -> None:
+    truth = matrix(6, constants)
+    parts = Coordinates(truth, constants, correlated=correlated)
+    place = parts.of(truth)
+    assert place.shape == (parts.size,)
+    assert np.allclose(parts.build(place[None]).matrix[0], truth, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("constants", "correlated"), CASES)
+def test_derivatives_of_the_coordinates_are_those_of_differences(
+    constants: tuple[int, ...], correlated: bool
+) -> None:
+    rng, truth = np.random.default_rng(1), matrix(6, constants)
+    parts = Coordinates(truth, constants, correlated=correlated)
+    place = parts.usual + 0.1 * rng.standard_normal(parts.size)
+    gradient = rng.standard_normal((6, 6))
+    gradient = gradient + gradient.T
+    found = parts.pulled_back(parts.build(place[None]), gradient[None])[0]
+    jacobian = parts.jacobian(place)
+    for j in range(parts.size):
+        move = 1e-5 * (np.arange(parts.size) == j)
+        ahead, behind = parts.build(np.stack([place + move, place - move])).matrix
+        change = (ahead - behind) / 2e-5
+        assert (gradient * change).sum() == pytest.approx(found[j], rel=1e-4, abs=1e-4)
+        assert np.allclose(pack(change), jacobian[j], rtol=1e-4, atol=1e-4)
+
+
+def test_every_place_is_positive_definite() -> None:
+    rng, truth = np.random.default_rng(2), matrix(5, (0,))
+    parts = Coordinates(truth, (0,))
+    places = parts.usual + 2.0 * rng.standard_normal((50, parts.size))
+    assert np.linalg.eigvalsh(parts.build(places).matrix).min() > 0.0
+
+
+def test_a_model_of_constants_alone_has_coordinates_too() -> None:
+    parts = Coordinates(np.diag([2.0, 3.0]), (0, 1))
+    rebuilt = parts.build(parts.usual[None]).matrix[0]
+    assert np.allclose(rebuilt, np.diag([2.0, 3.0]))
+
+
+def test_means_are_taken_out_before_anything_is_shrunk() -> None:
+    """Columns with means are estimated better, in the directions that matter."""
+    rng = np.random.default_rng(3)
+    mean, spread = rng.uniform(-0.8, 0.8, 9), rng.uniform(0.05, 0.3, 9)
+    truth = np.zeros((10, 10))
+    truth[0, 0], truth[0, 1:], truth[1:, 0] = 1.0, mean, mean
+    truth[1:, 1:] = np.diag(spread) + np.outer(mean, mean)
+    truth *= 3_000.0
+
+    def distance(found: Floats) -> float:
+        """Of H and Ĥ as information: relative in every direction."""
+        values = np.linalg.eigvals(np.linalg.solve(truth, found)).real
+        return float((np.log(values) ** 2).sum())
+
+    plain, apart = [], []
+    for _ in range(40):
+        noise = rng.standard_normal((10, 10))
+        noisy = truth + 100.0 * (noise + noise.T) / 2.0
+        plain.append(distance(shrunk(noisy, 100.0)))
+        apart.append(distance(shrunk(noisy, 100.0, (0,))))
+    assert np.median(apart) < 0.8 * np.median(plain)
+
+
+def test_an_intercept_hidden_in_its_noise_is_not_divided_by() -> None:
+    noise = np.random.default_rng(4).standard_normal((4, 4))
+    found = shrunk(50.0 * (noise + noise.T), 100.0, (0,))
+    assert np.linalg.eigvalsh(found).min() > 0.0
+
+
+def test_a_spike_is_found_and_kept_where_noise_hides_the_rest() -> None:
+    rng, d = np.random.default_rng(5), 30
+    direction = np.ones(d) / np.sqrt(d)
+    truth = 100.0 * (0.5 * np.eye(d) + 15.0 * np.outer(direction, direction))
+    noise = rng.standard_normal((d, d))
+    noisy = truth + 30.0 * (noise + noise.T) / 2.0
+    values = np.linalg.eigvalsh(spikes_of(noisy, 30.0))
+    assert (values > 5.0).sum() == 1
+    assert direction @ shrunk(noisy, 30.0) @ direction == pytest.approx(1550, rel=0.1)
+    plain = 100.0 * np.eye(d) + 30.0 * (noise + noise.T) / 2.0
+    assert np.allclose(spikes_of(plain, 30.0), np.eye(d))
+
+
+def test_what_shrinking_leaves_out_is_about_its_error() -> None:
+    rng, d = np.random.default_rng(6), 40
+    root = rng.standard_normal((d, 400))
+    truth = 10.0 * root @ root.T
+    errors, expected = [], []
+    for _ in range(10):
+        noise = rng.standard_normal((d, d))
+        noisy = truth + 800.0 * (noise + noise.T) / 2.0
+        error, sizes = left_out(noisy, 800.0, ())
+        wrong = (shrunk(noisy, 800.0) - truth)[~np.eye(d, dtype=bool)]
+        errors.append((wrong**2).mean())
+        expected.append(error * sizes.mean() ** 2)
+    assert np.mean(expected) == pytest.approx(np.mean(errors), rel=0.3)
+
+
+def test_correlations_taken_as_estimated_are_counted_as_noise() -> None:
+    rng = np.random.default_rng(7)
+    study = simulate("logistic", 3_000, 30, rng)
+    evidence = Evidence.of(*release_rounds(study, 1.0, rng))
+    assert evidence.blurred().variance > 1.05 * evidence.variance

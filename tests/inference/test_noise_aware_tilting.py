@@ -1,0 +1,77 @@
+"""The mean of a hazard model's score sum, away from where it was taken."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cipherbayes.inference.influence import influence_sums, unpack
+from cipherbayes.inference.noise_aware import ScoreShape
+from cipherbayes.inference.noise_aware.tilting import TiltedScore
+from cipherbayes.models.base import InfluenceBound
+from cipherbayes.simulation import Simulated, simulate
+from cipherbayes.typing import Floats
+
+FAR = 0.6
+
+
+def taken_elsewhere(kind: str, seed: int) -> tuple[Simulated, Floats, TiltedScore]:
+    """Score sum of very many records at a θ̄ that is not their truth, without noise."""
+    rng = np.random.default_rng(seed)
+    study = simulate(kind, 40_000, 5, rng, truth_scale=0.7)
+    design = study.table.design
+    shape = ScoreShape.of(study.model, design)
+    place = study.truth + FAR * rng.standard_normal(5) / np.sqrt(5.0)
+    bound = InfluenceBound(study.clip)
+    sums = influence_sums(study.model, place, study.table, bound, fisher=True)
+    assert sums.fisher is not None
+    assert shape.unit is not None
+    information = unpack(sums.fisher)[None]
+    pull = information @ shape.unit
+    score = TiltedScore(
+        shape, place / shape.scale, information, pull, pull @ shape.unit
+    )
+    return study, sums.gradient, score
+
+
+@pytest.mark.parametrize("kind", ["exponential", "weibull"])
+def test_the_mean_of_a_hazard_score_is_closer_than_a_line(kind: str) -> None:
+    bent, line = [], []
+    for seed in range(8):
+        study, gradient, score = taken_elsewhere(kind, seed)
+        truth = study.truth / score.shape.scale
+        away = truth - score.place
+        size = np.linalg.norm(gradient)
+        bent.append(np.linalg.norm(score.mean(truth[None])[0] - gradient) / size)
+        line.append(np.linalg.norm(score.information[0] @ away - gradient) / size)
+    assert np.median(bent) < 0.12
+    assert np.median(line) > 2.0 * np.median(bent)
+
+
+@pytest.mark.parametrize("kind", ["exponential", "weibull"])
+def test_its_slope_where_it_was_taken_is_the_information(kind: str) -> None:
+    _, _, score = taken_elsewhere(kind, 1)
+    here = score.place[None]
+    assert np.allclose(score.mean(here), 0.0)
+    assert np.allclose(score.derivative(here), score.information)
+
+
+@pytest.mark.parametrize("kind", ["exponential", "weibull"])
+def test_its_derivative_is_that_of_differences(kind: str) -> None:
+    _, _, score = taken_elsewhere(kind, 2)
+    there = score.place[None] + 0.3
+    found = score.derivative(there)[0]
+    for j in range(5):
+        move = 1e-6 * (np.arange(5) == j)
+        change = (score.mean(there + move) - score.mean(there - move)) / 2e-6
+        assert change[0] == pytest.approx(found[:, j], rel=1e-5, abs=1e-3)
+
+
+def test_a_straightened_weibull_change_is_the_change_of_the_log_hazard() -> None:
+    study = simulate("weibull", 10, 3, np.random.default_rng(0))
+    design, away = study.table.design, np.array([[0.2, -0.1, 0.4]])
+    straight = study.model.straightened(away, design)[0][0]
+    shape, log_time, x = np.exp(0.3), np.log(0.2), np.array([1.0, 0.7])
+    changed = (np.exp(0.4) - 1.0) * shape * log_time + 0.4 + away[0, :2] @ x
+    z = np.array([*x, 1.0 + shape * log_time])
+    assert z @ straight == pytest.approx(changed)
