@@ -43,8 +43,9 @@ class Cell:
     Attributes
     ----------
     stress
-        Empty, or what is done to the study: ``rare``, ``separable``,
-        ``twice-the-prior``, ``clip-5x``, ``clip-0.2x`` or ``tiny-epsilon``.
+        Empty, or what is done to the study: ``rare``, ``rare-columns``,
+        ``separable``, ``twice-the-prior``, ``clip-5x``, ``clip-0.2x`` or
+        ``tiny-epsilon``.
     """
 
     model: str
@@ -87,7 +88,14 @@ def stress_grid() -> tuple[Cell, ...]:
     """What may go wrong: the intervals must stay honest, or be flagged."""
     cells = [
         Cell("logistic", 8_000, 10, 1.0, name)
-        for name in ("separable", "rare", "twice-the-prior", "clip-5x", "clip-0.2x")
+        for name in (
+            "separable",
+            "rare",
+            "rare-columns",
+            "twice-the-prior",
+            "clip-5x",
+            "clip-0.2x",
+        )
     ]
     cells += [Cell("exponential", 8_000, 7, 1.0, "rare")]
     cells += [Cell("exponential", 8_000, 7, 1.0, "twice-the-prior")]
@@ -106,6 +114,7 @@ def replicate(cell: Cell, number: int) -> Replicate:
         truth_scale=2.0 if cell.stress == "twice-the-prior" else 1.0,
         intercept=-5.0 if cell.stress == "rare" else None,
         separable=cell.stress == "separable",
+        rare_levels=cell.stress == "rare-columns",
     )
     factor = {"clip-5x": 5.0, "clip-0.2x": 0.2}.get(cell.stress, 1.0)
     bound = InfluenceBound(factor * study.clip)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +239,7 @@ def assemble(
         )
     tail = None if draws.is_point else (1.0 - study.inference.interval) / 2.0
     public = (study.model, study.features, design)
+    flags = [flag.told(names) for flag in draws.flags]
     record = {
         "version": FORMAT,
         "cipherbayes": __version__,
@@ -261,8 +262,8 @@ def assemble(
         "parties": [],
         **(taking_part or {}),
         "metrics": dict(metrics),
-        "warnings": [*warnings, *(flag.message for flag in draws.flags), *notes],
-        "flags": [asdict(flag) for flag in draws.flags],
+        "warnings": [*warnings, *(flag["message"] for flag in flags), *notes],
+        "flags": flags,
         "moments": None if moments is None else moments.tolist(),
     }
     return Result(study, datatree(names, user, draws), record)

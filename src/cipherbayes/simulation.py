@@ -49,7 +49,9 @@ class Simulated:
     clip: float
 
 
-def columns(rng: np.random.Generator, count: int, width: int) -> Floats:
+def columns(
+    rng: np.random.Generator, count: int, width: int, *, threshold: float = 0.3
+) -> Floats:
     """A constant, then columns as public bounds prepare them, shape ``(width, n)``.
 
     Two of three are continuous within [-1, 1], one is 0/1; all share one factor with
@@ -60,7 +62,7 @@ def columns(rng: np.random.Generator, count: int, width: int) -> Floats:
     own = rng.standard_normal((width - 1, count))
     latent = loadings * common + np.sqrt(1.0 - loadings**2) * own
     x = np.clip(0.45 * latent, -1.0, 1.0)
-    x[2::3] = latent[2::3] > 0.3
+    x[2::3] = latent[2::3] > threshold
     return np.vstack([np.ones(count), x])
 
 
@@ -73,6 +75,7 @@ def simulate(
     truth_scale: float = 1.0,
     intercept: float | None = None,
     separable: bool = False,
+    rare_levels: bool = False,
 ) -> Simulated:
     """Records of a model whose parameters come from the standard normal prior.
 
@@ -84,6 +87,8 @@ def simulate(
         Instead of a draw, e.g. -5 for rare outcomes.
     separable
         Outcomes of a logistic model are certain: 1 where the predictor is positive.
+    rare_levels
+        The 0/1 columns are 1 in one record of sixty-seven.
     """
     if kind not in MODELS:
         raise RunError(
@@ -91,7 +96,7 @@ def simulate(
             remedy=f"choose one of {', '.join(MODELS)}",
         )
     width = dimension - (kind == "weibull")
-    x = columns(rng, records, width)
+    x = columns(rng, records, width, threshold=2.17 if rare_levels else 0.3)
     truth = truth_scale * rng.standard_normal(dimension)
     if intercept is not None:
         truth[0] = intercept

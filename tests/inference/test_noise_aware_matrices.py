@@ -54,6 +54,25 @@ def test_derivatives_of_the_coordinates_are_those_of_differences(
         assert np.allclose(pack(change), jacobian[j], rtol=1e-4, atol=1e-4)
 
 
+def test_a_frame_changes_what_the_coordinates_mean_and_not_the_matrix() -> None:
+    rng, truth = np.random.default_rng(8), matrix(5, (0,))
+    frame = np.eye(5)
+    frame[4, :4] = rng.standard_normal(4)
+    parts = Coordinates(truth, (0,), frame=frame)
+    assert np.allclose(parts.build(parts.usual[None]).matrix[0], truth, rtol=1e-6)
+    place = parts.usual + 0.1 * rng.standard_normal(parts.size)
+    gradient = rng.standard_normal((5, 5))
+    gradient = gradient + gradient.T
+    found = parts.pulled_back(parts.build(place[None]), gradient[None])[0]
+    jacobian = parts.jacobian(place)
+    for j in range(parts.size):
+        move = 1e-5 * (np.arange(parts.size) == j)
+        ahead, behind = parts.build(np.stack([place + move, place - move])).matrix
+        change = (ahead - behind) / 2e-5
+        assert (gradient * change).sum() == pytest.approx(found[j], rel=1e-4, abs=1e-4)
+        assert np.allclose(pack(change), jacobian[j], rtol=1e-4, atol=1e-4)
+
+
 def test_every_place_is_positive_definite() -> None:
     rng, truth = np.random.default_rng(2), matrix(5, (0,))
     parts = Coordinates(truth, (0,))

@@ -29,7 +29,7 @@ def taken_elsewhere(kind: str, seed: int) -> tuple[Simulated, Floats, TiltedScor
     information = unpack(sums.fisher)[None]
     pull = information @ shape.unit
     score = TiltedScore(
-        shape, place / shape.scale, information, pull, pull @ shape.unit
+        shape, place / shape.scale, information, pull, pull @ shape.unit, pull
     )
     return study, sums.gradient, score
 

@@ -297,6 +297,14 @@ class Model(BaseModel, ABC):
         """Parameters with a constant column, or whose columns exclude each other."""
         return () if design.intercept is None else (0,)
 
+    def frame(self, theta: Floats, design: Design) -> Floats | None:
+        """R such that the columns R z of a score at theta are about unrelated.
+
+        z is the gradient of the log-hazard; None where nothing is known about how
+        its entries hang together. Shape ``(d, d)``, invertible.
+        """
+        return None
+
     def straightened(
         self, away: Floats, design: Design
     ) -> tuple[Floats, Floats | None]:

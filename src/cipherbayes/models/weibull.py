@@ -118,6 +118,12 @@ class Weibull(Survival):
     def influence_scale(self, design: Design) -> Floats:
         return np.append(np.ones(design.width), SHAPE_SHARE)
 
+    def frame(self, theta: Floats, design: Design) -> Floats:
+        """The shape's column is 1 + ln L − eta, of which eta is taken off again."""
+        frame = np.eye(theta.size)
+        frame[-1, :-1] = theta[:-1]
+        return frame
+
     def straightened(self, away: Floats, design: Design) -> tuple[Floats, Floats]:
         """δ of the shape is e^Δ − 1 and the intercept takes what is left of Δ.
 

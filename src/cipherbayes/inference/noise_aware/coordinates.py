@@ -53,17 +53,26 @@ class Coordinates:
         Which parameters have a constant column, or columns that exclude each other.
     correlated
         Whether S is among the coordinates; otherwise exp(S) is that of ``usual``.
+    frame
+        R, where R A R' and not A is made of the blocks above.
     """
 
     def __init__(
-        self, usual: Floats, constants: tuple[int, ...], *, correlated: bool = True
+        self,
+        usual: Floats,
+        constants: tuple[int, ...],
+        *,
+        correlated: bool = True,
+        frame: Floats | None = None,
     ) -> None:
         d = len(usual)
         self.constants = constants if len(constants) < d else ()
         b = len(self.constants)
         others = [j for j in range(d) if j not in self.constants]
-        self._order = np.array([*self.constants, *others], dtype=np.intp)
-        self._back = np.argsort(self._order)
+        order = np.array([*self.constants, *others], dtype=np.intp)
+        # A = F blocks F', F the inverse of the frame's rows in the blocks' order.
+        self._into = (np.eye(d) if frame is None else frame)[order]
+        self._from = np.linalg.inv(self._into)
         self._above = np.triu_indices(d - b, 1)
         self.correlated = correlated
         ends = np.cumsum([b, b * (d - b), d - b, correlated * self._above[0].size])
@@ -99,7 +108,7 @@ class Coordinates:
     def blocks(self, matrix: Floats) -> tuple[Floats, Floats, Floats]:
         """(P, U, B) of a positive definite matrix."""
         b = self._shape[0]
-        ordered = matrix[np.ix_(self._order, self._order)]
+        ordered = self._into @ matrix @ self._into.T
         masses = np.diag(ordered)[:b]
         means = ordered[:b, b:] / masses[:, None]
         return masses, means, ordered[b:, b:] - (means.T * masses) @ means
@@ -125,7 +134,7 @@ class Coordinates:
         matrix[:, :b, b:] = mixed
         matrix[:, b:, :b] = mixed.transpose(0, 2, 1)
         matrix[:, b:, b:] = means.transpose(0, 2, 1) @ mixed + rest
-        matrix = matrix[:, self._back[:, None], self._back]
+        matrix = self._from @ matrix @ self._from.T
         return Built(matrix, masses, means, root, values, vectors)
 
     def _eigen(self, place: Floats) -> tuple[Floats, Floats]:
@@ -144,7 +153,7 @@ class Coordinates:
         ``gradient`` G is symmetric with d log p = tr(G dA).
         """
         b = self._shape[0]
-        ordered = gradient[:, self._order[:, None], self._order]
+        ordered = self._from.T @ gradient @ self._from
         corner, mixed, rest = (
             ordered[:, :b, :b],
             ordered[:, :b, b:],
@@ -197,7 +206,7 @@ class Coordinates:
             )
             turned = vectors @ inner @ vectors.T
             moved[self.entries, b:, b:] = turned * root[:, None] * root
-        return pack(moved[:, self._back[:, None], self._back])
+        return pack(self._from @ moved @ self._from.T)
 
 
 def divided_differences(values: Floats) -> Floats:

@@ -47,8 +47,8 @@ class Evidence:
         Every θ_t, and each one's weight in θ̄.
     first_trace
         Trace of the first round's Fisher sum, and the sd of its noise.
-    constants
-        Which parameters have a constant column.
+    constants, frame
+        Which parameters have a constant column; R at θ̄ of unrelated columns R z.
     """
 
     place: Floats
@@ -64,13 +64,14 @@ class Evidence:
     weights: Floats
     first_trace: Floats
     constants: tuple[int, ...] = ()
+    frame: Floats | None = None
 
     @classmethod
     def of(cls, recursion: NoiseAware, state: State) -> Evidence:
         """What a finished recursion knows."""
         if state.rounds != ROUNDS:
             raise ValueError("the posterior needs all rounds")
-        place, gradient, variance, trust = everything(state, recursion.shape.constants)
+        place, gradient, variance, trust = everything(state, recursion.shape)
         moved, rest = state.visited - place, state.gradients - gradient
         weights = trust[:, None]
         fisher, fisher_sd = fisher_estimate(state)
@@ -88,6 +89,7 @@ class Evidence:
             weights=trust / trust.sum(),
             first_trace=state.first_trace,
             constants=recursion.shape.constants,
+            frame=recursion.shape.frame(place),
         )
 
     @property
@@ -97,7 +99,7 @@ class Evidence:
     @property
     def estimate(self) -> Floats:
         """A positive definite estimate of H."""
-        return shrunk(self.fisher, self.fisher_sd, self.constants)
+        return shrunk(self.fisher, self.fisher_sd, self.constants, self.frame)
 
     def blurred(self) -> Evidence:
         """With the error of the correlations counted as noise of the score sums.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from scipy.stats import chi2, norm
@@ -12,6 +14,7 @@ from cipherbayes.inference.diagnostics import rhat_and_ess
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.recursion import NoiseAware, State, averages
 from cipherbayes.inference.noise_aware.schedule import BURN_IN
+from cipherbayes.inference.noise_aware.shrinkage import without_means
 from cipherbayes.typing import Floats
 
 HELD_BACK = 3
@@ -25,6 +28,9 @@ FAR_FROM_WINDOW = 2.0
 sums were taken to the posterior mean, beyond which the sums say little about it."""
 MOSTLY_PRIOR = 0.5
 LARGEST_RHAT = 1.05
+HIDDEN = 2.0
+"""Standard deviations of its noise that a column's information must have."""
+MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -39,11 +45,23 @@ class Flag:
         In words.
     unusable
         Whether the intervals must not be used.
+    parameters
+        Which parameters it is about; all where empty.
     """
 
     code: str
     message: str
     unusable: bool
+    parameters: tuple[int, ...] = ()
+
+    def told(self, names: Sequence[str]) -> dict[str, Any]:
+        """As it stands in a result, its parameters named."""
+        about = [names[index] for index in self.parameters]
+        shown = ", ".join(about[:MOST_NAMED])
+        if len(about) > MOST_NAMED:
+            shown += f" and {len(about) - MOST_NAMED} more"
+        message = f"{self.message}: {shown}" if about else self.message
+        return {**asdict(self), "message": message, "parameters": about}
 
 
 def raised(
@@ -93,6 +111,17 @@ def raised(
                 unusable=False,
             )
         )
+    elif hidden := _hidden(evidence):
+        flags.append(
+            Flag(
+                "column-hidden",
+                "columns that vary too little to be told from noise, whose intervals "
+                "rest on how much columns usually vary (drop them, join rare levels "
+                "or raise ε)",
+                unusable=False,
+                parameters=hidden,
+            )
+        )
     rhat, _ = rhat_and_ess(draws.theta)
     if np.isfinite(rhat).any() and np.nanmax(rhat) > LARGEST_RHAT:
         flags.append(
@@ -103,6 +132,18 @@ def raised(
             )
         )
     return tuple(flags)
+
+
+def _hidden(evidence: Evidence) -> tuple[int, ...]:
+    """Parameters whose own information, means apart, is not clear of its noise."""
+    fisher, noise, constants = evidence.fisher, evidence.fisher_sd, evidence.constants
+    varying = [j for j in range(evidence.dimension) if j not in constants]
+    if evidence.frame is not None:
+        fisher = evidence.frame @ fisher @ evidence.frame.T
+    own = np.diag(without_means(fisher, noise, constants)[1])
+    return tuple(
+        j for j, each in zip(varying, own, strict=True) if each < HIDDEN * noise
+    )
 
 
 def _distance(draws: Floats, place: Floats) -> float:

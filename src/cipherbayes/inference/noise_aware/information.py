@@ -99,7 +99,10 @@ class InformationSampler:
         self.rng = rng
         start = unflattened(evidence.estimate, evidence.place, bend)
         parts = self.parts = Coordinates(
-            start, evidence.constants, correlated=evidence.dimension <= DENSE
+            start,
+            evidence.constants,
+            correlated=evidence.dimension <= DENSE,
+            frame=evidence.frame,
         )
         place = parts.usual
         remainder = parts.blocks(start)[2]

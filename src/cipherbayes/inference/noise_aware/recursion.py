@@ -38,6 +38,11 @@ FORGETTING = 0.25
 """Weight of the Fisher sums so far when another arrives before the window."""
 
 
+IN_WINDOW = 0.5
+"""Share of a step that is made within the window: its sums are averaged, and the
+average of sums is the sum at the average place only where these are close."""
+
+
 @dataclass(frozen=True)
 class RoundRelease:
     """One round's sums and the noise really in them.
@@ -200,6 +205,8 @@ class NoiseAware:
         )
         target = self._posterior_mean(seen)
         step = target - state.theta
+        if t >= BURN_IN:
+            step *= IN_WINDOW
         # In units of the prior, so that the region does not depend on the scales.
         length = float(np.linalg.norm(step / self.prior_sd))
         most = TRUST * np.sqrt(step.size)
@@ -209,7 +216,7 @@ class NoiseAware:
         return replace(seen, theta=state.theta + step, held_back=held)
 
     def _posterior_mean(self, state: State) -> Floats:
-        information = shrunk(*fisher_estimate(state), self.shape.constants)
+        information = _estimate(self.shape, state.theta, *_fisher_so_far(state))
         if state.rounds > BURN_IN:
             place, gradient, variance = averages(state)
         else:
@@ -228,15 +235,13 @@ def averages(state: State) -> tuple[Floats, Floats, float]:
     return _averaged(state, window, 1.0 / state.gradient_sd[window] ** 2)
 
 
-def everything(
-    state: State, constants: tuple[int, ...] = ()
-) -> tuple[Floats, Floats, float, Floats]:
+def everything(state: State, shape: ScoreShape) -> tuple[Floats, Floats, float, Floats]:
     """(θ̄, ḡ, s²) of all rounds, and the precision of each round's score sum.
 
     Those taken far from the window count less, as in the steps.
     """
-    information = shrunk(*fisher_estimate(state), constants)
     centre = averages(state)[0]
+    information = _estimate(shape, centre, *fisher_estimate(state))
     moved = (state.visited - centre) @ information
     change = CURVATURE_CHANGE**2 * (moved**2).mean(axis=1)
     change[BURN_IN:] = 0.0
@@ -262,8 +267,19 @@ def _averaged(
     return place, gradient, 1.0 / total
 
 
+def _estimate(
+    shape: ScoreShape, theta: Floats, noisy: Floats, noise_sd: float
+) -> Floats:
+    return shrunk(noisy, noise_sd, shape.constants, shape.frame(theta))
+
+
 def fisher_estimate(state: State) -> tuple[Floats, float]:
-    """(H̃, s_H): of the window once it has begun, of the early rounds before it."""
-    part = int(state.rounds > BURN_IN)
-    precision = float(state.fisher_precision[part])
-    return unpack(state.fisher[part] / precision), float(precision**-0.5)
+    """(H̃, s_H) of the window."""
+    precision = float(state.fisher_precision[1])
+    return unpack(state.fisher[1] / precision), float(precision**-0.5)
+
+
+def _fisher_so_far(state: State) -> tuple[Floats, float]:
+    """(H̃, s_H) of all rounds: a step may be wrong where the posterior may not."""
+    precision = float(state.fisher_precision.sum())
+    return unpack(state.fisher.sum(axis=0) / precision), float(precision**-0.5)

@@ -31,8 +31,8 @@ class ScoreShape:
         The direction along which the linear predictor of every record grows by one:
         only where the score grows with the exponential of the linear predictor, else
         None.
-    straightened
-        ``model.straightened`` in internal units.
+    straightened, frame
+        ``model.straightened`` and ``model.frame`` in internal units.
     """
 
     scale: Floats
@@ -43,6 +43,7 @@ class ScoreShape:
         away,
         None,
     )
+    frame: Callable[[Floats], Floats | None] = lambda theta: None
 
     @classmethod
     def of(cls, model: Model, design: Design) -> ScoreShape:
@@ -61,4 +62,8 @@ class ScoreShape:
                 jacobian = jacobian * scale / scale[:, None]
             return straight / scale, jacobian
 
-        return cls(scale, model.score_bend, constants, unit, straightened)
+        def frame(theta: Floats) -> Floats | None:
+            found = model.frame(theta * scale, design)
+            return None if found is None else found * scale[:, None] / scale
+
+        return cls(scale, model.score_bend, constants, unit, straightened, frame)

@@ -14,18 +14,28 @@ CLEAR = 3.0
 """How far out of its noise the mass of a constant column must be to be divided by."""
 
 
-def shrunk(noisy: Floats, noise_sd: float, constants: tuple[int, ...] = ()) -> Floats:
+def shrunk(
+    noisy: Floats,
+    noise_sd: float,
+    constants: tuple[int, ...] = (),
+    frame: Floats | None = None,
+) -> Floats:
     """A positive definite estimate of H from H̃ with diagonal noise ``noise_sd``.
 
     With P the masses of the constant columns and U = P⁻¹ H̃₁₂ the means of the others,
     the means are shrunk to zero by the share of their size that noise explains, and
     B = H̃₂₂ − U'PU + Σ_j s_H² / 2 P_j (the noise of U, squared, taken off again) is
-    shrunk as below. Plain where a mass is hidden in its noise.
+    shrunk as below. Plain where a mass is hidden in its noise. In a ``frame`` R all
+    this is done to R H̃ R'.
 
     The diagonal is shrunk to its mean by the share of its spread that the known
     noise explains, the correlations to zero as far as their noise has eigenvalues of
     their own size; eigenvalues get a floor.
     """
+    if frame is not None:
+        inside = shrunk(frame @ noisy @ frame.T, noise_sd, constants)
+        back = np.linalg.inv(frame)
+        return np.asarray(back @ inside @ back.T)
     masses = np.diag(noisy)[list(constants)]
     rest = [j for j in range(len(noisy)) if j not in constants]
     if not constants or not rest or masses.min() < CLEAR * noise_sd:

@@ -9,7 +9,9 @@ e^u times as often as under θ̄, u = z'(θ − θ̄), so that given the same ti
 of which H (θ − θ̄) is the first term; a Poisson model is the same with its mean for
 dL̄. With the z of the mass M about normal, of mean m and variance V,
 
-    E g(θ̄) = M ((m + V δ) exp(m'δ + δ'V δ / 2) − m),    δ = θ − θ̄.
+    E g(θ̄) = F(θ) − F(θ̄),    F(θ) = M (m + V δ) exp(m'δ + δ'V δ / 2),    δ = θ − θ̄,
+
+and the mean of ḡ = Σ w_t g(θ_t) is F(θ) − Σ w_t F(θ_t).
 
 Along the direction e in which u of every record grows by one (the intercept), z'e = 1:
 M = e'He, M m = He and M V = H − He e'H / M, so nothing but H is needed. For a Weibull
@@ -24,7 +26,7 @@ processes, section VII.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -48,6 +50,8 @@ class TiltedScore:
         θ̄.
     information, pull, mass
         H, M m and M of every chain.
+    origin
+        Σ w_t F(θ_t) of every chain.
     """
 
     shape: ScoreShape
@@ -55,21 +59,27 @@ class TiltedScore:
     information: Floats
     pull: Floats
     mass: Floats
+    origin: Floats
 
     @classmethod
     def of(
         cls, evidence: Evidence, shape: ScoreShape, information: Floats
     ) -> TiltedScore:
-        """Around the place of all releases."""
+        """With θ̄ and the θ_t of all rounds."""
         assert shape.unit is not None
         pull = information @ shape.unit
         mass = np.maximum(pull @ shape.unit, 1e-300)
-        return cls(shape, evidence.place, information, pull, mass)
+        score = cls(shape, evidence.place, information, pull, mass, pull)
+        origin = np.zeros_like(pull)
+        for weight, visited in zip(evidence.weights, evidence.visited, strict=True):
+            there = np.broadcast_to(visited, pull.shape)
+            origin += weight * (score.mean(there) + pull)
+        return replace(score, origin=origin)
 
     def mean(self, theta: Floats) -> Floats:
         """E ḡ of a stack of θ."""
         moved, growth, _, _ = self._parts(theta)
-        return np.asarray(growth[:, None] * moved - self.pull)
+        return np.asarray(growth[:, None] * moved - self.origin)
 
     def derivative(self, theta: Floats) -> Floats:
         """d mean / dθ, shape ``(chains, d, d)``."""
