@@ -33,7 +33,7 @@ INTERVAL = 0.9
 RECORDS, DIMENSIONS, EPSILONS = (3_200, 8_000, 100_000), (7, 10, 40), (0.3, 1.0, 3.0)
 EFFORT = Effort(chains=4, warm_up=80, kept=120, doublings=1)
 """Less than a study gets: many studies matter more here than many draws of each."""
-WIDE = Effort(chains=4, warm_up=60, kept=60, doublings=0)
+WIDE = Effort(chains=4, warm_up=80, kept=100, doublings=0)
 
 
 @dataclass(frozen=True)

@@ -72,17 +72,20 @@ def simulate(
     dimension: int,
     rng: np.random.Generator,
     *,
+    prior_scale: float = 1.0,
     truth_scale: float = 1.0,
     intercept: float | None = None,
     separable: bool = False,
     rare_levels: bool = False,
 ) -> Simulated:
-    """Records of a model whose parameters come from the standard normal prior.
+    """Records of a model whose parameters come from a normal prior.
 
     Parameters
     ----------
+    prior_scale
+        Standard deviation of the prior.
     truth_scale
-        Standard deviation of the truth where the prior says 1.
+        Standard deviations of the truth over the prior's.
     intercept
         Instead of a draw, e.g. -5 for rare outcomes.
     separable
@@ -97,7 +100,7 @@ def simulate(
         )
     width = dimension - (kind == "weibull")
     x = columns(rng, records, width, threshold=2.17 if rare_levels else 0.3)
-    truth = truth_scale * rng.standard_normal(dimension)
+    truth = prior_scale * truth_scale * rng.standard_normal(dimension)
     if intercept is not None:
         truth[0] = intercept
     names = ("intercept", *(f"x{j}" for j in range(1, width)))
@@ -120,7 +123,7 @@ def simulate(
         event = (time <= censored).astype(np.float64)
         outcome = {"time": np.minimum(time, censored), "event": event}
     table = PreparedTable.from_arrays(design, x, outcome)
-    prior = Prior().resolve(model.parameters(design))
+    prior = Prior(scale=prior_scale).resolve(model.parameters(design))
     clip = float(np.quantile(np.linalg.norm(x, axis=0), QUANTILE))
     return Simulated(model, prior, table, truth, clip)
 

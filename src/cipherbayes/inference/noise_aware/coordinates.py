@@ -113,6 +113,10 @@ class Coordinates:
         means = ordered[:b, b:] / masses[:, None]
         return masses, means, ordered[b:, b:] - (means.T * masses) @ means
 
+    def turned(self, theta: Floats) -> Floats:
+        """Coefficients of the columns of B, of those of all columns."""
+        return np.asarray((self._from.T @ theta)[self._shape[0] :])
+
     def off_diagonal(self, remainder: Floats) -> Floats:
         """The coordinates S of a B."""
         return log_parts(remainder)[1][self._above]

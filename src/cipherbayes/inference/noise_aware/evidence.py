@@ -49,6 +49,8 @@ class Evidence:
         Trace of the first round's Fisher sum, and the sd of its noise.
     constants, frame
         Which parameters have a constant column; R at θ̄ of unrelated columns R z.
+    along
+        The coefficients in θ̄.
     """
 
     place: Floats
@@ -65,6 +67,7 @@ class Evidence:
     first_trace: Floats
     constants: tuple[int, ...] = ()
     frame: Floats | None = None
+    along: Floats | None = None
 
     @classmethod
     def of(cls, recursion: NoiseAware, state: State) -> Evidence:
@@ -90,6 +93,7 @@ class Evidence:
             first_trace=state.first_trace,
             constants=recursion.shape.constants,
             frame=recursion.shape.frame(place),
+            along=recursion.shape.predictor(place),
         )
 
     @property
@@ -99,7 +103,9 @@ class Evidence:
     @property
     def estimate(self) -> Floats:
         """A positive definite estimate of H."""
-        return shrunk(self.fisher, self.fisher_sd, self.constants, self.frame)
+        return shrunk(
+            self.fisher, self.fisher_sd, self.constants, self.frame, self.along
+        )
 
     def blurred(self) -> Evidence:
         """With the error of the correlations counted as noise of the score sums.

@@ -105,12 +105,16 @@ class InformationSampler:
             frame=evidence.frame,
         )
         place = parts.usual
-        remainder = parts.blocks(start)[2]
-        self._centre = (
-            parts.off_diagonal(spikes_of(remainder, evidence.fisher_sd))
-            if parts.correlated
-            else np.zeros(0)
-        )
+        self._centre = np.zeros(0)
+        if parts.correlated:
+            # A is not flat along θ̄ where H is A flattened.
+            along = None if bend or evidence.along is None else evidence.along
+            spikes = spikes_of(
+                parts.blocks(start)[2],
+                evidence.fisher_sd,
+                None if along is None else parts.turned(along),
+            )
+            self._centre = parts.off_diagonal(spikes)
         rest = place[parts.entries] - self._centre
         strength = np.sqrt(parts.others * (rest**2).mean()) if rest.size else 0.0
         diagonal, means = place[parts.diagonal], place[parts.means]

@@ -270,7 +270,8 @@ def _averaged(
 def _estimate(
     shape: ScoreShape, theta: Floats, noisy: Floats, noise_sd: float
 ) -> Floats:
-    return shrunk(noisy, noise_sd, shape.constants, shape.frame(theta))
+    along = shape.predictor(theta)
+    return shrunk(noisy, noise_sd, shape.constants, shape.frame(theta), along)
 
 
 def fisher_estimate(state: State) -> tuple[Floats, float]:

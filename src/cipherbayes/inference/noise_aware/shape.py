@@ -33,6 +33,8 @@ class ScoreShape:
         None.
     straightened, frame
         ``model.straightened`` and ``model.frame`` in internal units.
+    width
+        How many of the parameters are coefficients of columns; all where None.
     """
 
     scale: Floats
@@ -44,6 +46,7 @@ class ScoreShape:
         None,
     )
     frame: Callable[[Floats], Floats | None] = lambda theta: None
+    width: int | None = None
 
     @classmethod
     def of(cls, model: Model, design: Design) -> ScoreShape:
@@ -66,4 +69,18 @@ class ScoreShape:
             found = model.frame(theta * scale, design)
             return None if found is None else found * scale[:, None] / scale
 
-        return cls(scale, model.score_bend, constants, unit, straightened, frame)
+        return cls(
+            scale,
+            model.score_bend,
+            constants,
+            unit,
+            straightened,
+            frame,
+            design.width,
+        )
+
+    def predictor(self, theta: Floats) -> Floats:
+        """θ without what is no coefficient of a column."""
+        return np.asarray(
+            np.where(np.arange(theta.size) < (self.width or theta.size), theta, 0.0)
+        )

@@ -10,6 +10,9 @@ LEAST_FLOOR, MOST_FLOOR = 0.002, 0.1
 """Floor of a shrunk correlation's eigenvalues, with little and with much noise."""
 SPIKE, SPIKES = 1.5, 3
 """How far out of the noise's spectrum a spike is, and how many there are at most."""
+HEIGHT, LEAST_HEIGHT = 0.3, 0.1
+"""How much the height along the linear predictor differs from the usual, and its
+least."""
 CLEAR = 3.0
 """How far out of its noise the mass of a constant column must be to be divided by."""
 
@@ -19,6 +22,7 @@ def shrunk(
     noise_sd: float,
     constants: tuple[int, ...] = (),
     frame: Floats | None = None,
+    along: Floats | None = None,
 ) -> Floats:
     """A positive definite estimate of H from H̃ with diagonal noise ``noise_sd``.
 
@@ -26,20 +30,23 @@ def shrunk(
     the means are shrunk to zero by the share of their size that noise explains, and
     B = H̃₂₂ − U'PU + Σ_j s_H² / 2 P_j (the noise of U, squared, taken off again) is
     shrunk as below. Plain where a mass is hidden in its noise. In a ``frame`` R all
-    this is done to R H̃ R'.
+    this is done to R H̃ R'. ``along`` is a θ whose direction may be flatter than others:
+    where the weight of a record depends on its linear predictor, that varies less.
 
     The diagonal is shrunk to its mean by the share of its spread that the known
     noise explains, the correlations to zero as far as their noise has eigenvalues of
     their own size; eigenvalues get a floor.
     """
     if frame is not None:
-        inside = shrunk(frame @ noisy @ frame.T, noise_sd, constants)
         back = np.linalg.inv(frame)
+        turned = None if along is None else back.T @ along
+        inside = shrunk(frame @ noisy @ frame.T, noise_sd, constants, None, turned)
         return np.asarray(back @ inside @ back.T)
     masses = np.diag(noisy)[list(constants)]
     rest = [j for j in range(len(noisy)) if j not in constants]
     if not constants or not rest or masses.min() < CLEAR * noise_sd:
-        return _shrunk(noisy, noise_sd)
+        return _shrunk(noisy, noise_sd, along)
+    along = None if along is None else along[rest]
     means, remainder = without_means(noisy, noise_sd, constants)
     blurred = 0.5 * (noise_sd / masses[:, None]) ** 2
     size = np.maximum((means**2).mean(axis=1, keepdims=True) - blurred, 0.0)
@@ -49,7 +56,7 @@ def shrunk(
     result[np.ix_(constants, constants)] = np.diag(masses)
     result[np.ix_(constants, rest)] = mixed
     result[np.ix_(rest, constants)] = mixed.T
-    result[np.ix_(rest, rest)] = means.T @ mixed + _shrunk(remainder, noise_sd)
+    result[np.ix_(rest, rest)] = means.T @ mixed + _shrunk(remainder, noise_sd, along)
     return result
 
 
@@ -65,7 +72,7 @@ def without_means(
     return means, remainder + noise * np.eye(len(rest))
 
 
-def _shrunk(noisy: Floats, noise_sd: float) -> Floats:
+def _shrunk(noisy: Floats, noise_sd: float, along: Floats | None = None) -> Floats:
     dimension = noisy.shape[0]
     diagonal = np.diag(noisy)
     centre = max(float(diagonal.mean()), noise_sd / np.sqrt(dimension))
@@ -79,7 +86,7 @@ def _shrunk(noisy: Floats, noise_sd: float) -> Floats:
         # Noise of this size has eigenvalues up to its edge: what is no spike is kept
         # as far as that stays below one half. Entry by entry a direction with little
         # information, a small entry in many places, would be shrunk away.
-        centre_of = spiked(correlation, edge)
+        centre_of = spiked(correlation, edge, None if along is None else root * along)
         kept = min(1.0, 0.5 / edge)
         correlation = centre_of + kept * (correlation - centre_of)
         np.fill_diagonal(correlation, 1.0)
@@ -103,8 +110,10 @@ def _correlation(noisy: Floats, noise_sd: float, root: Floats) -> tuple[Floats, 
     return correlation, max(2.0 * float(np.sqrt(root.size * variance)), 1e-12)
 
 
-def spiked(correlation: Floats, edge: float) -> Floats:
+def spiked(correlation: Floats, edge: float, along: Floats | None = None) -> Floats:
     """A multiple of the identity, and the few directions that stand out of the noise.
+
+    And the one direction ``along``, whose height is as measured, shrunk by its noise.
 
     Columns with a mean, or with a factor in common, give H one eigenvalue far above
     all others; no amount of shrinking entry by entry does justice to both.
@@ -120,13 +129,24 @@ def spiked(correlation: Floats, edge: float) -> Floats:
     bulk = (dimension - heights.sum()) / (dimension - chosen.size)
     bulk = max(float(bulk), least)
     apart = vectors[:, chosen]
-    return np.asarray(bulk * np.eye(dimension) + (apart * (heights - bulk)) @ apart.T)
+    centre = bulk * np.eye(dimension) + (apart * (heights - bulk)) @ apart.T
+    if along is None or not np.any(along):
+        return np.asarray(centre)
+    direction = along / np.linalg.norm(along)
+    pushed = centre @ direction
+    usual, seen = direction @ pushed, direction @ correlation @ direction
+    trust = HEIGHT**2 / (HEIGHT**2 + edge**2 / (2.0 * dimension))
+    height = max(usual + trust * (seen - usual), LEAST_HEIGHT)
+    return np.asarray(
+        centre - (1.0 - height / usual) / usual * np.outer(pushed, pushed)
+    )
 
 
-def spikes_of(noisy: Floats, noise_sd: float) -> Floats:
+def spikes_of(noisy: Floats, noise_sd: float, along: Floats | None = None) -> Floats:
     """:func:`spiked` of B̃, scaled by the diagonal of its :func:`shrunk`."""
     root = np.sqrt(np.diag(_shrunk(noisy, noise_sd)))
-    return spiked(*_correlation(noisy, noise_sd, root))
+    found = _correlation(noisy, noise_sd, root)
+    return spiked(*found, None if along is None else root * along)
 
 
 def left_out(
