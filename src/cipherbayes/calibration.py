@@ -33,6 +33,8 @@ INTERVAL = 0.9
 RECORDS, DIMENSIONS, EPSILONS = (3_200, 8_000, 100_000), (7, 10, 40), (0.3, 1.0, 3.0)
 EFFORT = Effort(chains=4, warm_up=80, kept=120, doublings=1)
 """Less than a study gets: many studies matter more here than many draws of each."""
+WIDE_DIMENSION, WIDE_PRIOR = 184, 0.25
+"""With a standard normal prior of so many effects every outcome would be certain."""
 WIDE = Effort(chains=4, warm_up=80, kept=100, doublings=0)
 
 
@@ -84,6 +86,13 @@ def quick_grid() -> tuple[Cell, ...]:
     )
 
 
+def wide_grid() -> tuple[Cell, ...]:
+    """So many parameters that their correlations are not drawn but estimated."""
+    kinds, epsilons = ("logistic", "exponential"), (1.0, 3.0)
+    settings = product(kinds, (20_000, 100_000), (WIDE_DIMENSION,), epsilons)
+    return tuple(Cell(*each) for each in settings)
+
+
 def stress_grid() -> tuple[Cell, ...]:
     """What may go wrong: the intervals must stay honest, or be flagged."""
     cells = [
@@ -111,6 +120,7 @@ def replicate(cell: Cell, number: int) -> Replicate:
         cell.n,
         cell.d,
         rng,
+        prior_scale=WIDE_PRIOR if cell.d >= WIDE_DIMENSION else 1.0,
         truth_scale=2.0 if cell.stress == "twice-the-prior" else 1.0,
         intercept=-5.0 if cell.stress == "rare" else None,
         separable=cell.stress == "separable",

@@ -21,6 +21,9 @@ def calibrate(
         bool,
         typer.Option("--stress", help="Separable, rare, wrong bounds, tiny ε."),
     ] = False,
+    wide: Annotated[
+        bool, typer.Option("--wide", help="Studies of 184 parameters.")
+    ] = False,
     sbc: Annotated[
         bool, typer.Option("--sbc", help="Ranks of the non-private samplers instead.")
     ] = False,
@@ -47,6 +50,8 @@ def calibrate(
     cells = calibration.quick_grid() if quick else calibration.grid()
     if stress:
         cells = calibration.stress_grid()
+    if wide:
+        cells = calibration.wide_grid()
     with progress_bar() as report:
         rows = calibration.calibrate(
             cells,
