@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cipherbayes.calibration import Cell, calibrate, grid, replicate
 from cipherbayes.errors import RunError
+from cipherbayes.inference.noise_aware.width import expected_width_ratio
+from cipherbayes.models.base import InfluenceBound
+from cipherbayes.outlook import MEAN_SQUARE, OWN_SHARE
+from cipherbayes.privacy.gaussian import mu_for
+from cipherbayes.simulation import DELTA, simulate
 
 
 def test_the_grid_has_every_model_size_and_budget() -> None:
@@ -29,6 +36,32 @@ def test_a_damaged_results_file_is_refused(tmp_path: Path) -> None:
     results.write_text("{}\n", encoding="utf-8")
     with pytest.raises(RunError, match="line 1"):
         calibrate([Cell("logistic", 100, 3, 1.0)], 1, results=results, processes=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "cell",
+    [
+        Cell("logistic", 3_200, 7, 0.3),
+        Cell("logistic", 8_000, 10, 1.0),
+        Cell("exponential", 8_000, 7, 1.0),
+    ],
+    ids=lambda cell: cell.key,
+)
+def test_the_width_a_plan_expects_is_about_the_width_there_is(cell: Cell) -> None:
+    study = simulate(cell.model, 500, cell.d, np.random.default_rng(1))
+    sensitivities = study.model.sensitivities(InfluenceBound(study.clip))
+    assert sensitivities is not None
+    each = study.model.curvature(study.table.design) * MEAN_SQUARE
+    expected = expected_width_ratio(
+        records=cell.n,
+        dimension=cell.d,
+        mu=mu_for(cell.epsilon, DELTA),
+        sensitivities=sensitivities,
+        information=OWN_SHARE * each,
+    )
+    found = calibrate([cell], 6, processes=2)[0]["width_ratio"]
+    assert abs(math.log(found / expected)) < math.log(1.4)
 
 
 @pytest.mark.slow

@@ -20,11 +20,13 @@ import numpy as np
 from cipherbayes.inference.noise_aware.recursion import (
     NoiseAware,
     State,
+    estimate_at,
     everything,
     fisher_estimate,
 )
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
-from cipherbayes.inference.noise_aware.shrinkage import left_out, shrunk
+from cipherbayes.inference.noise_aware.shape import ScoreShape
+from cipherbayes.inference.noise_aware.shrinkage import fitted, left_out, shrunk
 from cipherbayes.typing import Floats
 
 
@@ -74,10 +76,14 @@ class Evidence:
         """What a finished recursion knows."""
         if state.rounds != ROUNDS:
             raise ValueError("the posterior needs all rounds")
-        place, gradient, variance, trust = everything(state, recursion.shape)
+        shape = recursion.shape
+        place, gradient, variance, trust = everything(state, shape)
         moved, rest = state.visited - place, state.gradients - gradient
-        weights = trust[:, None]
+        weights = _straightness(state, shape, moved, trust)[:, None]
         fisher, fisher_sd = fisher_estimate(state)
+        frame = shape.frame(place)
+        if frame is not None:
+            frame = fitted(frame, fisher, fisher_sd, shape.constants)
         return cls(
             place,
             gradient,
@@ -91,9 +97,9 @@ class Evidence:
             visited=state.visited,
             weights=trust / trust.sum(),
             first_trace=state.first_trace,
-            constants=recursion.shape.constants,
-            frame=recursion.shape.frame(place),
-            along=recursion.shape.predictor(place),
+            constants=shape.constants,
+            frame=frame,
+            along=shape.predictor(place),
         )
 
     @property
@@ -163,3 +169,21 @@ class Evidence:
         slope -= solved[:, :, None] * away + curved + self.linear
         slope = 0.5 * (slope + slope.transpose(0, 2, 1))
         return value, slope + difference / self.fisher_sd**2
+
+
+def _straightness(
+    state: State, shape: ScoreShape, moved: Floats, trust: Floats
+) -> Floats:
+    """Precision of each round's contrast to the average, as a line in θ.
+
+    A score that grows with the exponential of the linear predictor is not a line even
+    within the window: over a change of the predictor of root mean square ν it is bent
+    by a share of about ν, which counts as noise.
+    """
+    if shape.unit is None:
+        return trust
+    information = estimate_at(shape, state.theta, *fisher_estimate(state))
+    pushed = moved @ information
+    squares = (pushed * moved).sum(axis=1) / (shape.unit @ information @ shape.unit)
+    bent = np.minimum(squares, 1.0) * (pushed**2).mean(axis=1)
+    return np.asarray(1.0 / (1.0 / trust + bent))

@@ -27,7 +27,7 @@ from cipherbayes.inference.noise_aware.schedule import (
     ROUNDS,
 )
 from cipherbayes.inference.noise_aware.shape import ScoreShape
-from cipherbayes.inference.noise_aware.shrinkage import shrunk
+from cipherbayes.inference.noise_aware.shrinkage import fitted, shrunk
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
 
@@ -216,7 +216,7 @@ class NoiseAware:
         return replace(seen, theta=state.theta + step, held_back=held)
 
     def _posterior_mean(self, state: State) -> Floats:
-        information = _estimate(self.shape, state.theta, *_fisher_so_far(state))
+        information = estimate_at(self.shape, state.theta, *_fisher_so_far(state))
         if state.rounds > BURN_IN:
             place, gradient, variance = averages(state)
         else:
@@ -241,7 +241,7 @@ def everything(state: State, shape: ScoreShape) -> tuple[Floats, Floats, float, 
     Those taken far from the window count less, as in the steps.
     """
     centre = averages(state)[0]
-    information = _estimate(shape, centre, *fisher_estimate(state))
+    information = estimate_at(shape, centre, *fisher_estimate(state))
     moved = (state.visited - centre) @ information
     change = CURVATURE_CHANGE**2 * (moved**2).mean(axis=1)
     change[BURN_IN:] = 0.0
@@ -267,11 +267,14 @@ def _averaged(
     return place, gradient, 1.0 / total
 
 
-def _estimate(
+def estimate_at(
     shape: ScoreShape, theta: Floats, noisy: Floats, noise_sd: float
 ) -> Floats:
-    along = shape.predictor(theta)
-    return shrunk(noisy, noise_sd, shape.constants, shape.frame(theta), along)
+    """A positive definite estimate of H from sums taken at θ."""
+    frame, along = shape.frame(theta), shape.predictor(theta)
+    if frame is not None:
+        frame = fitted(frame, noisy, noise_sd, shape.constants)
+    return shrunk(noisy, noise_sd, shape.constants, frame, along)
 
 
 def fisher_estimate(state: State) -> tuple[Floats, float]:

@@ -67,11 +67,7 @@ class ScoreShape:
 
         def frame(theta: Floats) -> Floats | None:
             found = model.frame(theta * scale, design)
-            if found is None:
-                return None
-            found = found * scale[:, None] / scale
-            # Rows of one length: noise is then about the same in every entry.
-            return np.asarray(found / np.linalg.norm(found, axis=1, keepdims=True))
+            return None if found is None else found * scale[:, None] / scale
 
         return cls(
             scale,

@@ -60,6 +60,32 @@ def shrunk(
     return result
 
 
+def fitted(
+    frame: Floats, noisy: Floats, noise_sd: float, constants: tuple[int, ...]
+) -> Floats:
+    """A frame whose rows add as much of other columns as H̃ says, in unit length.
+
+    Row i of R is e_i + b; with C the part of H̃ around the means, g b with
+    g = −e_i'Cb / b'Cb makes it unrelated to b'z. A noised g is shrunk to one. Rows of
+    one length, because noise is then about the same in every entry of R H̃ R'.
+    """
+    result = frame.copy()
+    varying = [j for j in range(len(noisy)) if j not in constants]
+    around = without_means(noisy, noise_sd, constants)[1]
+    for row, j in enumerate(varying):
+        others = frame[j].copy()
+        others[j] = 0.0
+        added = others[varying]
+        length, size = np.linalg.norm(added), float(added @ around @ added)
+        if length == 0.0 or size < CLEAR * noise_sd * length**2:
+            continue
+        seen = -float(around[row] @ added) / size
+        error = noise_sd * length / (np.sqrt(2.0) * size)
+        trust = HEIGHT**2 / (HEIGHT**2 + error**2)
+        result[j] += (trust * (seen - 1.0)) * others
+    return np.asarray(result / np.linalg.norm(result, axis=1, keepdims=True))
+
+
 def without_means(
     noisy: Floats, noise_sd: float, constants: tuple[int, ...]
 ) -> tuple[Floats, Floats]:
