@@ -230,16 +230,16 @@ def taking_part(folder: RunFolder, traffic: Traffic) -> dict[str, Any]:
 
 def certificate(plan: StudyPlan, rounds: int) -> dict[str, Any]:
     """(ε, δ) of what was released, and against whom it holds."""
-    if plan.study.protocol == "encrypted-update":
-        from cipherbayes.protocol.encrypted.certificate import encrypted_certificate
+    if plan.study.as_printed:
+        from cipherbayes.protocol.encrypted.printed_plan import printed_certificate
 
-        return encrypted_certificate(plan, rounds)
+        return printed_certificate(plan)
     study, release = plan.study, plan.gradient.privacy
     privacy = study.privacy
     assert privacy is not None
     event = plan.event_after(rounds)
     spent = 0.0 if event is None else epsilon(event, privacy.delta)
-    return {
+    promise = {
         "epsilon": privacy.epsilon if rounds == plan.rounds else spent,
         "delta": privacy.delta,
         "relation": RELATION.value,
@@ -253,6 +253,11 @@ def certificate(plan: StudyPlan, rounds: int) -> dict[str, Any]:
         "colluders": release.colluders,
         "dropouts": release.dropouts,
     }
+    if study.protocol == "encrypted-update":
+        from cipherbayes.protocol.encrypted.certificate import encrypted_promise
+
+        promise |= encrypted_promise(plan, rounds)
+    return promise
 
 
 def holds_against(study: Study) -> list[str]:

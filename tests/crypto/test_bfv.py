@@ -92,22 +92,43 @@ def test_fresh_noise_is_within_the_bound_that_the_proof_uses(pair: KeyPair) -> N
         assert pair.secret._decryptor.invariant_noise_budget(cipher) >= proven >= 1
 
 
-def test_two_encryptions_of_one_vector_differ_also_across_a_fork() -> None:
+@pytest.mark.parametrize("ahead", [False, True])
+def test_two_encryptions_of_one_vector_differ_also_across_a_fork(ahead: bool) -> None:
     vector = np.zeros(3, dtype=np.int64)
-    here = PAIR.public.encrypt(vector).to_bytes()
-    seen = {here, PAIR.public.encrypt(vector).to_bytes()}
+
+    def digest() -> bytes:
+        return PAIR.public.encrypt(vector).to_bytes()[16:48]
+
+    if ahead:
+        PAIR.public.prepare(3)
+    seen = set()
     for _ in range(2):
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:  # pragma: no cover - another process
-            digest = PAIR.public.encrypt(vector).to_bytes()[16:48]
-            os.write(writer, digest)
+            os.write(writer, digest())
             os._exit(0)
         os.waitpid(child, 0)
         seen.add(os.read(reader, 32))
         os.close(reader)
         os.close(writer)
+    seen |= {digest(), digest()}
     assert len(seen) == 4
+
+
+@every_pair
+def test_what_is_made_ahead_hides_one_message_of_any_length(pair: KeyPair) -> None:
+    public = pair.public
+    for dimension in (1, 5, public.parameters.ring + 1):
+        vector = np.arange(dimension, dtype=np.int64) - 2
+        public.prepare(dimension)
+        held = len(public._zeros._held())
+        assert held == public.parameters.chunks(dimension)
+        first, second = public.encrypt(vector), public.encrypt(vector)
+        assert public._zeros._held() == []
+        assert (first.polynomials != second.polynomials).any()
+        for each in (first, second):
+            assert (pair.secret.decrypt(each) == vector).all()
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from parties import small_study, trajectory, write_tables
+from parties import small_study, write_tables
 
 from cipherbayes.errors import RunError
-from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.protocol.stores import Checkpoint
-from cipherbayes.running import run
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 from cipherbayes.engine.flare.handshake import check_server
@@ -28,36 +25,16 @@ from cipherbayes.engine.flare.starting import command
 from cipherbayes.engine.flare.submitting import _session
 from flare_machines import Machines
 
+pytest_plugins = ("hospitals",)
 pytestmark = pytest.mark.torture
-ROUNDS = 150
 HELD_SECONDS = 22.0
 """For so long FLARE keeps a message: see ``comm_config.json`` in a kit."""
 
 
-@pytest.fixture(scope="module")
-def machines(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("machines")
-    study = small_study(("a", "b", "c"), inference={"rounds": ROUNDS})
-    made = Machines(folder, write_tables(folder / "tables", study))
-    made.start()
-    try:
-        made.wait_for()
-        yield made
-    finally:
-        made.stop()
-
-
-@pytest.fixture(scope="module")
-def undisturbed(machines, tmp_path_factory) -> list[bytes]:
-    """θ of the same study on one machine, over tables of its own."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    run(write_tables(folder / "tables", machines.study), out=folder / "run")
-    return trajectory(folder / "run")
-
-
-def joined(machines: Machines, name: str) -> int:
-    log = machines.kits["server"].path / "log.txt"
-    return log.read_text(errors="replace").count(f"New client {name}@")
+def all_rounds(machines: Machines) -> bool:
+    """Whether every site has released every round, once."""
+    rounds = list(range(machines.study.inference.rounds))
+    return all(done == rounds for done in machines.released().values())
 
 
 def ended(session, job: str, seconds: float = 60.0) -> str:
@@ -99,7 +76,7 @@ def test_a_job_with_another_class_is_refused(machines, tmp_path):
 
 def test_a_hospital_cannot_join_as_the_csp(machines):
     machines.kill("csp")
-    before = joined(machines, "csp")
+    before = machines.joined("csp")
     words = ["uid=csp" if w == "uid=a" else w for w in command(machines.kits["a"])]
     copy = machines.folder / "impostor"
     shutil.copytree(machines.kits["a"].path, copy, dirs_exist_ok=True)
@@ -108,49 +85,20 @@ def test_a_hospital_cannot_join_as_the_csp(machines):
         impostor = subprocess.Popen(words, cwd=copy, stdout=log, stderr=log)
     try:
         time.sleep(15.0)
-        assert joined(machines, "csp") == before
+        assert machines.joined("csp") == before
     finally:
         impostor.kill()
         impostor.wait()
     machines.start("csp")
-    deadline = time.monotonic() + 40.0
-    while joined(machines, "csp") == before:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def own_ledgers(machines: Machines, name: str) -> dict[str, Path]:
-    """Give every site a ledger for one test."""
-    for site, about in machines.study.sites.items():
-        machines.tell(site, data=about.data, ledger=f"{name}-{site}.ledger")
-    return {
-        site: machines.kits[site].path / f"{name}-{site}.ledger"
-        for site in machines.study.sites
-    }
-
-
-def released(ledgers: dict[str, Path]) -> list[list[int]]:
-    """The rounds that each site has released."""
-    return [[e.round for e in Ledger.read(path).entries()] for path in ledgers.values()]
-
-
-def thetas(machines: Machines, out: Path) -> list[bytes]:
-    """θ after each round of the run that a folder belongs to."""
-    run_id = json.loads((out / "submission.json").read_text())["run"]
-    path = machines.kits["server"].path / "runs" / run_id / "checkpoint.sqlite"
-    checkpoint = Checkpoint(path)
-    try:
-        return [theta.tobytes() for theta in checkpoint.trajectory()]
-    finally:
-        checkpoint.close()
+    machines.wait_for("csp", times=before + 1)
 
 
 @pytest.mark.parametrize("victim", ["csp", "server", "b"])
 def test_a_killed_party_costs_no_round(machines, undisturbed, tmp_path, victim):
-    ledgers = own_ledgers(machines, victim)
+    machines.new_ledgers(victim)
     out = tmp_path / "out"
     killed = 0.0
-    before = joined(machines, victim)
+    before = machines.joined(victim)
 
     def strike(done: int, rounds: int) -> None:
         nonlocal killed
@@ -165,9 +113,9 @@ def test_a_killed_party_costs_no_round(machines, undisturbed, tmp_path, victim):
         machines.submit(out, strike)
     assert time.monotonic() - killed < 30.0
     assert "\n" not in str(caught.value)
-    done = len(thetas(machines, out))
+    done = len(machines.thetas(out))
     # A round may be under way: it is in a ledger and not yet in the checkpoint.
-    assert all(len(rounds) <= done + 1 for rounds in released(ledgers))
+    assert all(len(rounds) <= done + 1 for rounds in machines.released().values())
     if victim == "server":
         for name in ("csp", "a", "b", "c"):
             machines.kill(name)
@@ -176,17 +124,14 @@ def test_a_killed_party_costs_no_round(machines, undisturbed, tmp_path, victim):
         machines.wait_for()
     else:
         machines.start(victim)
-        deadline = time.monotonic() + 60.0
-        while joined(machines, victim) == before:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        machines.wait_for(victim, times=before + 1)
     machines.submit(out, wait=60.0)
-    assert released(ledgers) == [list(range(ROUNDS))] * len(ledgers)
-    assert thetas(machines, out) == undisturbed
+    assert all_rounds(machines)
+    assert machines.thetas(out) == undisturbed
 
 
 def test_a_slow_site_is_waited_for(machines, undisturbed, tmp_path):
-    ledgers = own_ledgers(machines, "slow")
+    machines.new_ledgers("slow")
     stalled = 0.0
 
     def stall(done: int, rounds: int) -> None:
@@ -201,8 +146,8 @@ def test_a_slow_site_is_waited_for(machines, undisturbed, tmp_path):
     machines.submit(tmp_path / "out", stall)
     assert stalled
     assert time.monotonic() - stalled > 6.0
-    assert released(ledgers) == [list(range(ROUNDS))] * len(ledgers)
-    assert thetas(machines, tmp_path / "out") == undisturbed
+    assert all_rounds(machines)
+    assert machines.thetas(tmp_path / "out") == undisturbed
 
 
 def test_a_party_of_another_deployment_is_refused_at_its_start(machines, tmp_path):
@@ -220,7 +165,7 @@ def test_a_party_of_another_deployment_is_refused_at_its_start(machines, tmp_pat
 
 def test_a_run_goes_on_without_a_site_that_the_study_can_spare(tmp_path):
     study = small_study(
-        ("a", "b", "c"), privacy={"dropouts": 1}, inference={"rounds": ROUNDS}
+        ("a", "b", "c"), privacy={"dropouts": 1}, inference={"rounds": 150}
     )
     machines = Machines(tmp_path, write_tables(tmp_path / "tables", study))
     machines.start()
@@ -237,11 +182,11 @@ def test_a_run_goes_on_without_a_site_that_the_study_can_spare(tmp_path):
         result = machines.submit(tmp_path / "out", strike)
     finally:
         machines.stop()
-    assert result.record["rounds"] == ROUNDS
-    rounds = dict(zip("abc", released(dict(machines.ledgers())), strict=True))
-    assert rounds["a"] == rounds["c"] == list(range(ROUNDS))
-    assert killed <= len(rounds["b"]) < ROUNDS
-    checkpoint = Checkpoint(machines.checkpoint())
+    assert result.record["rounds"] == 150
+    rounds = machines.released()
+    assert rounds["a"] == rounds["c"] == list(range(150))
+    assert killed <= len(rounds["b"]) < 150
+    checkpoint = machines.checkpoint(tmp_path / "out")
     assert checkpoint.lost() == ["b"]
     checkpoint.close()
 

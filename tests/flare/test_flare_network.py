@@ -15,8 +15,6 @@ import pytest
 from parties import small_study, trajectory, write_tables
 
 from cipherbayes.errors import RunError
-from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.protocol.stores import Checkpoint
 from cipherbayes.running import run
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
@@ -127,20 +125,14 @@ def test_a_cut_cable_is_noticed_and_after_it_is_mended_the_run_ends_alike(
                 machines.submit(out, strike)
             assert cut
             assert time.monotonic() - cut < 30.0
-            kept = Checkpoint(machines.checkpoint())
-            before = [theta.tobytes() for theta in kept.trajectory()]
-            kept.close()
+            before = machines.thetas(out)
             assert 0 < len(before) < ROUNDS
             cable.mend()
             machines.submit(out, wait=120.0)
         finally:
             machines.stop()
-    kept = Checkpoint(machines.checkpoint())
-    thetas = [theta.tobytes() for theta in kept.trajectory()]
-    kept.close()
+    thetas = machines.thetas(out)
     assert thetas[: len(before)] == before
-    for path in machines.ledgers().values():
-        entries = [entry.round for entry in Ledger.read(path).entries()]
-        assert entries == list(range(ROUNDS))
+    assert machines.released() == {name: list(range(ROUNDS)) for name in "abc"}
     run(write_tables(tmp_path / "again", study), out=tmp_path / "alone")
     assert thetas == trajectory(tmp_path / "alone")

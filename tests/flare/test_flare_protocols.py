@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from parties import trajectory
 
-from cipherbayes.protocol.stores import Checkpoint
 from cipherbayes.running import run
 from cipherbayes.study import Study
 from terminal import cipherbayes
@@ -39,15 +38,6 @@ def flchain(folder: Path, protocol: str) -> Study:
     return Study.model_validate(given)
 
 
-def thetas(path: Path) -> Any:
-    """θ after each round."""
-    checkpoint = Checkpoint(path)
-    try:
-        return np.array(checkpoint.trajectory())
-    finally:
-        checkpoint.close()
-
-
 @pytest.mark.parametrize("protocol", ["secure-sum", "encrypted-update"])
 def test_flchain_over_five_sites_is_the_same_on_flare(tmp_path, protocol):
     study = flchain(tmp_path, protocol)
@@ -63,10 +53,10 @@ def test_flchain_over_five_sites_is_the_same_on_flare(tmp_path, protocol):
     assert sorted(machines.study.sites) == sorted(study.sites)
     alone = run(study, out=tmp_path / "alone")
     here, there = (
-        thetas(path)
-        for path in (
-            machines.checkpoint(),
-            tmp_path / "alone" / "server" / "checkpoint.sqlite",
+        np.array([np.frombuffer(theta) for theta in thetas])
+        for thetas in (
+            machines.thetas(tmp_path / "out"),
+            trajectory(tmp_path / "alone"),
         )
     )
     if protocol == "secure-sum":
@@ -77,5 +67,7 @@ def test_flchain_over_five_sites_is_the_same_on_flare(tmp_path, protocol):
         assert here.shape == there.shape == (ROUNDS, len(alone.summary()))
         assert np.abs(here - there).max() < 1e-4 * np.abs(there).max()
     for mine, its in zip(result.summary(), alone.summary(), strict=True):
-        # The draws are made afterwards, with as many threads as each process has.
-        assert abs(mine["mean"] - its["mean"]) < 0.2 * its["sd"], mine["name"]
+        # The draws are made afterwards, with as many threads as each process has; an
+        # average of iterates has no sd.
+        room = 1e-3 * abs(its["mean"]) if its["sd"] is None else 0.2 * its["sd"]
+        assert abs(mine["mean"] - its["mean"]) < room, mine["name"]

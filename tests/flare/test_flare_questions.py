@@ -15,6 +15,7 @@ from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
 
+import cipherbayes.engine.flare.executor as executing
 from cipherbayes.engine.flare.certified import GREETING, greetings_only_from
 from cipherbayes.engine.flare.executor import PartyExecutor
 from cipherbayes.engine.flare.questions import PartyFailedError, Question, Sealed
@@ -99,6 +100,19 @@ def test_the_first_greeting_of_a_job_counts():
     assert Sealed(KEY).answer_in(asked, reply) == b"answer"
     executor._thread.shutdown()
     assert desk.asked == [(b"H", b"body"), (b"rest", b"")]
+
+
+def test_a_question_comes_before_the_work_for_the_next_one(monkeypatch):
+    monkeypatch.setattr(executing, "REST_AFTER", 60.0)
+    executor, desk = party(KEY)
+    seal = Sealed(KEY)
+    for body in (b"first", b"second"):
+        asked = Question.of(b"H", body)
+        reply = executor._answer("", seal.question(asked), None)
+        assert seal.answer_in(asked, reply) == b"answer"
+    assert desk.asked == [(b"H", b"first"), (b"H", b"second")]
+    executor._asked.set()
+    executor._thread.shutdown()
 
 
 def test_tasks_are_not_served():

@@ -228,6 +228,13 @@ def test_an_event_that_cannot_be_recorded_is_refused(
         ask(ledger, event=event, compute=never)
 
 
+def test_what_is_expected_is_not_spent(ledger: Ledger, path: Path) -> None:
+    for _ in range(3):
+        ledger.expect(GaussianSum(10.0))
+    assert ledger.spent() == 0.0
+    assert list(Ledger.read(path).entries()) == []
+
+
 def test_every_entry_shows_the_running_epsilon(ledger: Ledger) -> None:
     for number in range(5):
         ask(ledger, number)

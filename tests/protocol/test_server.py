@@ -231,11 +231,16 @@ FORGERIES = (
 )
 
 
+@pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("kind", FORGERIES)
-def test_a_forged_reply_ends_a_run_that_allows_no_dropout(three, kind):
+def test_a_forged_reply_ends_a_run_that_allows_no_dropout(three, kind, early):
     answers = answers_of(three)
+    given = {**answers, "b": forged(three, answers)[kind]}
+    if early:
+        for site, data in given.items():
+            three.server.verify(site, data)
     with pytest.raises(RunError, match="no usable answer from b in round 0"):
-        three.server.collect({**answers, "b": forged(three, answers)[kind]})
+        three.server.collect(given)
     # Nothing was lost: the honest answers still do.
     assert three.server.collect(answers) is not None
 
@@ -247,6 +252,14 @@ def test_a_forged_reply_costs_its_site_the_place_where_dropouts_are_allowed(four
     assert four.server.roster().sites == ("a", "c", "d")
     four.play(4)
     assert four.server.finished
+
+
+def test_what_was_verified_early_is_not_taken_for_another_answer(three):
+    answers = answers_of(three)
+    for site, data in answers.items():
+        three.server.verify(site, data)
+    with pytest.raises(RunError, match="no usable answer from b in round 0"):
+        three.server.collect({**answers, "b": forged(three, answers)["damaged"]})
 
 
 # -- lost sites --------------------------------------------------------------

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from cipherbayes.errors import RunError
-from cipherbayes.reproduce.cells import Cell, CellStore, Sources, compute_cells
+from cipherbayes.reproduce.cells import (
+    Cell,
+    CellStore,
+    Sources,
+    compute_cells,
+    known_cells,
+)
 
 CELLS = [Cell("fit", split, epsilon=0.1 * split) for split in range(4)]
 
@@ -94,3 +100,14 @@ def test_a_value_that_json_cannot_hold_is_not_kept(tmp_path: Path) -> None:
         held.keep(CELLS[0], {"value": float("nan")})
     header = json.loads((tmp_path / "cells.jsonl").read_text())
     assert header["reproduce"] == "toy"
+
+
+def test_reading_known_cells_leaves_a_file_that_is_being_written(
+    tmp_path: Path,
+) -> None:
+    run(store(tmp_path), workers=0)
+    path = tmp_path / "cells.jsonl"
+    half = path.read_text()[:-20]
+    path.write_text(half)
+    assert len(known_cells(path, name="toy", quick=False)) == len(CELLS) - 1
+    assert path.read_text() == half

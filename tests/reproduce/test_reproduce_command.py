@@ -9,7 +9,9 @@ from xml.etree import ElementTree
 import pytest
 
 from cipherbayes.cli.reproduce import Name
-from cipherbayes.reproduce.experiment import NAMES, experiment
+from cipherbayes.errors import RunError
+from cipherbayes.reproduce.cells import Cell, CellStore, Results, Sources
+from cipherbayes.reproduce.experiment import NAMES, experiment, reproduce
 from cipherbayes.reproduce.report import COLUMNS
 from terminal import cipherbayes
 
@@ -45,6 +47,21 @@ def test_an_experiment_ends_in_json_csv_and_a_picture(tmp_path: Path) -> None:
     assert json.loads(again.stdout) == document
 
 
+def test_finished_cells_alone_make_a_table_and_a_picture(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no cell is finished"):
+        reproduce("approximation", out=tmp_path, finished=True)
+    found = experiment("approximation")
+    cells = found.cells(False)
+    folder = tmp_path / "approximation"
+    held = CellStore(folder / "cells.jsonl", name="approximation", quick=False)
+    for cell in (cells[0], cells[1], cells[-1]):
+        held.keep(cell, found.compute(cell, Sources()))
+    report = reproduce("approximation", out=tmp_path, finished=True)
+    assert report.notes[-1] == f"3 of {len(cells)} cells are finished"
+    assert len(report.rows) == 6
+    assert (folder / "approximation.csv").exists()
+
+
 def test_minimax_is_never_worse_than_the_papers_polynomial(tmp_path: Path) -> None:
     outcome = cipherbayes(
         "reproduce", "approximation", "--json", "--out", tmp_path, cwd=tmp_path
@@ -56,6 +73,33 @@ def test_minimax_is_never_worse_than_the_papers_polynomial(tmp_path: Path) -> No
     }
     for low in ("0.001", "0.01", "0.03", "0.1"):
         assert errors[f"minimax on [{low}, 1]"] < errors[f"chebyshev on [{low}, 1]"]
+
+
+def test_cells_of_a_finished_experiment_serve_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sites and imbalance ask for some of the very cells of logistic."""
+    shared = set(experiment("sites").cells(True))
+    shared &= set(experiment("logistic").cells(True))
+    assert shared
+    archive = tmp_path / "set-a.tar.gz"
+    archive.touch()
+    logistic = tmp_path / "quick" / "logistic" / "cells.jsonl"
+    held = CellStore(logistic, name="logistic", quick=True)
+    for cell in shared:
+        held.keep(cell, {"auc": 0.8, "accuracy": 0.9, "epsilon": 1.0})
+    asked: list[Cell] = []
+
+    def watch(store: CellStore, cells: list[Cell], *_: object, **__: object) -> Results:
+        asked.extend(cell for cell in cells if cell not in store.results)
+        raise RunError("enough")
+
+    monkeypatch.setattr("cipherbayes.reproduce.experiment.compute_cells", watch)
+    (tmp_path / "physionet2012.parquet").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunError, match="enough"):
+        reproduce("sites", out=tmp_path, quick=True)
+    assert set(asked) == set(experiment("sites").cells(True)) - shared
 
 
 def test_absent_data_is_one_line_with_a_remedy(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import t as student
 
+from cipherbayes.reproduce.pictures import style
 from cipherbayes.reproduce.report import COLUMNS, Report, difference, summarised
 from cipherbayes.reproduce.splits import SPLITS, split_over_sites, split_rows
 
@@ -77,3 +78,11 @@ def test_a_report_is_written_as_the_contract_says(tmp_path: Path) -> None:
         (line,) = csv.DictReader(file)
     assert line["setting"] == "pooled"
     assert float(line["mean"]) == pytest.approx(0.75)
+
+
+def test_no_two_lines_of_a_picture_look_alike() -> None:
+    looks = [style(number) for number in range(12)]
+    for what in ("linestyle", "marker"):
+        assert len({(str(look["color"]), str(look[what])) for look in looks}) == 12
+    shapes = {(str(look["linestyle"]), look["marker"]) for look in looks}
+    assert len(shapes) == 12  # without any colour

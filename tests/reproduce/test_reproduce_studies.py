@@ -12,7 +12,7 @@ import pytest
 from cipherbayes.data.physionet2012 import FEATURES
 from cipherbayes.planning import plan_study
 from cipherbayes.privacy.accountant import epsilon as spent
-from cipherbayes.reproduce import flchain, mortality, physionet
+from cipherbayes.reproduce import flchain, mortality, physionet, ranked
 from cipherbayes.reproduce.cells import Cell, Sources
 from cipherbayes.reproduce.fitting import prepared_rows
 from cipherbayes.reproduce.rivals import DpSgd, fit_dp_sgd
@@ -61,8 +61,17 @@ def _numbers(study: Study) -> list[float | None]:
     ]
 
 
-@pytest.mark.parametrize("make", [physionet.certified_study, flchain.certified_study])
-@pytest.mark.parametrize("epsilon", sorted(physionet.SETTINGS))
+BUDGETS = [
+    (physionet.certified_study, physionet.SETTINGS),
+    (ranked.ranked_study, ranked.SETTINGS),
+    (flchain.certified_study, flchain.SETTINGS),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "epsilon"),
+    [(make, epsilon) for make, settings in BUDGETS for epsilon in sorted(settings)],
+)
 def test_every_private_study_stays_within_its_budget(make, epsilon: float) -> None:  # type: ignore[no-untyped-def]
     study = make(epsilon, records=3200)
     plan = plan_study(study)
@@ -127,6 +136,49 @@ def test_a_prepared_row_is_the_maps_formula() -> None:
     x = x / (4.8 / 1.5)
     assert x[:, 0] == pytest.approx(np.full(40, 0.3))
     assert x[:, 1:] == pytest.approx(rows, abs=1e-12)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
+def test_a_ranked_row_is_half_widths_times_the_columns_scale(epsilon: float) -> None:
+    """w (value − centre)/half-width, |·| ≤ 1.5 w, norm R, constant 0.15 R."""
+    rng = np.random.default_rng(1)
+    setting = ranked.SETTINGS[epsilon]
+    scales = ranked.column_scales(setting)
+    columns, expected = {}, []
+    for name, scale in scales.items():
+        bounds = physionet.feature(name)
+        low, high = bounds["low"], bounds["high"]
+        raw = rng.uniform(0.5 * low, 1.5 * high, 60)
+        f = np.log if "transform" in bounds else np.asarray
+        z = 1.5 * (2.0 * f(np.clip(raw, low, high)) - f(low) - f(high))
+        absent = rng.random(60) < 0.2
+        columns[name] = np.where(absent, np.nan, raw)
+        expected.append(np.where(absent, 0.0, scale * z / (f(high) - f(low))))
+    rows = np.array(expected).T
+    lengths = np.linalg.norm(rows, axis=1)
+    rows *= np.minimum(1.0, setting.norm / lengths)[:, None]
+    deaths = {"In-hospital_death": np.arange(60) % 2}
+    table = ranked.within_ranges(pa.table(columns | deaths))
+    study = ranked.ranked_study(epsilon, records=60)
+    x, _ = prepared_rows(study, table)
+    assert 1.5 * x[:, 1:] == pytest.approx(rows, abs=1e-9)
+    assert 1.5 * x[:, 0] == pytest.approx(np.full(60, 0.15 * setting.norm))
+
+
+def test_the_ranked_prior_is_a_published_score_at_the_usual_mortality() -> None:
+    study = ranked.ranked_study(1.0, records=60)
+    normal = {name: [physionet.feature(name)["missing"]] for name in physionet.CORE}
+    older = normal | {"Age": [90.0]}
+
+    def log_odds(columns: dict[str, list[float]]) -> float:
+        known = {name: columns.get(name, [np.nan]) for name in study.features}
+        table = pa.table(known | {"In-hospital_death": [0]})
+        x, _ = prepared_rows(study, table)
+        prior = study.prior.resolve(["intercept", *study.features])
+        return float(x[0] @ prior.mean)
+
+    assert 1 / (1 + np.exp(-log_odds(normal))) == pytest.approx(ranked.MORTALITY)
+    assert log_odds(older) - log_odds(normal) == pytest.approx(ranked.EFFECT)
 
 
 def test_the_clinical_score_counts_half_widths() -> None:

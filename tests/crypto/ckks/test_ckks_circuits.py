@@ -173,6 +173,7 @@ def test_the_literal_circuit_has_the_papers_operation_counts(trios: Trios) -> No
     secret._decryptor = CountingEvaluator(secret._decryptor, counts)
     circuit.decrypt_exactly(secret, out, t)
     assert counts["HM"] == 9
+    assert counts["relinearise"] == 7
     assert counts["SM"] == 8 + -(-219 // circuit.packed)
     assert counts["Rot"] == 5 <= 8
     assert (counts["Enc"], counts["Dec"]) == (circuit.update.sites, 1)
@@ -230,6 +231,13 @@ def test_vectors_longer_than_the_slots_take_several_ciphertexts() -> None:
     keys = circuit.generate_keys()
     # One copy of each value: no averaging, so four times the usual error.
     assert worst_error(circuit, keys, gradients(1, 5000)) < 5e-2
+
+
+@pytest.mark.parametrize("name", CIRCUITS)
+@pytest.mark.parametrize("dimension", [1, 4])
+def test_short_vectors_fit_every_circuit(name: str, dimension: int) -> None:
+    circuit = make_circuit(name, replace(update(3, dimension), drift=1.0))
+    assert len(circuit.rotation_steps()) <= 8
 
 
 def test_what_could_wrap_is_refused() -> None:

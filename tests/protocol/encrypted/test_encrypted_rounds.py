@@ -39,6 +39,21 @@ def refusal(data: bytes) -> Refusal:
 # -- what is computed ---------------------------------------------------------
 
 
+def test_a_site_prepares_one_encryption_while_it_waits_and_uses_it_once(
+    consortium, monkeypatch
+):
+    site = consortium.sites["a"]
+    for _ in range(2):
+        site.prepare()
+        assert site._encryptor.prepared == 1
+    consortium.play(1)
+    assert site._encryptor.prepared == 0
+    site.prepare()
+    # A forked process must not use what its parent may use as well.
+    monkeypatch.setattr("cipherbayes.crypto.ckks.circuit.os.getpid", lambda: -1)
+    assert site._encryptor.prepared == 0
+
+
 @pytest.mark.parametrize(
     "circuit", ["fast", pytest.param("hardened", marks=pytest.mark.slow)]
 )

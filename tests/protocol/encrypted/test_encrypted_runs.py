@@ -8,8 +8,11 @@ from encrypted_parties import encrypted_study
 from parties import write_tables
 
 from cipherbayes import running
+from cipherbayes.errors import StudyError
+from cipherbayes.planning import plan_study
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.protocol.encrypted.printed_plan import BANNER
+from cipherbayes.protocol.encrypted.printed_site import adjusted
 from cipherbayes.protocol.stores import Checkpoint
 from cipherbayes.result import Result
 from cipherbayes.study import Study
@@ -64,6 +67,21 @@ def test_parties_in_processes_of_their_own_run_and_predict(tmp_path):
     assert ((predicted["mean"] > 0) & (predicted["mean"] < 1)).all()
 
 
+@pytest.mark.slow
+def test_the_papers_circuit_runs_with_the_noise_in_the_gradient(tmp_path):
+    """The same function as the other circuits', also after a crash."""
+    settings = {"inference": {"rounds": 3}}
+    fast = write_tables(tmp_path / "fast", encrypted_study(("a", "b"), **settings))
+    running.run(fast, out=tmp_path / "fast" / "run")
+    study = encrypted_study(("a", "b"), circuit="literal", **settings)
+    study = write_tables(tmp_path, study)
+    interrupted(study, tmp_path / "run", 2)
+    record = running.resume(tmp_path / "run").record
+    assert (record["rounds"], record["privacy"]["circuit"]) == (3, "literal")
+    expected = theta(tmp_path / "fast" / "run")
+    np.testing.assert_allclose(theta(tmp_path / "run"), expected, atol=2e-2)
+
+
 def test_a_used_up_budget_stops_the_run(tmp_path):
     study = write_tables(tmp_path, encrypted_study(("a", "b")))
     site = study.sites["a"].model_copy(update={"budget": 2.0})
@@ -96,6 +114,17 @@ def printed_study(**changes) -> Study:
 def test_exact_moments_of_two_sites_must_be_accepted():
     with pytest.raises(ValueError, match="accept_two_sites"):
         printed_study(paper={**PAPER, "accept_two_sites": False})
+
+
+def test_a_gradient_bound_beyond_the_polynomials_interval_is_refused():
+    study = printed_study(paper={**PAPER, "lipschitz": 2.0})
+    with pytest.raises(StudyError, match="interval"):
+        plan_study(study)
+
+
+def test_a_scaled_gradient_keeps_its_sign_and_the_bound_that_the_proof_assumes():
+    found = adjusted(np.array([-2.0, -1e-9, 3e-4, 0.5]), 1000.0, 1.0)
+    np.testing.assert_array_equal(found, [-1.0, -1e-3, 0.3, 1.0])
 
 
 @pytest.mark.slow

@@ -14,10 +14,7 @@ from cipherbayes.cli.main import app
 from cipherbayes.planning import plan_study
 from cipherbayes.privacy.accountant import epsilon
 from cipherbayes.privacy.gaussian import epsilon_of
-from cipherbayes.protocol.encrypted.certificate import (
-    cautions,
-    encrypted_certificate,
-)
+from cipherbayes.protocol.encrypted.certificate import cautions
 from cipherbayes.protocol.encrypted.plan import EncryptedPlan
 from cipherbayes.running import certificate
 
@@ -74,7 +71,7 @@ def test_the_certificate_states_circuit_and_flooding_bits():
 @pytest.mark.parametrize("circuit", ["fast"])
 def test_without_flooding_the_promise_needs_a_server_that_does_not_attack(circuit):
     plan = secure(circuit=circuit)
-    promise = encrypted_certificate(plan, 4)
+    promise = certificate(plan, 4)
     assert promise["flooding_bits"] == 0
     assert "the server" not in promise["holds_against"]
     assert "a server that does not attack the secret key" in promise["holds_against"]
@@ -96,7 +93,7 @@ def test_single_messages_are_certified_with_their_own_share_alone():
     """Three sites, one colluder: σ/√2, so μ grows by √2."""
     plan = secure()
     release = plan.gradient.privacy
-    single = encrypted_certificate(plan, 4)["single_messages"]["epsilon"]
+    single = certificate(plan, 4)["single_messages"]["epsilon"]
     mu = np.sqrt(4) / release.noise_multiplier * np.sqrt(2)
     assert single == pytest.approx(epsilon_of(mu, 1e-5), rel=1e-6)
     assert single > 3.0
@@ -105,7 +102,7 @@ def test_single_messages_are_certified_with_their_own_share_alone():
 def test_with_all_but_one_site_colluding_single_messages_cost_no_more():
     study = encrypted_study(privacy={"randomness": "secure", "colluders": 2})
     plan = plan_study(study)
-    promise = encrypted_certificate(plan, 4)
+    promise = certificate(plan, 4)
     assert promise["single_messages"]["epsilon"] == pytest.approx(promise["spent"])
     assert "coalitions of all of these with the CSP" in promise["holds_against"]
 

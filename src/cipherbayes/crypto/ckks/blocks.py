@@ -1,13 +1,19 @@
-"""Running sums of squares without rotations, rescaling or a long window.
+"""Running sums of squares without rotations or a long window.
 
 Rounds come in blocks of L. In place j = 0..L−1 of its block a site encodes at scale
-D α^(−j/2), so that adding g² to the block's accumulator A (three polynomials, not
-relinearised) already weights it. Finished blocks enter with integer weights, which
-cost no level:
+D α^(−j/2), so that adding h² to the block's accumulator A (three polynomials, not
+relinearised) already weights it. Finished blocks enter with integer weights, put
+together once for each block:
 
     R = W A + Σ_k round(W α^(L k)) A_{−k},     V_t − α^t V₀ = (1 − α) R / scale,
 
-with scale D² α^(−j) W. Older blocks weigh less than ``forgotten`` and are left out.
+with scale D² α^(−j) W: no level is spent, but W takes bits that D could have. Where
+there is a prime q to spend, the past is divided by it and the block of now costs
+nothing but to leave q out:
+
+    R = A + (Σ_k round(q α^(L k)) A_{−k}) / q,     scale D² α^(−j).
+
+Older blocks weigh less than ``forgotten`` and are left out.
 """
 
 from __future__ import annotations
@@ -36,15 +42,18 @@ class BlockPlan:
     base
         D: scale of h in the first round of a block.
     weight
-        W.
+        W, or q.
     forgotten
         What all blocks that are left out may weigh together.
+    divided
+        Whether the past is divided by ``weight``.
     """
 
     alpha: float
     base: float
     weight: int
     forgotten: float
+    divided: bool = False
 
     @property
     def length(self) -> int:
@@ -80,10 +89,15 @@ class BlockPlan:
     def sum_scale(self, round: int) -> float:
         """Scale of V_t − α^t V₀ in R."""
         growth = self._growth(self.place(round))
-        return self.base**2 * growth * self.weight / (1.0 - self.alpha)
+        return self.base**2 * growth * self.present / (1.0 - self.alpha)
+
+    @property
+    def present(self) -> int:
+        """What A is multiplied with."""
+        return 1 if self.divided else self.weight
 
     def past_weights(self) -> list[int]:
-        """round(W α^(L k)) for k = 1, 2, …: the newest block first."""
+        """round(W α^(L k)) or round(q α^(L k)), k = 1, 2, …: newest block first."""
         return [
             round(self.weight * self.alpha ** (self.length * k))
             for k in range(1, self.past + 1)

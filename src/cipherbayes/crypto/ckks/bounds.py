@@ -13,16 +13,24 @@ slot, so slots bound everything.
 **Noise.** Elementary errors are those of
 :mod:`~cipherbayes.crypto.ckks.error_sizes`. First-order terms (one elementary error
 times values) are kept apart from products of two errors, and twice: for the worst
-slot, and for the mean over the slots that hold one value, which is smaller. Products
-of errors are never averaged. Errors are counted from the function of what the sites
-encoded: how a site's floating point rounds its own integers, to one part in 2⁴⁶,
-depends on no key and no ciphertext.
+slot, and for the mean over the slots that hold one value, which is smaller. They are
+also kept by source. What one error becomes on several ways through a circuit adds up;
+different errors are independent and sub-Gaussian, so that
+
+    |Σ_i c_i e_i| ≤ T √(Σ_i (c_i s_i)²)
+
+with the tail probability of each |e_i| ≤ T s_i. Products of errors are never averaged
+and add up. Errors are counted from the function of what the sites encoded: how a
+site's floating point rounds its own integers, to one part in 2⁴⁶, depends on no key
+and no ciphertext.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -79,6 +87,10 @@ class Arithmetic(Protocol[Node]):
         """The same scale modulo fewer primes."""
 
 
+Sources = Mapping[int, Floats]
+"""First-order error by source, each of shape (2, cells): slot and mean."""
+
+
 @dataclass(frozen=True)
 class Tracked:
     """An intermediate result as the bounds see it.
@@ -89,9 +101,9 @@ class Tracked:
         What SEAL would have; ``level`` counts primes.
     low, high
         Interval of the values in each cell.
-    noise
-        First-order error in each cell, in units of the last bit: of the worst slot,
-        then of the mean over the slots that hold one value.
+    sources
+        First-order error in each cell, in units of the last bit, by source: of the
+        worst slot, then of the mean over the slots that hold one value.
     cross
         Products of errors, and rounded constants.
     """
@@ -101,8 +113,14 @@ class Tracked:
     size: int
     low: Floats
     high: Floats
-    noise: Floats
+    sources: Sources
     cross: Floats
+
+    @property
+    def noise(self) -> Floats:
+        """First-order error of all sources together."""
+        squares = [size**2 for size in self.sources.values()]
+        return np.asarray(np.sqrt(sum(squares, np.zeros((2, 1)))))
 
     @property
     def magnitude(self) -> Floats:
@@ -124,6 +142,15 @@ class Bounds:
         slot = slot_errors(parameters)
         mean = slot if dimension is None else mean_errors(parameters, dimension)
         self._sizes = (slot, mean)
+        self._names = count()
+
+    def new_source(self) -> int:
+        """A name for an error that is independent of all others."""
+        return next(self._names)
+
+    def source(self, size: Floats) -> Sources:
+        """A new error of this size."""
+        return {self.new_source(): size}
 
     @property
     def encoding(self) -> Floats:
@@ -134,7 +161,8 @@ class Bounds:
         """Error of a sum of fresh encryptions."""
         return np.array([[sizes.fresh(sites)] for sizes in self._sizes])
 
-    def _rescaling(self, size: int) -> Floats:
+    def rescaling(self, size: int) -> Floats:
+        """Error of rounding ``size`` polynomials."""
         return np.array([[sizes.rescaling(size)] for sizes in self._sizes])
 
     def _switching(self, level: int) -> Floats:
@@ -159,7 +187,7 @@ class Bounds:
             size=max(a.size, b.size),
             low=a.low + b.low,
             high=a.high + b.high,
-            noise=a.noise + b.noise,
+            sources=together(a.sources, b.sources),
             cross=a.cross + b.cross + SCALE_MISMATCH * 1e-6 * b.magnitude * b.scale,
         )
         return self.check(total, "sum")
@@ -172,43 +200,44 @@ class Bounds:
         return self.check(shifted, "sum with a constant")
 
     def times(self, a: Tracked, factor: int) -> Tracked:
-        grown = replace(
+        multiple = replace(
             a,
             scale=a.scale * factor,
-            noise=a.noise * abs(factor),
+            sources=grown(a.sources, abs(factor)),
             cross=a.cross * abs(factor),
         )
-        return self.check(grown, "multiple")
+        return self.check(multiple, "multiple")
 
     def weighted(self, a: Tracked, weight: float, scale: float) -> Tracked:
         factor = abs(float(integer_weight(a.scale, weight, scale)))
         ends = np.sort(np.stack((a.low * weight, a.high * weight)), axis=0)
         rounding = a.magnitude * a.scale * (0.5 + factor * UNIT_ROUNDOFF)
-        grown = replace(
+        term = replace(
             a,
             scale=scale,
             low=ends[0],
             high=ends[1],
-            noise=a.noise * factor,
+            sources=grown(a.sources, factor),
             cross=a.cross * factor + rounding,
         )
-        return self.check(grown, "weighted term")
+        return self.check(term, "weighted term")
 
     def multiply(self, a: Tracked, b: Tracked) -> Tracked:
         corners = np.stack(
             (a.low * b.low, a.low * b.high, a.high * b.low, a.high * b.high)
         )
         left, right = a.magnitude * a.scale, b.magnitude * b.scale
+        noise, other = a.noise[0], b.noise[0]
         product = Tracked(
             a.scale * b.scale,
             min(a.level, b.level),
             a.size + b.size - 1,
             corners.min(axis=0),
             corners.max(axis=0),
-            left * b.noise + right * a.noise,
-            (left + a.noise[0] + a.cross) * b.cross
-            + (right + b.noise[0]) * a.cross
-            + a.noise[0] * b.noise[0],
+            together(grown(b.sources, left), grown(a.sources, right)),
+            (left + noise + a.cross) * b.cross
+            + (right + other) * a.cross
+            + noise * other,
         )
         return self.check(product, "product")
 
@@ -223,7 +252,8 @@ class Bounds:
     def relinearise(self, a: Tracked) -> Tracked:
         if a.size != 3:
             raise CryptoError("only a product of two polynomials is relinearised")
-        switched = replace(a, size=2, noise=a.noise + self._switching(a.level))
+        sources = together(a.sources, self.source(self._switching(a.level)))
+        switched = replace(a, size=2, sources=sources)
         return self.check(switched, "relinearised product")
 
     def rescale(self, a: Tracked) -> Tracked:
@@ -232,7 +262,9 @@ class Bounds:
             a,
             scale=a.scale / prime,
             level=a.level - 1,
-            noise=a.noise / prime + self._rescaling(a.size),
+            sources=together(
+                grown(a.sources, 1.0 / prime), self.source(self.rescaling(a.size))
+            ),
             cross=a.cross / prime,
         )
         return self.check(smaller, "rescaled product")
@@ -243,18 +275,32 @@ class Bounds:
         weighted = replace(
             a,
             scale=a.scale * scale,
-            noise=a.noise * scale + rounding,
+            sources=together(grown(a.sources, scale), self.source(rounding)),
             cross=a.cross * scale,
         )
         return self.rescale(self.check(weighted, "scalar product"))
 
     def rotated_sum(self, a: Tracked) -> Tracked:
         """A value plus its rotation, of which every slot has a part."""
-        noise = 2.0 * a.noise + self._switching(a.level)
-        return replace(a, noise=noise, cross=2.0 * a.cross)
+        switched = self.source(self._switching(a.level))
+        sources = together(grown(a.sources, 2.0), switched)
+        return replace(a, sources=sources, cross=2.0 * a.cross)
 
     def drop(self, a: Tracked, level: int) -> Tracked:
         return self.check(replace(a, level=level), "value with fewer primes")
+
+
+def grown(sources: Sources, factor: float | Floats) -> Sources:
+    """The errors of something that was multiplied."""
+    return {name: size * factor for name, size in sources.items()}
+
+
+def together(a: Sources, b: Sources) -> Sources:
+    """The errors of a sum: those of one source add up."""
+    total = dict(a)
+    for name, size in b.items():
+        total[name] = total[name] + size if name in total else size
+    return total
 
 
 def integer_weight(scale: float, weight: float, target: float) -> int:

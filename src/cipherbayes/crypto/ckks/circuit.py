@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
@@ -71,8 +72,9 @@ class Evaluator(ABC):
 class SiteEncryptor:
     """A site's side: encodes and encrypts one vector a round.
 
-    ``prepare`` makes encryptions of zero while the site waits; each is used once and
-    never kept. Without one at hand ``encrypt`` makes its own.
+    ``prepare`` makes encryptions of zero while the site waits; each is used once, in
+    the process that made it, and never kept. Without one at hand ``encrypt`` makes
+    its own.
     """
 
     def __init__(self, circuit: Circuit, public: CkksPublicKey) -> None:
@@ -82,16 +84,25 @@ class SiteEncryptor:
         self._public = public
         self._scheme = ckks_scheme(public.parameters)
         self._zeros: deque[Any] = deque()
+        self._process = os.getpid()
 
     @property
     def prepared(self) -> int:
         """Rounds for which encryptions of zero are at hand."""
-        return len(self._zeros) // self._circuit.chunks
+        return len(self._held()) // self._circuit.chunks
 
     def prepare(self, rounds: int = 1) -> None:
         """Make encryptions of zero ahead of time."""
+        held = self._held()
         for _ in range(rounds * self._circuit.chunks):
-            self._zeros.append(self._public.encrypt_zero())
+            held.append(self._public.encrypt_zero())
+
+    def _held(self) -> deque[Any]:
+        if self._process != os.getpid():
+            # A fork copied them: two messages under one encryption of zero would
+            # show their difference.
+            self._zeros, self._process = deque(), os.getpid()
+        return self._zeros
 
     def encrypt(self, values: Integers, round: int) -> CkksCiphertext:
         """Encrypt a site's integers for a round.
@@ -117,13 +128,13 @@ class SiteEncryptor:
                 remedy="use a coarser grid: 2^53 units at most",
             )
         scale = self._circuit.message_scale(round) * update.unit
-        parameters = self._public.parameters
+        parameters, held = self._public.parameters, self._held()
         chunks = []
         for slots in self._circuit.layout(vector.astype(np.float64), round):
             plain, out = sealapi.Plaintext(), sealapi.Ciphertext()
             self._scheme.encoder.encode(slots.tolist(), scale, plain)
             plain.scale = 1.0
-            zero = self._zeros.popleft() if self._zeros else self._public.encrypt_zero()
+            zero = held.popleft() if held else self._public.encrypt_zero()
             self._scheme.evaluator.add_plain(zero, plain, out)
             chunks.append(self._scheme.coefficients(out, parameters.levels))
         return CkksCiphertext(

@@ -7,25 +7,27 @@ Levels count primes; L is a fresh ciphertext's. With R from
 ======  =====================================  ==============================
 level   result                                 key switches
 ======  =====================================  ==============================
-L       h, R                                   R, one level above V
+L       h, h², sums of blocks
+v + 1   R                                      R
 v       V, u = ν h + drift                     (V + h)²
-v − 1   y, y + βV, w = u (V − r₀)              w in ``fast`` only
-v − 2   X = w (y + c₁)                         X in ``fast`` only
-        Y = (y + βV + c₂)(y + d) + e           Y
+v − 1   y, w = u (V − ρ)                       w in ``fast`` only
+v − 2   X = w (y + c) + κ u                    X in ``fast`` only
+        Y = (y + m)² + f V + e                 (y + m)²
 v − 2   out = X Y, decrypted with s, s², …     none
 ======  =====================================  ==============================
 
-``fast`` has L = v + 1. ``hardened`` has L = v + 2: two small primes above V let the
-sites encode h at about 2⁵⁸, far above the error of a fresh encryption, which is what
-flooding is paid for. It leaves w and X unrelinearised: decryption does not mind more
-polynomials, and its primes have room for the rounding errors this costs (they are in
-the bounds). ``fast`` does not have that room.
+``fast`` has L = v + 1. ``hardened`` has L = v + 2: by its smallest prime the past is
+divided, so that no bit of R goes to integer weights and the sites encode h at about
+2⁵⁶, far above the error of a fresh encryption, which is what flooding is paid for. It
+leaves w and X unrelinearised: decryption does not mind more polynomials, and its
+primes have room for the rounding errors this costs (they are in the bounds). ``fast``
+does not have that room.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -39,6 +41,7 @@ from cipherbayes.crypto.ckks.bounds import (
     Bounds,
     Node,
     Tracked,
+    together,
 )
 from cipherbayes.crypto.ckks.circuit import Circuit, Evaluator, Update
 from cipherbayes.crypto.ckks.keys import EvaluationKeys
@@ -55,32 +58,32 @@ class Tuning:
     ----------
     parameters
         Name of the parameter set.
-    above
-        Primes above V.
+    divided
+        Whether one more prime is spent to divide the past.
     variance_bits
         log₂ of V's scale at the end of a block.
     weight, forgotten
-        About W, and what is left out: see
+        About W where the past is not divided, and what is left out: see
         :class:`~cipherbayes.crypto.ckks.blocks.BlockPlan`.
     boost
         m of μ_j = round(m α^(−(L−1−j))), which evens V's scale out over a block;
         0 for none.
     switched
-        Which of the products w, X and Y are relinearised.
+        Whether w and X are relinearised.
     """
 
     parameters: str
-    above: int
+    divided: bool
     variance_bits: float
     weight: int
     forgotten: float
     boost: int
-    switched: str
+    switched: bool
 
 
 TUNINGS = {
-    "fast": Tuning("ckks-8192-fast", 1, 34.25, 2**18, 2e-6, 4, "wXY"),
-    "hardened": Tuning("ckks-16384-hardened", 2, 59.35, 2**30, 1e-9, 16, "Y"),
+    "fast": Tuning("ckks-8192-fast", False, 34.25, 2**18, 2e-6, 4, True),
+    "hardened": Tuning("ckks-16384-hardened", True, 59.35, 1, 1e-9, 6, False),
 }
 
 
@@ -96,25 +99,21 @@ def preconditioned(
 ) -> Node:
     """P(V) · mean / lead, with V = squares + start: the circuit itself.
 
-    ``squares`` is R at level L, ``mean`` is u at the level of V.
+    ``squares`` is R, one level above V; ``mean`` is u at the level of V.
     """
-    a, switched = arithmetic, tuning.switched
-    for _ in range(tuning.above - 1):
-        # At this scale three polynomials' rounding does not matter, and the key
-        # switch is cheaper below.
-        squares = a.rescale(squares)
+    a = arithmetic
     v = a.rescale(a.times(a.relinearise(squares), boost))
-    square = a.relinearise(a.square(a.add_constant(v, form.shift + start)))
-    y = a.rescale(square)
-    sloped = a.rescale(a.add(square, a.weighted(v, form.slope, square.scale)))
+    y = a.rescale(a.relinearise(a.square(a.add_constant(v, form.shift + start))))
     w = a.multiply(mean, a.add_constant(v, start - form.root))
-    w = a.rescale(a.relinearise(w) if "w" in switched else w)
+    w = a.rescale(a.relinearise(w) if tuning.switched else w)
     x = a.multiply(w, a.add_constant(y, form.first))
-    x = a.rescale(a.relinearise(x) if "X" in switched else x)
-    second = form.second + form.slope * start
-    inner = a.multiply(a.add_constant(sloped, second), a.add_constant(y, form.third))
-    inner = a.relinearise(inner) if "Y" in switched else inner
-    inner = a.rescale(a.add_constant(inner, form.rest))
+    x = a.relinearise(x) if tuning.switched else x
+    carried = a.weighted(a.drop(mean, x.level), form.carried, x.scale)
+    x = a.rescale(a.add(x, carried))
+    inner = a.relinearise(a.square(a.add_constant(y, form.middle)))
+    sloped = a.weighted(a.drop(v, inner.level), form.slope, inner.scale)
+    rest = form.rest + form.slope * start
+    inner = a.rescale(a.add_constant(a.add(inner, sloped), rest))
     return a.multiply(x, inner)
 
 
@@ -147,12 +146,18 @@ class FactoredCircuit(Circuit):
         self._check_size()
         alpha, length = update.alpha, block_length(update.alpha)
         growth = alpha ** (1 - length)
-        self.variance_level = self.parameters.levels - tuning.above
-        top = math.prod(self.parameters.primes[self.variance_level :])
-        base = 2.0**tuning.variance_bits * top * (1.0 - alpha)
-        weight = good_weight(alpha, tuning.weight)
-        base /= weight * growth * max(1, tuning.boost)
-        self.blocks = BlockPlan(alpha, math.sqrt(base), weight, tuning.forgotten)
+        primes = self.parameters.primes
+        self.variance_level = len(primes) - (2 if tuning.divided else 1)
+        base = 2.0**tuning.variance_bits * primes[self.variance_level] * (1.0 - alpha)
+        base /= growth * max(1, tuning.boost)
+        if tuning.divided:
+            weight = primes[-1]
+        else:
+            weight = good_weight(alpha, tuning.weight)
+            base /= weight
+        self.blocks = BlockPlan(
+            alpha, math.sqrt(base), weight, tuning.forgotten, tuning.divided
+        )
         self._places: dict[int, _Place] = {}
         self.form = self._best_form()
         for place in range(length):
@@ -197,9 +202,12 @@ class FactoredCircuit(Circuit):
         root = np.sqrt(high / (1.0 - update.alpha))
         fresh = bounds.fresh(update.sites)
         scale, sum_scale = blocks.scale(round), blocks.sum_scale(round)
-        # ΔV = 2 (1 − α) Σ α^(t−i) h_i Δh_i with independent Δh_i: its proxy deviation
-        # is at most that of Δh times 2 √Σ ((1 − α) α^(t−i) h_i)² ≤ 2 √((1 − α) V).
-        error = fresh / blocks.base
+        # ΔV = 2 (1 − α) Σ α^(t−i) h_i Δh_i with independent Δh_i. Scales grow within
+        # a block as weights do, so α^(t−i)/scale_i² is largest for i = t, and ΔV's
+        # proxy deviation is at most that of Δh_t times 2 √((1 − α) V). What is of
+        # second order, Σ (1 − α) α^(t−i) Δh_i², is at most the largest Δh_i².
+        # Δh_t is in u as well: one source.
+        newest = bounds.new_source()
         slope = 2.0 * np.sqrt((1.0 - update.alpha) * high)
         squares = Tracked(
             sum_scale,
@@ -207,16 +215,23 @@ class FactoredCircuit(Circuit):
             3,
             low,
             high,
-            slope * error * sum_scale,
-            np.full(CELLS, error[0] ** 2 * sum_scale),
+            {newest: slope * sum_scale * fresh / scale},
+            np.full(CELLS, (fresh[0] / blocks.base) ** 2 * sum_scale),
         )
+        if blocks.divided:
+            past = bounds.times(bounds.check(squares, "running sum"), blocks.weight)
+            rounded = bounds.source(bounds.rescaling(past.size))
+            squares = replace(squares, sources=together(squares.sources, rounded))
+            squares = bounds.drop(squares, self.variance_level + 1)
         mean = Tracked(
             scale * multiple,
             self.variance_level,
             2,
             -root - update.drift,
             root + update.drift,
-            np.repeat((fresh + bounds.encoding) * multiple, CELLS, axis=1),
+            together(
+                {newest: fresh * multiple}, bounds.source(bounds.encoding * multiple)
+            ),
             np.zeros(CELLS),
         )
         return preconditioned(

@@ -81,22 +81,24 @@ class FactoredEvaluator(InOrderEvaluator):
         a, blocks = self._arithmetic, self._circuit.blocks
         if self._past is None:
             self._past = self._build_past()
-        total = a.times(self._sums[0][chunk], blocks.weight)
+        total = a.times(self._sums[0][chunk], blocks.present)
+        if blocks.divided:
+            total = a.drop(total, total.level - 1)
         if self._past:
             past = self._past[chunk]
             total = a.add(total, Encrypted(past.cipher, total.scale, total.level))
         return Encrypted(total.cipher, blocks.sum_scale(self._round), total.level)
 
     def _build_past(self) -> list[Encrypted]:
-        a, totals = self._arithmetic, []
-        weights = self._circuit.blocks.past_weights()
+        a, blocks, totals = self._arithmetic, self._circuit.blocks, []
+        weights = blocks.past_weights()
         finished = list(zip(weights, self._sums[1:], strict=False))
         for chunk in range(len(self._means) if finished else 0):
             terms = [a.times(block[chunk], w) for w, block in finished if w]
             total = terms[0]
             for term in terms[1:]:
                 total = a.add(total, term)
-            totals.append(total)
+            totals.append(a.rescale(total) if blocks.divided else total)
         return totals
 
     def state(self) -> bytes:

@@ -17,7 +17,8 @@ level  result                                 HM, SM, Rot
 =====  =====================================  ==================
 
 In all 9 HM, 8 + ⌈219/r⌉ SM and log₂ r ≤ 8 Rot, as in the paper's table. Products that
-are added are added before they are rescaled, and weights are encoded once and kept.
+are added are added before they are relinearised and rescaled (7 key switches for the
+9 HM), and weights are encoded once and kept.
 
 The paper divides a_j by K^{2j}. At Δ = 2⁴⁵ that leaves no digit of a₇ beyond K = 8,
 so the division by K² is in the window's weights, at no cost. The window keeps
@@ -43,6 +44,7 @@ from cipherbayes.crypto.ckks.bounds import (
     Bounds,
     Node,
     Tracked,
+    together,
 )
 from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
 from cipherbayes.crypto.ckks.circuit import Circuit, Evaluator, Update
@@ -53,6 +55,8 @@ from cipherbayes.errors import CryptoError
 from cipherbayes.typing import Floats
 
 WINDOW = 219
+MOST_PACKED = 256
+"""r at most: a pack then holds the window, and eight rotations add it up."""
 SCALE = 2.0**45
 
 
@@ -83,10 +87,10 @@ def standard_form(
     seventh = a.rescale(product(by_v(a7, SCALE * at_v2 / v2.scale), v2))
     sixth = a.rescale(a.weighted(v2, a6, SCALE * at_v2))
     fifth = a.drop(by_v(a5, SCALE), v4.level)
-    high = a.weighted(v4, a4, v4.scale * SCALE)
-    for factor in (fifth, sixth, seventh):
-        high = a.add(high, product(factor, v4))
-    total = a.rescale(high)
+    # Three products that are added take one key switch.
+    high = a.add(a.multiply(fifth, v4), a.multiply(sixth, v4))
+    high = a.relinearise(a.add(high, a.multiply(seventh, v4)))
+    total = a.rescale(a.add(high, a.weighted(v4, a4, v4.scale * SCALE)))
     for term in (low, by_v(a1, final)):
         total = a.add(total, a.drop(term, total.level))
     return a.add_constant(total, a0)
@@ -111,7 +115,8 @@ class LiteralCircuit(Circuit):
         if self.chunks > 1:
             self.packed = 1
         else:
-            self.packed = 2 ** int(math.log2(self.parameters.slots // update.dimension))
+            fitting = 2 ** int(math.log2(self.parameters.slots // update.dimension))
+            self.packed = min(fitting, MOST_PACKED)
         self.packs = -(-WINDOW // self.packed)
         self._out, self._noise = self._derive()
 
@@ -171,13 +176,13 @@ class LiteralCircuit(Circuit):
         low, high = edges[:-1], edges[1:]
         root = np.sqrt(high / (1.0 - update.alpha))
         nothing = np.zeros(CELLS)
-        fresh = bounds.fresh(sites) + nothing
+        fresh = bounds.source(bounds.fresh(sites) + nothing)
         g = Tracked(SCALE * sites, len(primes), 2, -root, root, fresh, nothing)
         square = bounds.rescale(bounds.relinearise(bounds.square(g)))
         v = bounds.scalar_product(square, self.window_scale, self.packs)
         for _ in self.rotation_steps():
             v = bounds.rotated_sum(v)
-        v = Tracked(v.scale, v.level, 2, low, high, v.noise, v.cross)
+        v = replace(v, low=low, high=high)
         gain = standard_form(bounds, update.polynomial.coefficients, primes, v)
         # Intervals do not see that the powers of V cancel; the chord's error does.
         ends = update.polynomial(np.stack((low, high)))
@@ -186,14 +191,11 @@ class LiteralCircuit(Circuit):
             gain, low=ends.min(axis=0) - slack, high=ends.max(axis=0) + slack
         )
         u = bounds.rescale(bounds.weighted(g, 1.0, g.scale * self._step_factor))
-        u = Tracked(
-            u.scale,
-            u.level,
-            2,
-            -root - update.drift,
-            root + update.drift,
-            u.noise + bounds.encoding,
-            u.cross,
+        u = replace(
+            u,
+            low=-root - update.drift,
+            high=root + update.drift,
+            sources=together(u.sources, bounds.source(bounds.encoding)),
         )
         u = bounds.drop(u, gain.level)
         out = bounds.rescale(bounds.relinearise(bounds.multiply(gain, u)))

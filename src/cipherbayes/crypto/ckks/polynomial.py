@@ -1,17 +1,15 @@
-"""Degree-7 polynomials for the preconditioner 1/(λ + √V), in three shapes.
+"""Degree-7 polynomials for the preconditioner 1/(λ + √V), in two shapes.
 
 *Standard form* Σ a_j V^j is what the paper evaluates. *Factored form* needs four
-levels and no scalar multiplication:
+levels, of which scalars take none:
 
-    P(V) = lead (V − r₀) (y + c₁) [(y + β V + c₂)(y + d) + e],   y = (V + h)².
+    P(V) = lead [(V − ρ)(y + c) + κ] [(y + m)² + f V + e],   y = (V + h)².
 
-Any real polynomial of degree 7 is lead (V − r₀) Π_i (V² + b_i V + c_i) over three
-real quadratics, so the form exists unless β vanishes. With the quadratic (b, c) that
-stays beside V − r₀, h = b/2 and Q₃..Q₀ the coefficients of the product of the other
-two,
+It exists for every real polynomial of degree 7, which is lead times a monic cubic
+V³ + A₂V² + A₁V + A₀ times a monic quartic V⁴ + Q₃V³ + … + Q₀:
 
-    β = Q₃ − 2b,   d' = (Q₁ − b Q₂ + b²(b + β))/β,   c₂' = Q₂ − b(b + β) − d',
-    e = Q₀ − c₂' d',   c₁ = c − h²,   c₂ = c₂' − h²,   d = d' − h².
+    h = Q₃/4,   m = Q₂/2 − 3h²,   f = Q₁ − 4h³ − 4mh,   e = Q₀ − (h² + m)²,
+    ρ = 2h − A₂,   c = A₁ − h² + 2hρ,   κ = A₀ + ρ(h² + c).
 """
 
 from __future__ import annotations
@@ -22,13 +20,12 @@ from itertools import combinations
 
 import numpy as np
 from numpy.polynomial import Chebyshev, Polynomial
+from numpy.polynomial.polynomial import polyfromroots
 
 from cipherbayes.errors import CryptoError
 from cipherbayes.typing import Floats
 
 DEGREE = 7
-SMALLEST_SLOPE = 1e-3
-"""β below this would divide by almost nothing."""
 
 _REMEZ_ROUNDS = 60
 _GRID = 20_001
@@ -36,21 +33,50 @@ _GRID = 20_001
 
 @dataclass(frozen=True)
 class FactoredForm:
-    """lead (V − r₀)(y + c₁)[(y + βV + c₂)(y + d) + e] with y = (V + h)²."""
+    """lead [(V − ρ)(y + c) + κ] [(y + m)² + f V + e] with y = (V + h)².
+
+    Attributes
+    ----------
+    lead, root, first, carried
+        a₇, ρ, c and κ.
+    shift, middle, slope, rest
+        h, m, f and e.
+    """
 
     lead: float
     root: float
-    shift: float
     first: float
+    carried: float
+    shift: float
+    middle: float
     slope: float
-    second: float
-    third: float
     rest: float
+
+    @classmethod
+    def of(cls, lead: float, cubic: Floats, quartic: Floats) -> FactoredForm:
+        """From the monic factors' coefficients, the constant one first."""
+        a0, a1, a2, _ = map(float, cubic)
+        q0, q1, q2, q3, _ = map(float, quartic)
+        h = q3 / 4.0
+        m = q2 / 2.0 - 3.0 * h**2
+        root = 2.0 * h - a2
+        first = a1 - h**2 + 2.0 * h * root
+        return cls(
+            lead=lead,
+            root=root,
+            first=first,
+            carried=a0 + root * (h**2 + first),
+            shift=h,
+            middle=m,
+            slope=q1 - 4.0 * h**3 - 4.0 * m * h,
+            rest=q0 - (h**2 + m) ** 2,
+        )
 
     def __call__(self, v: Floats) -> Floats:
         y = (v + self.shift) ** 2
-        inner = (y + self.slope * v + self.second) * (y + self.third) + self.rest
-        return np.asarray(self.lead * (v - self.root) * (y + self.first) * inner)
+        cubic = (v - self.root) * (y + self.first) + self.carried
+        quartic = (y + self.middle) ** 2 + self.slope * v + self.rest
+        return np.asarray(self.lead * cubic * quartic)
 
 
 @dataclass(frozen=True)
@@ -99,17 +125,17 @@ class PreconditionerPolynomial:
         return float(np.abs(second(grid)).max()) + 0.5 * step * steepest
 
     def factored_forms(self) -> list[FactoredForm]:
-        """Every factored form: which roots pair up is free where they are real.
+        """Every factored form: which roots make the cubic is free.
 
         Raises
         ------
         CryptoError
-            If β vanishes in all of them.
+            If rounding errors spoil all of them.
         """
+        lead = self.coefficients[-1]
         forms = [
-            form
-            for root, quadratics in _splits(self.coefficients)
-            for form in _forms(self.coefficients[-1], root, quadratics)
+            FactoredForm.of(lead, cubic, quartic)
+            for cubic, quartic in _splits(self.coefficients)
         ]
         v = np.linspace(0.0, 1.0, 257)
         size = np.abs(self(v)).max()
@@ -196,50 +222,21 @@ def _polynomial(
     return PreconditionerPolynomial(tuple(map(float, standard.coef)), low, floor)
 
 
-def _splits(
-    coefficients: tuple[float, ...],
-) -> Iterator[tuple[float, list[tuple[float, float]]]]:
-    """Every way to write the polynomial as one root and three real quadratics."""
+def _splits(coefficients: tuple[float, ...]) -> Iterator[tuple[Floats, Floats]]:
+    """Every way to write the polynomial as a real cubic times a real quartic."""
     roots = [complex(z) for z in Polynomial(coefficients).roots()]
-    real = [z.real for z in roots if abs(z.imag) <= 1e-9 * max(1.0, abs(z))]
-    upper = [z for z in roots if z.imag > 1e-9 * max(1.0, abs(z))]
-    pairs = [(-2.0 * z.real, abs(z) ** 2) for z in upper]
-    for index, root in enumerate(real):
-        for paired in _pairings(real[:index] + real[index + 1 :]):
-            yield root, pairs + [(-(p + q), p * q) for p, q in paired]
+    real = [(z.real,) for z in roots if abs(z.imag) <= 1e-9 * max(1.0, abs(z))]
+    pairs = [(z, z.conjugate()) for z in roots if z.imag > 1e-9 * max(1.0, abs(z))]
+    factors: list[tuple[complex, ...]] = [*real, *pairs]
+    for count in (2, 3):
+        for chosen in combinations(range(len(factors)), count):
+            cubic = [z for i in chosen for z in factors[i]]
+            rest = set(range(len(factors))).difference(chosen)
+            if len(cubic) == 3:
+                quartic = [z for i in rest for z in factors[i]]
+                yield _monic(cubic), _monic(quartic)
 
 
-def _pairings(values: list[float]) -> Iterator[list[tuple[float, float]]]:
-    if not values:
-        yield []
-        return
-    first, rest = values[0], values[1:]
-    for index, partner in enumerate(rest):
-        for tail in _pairings(rest[:index] + rest[index + 1 :]):
-            yield [(first, partner), *tail]
-
-
-def _forms(
-    lead: float, root: float, quadratics: list[tuple[float, float]]
-) -> Iterator[FactoredForm]:
-    for one, two in combinations(range(3), 2):
-        b, c = quadratics[3 - one - two]
-        (b1, c1), (b2, c2) = quadratics[one], quadratics[two]
-        q3, q2 = b1 + b2, b1 * b2 + c1 + c2
-        q1, q0 = b1 * c2 + b2 * c1, c1 * c2
-        slope = q3 - 2.0 * b
-        if abs(slope) < SMALLEST_SLOPE:
-            continue
-        third = (q1 - b * q2 + b * b * (b + slope)) / slope
-        second = q2 - b * (b + slope) - third
-        h = 0.5 * b
-        yield FactoredForm(
-            lead=lead,
-            root=root,
-            shift=h,
-            first=c - h * h,
-            slope=slope,
-            second=second - h * h,
-            third=third - h * h,
-            rest=q0 - second * third,
-        )
+def _monic(roots: list[complex]) -> Floats:
+    """Coefficients of the polynomial with these roots, the constant one first."""
+    return np.asarray(polyfromroots(roots).real, np.float64)

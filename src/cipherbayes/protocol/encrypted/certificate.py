@@ -12,7 +12,6 @@ import math
 from typing import Any
 
 from cipherbayes.planning import StudyPlan
-from cipherbayes.privacy.accountant import RELATION, epsilon
 from cipherbayes.protocol.encrypted.plan import EncryptedPlan
 
 UNFLOODED = (
@@ -22,8 +21,8 @@ UNFLOODED = (
 )
 
 
-def encrypted_certificate(plan: StudyPlan, rounds: int) -> dict[str, Any]:
-    """(ε, δ) of what was released, and against whom it holds.
+def encrypted_promise(plan: StudyPlan, rounds: int) -> dict[str, Any]:
+    """What a certificate says about an encrypted update, and only there.
 
     Formal guarantees
     -----------------
@@ -39,35 +38,20 @@ def encrypted_certificate(plan: StudyPlan, rounds: int) -> dict[str, Any]:
     the rounding of each site's encoding (below one unit in the last place, against
     errors of hundreds), which is no part of the (ε, δ) proof.
     """
-    if not isinstance(plan, EncryptedPlan):
-        from cipherbayes.protocol.encrypted.printed_plan import printed_certificate
-
-        return printed_certificate(plan, rounds)
-    study, release = plan.study, plan.gradient.privacy
-    privacy = study.privacy
-    assert privacy is not None
-    event = plan.event_after(rounds)
-    spent = 0.0 if event is None else epsilon(event, privacy.delta)
+    assert isinstance(plan, EncryptedPlan)
+    study = plan.study
+    assert study.privacy is not None
+    delta = study.privacy.delta
     return {
-        "epsilon": privacy.epsilon if rounds == plan.rounds else spent,
-        "delta": privacy.delta,
-        "relation": RELATION.value,
-        "certified": not study.insecure,
         "holds_against": [] if study.insecure else holds_against(plan),
-        "spent": spent,
         "mechanism": "discrete Gaussian on sums of clipped per-record gradients, "
         "before the encrypted preconditioner and update",
-        "noise_multiplier": release.noise_multiplier,
-        "clip": release.clip,
-        "sampling_rate": release.rate,
-        "colluders": release.colluders,
-        "dropouts": 0,
         "circuit": study.circuit,
         "flooding_bits": plan.flooding_bits,
         "single_messages": {
             "against": "the CSP together with the server or with another site",
-            "epsilon": plan.epsilon_of_single_messages(rounds, privacy.delta),
-            "delta": privacy.delta,
+            "epsilon": plan.epsilon_of_single_messages(rounds, delta),
+            "delta": delta,
         },
     }
 

@@ -81,7 +81,6 @@ class PrintedCsp(EncryptedCsp):
             )
             t = exchange.round - self._plan.prepared + 1
             values = self._plan.circuit.decrypt_exactly(secret, output, t)
-            values = values[: self._plan.dimension]
         elif exchange.purpose == "means":
             count, sums = request.outputs
             levels = PARAMETERS.levels

@@ -1,8 +1,10 @@
 """The paper's own method as a plan: Algorithms 3, 4 and 5 as printed. Not certified.
 
-Only the sign of the drift and the floor max(g, 10⁻³), which as printed turns negative
-gradients positive, are mended. The claim (Theorem 4) is false; the ledger and the
-certificate carry the honest figure of :mod:`cipherbayes.privacy.paper`.
+Three things are mended, without which nothing is learnt: the sign of the drift, the
+floor max(g, 10⁻³), which as printed turns negative gradients positive, and the bound L
+on a scaled gradient, which the proof assumes and no step enforces. The claim (Theorem
+4) is false; the ledger and the certificate carry the honest figure of
+:mod:`cipherbayes.privacy.paper`.
 """
 
 from __future__ import annotations
@@ -34,8 +36,6 @@ SMALLEST_GRADIENT = 1e-3
 INTERVAL_START = 1e-3
 ALPHA = 0.9
 LARGEST_DRIFT = 0.25
-SHORTEST = 32
-"""Shorter vectors are padded: at most 256 gradients, hence eight rotations, a pack."""
 UNIT = 2.0**-40
 """Grid of what sites encrypt and of what the CSP returns: fixed-point numbers."""
 
@@ -125,7 +125,7 @@ class PrintedPlan(StudyPlan):
         from cipherbayes.crypto.ckks.polynomial import chebyshev
 
         update = Update(
-            dimension=max(self.dimension, SHORTEST),
+            dimension=self.dimension,
             sites=len(self.study.sites),
             unit=UNIT,
             polynomial=chebyshev(INTERVAL_START, self.setting.floor),
@@ -136,14 +136,10 @@ class PrintedPlan(StudyPlan):
         return DurableLiteral(update, lambda t: self._factor(t) / self.gain(t))
 
     def drift(self, t: int, theta: Floats, z: Floats) -> Floats:
-        """(η_t/2) ∇log p(θ) + η'_t z, over the gain, as long as the circuit's."""
+        """(η_t/2) ∇log p(θ) + η'_t z, over the gain."""
         eta = self.setting.step_size(t)
         pull = eta / 2.0 * self.prior.gradient(theta) + self._spread(t) * z
-        return self.padded(pull / self.gain(t))
-
-    def padded(self, values: Floats) -> Floats:
-        """A vector as long as the circuit's, with zeros behind."""
-        return np.pad(values, (0, self.circuit.update.dimension - values.size))
+        return np.asarray(pull / self.gain(t))
 
     def check_site(self, name: str, count: int) -> None:
         if not 1 <= count <= self.setting.records:
@@ -187,10 +183,16 @@ def plan_as_printed(study: Study) -> PrintedPlan:
             where=f"study '{study.name}'",
             remedy="raise paper.epochs or lower paper.batch",
         )
+    if plan.setting.lipschitz > 1.0:
+        raise StudyError(
+            "gradients up to L leave the interval [0.001, 1] of the paper's polynomial",
+            where=f"study '{study.name}'",
+            remedy="set paper.lipschitz to 1 or less",
+        )
     return plan
 
 
-def printed_certificate(plan: StudyPlan, rounds: int) -> dict[str, Any]:
+def printed_certificate(plan: StudyPlan) -> dict[str, Any]:
     """The honest figure, and that it is no certificate."""
     assert isinstance(plan, PrintedPlan)
     setting, claim = plan.setting, plan.claim

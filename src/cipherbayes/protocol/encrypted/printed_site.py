@@ -139,10 +139,7 @@ class PrintedSite(Site):
     # -- Algorithm 3 -------------------------------------------------------
 
     def _gradient(self, question: Floats, number: int, seed: bytes) -> bytes:
-        """c times the mean gradient of a minibatch, encrypted as fixed-point numbers.
-
-        max(g, 10⁻³) is mended: the magnitude is floored, the sign stays.
-        """
+        """A minibatch's mean gradient, adjusted, as encrypted fixed-point numbers."""
         plan, table, width = self._plan, self._table, self._plan.columns
         extra = 2 * width if plan.prepared else 0
         _check_size(question, extra + plan.dimension)
@@ -151,13 +148,9 @@ class PrintedSite(Site):
         t = number - plan.prepared + 1
         rows = self._minibatch(seed, t)
         total = gradient_sum(self._study_model, question[extra:], table, rows=rows)
-        scaled = plan.setting.scale * total / rows.size
-        floored = np.where(
-            np.abs(scaled) < SMALLEST_GRADIENT,
-            np.copysign(SMALLEST_GRADIENT, scaled),
-            scaled,
-        )
-        fixed = np.rint(plan.padded(floored) / (UNIT * len(plan.study.sites)))
+        scale, lipschitz = plan.setting.scale, plan.setting.lipschitz
+        gradient = adjusted(total / rows.size, scale, lipschitz)
+        fixed = np.rint(gradient / (UNIT * len(plan.study.sites)))
         assert self._encryptor is not None
         return self._encryptor.encrypt(fixed.astype(np.int64), t).to_bytes()
 
@@ -173,6 +166,18 @@ class PrintedSite(Site):
         count = self._table.count
         chosen = rng.choice(count, size=min(size, count), replace=False)
         return np.sort(chosen).astype(np.int64)
+
+
+def adjusted(gradient: Floats, scale: float, lipschitz: float) -> Floats:
+    """c·ḡ with magnitudes from 10⁻³ to L.
+
+    As printed, max(g, 10⁻³) turns negative gradients positive, and nothing keeps to
+    the L that Theorem 4 takes for granted: V then leaves the interval of the
+    polynomial, which throws θ away.
+    """
+    scaled = scale * gradient
+    sizes = np.clip(np.abs(scaled), SMALLEST_GRADIENT, lipschitz)
+    return np.asarray(np.copysign(sizes, scaled))
 
 
 def _check_size(question: Floats, size: int) -> None:

@@ -88,6 +88,14 @@ class EncryptedSite(Site):
         self._key_id = public.key_id
         self._roster = agreed.roster
 
+    def prepare(self) -> None:
+        super().prepare()
+        encryptor = self._encryptor
+        if encryptor is None or encryptor.prepared:
+            return
+        if self._plan.phase_of(self._next) is not None:
+            encryptor.prepare()
+
     def _respond(self, data: bytes) -> object:
         request = decode(data, RoundRequest, ReplayRequest)
         if isinstance(request, ReplayRequest):

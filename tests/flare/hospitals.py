@@ -1,0 +1,40 @@
+"""The parties of a small study as FLARE programs, for the tests that need them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from parties import small_study, trajectory, write_tables
+
+from cipherbayes.running import run
+
+if TYPE_CHECKING:
+    from flare_machines import Machines
+
+ROUNDS = 150
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory) -> Iterator[Machines]:
+    """A server, a CSP and three sites, all running."""
+    from flare_machines import Machines
+
+    folder = tmp_path_factory.mktemp("machines")
+    study = small_study(("a", "b", "c"), inference={"rounds": ROUNDS})
+    made = Machines(folder, write_tables(folder / "tables", study))
+    made.start()
+    try:
+        made.wait_for()
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(machines, tmp_path_factory) -> list[bytes]:
+    """θ of the same study on one machine, over tables of its own."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    run(write_tables(folder / "tables", machines.study), out=folder / "run")
+    return trajectory(folder / "run")
