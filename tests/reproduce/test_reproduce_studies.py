@@ -165,7 +165,7 @@ def test_a_ranked_row_is_half_widths_times_the_columns_scale(epsilon: float) -> 
     assert 1.5 * x[:, 0] == pytest.approx(np.full(60, 0.15 * setting.norm))
 
 
-def test_the_ranked_prior_is_a_published_score_at_the_usual_mortality() -> None:
+def test_the_ranked_prior_is_a_severity_score_at_the_usual_mortality() -> None:
     study = ranked.ranked_study(1.0, records=60)
     normal = {name: [physionet.feature(name)["missing"]] for name in physionet.CORE}
     older = normal | {"Age": [90.0]}

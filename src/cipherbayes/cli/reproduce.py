@@ -36,6 +36,12 @@ def reproduce(
     quick: Annotated[
         bool, typer.Option("--quick", help="The same shape in about a minute.")
     ] = False,
+    finished: Annotated[
+        bool,
+        typer.Option(
+            "--finished", help="Table and picture of finished cells; runs nothing."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     out: Annotated[
         Path, typer.Option(help="Folder for tables, pictures and finished cells.")
@@ -62,6 +68,7 @@ def reproduce(
             out=out,
             quick=quick,
             data=data,
+            finished=finished,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     if as_json:

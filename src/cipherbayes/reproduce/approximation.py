@@ -64,12 +64,15 @@ def draw(shown: Report) -> Figure:
     left.set_xscale("log")
     lines = []
     for kind in KINDS:
-        errors = [
-            row.mean or 0.0
+        errors = {
+            low: row.mean
+            for low in ENDS
             for row in shown.rows
-            if row.setting.startswith(kind) and row.metric == "largest relative error"
-        ]
-        lines.append(Curve(kind, list(ENDS), errors))
+            if row.setting == f"{kind} on [{low:g}, 1]"
+            and row.metric == "largest relative error"
+            and row.mean is not None
+        }
+        lines.append(Curve(kind, list(errors), list(errors.values())))
     words = {"xlabel": "a", "ylabel": "largest relative error", "title": "on [a, 1]"}
     draw_curves(right, lines, **words)
     right.set_xscale("log")

@@ -67,45 +67,62 @@ class Sources:
     flchain: Path | None = None
 
 
+def known_cells(path: Path, *, name: str, quick: bool) -> Results:
+    """What a file of cells holds; the file is left as it is.
+
+    Raises
+    ------
+    RunError
+        For the cells of another experiment or release, and for a damaged file.
+    """
+    lines = path.read_text(encoding="utf-8").split("\n")
+    try:
+        same = json.loads(lines[0]) == _header(name, quick)
+    except ValueError:
+        same = False
+    if not same:
+        raise RunError(
+            "holds another experiment, or one of another release",
+            where=str(path),
+            remedy="give another --out, or remove the file to start again",
+        )
+    results: Results = {}
+    # What follows the last newline was cut off while it was written.
+    for line in lines[1:-1]:
+        try:
+            entry = json.loads(line)
+            results[Cell(**entry["cell"])] = entry["outcome"]
+        except (ValueError, KeyError, TypeError):
+            raise RunError(
+                "is damaged",
+                where=str(path),
+                remedy="remove it to start again",
+            ) from None
+    return results
+
+
+def _header(name: str, quick: bool) -> dict[str, Any]:
+    return {"reproduce": name, "quick": quick, "release": __version__}
+
+
 class CellStore:
     """What cells gave, one JSON line each, behind a header that names the run."""
 
     def __init__(self, path: Path, *, name: str, quick: bool) -> None:
         self._path = path
-        self._header = {"reproduce": name, "quick": quick, "release": __version__}
         self.results: Results = {}
         if path.exists():
-            self._read()
+            self.results = known_cells(path, name=name, quick=quick)
+            self._drop_what_was_cut_off()
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(self._header) + "\n", encoding="utf-8")
+            header = json.dumps(_header(name, quick))
+            path.write_text(header + "\n", encoding="utf-8")
 
-    def _read(self) -> None:
-        lines = self._path.read_text(encoding="utf-8").split("\n")
-        try:
-            same = json.loads(lines[0]) == self._header
-        except ValueError:
-            same = False
-        if not same:
-            raise RunError(
-                "holds another experiment, or one of another release",
-                where=str(self._path),
-                remedy="give another --out, or remove the file to start again",
-            )
-        # What follows the last newline was cut off while it was written.
-        for line in lines[1:-1]:
-            try:
-                entry = json.loads(line)
-                self.results[Cell(**entry["cell"])] = entry["outcome"]
-            except (ValueError, KeyError, TypeError):
-                raise RunError(
-                    "is damaged",
-                    where=str(self._path),
-                    remedy="remove it to start again",
-                ) from None
-        whole = "\n".join(lines[:-1]) + "\n"
-        if lines[-1]:
-            self._path.write_text(whole, encoding="utf-8")
+    def _drop_what_was_cut_off(self) -> None:
+        whole, newline, rest = self._path.read_text(encoding="utf-8").rpartition("\n")
+        if rest:
+            self._path.write_text(whole + newline, encoding="utf-8")
 
     def keep(self, cell: Cell, outcome: Outcome) -> None:
         """Make an outcome durable."""

@@ -90,11 +90,13 @@ def _order(item: tuple[Cell, Outcome]) -> tuple[int, int, float]:
 
 def draw(shown: Report) -> Figure:
     """Bars on a logarithmic axis, the claim as a line."""
-    figure, (axes,) = panels(1, height=4.0)
+    figure, (axes,) = panels(1, height=4.0, width=7.0)
     rows = [row for row in shown.rows if row.metric == "honest ε"]
     names = [f"{row.setting}, K = {row.sites}" for row in rows]
     bars = axes.barh(names, [row.mean or 0.0 for row in rows], color=COLOURS[1])
-    axes.bar_label(bars, [f"{row.mean:,.3g}" for row in rows], padding=2, fontsize=7)
+    numbers = [row.mean or 0.0 for row in rows]
+    words = [f"{n:,.0f}" if n >= 100.0 else f"{n:.3g}" for n in numbers]
+    axes.bar_label(bars, words, padding=2, fontsize=7)
     axes.axvline(1.0, color="black", linestyle="--", linewidth=1.0)
     axes.set_xscale("log")
     axes.margins(x=0.2)

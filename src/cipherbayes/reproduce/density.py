@@ -11,7 +11,7 @@ from cipherbayes.privacy.paper import PaperSetting, paper_claim
 from cipherbayes.reproduce.as_printed import simulate
 from cipherbayes.reproduce.cells import Cell, Outcome, Results, Sources
 from cipherbayes.reproduce.experiment import Experiment
-from cipherbayes.reproduce.pictures import draw_curves, panels
+from cipherbayes.reproduce.pictures import draw_together, panels
 from cipherbayes.reproduce.report import Curve, Report, Row
 from cipherbayes.running import run
 from cipherbayes.study import Study
@@ -125,11 +125,13 @@ def _outcome(draws: Floats, exact: Floats, sd: Any = None) -> Outcome:
 
 def report(results: Results, quick: bool) -> Report:
     """Error of each coordinate's mean against the exact one, and its spread."""
-    honest = results[Cell("honest", epsilon=1.0)]["epsilon"]
+    honest = results.get(Cell("honest", epsilon=1.0), {}).get("epsilon")
     rows: list[Row] = []
     curves: dict[str, list[Curve]] = {"theta 1": [], "theta 2": []}
     for kind, (setting, sites) in KINDS.items():
         found = [o for cell, o in sorted(results.items()) if cell.kind == kind]
+        if not found:
+            continue
         errors = np.array([np.subtract(o["mean"], o["exact"]) for o in found])
         spreads = np.array([o["sd"] for o in found])
         epsilon = {"printed": honest, "private": 1.0, "secure": 1.0}.get(
@@ -158,10 +160,11 @@ def report(results: Results, quick: bool) -> Report:
 
 def draw(shown: Report) -> Figure:
     """θ1 and θ2 along the run."""
-    figure, both = panels(2)
-    for axes, (panel, curves) in zip(both, shown.curves.items(), strict=True):
-        words = {"title": f"{panel}, ε = 1 (claimed or certified)"}
-        draw_curves(axes, curves, xlabel="share of the run", ylabel="θ", **words)
+    figure, both = panels(2, height=4.2)
+    for axes, panel in zip(both, shown.curves, strict=True):
+        title = f"{panel}, ε = 1 (claimed or certified)"
+        axes.set(title=title, xlabel="share of the run", ylabel="θ")
+    draw_together(figure, zip(both, shown.curves.values(), strict=True))
     return figure
 
 

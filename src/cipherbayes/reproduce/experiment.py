@@ -18,6 +18,7 @@ from cipherbayes.reproduce.cells import (
     Results,
     Sources,
     compute_cells,
+    known_cells,
 )
 from cipherbayes.reproduce.report import Report
 
@@ -87,6 +88,7 @@ def reproduce(
     out: Path,
     quick: bool = False,
     data: Path | None = None,
+    finished: bool = False,
     progress: Progress = lambda done, total: None,
     workers: int | None = None,
 ) -> Report:
@@ -99,6 +101,8 @@ def reproduce(
         interrupted run goes on from; with ``quick`` its subfolder ``quick``.
     data
         PhysioNet's ``set-a.tar.gz`` or folder, or a CSV of FLchain.
+    finished
+        Run nothing: table and picture of the cells that are finished.
     """
     if name not in NAMES:
         raise RunError(
@@ -108,22 +112,56 @@ def reproduce(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     chosen = experiment(name)
     folder = (out / "quick" if quick else out) / name
-    sources = _sources(chosen, out, data)
-    store = CellStore(folder / "cells.jsonl", name=name, quick=quick)
-    results = compute_cells(
-        store,
-        chosen.cells(quick),
-        chosen.compute,
-        sources,
-        progress=progress,
-        workers=workers if chosen.parallel else 0,
-    )
+    cells, path = chosen.cells(quick), folder / "cells.jsonl"
+    if finished:
+        results = finished_cells(name, out, quick=quick)
+        if not results:
+            raise RunError(
+                "no cell is finished",
+                where=str(path),
+                remedy="run it without --finished",
+            )
+    else:
+        sources = _sources(chosen, out, data)
+        store = CellStore(path, name=name, quick=quick)
+        for cell, outcome in finished_cells(name, out, quick=quick).items():
+            if cell not in store.results:
+                store.keep(cell, outcome)
+        results = compute_cells(
+            store,
+            cells,
+            chosen.compute,
+            sources,
+            progress=progress,
+            workers=workers if chosen.parallel else 0,
+        )
     report = chosen.report(results, quick)
+    if len(results) < len(cells):
+        report.notes.append(f"{len(results)} of {len(cells)} cells are finished")
     report.write(folder)
     from cipherbayes.reproduce.pictures import save
 
     save(chosen.draw(report), folder / f"{name}.svg")
     return report
+
+
+def finished_cells(name: str, out: Path, *, quick: bool = False) -> Results:
+    """Cells that are known already, from this experiment or from another in the folder
+    that computes them alike."""
+    chosen = experiment(name)
+    folder = out / "quick" if quick else out
+    known: Results = {}
+    for other in (*(each for each in NAMES if each != name), name):
+        path = folder / other / "cells.jsonl"
+        if not path.exists() or experiment(other).compute is not chosen.compute:
+            continue
+        try:
+            known |= known_cells(path, name=other, quick=quick)
+        except RunError:
+            if other == name:
+                raise
+            # Another's, of another release or damaged, is not needed.
+    return {cell: known[cell] for cell in chosen.cells(quick) if cell in known}
 
 
 def _sources(chosen: Experiment, out: Path, data: Path | None) -> Sources:

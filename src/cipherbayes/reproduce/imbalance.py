@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cipherbayes.reproduce import mortality
+from cipherbayes.reproduce import mortality, ranked
 from cipherbayes.reproduce.cells import Cell, Results
 from cipherbayes.reproduce.experiment import Experiment
-from cipherbayes.reproduce.mortality import SETTINGS, values_of
-from cipherbayes.reproduce.pictures import draw_curves, over_epsilon, panels
+from cipherbayes.reproduce.pictures import draw_budgets
 from cipherbayes.reproduce.report import Report, difference, known
 from cipherbayes.reproduce.splits import SPLITS
 
@@ -16,36 +15,45 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "Appendix: sites of different sizes"
-SHARES = ("1:1", "4:1")
+UNEVEN = "4:1"
 
 
 def cells(quick: bool) -> list[Cell]:
     """Even and uneven sites over the budget."""
     budgets = (0.1, 1.0) if quick else (0.01, 0.1, 1.0, 10.0)
+    claims = (1.0,) if quick else budgets
+    epochs = "50" if quick else ""
+    runs = [("secure-sum", e, ranked.CHOICE) for e in budgets]
+    runs += [("printed-federated", e, epochs) for e in claims]
     chosen = [
-        Cell(kind, split, 2, epsilon, shares)
+        Cell(kind, split, 2, epsilon, f"{choice} {sizes}".strip())
         for split in range(2 if quick else SPLITS)
-        for epsilon in budgets
-        for shares in SHARES
-        for kind in ("secure-sum", "printed-federated")
-        if not (quick and kind == "printed-federated" and epsilon < 1.0)
+        for kind, epsilon, choice in runs
+        for sizes in ("", UNEVEN)
     ]
     return chosen + mortality.honest_cells(chosen)
 
 
 def report(results: Results, quick: bool) -> Report:
     """Means, and uneven against even."""
-    heads = {(cell.kind, cell.epsilon) for cell in results if cell.kind in SETTINGS}
-    differences = [
-        difference(
-            values_of(results, "auc", kind=kind, epsilon=epsilon, choice="4:1"),
-            values_of(results, "auc", kind=kind, epsilon=epsilon, choice="1:1"),
-            (f"{SETTINGS[kind]}, 4:1", f"{SETTINGS[kind]}, 1:1"),
-            metric="auc",
-            epsilon=epsilon if kind == "secure-sum" else None,
+    groups = mortality.grouped(results)
+    differences = []
+    for head, outcomes in groups.items():
+        if not mortality.sizes_of(head):
+            continue
+        choice = head.choice.removesuffix(UNEVEN).strip()
+        even = Cell(head.kind, 0, head.sites, head.epsilon, choice)
+        claimed = head.kind in mortality.PRINTED
+        claim = f", claimed ε = {head.epsilon:g}" if claimed else ""
+        differences.append(
+            difference(
+                {split: o["auc"] for split, o in outcomes.items()},
+                {split: o["auc"] for split, o in groups[even].items()},
+                (mortality.name_of(head) + claim, mortality.name_of(even) + claim),
+                metric="auc",
+                epsilon=None if claimed else head.epsilon,
+            )
         )
-        for kind, epsilon in sorted(heads)
-    ]
     rows = mortality.rows_of(results)
     note = (
         "as printed, τ/2 rows are drawn from each site whatever its size, so the small "
@@ -57,17 +65,7 @@ def report(results: Results, quick: bool) -> Report:
 
 def draw(shown: Report) -> Figure:
     """AUC and accuracy over ε."""
-    figure, both = panels(2)
-    for axes, metric in zip(both, ("auc", "accuracy"), strict=True):
-        draw_curves(
-            axes,
-            over_epsilon(shown.rows, metric),
-            title=f"test {metric}, two sites",
-            xlabel="ε, certified or claimed",
-            ylabel=metric,
-        )
-        axes.set_xscale("log")
-    return figure
+    return draw_budgets(shown, mortality.METRICS)
 
 
 EXPERIMENT = Experiment(TITLE, "physionet2012", cells, mortality.compute, report, draw)

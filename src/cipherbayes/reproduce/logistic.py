@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cipherbayes.reproduce import mortality
+from cipherbayes.reproduce import mortality, physionet, ranked
 from cipherbayes.reproduce.cells import Cell, Results
 from cipherbayes.reproduce.experiment import Experiment
-from cipherbayes.reproduce.mortality import SETTINGS, values_of
-from cipherbayes.reproduce.pictures import (
-    draw_curves,
-    level_lines,
-    over_epsilon,
-    panels,
-)
+from cipherbayes.reproduce.mortality import SETTINGS
+from cipherbayes.reproduce.pictures import draw_budgets
 from cipherbayes.reproduce.report import Report, difference, known
 from cipherbayes.reproduce.splits import SPLITS
 
@@ -31,42 +27,58 @@ OTHERS = (0.1, 0.3, 3.0, 10.0)
 def cells(quick: bool) -> list[Cell]:
     """All settings on the same splits; quick: two splits, two budgets."""
     certified = (0.1, 1.0) if quick else CERTIFIED
+    mapped = [e for e in certified if e in physionet.SETTINGS]
     claimed = (1.0,) if quick else CLAIMED
     epochs = QUICK_EPOCHS if quick else ""
     federated = (2,) if quick else (2, 5)
     chosen: list[Cell] = []
     for split in range(2 if quick else SPLITS):
         chosen += [Cell("no-data", split), Cell("pooled", split)]
-        chosen += [Cell("private", split, epsilon=e) for e in certified]
-        chosen += [Cell("printed-pooled", split, 1, e, choice=epochs) for e in claimed]
-        for k in federated:
-            chosen += [Cell("secure-sum", split, k, e) for e in certified]
-            chosen += [Cell("printed-federated", split, k, e, epochs) for e in claimed]
+        for choice, budgets in (("", mapped), (ranked.CHOICE, certified)):
+            chosen += [Cell("private", split, 1, e, choice) for e in budgets]
             if not quick:
-                chosen.append(Cell("encrypted-update", split, k, 1.0))
-    if quick:
-        chosen.append(Cell("encrypted-update", 0, 2, 1.0))
-    else:
-        chosen += [Cell("encrypted-update", s, 2, e) for s in range(2) for e in OTHERS]
+                chosen += [Cell("simulated", split, 1, e, choice) for e in budgets]
+        chosen += [Cell("printed-pooled", split, 1, e, epochs) for e in claimed]
+        for k in federated:
+            chosen += [Cell("secure-sum", split, k, e, ranked.CHOICE)
+                       for e in certified]  # fmt: skip
+            chosen += [Cell("printed-federated", split, k, e, epochs) for e in claimed]
+        if not quick:
+            chosen += [Cell("secure-sum", split, 5, e) for e in mapped]
+            chosen.append(Cell("encrypted-update", split, 2, 1.0, ranked.CHOICE))
+    more = [(2, e) for e in OTHERS] + [(5, 1.0)]
+    chosen += [
+        Cell("encrypted-update", split, k, e, ranked.CHOICE)
+        for split in range(1 if quick else 2)
+        for k, e in ([(2, 1.0)] if quick else more)
+    ]
     return chosen + mortality.honest_cells(chosen)
 
 
 def report(results: Results, quick: bool) -> Report:
-    """Means, what each setting loses against pooled-private, learning curves."""
-    differences = []
-    for head in mortality.grouped(results):
-        if head.kind not in ("secure-sum", "encrypted-update"):
-            continue
-        fields = {"sites": head.sites, "epsilon": head.epsilon}
-        differences.append(
-            difference(
-                values_of(results, "auc", kind=head.kind, **fields),
-                values_of(results, "auc", kind="private", epsilon=head.epsilon),
-                (f"{SETTINGS[head.kind]}, K = {head.sites}", SETTINGS["private"]),
-                metric="auc",
-                epsilon=head.epsilon,
-            )
+    """Means, what ranked columns gain and what federation loses, learning curves."""
+    groups = mortality.grouped(results)
+    pairs = [
+        (head, Cell(head.kind, 0, head.sites, head.epsilon))
+        for head in groups
+        if mortality.is_ranked(head)
+    ]
+    pairs += [
+        (head, Cell("private", 0, 1, head.epsilon, head.choice))
+        for head in groups
+        if head.kind in ("secure-sum", "encrypted-update")
+    ]
+    differences = [
+        difference(
+            {split: o["auc"] for split, o in groups[first].items()},
+            {split: o["auc"] for split, o in groups[second].items()},
+            (_place(first), _place(second)),
+            metric="auc",
+            epsilon=first.epsilon,
         )
+        for first, second in pairs
+        if second in groups
+    ]
     notes = [
         "the majority class alone has an accuracy of 0.86: AUC comes first",
         "paper: AUC that its method is known to reach at the claimed ε; the paper "
@@ -85,27 +97,27 @@ def report(results: Results, quick: bool) -> Report:
     )
 
 
+def _place(head: Cell) -> str:
+    return f"{mortality.name_of(head)}, K = {head.sites}"
+
+
 def draw(shown: Report) -> Figure:
     """Learning curves at ε = 1, AUC and accuracy over ε."""
-    figure, (left, middle, right) = panels(3)
-    draw_curves(
-        left,
-        shown.curves["learning"],
-        title="learning curves, ε = 1 (claimed or certified)",
-        xlabel="share of the run",
-        ylabel="test AUC",
-    )
-    for axes, metric in ((middle, "auc"), (right, "accuracy")):
-        level_lines(axes, shown.rows, metric)
-        draw_curves(
-            axes,
-            over_epsilon(shown.rows, metric),
-            title=f"test {metric} over ε",
-            xlabel="ε, certified or claimed",
-            ylabel=metric,
-        )
-        axes.set_xscale("log")
-    right.axhline(0.8615, color="0.45", linewidth=1.0, linestyle=":")
+    # Left to the table: federated runs with the map's settings, means over noise.
+    rows = [
+        row
+        for row in shown.rows
+        if row.setting != SETTINGS["secure-sum"]
+        and not row.setting.startswith(SETTINGS["simulated"])
+    ]
+    learning = [
+        curve
+        for curve in shown.curves["learning"]
+        if not curve.label.startswith(f"{SETTINGS['secure-sum']}, K")
+    ]
+    fewer = replace(shown, rows=rows, curves={"learning": learning})
+    figure = draw_budgets(fewer, mortality.METRICS)
+    figure.axes[-1].axhline(0.8615, color="0.45", linewidth=1.0, linestyle=":")
     return figure
 
 

@@ -1,9 +1,13 @@
 """Cells on PhysioNet 2012 that several experiments share.
 
 Kinds: ``no-data`` (the clinical score), ``pooled`` (the paper's setting 1), ``private``
-(its setting 2, certified), ``secure-sum`` and ``encrypted-update`` (its setting 3,
-certified), ``printed-pooled`` and ``printed-federated`` (the paper's settings 2 and 3
-as printed, simulated), ``honest`` (what a claim as printed really spends).
+(its setting 2, certified), ``simulated`` (the same in the clear, mean over noise),
+``secure-sum`` and ``encrypted-update`` (its setting 3, certified), ``printed-pooled``
+and ``printed-federated`` (the paper's settings 2 and 3 as printed, simulated),
+``honest`` (what a claim as printed really spends).
+
+Words of a choice: ``ranked`` for the settings of :mod:`cipherbayes.reproduce.ranked`
+instead of the public map's; ``4:1`` for the sizes of sites; a number of epochs.
 """
 
 from __future__ import annotations
@@ -12,17 +16,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from scipy.special import expit
 
 from cipherbayes.data.physionet2012 import OUTCOME
 from cipherbayes.evaluation import accuracy, auc
 from cipherbayes.privacy.paper import PaperSetting, paper_claim
-from cipherbayes.reproduce import physionet
+from cipherbayes.reproduce import physionet, ranked
 from cipherbayes.reproduce.as_printed import Trace, simulate
 from cipherbayes.reproduce.cells import Cell, Outcome, Results, Sources
-from cipherbayes.reproduce.fitting import fit_and_score
+from cipherbayes.reproduce.fitting import (
+    Averaging,
+    fit_and_score,
+    prepared_rows,
+    simulate_averaged,
+)
 from cipherbayes.reproduce.report import Curve, Row, summarised
 from cipherbayes.reproduce.splits import split_over_sites, split_rows
+from cipherbayes.study import Study
+from cipherbayes.tables import preparation_of
 from cipherbayes.typing import Floats, Integers
 
 CONSTANTS = {1: 3500.0, 2: 3500.0, 5: 1000.0, 10: 1000.0, 16: 900.0}
@@ -34,17 +46,21 @@ REFERENCE = {0.01: 0.52, 0.1: 0.62, 1.0: 0.71, 10.0: 0.79}
 """AUC of the paper's own method by claimed ε, from an earlier run of it; the paper
 prints curves without numbers."""
 
+CERTIFIED = ("private", "secure-sum", "encrypted-update")
 PRINTED = ("printed-pooled", "printed-federated")
 SETTINGS = {
     "no-data": "no-data clinical score",
     "pooled": "pooled, no privacy",
     "private": "pooled, private",
+    "simulated": "pooled, private (simulated, mean of 20 runs)",
     "secure-sum": "federated, secure-sum",
     "encrypted-update": "federated, encrypted-update",
     "printed-pooled": "pooled, as printed",
     "printed-federated": "federated, as printed (simulated)",
 }
 METRICS = ("auc", "accuracy")
+DRAWS = 20
+"""Runs of a ``simulated`` cell."""
 
 
 def compute(cell: Cell, sources: Sources) -> Outcome:
@@ -61,18 +77,81 @@ def compute(cell: Cell, sources: Sources) -> Outcome:
     sites = sites_of(cell, train)
     if cell.kind in PRINTED:
         return _as_printed(cell, table, sites, train, test)
-    protocol = "pooled" if cell.kind == "private" else cell.kind
-    study = physionet.certified_study(
-        cell.epsilon, records=train.size, protocol=protocol
-    )
+    pooled = cell.kind in ("private", "simulated")
+    protocol = "pooled" if pooled else cell.kind
+    known: dict[str, Any] = {"records": train.size, "protocol": protocol}
+    if is_ranked(cell):
+        table = ranked.read(sources.physionet)
+        study = ranked.ranked_study(cell.epsilon, **known)
+    else:
+        study = physionet.certified_study(cell.epsilon, **known)
+    if cell.kind == "simulated":
+        return _simulated(study, table.take(train), table.take(test), cell.split)
     metrics, curve = fit_and_score(study, table, sites, test)
     return {name: metrics[name] for name in METRICS} | {"curve": curve}
 
 
+def _simulated(study: Study, train: pa.Table, test: pa.Table, seed: int) -> Outcome:
+    """Mean AUC over runs that differ in their (seeded) noise alone.
+
+    One run's AUC is also a matter of luck: at a small budget its noise moves the mean
+    over ten splits by half a point.
+    """
+    x, outcome = prepared_rows(study, train)
+    held_out, truth = prepared_rows(study, test)
+    prior = study.prior.resolve(preparation_of(study).design.names)
+    privacy, rounds = study.privacy, study.inference.rounds
+    size = study.inference.step.size
+    assert privacy is not None
+    averaging = Averaging(
+        clip=privacy.clip or 1.0,
+        step=size or 1.0,
+        precision=study.prior.scale**-2,
+        rounds=rounds or 1,
+    )
+    found = []
+    for draw in range(DRAWS):
+        theta = simulate_averaged(
+            x,
+            lambda eta: np.asarray(outcome["y"] - expit(eta)),
+            prior.mean,
+            averaging,
+            epsilon=privacy.epsilon,
+            seed=1000 * seed + draw,
+            delta=privacy.delta,
+        )
+        found.append(auc(truth["y"], held_out @ theta) or 0.5)
+    return {"auc": float(np.mean(found))}
+
+
+def is_ranked(cell: Cell) -> bool:
+    """Whether the cell is of the settings with ranked columns."""
+    return ranked.CHOICE in cell.choice.split()
+
+
+def sizes_of(cell: Cell) -> str:
+    """Proportions of the sites' rows such as ``4:1``; empty for even ones."""
+    return next((word for word in cell.choice.split() if ":" in word), "")
+
+
 def sites_of(cell: Cell, train: Integers) -> list[Integers]:
-    """Rows of each site; a choice such as ``4:1`` gives their proportions."""
-    ratios = [float(r) for r in cell.choice.split(":")] if ":" in cell.choice else None
+    """Rows of each site."""
+    sizes = sizes_of(cell)
+    ratios = [float(part) for part in sizes.split(":")] if sizes else None
     return split_over_sites(train, cell.sites, cell.split, ratios)
+
+
+def epochs_of(cell: Cell) -> int | None:
+    """Epochs after which a run as printed stops; None for all."""
+    numbers = (int(word) for word in cell.choice.split() if word.isdecimal())
+    return next(numbers, None)
+
+
+def name_of(cell: Cell) -> str:
+    """What a cell runs, in words."""
+    sizes = sizes_of(cell)
+    name = SETTINGS[cell.kind] + (", ranked columns" if is_ranked(cell) else "")
+    return name + (f", sizes {sizes}" if sizes else "")
 
 
 def paper_setting(cell: Cell) -> PaperSetting:
@@ -103,7 +182,7 @@ def _as_printed(
         dimension=x.shape[1],
         seed=cell.split,
         encrypted=cell.kind == "printed-federated",
-        epochs=int(cell.choice) if cell.choice.isdecimal() else None,
+        epochs=epochs_of(cell),
     )
     probability = expit(x[test] @ trace.mean)
     return {
@@ -142,12 +221,10 @@ def rows_of(
         if head.kind == "honest":
             continue
         printed = head.kind in PRINTED
-        setting = SETTINGS[head.kind]
-        if ":" in head.choice:
-            setting += f", sizes {head.choice}"
+        setting = name_of(head)
         if printed:
             setting += f", claimed ε = {head.epsilon:g}"
-        epsilon: float | None = head.epsilon or None
+        place, epsilon = (head.sites, head.epsilon), head.epsilon or None
         for metric in metrics:
             values = [o[metric] for o in outcomes.values() if metric in o]
             if not values:
@@ -159,8 +236,8 @@ def rows_of(
                     setting=setting,
                     metric=metric,
                     sites=head.sites,
-                    epsilon=honest[head.sites, head.epsilon] if printed else epsilon,
-                    certified=bool(head.epsilon) and not printed,
+                    epsilon=honest.get(place) if printed else epsilon,
+                    certified=head.kind in CERTIFIED,
                     paper=known,
                 )
             )
@@ -188,6 +265,6 @@ def learning_curves(results: Results, epsilon: float) -> list[Curve]:
             continue
         y = np.mean(lines, axis=0)
         x = np.arange(1, y.size + 1) / y.size
-        label = f"{SETTINGS[head.kind]}, K = {head.sites}"
+        label = f"{name_of(head)}, K = {head.sites}"
         curves.append(Curve(label, x.tolist(), y.tolist()))
     return curves

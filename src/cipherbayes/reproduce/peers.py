@@ -24,7 +24,7 @@ from cipherbayes.reproduce.fitting import (
     prepared_rows,
     simulate_averaged,
 )
-from cipherbayes.reproduce.pictures import draw_curves, over_epsilon, panels
+from cipherbayes.reproduce.pictures import draw_together, over_epsilon, panels
 from cipherbayes.reproduce.report import Report, difference, known, summarised
 from cipherbayes.reproduce.rivals import DpSgd, fit_diffprivlib, fit_dp_sgd
 from cipherbayes.reproduce.splits import SPLITS, split_rows
@@ -176,10 +176,11 @@ def report(results: Results, quick: bool) -> Report:
 
 def draw(shown: Report) -> Figure:
     """AUC over ε, and the paired differences with their intervals."""
-    figure, (left, right) = panels(2, height=4.0)
-    words = {"title": "test AUC", "xlabel": "ε", "ylabel": "auc"}
-    draw_curves(left, over_epsilon(shown.rows, "auc"), **words)
-    left.set_xscale("log")
+    figure, (left, right) = panels(2, height=4.4)
+    draw_together(figure, [(left, over_epsilon(shown.rows, "auc"))])
+    left.set(title="test AUC", xlabel="ε", xscale="log")
+    left.set_xticks(BUDGETS, [f"{each:g}" for each in BUDGETS])
+    left.minorticks_off()
     gaps = [gap for gap in shown.differences if gap.first == NAMES["ours-tuned"]]
     right.errorbar(
         [gap.mean for gap in gaps],

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cipherbayes.reproduce import mortality
+from cipherbayes.reproduce import mortality, ranked
 from cipherbayes.reproduce.cells import Cell, Results
 from cipherbayes.reproduce.experiment import Experiment
 from cipherbayes.reproduce.mortality import SETTINGS, values_of
-from cipherbayes.reproduce.pictures import draw_curves, panels
+from cipherbayes.reproduce.pictures import WORDS, draw_together, panels
 from cipherbayes.reproduce.report import Curve, Report, difference, known
 from cipherbayes.reproduce.splits import SPLITS
 
@@ -24,9 +24,9 @@ def cells(quick: bool) -> list[Cell]:
     epochs = "50" if quick else ""
     chosen: list[Cell] = []
     for split in range(2 if quick else SPLITS):
-        chosen.append(Cell("private", split, epsilon=1.0))
+        chosen.append(Cell("private", split, 1, 1.0, ranked.CHOICE))
         for k in (2, 5) if quick else SITES:
-            chosen.append(Cell("secure-sum", split, k, 1.0))
+            chosen.append(Cell("secure-sum", split, k, 1.0, ranked.CHOICE))
             chosen.append(Cell("printed-federated", split, k, 1.0, epochs))
     return chosen + mortality.honest_cells(chosen)
 
@@ -58,15 +58,14 @@ def report(results: Results, quick: bool) -> Report:
 
 def draw(shown: Report) -> Figure:
     """Learning curves, and AUC and accuracy over K."""
-    figure, (left, middle, right) = panels(3)
-    draw_curves(
-        left,
-        shown.curves["learning"],
+    figure, (left, *others) = panels(3, height=4.6)
+    left.set(
         title="learning curves, ε = 1 (claimed or certified)",
         xlabel="share of the run",
         ylabel="test AUC",
     )
-    for axes, metric in ((middle, "auc"), (right, "accuracy")):
+    parts = [(left, shown.curves["learning"])]
+    for axes, metric in zip(others, mortality.METRICS, strict=True):
         lines: dict[str, list[tuple[float, float]]] = {}
         for row in shown.rows:
             if row.metric == metric and row.mean is not None:
@@ -75,8 +74,9 @@ def draw(shown: Report) -> Figure:
             Curve(name, *map(list, zip(*sorted(points), strict=True)))
             for name, points in lines.items()
         ]
-        words = {"title": f"test {metric}", "xlabel": "sites", "ylabel": metric}
-        draw_curves(axes, curves, **words)
+        parts.append((axes, curves))
+        axes.set(title=f"test {WORDS[metric]}", xlabel="sites", xticks=(1, *SITES))
+    draw_together(figure, parts)
     return figure
 
 

@@ -18,12 +18,7 @@ from cipherbayes.reproduce.cells import Cell, Outcome, Results, Sources
 from cipherbayes.reproduce.experiment import Experiment
 from cipherbayes.reproduce.fitting import fit_and_score
 from cipherbayes.reproduce.mortality import PRINTED, values_of
-from cipherbayes.reproduce.pictures import (
-    draw_curves,
-    level_lines,
-    over_epsilon,
-    panels,
-)
+from cipherbayes.reproduce.pictures import draw_budgets
 from cipherbayes.reproduce.report import Report, difference, known, summarised
 from cipherbayes.reproduce.splits import SPLITS, split_over_sites, split_rows
 from cipherbayes.typing import Floats, Integers
@@ -143,7 +138,8 @@ def report(results: Results, quick: bool) -> Report:
         certified = bool(head.epsilon) and not printed
         if printed:
             setting += f", claimed ε = {head.epsilon:g}"
-        epsilon = honest[head.sites, head.epsilon] if printed else head.epsilon or None
+        spent = honest.get((head.sites, head.epsilon))
+        epsilon = spent if printed else head.epsilon or None
         rows += [
             summarised(
                 [outcome[metric] for outcome in outcomes.values()],
@@ -176,25 +172,7 @@ def report(results: Results, quick: bool) -> Report:
 
 def draw(shown: Report) -> Figure:
     """Learning curves at ε = 1, C-index and AUC over ε."""
-    figure, (left, middle, right) = panels(3)
-    draw_curves(
-        left,
-        shown.curves["learning"],
-        title="learning curves, ε = 1 (claimed or certified)",
-        xlabel="share of the run",
-        ylabel="test C-index",
-    )
-    for axes, metric in ((middle, "c_index"), (right, "auc")):
-        level_lines(axes, shown.rows, metric)
-        draw_curves(
-            axes,
-            over_epsilon(shown.rows, metric),
-            title=f"test {metric} over ε",
-            xlabel="ε, certified or claimed",
-            ylabel=metric,
-        )
-        axes.set_xscale("log")
-    return figure
+    return draw_budgets(shown, METRICS)
 
 
 EXPERIMENT = Experiment(TITLE, "flchain", cells, compute, report, draw)
