@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from cipherbayes.engine.flare.kits import Kit
 from cipherbayes.engine.flare.provisioning import Deployment, deploy
 from cipherbayes.engine.flare.starting import command, start
 from cipherbayes.engine.flare.submitting import submit
+from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.protocol.stores import Checkpoint
 from cipherbayes.result import Result
 from cipherbayes.study import Study
 
@@ -93,17 +96,20 @@ class Machines:
                     stderr=log,
                 )
 
-    def wait_for(self, *names: str, seconds: float = 40.0) -> None:
-        """Wait until parties have joined the server."""
-        deadline = time.monotonic() + seconds
+    def joined(self, name: str) -> int:
+        """How often a party has joined the server."""
         log = self.kits["server"].path / "log.txt"
+        text = log.read_text(errors="replace") if log.exists() else ""
+        return text.count(f"New client {name}@")
+
+    def wait_for(self, *names: str, seconds: float = 60.0, times: int = 1) -> None:
+        """Wait until parties have joined the server, for the first time or again."""
+        deadline = time.monotonic() + seconds
         wanted = names or self.parties[1:]
-        while time.monotonic() < deadline:
-            text = log.read_text(errors="replace") if log.exists() else ""
-            if all(f"New client {name}@" in text for name in wanted):
-                return
+        while any(self.joined(name) < times for name in wanted):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not joined: {wanted}")
             time.sleep(0.1)
-        raise TimeoutError(f"not joined: {wanted}")
 
     def job_process(self, name: str) -> int:
         """Process id of a party's part in the running job."""
@@ -132,14 +138,32 @@ class Machines:
         """Run the study, or go on with it."""
         return submit(self.study, self.kits["admin"], out, progress, wait=wait)
 
-    def ledgers(self) -> Mapping[str, Path]:
-        """Where each site keeps its ledger."""
-        return {n: self.kits[n].path / f"{n}.ledger" for n in self.study.sites}
+    def new_ledgers(self, name: str) -> None:
+        """Give every site an empty ledger, for a run of its own."""
+        for site, about in self.study.sites.items():
+            self.tell(site, data=about.data, ledger=f"{name}-{site}.ledger")
 
-    def checkpoint(self) -> Path:
-        """The server's memory of the only run."""
-        (path,) = (self.kits["server"].path / "runs").glob("*/checkpoint.sqlite")
-        return path
+    def released(self) -> dict[str, list[int]]:
+        """The rounds in each site's present ledger."""
+        rounds = {}
+        for name in self.study.sites:
+            ledger = Ledger.read(Path(self.kits[name].settings()["ledger"]))
+            rounds[name] = [entry.round for entry in ledger.entries()]
+            ledger.close()
+        return rounds
+
+    def checkpoint(self, out: Path) -> Checkpoint:
+        """The server's memory of the run that a folder belongs to."""
+        run = json.loads((out / "submission.json").read_text())["run"]
+        return Checkpoint(self.kits["server"].path / "runs" / run / "checkpoint.sqlite")
+
+    def thetas(self, out: Path) -> list[bytes]:
+        """θ after each round of the run that a folder belongs to."""
+        kept = self.checkpoint(out)
+        try:
+            return [theta.tobytes() for theta in kept.trajectory()]
+        finally:
+            kept.close()
 
     def stop(self) -> None:
         """End every program that was started here."""

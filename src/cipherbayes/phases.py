@@ -144,6 +144,8 @@ class Phase:
         """A round's vector, cut into its sums."""
         if vector.size != self.dimension:
             raise ProtocolError("a vector does not have the round's length")
+        if self.information is None:
+            return [vector]
         ends = np.cumsum([part.dimension for part in self.parts])
         return np.split(vector, ends[:-1])
 

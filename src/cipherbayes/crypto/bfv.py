@@ -7,7 +7,9 @@ neither and adds (:func:`cipherbayes.crypto.ciphertext.add`).
 from __future__ import annotations
 
 import math
+import os
 import struct
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -38,6 +40,38 @@ def _check_reduced(coefficients: Coefficients, parameters: ParameterSet) -> None
         raise CryptoError("a key has a coefficient that is not reduced")
 
 
+class _Zeros:
+    """Fresh encryptions of zero, made ahead of the messages that they will hide."""
+
+    def __init__(self, encryptor: Any) -> None:
+        self._encryptor = encryptor
+        self._ready: list[Any] = []
+        self._process = os.getpid()
+
+    def prepare(self, count: int) -> None:
+        ready = self._held()
+        while len(ready) < count:
+            ready.append(self._fresh())
+
+    def take(self) -> Any:
+        """One that nobody had before."""
+        with suppress(IndexError):
+            return self._held().pop()
+        return self._fresh()
+
+    def _fresh(self) -> Any:
+        zero = sealapi.Ciphertext()
+        self._encryptor.encrypt_zero(zero)
+        return zero
+
+    def _held(self) -> list[Any]:
+        if self._process != os.getpid():
+            # A fork copied them, and the parent may use them too: two messages
+            # under the same randomness show their difference.
+            self._ready, self._process = [], os.getpid()
+        return self._ready
+
+
 @dataclass(frozen=True, eq=False)
 class PublicKey:
     """What a site encrypts with.
@@ -54,6 +88,7 @@ class PublicKey:
     key_id: bytes
     _coefficients: Coefficients = field(repr=False)
     _encryptor: Any = field(repr=False)
+    _zeros: _Zeros = field(repr=False)
 
     @classmethod
     def _of(cls, parameters: ParameterSet, coefficients: Coefficients) -> PublicKey:
@@ -64,9 +99,23 @@ class PublicKey:
         key = sealapi.PublicKey()
         parts.public_key.write(key, coefficients, parts.context)
         encryptor = sealapi.Encryptor(parts.context, key)
-        unnamed = cls(parameters, b"", coefficients, encryptor)
+        zeros = _Zeros(encryptor)
+        unnamed = cls(parameters, b"", coefficients, encryptor, zeros)
         key_id = public_key_id(unnamed.to_bytes())
-        return cls(parameters, key_id, coefficients, encryptor)
+        return cls(parameters, key_id, coefficients, encryptor, zeros)
+
+    def prepare(self, dimension: int) -> None:
+        """Make the random part of the next encryption now, while nobody waits for it.
+
+        A ciphertext is a fresh encryption of zero plus round(q m / t) for the
+        message m (Fan and Vercauteren 2012); only the second depends on m.
+
+        Formal guarantees
+        -----------------
+        What is made ahead has the law of what is made on demand. It is used for one
+        message, in the process that made it, and is nowhere but in its memory.
+        """
+        self._zeros.prepare(self.parameters.chunks(dimension))
 
     def encrypt(self, values: Integers) -> Ciphertext:
         """Encrypt a vector of integers modulo 2^b, in as many chunks as it takes.
@@ -92,11 +141,11 @@ class PublicKey:
         chunks = self.parameters.chunks(len(vector))
         polynomials = np.empty((chunks, 2, ring), dtype=np.uint64)
         for chunk in range(chunks):
-            plain, cipher = sealapi.Plaintext(), sealapi.Ciphertext()
+            plain, cipher = sealapi.Plaintext(), self._zeros.take()
             parts.encoder.encode(
                 slots[chunk * ring : (chunk + 1) * ring].tolist(), plain
             )
-            self._encryptor.encrypt(plain, cipher)
+            parts.evaluator.add_plain_inplace(cipher, plain)
             polynomials[chunk] = parts.ciphertext.read(cipher)
         return Ciphertext(self.parameters, self.key_id, len(vector), 1, polynomials)
 

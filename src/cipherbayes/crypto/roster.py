@@ -120,7 +120,10 @@ class Roster:
 
     def restrict(self, sites: Iterable[str]) -> Roster:
         """The part of the roster that takes part in an attempt."""
-        return Roster.of([self[site] for site in sites])
+        names = tuple(sites)
+        if names == self.sites:
+            return self
+        return Roster.of([self[site] for site in names])
 
     @cached_property
     def digest(self) -> bytes:

@@ -152,6 +152,7 @@ class Scheme:
 
     context: Any
     encoder: Any
+    evaluator: Any
     ciphertext: Layout
     public_key: Layout
     secret_key: Layout
@@ -185,6 +186,7 @@ def _scheme(ring: int, primes: tuple[int, ...], plain_modulus: int) -> Scheme:
     return Scheme(
         context,
         sealapi.BatchEncoder(context),
+        sealapi.Evaluator(context),
         Layout.learn(empty, (2, ring)),
         Layout.learn(public_key, (2, len(primes), ring)),
         Layout.learn(generator.secret_key(), (len(primes), ring)),

@@ -96,28 +96,33 @@ def drive(
     for site in sites.values():
         site.join(manifest, offer)
     while not server.finished:
-        started = time.process_time()
+        started = time.thread_time()
         names, request = server.request()
-        traffic.server_seconds += time.process_time() - started
+        traffic.server_seconds += time.thread_time() - started
         for name in names:
             sites[name].ask(request)
-        answers = {name: sites[name].answer() for name in names}
+        answers = {}
+        for name in names:
+            answers[name] = sites[name].answer()
+            started = time.thread_time()
+            server.verify(name, answers[name])
+            traffic.server_seconds += time.thread_time() - started
         traffic.count("server", len(request) * len(names))
         for name, given in answers.items():
             if given is not None:
                 traffic.count(name, len(given))
                 traffic.site_bytes += len(given)
-        started = time.process_time()
+        started = time.thread_time()
         question = server.collect(answers)
-        traffic.server_seconds += time.process_time() - started
+        traffic.server_seconds += time.thread_time() - started
         if question is None:
             continue
         # A round may take several exchanges: it counts once.
         traffic.site_messages += len(names)
         answer = csp.decrypt(question)
-        started = time.process_time()
+        started = time.thread_time()
         server.accept(answer)
-        traffic.server_seconds += time.process_time() - started
+        traffic.server_seconds += time.thread_time() - started
         traffic.count("server", len(question))
         traffic.count("csp", len(answer))
         progress(server.rounds_done, rounds)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 
 from cipherbayes.errors import BudgetError, PrivacyError
@@ -45,6 +46,10 @@ CREATE TABLE entries (
   UNIQUE (run, round, purpose)
 ) STRICT;
 """
+# Every round of a phase costs the same event: it is written and read once.
+_described = lru_cache(maxsize=64)(to_json)
+_event = lru_cache(maxsize=64)(from_json)
+_epsilon = lru_cache(maxsize=8)(accountant.epsilon)
 _COLUMNS = "number, time, run, round, purpose, study, question, event, epsilon, answer"
 
 
@@ -216,7 +221,7 @@ class Ledger:
         compute
             Draws the noise and returns the answer's bytes; called at most once.
         """
-        described = to_json(event)
+        described = _described(event)
         with self._locked():
             known = self._database.execute(
                 "SELECT study, question, event, answer FROM entries "
@@ -259,6 +264,11 @@ class Ledger:
                 "SELECT MAX(round) FROM entries WHERE run = ?", (run,)
             ).fetchone()
         return 0 if row[0] is None else int(row[0]) + 1
+
+    def expect(self, event: Event) -> None:
+        """Reckon now what :meth:`release` of this event will have to know."""
+        with suppress(PrivacyError):  # which release itself will raise
+            self._bound(self._counts + Counter({_described(event): 1}))
 
     def spent(self) -> float:
         """ε of everything released so far."""
@@ -332,8 +342,8 @@ class Ledger:
     def _epsilon(self, counts: Counter[str]) -> float:
         if not counts:
             return 0.0
-        events = tuple(Repeated(from_json(t), n) for t, n in sorted(counts.items()))
-        return accountant.epsilon(Composed(events), self.delta)
+        events = tuple(Repeated(_event(t), n) for t, n in sorted(counts.items()))
+        return _epsilon(Composed(events), self.delta)
 
     # -- the file ----------------------------------------------------------
 

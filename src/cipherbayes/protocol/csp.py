@@ -152,8 +152,9 @@ class Csp:
             # key, so a round that failed here is over: there is no second try.
             reply = refuse("csp", error)
             log.warning("round %d is over: %s", exchange.round, error)
-        kept = self._store.keep(exchange.round, encode(reply))
-        return decode(kept, DecryptReply, Refusal)
+        given = encode(reply)
+        kept = self._store.keep(exchange.round, given)
+        return reply if kept == given else decode(kept, DecryptReply, Refusal)
 
     def _total(self, request: DecryptRequest, phase: Phase) -> Ciphertext:
         """The sum of what the whole roster signed."""

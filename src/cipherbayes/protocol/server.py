@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from cipherbayes.crypto.roster import Member, Roster
 from cipherbayes.crypto.signatures import Identity
@@ -65,8 +66,10 @@ class Server:
         self._checkpoint = checkpoint
         self._pinned = dict(pinned)
         self._course = course
-        self._attempt = len(checkpoint.lost())
+        self._lost = checkpoint.lost()
+        self._attempt = len(self._lost)
         self._manifest: RunManifest | None = None
+        self._verified: dict[str, tuple[bytes, SiteReply]] = {}
         self.stopped: str | None = None
         """Why the run ended before its last round, in words."""
 
@@ -85,7 +88,7 @@ class Server:
                 )
             members.append(enrolment.member)
         enrolled = {member.site for member in members}
-        lost = set(self._checkpoint.lost()) - enrolled
+        lost = set(self._lost) - enrolled
         members += [m for m in self._remembered() if m.site in lost]
         scheme = self._plan.scheme
         assert scheme is not None
@@ -112,9 +115,8 @@ class Server:
     @property
     def present(self) -> tuple[str, ...]:
         """Sites that are not lost: those that must enrol."""
-        lost = set(self._checkpoint.lost())
         return tuple(
-            site for site in sorted(self._plan.study.sites) if site not in lost
+            site for site in sorted(self._plan.study.sites) if site not in self._lost
         )
 
     def _offered(self, offer: bytes) -> bytes:
@@ -139,9 +141,8 @@ class Server:
         """The sites that take part now."""
         if self._manifest is None:
             raise ProtocolError("the run has not been convened", where="server")
-        lost = set(self._checkpoint.lost())
         everyone = self._manifest.roster
-        return everyone.restrict([s for s in everyone.sites if s not in lost])
+        return everyone.restrict([s for s in everyone.sites if s not in self._lost])
 
     def request(self) -> tuple[tuple[str, ...], bytes]:
         """The sites to ask in this attempt, and what to ask them."""
@@ -160,6 +161,18 @@ class Server:
             purpose=self._course.phase.purpose,
             roster=roster.digest,
         )
+
+    def verify(self, site: str, data: bytes | None) -> None:
+        """Check the signature of an answer while others are still on their way.
+
+        Nothing follows from it here: :meth:`collect` judges, without doing the same
+        work again.
+        """
+        with suppress(ProtocolError):
+            if data is not None:
+                reply = decode(data, SiteReply)
+                reply.verify(self._pinned[site])
+                self._verified[site] = (data, reply)
 
     def collect(self, answers: Mapping[str, bytes | None]) -> bytes | None:
         """The question for the CSP, or None if the round must be tried again.
@@ -192,8 +205,12 @@ class Server:
         if data is None:
             log.warning("round %d: no answer from site %s", exchange.round, site)
             return None
+        known, verified = self._verified.pop(site, (None, None))
         try:
-            message = decode(data, SiteReply, Refusal)
+            if known is data and verified is not None:
+                message: SiteReply | Refusal = verified
+            else:
+                message = decode(data, SiteReply, Refusal)
             if isinstance(message, Refusal):
                 if message.reason is Reason.BUDGET:
                     self.stopped = f"site {site}: {message.text}"
@@ -203,7 +220,8 @@ class Server:
                 return None
             if message.round_id != exchange or message.site != site:
                 raise ProtocolError("a reply belongs to another exchange")
-            message.verify(self._pinned[site])
+            if message is not verified:
+                message.verify(self._pinned[site])
         except ProtocolError as error:
             log.warning("round %d: site %s: %s", exchange.round, site, error.what)
             return None
@@ -219,6 +237,7 @@ class Server:
                 remedy="see the sites' logs, then `cipherbayes resume`",
             )
         self._checkpoint.keep_lost(lost, self._course.round)
+        self._lost = self._checkpoint.lost()
         self._attempt += 1
         log.warning("round %d: going on without %s", self._course.round, names)
 
@@ -247,7 +266,7 @@ class Server:
         """Sites in the sum: a repeated round is answered for its first roster."""
         assert self._manifest is not None
         everyone = self._manifest.roster
-        lost = self._checkpoint.lost()
+        lost = self._lost
         for keep in range(len(lost) + 1):
             roster = everyone.restrict(
                 [s for s in everyone.sites if s not in lost[: len(lost) - keep]]

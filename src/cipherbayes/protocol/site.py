@@ -149,10 +149,18 @@ class Site:
         return answer
 
     def prepare(self) -> None:
-        """Draw the next round's share of the noise now, while nobody waits for it."""
+        """Do now what the next round needs and its question does not change.
+
+        The share of the noise, the randomness of the encryption, the privacy spent.
+        """
         phase = self._plan.phase_of(self._next)
-        if phase is not None and isinstance(self._noise, PreparedNoise):
+        if phase is None:
+            return
+        if isinstance(self._noise, PreparedNoise):
             self._noise.prepare(phase.shares(_label(self._next)))
+        if self._public is not None:
+            self._public.prepare(phase.dimension)
+        self._ledger.expect(phase.release)
 
     def _respond(self, data: bytes) -> object:
         """The message that answers a question."""
@@ -208,7 +216,7 @@ class Site:
     def _noised(self, phase: Phase, request: RoundRequest) -> Integers:
         """The round's noised vector: drawn and recorded once, read back after."""
         number = request.round_id.round
-        if number > self._ledger.rounds(self._run):
+        if number > self._next and number > self._ledger.rounds(self._run):
             raise RefusalError(Reason.WRONG_ROUND, "rounds are answered in order")
         question = np.ascontiguousarray(request.theta)
 

@@ -8,6 +8,7 @@ question whether the party is alive is answered at once, however long its table 
 from __future__ import annotations
 
 import logging
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -27,11 +28,15 @@ from cipherbayes.engine.flare.certified import (
 )
 from cipherbayes.engine.flare.jobs import job_study
 from cipherbayes.engine.flare.kits import CSP, Kit
-from cipherbayes.engine.flare.questions import ALIVE, KEY_BYTES, Sealed
+from cipherbayes.engine.flare.questions import ALIVE, KEY_BYTES, Question, Sealed
 from cipherbayes.engine.party import Desk
 from cipherbayes.errors import CipherbayesError
 
 log = logging.getLogger("cipherbayes.flare")
+
+REST_AFTER = 0.01
+"""Seconds between an answer and work for the next one, which would delay the answer
+on its way out; a question that comes earlier is answered first."""
 
 
 class PartyExecutor(Executor):  # type: ignore[misc]
@@ -49,6 +54,7 @@ class PartyExecutor(Executor):  # type: ignore[misc]
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="party")
         self._desk: Future[Desk] | None = None
         self._seal: Sealed | None = None
+        self._asked = threading.Event()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.START_RUN:
@@ -88,13 +94,11 @@ class PartyExecutor(Executor):  # type: ignore[misc]
             return make_reply(ReturnCode.BAD_REQUEST_DATA)
         if question.verb == ALIVE:
             return seal.answer(question, b"")
-        verb, body, desk = question.verb, question.body, self._desk
+        self._asked.set()
         try:
-            answer = self._thread.submit(
-                lambda: desk.result().respond(verb, body)
-            ).result()
+            answer = self._thread.submit(self._respond, self._desk, question).result()
             with suppress(RuntimeError):  # the job ends: there is no next question
-                self._thread.submit(lambda: desk.result().rest())
+                self._thread.submit(self._rest, self._desk)
             return seal.answer(question, answer)
         except CipherbayesError as error:
             log.error("%s", error)
@@ -103,6 +107,14 @@ class PartyExecutor(Executor):  # type: ignore[misc]
         except Exception:
             log.exception("unexpected failure")
             return seal.failure(question, "unexpected failure: see this party's log")
+
+    def _respond(self, desk: Future[Desk], question: Question) -> bytes:
+        self._asked.clear()
+        return desk.result().respond(question.verb, question.body)
+
+    def _rest(self, desk: Future[Desk]) -> None:
+        if not self._asked.wait(REST_AFTER):
+            desk.result().rest()
 
 
 def _open(kit: Path, run: str, study: Any) -> Desk:

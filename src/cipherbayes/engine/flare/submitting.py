@@ -192,7 +192,8 @@ def _follow(session: Any, job: str, progress: Progress) -> dict[str, str]:
             return files
         if status["state"] == "running":
             progress(status["done"], status["rounds"])
-        _refuse_ended(session.get_job_meta(job))
+        else:
+            _refuse_ended(session.get_job_meta(job))
         time.sleep(_POLL_SECONDS)
 
 
