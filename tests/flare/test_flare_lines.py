@@ -19,7 +19,7 @@ from nvflare.apis.signal import Signal
 from cipherbayes.engine.flare import channels
 from cipherbayes.engine.flare.certified import GREETING
 from cipherbayes.engine.flare.channels import FlareSite
-from cipherbayes.engine.flare.questions import ALIVE, Sealed
+from cipherbayes.engine.flare.questions import ALIVE, BUSY, IDLE, Sealed
 
 
 class Party:
@@ -28,6 +28,8 @@ class Party:
     def __init__(self, seconds: float = 0.0, *, lost: bool = False) -> None:
         self.seconds = seconds
         self.lost = lost
+        self.swallowed = 0
+        """Questions that never reach the party, which is idle then."""
         self.asked: list[bytes] = []
         self._seal: Sealed | None = None
 
@@ -50,8 +52,14 @@ class Party:
             hung_up = options["fl_ctx"].get_prop(ReservedKey.RUN_ABORT_SIGNAL)
             wait(options["timeout"], hung_up)
             return {name: make_reply(ReturnCode.TIMEOUT)}
-        if question.verb != ALIVE:
-            time.sleep(self.seconds)
+        if question.verb == ALIVE:
+            state = IDLE if self.swallowed else BUSY
+            return {name: self._seal.answer(question, state)}
+        if self.asked.count(b"H") <= self.swallowed:
+            hung_up = options["fl_ctx"].get_prop(ReservedKey.RUN_ABORT_SIGNAL)
+            wait(options["timeout"], hung_up)
+            return {name: make_reply(ReturnCode.TIMEOUT)}
+        time.sleep(self.seconds)
         if question.body == b"wrong":
             return {name: self._seal.failure(question, "no table")}
         return {name: self._seal.answer(question, b"answer")}
@@ -86,6 +94,17 @@ def test_a_slow_party_is_waited_for_as_long_as_it_is_alive():
     assert party.asked.count(ALIVE) > channels.PROBES
     assert party.asked.count(b"H") == 1, "a question is asked once"
     slow.close()
+
+
+def test_a_question_that_got_lost_is_asked_again(monkeypatch):
+    monkeypatch.setattr(channels, "PATIENCE", 0.2)
+    party = Party()
+    party.swallowed = 2
+    forgetful = line(party)
+    forgetful.ask(b"request")
+    assert forgetful.answer() == b"answer"
+    assert party.asked.count(b"H") == 3
+    forgetful.close()
 
 
 def test_a_lost_party_is_noticed_by_its_silence():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -18,7 +19,14 @@ from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
 import cipherbayes.engine.flare.executor as executing
 from cipherbayes.engine.flare.certified import GREETING, greetings_only_from
 from cipherbayes.engine.flare.executor import PartyExecutor
-from cipherbayes.engine.flare.questions import PartyFailedError, Question, Sealed
+from cipherbayes.engine.flare.questions import (
+    ALIVE,
+    BUSY,
+    IDLE,
+    PartyFailedError,
+    Question,
+    Sealed,
+)
 
 KEY, OTHER = bytes(32), bytes([1]) * 32
 
@@ -111,6 +119,34 @@ def test_a_question_comes_before_the_work_for_the_next_one(monkeypatch):
         reply = executor._answer("", seal.question(asked), None)
         assert seal.answer_in(asked, reply) == b"answer"
     assert desk.asked == [(b"H", b"first"), (b"H", b"second")]
+    executor._asked.set()
+    executor._thread.shutdown()
+
+
+def test_a_party_says_whether_it_works_on_a_question():
+    executor, desk = party(KEY)
+    seal, started, finish = Sealed(KEY), threading.Event(), threading.Event()
+
+    def respond(verb: bytes, body: bytes) -> bytes:
+        started.set()
+        finish.wait(5.0)
+        return b"answer"
+
+    desk.respond = respond
+
+    def state() -> bytes | None:
+        asked = Question.of(ALIVE, b"")
+        return seal.answer_in(asked, executor._answer("", seal.question(asked), None))
+
+    assert state() == IDLE
+    question = seal.question(Question.of(b"H", b"body"))
+    working = threading.Thread(target=executor._answer, args=("", question, None))
+    working.start()
+    started.wait(5.0)
+    assert state() == BUSY
+    finish.set()
+    working.join()
+    assert state() == IDLE
     executor._asked.set()
     executor._thread.shutdown()
 

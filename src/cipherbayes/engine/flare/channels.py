@@ -2,11 +2,14 @@
 
 A question waits as long as its party is alive: a slow site is waited for, a site that
 is gone is noticed within seconds, because a second, tiny question ("alive?") goes out
-every few seconds while the first is pending.
+every few seconds while the first is pending. A party that is alive but has had nothing
+to do for a while never got the question, or its answer got lost: it is asked again,
+which costs nothing, since a party repeats the answer that it has given.
 """
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,6 +25,7 @@ from cipherbayes.engine import pipes
 from cipherbayes.engine.flare.certified import GREETING, TOPIC
 from cipherbayes.engine.flare.questions import (
     ALIVE,
+    IDLE,
     KEY_BYTES,
     PartyFailedError,
     Question,
@@ -30,6 +34,8 @@ from cipherbayes.engine.flare.questions import (
 from cipherbayes.engine.lines import CspLine, Line, SiteLine
 from cipherbayes.errors import RunError
 
+log = logging.getLogger("cipherbayes.flare")
+
 LONGEST_ANSWER = 24 * 3600.0
 """Seconds after which an answer is given up although its party is alive."""
 GREETING_TIMEOUT = 2.0
@@ -37,6 +43,9 @@ PROBE_EVERY = 3.0
 PROBE_TIMEOUT = 4.0
 PROBES = 2
 """A party is lost when this many probes in a row find nobody."""
+PATIENCE = 30.0
+"""Seconds without work after which a party is asked again; doubled every time, since
+a large message over a slow network may still be on its way."""
 
 
 class FlareLine(Line):
@@ -54,36 +63,49 @@ class FlareLine(Line):
         self.name = name
         self._engine: Any = fl_ctx.get_engine()
         self._aborted: Signal = fl_ctx.get_run_abort_signal()
-        # A signal of its own: a question to a lost party can be given up alone.
+        self._pick_up()
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix=f"line-{name}")
+        self._pending: Future[bytes | None] | None = None
+        self._asked = (b"", b"")
+        self._key = secrets.token_bytes(KEY_BYTES)
+        self._seal = Sealed(self._key)
+
+    def send(self, verb: bytes, *parts: bytes) -> None:
+        self._asked = verb, b"".join(pipes.pieces(*parts))
+        self._pending = self._pool.submit(self._ask, *self._asked, LONGEST_ANSWER)
+
+    def receive(self) -> bytes | None:
+        assert self._pending is not None
+        pending, self._pending = self._pending, None
+        failures, idle_since, patience = 0, time.monotonic(), PATIENCE
+        while failures < PROBES:
+            try:
+                return pending.result(PROBE_EVERY)
+            except StillWaiting:
+                state = self._probe()
+                failures = failures + 1 if state is None else 0
+                if state != IDLE:
+                    idle_since = time.monotonic()
+            except PartyFailedError as error:
+                raise RunError(str(error), where=self._label) from None
+            if self._aborted.triggered:
+                break
+            if time.monotonic() - idle_since > patience:
+                log.warning("%s has no question: asking again", self._label)
+                self._hung_up.trigger(True)
+                self._pick_up()
+                pending = self._pool.submit(self._ask, *self._asked, LONGEST_ANSWER)
+                idle_since, patience = time.monotonic(), 2.0 * patience
+        self._hung_up.trigger(True)
+        return None
+
+    def _pick_up(self) -> None:
+        """A context with a signal of its own, by which one question is given up."""
         self._hung_up = Signal()
         self._fl_ctx = self._engine.new_context()
         self._fl_ctx.put(
             ReservedKey.RUN_ABORT_SIGNAL, self._hung_up, private=True, sticky=False
         )
-        self._pool = ThreadPoolExecutor(2, thread_name_prefix=f"line-{name}")
-        self._pending: Future[bytes | None] | None = None
-        self._key = secrets.token_bytes(KEY_BYTES)
-        self._seal = Sealed(self._key)
-
-    def send(self, verb: bytes, *parts: bytes) -> None:
-        body = b"".join(pipes.pieces(*parts))
-        self._pending = self._pool.submit(self._ask, verb, body, LONGEST_ANSWER)
-
-    def receive(self) -> bytes | None:
-        assert self._pending is not None
-        pending, self._pending = self._pending, None
-        failures = 0
-        while failures < PROBES:
-            try:
-                return pending.result(PROBE_EVERY)
-            except StillWaiting:
-                failures = 0 if self.alive() else failures + 1
-            except PartyFailedError as error:
-                raise RunError(str(error), where=self._label) from None
-            if self._aborted.triggered:
-                break
-        self._hung_up.trigger(True)
-        return None
 
     def call(self, verb: bytes, *parts: bytes) -> bytes:
         self.send(verb, *parts)
@@ -98,7 +120,11 @@ class FlareLine(Line):
 
     def alive(self) -> bool:
         """Whether the party's process answers at all."""
-        return self._ask(ALIVE, b"", PROBE_TIMEOUT) is not None
+        return self._probe() is not None
+
+    def _probe(self) -> bytes | None:
+        """Whether the party works on a question; None if it does not answer."""
+        return self._ask(ALIVE, b"", PROBE_TIMEOUT)
 
     def greet(self, deadline: float) -> bool:
         """Hand the party this job's key, until a time of the monotonic clock.

@@ -28,7 +28,14 @@ from cipherbayes.engine.flare.certified import (
 )
 from cipherbayes.engine.flare.jobs import job_study
 from cipherbayes.engine.flare.kits import CSP, Kit
-from cipherbayes.engine.flare.questions import ALIVE, KEY_BYTES, Question, Sealed
+from cipherbayes.engine.flare.questions import (
+    ALIVE,
+    BUSY,
+    IDLE,
+    KEY_BYTES,
+    Question,
+    Sealed,
+)
 from cipherbayes.engine.party import Desk
 from cipherbayes.errors import CipherbayesError
 
@@ -55,6 +62,8 @@ class PartyExecutor(Executor):  # type: ignore[misc]
         self._desk: Future[Desk] | None = None
         self._seal: Sealed | None = None
         self._asked = threading.Event()
+        self._working = 0
+        self._count = threading.Lock()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.START_RUN:
@@ -93,8 +102,9 @@ class PartyExecutor(Executor):  # type: ignore[misc]
             log.warning("refused a question that is not the server's")
             return make_reply(ReturnCode.BAD_REQUEST_DATA)
         if question.verb == ALIVE:
-            return seal.answer(question, b"")
+            return seal.answer(question, BUSY if self._working else IDLE)
         self._asked.set()
+        self._work(1)
         try:
             answer = self._thread.submit(self._respond, self._desk, question).result()
             with suppress(RuntimeError):  # the job ends: there is no next question
@@ -107,6 +117,12 @@ class PartyExecutor(Executor):  # type: ignore[misc]
         except Exception:
             log.exception("unexpected failure")
             return seal.failure(question, "unexpected failure: see this party's log")
+        finally:
+            self._work(-1)
+
+    def _work(self, change: int) -> None:
+        with self._count:
+            self._working += change
 
     def _respond(self, desk: Future[Desk], question: Question) -> bytes:
         self._asked.clear()

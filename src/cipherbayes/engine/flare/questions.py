@@ -17,6 +17,8 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable
 
 ALIVE = b"?"
+BUSY, IDLE = b"busy", b"idle"
+"""Answers to it: whether the party works on a question."""
 KEY_BYTES = 32
 _NONCE_BYTES = 16
 _VERB, _BODY, _NONCE, _TAG = "verb", "body", "nonce", "tag"
