@@ -38,6 +38,12 @@ def test_a_damaged_results_file_is_refused(tmp_path: Path) -> None:
         calibrate([Cell("logistic", 100, 3, 1.0)], 1, results=results, processes=1)
 
 
+def test_a_results_file_that_cannot_be_written_is_refused_first(tmp_path: Path) -> None:
+    results = tmp_path / "missing" / "results.jsonl"
+    with pytest.raises(RunError, match="cannot be written"):
+        calibrate([Cell("logistic", 100, 3, 1.0)], 1, results=results, processes=1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "cell",

@@ -167,6 +167,8 @@ def calibrate(
         Called with (replicates done, replicates in all).
     """
     known = _read(results)
+    if results is not None:
+        _require_writable(results)
     wanted = [(cell, r) for r in range(replicates) for cell in cells]
     missing = [(c, r) for c, r in wanted if f"{c.key}#{r}" not in known]
     done = len(wanted) - len(missing)
@@ -274,6 +276,18 @@ def _computed(
         return
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         yield from pool.map(_work, tasks)
+
+
+def _require_writable(results: Path) -> None:
+    """Before hours of work, not after the first study."""
+    try:
+        results.open("a", encoding="utf-8").close()
+    except OSError as error:
+        raise RunError(
+            f"results cannot be written ({error.strerror})",
+            where=str(results),
+            remedy="name a file in a folder that exists and is yours",
+        ) from None
 
 
 def _read(results: Path | None) -> dict[str, Replicate]:

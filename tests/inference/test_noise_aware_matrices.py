@@ -24,6 +24,21 @@ def matrix(d: int, constants: tuple[int, ...], seed: int = 0) -> Floats:
     return np.asarray(found)
 
 
+def assert_derivatives(parts: Coordinates, rng: np.random.Generator, d: int) -> None:
+    """Near the usual place they are those of differences."""
+    place = parts.usual + 0.1 * rng.standard_normal(parts.size)
+    gradient = rng.standard_normal((d, d))
+    gradient = gradient + gradient.T
+    found = parts.pulled_back(parts.build(place[None]), gradient[None])[0]
+    jacobian = parts.jacobian(place)
+    for j in range(parts.size):
+        move = 1e-5 * (np.arange(parts.size) == j)
+        ahead, behind = parts.build(np.stack([place + move, place - move])).matrix
+        change = (ahead - behind) / 2e-5
+        assert (gradient * change).sum() == pytest.approx(found[j], rel=1e-4, abs=1e-4)
+        assert np.allclose(pack(change), jacobian[j], rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(("constants", "correlated"), CASES)
 def test_coordinates_rebuild_a_matrix(
     constants: tuple[int, ...], correlated: bool
@@ -41,17 +56,7 @@ def test_derivatives_of_the_coordinates_are_those_of_differences(
 ) -> None:
     rng, truth = np.random.default_rng(1), matrix(6, constants)
     parts = Coordinates(truth, constants, correlated=correlated)
-    place = parts.usual + 0.1 * rng.standard_normal(parts.size)
-    gradient = rng.standard_normal((6, 6))
-    gradient = gradient + gradient.T
-    found = parts.pulled_back(parts.build(place[None]), gradient[None])[0]
-    jacobian = parts.jacobian(place)
-    for j in range(parts.size):
-        move = 1e-5 * (np.arange(parts.size) == j)
-        ahead, behind = parts.build(np.stack([place + move, place - move])).matrix
-        change = (ahead - behind) / 2e-5
-        assert (gradient * change).sum() == pytest.approx(found[j], rel=1e-4, abs=1e-4)
-        assert np.allclose(pack(change), jacobian[j], rtol=1e-4, atol=1e-4)
+    assert_derivatives(parts, rng, 6)
 
 
 def test_a_frame_changes_what_the_coordinates_mean_and_not_the_matrix() -> None:
@@ -60,17 +65,7 @@ def test_a_frame_changes_what_the_coordinates_mean_and_not_the_matrix() -> None:
     frame[4, :4] = rng.standard_normal(4)
     parts = Coordinates(truth, (0,), frame=frame)
     assert np.allclose(parts.build(parts.usual[None]).matrix[0], truth, rtol=1e-6)
-    place = parts.usual + 0.1 * rng.standard_normal(parts.size)
-    gradient = rng.standard_normal((5, 5))
-    gradient = gradient + gradient.T
-    found = parts.pulled_back(parts.build(place[None]), gradient[None])[0]
-    jacobian = parts.jacobian(place)
-    for j in range(parts.size):
-        move = 1e-5 * (np.arange(parts.size) == j)
-        ahead, behind = parts.build(np.stack([place + move, place - move])).matrix
-        change = (ahead - behind) / 2e-5
-        assert (gradient * change).sum() == pytest.approx(found[j], rel=1e-4, abs=1e-4)
-        assert np.allclose(pack(change), jacobian[j], rtol=1e-4, atol=1e-4)
+    assert_derivatives(parts, rng, 5)
 
 
 def test_every_place_is_positive_definite() -> None:

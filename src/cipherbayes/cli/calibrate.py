@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 
 from cipherbayes.cli.console import console, progress_bar
+from cipherbayes.errors import RunError
 
 
 def calibrate(
@@ -43,15 +44,23 @@ def calibrate(
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from cipherbayes import calibration
 
+    if quick + stress + wide + sbc > 1:
+        raise RunError(
+            "--quick, --stress, --wide and --sbc exclude each other",
+            remedy="give one of them",
+        )
     count = replicates or (8 if quick else 100)
     if sbc:
         _show_ranks(count, as_json)
         return
-    cells = calibration.quick_grid() if quick else calibration.grid()
-    if stress:
+    if quick:
+        cells = calibration.quick_grid()
+    elif stress:
         cells = calibration.stress_grid()
-    if wide:
+    elif wide:
         cells = calibration.wide_grid()
+    else:
+        cells = calibration.grid()
     with progress_bar() as report:
         rows = calibration.calibrate(
             cells,

@@ -10,8 +10,9 @@ were taken, s² the variance of ḡ and H the shrunk Fisher sum,
 Before the window a score sum taken at θ_t counts as if its variance were
 σ_t² + (λ² / d) ‖H (θ_t − θ)‖²: along the way from θ_t to θ the curvature changes by
 about a share λ, so what was seen far away is soon forgotten. In the window only the
-noise counts. The trust region r is needed: far from its place the curvature says
-little (the hazard models diverge without it). Everything here is post-processing.
+noise counts, and half of a step is made. The trust region r is needed: far from its
+place the curvature says little (the hazard models diverge without it). Everything here
+is post-processing.
 """
 
 from __future__ import annotations
