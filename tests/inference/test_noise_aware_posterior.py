@@ -46,8 +46,8 @@ def test_the_gradient_of_the_evidence_is_its_derivative() -> None:
     sampler = InformationSampler(
         Evidence.of(recursion, state), 2, np.random.default_rng(1)
     )
-    place, variance = sampler.chains.place, np.ones((2, 5))
-    _, slope = sampler.density(place, variance)
+    place, variance = sampler.chains.moved, np.ones((2, 5))
+    _, slope, _ = sampler.density(place, variance)
     for j in range(place.shape[1]):
         move = 1e-5 * (np.arange(place.shape[1]) == j)
         ahead = sampler.density(place + move, variance)[0]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cipherbayes.reproduce import mortality, physionet, ranked
 from cipherbayes.reproduce.cells import Cell, Results
 from cipherbayes.reproduce.experiment import Experiment
-from cipherbayes.reproduce.mortality import SETTINGS
 from cipherbayes.reproduce.pictures import draw_budgets
 from cipherbayes.reproduce.report import Report, difference, known
 from cipherbayes.reproduce.splits import SPLITS
@@ -36,15 +34,12 @@ def cells(quick: bool) -> list[Cell]:
         chosen += [Cell("no-data", split), Cell("pooled", split)]
         for choice, budgets in (("", mapped), (ranked.CHOICE, certified)):
             chosen += [Cell("private", split, 1, e, choice) for e in budgets]
-            if not quick:
-                chosen += [Cell("simulated", split, 1, e, choice) for e in budgets]
         chosen += [Cell("printed-pooled", split, 1, e, epochs) for e in claimed]
         for k in federated:
             chosen += [Cell("secure-sum", split, k, e, ranked.CHOICE)
                        for e in certified]  # fmt: skip
             chosen += [Cell("printed-federated", split, k, e, epochs) for e in claimed]
         if not quick:
-            chosen += [Cell("secure-sum", split, 5, e) for e in mapped]
             chosen.append(Cell("encrypted-update", split, 2, 1.0, ranked.CHOICE))
     more = [(2, e) for e in OTHERS] + [(5, 1.0)]
     chosen += [
@@ -103,20 +98,7 @@ def _place(head: Cell) -> str:
 
 def draw(shown: Report) -> Figure:
     """Learning curves at ε = 1, AUC and accuracy over ε."""
-    # Left to the table: federated runs with the map's settings, means over noise.
-    rows = [
-        row
-        for row in shown.rows
-        if row.setting != SETTINGS["secure-sum"]
-        and not row.setting.startswith(SETTINGS["simulated"])
-    ]
-    learning = [
-        curve
-        for curve in shown.curves["learning"]
-        if not curve.label.startswith(f"{SETTINGS['secure-sum']}, K")
-    ]
-    fewer = replace(shown, rows=rows, curves={"learning": learning})
-    figure = draw_budgets(fewer, mortality.METRICS)
+    figure = draw_budgets(shown, mortality.METRICS)
     figure.axes[-1].axhline(0.8615, color="0.45", linewidth=1.0, linestyle=":")
     return figure
 

@@ -29,6 +29,7 @@ from cipherbayes.reproduce.experiment import (
 from cipherbayes.reproduce.mortality import grouped
 from cipherbayes.reproduce.priors import PRIORS
 from cipherbayes.reproduce.ranked import CHOICE
+from cipherbayes.reproduce.report import difference
 from cipherbayes.reproduce.sites import SITES
 from cipherbayes.reproduce.splits import SPLITS
 
@@ -60,6 +61,18 @@ class Finished:
             text += f" ({np.std(values, ddof=1):.3f})"
         return text if len(values) == SPLITS else f"{text}, {len(values)} of {SPLITS}"
 
+    def by_split(self, name: str, head: Cell, metric: str = "auc") -> dict[int, float]:
+        """A metric of each finished split."""
+        return {k: o[metric] for k, o in self._groups[name].get(head, {}).items()}
+
+    def noise(self, name: str, head: Cell) -> str:
+        """Standard error that the privacy noise alone gives to the mean AUC."""
+        runs = [outcome["draws"] for outcome in self.outcomes(name, head)]
+        if not runs or len(runs[0]) < 2:
+            return NOT_RUN
+        variance = sum(np.var(each, ddof=1) / len(each) for each in runs)
+        return f"± {np.sqrt(variance) / len(runs):.4f}"
+
     def honest(self, name: str, sites: int, claim: float) -> str:
         """What the accountant gives for a claim."""
         found = self.outcomes(name, Cell("honest", 0, sites, claim))
@@ -85,22 +98,33 @@ def _logistic(done: Finished) -> Table:
             "certified ε",
             "aim",
             "pooled, ranked",
-            "mean over noise",
+            "of noise",
             "pooled, the map's",
             "two sites, ranked",
             "five sites, ranked",
         ]
     ]
     for e in BUDGETS:
-        heads = [
-            Cell("private", 0, 1, e, CHOICE),
-            Cell("simulated", 0, 1, e, CHOICE),
-            Cell("private", 0, 1, e),
-            Cell("secure-sum", 0, 2, e, CHOICE),
-            Cell("secure-sum", 0, 5, e, CHOICE),
-        ]
-        found = [done.mean("logistic", head) for head in heads]
+        pooled = Cell("private", 0, 1, e, CHOICE)
+        heads = [Cell("private", 0, 1, e)]
+        heads += [Cell("secure-sum", 0, k, e, CHOICE) for k in (2, 5)]
+        found = [done.mean("logistic", pooled), done.noise("logistic", pooled)]
+        found += [done.mean("logistic", head) for head in heads]
         rows.append([f"{e:g}", f"{AIMS[e]:g}" if e in AIMS else "none", *found])
+    return rows
+
+
+def _gains(done: Finished) -> Table:
+    rows = [["ε", "ranked less the map's"]]
+    for e in AIMS:
+        gap = difference(
+            done.by_split("logistic", Cell("private", 0, 1, e, CHOICE)),
+            done.by_split("logistic", Cell("private", 0, 1, e)),
+            ("ranked", "the map's"),
+            metric="auc",
+        )
+        text = f"{gap.mean:+.3f} ({gap.lower:+.3f} to {gap.upper:+.3f})" if gap else ""
+        rows.append([f"{e:g}", text or NOT_RUN])
     return rows
 
 
@@ -206,6 +230,7 @@ def _priors(done: Finished) -> Table:
 TABLES: dict[str, Callable[[Finished], Table]] = {
     "state": _state,
     "logistic": _logistic,
+    "ranked gains": _gains,
     "encrypted-update": _encrypted,
     "logistic as printed": _printed_logistic,
     "survival": _survival,

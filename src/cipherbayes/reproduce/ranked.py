@@ -6,13 +6,14 @@ worth its scale only as far as it is known to matter:
 
     x_j = w_j z_j,   w = 1 for the last values of the eight core variables,
 
-with z the map's half-widths within ±1.5, and less for the core variables' other
-statistics, other variables' last values, and the rest. The prior is that of a
-severity score: 0.4 of log-odds for a half-width to the worse, and 13 % deaths (the
+with z the map's half-widths within ±1.5, and perhaps less for the core variables'
+other statistics, other variables' last values, and the rest. The prior is that of a
+severity score: so much of log-odds for a half-width to the worse, and 13 % deaths (the
 intercept), where the map starts from a chance of one half and spends its first rounds
 on getting away from it.
 
-How found: see *The paper, reproduced*.
+The settings come from no row of PhysioNet, but from stays that were made up from
+published facts: :mod:`cipherbayes.reproduce.designing`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import pyarrow as pa
 
 from cipherbayes.data.physionet2012 import FEATURES, OUTCOME, STATIC
 from cipherbayes.reproduce import physionet
+from cipherbayes.reproduce.icu_population import MORTALITY
 from cipherbayes.reproduce.physionet import CORE, REACH, feature
 from cipherbayes.study import Study
 from cipherbayes.typing import Floats
@@ -35,15 +37,8 @@ from cipherbayes.typing import Floats
 CHOICE = "ranked"
 """The word in a cell's choice that asks for these settings."""
 
-EFFECT = 0.4
-"""Prior mean of the log-odds that a half-width of a core variable adds: chosen with the
-settings below. SAPS II has 0.7 on average."""
-
-MORTALITY = 0.13
-"""Deaths among stays in intensive care, as is usual; set A's 14 % was known."""
-
-INTERCEPT = 0.15
-"""The constant column, as a share of the norm bound."""
+INTERCEPT = 0.3
+"""The constant column, as a share of the norm bound: the map's."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +52,9 @@ class RankedSetting:
         values (and sex, height, unit), and of what remains; 0 leaves a column out.
     norm
         Bound on a row, in half-widths.
+    effect
+        Prior mean of the log-odds that a half-width of a core variable to the worse
+        adds. SAPS II has 0.7 on average.
     clip, step, precision, rounds
         C, η, Λ and T, for rows divided by their bound.
     """
@@ -65,6 +63,7 @@ class RankedSetting:
     others: float
     rest: float
     norm: float
+    effect: float
     clip: float
     step: float
     precision: float
@@ -72,13 +71,14 @@ class RankedSetting:
 
 
 SETTINGS = {
-    0.01: RankedSetting(0.25, 0.0, 0.0, 2.6, 0.2, 2.0, 300.0, 20),
-    0.1: RankedSetting(0.25, 0.0, 0.0, 2.6, 0.2, 20.0, 10.0, 20),
-    0.3: RankedSetting(0.25, 0.25, 0.0, 2.6, 0.3, 40.0, 3.0, 20),
-    1.0: RankedSetting(0.5, 0.5, 0.0, 4.0, 0.4, 60.0, 1.0, 40),
-    3.0: RankedSetting(0.75, 0.75, 0.25, 5.0, 0.5, 100.0, 0.3, 40),
-    10.0: RankedSetting(0.75, 0.75, 0.25, 5.0, 1.0, 100.0, 0.3, 40),
+    0.01: RankedSetting(0.0, 0.0, 0.0, 7.0, 0.8, 0.1, 10.0, 10.0, 20),
+    0.1: RankedSetting(0.0, 0.0, 0.0, 3.6, 0.6, 0.4, 20.0, 10.0, 20),
+    0.3: RankedSetting(0.0, 0.25, 0.25, 3.6, 0.2, 0.5, 20.0, 1.0, 20),
+    1.0: RankedSetting(1.0, 1.0, 0.25, 7.0, 0.2, 0.5, 80.0, 1.0, 20),
+    3.0: RankedSetting(1.0, 1.0, 0.25, 7.0, 0.2, 0.7, 80.0, 0.3, 20),
+    10.0: RankedSetting(1.0, 1.0, 0.25, 7.0, 0.2, 0.7, 80.0, 0.3, 40),
 }
+"""What ``python -m cipherbayes.reproduce.designing`` prints."""
 
 
 def column_scales(setting: RankedSetting) -> dict[str, float]:
@@ -106,7 +106,9 @@ def ranked_study(epsilon: float, *, records: int, protocol: str = "pooled") -> S
     scales = column_scales(chosen)
     k = chosen.norm / REACH
     constant = INTERCEPT * k
-    means: dict[str, Any] = {name: EFFECT * REACH * s for name, s in CORE.items()}
+    means: dict[str, Any] = {
+        name: chosen.effect * REACH * s for name, s in CORE.items()
+    }
     means["intercept"] = math.log(MORTALITY / (1.0 - MORTALITY)) / constant
     document: dict[str, Any] = {
         "study": {"name": "physionet-mortality", "protocol": protocol},

@@ -11,16 +11,15 @@ holds the few directions that stand far out of the noise (:func:`~.shrinkage.spi
 with S⁰ = 0 one of them raises ρ for all, and the small eigenvalues, which noise hides,
 spread over decades.
 
-HMC moves the coordinates in a metric that combines the prior's and the Fisher noise's
-precision; m, υ², ω² and ρ² have conjugate conditionals; ρ is moved once more with
-(S − S⁰)/τ held fixed (interweaving), or it would creep where the releases say little.
-With more than 60 parameters S is not moved but taken as estimated: what that leaves
-out is in the evidence's noise (:meth:`~.evidence.Evidence.blurred`).
+HMC moves all of them, m, ω and ρ together, in a metric that combines the prior's and
+the Fisher noise's precision, ℓ and S as :mod:`~.centring` has them: by themselves m, ω
+and ρ would creep, held by hundreds of coordinates. υ² has a conjugate conditional. With
+more than 60 parameters S is not moved but taken as estimated: what that leaves out is
+in the evidence's noise (:meth:`~.evidence.Evidence.blurred`).
 
 References
 ----------
-Neal (2011), MCMC using Hamiltonian dynamics. Yu and Meng (2011), To center or not to
-center.
+Neal (2011), MCMC using Hamiltonian dynamics.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from cipherbayes.inference.noise_aware.centring import Centring, InverseGamma
 from cipherbayes.inference.noise_aware.coordinates import Coordinates
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.saturation import (
@@ -50,24 +50,36 @@ DENSE = 60
 LARGEST_COORDINATE = 1e3
 """No coordinate of a sane trajectory is so large."""
 ACCEPTANCE = 0.8
-STRENGTH_SHAPE, STRENGTH_SCALE = 3.0, 0.4
+STRENGTH = InverseGamma(3.0, 0.4)
 """ρ² is inverse-gamma: median of ρ 0.39, one in a hundred above 1. Where noise hides
 the correlations a heavier tail would fill the posterior with almost singular H."""
-SPREAD_SHAPE, SPREAD_SCALE = 1.0, 0.25
+SPREAD = InverseGamma(1.0, 0.25)
 """ω² is inverse-gamma: half a decade of spread between columns is ordinary."""
-MEANS_SHAPE, MEANS_SCALE = 1.0, 0.05
+MEANS = InverseGamma(1.0, 0.05)
 """υ² is inverse-gamma: columns lie within [-1, 1]."""
 MASS_SPREAD = 3.0
+LEARNT = 3
+"""m, log ω and log ρ."""
 
 
 @dataclass
 class Chains:
-    """Where all chains stand: arrays with one row a chain."""
+    """Where all chains stand, one row a chain.
 
-    place: Floats
-    centre: Floats
-    spread: Floats
-    strength: Floats
+    Attributes
+    ----------
+    moved
+        (p, U, y of ℓ, y of S, m, log ω, log ρ): what HMC moves.
+    slope
+        A.
+    means
+        υ.
+    step, bend
+        Step size; β.
+    """
+
+    moved: Floats
+    slope: Floats
     means: Floats
     step: Floats
     bend: Floats
@@ -119,79 +131,133 @@ class InformationSampler:
         strength = np.sqrt(parts.others * (rest**2).mean()) if rest.size else 0.0
         diagonal, means = place[parts.diagonal], place[parts.means]
         size = np.sqrt((means**2).mean()) if means.size else 0.0
+        self._diagonal = self._entries = Centring(0.5)
+        learnt = [diagonal.mean(), np.log(max(float(diagonal.std()), 0.3))]
+        learnt += [np.log(max(float(strength), 0.1))]
         self.chains = Chains(
-            np.tile(place, (chains, 1)),
-            centre=np.full(chains, diagonal.mean()),
-            spread=np.full(chains, max(float(diagonal.std()), 0.3)),
-            strength=np.full(chains, max(float(strength), 0.1)),
+            self._back(np.tile(place, (chains, 1)), np.tile(learnt, (chains, 1))),
+            slope=np.tile(start, (chains, 1, 1)),
             means=np.full(chains, max(float(size), 0.1)),
             step=np.full(chains, FIRST_STEP),
             bend=np.full(chains, bend),
         )
-        self._steps = _StepAdaptation(chains)
-        self._metric = self._new_metric()
+        self.renew_metric()
         # Twice as wide as the posterior is in the metric, so that R-hat can tell.
-        white = rng.standard_normal((chains, parts.size))
-        self.chains.place = self.chains.place + 2.0 / evidence.dimension * (
-            white @ self._metric.T
-        )
+        white = rng.standard_normal(self.chains.moved.shape)
+        wide = 2.0 / evidence.dimension * (white @ self._metric.T)
+        self.chains.moved = self.chains.moved + wide
+        self.chains.slope = parts.build(self._out(self.chains.moved)).matrix
 
     def information(self) -> Floats:
         """H of every chain, shape ``(chains, d, d)``."""
-        return flattened(self.slope(), self.evidence.place, self.chains.bend)
-
-    def slope(self) -> Floats:
-        """A of every chain."""
-        return self.parts.build(self.chains.place).matrix
+        return flattened(self.chains.slope, self.evidence.place, self.chains.bend)
 
     def set_bend(self, bend: Floats) -> None:
         """Take β from now on, A as it is."""
-        self.chains.bend = tame(self.evidence, self.slope(), bend)
+        self.chains.bend = tame(self.evidence, self.chains.slope, bend)
 
     def sweep(self, prior_variance: Floats, *, adapting: bool) -> Floats:
         """One update of everything; the chance with which each move was accepted."""
         accepted = self._hmc(prior_variance)
         if adapting:
             self.chains.step = self._steps.update(accepted)
-        self._draw_scales()
-        if self._centre.size:
-            self._interweave_strength(prior_variance)
+        self._draw_means()
         return accepted
 
     def renew_metric(self) -> None:
-        """Take the metric at where the chains are now."""
-        self._metric = self._new_metric()
-        self._steps = _StepAdaptation(self.chains.step.size)
+        """Take the metric, and λ, at where the chains are now."""
+        parts, chains = self.parts, self.chains.step.size
+        place, learnt = self._out(self.chains.moved), self.chains.moved[:, -LEARNT:]
+        jacobian = parts.jacobian(place.mean(axis=0)) / self.evidence.fisher_sd
+        data = (jacobian**2).sum(axis=1)
+        _, spread, strength = np.exp(np.median(learnt, axis=0))
+        self._diagonal = Centring(_share(data[parts.diagonal], spread))
+        self._entries = Centring(
+            _share(data[parts.entries], strength / np.sqrt(parts.others))
+        )
+        self.chains.moved = self._back(place, learnt)
+        self._metric = self._new_metric(jacobian)
+        self._steps = _StepAdaptation(chains)
 
     def stop_adapting(self) -> None:
         """Fix the step sizes at their averages."""
         self.chains.step = self._steps.averaged
 
-    def _new_metric(self) -> Floats:
+    def _new_metric(self, jacobian: Floats) -> Floats:
         """A with A A' the inverse of J'J / s_H² + the prior's precision, J = dA / dx.
 
         The Fisher noise is isotropic in H, so J'J / s_H² is its precision in these
-        coordinates.
+        coordinates. ``jacobian`` is that by (p, U, ℓ, S), over s_H.
         """
-        jacobian = self.parts.jacobian(self.chains.place.mean(axis=0))
-        jacobian /= self.evidence.fisher_sd
-        prior = np.median(self._prior()[1], axis=0)
-        lower = np.linalg.cholesky(jacobian @ jacobian.T + np.diag(prior))
-        identity = np.eye(self.parts.size)
+        parts, moved = self.parts, self.chains.moved.mean(axis=0)[None]
+        # The chain rule is linear: as for a gradient, a row for every entry of A.
+        rows = np.repeat(moved, jacobian.shape[1], axis=0)
+        jacobian = self._chained(rows, jacobian.T, prior=False).T
+        precision = np.zeros(moved.size)
+        precision[parts.masses] = MASS_SPREAD**-2.0
+        precision[parts.means] = np.median(self.chains.means) ** -2.0
+        _, spread, strength = moved[0, -LEARNT:]
+        diagonal, entries = self._diagonal.share, self._entries.share
+        pull = np.exp(-2.0 * diagonal * spread)
+        strength = strength - 0.5 * np.log(parts.others)
+        precision[parts.diagonal] = pull
+        precision[parts.entries] = np.exp(-2.0 * entries * strength)
+        count = (parts.others, parts.entries.stop - parts.entries.start)
+        precision[-3] = 1e-2 + count[0] * diagonal**2 * pull
+        precision[-2] = SPREAD.precision + 2.0 * count[0] * diagonal**2
+        precision[-1] = STRENGTH.precision + 2.0 * count[1] * entries**2
+        matrix = jacobian @ jacobian.T + np.diag(precision)
+        matrix[parts.diagonal, -3] -= diagonal * pull
+        matrix[-3, parts.diagonal] -= diagonal * pull
+        lower = np.linalg.cholesky(matrix)
+        identity = np.eye(len(lower))
         return np.asarray(solve_triangular(lower, identity, lower=True).T)
 
-    def _prior(self) -> tuple[Floats, Floats]:
-        """Means and precisions of all coordinates given the learnt scales."""
-        here, parts = self.chains, self.parts
-        means = np.zeros((here.step.size, parts.size))
-        precisions = np.empty_like(means)
-        means[:, parts.masses] = means[:, parts.diagonal] = here.centre[:, None]
-        means[:, parts.entries] = self._centre
-        precisions[:, parts.masses] = MASS_SPREAD**-2.0
-        precisions[:, parts.means] = here.means[:, None] ** -2.0
-        precisions[:, parts.diagonal] = here.spread[:, None] ** -2.0
-        precisions[:, parts.entries] = parts.others / here.strength[:, None] ** 2
-        return means, precisions
+    def _laws(
+        self, moved: Floats
+    ) -> tuple[tuple[slice, Centring, Floats, Floats], ...]:
+        """(which, λ, μ, log σ) of ℓ and of S."""
+        centre, spread, strength = moved[:, -LEARNT:].T
+        strength = strength - 0.5 * np.log(self.parts.others)
+        return (
+            (self.parts.diagonal, self._diagonal, centre, spread),
+            (self.parts.entries, self._entries, np.zeros_like(centre), strength),
+        )
+
+    def _out(self, moved: Floats) -> Floats:
+        """(p, U, ℓ, S) of what is moved."""
+        place = moved[:, :-LEARNT].copy()
+        for which, form, centre, scale in self._laws(moved):
+            place[:, which] = form.out(place[:, which], centre, scale)
+        place[:, self.parts.entries] += self._centre
+        return place
+
+    def _back(self, place: Floats, learnt: Floats) -> Floats:
+        """What is moved, of (p, U, ℓ, S)."""
+        moved = np.hstack([place, learnt])
+        moved[:, self.parts.entries] -= self._centre
+        for which, form, centre, scale in self._laws(moved):
+            moved[:, which] = form.back(moved[:, which], centre, scale)
+        return moved
+
+    def _chained(self, moved: Floats, slope: Floats, *, prior: bool = True) -> Floats:
+        """Derivatives by what is moved, of those by (p, U, ℓ, S)."""
+        found = np.hstack([slope, np.zeros((len(slope), LEARNT))])
+        for column, (which, form, centre, scale) in zip(
+            (-2, -1), self._laws(moved), strict=True
+        ):
+            y = moved[:, which]
+            found[:, which], by_centre, by_scale = form.gradients(
+                y, centre, scale, slope[:, which]
+            )
+            if not prior:
+                bare = form.gradients(y, centre, scale, np.zeros_like(y))
+                found[:, which] -= bare[0]
+                by_centre, by_scale = by_centre - bare[1], by_scale - bare[2]
+            found[:, column] += by_scale
+            if column == -2:
+                found[:, -3] += by_centre
+        return found
 
     def _log_density(
         self, slope: Floats, prior_variance: Floats
@@ -202,84 +268,67 @@ class InformationSampler:
         value, gradient = self.evidence.log_density(information, prior_variance)
         return value, pulled_back(gradient, slope, place, bend)
 
-    def density(self, place: Floats, prior_variance: Floats) -> tuple[Floats, Floats]:
-        """log p(coordinates | learnt scales, releases) and its gradient."""
-        built = self.parts.build(place)
+    def density(
+        self, moved: Floats, prior_variance: Floats
+    ) -> tuple[Floats, Floats, Floats]:
+        """log p(what is moved | υ, releases), its gradient, and A."""
+        parts = self.parts
+        built = parts.build(self._out(moved))
         value, slope = self._log_density(built.matrix, prior_variance)
-        means, precisions = self._prior()
-        pull = precisions * (place - means)
-        value = value - 0.5 * (pull * (place - means)).sum(axis=1)
-        return value, self.parts.pulled_back(built, slope) - pull
+        gradient = self._chained(moved, parts.pulled_back(built, slope))
+        for which, form, centre, scale in self._laws(moved):
+            value = value + form.log_density(moved[:, which], centre, scale)
+        for column, law in ((-2, SPREAD), (-1, STRENGTH)):
+            value = value + law.log_density(moved[:, column])
+            gradient[:, column] += law.slope(moved[:, column])
+        masses = (moved[:, parts.masses] - moved[:, [-3]]) / MASS_SPREAD**2
+        gradient[:, parts.masses] -= masses
+        gradient[:, -3] += masses.sum(axis=1)
+        value = value - 0.5 * MASS_SPREAD**2 * (masses**2).sum(axis=1)
+        means = moved[:, parts.means] / self.chains.means[:, None] ** 2
+        gradient[:, parts.means] -= means
+        value = value - 0.5 * (means * moved[:, parts.means]).sum(axis=1)
+        return value, gradient, built.matrix
 
     def _hmc(self, prior_variance: Floats) -> Floats:
         here, rng, metric = self.chains, self.rng, self._metric
         step = (here.step * rng.uniform(0.8, 1.2, here.step.size))[:, None]
         leaps = int(np.clip(np.ceil(TRAJECTORY / step.mean()), 2, MOST_LEAPS))
-        start = place = here.place
+        start = place = here.moved
         momentum = rng.standard_normal(start.shape)
-        value, slope = self.density(place, prior_variance)
+        value, gradient, slope = self.density(place, prior_variance)
+        force = gradient @ metric
         before = value - 0.5 * (momentum**2).sum(axis=1)
         with np.errstate(all="ignore"):
             for _ in range(leaps):
-                momentum = momentum + 0.5 * step * (slope @ metric)
+                momentum = momentum + 0.5 * step * force
                 place = place + step * (momentum @ metric.T)
                 place = np.where(np.abs(place) < LARGEST_COORDINATE, place, start)
-                value, slope = self.density(place, prior_variance)
-                momentum = momentum + 0.5 * step * (slope @ metric)
+                value, gradient, slope = self.density(place, prior_variance)
+                force = gradient @ metric
+                momentum = momentum + 0.5 * step * force
             after = value - 0.5 * (momentum**2).sum(axis=1)
             chance = np.exp(np.minimum(after - before, 0.0))
         lost = ~np.isfinite(chance) | (np.abs(place) >= LARGEST_COORDINATE).any(axis=1)
         chance = np.where(lost, 0.0, chance)
         moved = rng.random(chance.size) < chance
-        here.place = np.where(moved[:, None], place, start)
+        here.moved = np.where(moved[:, None], place, start)
+        here.slope = np.where(moved[:, None, None], slope, here.slope)
         return chance
 
-    def _draw_scales(self) -> None:
-        """m (flat prior) and υ², ω², ρ² (inverse-gamma) given the coordinates."""
-        here, rng, parts = self.chains, self.rng, self.parts
-        chains = here.step.size
+    def _draw_means(self) -> None:
+        """υ² (inverse-gamma) given U."""
+        means = self.chains.moved[:, self.parts.means]
+        rate = MEANS.scale + 0.5 * (means**2).sum(axis=1)
+        shape = MEANS.shape + 0.5 * means.shape[1]
+        self.chains.means = np.sqrt(rate / self.rng.gamma(shape, size=rate.size))
 
-        def scale(away: Floats, shape: float, least: float) -> Floats:
-            rate = least + 0.5 * (away**2).sum(axis=1)
-            gamma = rng.gamma(shape + 0.5 * away.shape[1], size=chains)
-            return np.asarray(np.sqrt(rate / gamma))
 
-        masses, diagonal = here.place[:, parts.masses], here.place[:, parts.diagonal]
-        precision = masses.shape[1] / MASS_SPREAD**2
-        precision = precision + diagonal.shape[1] / here.spread**2
-        total = masses.sum(axis=1) / MASS_SPREAD**2
-        total = total + diagonal.sum(axis=1) / here.spread**2
-        white = rng.standard_normal(chains) / np.sqrt(precision)
-        here.centre = total / precision + white
-        here.spread = scale(diagonal - here.centre[:, None], SPREAD_SHAPE, SPREAD_SCALE)
-        here.means = scale(here.place[:, parts.means], MEANS_SHAPE, MEANS_SCALE)
-        away = here.place[:, parts.entries] - self._centre
-        away = away * np.sqrt(parts.others)
-        here.strength = scale(away, STRENGTH_SHAPE, STRENGTH_SCALE)
-
-    def _interweave_strength(self, prior_variance: Floats) -> None:
-        """ρ given (S − S⁰) / ρ: Metropolis in log ρ, of a length from 0.01 to 0.5."""
-        here, rng, entries = self.chains, self.rng, self.parts.entries
-        lengths = 10.0 ** rng.uniform(-2.0, -0.3, here.strength.size)
-        change = lengths * rng.standard_normal(here.strength.size)
-        place = here.place.copy()
-        place[:, entries] -= self._centre
-        place[:, entries] *= np.exp(change)[:, None]
-        place[:, entries] += self._centre
-        proposed = here.strength * np.exp(change)
-
-        def log_density(where: Floats, strength: Floats) -> Floats:
-            slope = self.parts.build(where).matrix
-            data = self._log_density(slope, prior_variance)[0]
-            # Inverse-gamma of ρ², as a density of log ρ.
-            shape, scale = STRENGTH_SHAPE, STRENGTH_SCALE
-            prior = -2.0 * shape * np.log(strength) - scale / strength**2
-            return np.asarray(data + prior)
-
-        gain = log_density(place, proposed) - log_density(here.place, here.strength)
-        moved = np.log(rng.random(change.size)) < gain
-        here.place = np.where(moved[:, None], place, here.place)
-        here.strength = np.where(moved, proposed, here.strength)
+def _share(data: Floats, scale: float) -> float:
+    """λ: of what is known about a coordinate, the data's share."""
+    if not data.size:
+        return 0.5
+    return float((data / (data + scale**-2.0)).mean())
 
 
 class _StepAdaptation:

@@ -173,7 +173,7 @@ class _Walk:
         """The mean of the score where it is not a line."""
         bend = self.sampler.chains.bend
         if bend.any():
-            return SaturatingScore.of(self.evidence, self.sampler.slope(), bend)
+            return SaturatingScore.of(self.evidence, self.sampler.chains.slope, bend)
         if self.recursion.shape.unit is not None:
             return TiltedScore.of(self.evidence, self.recursion.shape, information)
         return None
@@ -188,7 +188,7 @@ class _Walk:
         white = self.rng.standard_normal(self.first.shape)
         self.first = WALK * self.first + np.sqrt(1.0 - WALK**2) * white
         trace, noise = self.evidence.first_trace
-        now = np.trace(self.sampler.slope(), axis1=1, axis2=2)
+        now = np.trace(self.sampler.chains.slope, axis1=1, axis2=2)
         bend = self._of_traces(now, trace + noise * self.first)
         # Half of the way: A follows β and β follows A.
         return 0.5 * (self.sampler.chains.bend + bend)

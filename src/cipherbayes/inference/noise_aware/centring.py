@@ -1,0 +1,89 @@
+"""Coordinates that share a law whose scale is learnt, in a form that mixes.
+
+With x_j ~ N(μ, σ²), σ unknown, moves of x and of σ hinder each other: where the data
+say little about x, x follows σ; where they say much, (x − μ)/σ does. In between,
+
+    x = μ + σ^(1−λ) (y − λ μ),   y ~ N(λ μ, σ^(2λ)),
+
+with λ the share of what is known about x that comes from the data.
+
+References
+----------
+Papaspiliopoulos, Roberts and Sköld (2007), A general framework for the parametrization
+of hierarchical models. Gorinova, Moore and Hoffman (2020), Automatic reparameterisation
+of probabilistic programs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cipherbayes.typing import Floats
+
+
+@dataclass(frozen=True)
+class InverseGamma:
+    """Law of a squared scale, as one of the scale's logarithm."""
+
+    shape: float
+    scale: float
+
+    def log_density(self, log_scale: Floats) -> Floats:
+        return np.asarray(
+            -2.0 * self.shape * log_scale - self.scale * np.exp(-2.0 * log_scale)
+        )
+
+    def slope(self, log_scale: Floats) -> Floats:
+        """Its derivative."""
+        return np.asarray(
+            -2.0 * self.shape + 2.0 * self.scale * np.exp(-2.0 * log_scale)
+        )
+
+    @property
+    def precision(self) -> float:
+        """Minus its second derivative at the mode."""
+        return 4.0 * self.shape
+
+
+@dataclass(frozen=True)
+class Centring:
+    """y for x, λ being ``share``. μ and log σ have one entry a chain."""
+
+    share: float
+
+    def out(self, y: Floats, centre: Floats, log_scale: Floats) -> Floats:
+        """x of y."""
+        away = y - self.share * centre[:, None]
+        return np.asarray(centre[:, None] + self._stretch(log_scale) * away)
+
+    def back(self, x: Floats, centre: Floats, log_scale: Floats) -> Floats:
+        """y of x."""
+        away = (x - centre[:, None]) / self._stretch(log_scale)
+        return np.asarray(self.share * centre[:, None] + away)
+
+    def log_density(self, y: Floats, centre: Floats, log_scale: Floats) -> Floats:
+        """Of y given μ and σ."""
+        away = y - self.share * centre[:, None]
+        squares = (away**2).sum(axis=1) * np.exp(-2.0 * self.share * log_scale)
+        return np.asarray(-0.5 * squares - self.share * y.shape[1] * log_scale)
+
+    def gradients(
+        self, y: Floats, centre: Floats, log_scale: Floats, slope: Floats
+    ) -> tuple[Floats, Floats, Floats]:
+        """Derivatives by y, μ and log σ, the prior's included.
+
+        ``slope`` is that of the rest of the density by x.
+        """
+        share, stretch = self.share, self._stretch(log_scale)
+        away = y - share * centre[:, None]
+        pull = away * np.exp(-2.0 * share * log_scale)[:, None]
+        by_y = stretch * slope - pull
+        by_centre = ((1.0 - share * stretch) * slope + share * pull).sum(axis=1)
+        by_scale = ((1.0 - share) * stretch * away * slope).sum(axis=1)
+        by_scale = by_scale + share * ((pull * away).sum(axis=1) - y.shape[1])
+        return by_y, by_centre, by_scale
+
+    def _stretch(self, log_scale: Floats) -> Floats:
+        return np.asarray(np.exp((1.0 - self.share) * log_scale)[:, None])
