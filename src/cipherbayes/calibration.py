@@ -9,6 +9,7 @@ calibration goes on where it stopped.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -33,9 +34,11 @@ INTERVAL = 0.9
 RECORDS, DIMENSIONS, EPSILONS = (3_200, 8_000, 100_000), (7, 10, 40), (0.3, 1.0, 3.0)
 EFFORT = Effort(chains=4, warm_up=80, kept=120, doublings=1)
 """Less than a study gets: many studies matter more here than many draws of each."""
-WIDE_DIMENSION, WIDE_PRIOR = 184, 0.25
-"""With a standard normal prior of so many effects every outcome would be certain."""
-WIDE = Effort(chains=4, warm_up=80, kept=100, doublings=0)
+WIDE_DIMENSION = 184
+USUAL_DIMENSION = 10
+"""Up to which the prior is standard normal. With more parameters its variance is less
+in proportion, such that all effects together vary as with ten: with a standard normal
+prior of 40 effects hazards would differ by factors of thousands."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,8 @@ class Cell:
     ----------
     stress
         Empty, or what is done to the study: ``rare``, ``rare-columns``,
-        ``separable``, ``twice-the-prior``, ``clip-5x``, ``clip-0.2x`` or
-        ``tiny-epsilon``.
+        ``alike-columns``, ``separable``, ``twice-the-prior``, ``strong-effects``,
+        ``clip-5x``, ``clip-0.2x`` or ``tiny-epsilon``.
     """
 
     model: str
@@ -59,6 +62,12 @@ class Cell:
     @property
     def key(self) -> str:
         return f"{self.model} {self.n} {self.d} {self.epsilon:g} {self.stress}".strip()
+
+    @property
+    def prior_scale(self) -> float:
+        if self.stress == "strong-effects":
+            return 1.0
+        return min(1.0, math.sqrt(USUAL_DIMENSION / self.d))
 
 
 @dataclass(frozen=True)
@@ -95,20 +104,22 @@ def wide_grid() -> tuple[Cell, ...]:
 
 def stress_grid() -> tuple[Cell, ...]:
     """What may go wrong: the intervals must stay honest, or be flagged."""
-    cells = [
-        Cell("logistic", 8_000, 10, 1.0, name)
-        for name in (
-            "separable",
-            "rare",
-            "rare-columns",
-            "twice-the-prior",
-            "clip-5x",
-            "clip-0.2x",
-        )
-    ]
-    cells += [Cell("exponential", 8_000, 7, 1.0, "rare")]
-    cells += [Cell("exponential", 8_000, 7, 1.0, "twice-the-prior")]
-    return (*cells, Cell("logistic", 8_000, 10, 0.03, "tiny-epsilon"))
+    logistic = (
+        "separable",
+        "rare",
+        "rare-columns",
+        "alike-columns",
+        "twice-the-prior",
+        "clip-5x",
+        "clip-0.2x",
+    )
+    exponential = ("rare", "alike-columns", "twice-the-prior")
+    return (
+        *(Cell("logistic", 8_000, 10, 1.0, name) for name in logistic),
+        *(Cell("exponential", 8_000, 7, 1.0, name) for name in exponential),
+        *(Cell(kind, 8_000, 40, 1.0, "strong-effects") for kind in MODELS),
+        Cell("logistic", 8_000, 10, 0.03, "tiny-epsilon"),
+    )
 
 
 def replicate(cell: Cell, number: int) -> Replicate:
@@ -120,17 +131,17 @@ def replicate(cell: Cell, number: int) -> Replicate:
         cell.n,
         cell.d,
         rng,
-        prior_scale=WIDE_PRIOR if cell.d >= WIDE_DIMENSION else 1.0,
+        prior_scale=cell.prior_scale,
         truth_scale=2.0 if cell.stress == "twice-the-prior" else 1.0,
         intercept=-5.0 if cell.stress == "rare" else None,
         separable=cell.stress == "separable",
         rare_levels=cell.stress == "rare-columns",
+        alike=cell.stress == "alike-columns",
     )
     factor = {"clip-5x": 5.0, "clip-0.2x": 0.2}.get(cell.stress, 1.0)
     bound = InfluenceBound(factor * study.clip)
     recursion, state = release_rounds(study, cell.epsilon, rng, bound)
-    effort = WIDE if cell.d > 20 else EFFORT
-    posterior = sample_posterior(recursion, state, seed=number, effort=effort)
+    posterior = sample_posterior(recursion, state, seed=number, effort=EFFORT)
     draws = posterior.draws.theta.reshape(-1, cell.d)
     tail = 0.5 * (1.0 - INTERVAL)
     low, high = np.quantile(draws, [tail, 1.0 - tail], axis=0)

@@ -50,12 +50,18 @@ class Simulated:
 
 
 def columns(
-    rng: np.random.Generator, count: int, width: int, *, threshold: float = 0.3
+    rng: np.random.Generator,
+    count: int,
+    width: int,
+    *,
+    threshold: float = 0.3,
+    alike: bool = False,
 ) -> Floats:
     """A constant, then columns as public bounds prepare them, shape ``(width, n)``.
 
     Two of three are continuous within [-1, 1], one is 0/1; all share one factor with
-    loadings that differ from study to study.
+    loadings that differ from study to study. Where ``alike``, the fourth is almost the
+    mean of the first two.
     """
     loadings = rng.uniform(-0.7, 0.7, width - 1)[:, None]
     common = rng.standard_normal(count)
@@ -63,6 +69,8 @@ def columns(
     latent = loadings * common + np.sqrt(1.0 - loadings**2) * own
     x = np.clip(0.45 * latent, -1.0, 1.0)
     x[2::3] = latent[2::3] > threshold
+    if alike:
+        x[3] = 0.5 * (x[0] + x[1]) + 0.1 * x[3]
     return np.vstack([np.ones(count), x])
 
 
@@ -77,6 +85,7 @@ def simulate(
     intercept: float | None = None,
     separable: bool = False,
     rare_levels: bool = False,
+    alike: bool = False,
 ) -> Simulated:
     """Records of a model whose parameters come from a normal prior.
 
@@ -92,6 +101,8 @@ def simulate(
         Outcomes of a logistic model are certain: 1 where the predictor is positive.
     rare_levels
         The 0/1 columns are 1 in one record of sixty-seven.
+    alike
+        One column is almost the mean of two others.
     """
     if kind not in MODELS:
         raise RunError(
@@ -99,7 +110,8 @@ def simulate(
             remedy=f"choose one of {', '.join(MODELS)}",
         )
     width = dimension - (kind == "weibull")
-    x = columns(rng, records, width, threshold=2.17 if rare_levels else 0.3)
+    threshold = 2.17 if rare_levels else 0.3
+    x = columns(rng, records, width, threshold=threshold, alike=alike)
     truth = prior_scale * truth_scale * rng.standard_normal(dimension)
     if intercept is not None:
         truth[0] = intercept

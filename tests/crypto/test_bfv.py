@@ -122,10 +122,9 @@ def test_what_is_made_ahead_hides_one_message_of_any_length(pair: KeyPair) -> No
     for dimension in (1, 5, public.parameters.ring + 1):
         vector = np.arange(dimension, dtype=np.int64) - 2
         public.prepare(dimension)
-        held = len(public._zeros._held())
-        assert held == public.parameters.chunks(dimension)
+        assert len(public._zeros) == public.parameters.chunks(dimension)
         first, second = public.encrypt(vector), public.encrypt(vector)
-        assert public._zeros._held() == []
+        assert len(public._zeros) == 0
         assert (first.polynomials != second.polynomials).any()
         for each in (first, second):
             assert (pair.secret.decrypt(each) == vector).all()

@@ -11,15 +11,23 @@ import pytest
 from cipherbayes.errors import RunError
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
+from nvflare.apis.client import Client
 from nvflare.apis.fl_constant import ReservedKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
+from nvflare.fuel.f3.message import Message
 
 from cipherbayes.engine.flare import channels
-from cipherbayes.engine.flare.certified import GREETING
+from cipherbayes.engine.flare.certified import GREETING, TOPIC, WHOLE
 from cipherbayes.engine.flare.channels import FlareSite
-from cipherbayes.engine.flare.questions import ALIVE, BUSY, IDLE, Sealed
+from cipherbayes.engine.flare.questions import (
+    ALIVE,
+    BUSY,
+    IDLE,
+    MOST_WHOLE,
+    Sealed,
+)
 
 
 class Party:
@@ -30,11 +38,34 @@ class Party:
         self.lost = lost
         self.swallowed = 0
         """Questions that never reach the party, which is idle then."""
+        self.whole = True
+        """Whether messages in one piece arrive."""
+        self.answer = b"answer"
         self.asked: list[bytes] = []
+        self.ways: list[str] = []
         self._seal: Sealed | None = None
+        self.core_cell = self
 
     def new_context(self) -> FLContext:
-        return FLContext()
+        context = FLContext()
+        context.put(ReservedKey.RUN_NUM, "job", private=False, sticky=False)
+        return context
+
+    def get_client_from_name(self, name: str) -> Client:
+        client = Client(name, "token")
+        client.set_fqcn(name)
+        return client
+
+    def get_cell(self) -> Party:
+        return self
+
+    def send_request(
+        self, channel: str, topic: str, target: str, request: Message, **options: Any
+    ) -> Message:
+        assert (target, topic) == ("north.job", WHOLE)
+        if not self.whole:
+            return Message()
+        return Message(payload=self._reply(request.payload, topic, Signal(), options))
 
     def send_aux_request(
         self, targets: list[str], topic: str, request: Shareable, **options: Any
@@ -44,25 +75,32 @@ class Party:
             assert options["secure"]
             self._seal = Sealed(request["key"])
             return {name: make_reply(ReturnCode.OK)}
+        hung_up = options["fl_ctx"].get_prop(ReservedKey.RUN_ABORT_SIGNAL)
+        return {name: self._reply(request, topic, hung_up, options)}
+
+    def _reply(
+        self, request: Shareable, topic: str, hung_up: Signal, options: dict[str, Any]
+    ) -> Shareable:
         assert self._seal is not None
         question = self._seal.question_in(request)
         assert question is not None
         self.asked.append(question.verb)
+        if question.verb != ALIVE:
+            self.ways.append(topic)
         if self.lost:
-            hung_up = options["fl_ctx"].get_prop(ReservedKey.RUN_ABORT_SIGNAL)
             wait(options["timeout"], hung_up)
-            return {name: make_reply(ReturnCode.TIMEOUT)}
+            return make_reply(ReturnCode.TIMEOUT)
         if question.verb == ALIVE:
-            state = IDLE if self.swallowed else BUSY
-            return {name: self._seal.answer(question, state)}
+            return self._seal.answer(question, IDLE if self.swallowed else BUSY)
         if self.asked.count(b"H") <= self.swallowed:
-            hung_up = options["fl_ctx"].get_prop(ReservedKey.RUN_ABORT_SIGNAL)
             wait(options["timeout"], hung_up)
-            return {name: make_reply(ReturnCode.TIMEOUT)}
+            return make_reply(ReturnCode.TIMEOUT)
         time.sleep(self.seconds)
         if question.body == b"wrong":
-            return {name: self._seal.failure(question, "no table")}
-        return {name: self._seal.answer(question, b"answer")}
+            return self._seal.failure(question, "no table")
+        if topic == WHOLE and len(self.answer) > MOST_WHOLE:
+            return self._seal.long_answer(question)
+        return self._seal.answer(question, self.answer)
 
 
 def wait(seconds: float, signal: Signal) -> None:
@@ -84,6 +122,7 @@ def line(party: Party) -> FlareSite:
 def impatient(monkeypatch):
     monkeypatch.setattr(channels, "PROBE_EVERY", 0.05)
     monkeypatch.setattr(channels, "PROBE_TIMEOUT", 0.05)
+    monkeypatch.setattr(channels, "WHOLE_TIMEOUT", 0.02)
 
 
 def test_a_slow_party_is_waited_for_as_long_as_it_is_alive():
@@ -105,6 +144,48 @@ def test_a_question_that_got_lost_is_asked_again(monkeypatch):
     assert forgetful.answer() == b"answer"
     assert party.asked.count(b"H") == 3
     forgetful.close()
+
+
+def test_a_question_and_its_answer_travel_in_one_piece():
+    quick = line(party := Party())
+    for _ in range(5):
+        quick.ask(b"request")
+        assert quick.answer() == b"answer"
+    assert party.ways == [WHOLE] * 5
+    quick.close()
+
+
+def test_a_long_question_travels_as_a_stream():
+    wordy = line(party := Party())
+    wordy.ask(bytes(MOST_WHOLE + 1))
+    assert wordy.answer() == b"answer"
+    assert party.ways == [TOPIC]
+    wordy.close()
+
+
+def test_a_long_answer_is_fetched_as_a_stream_and_so_are_the_next():
+    wordy = line(party := Party())
+    party.answer = bytes(MOST_WHOLE + 1)
+    for _ in range(2):
+        wordy.ask(b"request")
+        assert wordy.answer() == party.answer
+    assert party.ways == [WHOLE, TOPIC, TOPIC]
+    wordy.close()
+
+
+def test_where_messages_in_one_piece_do_not_arrive_streams_do():
+    party = Party()
+    party.whole = False
+    slow = line(party)
+    for _ in range(channels.WHOLE_FAILURES + 2):
+        slow.ask(b"request")
+        assert slow.answer() == b"answer"
+    assert set(party.ways) == {TOPIC}
+    party.whole = True
+    slow.ask(b"request")
+    assert slow.answer() == b"answer"
+    assert party.ways[-1] == TOPIC, "a line that is slow stays with streams"
+    slow.close()
 
 
 def test_a_lost_party_is_noticed_by_its_silence():

@@ -10,19 +10,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
+from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey
 from nvflare.fuel.f3.message import Message
-from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
+from nvflare.fuel.f3.streaming.stream_const import (
+    STREAM_CHANNEL,
+    STREAM_DATA_TOPIC,
+    StreamHeaderKey,
+)
 
-import cipherbayes.engine.flare.executor as executing
-from cipherbayes.engine.flare.certified import GREETING, greetings_only_from
+from cipherbayes.engine.flare.certified import (
+    GREETING,
+    TOPIC,
+    WHOLE,
+    greetings_only_from,
+)
 from cipherbayes.engine.flare.executor import PartyExecutor
+from cipherbayes.engine.flare.party_thread import PartyThread
 from cipherbayes.engine.flare.questions import (
     ALIVE,
     BUSY,
     IDLE,
+    MOST_WHOLE,
+    LongAnswerError,
     PartyFailedError,
     Question,
     Sealed,
@@ -81,7 +93,7 @@ class Responding:
 
 def party(key: bytes | None) -> tuple[PartyExecutor, Responding]:
     executor, desk = PartyExecutor("00" * 16), Responding()
-    executor._desk = executor._thread.submit(lambda: desk)
+    executor._party = PartyThread(lambda: desk)
     if key is not None:
         greeting = Shareable()
         greeting["key"] = key
@@ -106,21 +118,37 @@ def test_the_first_greeting_of_a_job_counts():
     asked = Question.of(b"H", b"body")
     reply = executor._answer("", Sealed(KEY).question(asked), None)
     assert Sealed(KEY).answer_in(asked, reply) == b"answer"
-    executor._thread.shutdown()
-    assert desk.asked == [(b"H", b"body"), (b"rest", b"")]
+    assert desk.asked[0] == (b"H", b"body")
 
 
-def test_a_question_comes_before_the_work_for_the_next_one(monkeypatch):
-    monkeypatch.setattr(executing, "REST_AFTER", 60.0)
+@pytest.mark.parametrize(
+    ("topic", "size", "fits"),
+    [
+        (WHOLE, MOST_WHOLE, True),
+        (WHOLE, MOST_WHOLE + 1, False),
+        (TOPIC, MOST_WHOLE + 1, True),
+    ],
+)
+def test_a_long_answer_does_not_travel_in_one_piece(topic, size, fits):
     executor, desk = party(KEY)
-    seal = Sealed(KEY)
-    for body in (b"first", b"second"):
-        asked = Question.of(b"H", body)
-        reply = executor._answer("", seal.question(asked), None)
-        assert seal.answer_in(asked, reply) == b"answer"
-    assert desk.asked == [(b"H", b"first"), (b"H", b"second")]
-    executor._asked.set()
-    executor._thread.shutdown()
+    seal, asked = Sealed(KEY), Question.of(b"H", b"body")
+    desk.respond = lambda verb, body: bytes(size)
+    reply = executor._answer(topic, seal.question(asked), None)
+    if fits:
+        assert seal.answer_in(asked, reply) == bytes(size)
+    else:
+        with pytest.raises(LongAnswerError):
+            seal.answer_in(asked, reply)
+
+
+def test_a_job_that_ends_answers_no_more():
+    executor, desk = party(KEY)
+    executor.handle_event(EventType.END_RUN, None)
+    seal, asked = Sealed(KEY), Question.of(b"H", b"body")
+    reply = executor._answer("", seal.question(asked), None)
+    with pytest.raises(PartyFailedError, match="unexpected failure"):
+        seal.answer_in(asked, reply)
+    assert desk.asked == []
 
 
 def test_a_party_says_whether_it_works_on_a_question():
@@ -147,8 +175,6 @@ def test_a_party_says_whether_it_works_on_a_question():
     finish.set()
     working.join()
     assert state() == IDLE
-    executor._asked.set()
-    executor._thread.shutdown()
 
 
 def test_tasks_are_not_served():
@@ -161,32 +187,33 @@ def test_tasks_are_not_served():
 
 
 class FakeCell:
-    """Keeps the filters that are set on it."""
+    """Keeps the filters that are set on it, and applies them as FLARE does."""
 
     def __init__(self) -> None:
         self.core_cell = self
-        self.early: Any = None
-        self.late: Any = None
+        self._early: dict[tuple[str, str], Any] = {}
+        self._late: dict[tuple[str, str], Any] = {}
 
     def add_incoming_filter(self, channel: str, topic: str, cb: Any) -> None:
-        self.early = cb
+        self._early[channel, topic] = cb
 
     def add_incoming_request_filter(self, channel: str, topic: str, cb: Any) -> None:
-        self.late = cb
+        self._late[channel, topic] = cb
 
-    def passes(self, origin: str, topic: str = GREETING, **headers: Any) -> bool:
-        message = Message(
-            {
-                MessageHeaderKey.ORIGIN: origin,
-                StreamHeaderKey.CHANNEL: CellChannel.AUX_COMMUNICATION,
-                StreamHeaderKey.TOPIC: topic,
-                **headers,
-            }
-        )
-        self.early(message)
+    def passes(
+        self, origin: str, topic: str = GREETING, *, whole: bool = False, **headers: Any
+    ) -> bool:
+        headers[MessageHeaderKey.ORIGIN] = origin
+        way = CellChannel.AUX_COMMUNICATION, topic
+        if not whole:
+            headers[StreamHeaderKey.CHANNEL], headers[StreamHeaderKey.TOPIC] = way
+            way = STREAM_CHANNEL, STREAM_DATA_TOPIC
+        message = Message(headers)
+        if way in self._early:
+            self._early[way](message)
         # FLARE has decrypted and verified by now, and removes the header.
         message.headers.pop(MessageHeaderKey.ENCRYPTED, None)
-        return self.late(message) is None
+        return way not in self._late or self._late[way](message) is None
 
 
 SIGNED = {MessageHeaderKey.SECURE: True, MessageHeaderKey.ENCRYPTED: True}
@@ -209,3 +236,12 @@ def test_only_the_jobs_server_may_greet_and_only_signed(origin, headers, passes)
     greetings_only_from(cell, "server.job")
     assert cell.passes(origin, **headers) is passes
     assert cell.passes(origin, topic="another", **headers)
+
+
+@pytest.mark.parametrize("origin", ["server.job", "north.job"])
+@pytest.mark.parametrize("headers", [{}, SIGNED])
+def test_a_greeting_in_one_piece_is_refused_whoever_sends_it(origin, headers):
+    cell = FakeCell()
+    greetings_only_from(cell, "server.job")
+    assert not cell.passes(origin, whole=True, **headers)
+    assert cell.passes(origin, WHOLE, whole=True, **headers)

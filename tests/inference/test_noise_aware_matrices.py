@@ -116,11 +116,23 @@ def test_a_spike_is_found_and_kept_where_noise_hides_the_rest() -> None:
     truth = 100.0 * (0.5 * np.eye(d) + 15.0 * np.outer(direction, direction))
     noise = rng.standard_normal((d, d))
     noisy = truth + 30.0 * (noise + noise.T) / 2.0
-    values = np.linalg.eigvalsh(spikes_of(noisy, 30.0))
+    values = np.linalg.eigvalsh(spikes_of(noisy, 30.0)[0])
     assert (values > 5.0).sum() == 1
     assert direction @ shrunk(noisy, 30.0) @ direction == pytest.approx(1550, rel=0.1)
     plain = 100.0 * np.eye(d) + 30.0 * (noise + noise.T) / 2.0
-    assert np.allclose(spikes_of(plain, 30.0), np.eye(d))
+    spikes, low = spikes_of(plain, 30.0)
+    assert np.allclose(spikes, np.eye(d))
+    assert low.size == 0
+
+
+def test_a_direction_with_hardly_any_information_is_found() -> None:
+    rng, d = np.random.default_rng(8), 6
+    direction = np.array([1.0, 1.0, -2.0, 0.0, 0.0, 0.0]) / np.sqrt(6.0)
+    truth = 1_000.0 * (np.eye(d) - 0.99 * np.outer(direction, direction))
+    noise = rng.standard_normal((d, d))
+    low = spikes_of(truth + 50.0 * (noise + noise.T) / 2.0, 50.0)[1]
+    assert low.shape == (d, 1)
+    assert abs(low[:, 0] @ direction) > 0.95
 
 
 def test_what_shrinking_leaves_out_is_about_its_error() -> None:

@@ -79,6 +79,34 @@ def test_other_priors_are_scale_mixtures(kind: str) -> None:
     assert np.isfinite(draws.theta).all()
 
 
+@pytest.mark.slow
+def test_columns_that_follow_from_each_other_are_named_and_have_wide_intervals() -> (
+    None
+):
+    rng = np.random.default_rng(11)
+    study = simulate("exponential", 8_000, 7, rng, alike=True)
+    found = sample_posterior(
+        *release_rounds(study, 1.0, rng), seed=1, effort=Effort(4, 80, 120, 1)
+    )
+    flags = {flag.code: flag for flag in found.flags}
+    assert flags["columns-alike"].parameters == (1, 2, 4)
+    flat = found.draws.theta.reshape(-1, 7)
+    sd = flat.std(axis=0)
+    assert sd[[1, 2, 4]].min() > 2.0 * sd[[3, 5, 6]].max()
+    # Together they are known: a half of x1 and x2 each is about what x4 is.
+    together = flat[:, 1] + 0.5 * flat[:, 4]
+    assert together.std() < 0.5 * sd[1]
+
+
+def test_columns_of_their_own_are_not_called_alike() -> None:
+    rng = np.random.default_rng(12)
+    study = simulate("exponential", 8_000, 7, rng)
+    found = sample_posterior(
+        *release_rounds(study, 1.0, rng), seed=1, effort=Effort(2, 40, 20, 0)
+    )
+    assert "columns-alike" not in {flag.code for flag in found.flags}
+
+
 def test_tiny_budgets_are_flagged_as_mostly_prior() -> None:
     recursion, state = finished(epsilon=0.01)
     found = sample_posterior(recursion, state, seed=1, effort=Effort(2, 40, 60))

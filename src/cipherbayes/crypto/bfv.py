@@ -7,9 +7,7 @@ neither and adds (:func:`cipherbayes.crypto.ciphertext.add`).
 from __future__ import annotations
 
 import math
-import os
 import struct
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -27,6 +25,7 @@ from cipherbayes.crypto.ciphertext import (
 from cipherbayes.crypto.framing import Kind, decode_frame, encode_frame
 from cipherbayes.crypto.parameters import MAX_DIMENSION, ParameterSet, parameter_set
 from cipherbayes.crypto.seal import scheme
+from cipherbayes.crypto.zeros import Zeros
 from cipherbayes.errors import CryptoError
 from cipherbayes.typing import Integers
 
@@ -38,38 +37,6 @@ def _check_reduced(coefficients: Coefficients, parameters: ParameterSet) -> None
     primes = np.array(parameters.primes, dtype=np.uint64)
     if not (coefficients < primes[:, None]).all():
         raise CryptoError("a key has a coefficient that is not reduced")
-
-
-class _Zeros:
-    """Fresh encryptions of zero, made ahead of the messages that they will hide."""
-
-    def __init__(self, encryptor: Any) -> None:
-        self._encryptor = encryptor
-        self._ready: list[Any] = []
-        self._process = os.getpid()
-
-    def prepare(self, count: int) -> None:
-        ready = self._held()
-        while len(ready) < count:
-            ready.append(self._fresh())
-
-    def take(self) -> Any:
-        """One that nobody had before."""
-        with suppress(IndexError):
-            return self._held().pop()
-        return self._fresh()
-
-    def _fresh(self) -> Any:
-        zero = sealapi.Ciphertext()
-        self._encryptor.encrypt_zero(zero)
-        return zero
-
-    def _held(self) -> list[Any]:
-        if self._process != os.getpid():
-            # A fork copied them, and the parent may use them too: two messages
-            # under the same randomness show their difference.
-            self._ready, self._process = [], os.getpid()
-        return self._ready
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,8 +54,7 @@ class PublicKey:
     parameters: ParameterSet
     key_id: bytes
     _coefficients: Coefficients = field(repr=False)
-    _encryptor: Any = field(repr=False)
-    _zeros: _Zeros = field(repr=False)
+    _zeros: Zeros = field(repr=False)
 
     @classmethod
     def _of(cls, parameters: ParameterSet, coefficients: Coefficients) -> PublicKey:
@@ -99,10 +65,16 @@ class PublicKey:
         key = sealapi.PublicKey()
         parts.public_key.write(key, coefficients, parts.context)
         encryptor = sealapi.Encryptor(parts.context, key)
-        zeros = _Zeros(encryptor)
-        unnamed = cls(parameters, b"", coefficients, encryptor, zeros)
+
+        def encrypt_zero() -> Any:
+            cipher = sealapi.Ciphertext()
+            encryptor.encrypt_zero(cipher)
+            return cipher
+
+        zeros = Zeros(encrypt_zero)
+        unnamed = cls(parameters, b"", coefficients, zeros)
         key_id = public_key_id(unnamed.to_bytes())
-        return cls(parameters, key_id, coefficients, encryptor, zeros)
+        return cls(parameters, key_id, coefficients, zeros)
 
     def prepare(self, dimension: int) -> None:
         """Make the random part of the next encryption now, while nobody waits for it.
@@ -112,10 +84,10 @@ class PublicKey:
 
         Formal guarantees
         -----------------
-        What is made ahead has the law of what is made on demand. It is used for one
-        message, in the process that made it, and is nowhere but in its memory.
+        What is made ahead has the law of what is made on demand, and is used once
+        (:class:`~cipherbayes.crypto.zeros.Zeros`).
         """
-        self._zeros.prepare(self.parameters.chunks(dimension))
+        self._zeros.prepare(self.parameters.chunks(dimension) - len(self._zeros))
 
     def encrypt(self, values: Integers) -> Ciphertext:
         """Encrypt a vector of integers modulo 2^b, in as many chunks as it takes.

@@ -94,7 +94,7 @@ SERIES = tuple(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Population:
     """Stays of one hospital.
 

@@ -67,8 +67,8 @@ class Finished:
 
     def noise(self, name: str, head: Cell) -> str:
         """Standard error that the privacy noise alone gives to the mean AUC."""
-        runs = [outcome["draws"] for outcome in self.outcomes(name, head)]
-        if not runs or len(runs[0]) < 2:
+        runs = [outcome.get("draws", []) for outcome in self.outcomes(name, head)]
+        if not runs or min(map(len, runs)) < 2:
             return NOT_RUN
         variance = sum(np.var(each, ddof=1) / len(each) for each in runs)
         return f"± {np.sqrt(variance) / len(runs):.4f}"

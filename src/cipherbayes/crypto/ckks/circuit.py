@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import tenseal.sealapi as sealapi
@@ -23,6 +20,7 @@ from cipherbayes.crypto.ckks.keys import (
 from cipherbayes.crypto.ckks.parameters import MAX_CHUNKS, CkksParameters
 from cipherbayes.crypto.ckks.scheme import ckks_scheme
 from cipherbayes.crypto.ckks.update import MAX_SITES, Update
+from cipherbayes.crypto.zeros import Zeros
 from cipherbayes.errors import CryptoError
 from cipherbayes.typing import Floats, Integers
 
@@ -72,8 +70,8 @@ class Evaluator(ABC):
 class SiteEncryptor:
     """A site's side: encodes and encrypts one vector a round.
 
-    ``prepare`` makes encryptions of zero while the site waits; each is used once, in
-    the process that made it, and never kept. Without one at hand ``encrypt`` makes
+    ``prepare`` makes encryptions of zero while the site waits
+    (:class:`~cipherbayes.crypto.zeros.Zeros`); without one at hand ``encrypt`` makes
     its own.
     """
 
@@ -83,26 +81,16 @@ class SiteEncryptor:
         self._circuit = circuit
         self._public = public
         self._scheme = ckks_scheme(public.parameters)
-        self._zeros: deque[Any] = deque()
-        self._process = os.getpid()
+        self._zeros = Zeros(public.encrypt_zero)
 
     @property
     def prepared(self) -> int:
         """Rounds for which encryptions of zero are at hand."""
-        return len(self._held()) // self._circuit.chunks
+        return len(self._zeros) // self._circuit.chunks
 
     def prepare(self, rounds: int = 1) -> None:
         """Make encryptions of zero ahead of time."""
-        held = self._held()
-        for _ in range(rounds * self._circuit.chunks):
-            held.append(self._public.encrypt_zero())
-
-    def _held(self) -> deque[Any]:
-        if self._process != os.getpid():
-            # A fork copied them: two messages under one encryption of zero would
-            # show their difference.
-            self._zeros, self._process = deque(), os.getpid()
-        return self._zeros
+        self._zeros.prepare(rounds * self._circuit.chunks)
 
     def encrypt(self, values: Integers, round: int) -> CkksCiphertext:
         """Encrypt a site's integers for a round.
@@ -128,14 +116,13 @@ class SiteEncryptor:
                 remedy="use a coarser grid: 2^53 units at most",
             )
         scale = self._circuit.message_scale(round) * update.unit
-        parameters, held = self._public.parameters, self._held()
+        parameters = self._public.parameters
         chunks = []
         for slots in self._circuit.layout(vector.astype(np.float64), round):
             plain, out = sealapi.Plaintext(), sealapi.Ciphertext()
             self._scheme.encoder.encode(slots.tolist(), scale, plain)
             plain.scale = 1.0
-            zero = held.popleft() if held else self._public.encrypt_zero()
-            self._scheme.evaluator.add_plain(zero, plain, out)
+            self._scheme.evaluator.add_plain(self._zeros.take(), plain, out)
             chunks.append(self._scheme.coefficients(out, parameters.levels))
         return CkksCiphertext(
             parameters, self._public.key_id, update.dimension, np.stack(chunks)

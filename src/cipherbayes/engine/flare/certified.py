@@ -26,6 +26,9 @@ log = logging.getLogger("cipherbayes.flare")
 
 GREETING = "cipherbayes.greeting"
 TOPIC = "cipherbayes"
+"""Questions that travel as streams."""
+WHOLE = "cipherbayes.whole"
+"""Questions that travel, like their answers, in one piece."""
 _SIGNED = "cipherbayes.signed"
 
 
@@ -65,6 +68,12 @@ def greetings_only_from(cell: Any, caller: str) -> None:
         log.warning("refused a greeting of %s", origin)
         return Message()
 
+    def refuse(message: Message) -> Message:
+        # FLARE hands on what comes in one piece as well, past the filters of streams.
+        log.warning("refused a greeting that is no stream")
+        return Message()
+
     core = cell.core_cell
+    core.add_incoming_request_filter(CellChannel.AUX_COMMUNICATION, GREETING, refuse)
     core.add_incoming_filter(STREAM_CHANNEL, STREAM_DATA_TOPIC, note)
     core.add_incoming_request_filter(STREAM_CHANNEL, STREAM_DATA_TOPIC, judge)

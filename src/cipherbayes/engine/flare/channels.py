@@ -1,5 +1,10 @@
 """Lines to parties over FLARE's auxiliary requests: pushed, never polled for.
 
+FLARE carries an auxiliary request as a stream: cut into pieces, each acknowledged and
+repeated until it is. A round's messages are small enough to travel in one piece, which
+takes a third of the time, so a question is first asked in that way. Whatever comes of
+it but an answer, the question is then asked as a stream.
+
 A question waits as long as its party is alive: a slow site is waited for, a site that
 is gone is noticed within seconds, because a second, tiny question ("alive?") goes out
 every few seconds while the first is pending. A party that is alive but has had nothing
@@ -18,15 +23,20 @@ from typing import Any
 
 from nvflare.apis.fl_constant import ReservedKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
-from nvflare.apis.shareable import Shareable
+from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 from nvflare.apis.signal import Signal
+from nvflare.fuel.f3.cellnet.defs import CellChannel
+from nvflare.fuel.f3.cellnet.fqcn import FQCN
+from nvflare.fuel.f3.message import Message
 
 from cipherbayes.engine import pipes
-from cipherbayes.engine.flare.certified import GREETING, TOPIC
+from cipherbayes.engine.flare.certified import GREETING, TOPIC, WHOLE
 from cipherbayes.engine.flare.questions import (
     ALIVE,
     IDLE,
     KEY_BYTES,
+    MOST_WHOLE,
+    LongAnswerError,
     PartyFailedError,
     Question,
     Sealed,
@@ -46,6 +56,10 @@ PROBES = 2
 PATIENCE = 30.0
 """Seconds without work after which a party is asked again; doubled every time, since
 a large message over a slow network may still be on its way."""
+WHOLE_TIMEOUT = 5.0
+"""Seconds after which a question in one piece is asked again, as a stream."""
+WHOLE_FAILURES = 3
+"""After this many all questions of a line are streams: its party or network is slow."""
 
 
 class FlareLine(Line):
@@ -67,6 +81,7 @@ class FlareLine(Line):
         self._pool = ThreadPoolExecutor(2, thread_name_prefix=f"line-{name}")
         self._pending: Future[bytes | None] | None = None
         self._asked = (b"", b"")
+        self._whole_left = WHOLE_FAILURES
         self._key = secrets.token_bytes(KEY_BYTES)
         self._seal = Sealed(self._key)
 
@@ -152,9 +167,48 @@ class FlareLine(Line):
         return reply is not None and reply.get_return_code() == ReturnCode.OK
 
     def _ask(self, verb: bytes, body: bytes, timeout: float) -> bytes | None:
+        hung_up = self._hung_up
+        if verb != ALIVE and self._whole_left and len(body) <= MOST_WHOLE:
+            answer = self._ask_whole(verb, body)
+            if answer is not None or hung_up.triggered:
+                return answer
         asked = Question.of(verb, body)
         sealed = self._seal.question(asked)
         return self._seal.answer_in(asked, self._request(TOPIC, sealed, timeout))
+
+    def _ask_whole(self, verb: bytes, body: bytes) -> bytes | None:
+        """The answer, if it and the question can travel in one piece."""
+        asked = Question.of(verb, body)
+        try:
+            reply = self._request_whole(self._seal.question(asked))
+            answer = self._seal.answer_in(asked, reply)
+        except LongAnswerError:
+            self._whole_left = 0
+            return None
+        if answer is None:
+            self._whole_left -= 1
+        return answer
+
+    def _request_whole(self, message: Shareable) -> Shareable | None:
+        party = self._engine.get_client_from_name(self.name)
+        if party is None:
+            return None
+        # As FLARE itself fills in a request before it makes a stream of it.
+        message.set_header(ReservedHeaderKey.TOPIC, WHOLE)
+        message.set_peer_props(self._fl_ctx.get_all_public_props())
+        try:
+            reply = self._engine.get_cell().core_cell.send_request(
+                channel=CellChannel.AUX_COMMUNICATION,
+                topic=WHOLE,
+                target=FQCN.join([party.get_fqcn(), self._fl_ctx.get_job_id()]),
+                request=Message(payload=message),
+                timeout=WHOLE_TIMEOUT,
+                optional=True,
+            )
+        except RuntimeError:  # the job ends
+            return None
+        answer = reply.payload
+        return answer if isinstance(answer, Shareable) else None
 
     def _request(
         self, topic: str, message: Shareable, timeout: float, *, secure: bool = False

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,26 +23,24 @@ from nvflare.apis.signal import Signal
 from cipherbayes.engine.flare.certified import (
     GREETING,
     TOPIC,
+    WHOLE,
     greetings_only_from,
 )
 from cipherbayes.engine.flare.jobs import job_study
 from cipherbayes.engine.flare.kits import CSP, Kit
+from cipherbayes.engine.flare.party_thread import PartyThread
 from cipherbayes.engine.flare.questions import (
     ALIVE,
     BUSY,
     IDLE,
     KEY_BYTES,
-    Question,
+    MOST_WHOLE,
     Sealed,
 )
 from cipherbayes.engine.party import Desk
 from cipherbayes.errors import CipherbayesError
 
 log = logging.getLogger("cipherbayes.flare")
-
-REST_AFTER = 0.01
-"""Seconds between an answer and work for the next one, which would delay the answer
-on its way out; a question that comes earlier is answered first."""
 
 
 class PartyExecutor(Executor):  # type: ignore[misc]
@@ -58,10 +55,8 @@ class PartyExecutor(Executor):  # type: ignore[misc]
     def __init__(self, run: str) -> None:
         super().__init__()
         self._run = run
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="party")
-        self._desk: Future[Desk] | None = None
+        self._party: PartyThread | None = None
         self._seal: Sealed | None = None
-        self._asked = threading.Event()
         self._working = 0
         self._count = threading.Lock()
 
@@ -71,12 +66,13 @@ class PartyExecutor(Executor):  # type: ignore[misc]
             job = fl_ctx.get_job_id()
             study = job_study(engine.get_workspace(), job)
             kit = Path(engine.get_workspace().get_root_dir())
-            self._desk = self._thread.submit(_open, kit, self._run, study)
+            self._party = PartyThread(partial(_open, kit, self._run, study))
             greetings_only_from(engine.get_cell(), f"server.{job}")
             engine.register_aux_message_handler(GREETING, self._greet)
             engine.register_aux_message_handler(TOPIC, self._answer)
-        elif event_type == EventType.END_RUN:
-            self._thread.shutdown(wait=False, cancel_futures=True)
+            engine.register_aux_message_handler(WHOLE, self._answer)
+        elif event_type == EventType.END_RUN and self._party is not None:
+            self._party.end()
 
     def execute(
         self,
@@ -98,17 +94,16 @@ class PartyExecutor(Executor):  # type: ignore[misc]
     def _answer(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
         seal = self._seal
         question = None if seal is None else seal.question_in(request)
-        if seal is None or question is None or self._desk is None:
+        if seal is None or question is None or self._party is None:
             log.warning("refused a question that is not the server's")
             return make_reply(ReturnCode.BAD_REQUEST_DATA)
         if question.verb == ALIVE:
             return seal.answer(question, BUSY if self._working else IDLE)
-        self._asked.set()
         self._work(1)
         try:
-            answer = self._thread.submit(self._respond, self._desk, question).result()
-            with suppress(RuntimeError):  # the job ends: there is no next question
-                self._thread.submit(self._rest, self._desk)
+            answer = self._party.ask(question.verb, question.body)
+            if topic == WHOLE and len(answer) > MOST_WHOLE:
+                return seal.long_answer(question)
             return seal.answer(question, answer)
         except CipherbayesError as error:
             log.error("%s", error)
@@ -123,14 +118,6 @@ class PartyExecutor(Executor):  # type: ignore[misc]
     def _work(self, change: int) -> None:
         with self._count:
             self._working += change
-
-    def _respond(self, desk: Future[Desk], question: Question) -> bytes:
-        self._asked.clear()
-        return desk.result().respond(question.verb, question.body)
-
-    def _rest(self, desk: Future[Desk]) -> None:
-        if not self._asked.wait(REST_AFTER):
-            desk.result().rest()
 
 
 def _open(kit: Path, run: str, study: Any) -> Desk:

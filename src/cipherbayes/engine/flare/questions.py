@@ -20,14 +20,20 @@ ALIVE = b"?"
 BUSY, IDLE = b"busy", b"idle"
 """Answers to it: whether the party works on a question."""
 KEY_BYTES = 32
+MOST_WHOLE = 2**20
+"""Longest question or answer, in bytes, that travels in one piece."""
 _NONCE_BYTES = 16
 _VERB, _BODY, _NONCE, _TAG = "verb", "body", "nonce", "tag"
-_GOOD, _BAD = b"=", b"!"
+_GOOD, _BAD, _LONG = b"=", b"!", b"+"
 MAX_ERROR = 300
 
 
 class PartyFailedError(Exception):
     """The far party answered with an error, in its own words."""
+
+
+class LongAnswerError(Exception):
+    """The answer is there and too long for the way the question came."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,10 @@ class Sealed:
         """A party's failure, without a path or a data value."""
         return self._seal(b"A", question.nonce, _BAD, text[:MAX_ERROR].encode())
 
+    def long_answer(self, question: Question) -> Shareable:
+        """That a party's answer is to be fetched in another way."""
+        return self._seal(b"A", question.nonce, _LONG, b"")
+
     def answer_in(self, question: Question, message: Shareable | None) -> bytes | None:
         """The bytes of an answer; None if none came.
 
@@ -82,6 +92,8 @@ class Sealed:
         ------
         PartyFailedError
             If the party answered with an error.
+        LongAnswerError
+            If the answer is to be fetched in another way.
         """
         if message is None or message.get_return_code() != ReturnCode.OK:
             return None
@@ -90,6 +102,8 @@ class Sealed:
             return None
         if opened[1] == _BAD:
             raise PartyFailedError(opened[2].decode("utf-8", "replace"))
+        if opened[1] == _LONG:
+            raise LongAnswerError
         return opened[2]
 
     def _seal(

@@ -26,6 +26,8 @@ import numpy as np
 from cipherbayes.inference.influence import pack
 from cipherbayes.typing import Floats
 
+WEIGHS = 0.1
+"""Share of a unit vector's squared length from which on a column is part of it."""
 LARGEST_LOG = 12.0
 """Eigenvalues and diagonals are held within e^±12 of the usual."""
 
@@ -37,6 +39,7 @@ class Built:
     matrix: Floats
     masses: Floats
     means: Floats
+    rest: Floats
     root: Floats
     values: Floats
     vectors: Floats
@@ -73,6 +76,7 @@ class Coordinates:
         # A = F blocks F', F the inverse of the frame's rows in the blocks' order.
         self._into = (np.eye(d) if frame is None else frame)[order]
         self._from = np.linalg.inv(self._into)
+        self._others = tuple(others)
         self._above = np.triu_indices(d - b, 1)
         self.correlated = correlated
         ends = np.cumsum([b, b * (d - b), d - b, correlated * self._above[0].size])
@@ -84,8 +88,12 @@ class Coordinates:
         self._shape = (b, d - b)
         parts, logarithm = self._split(usual)
         self.usual = self._joined(*parts, logarithm[self._above])
-        fixed = None if correlated else np.linalg.eigh(logarithm[None])
-        self._fixed_eigen: tuple[Floats, Floats] | None = fixed
+        self._fixed_eigen: tuple[Floats, Floats] | None = None
+        self._fixed_power: Floats | None = None
+        if not correlated:
+            values, vectors = self._fixed_eigen = np.linalg.eigh(logarithm[None])
+            powers = np.exp(values)[:, None, :]
+            self._fixed_power = (vectors * powers) @ vectors.transpose(0, 2, 1)
 
     @property
     def others(self) -> int:
@@ -121,6 +129,19 @@ class Coordinates:
         """The coordinates S of a B."""
         return log_parts(remainder)[1][self._above]
 
+    def log_outer(self, vectors: Floats) -> Floats:
+        """vv' in (ℓ, S), for every column v of ``vectors``; one row each."""
+        found = np.zeros((vectors.shape[1], self.size))
+        first, second = self._above
+        found[:, self.diagonal] = (vectors**2).T
+        found[:, self.entries] = (vectors[first] * vectors[second]).T
+        return found
+
+    def involved(self, outer: Floats) -> tuple[int, ...]:
+        """Parameters that weigh in a direction of :meth:`log_outer`."""
+        share = outer[:, self.diagonal].max(axis=0, initial=0.0)
+        return tuple(j for j, s in zip(self._others, share, strict=True) if s > WEIGHS)
+
     def build(self, place: Floats) -> Built:
         """A of every row of ``place``."""
         (b, e), chains = self._shape, len(place)
@@ -130,7 +151,9 @@ class Coordinates:
         means = place[:, self.means].reshape(chains, b, e)
         root = np.exp(0.5 * held[:, self.diagonal])
         values, vectors = self._eigen(place)
-        rest = (vectors * np.exp(values)[:, None, :]) @ vectors.transpose(0, 2, 1)
+        rest = self._fixed_power
+        if rest is None:
+            rest = (vectors * np.exp(values)[:, None, :]) @ vectors.transpose(0, 2, 1)
         rest = rest * root[:, :, None] * root[:, None, :]
         mixed = masses[:, :, None] * means
         matrix = np.empty((chains, b + e, b + e))
@@ -139,7 +162,7 @@ class Coordinates:
         matrix[:, b:, :b] = mixed.transpose(0, 2, 1)
         matrix[:, b:, b:] = means.transpose(0, 2, 1) @ mixed + rest
         matrix = self._from @ matrix @ self._from.T
-        return Built(matrix, masses, means, root, values, vectors)
+        return Built(matrix, masses, means, rest, root, values, vectors)
 
     def _eigen(self, place: Floats) -> tuple[Floats, Floats]:
         """Eigenvalues and eigenvectors of S."""
@@ -168,16 +191,14 @@ class Coordinates:
         for_masses = np.diagonal(corner, axis1=1, axis2=2)
         for_masses = for_masses + ((2.0 * mixed + along) * means).sum(axis=2)
         for_means = 2.0 * masses[:, :, None] * (mixed + along)
-        root, values, vectors = built.root, built.values, built.vectors
-        scaled = rest * root[:, :, None] * root[:, None, :]
-        turned = vectors.transpose(0, 2, 1) @ scaled @ vectors
-        powers = np.exp(values)
         parts = [masses * for_masses, for_means.reshape(len(masses), -1)]
-        # d/dℓ: half of each factor D^½, that is the diagonal of (exp(S) G).
-        left = (vectors * powers[:, None, :]) @ turned @ vectors.transpose(0, 2, 1)
-        parts.append(np.diagonal(left, axis1=1, axis2=2))
+        # d/dℓ: half of each factor D^½, that is the diagonal of B G.
+        parts.append((built.rest * rest).sum(axis=2))
         if self.correlated:
             # Daleckii–Krein: the derivative of exp(S) in the basis of S.
+            root, values, vectors = built.root, built.values, built.vectors
+            scaled = rest * root[:, :, None] * root[:, None, :]
+            turned = vectors.transpose(0, 2, 1) @ scaled @ vectors
             inner = turned * divided_differences(values)
             inner = vectors @ inner @ vectors.transpose(0, 2, 1)
             parts.append(2.0 * inner[:, self._above[0], self._above[1]])

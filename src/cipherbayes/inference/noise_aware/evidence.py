@@ -157,7 +157,7 @@ class Evidence:
         inverse = np.linalg.inv(total)
         _, log_determinant = np.linalg.slogdet(total)
         residual = self.gradient + h @ away
-        solved = np.einsum("cij,cj->ci", inverse, residual)
+        solved = np.matvec(inverse, residual)
         difference = self.fisher - h
         curved = h @ self.quadratic
         value = -0.5 * (difference**2).sum(axis=(1, 2)) / self.fisher_sd**2

@@ -65,9 +65,16 @@ class Flag:
 
 
 def raised(
-    recursion: NoiseAware, state: State, evidence: Evidence, draws: Draws
+    recursion: NoiseAware,
+    state: State,
+    evidence: Evidence,
+    draws: Draws,
+    alike: tuple[int, ...] = (),
 ) -> tuple[Flag, ...]:
-    """The flags of a finished run."""
+    """The flags of a finished run.
+
+    ``alike`` are the parameters of columns that almost follow from each other.
+    """
     theta = draws.theta / recursion.scale
     flat = theta.reshape(-1, theta.shape[-1])
     flags = []
@@ -120,6 +127,17 @@ def raised(
                 "or raise ε)",
                 unusable=False,
                 parameters=hidden,
+            )
+        )
+    if alike:
+        flags.append(
+            Flag(
+                "columns-alike",
+                "columns of which one almost follows from the others, or that noise "
+                "does not tell apart; their effects are known together better than "
+                "one by one (drop one of them or raise ε)",
+                unusable=False,
+                parameters=alike,
             )
         )
     rhat, _ = rhat_and_ess(draws.theta)

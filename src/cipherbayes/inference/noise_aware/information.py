@@ -9,7 +9,9 @@ saturates (:mod:`~.saturation`), else A itself. The prior treats B and B⁻¹ al
 a Wishart prior with few degrees of freedom puts its smallest eigenvalues near zero. S⁰
 holds the few directions that stand far out of the noise (:func:`~.shrinkage.spiked`):
 with S⁰ = 0 one of them raises ρ for all, and the small eigenvalues, which noise hides,
-spread over decades.
+spread over decades. Where such a direction v has little information, because columns
+almost follow from each other, noise may hide how little: log B there is S⁰ − t vv' with
+t ~ N(0, 2²), so that one can lie a hundred times lower than what is seen.
 
 HMC moves all of them, m, ω and ρ together, in a metric that combines the prior's and
 the Fisher noise's precision, ℓ and S as :mod:`~.centring` has them: by themselves m, ω
@@ -58,6 +60,8 @@ SPREAD = InverseGamma(1.0, 0.25)
 MEANS = InverseGamma(1.0, 0.05)
 """υ² is inverse-gamma: columns lie within [-1, 1]."""
 MASS_SPREAD = 3.0
+DEPTH = 2.0
+"""Of t."""
 LEARNT = 3
 """m, log ω and log ρ."""
 
@@ -69,7 +73,7 @@ class Chains:
     Attributes
     ----------
     moved
-        (p, U, y of ℓ, y of S, m, log ω, log ρ): what HMC moves.
+        (p, U, y of ℓ, y of S, t, m, log ω, log ρ): what HMC moves.
     slope
         A.
     means
@@ -117,16 +121,17 @@ class InformationSampler:
             frame=evidence.frame,
         )
         place = parts.usual
-        self._centre = np.zeros(0)
+        self._centre, self._deeper = np.zeros(0), np.zeros((0, parts.size))
         if parts.correlated:
             # A is not flat along θ̄ where H is A flattened.
             along = None if bend or evidence.along is None else evidence.along
-            spikes = spikes_of(
+            spikes, low = spikes_of(
                 parts.blocks(start)[2],
                 evidence.fisher_sd,
                 None if along is None else parts.turned(along),
             )
             self._centre = parts.off_diagonal(spikes)
+            self._deeper = parts.log_outer(low)
         rest = place[parts.entries] - self._centre
         strength = np.sqrt(parts.others * (rest**2).mean()) if rest.size else 0.0
         diagonal, means = place[parts.diagonal], place[parts.means]
@@ -135,7 +140,10 @@ class InformationSampler:
         learnt = [diagonal.mean(), np.log(max(float(diagonal.std()), 0.3))]
         learnt += [np.log(max(float(strength), 0.1))]
         self.chains = Chains(
-            self._back(np.tile(place, (chains, 1)), np.tile(learnt, (chains, 1))),
+            self._back(
+                np.tile(place, (chains, 1)),
+                np.tile([*np.zeros(len(self._deeper)), *learnt], (chains, 1)),
+            ),
             slope=np.tile(start, (chains, 1, 1)),
             means=np.full(chains, max(float(size), 0.1)),
             step=np.full(chains, FIRST_STEP),
@@ -152,6 +160,11 @@ class InformationSampler:
         """H of every chain, shape ``(chains, d, d)``."""
         return flattened(self.chains.slope, self.evidence.place, self.chains.bend)
 
+    @property
+    def alike(self) -> tuple[int, ...]:
+        """Parameters of columns that almost follow from each other."""
+        return self.parts.involved(self._deeper)
+
     def set_bend(self, bend: Floats) -> None:
         """Take β from now on, A as it is."""
         self.chains.bend = tame(self.evidence, self.chains.slope, bend)
@@ -167,10 +180,10 @@ class InformationSampler:
     def renew_metric(self) -> None:
         """Take the metric, and λ, at where the chains are now."""
         parts, chains = self.parts, self.chains.step.size
-        place, learnt = self._out(self.chains.moved), self.chains.moved[:, -LEARNT:]
+        place, learnt = self._out(self.chains.moved), self.chains.moved[:, parts.size :]
         jacobian = parts.jacobian(place.mean(axis=0)) / self.evidence.fisher_sd
         data = (jacobian**2).sum(axis=1)
-        _, spread, strength = np.exp(np.median(learnt, axis=0))
+        *_, spread, strength = np.exp(np.median(learnt, axis=0))
         self._diagonal = Centring(_share(data[parts.diagonal], spread))
         self._entries = Centring(
             _share(data[parts.entries], strength / np.sqrt(parts.others))
@@ -193,7 +206,7 @@ class InformationSampler:
         # The chain rule is linear: as for a gradient, a row for every entry of A.
         rows = np.repeat(moved, jacobian.shape[1], axis=0)
         jacobian = self._chained(rows, jacobian.T, prior=False).T
-        precision = np.zeros(moved.size)
+        precision = np.full(moved.size, DEPTH**-2.0)
         precision[parts.masses] = MASS_SPREAD**-2.0
         precision[parts.means] = np.median(self.chains.means) ** -2.0
         _, spread, strength = moved[0, -LEARNT:]
@@ -224,17 +237,22 @@ class InformationSampler:
             (self.parts.entries, self._entries, np.zeros_like(centre), strength),
         )
 
+    @property
+    def _depths(self) -> slice:
+        return slice(self.parts.size, self.parts.size + len(self._deeper))
+
     def _out(self, moved: Floats) -> Floats:
         """(p, U, ℓ, S) of what is moved."""
-        place = moved[:, :-LEARNT].copy()
+        place = moved[:, : self.parts.size].copy()
         for which, form, centre, scale in self._laws(moved):
             place[:, which] = form.out(place[:, which], centre, scale)
         place[:, self.parts.entries] += self._centre
-        return place
+        return np.asarray(place - moved[:, self._depths] @ self._deeper)
 
     def _back(self, place: Floats, learnt: Floats) -> Floats:
-        """What is moved, of (p, U, ℓ, S)."""
+        """What is moved, of (p, U, ℓ, S) and (t, m, log ω, log ρ)."""
         moved = np.hstack([place, learnt])
+        moved[:, : self.parts.size] += moved[:, self._depths] @ self._deeper
         moved[:, self.parts.entries] -= self._centre
         for which, form, centre, scale in self._laws(moved):
             moved[:, which] = form.back(moved[:, which], centre, scale)
@@ -242,7 +260,8 @@ class InformationSampler:
 
     def _chained(self, moved: Floats, slope: Floats, *, prior: bool = True) -> Floats:
         """Derivatives by what is moved, of those by (p, U, ℓ, S)."""
-        found = np.hstack([slope, np.zeros((len(slope), LEARNT))])
+        by_depth = -slope @ self._deeper.T
+        found = np.hstack([slope, by_depth, np.zeros((len(slope), LEARNT))])
         for column, (which, form, centre, scale) in zip(
             (-2, -1), self._laws(moved), strict=True
         ):
@@ -281,6 +300,9 @@ class InformationSampler:
         for column, law in ((-2, SPREAD), (-1, STRENGTH)):
             value = value + law.log_density(moved[:, column])
             gradient[:, column] += law.slope(moved[:, column])
+        depths = moved[:, self._depths] / DEPTH**2
+        gradient[:, self._depths] -= depths
+        value = value - 0.5 * DEPTH**2 * (depths**2).sum(axis=1)
         masses = (moved[:, parts.masses] - moved[:, [-3]]) / MASS_SPREAD**2
         gradient[:, parts.masses] -= masses
         gradient[:, -3] += masses.sum(axis=1)

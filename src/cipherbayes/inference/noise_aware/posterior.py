@@ -120,7 +120,8 @@ def sample_posterior(
         progress(total, total)
     sizes = np.full(theta.shape[:2], np.nan)
     draws = Draws(theta * recursion.scale, sizes, is_point=False, rounds=ROUNDS)
-    return Posterior(draws, raised(recursion, state, evidence, draws))
+    alike = walk.sampler.alike
+    return Posterior(draws, raised(recursion, state, evidence, draws, alike))
 
 
 class _Walk:
@@ -225,7 +226,7 @@ def _draw_theta(
     precision = 0.5 * (precision + precision.transpose(0, 2, 1))
     precision[:, index, index] += 1.0 / prior_variance
     seen = evidence.gradient + information @ evidence.place
-    right = np.einsum("cij,cj->ci", weight, seen)
+    right = np.matvec(weight, seen)
     right += evidence.prior_mean / prior_variance
     lower = np.linalg.cholesky(precision)
     white = rng.standard_normal(right.shape)

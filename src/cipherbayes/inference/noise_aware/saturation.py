@@ -70,14 +70,14 @@ class SaturatingScore:
 
     def _factor(self, theta: Floats) -> tuple[Floats, Floats, Floats]:
         """k(θ), Aθ and 1 + β θ'Aθ / θ̄'Aθ̄."""
-        along = np.einsum("cij,cj->ci", self.slope, theta)
+        along = np.matvec(self.slope, theta)
         below = 1.0 + self.strength * (along * theta).sum(axis=1)
         return np.sqrt((1.0 + self.bend) / below), along, below
 
     def mean(self, theta: Floats) -> Floats:
         """A (k(θ) θ − origin), of a stack of θ."""
         factor, along, _ = self._factor(theta)
-        fixed = np.einsum("cij,cj->ci", self.slope, self.origin)
+        fixed = np.matvec(self.slope, self.origin)
         return np.asarray(factor[:, None] * along - fixed)
 
     def derivative(self, theta: Floats) -> Floats:
@@ -113,7 +113,7 @@ def pulled_back(gradient: Floats, slope: Floats, place: Floats, bend: Floats) ->
     """The gradient with respect to A from that with respect to H."""
     pushed, length = _pushed(slope, place)
     share = (bend / (1.0 + bend) / length)[:, None]
-    turned = np.einsum("cij,cj->ci", gradient, pushed)
+    turned = np.matvec(gradient, pushed)
     along = ((turned * pushed).sum(axis=1) / length)[:, None]
     # Of aa'/θ̄'a with a = Aθ̄: da = dA θ̄ in both factors and in the denominator.
     half = share * (turned - 0.5 * along * place)

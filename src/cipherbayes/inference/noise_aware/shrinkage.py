@@ -8,8 +8,9 @@ from cipherbayes.typing import Floats
 
 LEAST_FLOOR, MOST_FLOOR = 0.002, 0.1
 """Floor of a shrunk correlation's eigenvalues, with little and with much noise."""
-SPIKE, SPIKES = 1.5, 3
-"""How far out of the noise's spectrum a spike is, and how many there are at most."""
+SPIKE, LOW, SPIKES = 1.5, 1.2, 3
+"""How far out of the noise's spectrum a spike is, a suspiciously low direction, and how
+many of each there are at most."""
 HEIGHT, LEAST_HEIGHT = 0.3, 0.1
 """How much the height along the linear predictor differs from the usual, and its
 least."""
@@ -144,17 +145,11 @@ def spiked(correlation: Floats, edge: float, along: Floats | None = None) -> Flo
     Columns with a mean, or with a factor in common, give H one eigenvalue far above
     all others; no amount of shrinking entry by entry does justice to both.
     """
-    values, vectors = np.linalg.eigh(correlation)
-    dimension = values.size
+    dimension = len(correlation)
+    heights, apart = _standing_out(correlation, SPIKE * edge)
     least = 1.0 / dimension
-    strengths = np.abs(np.log(np.maximum(values, least)))
-    strengths[np.abs(values - 1.0) <= SPIKE * edge] = 0.0
-    strongest = np.argsort(-strengths)[: min(SPIKES, dimension // 3)]
-    chosen = strongest[strengths[strongest] > np.log(2.0)]
-    heights = np.maximum(values[chosen], least)
-    bulk = (dimension - heights.sum()) / (dimension - chosen.size)
+    bulk = (dimension - heights.sum()) / (dimension - heights.size)
     bulk = max(float(bulk), least)
-    apart = vectors[:, chosen]
     centre = bulk * np.eye(dimension) + (apart * (heights - bulk)) @ apart.T
     if along is None or not np.any(along):
         return np.asarray(centre)
@@ -162,17 +157,36 @@ def spiked(correlation: Floats, edge: float, along: Floats | None = None) -> Flo
     pushed = centre @ direction
     usual, seen = direction @ pushed, direction @ correlation @ direction
     trust = HEIGHT**2 / (HEIGHT**2 + edge**2 / (2.0 * dimension))
-    height = max(usual + trust * (seen - usual), LEAST_HEIGHT)
+    height = max(float(usual + trust * (seen - usual)), LEAST_HEIGHT)
     return np.asarray(
         centre - (1.0 - height / usual) / usual * np.outer(pushed, pushed)
     )
 
 
-def spikes_of(noisy: Floats, noise_sd: float, along: Floats | None = None) -> Floats:
-    """:func:`spiked` of B̃, scaled by the diagonal of its :func:`shrunk`."""
+def _standing_out(correlation: Floats, far: float) -> tuple[Floats, Floats]:
+    """Eigenvalues far out of the noise, at least 1 / d, and their vectors."""
+    values, vectors = np.linalg.eigh(correlation)
+    values = np.maximum(values, 1.0 / values.size)
+    strengths = np.abs(np.log(values))
+    strengths[np.abs(values - 1.0) <= far] = 0.0
+    strongest = np.argsort(-strengths)[: min(SPIKES, values.size // 3)]
+    chosen = strongest[strengths[strongest] > np.log(2.0)]
+    return values[chosen], vectors[:, chosen]
+
+
+def spikes_of(
+    noisy: Floats, noise_sd: float, along: Floats | None = None
+) -> tuple[Floats, Floats]:
+    """:func:`spiked` of B̃, scaled by the diagonal of its :func:`shrunk`.
+
+    And the directions in which it has less than the usual, one a column: columns that
+    almost follow from each other. By how much less, noise may hide.
+    """
     root = np.sqrt(np.diag(_shrunk(noisy, noise_sd)))
-    found = _correlation(noisy, noise_sd, root)
-    return spiked(*found, None if along is None else root * along)
+    correlation, edge = _correlation(noisy, noise_sd, root)
+    heights, apart = _standing_out(correlation, LOW * edge)
+    spikes = spiked(correlation, edge, None if along is None else root * along)
+    return spikes, apart[:, heights < 1.0]
 
 
 def left_out(

@@ -58,7 +58,7 @@ def slice_theta(
 
     def log_density(here: Floats) -> Floats:
         residual = evidence.gradient - score.mean(here)
-        value = np.einsum("ci,cij,cj->c", residual, inverse, residual)
+        value = np.vecdot(residual, np.matvec(inverse, residual))
         value += ((here - mean) ** 2 / prior_variance).sum(axis=1)
         return np.asarray(-0.5 * value)
 
@@ -68,7 +68,7 @@ def slice_theta(
         precision = pulled @ derivative
         precision[:, index, index] += 1.0 / prior_variance
         residual = evidence.gradient - score.mean(here)
-        gradient = np.einsum("cij,cj->ci", pulled, residual)
+        gradient = np.matvec(pulled, residual)
         gradient -= (here - mean) / prior_variance
         return precision, np.linalg.solve(precision, gradient[..., None])[..., 0]
 
@@ -93,7 +93,7 @@ def slice_theta(
         kept = 1.0 - less * min(1.0, np.sqrt(40.0 / evidence.dimension))
 
         def log_ratio(away: Floats, kept: float = kept) -> Floats:
-            quadratic = np.einsum("ci,cij,cj->c", away, precision, away)
+            quadratic = np.vecdot(away, np.matvec(precision, away))
             return np.asarray(log_density(mode + away) + 0.5 * kept * quadratic)
 
         away = _slice(rng, away, root / np.sqrt(kept), log_ratio)
@@ -108,7 +108,7 @@ def _slice(
 ) -> Floats:
     """One elliptical slice update of every chain."""
     white = rng.standard_normal(away.shape)
-    other = np.einsum("cij,cj->ci", root, white)
+    other = np.matvec(root, white)
     level = log_ratio(away) + np.log(rng.random(len(away)))
     angle = rng.uniform(0.0, 2.0 * np.pi, len(away))
     low, high = angle - 2.0 * np.pi, angle.copy()

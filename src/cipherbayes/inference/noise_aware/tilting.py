@@ -94,7 +94,7 @@ class TiltedScore:
     def _parts(self, theta: Floats) -> tuple[Floats, Floats, Floats, Floats | None]:
         """M (m + V δ), the exponential, the slope of its held exponent, dδ / dθ."""
         away, jacobian = self.shape.straightened(theta - self.place)
-        along = np.einsum("cij,cj->ci", self.information, away)
+        along = np.matvec(self.information, away)
         mean = (self.pull * away).sum(axis=1) / self.mass
         square = (along * away).sum(axis=1) / self.mass
         exponent = mean + 0.5 * np.maximum(square - mean**2, 0.0)

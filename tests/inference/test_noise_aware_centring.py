@@ -1,0 +1,51 @@
+"""Coordinates between centred and not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from cipherbayes.inference.noise_aware.centring import Centring, InverseGamma
+
+shares = st.floats(0.0, 1.0)
+
+
+@given(share=shares, seed=st.integers(0, 99))
+def test_coordinates_come_back(share: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x, centre, log_scale = (
+        rng.normal(size=(3, 5)),
+        rng.normal(size=3),
+        rng.normal(size=3),
+    )
+    form = Centring(share)
+    y = form.back(x, centre, log_scale)
+    assert form.out(y, centre, log_scale) == pytest.approx(x)
+
+
+@given(share=shares, seed=st.integers(0, 99))
+def test_the_law_of_x_does_not_depend_on_the_share(share: float, seed: int) -> None:
+    """p(y) dy = p(x) dx, so that log p(y) = log N(x; μ, σ²) + log |dx / dy|."""
+    rng = np.random.default_rng(seed)
+    y, centre, log_scale = (
+        rng.normal(size=(3, 5)),
+        rng.normal(size=3),
+        rng.normal(size=3),
+    )
+    form = Centring(share)
+    x = form.out(y, centre, log_scale)
+    law = norm.logpdf(x, centre[:, None], np.exp(log_scale)[:, None]).sum(axis=1)
+    stretched = 5 * (1.0 - share) * log_scale
+    constant = -2.5 * np.log(2.0 * np.pi)
+    found = form.log_density(y, centre, log_scale)
+    assert found + constant == pytest.approx(law + stretched)
+
+
+@pytest.mark.parametrize("log_scale", [-1.0, 0.0, 0.7])
+def test_the_law_of_a_scale_has_its_slope(log_scale: float) -> None:
+    law, at = InverseGamma(3.0, 0.4), np.array([log_scale])
+    ahead, behind = law.log_density(at + 1e-6), law.log_density(at - 1e-6)
+    assert (ahead - behind) / 2e-6 == pytest.approx(law.slope(at), rel=1e-6)
