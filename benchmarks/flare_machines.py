@@ -15,7 +15,7 @@ from typing import Any
 
 from cipherbayes.engine.flare.kits import Kit
 from cipherbayes.engine.flare.provisioning import Deployment, deploy
-from cipherbayes.engine.flare.starting import command, start
+from cipherbayes.engine.flare.starting import command, environment, start
 from cipherbayes.engine.flare.submitting import submit
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.protocol.stores import Checkpoint
@@ -90,7 +90,7 @@ class Machines:
                 self.running[name] = subprocess.Popen(
                     [*prefix, *command(kit)],
                     cwd=kit.path,
-                    env={**os.environ, **more},
+                    env={**environment(), **more},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

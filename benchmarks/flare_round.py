@@ -1,12 +1,15 @@
-"""A whole round over FLARE against a bare exchange of the same sizes.
+"""A whole round over FLARE against bare exchanges of the same sizes.
 
 Three sites and the CSP, each a FLARE program of its own with TLS, all on this machine:
 a study of 12 parameters, about as many as the example has, and one of 184, whose
 messages have the same size and whose noise takes longer to draw. In one job, blocks of
-rounds of the protocol take turns with blocks in which the same bytes travel as bare
-auxiliary requests that nobody looks at. Blocks, because sites draw noise ahead while
-they wait: a bare round between two full ones would hide that work and pay for it. The
-first round of a block does not count.
+rounds of the protocol take turns with blocks in which the same bytes travel and nobody
+looks at them: as auxiliary requests (``bare``), which FLARE makes streams of, and in one
+piece (``whole``), as the protocol sends them. Against the first one sees what a round
+costs beside FLARE's own way to send it, against the second what the protocol computes.
+
+Blocks, because sites draw noise ahead while they wait: a bare round between two full
+ones would hide that work and pay for it. The first round of a block does not count.
 
     python benchmarks/flare_round.py [PARAMETERS ...]
 """
@@ -21,6 +24,9 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +37,7 @@ from nvflare.apis.shareable import Shareable
 
 import cipherbayes.engine.flare.controller as controlling
 from cipherbayes.engine.flare import submitting
-from cipherbayes.engine.flare.channels import FlareCsp, FlareSite
+from cipherbayes.engine.flare.channels import FlareCsp, FlareLine, FlareSite
 from cipherbayes.engine.flare.controller import ProtocolController
 from cipherbayes.engine.flare.executor import PartyExecutor
 from cipherbayes.engine.flare.jobs import write_job
@@ -45,6 +51,28 @@ ROUNDS = 150
 DIMENSIONS = (12, 184)
 
 
+@cache
+def some_bytes(size: int) -> bytes:
+    """Bytes that look like a ciphertext's, made once: making them is no exchange."""
+    return secrets.token_bytes(size)
+
+
+class BareLine(FlareLine):
+    """A line that carries unsealed messages in one piece."""
+
+    def exchange(self, body: bytes, want: int) -> bytes:
+        reply = self._request_whole(_bare_request(body, want), BARE)
+        assert reply is not None
+        answer: bytes = reply["answer"]
+        return answer
+
+
+def _bare_request(body: bytes, want: int) -> Shareable:
+    request = Shareable()
+    request["body"], request["want"] = body, want
+    return request
+
+
 class BareExecutor(PartyExecutor):
     """A party that also answers bare requests with as many bytes as asked for."""
 
@@ -56,16 +84,17 @@ class BareExecutor(PartyExecutor):
     @staticmethod
     def _bare(topic: str, request: Shareable, fl_ctx: Any) -> Shareable:
         reply = Shareable()
-        reply["answer"] = secrets.token_bytes(request["want"])
+        reply["answer"] = some_bytes(request["want"])
         return reply
 
 
 class BareController(ProtocolController):
-    """A server that times its rounds and as many bare ones between them."""
+    """A server that times its rounds and as many bare ones of both kinds."""
 
     def __init__(self, run: str) -> None:
         super().__init__(run)
-        self._times: dict[str, list[float]] = {"full": [], "bare": []}
+        self._times: dict[str, list[float]] = {"full": [], "bare": [], "whole": []}
+        self._pool = ThreadPoolExecutor(len(SITES))
         self._sizes: dict[str, tuple[int, int]] = {}
         self._mark = 0.0
 
@@ -90,23 +119,37 @@ class BareController(ProtocolController):
         if self._sizes:
             self._times["full"].append(time.perf_counter() - self._mark)
             if done % BLOCK == 0:
-                self._times["bare"] += [self._bare_round() for _ in range(BLOCK)]
+                self._times["bare"] += self._block(self._ask_bare)
+                self._lines = {
+                    name: BareLine(name, self._context) for name in (*SITES, "csp")
+                }
+                self._times["whole"] += self._block(self._ask_whole)
         super()._progress(done, rounds)
         self._say("running", times=self._times, sizes=self._sizes)
         self._mark = time.perf_counter()
 
-    def _bare_round(self) -> float:
-        started = time.perf_counter()
-        for names in (list(SITES), ["csp"]):
-            asked, answered = self._sizes[names[0]]
-            request = Shareable()
-            request["body"], request["want"] = secrets.token_bytes(asked), answered
-            replies = self._context.get_engine().send_aux_request(
-                targets=names, topic=BARE, request=request, timeout=10.0,
-                fl_ctx=self._context,
-            )  # fmt: skip
-            assert all(len(replies[name]["answer"]) == answered for name in names)
-        return time.perf_counter() - started
+    def _block(self, ask: Callable[[list[str], bytes, int], list[bytes]]) -> list[float]:
+        """Seconds of bare rounds."""
+        times = []
+        for _ in range(BLOCK):
+            started = time.perf_counter()
+            for names in (list(SITES), ["csp"]):
+                asked, answered = self._sizes[names[0]]
+                answers = ask(names, some_bytes(asked), answered)
+                assert [len(answer) for answer in answers] == [answered] * len(names)
+            times.append(time.perf_counter() - started)
+        return times
+
+    def _ask_bare(self, names: list[str], body: bytes, want: int) -> list[bytes]:
+        replies = self._context.get_engine().send_aux_request(
+            targets=names, topic=BARE, request=_bare_request(body, want), timeout=10.0,
+            fl_ctx=self._context,
+        )  # fmt: skip
+        return [replies[name]["answer"] for name in names]
+
+    def _ask_whole(self, names: list[str], body: bytes, want: int) -> list[bytes]:
+        lines = [self._lines[name] for name in names]
+        return list(self._pool.map(lambda line: line.exchange(body, want), lines))
 
 
 def make_study(folder: Path, rounds: int, dimension: int, rows: int = 1000) -> Study:
@@ -185,7 +228,9 @@ def _follow(machines: Machines, study: Study, ours: Any, folder: Path) -> Any:
         "sizes": status["sizes"],
         "full_ms": medians["full"],
         "bare_ms": medians["bare"],
+        "whole_ms": medians["whole"],
         "ratio": medians["full"] / medians["bare"],
+        "ratio_to_whole": medians["full"] / medians["whole"],
         "computing_ms": {
             part: 1e3 * record["timing"][part] / record["rounds"] for part in parts
         },

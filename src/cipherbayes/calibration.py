@@ -27,7 +27,13 @@ from cipherbayes.inference.noise_aware import Effort, sample_posterior
 from cipherbayes.inference.settings import Inference
 from cipherbayes.inference.target import Target
 from cipherbayes.models.base import InfluenceBound
-from cipherbayes.simulation import MODELS, Simulated, release_rounds, simulate
+from cipherbayes.simulation import (
+    MODELS,
+    OTHER_MODELS,
+    Simulated,
+    release_rounds,
+    simulate,
+)
 from cipherbayes.typing import Floats
 
 INTERVAL = 0.9
@@ -99,6 +105,12 @@ def wide_grid() -> tuple[Cell, ...]:
     """So many parameters that their correlations are not drawn but estimated."""
     kinds, epsilons = ("logistic", "exponential"), (1.0, 3.0)
     settings = product(kinds, (20_000, 100_000), (WIDE_DIMENSION,), epsilons)
+    return tuple(Cell(*each) for each in settings)
+
+
+def other_grid() -> tuple[Cell, ...]:
+    """The other models that have this posterior."""
+    settings = product(OTHER_MODELS, (8_000,), (10,), (1.0, 3.0))
     return tuple(Cell(*each) for each in settings)
 
 

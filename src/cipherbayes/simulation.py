@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -22,15 +23,27 @@ from cipherbayes.inference.noise_aware import (
     noise_multiplier,
     rounds,
 )
-from cipherbayes.models import Design, Exponential, Logistic, Model, Prior
+from cipherbayes.models import (
+    Design,
+    Exponential,
+    Linear,
+    Logistic,
+    Model,
+    Piecewise,
+    Poisson,
+    Prior,
+    Weibull,
+)
 from cipherbayes.models.base import InfluenceBound
 from cipherbayes.models.prior import ResolvedPrior
-from cipherbayes.models.weibull import Weibull
 from cipherbayes.privacy.gaussian import mu_for
 from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.typing import Floats
 
 MODELS = ("logistic", "exponential", "weibull")
+OTHER_MODELS = ("linear", "poisson", "piecewise")
+INTERVALS = 3
+"""Of a piecewise exponential baseline."""
 DELTA = 1e-5
 QUANTILE = 0.9
 
@@ -104,19 +117,24 @@ def simulate(
     alike
         One column is almost the mean of two others.
     """
-    if kind not in MODELS:
+    if kind not in (*MODELS, *OTHER_MODELS):
         raise RunError(
             f"no simulation of a model of kind '{kind}'",
-            remedy=f"choose one of {', '.join(MODELS)}",
+            remedy=f"choose one of {', '.join((*MODELS, *OTHER_MODELS))}",
         )
-    width = dimension - (kind == "weibull")
+    width = dimension - {"weibull": 1, "piecewise": INTERVALS}.get(kind, 0)
     threshold = 2.17 if rare_levels else 0.3
-    x = columns(rng, records, width, threshold=threshold, alike=alike)
+    # A baseline hazard of its own takes the place of the constant column.
+    constant = kind != "piecewise"
+    x = columns(rng, records, width + (not constant), threshold=threshold, alike=alike)
+    x = x if constant else x[1:]
     truth = prior_scale * truth_scale * rng.standard_normal(dimension)
     if intercept is not None:
         truth[0] = intercept
-    names = ("intercept", *(f"x{j}" for j in range(1, width)))
-    design = Design(names, np.zeros(width), np.ones(width), 1.0)
+    first = ("intercept",) if constant else ()
+    names = (*first, *(f"x{j}" for j in range(1, width - len(first) + 1)))
+    level = 1.0 if constant else None
+    design = Design(names, np.zeros(width), np.ones(width), level)
     eta = truth[:width] @ x
     model: Model
     if kind == "logistic":
@@ -125,19 +143,48 @@ def simulate(
         if separable:
             chance = (eta > 0.0).astype(np.float64)
         outcome = {"y": (rng.random(records) < chance).astype(np.float64)}
+    elif kind == "linear":
+        model = Linear(outcome="y", low=-1.0, high=1.0, variance=1.0)
+        outcome = {"y": eta + rng.standard_normal(records)}
+    elif kind == "poisson":
+        model = Poisson(outcome="y")
+        counts = rng.poisson(np.exp(np.minimum(eta, 20.0))).astype(np.float64)
+        outcome = {"y": counts, "offset": np.zeros(records)}
     else:
-        shape = math.exp(truth[-1]) if kind == "weibull" else 1.0
-        kinds = {"exponential": Exponential, "weibull": Weibull}
-        model = kinds[kind](time="time", event="event", horizon=1.0)
-        log_time = (np.log(rng.exponential(size=records)) - eta) / shape
-        time = np.maximum(np.exp(np.minimum(log_time, 5.0)), 1e-300)
-        censored = rng.uniform(0.2, 1.0, records)
-        event = (time <= censored).astype(np.float64)
-        outcome = {"time": np.minimum(time, censored), "event": event}
+        model, outcome = _survival(kind, eta, truth, rng)
     table = PreparedTable.from_arrays(design, x, outcome)
     prior = Prior(scale=prior_scale).resolve(model.parameters(design))
     clip = float(np.quantile(np.linalg.norm(x, axis=0), QUANTILE))
     return Simulated(model, prior, table, truth, clip)
+
+
+def _survival(
+    kind: str, eta: Floats, truth: Floats, rng: np.random.Generator
+) -> tuple[Model, dict[str, Floats]]:
+    """Times to an event, censored between a fifth of the horizon and all of it."""
+    known: dict[str, Any] = {"time": "time", "event": "event", "horizon": 1.0}
+    gathered = np.log(rng.exponential(size=eta.size)) - eta
+    model: Model
+    if kind == "piecewise":
+        model = Piecewise(**known, intervals=INTERVALS)
+        hazards = np.exp(truth[-INTERVALS:])
+        ends = np.concatenate([[0.0], np.cumsum(hazards) / INTERVALS])
+        target = np.exp(gathered)
+        where = np.clip(np.searchsorted(ends, target) - 1, 0, INTERVALS - 1)
+        time = where / INTERVALS + (target - ends[where]) / hazards[where]
+    elif kind == "weibull":
+        model = Weibull(**known)
+        time = np.exp(np.minimum(gathered * math.exp(-truth[-1]), 5.0))
+    else:
+        model = Exponential(**known)
+        time = np.exp(np.minimum(gathered, 5.0))
+    time = np.maximum(time, 1e-300)
+    censored = rng.uniform(0.2, 1.0, eta.size)
+    event = (time <= censored).astype(np.float64)
+    outcome = {"time": np.minimum(time, censored), "event": event}
+    if kind == "piecewise":
+        outcome["entry"] = np.zeros(eta.size)
+    return model, outcome
 
 
 def release_rounds(

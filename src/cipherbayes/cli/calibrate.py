@@ -20,10 +20,13 @@ def calibrate(
     ] = False,
     stress: Annotated[
         bool,
-        typer.Option("--stress", help="Separable, rare, wrong bounds, tiny ε."),
+        typer.Option("--stress", help="What may go wrong, on purpose."),
     ] = False,
     wide: Annotated[
         bool, typer.Option("--wide", help="Studies of 184 parameters.")
+    ] = False,
+    others: Annotated[
+        bool, typer.Option("--others", help="Linear, Poisson and piecewise models.")
     ] = False,
     sbc: Annotated[
         bool, typer.Option("--sbc", help="Ranks of the non-private samplers instead.")
@@ -44,9 +47,9 @@ def calibrate(
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from cipherbayes import calibration
 
-    if quick + stress + wide + sbc > 1:
+    if quick + stress + wide + others + sbc > 1:
         raise RunError(
-            "--quick, --stress, --wide and --sbc exclude each other",
+            "--quick, --stress, --wide, --others and --sbc exclude each other",
             remedy="give one of them",
         )
     count = replicates or (8 if quick else 100)
@@ -59,6 +62,8 @@ def calibrate(
         cells = calibration.stress_grid()
     elif wide:
         cells = calibration.wide_grid()
+    elif others:
+        cells = calibration.other_grid()
     else:
         cells = calibration.grid()
     with progress_bar() as report:

@@ -180,7 +180,7 @@ class FlareLine(Line):
         """The answer, if it and the question can travel in one piece."""
         asked = Question.of(verb, body)
         try:
-            reply = self._request_whole(self._seal.question(asked))
+            reply = self._request_whole(self._seal.question(asked), WHOLE)
             answer = self._seal.answer_in(asked, reply)
         except LongAnswerError:
             self._whole_left = 0
@@ -189,17 +189,17 @@ class FlareLine(Line):
             self._whole_left -= 1
         return answer
 
-    def _request_whole(self, message: Shareable) -> Shareable | None:
+    def _request_whole(self, message: Shareable, topic: str) -> Shareable | None:
         party = self._engine.get_client_from_name(self.name)
         if party is None:
             return None
         # As FLARE itself fills in a request before it makes a stream of it.
-        message.set_header(ReservedHeaderKey.TOPIC, WHOLE)
+        message.set_header(ReservedHeaderKey.TOPIC, topic)
         message.set_peer_props(self._fl_ctx.get_all_public_props())
         try:
             reply = self._engine.get_cell().core_cell.send_request(
                 channel=CellChannel.AUX_COMMUNICATION,
-                topic=WHOLE,
+                topic=topic,
                 target=FQCN.join([party.get_fqcn(), self._fl_ctx.get_job_id()]),
                 request=Message(payload=message),
                 timeout=WHOLE_TIMEOUT,

@@ -44,25 +44,30 @@ def check_ready(kit: Kit) -> None:
         kit.settings()
 
 
-def start(kit: Kit, *, log: Path | None = None) -> subprocess.Popen[bytes]:
-    """Start a party's program; its messages go to the terminal, or to a file.
+def environment() -> dict[str, str]:
+    """The variables that a party's program sees.
 
     Nothing is inherited that could add code: the program sees the installed
     packages only.
     """
-    if kit.role == SERVER:
-        keep_jobs_in(kit.path)
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    environment.setdefault("OPENBLAS_NUM_THREADS", "1")
+    inherited = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    inherited.setdefault("OPENBLAS_NUM_THREADS", "1")
     # FLARE starts several threads for a message: each could get a heap of its own,
     # and heaps do not shrink.
-    environment.setdefault("MALLOC_ARENA_MAX", "2")
+    inherited.setdefault("MALLOC_ARENA_MAX", "2")
+    return inherited
+
+
+def start(kit: Kit, *, log: Path | None = None) -> subprocess.Popen[bytes]:
+    """Start a party's program; its messages go to the terminal, or to a file."""
+    if kit.role == SERVER:
+        keep_jobs_in(kit.path)
     output = None if log is None else log.open("ab")
     try:
         return subprocess.Popen(  # noqa: S603 - our own interpreter, no shell
             command(kit),
             cwd=kit.path,
-            env=environment,
+            env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT if output else None,
