@@ -4,9 +4,9 @@ Three sites and the CSP, each a FLARE program of its own with TLS, all on this m
 a study of 12 parameters, about as many as the example has, and one of 184, whose
 messages have the same size and whose noise takes longer to draw. In one job, blocks of
 rounds of the protocol take turns with blocks in which the same bytes travel and nobody
-looks at them: as auxiliary requests (``bare``), which FLARE makes streams of, and in one
-piece (``whole``), as the protocol sends them. Against the first one sees what a round
-costs beside FLARE's own way to send it, against the second what the protocol computes.
+looks at them: as auxiliary requests (``bare``), which FLARE makes streams of, and in
+one piece (``whole``), as the protocol sends them. The first shows what a round costs
+against FLARE's own way to send it, the second what the protocol adds to its own.
 
 Blocks, because sites draw noise ahead while they wait: a bare round between two full
 ones would hide that work and pay for it. The first round of a block does not count.
@@ -100,6 +100,7 @@ class BareController(ProtocolController):
 
     def control_flow(self, abort_signal: Any, fl_ctx: Any) -> None:
         self._context, sizes = fl_ctx, self._sizes
+        self._lines = {name: BareLine(name, fl_ctx) for name in (*SITES, "csp")}
 
         def measured(line: type) -> type:
             class Measured(line):  # type: ignore[misc]
@@ -120,15 +121,14 @@ class BareController(ProtocolController):
             self._times["full"].append(time.perf_counter() - self._mark)
             if done % BLOCK == 0:
                 self._times["bare"] += self._block(self._ask_bare)
-                self._lines = {
-                    name: BareLine(name, self._context) for name in (*SITES, "csp")
-                }
                 self._times["whole"] += self._block(self._ask_whole)
         super()._progress(done, rounds)
         self._say("running", times=self._times, sizes=self._sizes)
         self._mark = time.perf_counter()
 
-    def _block(self, ask: Callable[[list[str], bytes, int], list[bytes]]) -> list[float]:
+    def _block(
+        self, ask: Callable[[list[str], bytes, int], list[bytes]]
+    ) -> list[float]:
         """Seconds of bare rounds."""
         times = []
         for _ in range(BLOCK):

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import tomllib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -24,9 +22,8 @@ from cipherbayes.inference.settings import Inference, Method
 from cipherbayes.models import AnyModel
 from cipherbayes.models.base import InfluenceBound
 from cipherbayes.models.prior import Prior
-
-Name = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
-
+from cipherbayes.study_file import explained, read_text, require_filled_in
+from cipherbayes.study_rules import NAME, require_agreement
 
 Protocol = Literal["secure-sum", "encrypted-update", "pooled"]
 CircuitName = Literal["literal", "fast", "hardened"]
@@ -47,7 +44,7 @@ class Header(Section):
     (``hardened`` where nothing is said).
     """
 
-    name: str = Field(default="study", pattern=Name)
+    name: str = Field(default="study", pattern=NAME)
     protocol: Protocol | None = None
     noise: Literal["in-gradient", "as-printed"] = "in-gradient"
     circuit: CircuitName | None = None
@@ -170,8 +167,8 @@ class Study(Section):
     def load(cls, path: str | Path) -> Self:
         """Read and check a study file; data paths are relative to its folder."""
         path = Path(path)
-        text = _read(path)
-        _check_filled_in(text, path)
+        text = read_text(path)
+        require_filled_in(text, path)
         try:
             document = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
@@ -183,7 +180,7 @@ class Study(Section):
         try:
             study = cls.model_validate(document)
         except ValidationError as error:
-            raise _explain(error, path, text) from None
+            raise explained(error, path, text) from None
         return study._with_paths_from(path.parent)
 
     def _with_paths_from(self, folder: Path) -> Self:
@@ -292,238 +289,5 @@ class Study(Section):
 
     @model_validator(mode="after")
     def _fields_agree(self) -> Self:
-        for name in self.sites:
-            if not re.match(Name, name):
-                raise ValueError(
-                    f"site name '{name}' is not usable: letters, digits, . _ - only"
-                )
-            if name in ("csp", "server"):
-                raise ValueError(
-                    f"site name '{name}' is another party's: choose another"
-                )
-        self._outcomes_are_not_features()
-        self._privacy_is_usable()
-        self._protocol_has_what_it_needs()
+        require_agreement(self)
         return self
-
-    def _outcomes_are_not_features(self) -> None:
-        columns = self.model.outcome_columns()
-        clash = sorted(set(columns.values()) & set(self.features))
-        if clash:
-            raise ValueError(
-                f"column '{clash[0]}' is an outcome and a feature: "
-                "remove it from [features]"
-            )
-        if len(set(columns.values())) < len(columns):
-            raise ValueError("two outcome roles name the same column in [model]")
-
-    def _privacy_is_usable(self) -> None:
-        privacy = self.privacy
-        if privacy is None:
-            if self.preparation.method == "private-moments":
-                raise ValueError(
-                    'preparation.method = "private-moments" needs a [privacy] table'
-                )
-            if self.protocol != "pooled":
-                raise ValueError(
-                    f'protocol = "{self.protocol}" needs a [privacy] table '
-                    "with epsilon and delta"
-                )
-            return
-        sites = max(len(self.sites), 1)
-        if self.sites and self.protocol != "pooled":
-            if self.colluders >= sites:
-                raise ValueError(
-                    f"privacy.colluders = {self.colluders} with {sites} sites leaves "
-                    "nobody to protect: colluders must be below the number of sites"
-                )
-            if self.colluders + privacy.dropouts >= sites:
-                raise ValueError(
-                    "privacy.colluders + privacy.dropouts must be below the number "
-                    f"of sites ({sites}): lower one of them"
-                )
-        if self.inference.chains not in (None, 1):
-            raise ValueError(
-                "inference.chains: every chain would spend a budget of its own, so a "
-                "private study has one: remove it"
-            )
-        if self.inference.gamma_term:
-            raise ValueError(
-                "inference.gamma_term needs exact curvature, which a private study "
-                "does not release: remove it or the [privacy] table"
-            )
-        if self.inference.preconditioner == "fisher":
-            raise ValueError(
-                'inference.preconditioner = "fisher" reads the exact information '
-                'matrix: a private study uses "rmsprop" or "none"'
-            )
-        if self.evaluation is not None and not self.evaluation.holdout_is_public:
-            raise ValueError(
-                "[evaluation] scores on private rows are releases outside the budget: "
-                "set holdout_is_public = true if those rows are public, or remove it"
-            )
-
-    def _protocol_has_what_it_needs(self) -> None:
-        if self.study.noise == "as-printed" and not self.as_printed:
-            raise ValueError(
-                'study.noise = "as-printed" belongs to protocol = "encrypted-update"'
-            )
-        if self.as_printed and self.paper is None:
-            raise ValueError(
-                'study.noise = "as-printed" needs a [paper] table with scale, '
-                "lipschitz, gamma, batch and epochs"
-            )
-        if self.paper is not None and not self.as_printed:
-            raise ValueError(
-                'a [paper] table belongs to protocol = "encrypted-update" with '
-                'noise = "as-printed": remove it'
-            )
-        if self.preparation.method == "as-printed" and not self.as_printed:
-            raise ValueError(
-                'preparation.method = "as-printed" releases exact moments: it belongs '
-                'to noise = "as-printed"'
-            )
-        if self.protocol == "encrypted-update":
-            self._encrypted_update_is_possible()
-        elif self.study.circuit is not None:
-            raise ValueError(
-                'study.circuit belongs to protocol = "encrypted-update": remove it'
-            )
-
-    def _encrypted_update_is_possible(self) -> None:
-        assert self.privacy is not None
-        if self.privacy.dropouts:
-            raise ValueError(
-                "privacy.dropouts: an encrypted update needs every site in every "
-                "round, because all of them check it: set dropouts = 0"
-            )
-        if self.preparation.method == "private-moments":
-            raise ValueError(
-                'preparation.method = "private-moments" belongs to secure-sum: an '
-                'encrypted update uses "public-bounds"'
-            )
-        if self.inference.method == "noise-aware":
-            raise ValueError(
-                "inference.method: an encrypted update has no noise-aware posterior, "
-                "only a point: remove it, or use secure-sum"
-            )
-        if self.inference.step.schedule != "constant":
-            raise ValueError(
-                "inference.step.schedule: the steps of an encrypted update are "
-                "constant (the paper's own come with [paper]): remove it"
-            )
-        if self.inference.preconditioner not in (None, "rmsprop"):
-            raise ValueError(
-                "inference.preconditioner: an encrypted update computes rmsprop"
-            )
-        if len(self.sites) > 64:
-            raise ValueError("an encrypted update has at most 64 sites")
-        if self.as_printed:
-            self._printed_is_possible()
-
-    def _printed_is_possible(self) -> None:
-        assert self.paper is not None
-        if self.study.circuit not in (None, "literal"):
-            raise ValueError(
-                'study.circuit: the paper\'s own mode is the circuit "literal"'
-            )
-        if self.inference.chain_settings:
-            raise ValueError(
-                f"inference.{self.inference.chain_settings[0]}: batches, rounds and "
-                "steps of the paper's own mode come from [paper]: remove it"
-            )
-        if (
-            self.preparation.method == "as-printed"
-            and len(self.sites) == 2
-            and not self.paper.accept_two_sites
-        ):
-            raise ValueError(
-                "with two sites Algorithm 4 tells each the other's exact number of "
-                "rows, means and variances: set paper.accept_two_sites = true to "
-                'accept that, or preparation.method = "public-bounds"'
-            )
-
-
-def _check_filled_in(text: str, path: Path) -> None:
-    """Refuse what `cipherbayes init` left for a person to write."""
-    for number, line in enumerate(text.splitlines(), start=1):
-        if re.search(r"^[^#\"']*\bFILL_IN\b", line):
-            raise StudyError(
-                f"line {number} still says FILL_IN",
-                where=str(path),
-                remedy="write what the code book says, never what the rows say",
-            )
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise StudyError(
-            "no such file", where=str(path), remedy="check the path of the study"
-        ) from None
-    except IsADirectoryError:
-        raise StudyError(
-            "is a folder", where=str(path), remedy="name the TOML file in it"
-        ) from None
-    except UnicodeDecodeError:
-        raise StudyError(
-            "is not UTF-8 text", where=str(path), remedy="save the study as UTF-8"
-        ) from None
-    except OSError as error:
-        raise StudyError(
-            f"cannot be read ({error.strerror})", where=str(path)
-        ) from None
-
-
-def _explain(error: ValidationError, path: Path, text: str) -> StudyError:
-    """The first problem of a study, with its line and a remedy."""
-    first = error.errors(include_url=False)[0]
-    location = [str(part) for part in first["loc"]]
-    # Pydantic puts the union's tag into the location; it is no key of the file.
-    if len(location) > 1 and location[0] == "model":
-        location = [location[0], *location[2:]]
-    if first["type"].startswith("union_tag"):
-        location = [*location, "kind"]
-    key = ".".join(location)
-    line = _line_of(text, location)
-    where = f"{path}, line {line}" if line else str(path)
-    more = error.error_count() - 1
-    remedy = f"(and {more} more)" if more else ""
-    match first["type"]:
-        case "extra_forbidden":
-            what = f"unknown key '{key}'"
-            remedy = "remove it or correct its spelling" + (remedy and f" {remedy}")
-        case "missing":
-            what = f"missing key '{key}'"
-            remedy = "add it" + (remedy and f" {remedy}")
-        case "union_tag_invalid":
-            allowed = first["ctx"]["expected_tags"].replace("'", '"')
-            what, remedy = "unknown model.kind", f"choose one of {allowed}"
-        case "union_tag_not_found":
-            what, remedy = "missing key 'model.kind'", 'e.g. kind = "logistic"'
-        case "value_error":
-            what = str(first["ctx"]["error"])
-            what = f"'{key}': {what}" if key else what
-        case _:
-            message = first["msg"][0].lower() + first["msg"][1:]
-            what = f"'{key}': {message}"
-    return StudyError(what, where=where, remedy=remedy)
-
-
-def _line_of(text: str, location: Sequence[str]) -> int | None:
-    """Line on which a key stands, or its table where the key is absent."""
-    best: tuple[int, int] | None = None
-    table: list[str] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        if heading := re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line):
-            table = [part.strip(" \"'") for part in heading[1].split(".")]
-            here = table
-        elif assignment := re.match(r"\s*([\w.\"'-]+)\s*=", line):
-            keys = [part.strip("\"'") for part in assignment[1].split(".")]
-            here = [*table, *keys]
-        else:
-            continue
-        if here == list(location[: len(here)]) and (not best or len(here) > best[0]):
-            best = (len(here), number)
-    return best[1] if best else None

@@ -1,0 +1,97 @@
+"""Reading a study file, and saying where it is wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from cipherbayes.errors import StudyError
+
+
+def read_text(path: Path) -> str:
+    """The text of a study file."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise StudyError(
+            "no such file", where=str(path), remedy="check the path of the study"
+        ) from None
+    except IsADirectoryError:
+        raise StudyError(
+            "is a folder", where=str(path), remedy="name the TOML file in it"
+        ) from None
+    except UnicodeDecodeError:
+        raise StudyError(
+            "is not UTF-8 text", where=str(path), remedy="save the study as UTF-8"
+        ) from None
+    except OSError as error:
+        raise StudyError(
+            f"cannot be read ({error.strerror})", where=str(path)
+        ) from None
+
+
+def require_filled_in(text: str, path: Path) -> None:
+    """Refuse what `cipherbayes init` left for a person to write."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if re.search(r"^[^#\"']*\bFILL_IN\b", line):
+            raise StudyError(
+                f"line {number} still says FILL_IN",
+                where=str(path),
+                remedy="write what the code book says, never what the rows say",
+            )
+
+
+def explained(error: ValidationError, path: Path, text: str) -> StudyError:
+    """The first problem of a study, with its line and a remedy."""
+    first = error.errors(include_url=False)[0]
+    location = [str(part) for part in first["loc"]]
+    # Pydantic puts the union's tag into the location; it is no key of the file.
+    if len(location) > 1 and location[0] == "model":
+        location = [location[0], *location[2:]]
+    if first["type"].startswith("union_tag"):
+        location = [*location, "kind"]
+    key = ".".join(location)
+    line = _line_of(text, location)
+    where = f"{path}, line {line}" if line else str(path)
+    more = error.error_count() - 1
+    remedy = f"(and {more} more)" if more else ""
+    match first["type"]:
+        case "extra_forbidden":
+            what = f"unknown key '{key}'"
+            remedy = "remove it or correct its spelling" + (remedy and f" {remedy}")
+        case "missing":
+            what = f"missing key '{key}'"
+            remedy = "add it" + (remedy and f" {remedy}")
+        case "union_tag_invalid":
+            allowed = first["ctx"]["expected_tags"].replace("'", '"')
+            what, remedy = "unknown model.kind", f"choose one of {allowed}"
+        case "union_tag_not_found":
+            what, remedy = "missing key 'model.kind'", 'e.g. kind = "logistic"'
+        case "value_error":
+            what = str(first["ctx"]["error"])
+            what = f"'{key}': {what}" if key else what
+        case _:
+            message = first["msg"][0].lower() + first["msg"][1:]
+            what = f"'{key}': {message}"
+    return StudyError(what, where=where, remedy=remedy)
+
+
+def _line_of(text: str, location: Sequence[str]) -> int | None:
+    """Line on which a key stands, or its table where the key is absent."""
+    best: tuple[int, int] | None = None
+    table: list[str] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if heading := re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line):
+            table = [part.strip(" \"'") for part in heading[1].split(".")]
+            here = table
+        elif assignment := re.match(r"\s*([\w.\"'-]+)\s*=", line):
+            keys = [part.strip("\"'") for part in assignment[1].split(".")]
+            here = [*table, *keys]
+        else:
+            continue
+        if here == list(location[: len(here)]) and (not best or len(here) > best[0]):
+            best = (len(here), number)
+    return best[1] if best else None
