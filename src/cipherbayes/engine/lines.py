@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+ROUND = b"H"
+"""The question of a round."""
+
 
 class Line(ABC):
     """A way to carry questions to one party."""
@@ -39,7 +42,7 @@ class SiteLine(Line):
         self.call(b"J", manifest, offer)
 
     def ask(self, request: bytes) -> None:
-        self.send(b"H", request)
+        self.send(ROUND, request)
 
     def answer(self) -> bytes | None:
         return self.receive()
@@ -60,7 +63,7 @@ class CspLine(Line):
         self.call(b"J", manifest)
 
     def decrypt(self, request: bytes) -> bytes:
-        return self.call(b"H", request)
+        return self.call(ROUND, request)
 
     def seconds(self) -> float:
         return float(self.call(b"T").decode())

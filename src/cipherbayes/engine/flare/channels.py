@@ -41,7 +41,7 @@ from cipherbayes.engine.flare.questions import (
     Question,
     Sealed,
 )
-from cipherbayes.engine.lines import CspLine, Line, SiteLine
+from cipherbayes.engine.lines import ROUND, CspLine, Line, SiteLine
 from cipherbayes.errors import RunError
 
 log = logging.getLogger("cipherbayes.flare")
@@ -168,7 +168,7 @@ class FlareLine(Line):
 
     def _ask(self, verb: bytes, body: bytes, timeout: float) -> bytes | None:
         hung_up = self._hung_up
-        if verb != ALIVE and self._whole_left and len(body) <= MOST_WHOLE:
+        if verb == ROUND and self._whole_left > 0 and len(body) <= MOST_WHOLE:
             answer = self._ask_whole(verb, body)
             if answer is not None or hung_up.triggered:
                 return answer

@@ -142,6 +142,10 @@ class Coordinates:
         share = outer[:, self.diagonal].max(axis=0, initial=0.0)
         return tuple(j for j, s in zip(self._others, share, strict=True) if s > WEIGHS)
 
+    def after(self, index: int) -> int:
+        """How many of the parameters whose columns vary come from ``index`` on."""
+        return sum(j >= index for j in self._others)
+
     def build(self, place: Floats) -> Built:
         """A of every row of ``place``."""
         (b, e), chains = self._shape, len(place)

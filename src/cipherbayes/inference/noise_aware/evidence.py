@@ -53,6 +53,8 @@ class Evidence:
         Which parameters have a constant column; R at θ̄ of unrelated columns R z.
     along
         The coefficients in θ̄.
+    extra
+        How many parameters, the last ones, are no coefficients of columns.
     """
 
     place: Floats
@@ -70,6 +72,7 @@ class Evidence:
     constants: tuple[int, ...] = ()
     frame: Floats | None = None
     along: Floats | None = None
+    extra: int = 0
 
     @classmethod
     def of(cls, recursion: NoiseAware, state: State) -> Evidence:
@@ -100,6 +103,7 @@ class Evidence:
             constants=shape.constants,
             frame=frame,
             along=shape.predictor(place),
+            extra=place.size - (shape.width or place.size),
         )
 
     @property

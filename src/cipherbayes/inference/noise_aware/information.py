@@ -4,14 +4,16 @@ In the coordinates (p, U, ℓ, S) of :mod:`~.coordinates`,
 
     p_j ~ N(m, 3²),   U_jk ~ N(0, υ²),   ℓ_j ~ N(m, ω²),   S_ij ~ N(S⁰_ij, τ²),
 
-τ = ρ / √d, with m, υ, ω and ρ learnt; H is A flattened along θ̄ where the score
-saturates (:mod:`~.saturation`), else A itself. The prior treats B and B⁻¹ alike, where
-a Wishart prior with few degrees of freedom puts its smallest eigenvalues near zero. S⁰
-holds the few directions that stand far out of the noise (:func:`~.shrinkage.spiked`):
-with S⁰ = 0 one of them raises ρ for all, and the small eigenvalues, which noise hides,
-spread over decades. Where such a direction v has little information, because columns
-almost follow from each other, noise may hide how little: log B there is S⁰ − t vv' with
-t ~ N(0, 2²), so that one can lie a hundred times lower than what is seen.
+τ = ρ / √d, with m, υ, ω and ρ learnt; ℓ_j ~ N(m, 1) where parameter j is no coefficient
+of a column, as a Weibull shape, whose information is not like theirs. H is A flattened
+along θ̄ where the score saturates (:mod:`~.saturation`), else A itself. The prior treats
+B and B⁻¹ alike, where a Wishart prior with few degrees of freedom puts its smallest
+eigenvalues near zero. S⁰ holds the few directions that stand far out of the noise
+(:func:`~.shrinkage.spiked`): with S⁰ = 0 one of them raises ρ for all, and the small
+eigenvalues, which noise hides, spread over decades. Where such a direction v has little
+information, because columns almost follow from each other, noise may hide how little:
+log B there is S⁰ − t vv' with t ~ N(0, 2²), so that one can lie a hundred times lower
+than what is seen.
 
 HMC moves all of them, m, ω and ρ together, in a metric that combines the prior's and
 the Fisher noise's precision, ℓ and S as :mod:`~.centring` has them: by themselves m, ω
@@ -59,7 +61,8 @@ SPREAD = InverseGamma(1.0, 0.25)
 """ω² is inverse-gamma: half a decade of spread between columns is ordinary."""
 MEANS = InverseGamma(1.0, 0.05)
 """υ² is inverse-gamma: columns lie within [-1, 1]."""
-MASS_SPREAD = 3.0
+MASS_SPREAD, EXTRA_SPREAD = 3.0, 1.0
+"""Of p, and of ℓ where a parameter is no coefficient of a column."""
 DEPTH = 2.0
 """Of t."""
 LEARNT = 3
@@ -120,6 +123,10 @@ class InformationSampler:
             correlated=evidence.dimension <= DENSE,
             frame=evidence.frame,
         )
+        extra = parts.after(evidence.dimension - evidence.extra)
+        self._alike = slice(parts.diagonal.start, parts.diagonal.stop - extra)
+        apart = slice(self._alike.stop, parts.diagonal.stop)
+        self._loose = ((parts.masses, MASS_SPREAD), (apart, EXTRA_SPREAD))
         place = parts.usual
         self._centre, self._deeper = np.zeros(0), np.zeros((0, parts.size))
         if parts.correlated:
@@ -134,7 +141,7 @@ class InformationSampler:
             self._deeper = parts.log_outer(low)
         rest = place[parts.entries] - self._centre
         strength = np.sqrt(parts.others * (rest**2).mean()) if rest.size else 0.0
-        diagonal, means = place[parts.diagonal], place[parts.means]
+        diagonal, means = place[self._alike], place[parts.means]
         size = np.sqrt((means**2).mean()) if means.size else 0.0
         self._diagonal = self._entries = Centring(0.5)
         learnt = [diagonal.mean(), np.log(max(float(diagonal.std()), 0.3))]
@@ -184,7 +191,7 @@ class InformationSampler:
         jacobian = parts.jacobian(place.mean(axis=0)) / self.evidence.fisher_sd
         data = (jacobian**2).sum(axis=1)
         *_, spread, strength = np.exp(np.median(learnt, axis=0))
-        self._diagonal = Centring(_share(data[parts.diagonal], spread))
+        self._diagonal = Centring(_share(data[self._alike], spread))
         self._entries = Centring(
             _share(data[parts.entries], strength / np.sqrt(parts.others))
         )
@@ -207,21 +214,22 @@ class InformationSampler:
         rows = np.repeat(moved, jacobian.shape[1], axis=0)
         jacobian = self._chained(rows, jacobian.T, prior=False).T
         precision = np.full(moved.size, DEPTH**-2.0)
-        precision[parts.masses] = MASS_SPREAD**-2.0
+        for which, sd in self._loose:
+            precision[which] = sd**-2.0
         precision[parts.means] = np.median(self.chains.means) ** -2.0
         _, spread, strength = moved[0, -LEARNT:]
         diagonal, entries = self._diagonal.share, self._entries.share
         pull = np.exp(-2.0 * diagonal * spread)
         strength = strength - 0.5 * np.log(parts.others)
-        precision[parts.diagonal] = pull
+        precision[self._alike] = pull
         precision[parts.entries] = np.exp(-2.0 * entries * strength)
-        count = (parts.others, parts.entries.stop - parts.entries.start)
+        count = [each.stop - each.start for each in (self._alike, parts.entries)]
         precision[-3] = 1e-2 + count[0] * diagonal**2 * pull
         precision[-2] = SPREAD.precision + 2.0 * count[0] * diagonal**2
         precision[-1] = STRENGTH.precision + 2.0 * count[1] * entries**2
         matrix = jacobian @ jacobian.T + np.diag(precision)
-        matrix[parts.diagonal, -3] -= diagonal * pull
-        matrix[-3, parts.diagonal] -= diagonal * pull
+        matrix[self._alike, -3] -= diagonal * pull
+        matrix[-3, self._alike] -= diagonal * pull
         lower = np.linalg.cholesky(matrix)
         identity = np.eye(len(lower))
         return np.asarray(solve_triangular(lower, identity, lower=True).T)
@@ -233,7 +241,7 @@ class InformationSampler:
         centre, spread, strength = moved[:, -LEARNT:].T
         strength = strength - 0.5 * np.log(self.parts.others)
         return (
-            (self.parts.diagonal, self._diagonal, centre, spread),
+            (self._alike, self._diagonal, centre, spread),
             (self.parts.entries, self._entries, np.zeros_like(centre), strength),
         )
 
@@ -303,10 +311,11 @@ class InformationSampler:
         depths = moved[:, self._depths] / DEPTH**2
         gradient[:, self._depths] -= depths
         value = value - 0.5 * DEPTH**2 * (depths**2).sum(axis=1)
-        masses = (moved[:, parts.masses] - moved[:, [-3]]) / MASS_SPREAD**2
-        gradient[:, parts.masses] -= masses
-        gradient[:, -3] += masses.sum(axis=1)
-        value = value - 0.5 * MASS_SPREAD**2 * (masses**2).sum(axis=1)
+        for which, sd in self._loose:
+            away = (moved[:, which] - moved[:, [-3]]) / sd
+            gradient[:, which] -= away / sd
+            gradient[:, -3] += away.sum(axis=1) / sd
+            value = value - 0.5 * (away**2).sum(axis=1)
         means = moved[:, parts.means] / self.chains.means[:, None] ** 2
         gradient[:, parts.means] -= means
         value = value - 0.5 * (means * moved[:, parts.means]).sum(axis=1)
