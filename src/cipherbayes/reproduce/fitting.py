@@ -33,12 +33,18 @@ class Averaging:
 
 
 def fit_and_score(
-    study: Study, table: pa.Table, sites: Sequence[Integers], test: Integers
+    study: Study,
+    table: pa.Table,
+    sites: Sequence[Integers],
+    test: Integers,
+    *,
+    curve: bool = True,
 ) -> tuple[Metrics, list[float]]:
     """Metrics on the test rows, and the learning curve of a ranking model.
 
     The run is the product's own (:func:`cipherbayes.run`), each site with its rows.
-    The curve is the AUC or C-index of θ after each round; empty without privacy.
+    The curve is the AUC or C-index of θ after each round; empty without privacy, or
+    where it is not asked for.
     """
     tables = {f"site-{k}": table.take(rows) for k, rows in enumerate(sites, start=1)}
     study = with_sites(study, tables)
@@ -46,11 +52,12 @@ def fit_and_score(
     with tempfile.TemporaryDirectory(prefix="cipherbayes-", dir=place) as scratch:
         folder = Path(scratch) / "run"
         result = run(study, tables, out=folder)
-        trajectory = _trajectory(folder) if study.private else []
+        trajectory = _trajectory(folder) if curve and study.private else []
     held_out = [open_site(result.study, "test", table.take(test))]
     metrics = evaluate(study.model, result.draws(), held_out)
-    curve = [score(evaluate(study.model, t[None], held_out)) for t in trajectory]
-    return metrics, curve
+    return metrics, [
+        score(evaluate(study.model, t[None], held_out)) for t in trajectory
+    ]
 
 
 def score(metrics: Metrics) -> float:

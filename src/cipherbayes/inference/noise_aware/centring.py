@@ -63,27 +63,27 @@ class Centring:
         away = (x - centre[:, None]) / self._stretch(log_scale)
         return np.asarray(self.share * centre[:, None] + away)
 
-    def log_density(self, y: Floats, centre: Floats, log_scale: Floats) -> Floats:
-        """Of y given μ and σ."""
-        away = y - self.share * centre[:, None]
-        squares = (away**2).sum(axis=1) * np.exp(-2.0 * self.share * log_scale)
-        return np.asarray(-0.5 * squares - self.share * y.shape[1] * log_scale)
-
-    def gradients(
-        self, y: Floats, centre: Floats, log_scale: Floats, slope: Floats
-    ) -> tuple[Floats, Floats, Floats]:
-        """Derivatives by y, μ and log σ, the prior's included.
-
-        ``slope`` is that of the rest of the density by x.
-        """
-        share, stretch = self.share, self._stretch(log_scale)
+    def log_density(
+        self, y: Floats, centre: Floats, log_scale: Floats
+    ) -> tuple[Floats, tuple[Floats, Floats, Floats]]:
+        """Of y given μ and σ, with its derivatives by y, μ and log σ."""
+        share = self.share
         away = y - share * centre[:, None]
         pull = away * np.exp(-2.0 * share * log_scale)[:, None]
-        by_y = stretch * slope - pull
-        by_centre = ((1.0 - share * stretch) * slope + share * pull).sum(axis=1)
+        squares = (away * pull).sum(axis=1)
+        value = -0.5 * squares - share * y.shape[1] * log_scale
+        by_centre, by_scale = share * pull.sum(axis=1), share * (squares - y.shape[1])
+        return value, (-pull, by_centre, by_scale)
+
+    def chained(
+        self, y: Floats, centre: Floats, log_scale: Floats, slope: Floats
+    ) -> tuple[Floats, Floats, Floats]:
+        """Derivatives by y, μ and log σ of what has those by x in ``slope``."""
+        share, stretch = self.share, self._stretch(log_scale)
+        away = y - share * centre[:, None]
+        by_centre = ((1.0 - share * stretch) * slope).sum(axis=1)
         by_scale = ((1.0 - share) * stretch * away * slope).sum(axis=1)
-        by_scale = by_scale + share * ((pull * away).sum(axis=1) - y.shape[1])
-        return by_y, by_centre, by_scale
+        return stretch * slope, by_centre, by_scale
 
     def _stretch(self, log_scale: Floats) -> Floats:
         return np.asarray(np.exp((1.0 - self.share) * log_scale)[:, None])

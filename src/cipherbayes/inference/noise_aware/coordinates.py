@@ -134,7 +134,8 @@ class Coordinates:
         found = np.zeros((vectors.shape[1], self.size))
         first, second = self._above
         found[:, self.diagonal] = (vectors**2).T
-        found[:, self.entries] = (vectors[first] * vectors[second]).T
+        if self.correlated:
+            found[:, self.entries] = (vectors[first] * vectors[second]).T
         return found
 
     def involved(self, outer: Floats) -> tuple[int, ...]:

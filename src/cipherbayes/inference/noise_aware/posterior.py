@@ -120,7 +120,7 @@ def sample_posterior(
         progress(total, total)
     sizes = np.full(theta.shape[:2], np.nan)
     draws = Draws(theta * recursion.scale, sizes, is_point=False, rounds=ROUNDS)
-    alike = walk.sampler.alike
+    alike = walk.sampler.hierarchy.alike
     return Posterior(draws, raised(recursion, state, evidence, draws, alike))
 
 

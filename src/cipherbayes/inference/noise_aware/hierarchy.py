@@ -1,0 +1,203 @@
+"""The prior of the information matrix H.
+
+In the coordinates (p, U, ℓ, S) of :mod:`~.coordinates`,
+
+    p_j ~ N(m, 3²),   U_jk ~ N(0, υ²),   ℓ_j ~ N(m, ω²),   S_ij ~ N(S⁰_ij, τ²),
+
+τ = ρ / √d, with m, υ, ω and ρ learnt; ℓ_j ~ N(m, 1) where parameter j is no coefficient
+of a column, as a Weibull shape, whose information is not like theirs. H is A flattened
+along θ̄ where the score saturates (:mod:`~.saturation`), else A itself. The prior treats
+B and B⁻¹ alike, where a Wishart prior with few degrees of freedom puts its smallest
+eigenvalues near zero. S⁰ holds the few directions that stand far out of the noise
+(:func:`~.shrinkage.spiked`): with S⁰ = 0 one of them raises ρ for all, and the small
+eigenvalues, which noise hides, spread over decades. Where such a direction v has little
+information, because columns almost follow from each other, noise may hide how little:
+log B there is S⁰ − t vv' with t ~ N(0, 2²), so that one can lie a hundred times lower
+than what is seen.
+
+References
+----------
+Leonard and Hsu (1992), Bayesian inference for a covariance matrix.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cipherbayes.inference.noise_aware.centring import Centring, InverseGamma
+from cipherbayes.inference.noise_aware.coordinates import Coordinates
+from cipherbayes.typing import Floats
+
+STRENGTH = InverseGamma(3.0, 0.4)
+"""ρ² is inverse-gamma: median of ρ 0.39, one in a hundred above 1. Where noise hides
+the correlations a heavier tail would fill the posterior with almost singular H."""
+SPREAD = InverseGamma(1.0, 0.25)
+"""ω² is inverse-gamma: half a decade of spread between columns is ordinary."""
+MEANS = InverseGamma(1.0, 0.05)
+"""υ² is inverse-gamma: columns lie within [-1, 1]."""
+MASS_SPREAD, EXTRA_SPREAD = 3.0, 1.0
+"""Of p, and of ℓ where a parameter is no coefficient of a column."""
+DEPTH = 2.0
+"""Of t."""
+LEARNT = 3
+"""m, log ω and log ρ."""
+
+
+class Hierarchy:
+    """The law of all coordinates, and the form in which they are moved.
+
+    What is moved, one row a chain, is (p, U, y of ℓ, y of S, t, m, log ω, log ρ), with
+    y as :class:`~.centring.Centring` has it.
+
+    Parameters
+    ----------
+    parts
+        The coordinates (p, U, ℓ, S).
+    centre
+        S⁰.
+    low
+        The directions v, one a column.
+    extra
+        How many of the last ℓ belong to no coefficient of a column.
+    """
+
+    def __init__(
+        self, parts: Coordinates, centre: Floats, low: Floats, extra: int
+    ) -> None:
+        self.parts, self._centre = parts, centre
+        self._deeper = parts.log_outer(low)
+        self.depths = slice(parts.size, parts.size + len(self._deeper))
+        self._alike = slice(parts.diagonal.start, parts.diagonal.stop - extra)
+        apart = slice(self._alike.stop, parts.diagonal.stop)
+        self._loose = ((parts.masses, MASS_SPREAD), (apart, EXTRA_SPREAD))
+        self._diagonal = self._entries = Centring(0.5)
+
+    @property
+    def alike(self) -> tuple[int, ...]:
+        """Parameters of columns that almost follow from each other."""
+        return self.parts.involved(self._deeper)
+
+    def start(self, chains: int) -> tuple[Floats, Floats]:
+        """Where to begin, and υ: at the usual, with the scales that it has."""
+        parts, place = self.parts, self.parts.usual
+        rest, diagonal = place[parts.entries] - self._centre, place[self._alike]
+        strength = np.sqrt(parts.others * (rest**2).mean()) if rest.size else 0.0
+        means = place[parts.means]
+        size = np.sqrt((means**2).mean()) if means.size else 0.0
+        learnt = np.zeros(len(self._deeper) + LEARNT)
+        learnt[-LEARNT:] = (
+            diagonal.mean(),
+            np.log(max(float(diagonal.std()), 0.3)),
+            np.log(max(float(strength), 0.1)),
+        )
+        moved = self.back(np.tile(place, (chains, 1)), np.tile(learnt, (chains, 1)))
+        return moved, np.full(chains, max(float(size), 0.1))
+
+    def recentred(self, moved: Floats, data: Floats) -> Floats:
+        """What is moved with λ renewed; ``data`` is what they say of (p, U, ℓ, S)."""
+        parts, place = self.parts, self.out(moved)
+        _, spread, strength = np.exp(np.median(moved[:, -LEARNT:], axis=0))
+        strength = strength / np.sqrt(parts.others)
+        self._diagonal = Centring(_share(data[self._alike], spread))
+        self._entries = Centring(_share(data[parts.entries], strength))
+        return self.back(place, moved[:, parts.size :])
+
+    def out(self, moved: Floats) -> Floats:
+        """(p, U, ℓ, S) of what is moved."""
+        place = moved[:, : self.parts.size].copy()
+        for which, form, centre, scale in self._laws(moved):
+            place[:, which] = form.out(place[:, which], centre, scale)
+        place[:, self.parts.entries] += self._centre
+        return np.asarray(place - moved[:, self.depths] @ self._deeper)
+
+    def back(self, place: Floats, learnt: Floats) -> Floats:
+        """What is moved, of (p, U, ℓ, S) and (t, m, log ω, log ρ)."""
+        moved = np.hstack([place, learnt])
+        moved[:, : self.parts.size] += moved[:, self.depths] @ self._deeper
+        moved[:, self.parts.entries] -= self._centre
+        for which, form, centre, scale in self._laws(moved):
+            moved[:, which] = form.back(moved[:, which], centre, scale)
+        return moved
+
+    def chained(self, moved: Floats, slope: Floats) -> Floats:
+        """Derivatives by what is moved, of those by (p, U, ℓ, S)."""
+        by_depth = -slope @ self._deeper.T
+        found = np.hstack([slope, by_depth, np.zeros((len(slope), LEARNT))])
+        for column, (which, form, centre, scale) in enumerate(self._laws(moved), -2):
+            found[:, which], by_centre, by_scale = form.chained(
+                moved[:, which], centre, scale, slope[:, which]
+            )
+            found[:, column] += by_scale
+            if which is self._alike:
+                found[:, -3] += by_centre
+        return found
+
+    def log_density(self, moved: Floats, means: Floats) -> tuple[Floats, Floats]:
+        """Of what is moved given υ, and its gradient."""
+        value, gradient = np.zeros(len(moved)), np.zeros_like(moved)
+        for column, (which, form, centre, scale) in enumerate(self._laws(moved), -2):
+            here, slopes = form.log_density(moved[:, which], centre, scale)
+            value += here
+            gradient[:, which] += slopes[0]
+            gradient[:, column] += slopes[2]
+            if which is self._alike:
+                gradient[:, -3] += slopes[1]
+        for column, law in ((-2, SPREAD), (-1, STRENGTH)):
+            value += law.log_density(moved[:, column])
+            gradient[:, column] += law.slope(moved[:, column])
+        for which, sd in self._loose:
+            away = (moved[:, which] - moved[:, [-3]]) / sd
+            value -= 0.5 * (away**2).sum(axis=1)
+            gradient[:, which] -= away / sd
+            gradient[:, -3] += away.sum(axis=1) / sd
+        depth = np.full_like(means, DEPTH)
+        for which, scales in ((self.depths, depth), (self.parts.means, means)):
+            away = moved[:, which] / scales[:, None]
+            value -= 0.5 * (away**2).sum(axis=1)
+            gradient[:, which] -= away / scales[:, None]
+        return value, gradient
+
+    def precision(self, moved: Floats, means: float) -> Floats:
+        """About minus the second derivative of :meth:`log_density` at one place."""
+        parts = self.parts
+        diagonal = np.full(moved.size, DEPTH**-2.0)
+        for which, sd in self._loose:
+            diagonal[which] = sd**-2.0
+        diagonal[parts.means] = means**-2.0
+        counts, pulls, shares = [], [], []
+        for which, form, _, scale in self._laws(moved[None]):
+            pulls.append(float(np.exp(-2.0 * form.share * scale[0])))
+            counts.append(which.stop - which.start)
+            shares.append(form.share)
+            diagonal[which] = pulls[-1]
+        diagonal[-3] = 1e-2 + counts[0] * shares[0] ** 2 * pulls[0]
+        diagonal[-2] = SPREAD.precision + 2.0 * counts[0] * shares[0] ** 2
+        diagonal[-1] = STRENGTH.precision + 2.0 * counts[1] * shares[1] ** 2
+        matrix = np.diag(diagonal)
+        matrix[self._alike, -3] = matrix[-3, self._alike] = -shares[0] * pulls[0]
+        return matrix
+
+    def drawn_means(self, moved: Floats, rng: np.random.Generator) -> Floats:
+        """υ given U."""
+        means = moved[:, self.parts.means]
+        rate = MEANS.scale + 0.5 * (means**2).sum(axis=1)
+        shape = MEANS.shape + 0.5 * means.shape[1]
+        return np.asarray(np.sqrt(rate / rng.gamma(shape, size=rate.size)))
+
+    def _laws(
+        self, moved: Floats
+    ) -> tuple[tuple[slice, Centring, Floats, Floats], ...]:
+        """(which, λ, μ, log σ) of ℓ and of S; the scales are the last two columns."""
+        centre, spread, strength = moved[:, -LEARNT:].T
+        strength = strength - 0.5 * np.log(self.parts.others)
+        return (
+            (self._alike, self._diagonal, centre, spread),
+            (self.parts.entries, self._entries, np.zeros_like(centre), strength),
+        )
+
+
+def _share(data: Floats, scale: float) -> float:
+    """λ: of what is known about a coordinate, the data's share."""
+    if not data.size:
+        return 0.5
+    return float((data / (data + scale**-2.0)).mean())
