@@ -25,6 +25,7 @@ from cipherbayes.effects import baseline, effects, held_by_prior, median_surviva
 from cipherbayes.errors import RunError
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat_and_ess
+from cipherbayes.inference.noise_aware.flags import rare_levels
 from cipherbayes.models.base import Rows
 from cipherbayes.study import Study
 from cipherbayes.tables import preparation_of
@@ -219,10 +220,10 @@ def assemble(
     taking_part: Mapping[str, Any] | None = None,
 ) -> Result:
     """Turn a sampler's draws into a result on the user's own scale."""
-    design = preparation_of(study).design
+    public = design = preparation_of(study).design
     if moments is not None:
         half = moments.size // 2
-        design = rescaled_design(design, moments[:half], moments[half:])
+        design = rescaled_design(public, moments[:half], moments[half:])
     names = study.model.parameters(design)
     user = study.model.to_user_scale(draws.theta, design)
     rows, notes = summarise(names, user, draws.is_point, study.inference.interval)
@@ -238,8 +239,10 @@ def assemble(
             "that is too narrow; do not read their size"
         )
     tail = None if draws.is_point else (1.0 - study.inference.interval) / 2.0
-    public = (study.model, study.features, design)
+    shown = (study.model, study.features, design)
     flags = [flag.told(names) for flag in draws.flags]
+    if study.method == "noise-aware" and moments is not None:
+        flags += [flag.told(names) for flag in rare_levels(public, design)]
     record = {
         "version": FORMAT,
         "cipherbayes": __version__,
@@ -253,8 +256,8 @@ def assemble(
         "privacy": dict(privacy),
         "interval": study.inference.interval,
         "posterior": rows,
-        "effects": effects(*public, user, tail),
-        "baseline": baseline(*public, _thinned(flat), tail),
+        "effects": effects(*shown, user, tail),
+        "baseline": baseline(*shown, _thinned(flat), tail),
         "timing": dict(timing),
         "bytes": dict(traffic),
         "run": None,

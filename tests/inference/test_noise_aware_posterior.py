@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cipherbayes.data.rescaled import rescaled_design
 from cipherbayes.inference.noise_aware import (
     ROUNDS,
     Effort,
@@ -15,8 +16,9 @@ from cipherbayes.inference.noise_aware import (
     sample_posterior,
 )
 from cipherbayes.inference.noise_aware.evidence import Evidence
+from cipherbayes.inference.noise_aware.flags import rare_levels
 from cipherbayes.inference.noise_aware.information import InformationSampler
-from cipherbayes.models import Prior
+from cipherbayes.models import Design, Prior
 from cipherbayes.simulation import release_rounds, simulate
 
 
@@ -105,6 +107,16 @@ def test_columns_of_their_own_are_not_called_alike() -> None:
         *release_rounds(study, 1.0, rng), seed=1, effort=Effort(2, 40, 20, 0)
     )
     assert "columns-alike" not in {flag.code for flag in found.flags}
+
+
+def test_levels_that_few_records_have_are_named_once_standardised() -> None:
+    names = ("intercept", "age", "sex[M]", "mgus[1]")
+    public = Design(names, np.zeros(4), np.array([1.0, 40.0, 1.0, 1.0]), 1.0)
+    mean, sd = np.array([0.1, 0.5, 0.015]), np.array([0.15, 0.5, 0.12])
+    (flag,) = rare_levels(public, rescaled_design(public, mean, sd))
+    assert flag.parameters == (3,)
+    assert "mgus[1]" in flag.told(names)["message"]
+    assert rare_levels(public, rescaled_design(public, mean, np.full(3, 0.3))) == ()
 
 
 def test_tiny_budgets_are_flagged_as_mostly_prior() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -60,6 +60,7 @@ def test_many_draws_at_once_are_the_products_recursion(
     monkeypatch.setattr(designing, "TRAINING", 2000)
     setting = STARTS[1.0]
     rows = designing.prepared(hospitals[0], setting)
+    rows = replace(rows, x=rows.x.astype(np.float64))
     ours = designing.averaged_thetas(rows, setting, epsilon=1.0, draws=1, seed=3)
     plain = Averaging(setting.clip, setting.step, setting.precision, setting.rounds)
     theirs = simulate_averaged(

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cipherbayes.inference.influence import pack
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, Integers
 
 WEIGHS = 0.1
 """Share of a unit vector's squared length from which on a column is part of it."""
@@ -143,9 +143,10 @@ class Coordinates:
         share = outer[:, self.diagonal].max(axis=0, initial=0.0)
         return tuple(j for j, s in zip(self._others, share, strict=True) if s > WEIGHS)
 
-    def after(self, index: int) -> int:
-        """How many of the parameters whose columns vary come from ``index`` on."""
-        return sum(j >= index for j in self._others)
+    def diagonals_of(self, parameters: tuple[int, ...]) -> Integers:
+        """Where the ℓ of those parameters are that have one."""
+        found = [k for k, j in enumerate(self._others) if j in parameters]
+        return np.array(found, dtype=np.int64) + self.diagonal.start
 
     def build(self, place: Floats) -> Built:
         """A of every row of ``place``."""

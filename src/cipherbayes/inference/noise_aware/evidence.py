@@ -26,8 +26,18 @@ from cipherbayes.inference.noise_aware.recursion import (
 )
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.inference.noise_aware.shape import ScoreShape
-from cipherbayes.inference.noise_aware.shrinkage import fitted, left_out, shrunk
+from cipherbayes.inference.noise_aware.shrinkage import (
+    fitted,
+    left_out,
+    shrunk,
+    without_means,
+)
 from cipherbayes.typing import Floats
+
+HIDDEN = 2.0
+"""Standard deviations of its noise that a column's information must have."""
+RARE = 0.3
+"""Up to this share of columns, those that are hidden are so because they are rare."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +126,29 @@ class Evidence:
         return shrunk(
             self.fisher, self.fisher_sd, self.constants, self.frame, self.along
         )
+
+    @property
+    def hidden(self) -> tuple[int, ...]:
+        """Parameters whose own information, means apart, is not clear of its noise."""
+        fisher, noise, constants = self.fisher, self.fisher_sd, self.constants
+        varying = [j for j in range(self.dimension) if j not in constants]
+        if self.frame is not None:
+            fisher = self.frame @ fisher @ self.frame.T
+        own = np.diag(without_means(fisher, noise, constants)[1])
+        return tuple(
+            j for j, each in zip(varying, own, strict=True) if each < HIDDEN * noise
+        )
+
+    @property
+    def unlike(self) -> tuple[int, ...]:
+        """Parameters whose information need not be like that of the others.
+
+        Those that are no coefficients of columns, and columns that are hidden where
+        most are not: rare levels.
+        """
+        extra = range(self.dimension - self.extra, self.dimension)
+        rare = self.hidden if len(self.hidden) <= RARE * self.dimension else ()
+        return tuple(sorted({*extra, *rare}))
 
     def blurred(self) -> Evidence:
         """With the error of the correlations counted as noise of the score sums.

@@ -14,7 +14,7 @@ from cipherbayes.inference.diagnostics import rhat_and_ess
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.recursion import NoiseAware, State, averages
 from cipherbayes.inference.noise_aware.schedule import BURN_IN
-from cipherbayes.inference.noise_aware.shrinkage import without_means
+from cipherbayes.models.base import Design
 from cipherbayes.typing import Floats
 
 HELD_BACK = 3
@@ -28,8 +28,8 @@ FAR_FROM_WINDOW = 2.0
 sums were taken to the posterior mean, beyond which the sums say little about it."""
 MOSTLY_PRIOR = 0.5
 LARGEST_RHAT = 1.05
-HIDDEN = 2.0
-"""Standard deviations of its noise that a column's information must have."""
+RARE_LEVEL = 0.2
+"""Released standard deviation of a 0/1 column: one record of 24 has the level."""
 MOST_NAMED = 5
 
 
@@ -118,7 +118,7 @@ def raised(
                 unusable=False,
             )
         )
-    elif hidden := _hidden(evidence):
+    elif hidden := evidence.hidden:
         flags.append(
             Flag(
                 "column-hidden",
@@ -152,15 +152,27 @@ def raised(
     return tuple(flags)
 
 
-def _hidden(evidence: Evidence) -> tuple[int, ...]:
-    """Parameters whose own information, means apart, is not clear of its noise."""
-    fisher, noise, constants = evidence.fisher, evidence.fisher_sd, evidence.constants
-    varying = [j for j in range(evidence.dimension) if j not in constants]
-    if evidence.frame is not None:
-        fisher = evidence.frame @ fisher @ evidence.frame.T
-    own = np.diag(without_means(fisher, noise, constants)[1])
-    return tuple(
-        j for j, each in zip(varying, own, strict=True) if each < HIDDEN * noise
+def rare_levels(public: Design, standardised: Design) -> tuple[Flag, ...]:
+    """A flag for 0/1 columns that standardising has blown up.
+
+    A level of few records lies many standard deviations out once it is divided by its
+    own: such records are weighted down, and their scores are far from a line.
+    """
+    rare = tuple(
+        j
+        for j, name in enumerate(public.names)
+        if name.endswith("]") and standardised.half_width[j] < RARE_LEVEL
+    )
+    if not rare:
+        return ()
+    return (
+        Flag(
+            "level-rare",
+            "levels that few records have; do not read their effects (leave them out, "
+            "or join levels)",
+            unusable=False,
+            parameters=rare,
+        ),
     )
 
 

@@ -5,7 +5,8 @@ In the coordinates (p, U, ℓ, S) of :mod:`~.coordinates`,
     p_j ~ N(m, 3²),   U_jk ~ N(0, υ²),   ℓ_j ~ N(m, ω²),   S_ij ~ N(S⁰_ij, τ²),
 
 τ = ρ / √d, with m, υ, ω and ρ learnt; ℓ_j ~ N(m, 1) where parameter j is no coefficient
-of a column, as a Weibull shape, whose information is not like theirs. H is A flattened
+of a column, as a Weibull shape, or its column is hidden where most are not, as a rare
+level: their information is not like the others'. H is A flattened
 along θ̄ where the score saturates (:mod:`~.saturation`), else A itself. The prior treats
 B and B⁻¹ alike, where a Wishart prior with few degrees of freedom puts its smallest
 eigenvalues near zero. S⁰ holds the few directions that stand far out of the noise
@@ -26,7 +27,7 @@ import numpy as np
 
 from cipherbayes.inference.noise_aware.centring import Centring, InverseGamma
 from cipherbayes.inference.noise_aware.coordinates import Coordinates
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, Integers
 
 STRENGTH = InverseGamma(3.0, 0.4)
 """ρ² is inverse-gamma: median of ρ 0.39, one in a hundred above 1. Where noise hides
@@ -35,8 +36,8 @@ SPREAD = InverseGamma(1.0, 0.25)
 """ω² is inverse-gamma: half a decade of spread between columns is ordinary."""
 MEANS = InverseGamma(1.0, 0.05)
 """υ² is inverse-gamma: columns lie within [-1, 1]."""
-MASS_SPREAD, EXTRA_SPREAD = 3.0, 1.0
-"""Of p, and of ℓ where a parameter is no coefficient of a column."""
+MASS_SPREAD, UNLIKE_SPREAD = 3.0, 1.0
+"""Of p, and of ℓ where it need not be like the others."""
 DEPTH = 2.0
 """Of t."""
 LEARNT = 3
@@ -57,19 +58,24 @@ class Hierarchy:
         S⁰.
     low
         The directions v, one a column.
-    extra
-        How many of the last ℓ belong to no coefficient of a column.
+    unlike
+        Parameters whose ℓ need not be like the others'.
     """
 
     def __init__(
-        self, parts: Coordinates, centre: Floats, low: Floats, extra: int
+        self,
+        parts: Coordinates,
+        centre: Floats,
+        low: Floats,
+        unlike: tuple[int, ...],
     ) -> None:
         self.parts, self._centre = parts, centre
         self._deeper = parts.log_outer(low)
         self.depths = slice(parts.size, parts.size + len(self._deeper))
-        self._alike = slice(parts.diagonal.start, parts.diagonal.stop - extra)
-        apart = slice(self._alike.stop, parts.diagonal.stop)
-        self._loose = ((parts.masses, MASS_SPREAD), (apart, EXTRA_SPREAD))
+        every = np.arange(parts.size)
+        apart = parts.diagonals_of(unlike)
+        self._alike = np.setdiff1d(every[parts.diagonal], apart)
+        self._loose = ((every[parts.masses], MASS_SPREAD), (apart, UNLIKE_SPREAD))
         self._diagonal = self._entries = Centring(0.5)
 
     @property
@@ -161,13 +167,13 @@ class Hierarchy:
         """About minus the second derivative of :meth:`log_density` at one place."""
         parts = self.parts
         diagonal = np.full(moved.size, DEPTH**-2.0)
-        for which, sd in self._loose:
-            diagonal[which] = sd**-2.0
+        for loose, sd in self._loose:
+            diagonal[loose] = sd**-2.0
         diagonal[parts.means] = means**-2.0
         counts, pulls, shares = [], [], []
         for which, form, _, scale in self._laws(moved[None]):
             pulls.append(float(np.exp(-2.0 * form.share * scale[0])))
-            counts.append(which.stop - which.start)
+            counts.append(moved[which].size)
             shares.append(form.share)
             diagonal[which] = pulls[-1]
         diagonal[-3] = 1e-2 + counts[0] * shares[0] ** 2 * pulls[0]
@@ -186,7 +192,7 @@ class Hierarchy:
 
     def _laws(
         self, moved: Floats
-    ) -> tuple[tuple[slice, Centring, Floats, Floats], ...]:
+    ) -> tuple[tuple[Integers | slice, Centring, Floats, Floats], ...]:
         """(which, λ, μ, log σ) of ℓ and of S; the scales are the last two columns."""
         centre, spread, strength = moved[:, -LEARNT:].T
         strength = strength - 0.5 * np.log(self.parts.others)

@@ -106,8 +106,7 @@ class InformationSampler:
                 None if along is None else parts.turned(along),
             )
             centre = parts.off_diagonal(spikes)
-        extra = parts.after(evidence.dimension - evidence.extra)
-        self.hierarchy = Hierarchy(parts, centre, low, extra)
+        self.hierarchy = Hierarchy(parts, centre, low, evidence.unlike)
         moved, means = self.hierarchy.start(chains)
         self.chains = Chains(
             moved,
