@@ -181,16 +181,18 @@ class Piecewise(Survival):
         )
 
     def sensitivities(self, bound: InfluenceBound) -> tuple[float, float]:
-        """‖g‖² ≤ w² (r² ‖x‖² + 1 + c²), r = max(1, c); ‖A‖ ≤ w c (‖x‖² + 1).
+        """w² max(n, c² n, (1 - c)² (n - 1) + 1 + c²) and w c n, n = ‖x‖² + 1.
 
-        The baseline's part is at most 1 + c²: all hazard gathered before the
-        interval of the event.
+        w = min(1, C² / n). With l ≤ c the hazard gathered, the score is -l x and -L_j
+        without an event, ‖L‖ ≤ l; with one (1 - l) x and at most 1 + l² for the square
+        of the baseline's part, all hazard gathered before the interval of the event.
+        That is convex in l: largest at 0 or c.
         """
-        residual, stop = max(1.0, bound.stop), bound.stop
-        square = max(bound.clip**2, 1.0)
+        stop, square = bound.stop, max(bound.clip**2, 1.0)
         weight = min(1.0, bound.clip**2)
-        rest = residual**2 * (square - 1.0) + 1.0 + stop**2
-        return weight * float(np.sqrt(rest)), stop * bound.clip**2
+        late = (1.0 - stop) ** 2 * (square - 1.0) + 1.0 + stop**2
+        most = max(square, stop**2 * square, late)
+        return weight * float(np.sqrt(most)), stop * bound.clip**2
 
     def cumulative_hazard(self, draws: Floats, rows: Rows, times: Floats) -> Floats:
         eta = np.clip(

@@ -104,16 +104,21 @@ class Weibull(Survival):
         )
 
     def sensitivities(self, bound: InfluenceBound) -> tuple[float, float]:
-        """‖∫ z dM‖² ≤ w² (r² ‖x‖² + (1 + c)²) and ‖∫ zz' dL‖ ≤ w c (‖x‖² + 1).
+        """w² max(n, c² n, (1 - c)² (n - 1) + (|1 - c| + a c)²) and w c n, n = ‖x‖² + 1.
 
-        With w = min(1, C² / (‖x‖² + 1)), |r| ≤ max(1, c) = r.
+        w = min(1, C² / n). Let u ≤ 1 be the shape's column, which rises with L, and
+        l ≤ c. Without an event the score is -l x and |∫ u dL| ≤ l. With one at l it is
+        (1 - l) x and u(l) - ∫ u dL, which lies between (1 - l) u(l), because u rises,
+        and (1 - l) u(l) + a l, because u(l) - u(L) ≤ a ln(l / L). The square of
+        (|1 - l| + a l) is convex in l: largest at 0 or c.
         """
-        residual, stop = max(1.0, bound.stop), bound.stop
-        # w² (r² (n - 1) + (1 + c)²) with w = C²/n is largest at n = max(C², 1).
-        square = max(bound.clip**2, 1.0)
+        stop, square = bound.stop, max(bound.clip**2, 1.0)
         weight = min(1.0, bound.clip**2)
-        rest = residual**2 * (square - 1.0) + (1.0 + stop) ** 2
-        return weight * float(np.sqrt(rest)), stop * bound.clip**2
+        late = (1.0 - stop) ** 2 * (square - 1.0)
+        late += (abs(1.0 - stop) + SHAPE_SHARE * stop) ** 2
+        # Each of them times w², w = C² / n, is largest at n = max(C², 1).
+        most = max(square, stop**2 * square, late)
+        return weight * float(np.sqrt(most)), stop * bound.clip**2
 
     def influence_scale(self, design: Design) -> Floats:
         return np.append(np.ones(design.width), SHAPE_SHARE)
