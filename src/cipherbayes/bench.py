@@ -274,7 +274,9 @@ def _bare_encryption(public: PublicKey) -> Callable[[], None]:
     parts = scheme(public.parameters)
     plain, cipher = sealapi.Plaintext(), sealapi.Ciphertext()
     parts.encoder.encode([1] * public.parameters.ring, plain)
-    encryptor = public._encryptor
+    key = sealapi.PublicKey()
+    parts.public_key.write(key, public._coefficients, parts.context)
+    encryptor = sealapi.Encryptor(parts.context, key)
     return lambda: encryptor.encrypt(plain, cipher)
 
 
