@@ -26,7 +26,7 @@ import numpy as np
 from cipherbayes.inference.influence import pack
 from cipherbayes.typing import Floats, Integers
 
-WEIGHS = 0.1
+WEIGHS = 0.15
 """Share of a unit vector's squared length from which on a column is part of it."""
 LARGEST_LOG = 12.0
 """Eigenvalues and diagonals are held within e^±12 of the usual."""
