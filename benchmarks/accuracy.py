@@ -80,7 +80,11 @@ def flchain_concordance(splits: int) -> list[tuple[float, float]]:
     example = Study.load(ROOT / "examples" / "flchain.toml")
     study = Study(
         model=example.model,
-        features={**example.features, "mgus": {"levels": [0, 1]}},
+        features={
+            **example.features,
+            "flc.grp": {"low": 1, "high": 10},
+            "mgus": {"levels": [0, 1]},
+        },
         prior={"scale": 5.0},
         inference={"rounds": 2000, "chains": 2},
     )
