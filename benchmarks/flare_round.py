@@ -41,6 +41,7 @@ from cipherbayes.engine.flare.channels import FlareCsp, FlareLine, FlareSite
 from cipherbayes.engine.flare.controller import ProtocolController
 from cipherbayes.engine.flare.executor import PartyExecutor
 from cipherbayes.engine.flare.jobs import write_job
+from cipherbayes.engine.lines import ROUND
 from cipherbayes.study import Study
 from flare_machines import Machines
 
@@ -106,7 +107,7 @@ class BareController(ProtocolController):
             class Measured(line):  # type: ignore[misc]
                 def _ask(self, verb: bytes, body: bytes, timeout: float) -> Any:
                     answer = super()._ask(verb, body, timeout)
-                    if verb == b"H" and answer is not None:
+                    if verb == ROUND and answer is not None:
                         sizes[self.name] = (len(body), len(answer))
                     return answer
 

@@ -9,18 +9,20 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from cipherbayes.inference.noise_aware.centring import Centring, InverseGamma
+from cipherbayes.typing import Floats
 
 shares = st.floats(0.0, 1.0)
 
 
+def drawn(seed: int) -> tuple[Floats, Floats, Floats]:
+    """Five coordinates in each of three chains, with their μ and log σ."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(3, 5)), rng.normal(size=3), rng.normal(size=3)
+
+
 @given(share=shares, seed=st.integers(0, 99))
 def test_coordinates_come_back(share: float, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    x, centre, log_scale = (
-        rng.normal(size=(3, 5)),
-        rng.normal(size=3),
-        rng.normal(size=3),
-    )
+    x, centre, log_scale = drawn(seed)
     form = Centring(share)
     y = form.back(x, centre, log_scale)
     assert form.out(y, centre, log_scale) == pytest.approx(x)
@@ -29,12 +31,7 @@ def test_coordinates_come_back(share: float, seed: int) -> None:
 @given(share=shares, seed=st.integers(0, 99))
 def test_the_law_of_x_does_not_depend_on_the_share(share: float, seed: int) -> None:
     """p(y) dy = p(x) dx, so that log p(y) = log N(x; μ, σ²) + log |dx / dy|."""
-    rng = np.random.default_rng(seed)
-    y, centre, log_scale = (
-        rng.normal(size=(3, 5)),
-        rng.normal(size=3),
-        rng.normal(size=3),
-    )
+    y, centre, log_scale = drawn(seed)
     form = Centring(share)
     x = form.out(y, centre, log_scale)
     law = norm.logpdf(x, centre[:, None], np.exp(log_scale)[:, None]).sum(axis=1)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cipherbayes.engine import pipes
 from cipherbayes.engine.assembly import RunFolder
+from cipherbayes.engine.lines import ROUND
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.protocol.csp import Csp
 from cipherbayes.protocol.site import Site
@@ -30,7 +31,7 @@ class Desk:
         if verb == b"T":
             return repr(time.thread_time() - self._joined).encode()
         answer = self._respond(verb, body)
-        if verb != b"H":
+        if verb != ROUND:
             self._joined = time.thread_time()
         return answer
 
@@ -41,7 +42,7 @@ class Desk:
 
     def _respond(self, verb: bytes, body: bytes) -> bytes:
         party = self._party
-        if verb == b"H":
+        if verb == ROUND:
             return party.handle(body)
         if isinstance(party, Csp):
             if verb == b"O":

@@ -147,7 +147,8 @@ class Evidence:
         most are not: rare levels.
         """
         extra = range(self.dimension - self.extra, self.dimension)
-        rare = self.hidden if len(self.hidden) <= RARE * self.dimension else ()
+        hidden = self.hidden
+        rare = hidden if len(hidden) <= RARE * self.dimension else ()
         return tuple(sorted({*extra, *rare}))
 
     def blurred(self) -> Evidence:
