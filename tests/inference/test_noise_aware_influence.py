@@ -94,12 +94,12 @@ def test_the_fisher_sum_is_the_slope_of_the_score_sum(kind: str) -> None:
     width = len(model.parameters(design))
     theta = np.array([0.2, -0.5, 0.6, 0.1, -0.3, 0.2])[:width]
     table = drawn(kind, theta, 400_000, rng)
-    bound, scale = InfluenceBound(1.3, 1.0), model.influence_scale(design)
+    bound, basis = InfluenceBound(1.3, 1.0), model.influence_basis(design)
     fisher = influence_sums(model, theta, table, bound, fisher=True).fisher
     assert fisher is not None
     step = 0.05
     for j in range(width):
-        move = step * scale * (np.arange(width) == j)
+        move = step * basis[:, j]
         ahead = influence_sums(model, theta + move, table, bound, fisher=False)
         behind = influence_sums(model, theta - move, table, bound, fisher=False)
         slope = (behind.gradient - ahead.gradient) / (2.0 * step)

@@ -48,12 +48,14 @@ def test_the_gradient_of_the_evidence_is_its_derivative() -> None:
     sampler = InformationSampler(
         Evidence.of(recursion, state), 2, np.random.default_rng(1)
     )
-    place, variance = sampler.chains.moved, np.ones((2, 5))
-    _, slope, _ = sampler.density(place, variance)
+    place = sampler.chains.moved
+    root = np.eye(5) + 0.3 * np.eye(5, k=1)
+    prior = np.stack([np.eye(5), root @ root.T])
+    _, slope, _ = sampler.density(place, prior)
     for j in range(place.shape[1]):
         move = 1e-5 * (np.arange(place.shape[1]) == j)
-        ahead = sampler.density(place + move, variance)[0]
-        behind = sampler.density(place - move, variance)[0]
+        ahead = sampler.density(place + move, prior)[0]
+        behind = sampler.density(place - move, prior)[0]
         assert (ahead - behind) / 2e-5 == pytest.approx(slope[:, j], rel=1e-4, abs=1e-3)
 
 

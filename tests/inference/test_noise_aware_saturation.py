@@ -102,15 +102,16 @@ def test_slices_of_a_score_that_is_a_line_have_the_moments_of_its_normal() -> No
     evidence, slope = finished(), slopes()[:1]
     rng = np.random.default_rng(4)
     score = SaturatingScore.of(evidence, slope, np.zeros(1))
-    variance = np.ones((1, D))
+    root = np.eye(D) + 0.3 * np.eye(D, k=1)
+    prior = root @ root.T
     theta = mode = evidence.place[None]
     drawn = np.empty((1_500, D))
     for k in range(len(drawn)):
-        theta, mode = slice_theta(rng, evidence, score, slope, variance, theta, mode)
+        theta, mode = slice_theta(rng, evidence, score, slope, prior[None], theta, mode)
         drawn[k] = theta[0]
     total = slope[0] + evidence.variance * np.eye(D)
     weight = np.linalg.solve(total, slope[0]).T
-    covariance = np.linalg.inv(np.eye(D) + weight @ slope[0])
+    covariance = np.linalg.inv(prior + weight @ slope[0])
     mean = covariance @ weight @ (evidence.gradient + slope[0] @ evidence.place)
     sd = np.sqrt(np.diag(covariance))
     assert np.abs((drawn.mean(axis=0) - mean) / sd).max() < 0.2

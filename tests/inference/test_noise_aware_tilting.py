@@ -29,7 +29,7 @@ def taken_elsewhere(kind: str, seed: int) -> tuple[Simulated, Floats, TiltedScor
     information = unpack(sums.fisher)[None]
     pull = information @ shape.unit
     score = TiltedScore(
-        shape, place / shape.scale, information, pull, pull @ shape.unit, pull
+        shape, shape.inside(place), information, pull, pull @ shape.unit, pull
     )
     return study, sums.gradient, score
 
@@ -39,7 +39,7 @@ def test_the_mean_of_a_hazard_score_is_closer_than_a_line(kind: str) -> None:
     bent, line = [], []
     for seed in range(8):
         study, gradient, score = taken_elsewhere(kind, seed)
-        truth = study.truth / score.shape.scale
+        truth = score.shape.inside(study.truth)
         away = truth - score.place
         size = np.linalg.norm(gradient)
         bent.append(np.linalg.norm(score.mean(truth[None])[0] - gradient) / size)

@@ -281,7 +281,7 @@ class Model(BaseModel, ABC):
         """Bounded, unbiased scores and their information; None where none is known.
 
         A model that has it can be given a posterior that knows of its noise.
-        Parameter j enters as theta_j / :meth:`influence_scale` [j].
+        Scores are gradients in phi, theta = B phi, B = :meth:`influence_basis`.
         """
         return None
 
@@ -289,9 +289,9 @@ class Model(BaseModel, ABC):
         """(Δ_g, Δ_H): bounds on ‖g_i‖ and ‖A_i‖_F of any record; None as above."""
         return None
 
-    def influence_scale(self, design: Design) -> Floats:
-        """theta_j per unit of the parameter that a score sum is the gradient of."""
-        return np.ones(len(self.parameters(design)))
+    def influence_basis(self, design: Design) -> Floats:
+        """B with theta = B phi, phi what a score sum is the gradient in."""
+        return np.eye(len(self.parameters(design)))
 
     def constants(self, design: Design) -> tuple[int, ...]:
         """Parameters with a constant column, or whose columns exclude each other."""

@@ -161,12 +161,12 @@ class Linear(Model):
             return None
         return RESIDUAL_STOP * bound.stop * bound.clip, bound.clip**2
 
-    def influence_scale(self, design: Design) -> Floats:
+    def influence_basis(self, design: Design) -> Floats:
         """The score above is the gradient in beta / sd."""
-        scale = super().influence_scale(design)
+        basis = super().influence_basis(design)
         if self.variance is not None:
-            scale *= np.sqrt(self.variance) / self.half_width
-        return scale
+            basis *= np.sqrt(self.variance) / self.half_width
+        return basis
 
     def curvature(self, design: Design) -> float:
         if self.variance is None:

@@ -26,8 +26,16 @@ from cipherbayes.typing import Floats
 LARGEST_LOG_SHAPE = 8.0
 """A shape of 3000 is a step."""
 
-SHAPE_SHARE = 0.25
-"""The shape's score counts a quarter: its column 1 + k ln s is held within ± 4."""
+SHAPE_CENTRE, SHAPE_REACH = 2.0, 3.5
+"""The shape's column 1 + k ln s is held within -2 ± 3.5: events of the first 0.4 % of
+the time of a typical record (k = 1) and times far beyond the horizon count as if they
+came there. Its middle is taken off, as a share of the constant column."""
+
+SHAPE_SHARE = 1.0 / SHAPE_REACH
+"""a: so much of it counts, within ±1."""
+
+STOP = 1.3
+"""Multiple of c at which a record's cumulative hazard stops: a shape is learnt late."""
 
 LARGEST_CHANGE = 1.5
 """Of the log shape, in the mean of a score sum taken elsewhere."""
@@ -77,23 +85,25 @@ class Weibull(Survival):
         return super().largest_curvature(design) + 1.8 * self.curvature(design)
 
     def influence(self, theta: Floats, rows: Rows, bound: InfluenceBound) -> Influence:
-        """∫ z dM stopped where the cumulative hazard L(s) reaches c.
+        """∫ z dM stopped where the cumulative hazard L(s) reaches 1.3 c.
 
-        z = (x, a clip(1 + k ln s, ±1/a)), a = 1/4, is the gradient of the log hazard
-        in (beta, kappa / a) wherever it is not held; L(s) = s^k exp(eta), so
-        1 + k ln s = 1 - eta + ln L. With l = min(L(t), c) and the column held where
-        ln L is outside [eta - 1 ± 1/a], the integrals are those of 1, u and u² over
-        (0, l]. Predictable and bounded, so the mean is zero whatever the censoring.
+        z = (x, u), u = a clip(h + k ln s, ±1/a), is the gradient of the log hazard in
+        what :meth:`influence_basis` says wherever u is not held; h = 1 + 2, or 1
+        where no constant column can take the 2. L(s) = s^k exp(eta), so
+        h + k ln s = h - eta + ln L. With l the smaller of L(t) and the stop, and u
+        held where ln L is outside [eta - h ± 1/a], the integrals are those of 1, u and
+        u² over (0, l]. Predictable and bounded, so the mean is zero whatever the
+        censoring.
         """
         _, power, cumulative = self._parts(theta, rows)
         eta = kernels.linear_predictor(theta[:-1], rows.x)
-        followed = np.minimum(cumulative, bound.stop)
-        event = np.where(cumulative <= bound.stop, rows.outcome["event"], 0.0)
-        column = SHAPE_SHARE * np.clip(
-            1.0 + power, -1.0 / SHAPE_SHARE, 1.0 / SHAPE_SHARE
-        )
-        first, second = _moments(followed, eta)
-        weights = mallows_weights(rows.squared_norms + 1.0, bound.clip)
+        stop, height = STOP * bound.stop, 1.0 + _centre(rows.design)
+        followed = np.minimum(cumulative, stop)
+        event = np.where(cumulative <= stop, rows.outcome["event"], 0.0)
+        column = np.clip(SHAPE_SHARE * (height + power), -1.0, 1.0)
+        first, second = _moments(followed, eta - height)
+        largest = np.sqrt(bound.clip**2 + 1.0)
+        weights = mallows_weights(rows.squared_norms + 1.0, largest)
         return Influence(
             rows,
             score=weights * (event - followed),
@@ -104,24 +114,29 @@ class Weibull(Survival):
         )
 
     def sensitivities(self, bound: InfluenceBound) -> tuple[float, float]:
-        """w² max(n, c² n, (1 - c)² (n - 1) + (|1 - c| + a c)²) and w c n, n = ‖x‖² + 1.
+        """√(C² + 1) max(1, s, (1 + a) s - 1) and s (C² + 1), s the stop.
 
-        w = min(1, C² / n). Let u ≤ 1 be the shape's column, which rises with L, and
-        l ≤ c. Without an event the score is -l x and |∫ u dL| ≤ l. With one at l it is
-        (1 - l) x and u(l) - ∫ u dL, which lies between (1 - l) u(l), because u rises,
-        and (1 - l) u(l) + a l, because u(l) - u(L) ≤ a ln(l / L). The square of
-        (|1 - l| + a l) is convex in l: largest at 0 or c.
+        Let |u| ≤ 1 be the shape's column, which rises with L, and l ≤ s. Without an
+        event the score is -l x and |∫ u dL| ≤ l. With one at l it is (1 - l) x and
+        u(l) - ∫ u dL, which lies between (1 - l) u(l), because u rises, and
+        (1 - l) u(l) + a l, because u(l) - u(L) ≤ a ln(l / L): at most |1 - l| + a l,
+        which is largest at 0 or s. So a score is no longer than √(‖x‖² + 1) times the
+        maximum above, and its weight is min(1, (C² + 1) / (‖x‖² + 1)).
         """
-        stop, square = bound.stop, max(bound.clip**2, 1.0)
-        weight = min(1.0, bound.clip**2)
-        late = (1.0 - stop) ** 2 * (square - 1.0)
-        late += (abs(1.0 - stop) + SHAPE_SHARE * stop) ** 2
-        # Each of them times w², w = C² / n, is largest at n = max(C², 1).
-        most = max(square, stop**2 * square, late)
-        return weight * float(np.sqrt(most)), stop * bound.clip**2
+        stop, square = STOP * bound.stop, bound.clip**2 + 1.0
+        longest = max(1.0, stop, (1.0 + SHAPE_SHARE) * stop - 1.0)
+        return longest * float(np.sqrt(square)), stop * square
 
-    def influence_scale(self, design: Design) -> Floats:
-        return np.append(np.ones(design.width), SHAPE_SHARE)
+    def influence_basis(self, design: Design) -> Floats:
+        """kappa = a phi, and the constant's coefficient takes its middle's share.
+
+        z'phi = x'beta + (1 + k ln s) kappa, u = a (1 + 2 + k ln s).
+        """
+        basis = super().influence_basis(design)
+        basis[-1, -1] = SHAPE_SHARE
+        if design.intercept is not None:
+            basis[0, -1] = SHAPE_SHARE * _centre(design) / design.intercept
+        return basis
 
     def frame(self, theta: Floats, design: Design) -> Floats:
         """The shape's column is 1 + ln L − eta, of which eta is taken off again."""
@@ -173,19 +188,24 @@ def _log_shape(theta: Floats) -> Floats:
     return log_shape
 
 
-def _moments(followed: Floats, eta: Floats) -> tuple[Floats, Floats]:
-    """∫ u dL and ∫ u² dL over (0, l], u = a clip(1 - eta + ln L, ±1/a).
+def _centre(design: Design) -> float:
+    """What is taken off the shape's column: nothing where there is no constant."""
+    return 0.0 if design.intercept is None else SHAPE_CENTRE
+
+
+def _moments(followed: Floats, zero: Floats) -> tuple[Floats, Floats]:
+    """∫ u dL and ∫ u² dL over (0, l], u = a clip(ln L - zero, ±1/a).
 
     With low and high where the clip starts and ends: -low up to low, then with
-    F(L) = L (ln L - eta) and G(L) = L (1 + (ln L - eta)²), the antiderivatives of
-    1 - eta + ln L and of its square, and the rest at the upper bound.
+    F(L) = L (v - 1) and G(L) = L (1 + (v - 1)²), the antiderivatives of
+    v = ln L - zero and of its square, and the rest at the upper bound.
     """
     reach = 1.0 / SHAPE_SHARE
-    low = np.minimum(followed, bounded_exp(eta - 1.0 - reach))
-    high = np.minimum(followed, bounded_exp(eta - 1.0 + reach))
+    low = np.minimum(followed, bounded_exp(zero - reach))
+    high = np.minimum(followed, bounded_exp(zero + reach))
     with np.errstate(divide="ignore", invalid="ignore"):
-        low_log = np.where(low > 0.0, np.log(low) - eta, 0.0)
-        high_log = np.where(high > 0.0, np.log(high) - eta, 0.0)
+        low_log = np.where(low > 0.0, np.log(low) - zero - 1.0, 0.0)
+        high_log = np.where(high > 0.0, np.log(high) - zero - 1.0, 0.0)
     first = high * high_log - low * low_log
     first += reach * (followed - high) - reach * low
     second = high * (1.0 + high_log**2) - low * (1.0 + low_log**2)

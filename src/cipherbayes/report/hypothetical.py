@@ -47,6 +47,6 @@ def sd_without_privacy(study: Study, checkpoint: Path) -> tuple[float, ...] | No
     shape = ScoreShape.of(study.model, design)
     rounds = NoiseAware(resolve_prior(study, design), shape)
     evidence = Evidence.of(rounds, state)
-    precision = evidence.estimate + np.diag(1.0 / evidence.prior_sd**2)
-    spread = np.sqrt(np.diag(np.linalg.inv(precision)))
-    return tuple((spread * shape.scale).tolist())
+    precision = evidence.estimate + np.linalg.inv(evidence.prior_covariance)
+    covariance = shape.basis @ np.linalg.inv(precision) @ shape.basis.T
+    return tuple(np.sqrt(np.diag(covariance)).tolist())

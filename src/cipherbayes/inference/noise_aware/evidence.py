@@ -53,8 +53,8 @@ class Evidence:
     quadratic, linear
         B = Σ b_t b_t' / σ_t² and A = Σ a_t b_t' / σ_t² with b_t = θ_t − θ̄ and
         a_t = g_t − ḡ: the contrasts are −½ tr(H B H) − tr(A' H) up to a constant.
-    prior_mean, prior_sd
-        μ₀ and Λ^(−½).
+    prior_mean, prior_covariance
+        μ₀ and Λ⁻¹; of a prior that is not normal, with its scales for sds.
     visited, weights
         Every θ_t, and each one's weight in θ̄.
     first_trace
@@ -75,7 +75,7 @@ class Evidence:
     quadratic: Floats
     linear: Floats
     prior_mean: Floats
-    prior_sd: Floats
+    prior_covariance: Floats
     visited: Floats
     weights: Floats
     first_trace: Floats
@@ -106,7 +106,7 @@ class Evidence:
             quadratic=moved.T @ (weights * moved),
             linear=rest.T @ (weights * moved),
             prior_mean=recursion.prior_mean,
-            prior_sd=recursion.prior_sd,
+            prior_covariance=shape.prior_covariance(recursion.prior.scale**2),
             visited=state.visited,
             weights=trust / trust.sum(),
             first_trace=state.first_trace,
@@ -161,31 +161,30 @@ class Evidence:
         """
         error, sizes = left_out(self.fisher, self.fisher_sd, self.constants)
         h, index = self.estimate, np.arange(self.dimension)
-        prior = self.prior_sd**-2.0
+        prior = np.linalg.inv(self.prior_covariance)
         variance = self.variance
         for _ in range(20):
             noisy = h.copy()
             noisy[index, index] += variance
             weight = np.linalg.solve(noisy, h).T
-            covariance = np.linalg.inv(weight @ h + np.diag(prior))
-            right = prior * self.prior_mean + weight @ (self.gradient + h @ self.place)
+            covariance = np.linalg.inv(weight @ h + prior)
+            right = prior @ self.prior_mean + weight @ (self.gradient + h @ self.place)
             away = covariance @ right - self.place
             square = float(sizes @ (np.diag(covariance) + away**2))
             variance = self.variance + error * float(sizes.mean()) * square
         return replace(self, variance=variance)
 
     def log_density(
-        self, information: Floats, prior_variance: Floats
+        self, information: Floats, prior_covariance: Floats
     ) -> tuple[Floats, Floats]:
         """log p(releases | H) and its gradient, for a stack of H.
 
-        ``information`` has shape ``(chains, d, d)``, ``prior_variance`` (the
-        diagonal of Λ⁻¹) ``(chains, d)``. The gradient G is symmetric with
-        d log p = tr(G dH) for symmetric dH.
+        ``information`` and ``prior_covariance``, Λ⁻¹, have shape ``(chains, d, d)``.
+        The gradient G is symmetric with d log p = tr(G dH) for symmetric dH.
         """
         h = information
         away = self.place - self.prior_mean
-        scaled = h * prior_variance[:, None, :]  # H Λ⁻¹
+        scaled = h @ prior_covariance
         total = h + scaled @ h
         index = np.arange(self.dimension)
         # A trajectory that has gone astray may bring an H without an inverse; it is

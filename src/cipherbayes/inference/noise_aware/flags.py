@@ -75,11 +75,12 @@ def raised(
 
     ``alike`` are the parameters of columns that almost follow from each other.
     """
-    theta = draws.theta / recursion.scale
-    flat = theta.reshape(-1, theta.shape[-1])
+    flat = draws.theta.reshape(-1, draws.theta.shape[-1])
+    prior = recursion.prior
     flags = []
     held = state.held_back[BURN_IN:].sum() >= HELD_BACK
-    if held or _distance(flat, averages(state)[0]) > FAR_FROM_WINDOW:
+    window = recursion.shape.outside(averages(state)[0])
+    if held or _distance(flat, window) > FAR_FROM_WINDOW:
         flags.append(
             Flag(
                 "not-converged",
@@ -88,8 +89,8 @@ def raised(
                 unusable=True,
             )
         )
-    away = (flat.mean(axis=0) - recursion.prior_mean) / recursion.prior_sd
-    if _beyond(away, normal=recursion.prior.kind == "normal"):
+    away = (flat.mean(axis=0) - prior.mean) / prior.scale
+    if _beyond(away, normal=prior.kind == "normal"):
         flags.append(
             Flag(
                 "beyond-the-prior",
@@ -98,7 +99,7 @@ def raised(
                 unusable=True,
             )
         )
-    share = flat.std(axis=0) / recursion.prior_sd
+    share = flat.std(axis=0) / prior.scale
     count = int((share > MOSTLY_PRIOR).sum())
     if count:
         flags.append(

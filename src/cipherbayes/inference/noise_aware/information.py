@@ -131,9 +131,9 @@ class InformationSampler:
         """Take β from now on, A as it is."""
         self.chains.bend = tame(self.evidence, self.chains.slope, bend)
 
-    def sweep(self, prior_variance: Floats, *, adapting: bool) -> Floats:
+    def sweep(self, prior_covariance: Floats, *, adapting: bool) -> Floats:
         """One update of everything; the chance with which each move was accepted."""
-        accepted = self._hmc(prior_variance)
+        accepted = self._hmc(prior_covariance)
         if adapting:
             self.chains.step = self._steps.update(accepted)
         here = self.chains
@@ -165,25 +165,25 @@ class InformationSampler:
         self.chains.step = self._steps.averaged
 
     def density(
-        self, moved: Floats, prior_variance: Floats
+        self, moved: Floats, prior_covariance: Floats
     ) -> tuple[Floats, Floats, Floats]:
         """log p(what is moved | υ, releases), its gradient, and A."""
         place, bend = self.evidence.place, self.chains.bend
         built = self.parts.build(self.hierarchy.out(moved))
         information = flattened(built.matrix, place, bend)
-        value, slope = self.evidence.log_density(information, prior_variance)
+        value, slope = self.evidence.log_density(information, prior_covariance)
         slope = pulled_back(slope, built.matrix, place, bend)
         gradient = self.hierarchy.chained(moved, self.parts.pulled_back(built, slope))
         prior, pull = self.hierarchy.log_density(moved, self.chains.means)
         return value + prior, gradient + pull, built.matrix
 
-    def _hmc(self, prior_variance: Floats) -> Floats:
+    def _hmc(self, prior_covariance: Floats) -> Floats:
         here, rng, metric = self.chains, self.rng, self._metric
         step = (here.step * rng.uniform(0.8, 1.2, here.step.size))[:, None]
         leaps = int(np.clip(np.ceil(TRAJECTORY / step.mean()), 2, MOST_LEAPS))
         start = place = here.moved
         momentum = rng.standard_normal(start.shape)
-        value, gradient, slope = self.density(place, prior_variance)
+        value, gradient, slope = self.density(place, prior_covariance)
         force = gradient @ metric
         before = value - 0.5 * (momentum**2).sum(axis=1)
         with np.errstate(all="ignore"):
@@ -191,7 +191,7 @@ class InformationSampler:
                 momentum = momentum + 0.5 * step * force
                 place = place + step * (momentum @ metric.T)
                 place = np.where(np.abs(place) < LARGEST_COORDINATE, place, start)
-                value, gradient, slope = self.density(place, prior_variance)
+                value, gradient, slope = self.density(place, prior_covariance)
                 force = gradient @ metric
                 momentum = momentum + 0.5 * step * force
             after = value - 0.5 * (momentum**2).sum(axis=1)

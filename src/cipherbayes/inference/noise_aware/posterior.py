@@ -119,7 +119,8 @@ def sample_posterior(
     if progress is not None:
         progress(total, total)
     sizes = np.full(theta.shape[:2], np.nan)
-    draws = Draws(theta * recursion.scale, sizes, is_point=False, rounds=ROUNDS)
+    theta = recursion.shape.outside(theta)
+    draws = Draws(theta, sizes, is_point=False, rounds=ROUNDS)
     alike = walk.sampler.hierarchy.alike
     return Posterior(draws, raised(recursion, state, evidence, draws, alike))
 
@@ -136,12 +137,18 @@ class _Walk:
     ) -> None:
         self.recursion, self.evidence, self.rng = recursion, evidence, rng
         self.sampler = InformationSampler(evidence, chains, rng, self._first_bend())
-        self.variance = np.tile(evidence.prior_sd**2, (chains, 1))
+        self.set_prior(np.tile(recursion.prior.scale**2, (chains, 1)))
         self.first = rng.standard_normal(chains)
         self.mode = np.tile(evidence.place, (chains, 1))
         self.theta = _draw_theta(
-            rng, evidence, self.sampler.information(), self.variance
+            rng, evidence, self.sampler.information(), self.precision
         )
+
+    def set_prior(self, variances: Floats) -> None:
+        """Take these variances of every chain's independent priors from now on."""
+        shape = self.recursion.shape
+        self.covariance = shape.prior_covariance(variances)
+        self.precision = shape.prior_precision(variances)
 
     def run(self, sweeps: int) -> Floats:
         for _ in range(sweeps):
@@ -149,13 +156,13 @@ class _Walk:
         return self.theta
 
     def step(self, *, adapting: bool) -> None:
-        self.sampler.sweep(self.variance, adapting=adapting)
+        self.sampler.sweep(self.covariance, adapting=adapting)
         self.sampler.set_bend(self._bend())
         information = self.sampler.information()
         score = self._score(information)
         if score is None:
             self.theta = _draw_theta(
-                self.rng, self.evidence, information, self.variance
+                self.rng, self.evidence, information, self.precision
             )
         else:
             self.theta, self.mode = slice_theta(
@@ -163,12 +170,12 @@ class _Walk:
                 self.evidence,
                 score,
                 information,
-                self.variance,
+                self.precision,
                 self.theta,
                 self.mode,
             )
         if self.recursion.prior.kind != "normal":
-            self.variance = _draw_scales(self.rng, self.recursion, self.theta)
+            self.set_prior(_draw_scales(self.rng, self.recursion, self.theta))
 
     def _score(self, information: Floats) -> Score | None:
         """The mean of the score where it is not a line."""
@@ -215,7 +222,7 @@ def _draw_theta(
     rng: np.random.Generator,
     evidence: Evidence,
     information: Floats,
-    prior_variance: Floats,
+    prior_precision: Floats,
 ) -> Floats:
     """One θ for every H of a stack."""
     index = np.arange(evidence.dimension)
@@ -223,11 +230,10 @@ def _draw_theta(
     noisy[:, index, index] += evidence.variance
     weight = np.linalg.solve(noisy, information).transpose(0, 2, 1)
     precision = weight @ information
-    precision = 0.5 * (precision + precision.transpose(0, 2, 1))
-    precision[:, index, index] += 1.0 / prior_variance
+    precision = 0.5 * (precision + precision.transpose(0, 2, 1)) + prior_precision
     seen = evidence.gradient + information @ evidence.place
     right = np.matvec(weight, seen)
-    right += evidence.prior_mean / prior_variance
+    right += prior_precision @ evidence.prior_mean
     lower = np.linalg.cholesky(precision)
     white = rng.standard_normal(right.shape)
     half = np.linalg.solve(lower, right[..., None])[..., 0] + white
@@ -244,8 +250,9 @@ def _draw_scales(
     Student-t: v ~ inverse gamma((df + 1) / 2, (df b² + u²) / 2), u = θ − μ₀.
     """
     prior: ResolvedPrior = recursion.prior
-    scale = recursion.prior_sd
-    away = np.maximum(np.abs(theta - recursion.prior_mean), 1e-12 * scale)
+    scale = prior.scale
+    outside = recursion.shape.outside(theta)
+    away = np.maximum(np.abs(outside - prior.mean), 1e-12 * scale)
     if prior.kind == "laplace":
         return np.asarray(1.0 / rng.wald(1.0 / (scale * away), 1.0 / scale**2))
     rate = 0.5 * (prior.df * scale**2 + away**2)

@@ -70,7 +70,7 @@ class State:
     Attributes
     ----------
     theta
-        Where the next sums are taken, in units of :attr:`NoiseAware.scale`.
+        Where the next sums are taken, in internal units.
     rounds
         Rounds done.
     visited, gradients
@@ -145,30 +145,20 @@ class NoiseAware:
     shape: ScoreShape
 
     @property
-    def scale(self) -> Floats:
-        """θ_j = scale_j · (internal θ_j)."""
-        return self.shape.scale
-
-    @property
     def prior_mean(self) -> Floats:
         """μ₀ in internal units."""
-        return np.asarray(self.prior.mean / self.scale)
-
-    @property
-    def prior_sd(self) -> Floats:
-        """Λ^(−½) in internal units; the scale of a prior that is not normal."""
-        return np.asarray(self.prior.scale / self.scale)
+        return self.shape.inside(self.prior.mean)
 
     def init(self) -> State:
         """The state before the first round: θ at the prior mean."""
-        shapes = _shapes(self.scale.size)
+        shapes = _shapes(len(self.shape.basis))
         arrays = {name: np.zeros(shape) for name, shape in shapes.items()}
         arrays["theta"] = self.prior_mean.copy()
         return State(rounds=0, **arrays)
 
     def position(self, state: State) -> Floats:
         """θ on the prepared scale, at which the next round's sums are taken."""
-        return np.asarray(state.theta * self.scale)
+        return self.shape.outside(state.theta)
 
     def advance(self, state: State, release: RoundRelease) -> State:
         """The state after one more round."""
@@ -209,7 +199,7 @@ class NoiseAware:
         if t >= BURN_IN:
             step *= IN_WINDOW
         # In units of the prior, so that the region does not depend on the scales.
-        length = float(np.linalg.norm(step / self.prior_sd))
+        length = float(np.linalg.norm(self.shape.outside(step) / self.prior.scale))
         most = TRUST * np.sqrt(step.size)
         if length > most:
             held[t] = 1.0
@@ -224,9 +214,9 @@ class NoiseAware:
             place, gradient, variance = _recent(state, information)
         noise = variance * np.eye(place.size)
         weight = np.linalg.solve(information + noise, information).T
-        precision = np.diag(1.0 / self.prior_sd**2)
+        precision = self.shape.prior_precision(self.prior.scale**2)
         right = weight @ (gradient + information @ place)
-        right += self.prior_mean / self.prior_sd**2
+        right += precision @ self.prior_mean
         return np.asarray(np.linalg.solve(precision + weight @ information, right))
 
 

@@ -127,5 +127,5 @@ def tame(evidence: Evidence, slope: Floats, bend: Floats) -> Floats:
     β is b v(θ̄), so where θ̄ is almost zero so is β, whatever noise says.
     """
     length = _pushed(slope, evidence.place)[1]
-    typical = np.einsum("cjj,j->c", slope, evidence.prior_sd**2)
+    typical = np.einsum("cjk,jk->c", slope, evidence.prior_covariance)
     return np.asarray(np.minimum(bend, LARGEST_UNDER_PRIOR * length / typical))

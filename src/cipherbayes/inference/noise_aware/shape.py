@@ -21,8 +21,8 @@ class ScoreShape:
 
     Attributes
     ----------
-    scale
-        ``model.influence_scale(design)``: θ_j = scale_j · (internal θ_j).
+    basis
+        ``model.influence_basis(design)``: B of θ = B · (internal θ).
     bend
         ``model.score_bend``: zero where the score does not saturate.
     constants
@@ -37,7 +37,7 @@ class ScoreShape:
         How many of the parameters are coefficients of columns; all where None.
     """
 
-    scale: Floats
+    basis: Floats
     bend: Callable[[Floats], Floats] = _straight
     constants: tuple[int, ...] = ()
     unit: Floats | None = None
@@ -51,26 +51,28 @@ class ScoreShape:
     @classmethod
     def of(cls, model: Model, design: Design) -> ScoreShape:
         """Of a model's influences on prepared columns."""
-        scale = model.influence_scale(design)
+        basis = model.influence_basis(design)
+        inverse = np.linalg.inv(basis)
         constants = model.constants(design)
         unit = None
         if model.multiplicative and constants:
             value = 1.0 if design.intercept is None else design.intercept
-            unit = np.zeros(scale.size)
-            unit[list(constants)] = 1.0 / (value * scale[list(constants)])
+            ones = np.zeros(len(basis))
+            ones[list(constants)] = 1.0 / value
+            unit = inverse @ ones
 
         def straightened(away: Floats) -> tuple[Floats, Floats | None]:
-            straight, jacobian = model.straightened(away * scale, design)
+            straight, jacobian = model.straightened(away @ basis.T, design)
             if jacobian is not None:
-                jacobian = jacobian * scale / scale[:, None]
-            return straight / scale, jacobian
+                jacobian = inverse @ jacobian @ basis
+            return straight @ inverse.T, jacobian
 
         def frame(theta: Floats) -> Floats | None:
-            found = model.frame(theta * scale, design)
-            return None if found is None else found * scale[:, None] / scale
+            found = model.frame(basis @ theta, design)
+            return None if found is None else basis.T @ found @ inverse.T
 
         return cls(
-            scale,
+            basis,
             model.score_bend,
             constants,
             unit,
@@ -78,6 +80,26 @@ class ScoreShape:
             frame,
             design.width,
         )
+
+    def outside(self, internal: Floats) -> Floats:
+        """θ on the prepared scale, of one or a stack of internal ones."""
+        return np.asarray(internal @ self.basis.T)
+
+    def inside(self, theta: Floats) -> Floats:
+        """The inverse of :meth:`outside`."""
+        return np.asarray(np.linalg.solve(self.basis, theta.T).T)
+
+    def prior_covariance(self, variances: Floats) -> Floats:
+        """Λ⁻¹ of parameters with independent priors of these variances.
+
+        For a stack of variances a stack of matrices.
+        """
+        root = np.linalg.inv(self.basis)
+        return np.asarray((root * variances[..., None, :]) @ root.T)
+
+    def prior_precision(self, variances: Floats) -> Floats:
+        """Λ, as :meth:`prior_covariance`."""
+        return np.asarray((self.basis.T / variances[..., None, :]) @ self.basis)
 
     def predictor(self, theta: Floats) -> Floats:
         """θ without what is no coefficient of a column."""

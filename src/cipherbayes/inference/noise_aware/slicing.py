@@ -40,7 +40,7 @@ def slice_theta(
     evidence: Evidence,
     score: Score,
     information: Floats,
-    prior_variance: Floats,
+    prior_precision: Floats,
     theta: Floats,
     near: Floats,
 ) -> tuple[Floats, Floats]:
@@ -59,17 +59,16 @@ def slice_theta(
     def log_density(here: Floats) -> Floats:
         residual = evidence.gradient - score.mean(here)
         value = np.vecdot(residual, np.matvec(inverse, residual))
-        value += ((here - mean) ** 2 / prior_variance).sum(axis=1)
+        value += np.vecdot(here - mean, np.matvec(prior_precision, here - mean))
         return np.asarray(-0.5 * value)
 
     def normal_at(here: Floats) -> tuple[Floats, Floats]:
         derivative = score.derivative(here)
         pulled = derivative.transpose(0, 2, 1) @ inverse
-        precision = pulled @ derivative
-        precision[:, index, index] += 1.0 / prior_variance
+        precision = pulled @ derivative + prior_precision
         residual = evidence.gradient - score.mean(here)
         gradient = np.matvec(pulled, residual)
-        gradient -= (here - mean) / prior_variance
+        gradient -= np.matvec(prior_precision, here - mean)
         return precision, np.linalg.solve(precision, gradient[..., None])[..., 0]
 
     mode = near
