@@ -59,6 +59,19 @@ def test_the_gradient_of_the_evidence_is_its_derivative() -> None:
         assert (ahead - behind) / 2e-5 == pytest.approx(slope[:, j], rel=1e-4, abs=1e-3)
 
 
+def test_a_scale_that_overflows_has_no_density_and_raises_nothing() -> None:
+    recursion, state = finished()
+    sampler = InformationSampler(
+        Evidence.of(recursion, state), 2, np.random.default_rng(1)
+    )
+    place = sampler.chains.moved.copy()
+    place[1, -1] = 800.0  # log ρ
+    with np.errstate(all="ignore"):
+        value = sampler.density(place, np.stack([np.eye(5)] * 2))[0]
+    assert np.isfinite(value[0])
+    assert value[1] == -np.inf
+
+
 def test_with_hardly_any_noise_the_posterior_is_the_plain_one() -> None:
     from cipherbayes.calibration import _plain_sd
     from cipherbayes.inference.target import Target

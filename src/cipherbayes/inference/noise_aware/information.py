@@ -169,13 +169,18 @@ class InformationSampler:
     ) -> tuple[Floats, Floats, Floats]:
         """log p(what is moved | υ, releases), its gradient, and A."""
         place, bend = self.evidence.place, self.chains.bend
-        built = self.parts.build(self.hierarchy.out(moved))
+        out = self.hierarchy.out(moved)
+        # A scale may have grown such that the coordinates overflow.
+        lost = ~(np.abs(out) < LARGEST_COORDINATE).all(axis=1)
+        out[lost] = self.parts.usual
+        built = self.parts.build(out)
         information = flattened(built.matrix, place, bend)
         value, slope = self.evidence.log_density(information, prior_covariance)
         slope = pulled_back(slope, built.matrix, place, bend)
         gradient = self.hierarchy.chained(moved, self.parts.pulled_back(built, slope))
         prior, pull = self.hierarchy.log_density(moved, self.chains.means)
-        return value + prior, gradient + pull, built.matrix
+        value = np.where(lost, -np.inf, value + prior)
+        return value, gradient + pull, built.matrix
 
     def _hmc(self, prior_covariance: Floats) -> Floats:
         here, rng, metric = self.chains, self.rng, self._metric
