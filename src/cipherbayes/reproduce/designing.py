@@ -45,7 +45,7 @@ GRID: dict[str, tuple[Any, ...]] = {
     "clip": (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0),
     "step": (2.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0),
     "precision": (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0),
-    "rounds": (20, 40),
+    "rounds": (10, 20, 40),
 }
 """Values of each field that are tried, in this order."""
 
