@@ -40,6 +40,7 @@ def cells(quick: bool) -> list[Cell]:
                        for e in certified]  # fmt: skip
             chosen += [Cell("printed-federated", split, k, e, epochs) for e in claimed]
         if not quick:
+            chosen += [Cell("secure-sum", split, 5, e) for e in mapped]
             chosen.append(Cell("encrypted-update", split, 2, 1.0, ranked.CHOICE))
     more = [(2, e) for e in OTHERS] + [(5, 1.0)]
     chosen += [

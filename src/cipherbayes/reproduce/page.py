@@ -100,16 +100,20 @@ def _logistic(done: Finished) -> Table:
             "pooled, ranked",
             "of noise",
             "pooled, the map's",
+            "of noise",
             "two sites, ranked",
             "five sites, ranked",
+            "five sites, the map's",
         ]
     ]
     for e in BUDGETS:
-        pooled = Cell("private", 0, 1, e, CHOICE)
-        heads = [Cell("private", 0, 1, e)]
-        heads += [Cell("secure-sum", 0, k, e, CHOICE) for k in (2, 5)]
-        found = [done.mean("logistic", pooled), done.noise("logistic", pooled)]
-        found += [done.mean("logistic", head) for head in heads]
+        found = []
+        for choice in (CHOICE, ""):
+            pooled = Cell("private", 0, 1, e, choice)
+            found += [done.mean("logistic", pooled), done.noise("logistic", pooled)]
+        for k, choice in ((2, CHOICE), (5, CHOICE), (5, "")):
+            over = Cell("secure-sum", 0, k, e, choice)
+            found.append(done.mean("logistic", over))
         rows.append([f"{e:g}", f"{AIMS[e]:g}" if e in AIMS else "none", *found])
     return rows
 
