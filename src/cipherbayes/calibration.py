@@ -26,7 +26,6 @@ from cipherbayes.inference.chains import sample
 from cipherbayes.inference.noise_aware import Effort, sample_posterior
 from cipherbayes.inference.settings import Inference
 from cipherbayes.inference.target import Target
-from cipherbayes.models.base import InfluenceBound
 from cipherbayes.simulation import (
     MODELS,
     OTHER_MODELS,
@@ -151,8 +150,8 @@ def replicate(cell: Cell, number: int) -> Replicate:
         alike=cell.stress == "alike-columns",
     )
     factor = {"clip-5x": 5.0, "clip-0.2x": 0.2}.get(cell.stress, 1.0)
-    bound = InfluenceBound(factor * study.clip)
-    recursion, state = release_rounds(study, cell.epsilon, rng, bound)
+    clip = factor * study.clip
+    recursion, state = release_rounds(study, cell.epsilon, rng, clip)
     posterior = sample_posterior(recursion, state, seed=number, effort=EFFORT)
     draws = posterior.draws.theta.reshape(-1, cell.d)
     tail = 0.5 * (1.0 - INTERVAL)

@@ -187,7 +187,14 @@ def phases_of(study: Study, design: Design) -> tuple[Phase, ...]:
     dimension = len(study.model.parameters(design))
     events = [GaussianSum(sigma) for sigma in before.values()]
     if study.method == "noise-aware":
-        bound = InfluenceBound(clip=privacy.clip or typical_norm(study, design))
+        sites = shape["sites"]
+        bound = schedule.influence_bound(
+            study.model,
+            privacy.clip or typical_norm(study, design),
+            records=privacy.records,
+            mu=mu_for(privacy.epsilon, privacy.delta),
+            excess=sites / max(sites - shape["colluders"] - shape["dropouts"], 1),
+        )
         phases.extend(_influence(study, bound, dimension, events, shape))
     else:
         phases.append(_gradient(study, dimension, events, shape))

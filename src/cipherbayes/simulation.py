@@ -20,6 +20,7 @@ from cipherbayes.inference.noise_aware import (
     RoundRelease,
     ScoreShape,
     State,
+    influence_bound,
     noise_multiplier,
     rounds,
 )
@@ -34,7 +35,6 @@ from cipherbayes.models import (
     Prior,
     Weibull,
 )
-from cipherbayes.models.base import InfluenceBound
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.privacy.gaussian import mu_for
 from cipherbayes.privacy.release import ReleasePlan
@@ -191,19 +191,22 @@ def release_rounds(
     study: Simulated,
     epsilon: float,
     rng: np.random.Generator,
-    bound: InfluenceBound | None = None,
+    clip: float | None = None,
 ) -> tuple[NoiseAware, State]:
     """All rounds of a study, with the noise of all records in one place.
 
     With K sites of which c may collude there is K / (K − c) times its variance,
     which the recursion is told and which is the same as a smaller ε here.
     """
-    bound = bound or InfluenceBound(study.clip)
+    mu = mu_for(epsilon, DELTA)
+    bound = influence_bound(
+        study.model, clip or study.clip, records=study.table.count, mu=mu
+    )
     sensitivities = study.model.sensitivities(bound)
     assert sensitivities is not None
     shape = ScoreShape.of(study.model, study.table.design)
     recursion = NoiseAware(study.prior, shape)
-    state, mu = recursion.init(), mu_for(epsilon, DELTA)
+    state = recursion.init()
 
     def noised(values: Floats, clip: float, share: float) -> tuple[Floats, float]:
         plan = ReleasePlan(

@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.inference.influence import influence_sums, pack, unpack
+from cipherbayes.inference.noise_aware import influence_bound
 from cipherbayes.models import Design, Exponential, Logistic, Model
 from cipherbayes.models.base import InfluenceBound
 from cipherbayes.models.linear import Linear
 from cipherbayes.models.piecewise import Piecewise
 from cipherbayes.models.poisson import Poisson
 from cipherbayes.models.weibull import Weibull
+from cipherbayes.privacy.gaussian import mu_for
 from cipherbayes.typing import Floats
 
 SURVIVAL = {"time": "t", "event": "e", "horizon": 1.0}
@@ -168,3 +170,14 @@ def test_packing_keeps_the_frobenius_norm() -> None:
 def test_a_learnt_variance_has_no_bounded_influence() -> None:
     model = Linear(outcome="y", low=-1.0, high=1.0)
     assert model.sensitivities(InfluenceBound(1.0)) is None
+
+
+def test_a_record_is_followed_longer_only_where_noise_is_known_to_be_small() -> None:
+    loud, quiet = mu_for(1.0, 1e-5), mu_for(3.0, 1e-5)
+    weibull, logistic = MODELS["weibull"], MODELS["logistic"]
+    assert influence_bound(weibull, 1.75, records=8_000, mu=loud).stop == 1.0
+    assert influence_bound(weibull, 1.75, records=8_000, mu=quiet).stop == 1.4
+    assert influence_bound(weibull, 1.75, records=None, mu=quiet).stop == 1.0
+    crowded = influence_bound(weibull, 1.75, records=8_000, mu=quiet, excess=10.0)
+    assert crowded.stop == 1.0
+    assert influence_bound(logistic, 1.75, records=8_000, mu=quiet).stop == 1.0

@@ -204,6 +204,9 @@ class Model(BaseModel, ABC):
         Whether :meth:`predict` needs times.
     near_gaussian
         Whether one metric serves the whole posterior; else samplers adapt theirs.
+    quiet_stop
+        c of :class:`InfluenceBound` where noise is small: what a record says late is
+        then worth the larger sensitivity.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -215,6 +218,7 @@ class Model(BaseModel, ABC):
     measure: ClassVar[str | None] = None
     predicts_over_time: ClassVar[bool] = False
     near_gaussian: ClassVar[bool] = True
+    quiet_stop: ClassVar[float] = 1.0
     kind: str
 
     def outcome_columns(self) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -34,9 +34,6 @@ came there. Its middle is taken off, as a share of the constant column."""
 SHAPE_SHARE = 1.0 / SHAPE_REACH
 """a: so much of it counts, within ±1."""
 
-STOP = 1.3
-"""Multiple of c at which a record's cumulative hazard stops: a shape is learnt late."""
-
 LARGEST_CHANGE = 1.5
 """Of the log shape, in the mean of a score sum taken elsewhere."""
 
@@ -55,6 +52,7 @@ class Weibull(Survival):
     """
 
     kind: Literal["weibull"] = "weibull"
+    quiet_stop: ClassVar[float] = 1.4
 
     def extra_parameters(self) -> tuple[str, ...]:
         return ("log_shape",)
@@ -85,21 +83,21 @@ class Weibull(Survival):
         return super().largest_curvature(design) + 1.8 * self.curvature(design)
 
     def influence(self, theta: Floats, rows: Rows, bound: InfluenceBound) -> Influence:
-        """∫ z dM stopped where the cumulative hazard L(s) reaches 1.3 c.
+        """∫ z dM stopped where the cumulative hazard L(s) reaches c.
 
         z = (x, u), u = a clip(h + k ln s, ±1/a), is the gradient of the log hazard in
         what :meth:`influence_basis` says wherever u is not held; h = 1 + 2, or 1
         where no constant column can take the 2. L(s) = s^k exp(eta), so
-        h + k ln s = h - eta + ln L. With l the smaller of L(t) and the stop, and u
+        h + k ln s = h - eta + ln L. With l = min(L(t), c) and u
         held where ln L is outside [eta - h ± 1/a], the integrals are those of 1, u and
         u² over (0, l]. Predictable and bounded, so the mean is zero whatever the
         censoring.
         """
         _, power, cumulative = self._parts(theta, rows)
         eta = kernels.linear_predictor(theta[:-1], rows.x)
-        stop, height = STOP * bound.stop, 1.0 + _centre(rows.design)
-        followed = np.minimum(cumulative, stop)
-        event = np.where(cumulative <= stop, rows.outcome["event"], 0.0)
+        height = 1.0 + _centre(rows.design)
+        followed = np.minimum(cumulative, bound.stop)
+        event = np.where(cumulative <= bound.stop, rows.outcome["event"], 0.0)
         column = np.clip(SHAPE_SHARE * (height + power), -1.0, 1.0)
         first, second = _moments(followed, eta - height)
         largest = np.sqrt(bound.clip**2 + 1.0)
@@ -114,16 +112,16 @@ class Weibull(Survival):
         )
 
     def sensitivities(self, bound: InfluenceBound) -> tuple[float, float]:
-        """√(C² + 1) max(1, s, (1 + a) s - 1) and s (C² + 1), s the stop.
+        """√(C² + 1) max(1, c, (1 + a) c - 1) and c (C² + 1).
 
-        Let |u| ≤ 1 be the shape's column, which rises with L, and l ≤ s. Without an
+        Let |u| ≤ 1 be the shape's column, which rises with L, and l ≤ c. Without an
         event the score is -l x and |∫ u dL| ≤ l. With one at l it is (1 - l) x and
         u(l) - ∫ u dL, which lies between (1 - l) u(l), because u rises, and
         (1 - l) u(l) + a l, because u(l) - u(L) ≤ a ln(l / L): at most |1 - l| + a l,
-        which is largest at 0 or s. So a score is no longer than √(‖x‖² + 1) times the
+        which is largest at 0 or c. So a score is no longer than √(‖x‖² + 1) times the
         maximum above, and its weight is min(1, (C² + 1) / (‖x‖² + 1)).
         """
-        stop, square = STOP * bound.stop, bound.clip**2 + 1.0
+        stop, square = bound.stop, bound.clip**2 + 1.0
         longest = max(1.0, stop, (1.0 + SHAPE_SHARE) * stop - 1.0)
         return longest * float(np.sqrt(square)), stop * square
 

@@ -21,6 +21,7 @@ from cipherbayes.inference.noise_aware.recursion import (
 from cipherbayes.inference.noise_aware.schedule import (
     ROUNDS,
     Round,
+    influence_bound,
     noise_multiplier,
     rounds,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "RoundRelease",
     "ScoreShape",
     "State",
+    "influence_bound",
     "noise_multiplier",
     "rounds",
     "sample_posterior",

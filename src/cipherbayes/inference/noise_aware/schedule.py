@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from cipherbayes.models.base import InfluenceBound, Model
+
 BURN_IN, WINDOW = 20, 4
 ROUNDS = BURN_IN + WINDOW
 EARLY_FISHER = (0, 4, 8, 12, 16)
@@ -26,6 +28,9 @@ GROWTH = 1.3
 place, the more accurate a step must be. Many cheap rounds, because a score sum taken
 far from where θ ends says little: Newton's method must reach its noise floor before
 the window starts."""
+
+QUIET = 0.003
+"""Times N: a variance of all score sums together below that is small."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,28 @@ def rounds() -> tuple[Round, ...]:
         Round(t, early * growth[t], matrices.get(t, 0.0)) for t in range(BURN_IN)
     )
     return burn_in + tuple(Round(t, late, last) for t in range(BURN_IN, ROUNDS))
+
+
+def influence_bound(
+    model: Model, clip: float, *, records: int | None, mu: float, excess: float = 1.0
+) -> InfluenceBound:
+    """C, and how far a record is followed, from public numbers alone.
+
+    Parameters
+    ----------
+    records
+        N where it is public: where it is not, noise is not taken to be small.
+    mu
+        μ of the whole budget.
+    excess
+        Variance really present over the certified one, K / (K − c − r).
+    """
+    usual = InfluenceBound(clip)
+    sensitivities = model.sensitivities(usual)
+    if sensitivities is None or records is None:
+        return usual
+    noise = excess * (sensitivities[0] / mu) ** 2
+    return InfluenceBound(clip, model.quiet_stop) if noise < QUIET * records else usual
 
 
 def noise_multiplier(mu: float, share: float) -> float:
