@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -75,3 +77,26 @@ def test_a_straightened_weibull_change_is_the_change_of_the_log_hazard() -> None
     changed = (np.exp(0.4) - 1.0) * shape * log_time + 0.4 + away[0, :2] @ x
     z = np.array([*x, 1.0 + shape * log_time])
     assert z @ straight == pytest.approx(changed)
+
+
+def test_a_shapes_column_is_an_exponential_not_a_normal_one() -> None:
+    errors: dict[bool, list[float]] = {True: [], False: []}
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        study = simulate("weibull", 40_000, 4, rng, truth_scale=0.5)
+        shape = ScoreShape.of(study.model, study.table.design)
+        elsewhere = study.truth - np.array([0.0, 0.0, 0.0, 0.5])
+        bound = InfluenceBound(study.clip)
+        sums = influence_sums(study.model, elsewhere, study.table, bound, fisher=True)
+        assert sums.fisher is not None
+        assert shape.unit is not None
+        information = unpack(sums.fisher)[None]
+        pull = information @ shape.unit
+        truth = shape.inside(study.truth)[None]
+        for skewed, form in ((True, shape), (False, replace(shape, skew=None))):
+            place, mass = shape.inside(elsewhere), pull @ shape.unit
+            score = TiltedScore(form, place, information, pull, mass, pull)
+            expected = score.mean(truth)[0, -1]
+            errors[skewed].append(abs(expected / sums.gradient[-1] - 1.0))
+    assert np.median(errors[True]) < 0.15
+    assert np.median(errors[False]) > 0.4

@@ -309,6 +309,14 @@ class Model(BaseModel, ABC):
         """
         return None
 
+    def skew(self, design: Design) -> Floats | None:
+        """b: z has a part 1 - E times b, E a unit exponential, if it has one.
+
+        Over the hazard that a record has lived through, ln L is minus a unit
+        exponential up to a constant: no normal column. In theta's coordinates.
+        """
+        return None
+
     def straightened(
         self, away: Floats, design: Design
     ) -> tuple[Floats, Floats | None]:

@@ -142,6 +142,10 @@ class Weibull(Survival):
         frame[-1, :-1] = theta[:-1]
         return frame
 
+    def skew(self, design: Design) -> Floats:
+        """The shape's column is 1 + ln L - eta."""
+        return np.eye(design.width + 1)[-1]
+
     def straightened(self, away: Floats, design: Design) -> tuple[Floats, Floats]:
         """δ of the shape is e^Δ − 1 and the intercept takes what is left of Δ.
 

@@ -35,6 +35,8 @@ class ScoreShape:
         ``model.straightened`` and ``model.frame`` in internal units.
     width
         How many of the parameters are coefficients of columns; all where None.
+    skew
+        ``model.skew`` in internal units.
     """
 
     basis: Floats
@@ -47,6 +49,7 @@ class ScoreShape:
     )
     frame: Callable[[Floats], Floats | None] = lambda theta: None
     width: int | None = None
+    skew: Floats | None = None
 
     @classmethod
     def of(cls, model: Model, design: Design) -> ScoreShape:
@@ -71,6 +74,7 @@ class ScoreShape:
             found = model.frame(basis @ theta, design)
             return None if found is None else basis.T @ found @ inverse.T
 
+        skew = model.skew(design)
         return cls(
             basis,
             model.score_bend,
@@ -79,6 +83,7 @@ class ScoreShape:
             straightened,
             frame,
             design.width,
+            None if skew is None else basis.T @ skew,
         )
 
     def outside(self, internal: Floats) -> Floats:

@@ -16,7 +16,13 @@ and the mean of ḡ = Σ w_t g(θ_t) is F(θ) − Σ w_t F(θ_t).
 Along the direction e in which u of every record grows by one (the intercept), z'e = 1:
 M = e'He, M m = He and M V = H − He e'H / M, so nothing but H is needed. For a Weibull
 hazard u is not linear in the shape; δ is first made such that it is
-(``model.straightened``).
+(``model.straightened``). Nor is the shape's column normal: ln L, over the L that a
+record lives through, is minus a unit exponential. Where z has a part (1 − E) b, its
+cumulants are those of 1 − E, and with t = b'δ
+
+    log E exp(u) = m'δ + ½ (δ'V δ − t²) + t − log(1 + t),
+
+and F is M times the gradient of the exponential of that.
 
 References
 ----------
@@ -36,6 +42,8 @@ from cipherbayes.typing import Floats
 
 LARGEST_EXPONENT = 3.0
 """The exponent bends towards ±3: far out the columns are not normal."""
+LEAST_SKEWED = -0.9
+"""t is held above it."""
 
 
 @dataclass(frozen=True)
@@ -78,27 +86,38 @@ class TiltedScore:
 
     def mean(self, theta: Floats) -> Floats:
         """E ḡ of a stack of θ."""
-        moved, growth, _, _ = self._parts(theta)
+        moved, growth, _, _, _ = self._parts(theta)
         return np.asarray(growth[:, None] * moved - self.origin)
 
     def derivative(self, theta: Floats) -> Floats:
         """d mean / dθ, shape ``(chains, d, d)``."""
-        moved, growth, slope, jacobian = self._parts(theta)
+        moved, growth, slope, bulge, jacobian = self._parts(theta)
         mass = self.mass[:, None, None]
         spread = self.pull[:, :, None] * self.pull[:, None, :]
         tilt = moved[:, :, None] * moved[:, None, :] * slope[:, None, None]
-        found = self.information + (tilt - spread) / mass
+        found = self.information + (tilt - spread) / mass + bulge
         found = growth[:, None, None] * found
         return np.asarray(found if jacobian is None else found @ jacobian)
 
-    def _parts(self, theta: Floats) -> tuple[Floats, Floats, Floats, Floats | None]:
-        """M (m + V δ), the exponential, the slope of its held exponent, dδ / dθ."""
+    def _parts(
+        self, theta: Floats
+    ) -> tuple[Floats, Floats, Floats, Floats, Floats | None]:
+        """M times the gradient of the log of E exp(u), the exponential, the slope of
+        its held exponent, what M V differs by from M times the log's Hessian, dδ / dθ.
+        """
         away, jacobian = self.shape.straightened(theta - self.place)
         along = np.matvec(self.information, away)
         mean = (self.pull * away).sum(axis=1) / self.mass
         square = (along * away).sum(axis=1) / self.mass
         exponent = mean + 0.5 * np.maximum(square - mean**2, 0.0)
-        bent = np.tanh(exponent / LARGEST_EXPONENT)
         moved = self.pull + along - self.pull * mean[:, None]
+        bulge = np.zeros(1)
+        if (b := self.shape.skew) is not None:
+            t = np.maximum(away @ b, LEAST_SKEWED)
+            exponent = exponent + t - np.log1p(t) - 0.5 * t**2
+            moved = moved + (self.mass * (t / (1.0 + t) - t))[:, None] * b
+            bend = self.mass * ((1.0 + t) ** -2.0 - 1.0)
+            bulge = bend[:, None, None] * (b[:, None] * b)
+        bent = np.tanh(exponent / LARGEST_EXPONENT)
         growth = np.exp(LARGEST_EXPONENT * bent)
-        return moved, growth, 1.0 - bent**2, jacobian
+        return moved, growth, 1.0 - bent**2, bulge, jacobian
