@@ -144,7 +144,7 @@ class Weibull(Survival):
 
     def skew(self, design: Design) -> Floats:
         """The shape's column is 1 + ln L - eta."""
-        return np.eye(design.width + 1)[-1]
+        return np.append(np.zeros(design.width), 1.0)
 
     def straightened(self, away: Floats, design: Design) -> tuple[Floats, Floats]:
         """δ of the shape is e^Δ − 1 and the intercept takes what is left of Δ.
