@@ -33,7 +33,7 @@ def test_a_table_has_what_is_finished_and_says_what_is_not(tmp_path: Path) -> No
     (row,) = [line for line in text.split("\n") if line.startswith("| 1 | 0.817 |")]
     assert row.count("0.750 (0.071), 2 of 10") == 1
     assert row.count("± 0.0000") == 1
-    assert row.count("not run") == 3
+    assert row.count("not run") == 5
     assert "old" not in text
     assert text.count("end") == len(TABLES)
     assert refreshed(text, Finished(tmp_path)) == text
