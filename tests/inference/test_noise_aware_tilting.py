@@ -17,23 +17,26 @@ from cipherbayes.typing import Floats
 FAR = 0.6
 
 
-def taken_elsewhere(kind: str, seed: int) -> tuple[Simulated, Floats, TiltedScore]:
-    """Score sum of very many records at a θ̄ that is not their truth, without noise."""
-    rng = np.random.default_rng(seed)
-    study = simulate(kind, 40_000, 5, rng, truth_scale=0.7)
-    design = study.table.design
-    shape = ScoreShape.of(study.model, design)
-    place = study.truth + FAR * rng.standard_normal(5) / np.sqrt(5.0)
+def taken_at(study: Simulated, place: Floats) -> tuple[Floats, TiltedScore]:
+    """Score sum at a θ̄, without noise, and its mean as a function of θ."""
+    shape = ScoreShape.of(study.model, study.table.design)
     bound = InfluenceBound(study.clip)
     sums = influence_sums(study.model, place, study.table, bound, fisher=True)
     assert sums.fisher is not None
     assert shape.unit is not None
     information = unpack(sums.fisher)[None]
     pull = information @ shape.unit
-    score = TiltedScore(
+    return sums.gradient, TiltedScore(
         shape, shape.inside(place), information, pull, pull @ shape.unit, pull
     )
-    return study, sums.gradient, score
+
+
+def taken_elsewhere(kind: str, seed: int) -> tuple[Simulated, Floats, TiltedScore]:
+    """Of very many records, at a θ̄ that is not their truth."""
+    rng = np.random.default_rng(seed)
+    study = simulate(kind, 40_000, 5, rng, truth_scale=0.7)
+    place = study.truth + FAR * rng.standard_normal(5) / np.sqrt(5.0)
+    return study, *taken_at(study, place)
 
 
 @pytest.mark.parametrize("kind", ["exponential", "weibull"])
@@ -80,23 +83,15 @@ def test_a_straightened_weibull_change_is_the_change_of_the_log_hazard() -> None
 
 
 def test_a_shapes_column_is_an_exponential_not_a_normal_one() -> None:
-    errors: dict[bool, list[float]] = {True: [], False: []}
+    as_exponential, as_normal = [], []
     for seed in range(6):
         rng = np.random.default_rng(seed)
         study = simulate("weibull", 40_000, 4, rng, truth_scale=0.5)
-        shape = ScoreShape.of(study.model, study.table.design)
         elsewhere = study.truth - np.array([0.0, 0.0, 0.0, 0.5])
-        bound = InfluenceBound(study.clip)
-        sums = influence_sums(study.model, elsewhere, study.table, bound, fisher=True)
-        assert sums.fisher is not None
-        assert shape.unit is not None
-        information = unpack(sums.fisher)[None]
-        pull = information @ shape.unit
-        truth = shape.inside(study.truth)[None]
-        for skewed, form in ((True, shape), (False, replace(shape, skew=None))):
-            place, mass = shape.inside(elsewhere), pull @ shape.unit
-            score = TiltedScore(form, place, information, pull, mass, pull)
-            expected = score.mean(truth)[0, -1]
-            errors[skewed].append(abs(expected / sums.gradient[-1] - 1.0))
-    assert np.median(errors[True]) < 0.15
-    assert np.median(errors[False]) > 0.4
+        gradient, score = taken_at(study, elsewhere)
+        normal = replace(score, shape=replace(score.shape, skew=None))
+        truth = score.shape.inside(study.truth)[None]
+        for errors, form in ((as_exponential, score), (as_normal, normal)):
+            errors.append(abs(form.mean(truth)[0, -1] / gradient[-1] - 1.0))
+    assert np.median(as_exponential) < 0.15
+    assert np.median(as_normal) > 0.4
