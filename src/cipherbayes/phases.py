@@ -188,12 +188,14 @@ def phases_of(study: Study, design: Design) -> tuple[Phase, ...]:
     events = [GaussianSum(sigma) for sigma in before.values()]
     if study.method == "noise-aware":
         sites = shape["sites"]
+        # A study without an honest site is refused where its releases are planned.
+        honest = max(sites - shape["colluders"] - shape["dropouts"], 1)
         bound = schedule.influence_bound(
             study.model,
             privacy.clip or typical_norm(study, design),
             records=privacy.records,
             mu=mu_for(privacy.epsilon, privacy.delta),
-            excess=sites / max(sites - shape["colluders"] - shape["dropouts"], 1),
+            excess=sites / honest,
         )
         phases.extend(_influence(study, bound, dimension, events, shape))
     else:

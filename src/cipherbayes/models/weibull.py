@@ -27,8 +27,8 @@ LARGEST_LOG_SHAPE = 8.0
 """A shape of 3000 is a step."""
 
 SHAPE_CENTRE, SHAPE_REACH = 2.0, 3.5
-"""The shape's column 1 + k ln s is held within -2 ± 3.5: events of the first 0.4 % of
-the time of a typical record (k = 1) and times far beyond the horizon count as if they
+"""The shape's column 1 + k ln s is held within -2 ± 3.5: with k = 1 events of the
+first 0.15 % of the horizon and times beyond 1.6 horizons count as if they
 came there. Its middle is taken off, as a share of the constant column."""
 
 SHAPE_SHARE = 1.0 / SHAPE_REACH

@@ -184,7 +184,7 @@ class Evidence:
         """
         h = information
         away = self.place - self.prior_mean
-        scaled = h @ prior_covariance
+        scaled = h @ prior_covariance  # H Λ⁻¹
         total = h + scaled @ h
         index = np.arange(self.dimension)
         # A trajectory that has gone astray may bring an H without an inverse; it is

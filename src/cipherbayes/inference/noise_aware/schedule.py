@@ -1,4 +1,4 @@
-"""Which sums are released when, and what share of the budget each one takes.
+"""Which sums are released when, of records followed how far, for what share of ε.
 
 Twenty-four rounds: twenty that bring θ to its place, then a window of four whose
 releases the posterior is made from. Every round releases the weighted score sum;

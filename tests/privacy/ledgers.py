@@ -1,0 +1,45 @@
+"""Ledgers to ask, and questions to ask them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from cipherbayes.privacy.accountant import calibrate_noise
+from cipherbayes.privacy.events import Event, GaussianSum
+from cipherbayes.privacy.ledger import Ledger
+
+DELTA = 1e-5
+ROUNDS = 20
+SIGMA = calibrate_noise(1.0, DELTA, ROUNDS)
+
+
+def opened(path: Path, epsilon: float = 1.0) -> Ledger:
+    return Ledger.open(path, dataset="north.csv", epsilon=epsilon, delta=DELTA)
+
+
+def ask(
+    ledger: Ledger,
+    round: int = 0,
+    *,
+    run: bytes = b"run",
+    purpose: str = "gradient",
+    study: bytes = b"study",
+    question: bytes = b"theta",
+    event: Event | None = None,
+    compute: Callable[[], bytes] | None = None,
+) -> bytes:
+    return ledger.release(
+        run=run,
+        round=round,
+        purpose=purpose,
+        study=study,
+        question=question,
+        event=event or GaussianSum(SIGMA),
+        compute=compute or (lambda: os.urandom(16)),
+    )
+
+
+def never() -> bytes:
+    raise AssertionError("a second answer was computed")
