@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import chisquare
+from scipy.stats import chisquare, norm
 
 from cipherbayes.errors import RunError
 from cipherbayes.inference.chains import sample
@@ -77,9 +77,17 @@ class Cell:
 
 @dataclass(frozen=True)
 class Replicate:
-    """Share of intervals that held, mean width ratio, and flags of one study."""
+    """Share of intervals that held, mean width ratio, and flags of one study.
+
+    Attributes
+    ----------
+    plain_coverage
+        The same share of the posterior without privacy: by chance the records of a few
+        studies lie better or worse than of many, and both posteriors with them.
+    """
 
     coverage: float
+    plain_coverage: float
     width_ratio: float
     flags: tuple[str, ...]
     unusable: bool
@@ -157,10 +165,12 @@ def replicate(cell: Cell, number: int) -> Replicate:
     tail = 0.5 * (1.0 - INTERVAL)
     low, high = np.quantile(draws, [tail, 1.0 - tail], axis=0)
     held = (low <= study.truth) & (study.truth <= high)
-    ratio = draws.std(axis=0) / _plain_sd(study)
+    mode, sd = _plain(study)
+    plainly = np.abs(study.truth - mode) <= norm.isf(tail) * sd
     return Replicate(
         float(held.mean()),
-        float(ratio.mean()),
+        float(plainly.mean()),
+        float((draws.std(axis=0) / sd).mean()),
         tuple(flag.code for flag in posterior.flags),
         any(flag.unusable for flag in posterior.flags),
     )
@@ -222,6 +232,7 @@ def summarise(cell: Cell, found: Sequence[Replicate]) -> dict[str, Any]:
         "se": float(coverage.std(ddof=1) / np.sqrt(len(found)))
         if len(found) > 1
         else float("nan"),
+        "plain_coverage": float(np.mean([each.plain_coverage for each in found])),
         "width_ratio": float(np.median([each.width_ratio for each in found])),
         "replicates": len(found),
     }
@@ -279,11 +290,11 @@ def rank_histograms(studies: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _plain_sd(study: Simulated) -> Floats:
-    """Posterior sd without privacy, from the curvature at the mode."""
+def _plain(study: Simulated) -> tuple[Floats, Floats]:
+    """The posterior's mode without privacy, and its sd from the curvature there."""
     target = Target(study.model, study.prior, [study.table])
-    curvature = target.curvature(target.mode())
-    return np.asarray(np.sqrt(np.diag(np.linalg.inv(curvature))))
+    mode = target.mode()
+    return mode, np.sqrt(np.diag(np.linalg.inv(target.curvature(mode))))
 
 
 def _work(task: tuple[Cell, int]) -> tuple[Cell, int, Replicate]:
@@ -321,6 +332,7 @@ def _read(results: Path | None) -> dict[str, Replicate]:
             entry: Mapping[str, Any] = json.loads(line)
             known[f"{entry['cell']}#{entry['replicate']}"] = Replicate(
                 float(entry["coverage"]),
+                float(entry["plain_coverage"]),
                 float(entry["width_ratio"]),
                 tuple(entry["flags"]),
                 bool(entry["unusable"]),

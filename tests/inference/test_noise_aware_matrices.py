@@ -5,10 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cipherbayes.inference.influence import pack
+from cipherbayes.inference.influence import influence_sums, pack, unpack
 from cipherbayes.inference.noise_aware.coordinates import Coordinates
 from cipherbayes.inference.noise_aware.evidence import Evidence
-from cipherbayes.inference.noise_aware.shrinkage import left_out, shrunk, spikes_of
+from cipherbayes.inference.noise_aware.shape import ScoreShape
+from cipherbayes.inference.noise_aware.shrinkage import (
+    SHARE_SPREAD,
+    Layout,
+    left_out,
+    shrunk,
+    spikes_of,
+)
+from cipherbayes.models.base import InfluenceBound
 from cipherbayes.simulation import release_rounds, simulate
 from cipherbayes.typing import Floats
 
@@ -100,14 +108,52 @@ def test_means_are_taken_out_before_anything_is_shrunk() -> None:
         noise = rng.standard_normal((10, 10))
         noisy = truth + 100.0 * (noise + noise.T) / 2.0
         plain.append(distance(shrunk(noisy, 100.0)))
-        apart.append(distance(shrunk(noisy, 100.0, (0,))))
+        apart.append(distance(shrunk(noisy, 100.0, Layout((0,)))))
     assert np.median(apart) < 0.8 * np.median(plain)
 
 
 def test_an_intercept_hidden_in_its_noise_is_not_divided_by() -> None:
     noise = np.random.default_rng(4).standard_normal((4, 4))
-    found = shrunk(50.0 * (noise + noise.T), 100.0, (0,))
+    found = shrunk(50.0 * (noise + noise.T), 100.0, Layout((0,)))
     assert np.linalg.eigvalsh(found).min() > 0.0
+
+
+def test_a_column_whose_information_is_known_is_not_shrunk_to_the_others() -> None:
+    rng = np.random.default_rng(2)
+    truth = np.diag([3_000.0, 300.0, 300.0, 300.0, 30.0])
+    layout = Layout((0,), shares=((4, 0.01),))
+    plain, known = [], []
+    for _ in range(40):
+        noise = rng.standard_normal((5, 5))
+        noisy = truth + 100.0 * (noise + noise.T) / 2.0
+        plain.append(shrunk(noisy, 100.0, Layout((0,)))[4, 4])
+        known.append(shrunk(noisy, 100.0, layout)[4, 4])
+    assert np.median(known) == pytest.approx(30.0, rel=0.3)
+    assert np.median(plain) > 2.0 * np.median(known)
+
+
+@pytest.mark.parametrize("stop", [1.0, 1.4])
+def test_the_information_about_a_weibull_shape_is_known_from_its_mass(
+    stop: float,
+) -> None:
+    """Whatever the effects, the shape and the place at which it is taken."""
+    found = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        study = simulate("weibull", 4_000, 8, rng)
+        shape = ScoreShape.of(study.model, study.table.design)
+        place = 0.8 * study.truth
+        bound = InfluenceBound(study.clip, stop)
+        sums = influence_sums(study.model, place, study.table, bound, fisher=True)
+        assert sums.fisher is not None
+        information = unpack(sums.fisher)
+        layout = shape.layout(shape.inside(place), information, 1e-3)
+        parts = Coordinates(information, (0,), frame=layout.frame)
+        masses, _, rest = parts.blocks(information)
+        ((column, expected),) = layout.expected(float(masses[0])).items()
+        found.append(np.log(rest[column, column] / expected))
+    assert np.abs(found).max() < 2.5 * SHARE_SPREAD
+    assert np.std(found) < SHARE_SPREAD
 
 
 def test_a_spike_is_found_and_kept_where_noise_hides_the_rest() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cipherbayes.calibration import _plain
 from cipherbayes.data.rescaled import rescaled_design
 from cipherbayes.inference.noise_aware import (
     ROUNDS,
@@ -18,13 +19,16 @@ from cipherbayes.inference.noise_aware import (
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.flags import rare_levels
 from cipherbayes.inference.noise_aware.information import InformationSampler
+from cipherbayes.inference.noise_aware.schedule import BURN_IN
 from cipherbayes.models import Design, Prior
 from cipherbayes.simulation import release_rounds, simulate
 
 
-def finished(epsilon: float = 1.0, seed: int = 0) -> tuple[NoiseAware, State]:
+def finished(
+    epsilon: float = 1.0, seed: int = 0, kind: str = "logistic"
+) -> tuple[NoiseAware, State]:
     rng = np.random.default_rng(seed)
-    return release_rounds(simulate("logistic", 3_000, 5, rng), epsilon, rng)
+    return release_rounds(simulate(kind, 3_000, 5, rng), epsilon, rng)
 
 
 def test_the_shares_of_all_releases_add_to_one() -> None:
@@ -43,8 +47,9 @@ def test_a_state_survives_its_vector_and_goes_on_the_same() -> None:
         recursion.advance(state, RoundRelease(np.zeros(5), 1.0))
 
 
-def test_the_gradient_of_the_evidence_is_its_derivative() -> None:
-    recursion, state = finished()
+@pytest.mark.parametrize("kind", ["logistic", "weibull"])
+def test_the_gradient_of_the_evidence_is_its_derivative(kind: str) -> None:
+    recursion, state = finished(kind=kind)
     sampler = InformationSampler(
         Evidence.of(recursion, state), 2, np.random.default_rng(1)
     )
@@ -72,17 +77,22 @@ def test_a_scale_that_overflows_has_no_density_and_raises_nothing() -> None:
     assert value[1] == -np.inf
 
 
-def test_with_hardly_any_noise_the_posterior_is_the_plain_one() -> None:
-    from cipherbayes.calibration import _plain_sd
-    from cipherbayes.inference.target import Target
+def test_steps_that_leap_over_the_mode_and_back_are_halved() -> None:
+    rng = np.random.default_rng(22)
+    study = simulate("weibull", 5_000, 6, rng)
+    recursion, state = release_rounds(study, 100.0, rng)
+    mode, sd = _plain(study)
+    window = recursion.shape.outside(state.visited[BURN_IN:])
+    assert np.abs((window - mode) / sd).max() < 1.5
 
+
+def test_with_hardly_any_noise_the_posterior_is_the_plain_one() -> None:
     rng = np.random.default_rng(5)
     study = simulate("logistic", 5_000, 4, rng)
     recursion, state = release_rounds(study, 50.0, rng)
     draws = sample_posterior(recursion, state, seed=1, effort=Effort(4, 80, 150)).draws
     flat = draws.theta.reshape(-1, 4)
-    mode = Target(study.model, study.prior, [study.table]).mode()
-    sd = _plain_sd(study)
+    mode, sd = _plain(study)
     assert np.abs((flat.mean(axis=0) - mode) / sd).max() < 0.6
     assert flat.std(axis=0) / sd == pytest.approx(np.ones(4), abs=0.25)
 

@@ -83,8 +83,9 @@ def calibrate(
 
 def _table(rows: list[dict[str, Any]]) -> Table:
     table = Table(title="coverage of 90 % intervals, truths from the prior")
-    headings = ("model", "N", "d", "ε", "coverage", "± se", "width", "flagged")
-    for heading in (*headings, "studies"):
+    table.caption = "non-private: coverage of the posterior without privacy"
+    left = ("model", "N", "d", "ε", "coverage", "± se")
+    for heading in (*left, "non-private", "width", "flagged", "studies"):
         table.add_column(heading, justify="right")
     for row in rows:
         name = f"{row['model']} ({row['stress']})" if "stress" in row else row["model"]
@@ -95,6 +96,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
             f"{row['epsilon']:g}",
             f"{row['coverage']:.3f}",
             f"{row['se']:.3f}",
+            f"{row['plain_coverage']:.3f}",
             f"{row['width_ratio']:.2f} ×",
             f"{row['flagged']:.0%}",
             str(row["replicates"]),

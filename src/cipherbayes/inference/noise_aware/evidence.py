@@ -27,7 +27,7 @@ from cipherbayes.inference.noise_aware.recursion import (
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.inference.noise_aware.shrinkage import (
-    fitted,
+    Layout,
     left_out,
     shrunk,
     without_means,
@@ -59,10 +59,8 @@ class Evidence:
         Every θ_t, and each one's weight in θ̄.
     first_trace
         Trace of the first round's Fisher sum, and the sd of its noise.
-    constants, frame
-        Which parameters have a constant column; R at θ̄ of unrelated columns R z.
-    along
-        The coefficients in θ̄.
+    layout
+        What is known about H at θ̄ besides.
     extra
         How many parameters, the last ones, are no coefficients of columns.
     """
@@ -79,9 +77,7 @@ class Evidence:
     visited: Floats
     weights: Floats
     first_trace: Floats
-    constants: tuple[int, ...] = ()
-    frame: Floats | None = None
-    along: Floats | None = None
+    layout: Layout
     extra: int = 0
 
     @classmethod
@@ -94,9 +90,6 @@ class Evidence:
         moved, rest = state.visited - place, state.gradients - gradient
         weights = _straightness(state, shape, moved, trust)[:, None]
         fisher, fisher_sd = fisher_estimate(state)
-        frame = shape.frame(place)
-        if frame is not None:
-            frame = fitted(frame, fisher, fisher_sd, shape.constants)
         return cls(
             place,
             gradient,
@@ -110,9 +103,7 @@ class Evidence:
             visited=state.visited,
             weights=trust / trust.sum(),
             first_trace=state.first_trace,
-            constants=shape.constants,
-            frame=frame,
-            along=shape.predictor(place),
+            layout=shape.layout(place, fisher, fisher_sd),
             extra=place.size - (shape.width or place.size),
         )
 
@@ -123,17 +114,16 @@ class Evidence:
     @property
     def estimate(self) -> Floats:
         """A positive definite estimate of H."""
-        return shrunk(
-            self.fisher, self.fisher_sd, self.constants, self.frame, self.along
-        )
+        return shrunk(self.fisher, self.fisher_sd, self.layout)
 
     @property
     def hidden(self) -> tuple[int, ...]:
         """Parameters whose own information, means apart, is not clear of its noise."""
-        fisher, noise, constants = self.fisher, self.fisher_sd, self.constants
+        fisher, noise = self.fisher, self.fisher_sd
+        constants, frame = self.layout.constants, self.layout.frame
         varying = [j for j in range(self.dimension) if j not in constants]
-        if self.frame is not None:
-            fisher = self.frame @ fisher @ self.frame.T
+        if frame is not None:
+            fisher = frame @ fisher @ frame.T
         own = np.diag(without_means(fisher, noise, constants)[1])
         return tuple(
             j for j, each in zip(varying, own, strict=True) if each < HIDDEN * noise
@@ -159,7 +149,7 @@ class Evidence:
         e r̄ q, q = Σ_k r_k (θ_k − θ̄_k)², of which the posterior mean is found by
         fixed-point iteration.
         """
-        error, sizes = left_out(self.fisher, self.fisher_sd, self.constants)
+        error, sizes = left_out(self.fisher, self.fisher_sd, self.layout.constants)
         h, index = self.estimate, np.arange(self.dimension)
         prior = np.linalg.inv(self.prior_covariance)
         variance = self.variance

@@ -5,8 +5,9 @@ In the coordinates (p, U, ℓ, S) of :mod:`~.coordinates`,
     p_j ~ N(m, 3²),   U_jk ~ N(0, υ²),   ℓ_j ~ N(m, ω²),   S_ij ~ N(S⁰_ij, τ²),
 
 τ = ρ / √d, with m, υ, ω and ρ learnt; ℓ_j ~ N(m, 1) where parameter j is no coefficient
-of a column, as a Weibull shape, or its column is hidden where most are not, as a rare
-level: their information is not like the others'. H is A flattened
+of a column or its column is hidden where most are not, as a rare level: their
+information is not like the others'. Of a Weibull shape it is known instead
+(:class:`~.shrinkage.Layout`): ℓ_j ~ N(p + log s, 0.2²). H is A flattened
 along θ̄ where the score saturates (:mod:`~.saturation`), else A itself. The prior treats
 B and B⁻¹ alike, where a Wishart prior with few degrees of freedom puts its smallest
 eigenvalues near zero. S⁰ holds the few directions that stand far out of the noise
@@ -27,13 +28,15 @@ import numpy as np
 
 from cipherbayes.inference.noise_aware.centring import Centring, InverseGamma
 from cipherbayes.inference.noise_aware.coordinates import Coordinates
+from cipherbayes.inference.noise_aware.shrinkage import SHARE_SPREAD
 from cipherbayes.typing import Floats, Integers
 
-STRENGTH = InverseGamma(3.0, 0.4)
-"""ρ² is inverse-gamma: median of ρ 0.39, one in a hundred above 1. Where noise hides
+STRENGTH = InverseGamma(3.0, 0.25)
+"""ρ² is inverse-gamma: median of ρ 0.31, one in a hundred above 0.8. Where noise hides
 the correlations a heavier tail would fill the posterior with almost singular H."""
-SPREAD = InverseGamma(1.0, 0.25)
-"""ω² is inverse-gamma: half a decade of spread between columns is ordinary."""
+SPREAD = InverseGamma(1.0, 0.1)
+"""ω² is inverse-gamma, median of ω 0.38: a factor of two between columns is
+ordinary."""
 MEANS = InverseGamma(1.0, 0.05)
 """υ² is inverse-gamma: columns lie within [-1, 1]."""
 MASS_SPREAD, UNLIKE_SPREAD = 3.0, 1.0
@@ -60,6 +63,8 @@ class Hierarchy:
         The directions v, one a column.
     unlike
         Parameters whose ℓ need not be like the others'.
+    shares
+        (j, s): of those the ones whose exp ℓ is about s exp p, p the constant's.
     """
 
     def __init__(
@@ -68,13 +73,17 @@ class Hierarchy:
         centre: Floats,
         low: Floats,
         unlike: tuple[int, ...],
+        shares: tuple[tuple[int, float], ...] = (),
     ) -> None:
         self.parts, self._centre = parts, centre
         self._deeper = parts.log_outer(low)
         self.depths = slice(parts.size, parts.size + len(self._deeper))
         every = np.arange(parts.size)
-        apart = parts.diagonals_of(unlike)
-        self._alike = np.setdiff1d(every[parts.diagonal], apart)
+        known = [j for j, _ in shares]
+        apart = parts.diagonals_of(tuple(j for j in unlike if j not in known))
+        self._known = parts.diagonals_of(tuple(known))
+        self._shares = np.log([share for _, share in shares])
+        self._alike = np.setdiff1d(every[parts.diagonal], [*apart, *self._known])
         self._loose = ((every[parts.masses], MASS_SPREAD), (apart, UNLIKE_SPREAD))
         self._diagonal = self._entries = Centring(0.5)
 
@@ -156,6 +165,10 @@ class Hierarchy:
             value -= 0.5 * (away**2).sum(axis=1)
             gradient[:, which] -= away / sd
             gradient[:, -3] += away.sum(axis=1) / sd
+        away = (moved[:, self._known] - moved[:, [0]] - self._shares) / SHARE_SPREAD
+        value -= 0.5 * (away**2).sum(axis=1)
+        gradient[:, self._known] -= away / SHARE_SPREAD
+        gradient[:, 0] += away.sum(axis=1) / SHARE_SPREAD
         depth = np.full_like(means, DEPTH)
         for which, scales in ((self.depths, depth), (self.parts.means, means)):
             away = moved[:, which] / scales[:, None]
@@ -179,7 +192,10 @@ class Hierarchy:
         diagonal[-3] = 1e-2 + counts[0] * shares[0] ** 2 * pulls[0]
         diagonal[-2] = SPREAD.precision + 2.0 * counts[0] * shares[0] ** 2
         diagonal[-1] = STRENGTH.precision + 2.0 * counts[1] * shares[1] ** 2
+        diagonal[self._known] = SHARE_SPREAD**-2.0
+        diagonal[0] += self._known.size * SHARE_SPREAD**-2.0
         matrix = np.diag(diagonal)
+        matrix[self._known, 0] = matrix[0, self._known] = -(SHARE_SPREAD**-2.0)
         matrix[self._alike, -3] = matrix[-3, self._alike] = -shares[0] * pulls[0]
         return matrix
 

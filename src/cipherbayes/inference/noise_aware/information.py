@@ -28,7 +28,7 @@ from cipherbayes.inference.noise_aware.saturation import (
     tame,
     unflattened,
 )
-from cipherbayes.inference.noise_aware.shrinkage import spikes_of
+from cipherbayes.inference.noise_aware.shrinkage import NONE, spikes_of
 from cipherbayes.typing import Floats
 
 TRAJECTORY = 1.4
@@ -89,24 +89,27 @@ class InformationSampler:
     ) -> None:
         self.evidence = evidence
         self.rng = rng
+        layout = evidence.layout
         start = unflattened(evidence.estimate, evidence.place, bend)
         parts = self.parts = Coordinates(
             start,
-            evidence.constants,
+            layout.constants,
             correlated=evidence.dimension <= DENSE,
-            frame=evidence.frame,
+            frame=layout.frame,
         )
         centre, low = np.zeros(0), np.zeros((parts.others, 0))
         if parts.correlated:
             # A is not flat along θ̄ where H is A flattened.
-            along = None if bend or evidence.along is None else evidence.along
+            along = None if bend else layout.along
+            masses, _, rest = parts.blocks(start)
             spikes, low = spikes_of(
-                parts.blocks(start)[2],
+                rest,
                 evidence.fisher_sd,
                 None if along is None else parts.turned(along),
+                layout.expected(float(masses[0])) if masses.size else NONE,
             )
             centre = parts.off_diagonal(spikes)
-        self.hierarchy = Hierarchy(parts, centre, low, evidence.unlike)
+        self.hierarchy = Hierarchy(parts, centre, low, evidence.unlike, layout.shares)
         moved, means = self.hierarchy.start(chains)
         self.chains = Chains(
             moved,

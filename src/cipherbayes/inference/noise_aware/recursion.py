@@ -10,9 +10,9 @@ were taken, s² the variance of ḡ and H the shrunk Fisher sum,
 Before the window a score sum taken at θ_t counts as if its variance were
 σ_t² + (λ² / d) ‖H (θ_t − θ)‖²: along the way from θ_t to θ the curvature changes by
 about a share λ, so what was seen far away is soon forgotten. In the window only the
-noise counts, and half of a step is made. The trust region r is needed: far from its
-place the curvature says little (the hazard models diverge without it). Everything here
-is post-processing.
+noise counts, and half of a step is made, as where θ turns back. The trust region r is
+needed: far from its place the curvature says little (the hazard models diverge without
+it). Everything here is post-processing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cipherbayes.inference.noise_aware.schedule import (
     ROUNDS,
 )
 from cipherbayes.inference.noise_aware.shape import ScoreShape
-from cipherbayes.inference.noise_aware.shrinkage import fitted, shrunk
+from cipherbayes.inference.noise_aware.shrinkage import shrunk
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
 
@@ -37,11 +37,11 @@ CURVATURE_CHANGE = 0.3
 """λ."""
 FORGETTING = 0.25
 """Weight of the Fisher sums so far when another arrives before the window."""
-
-
-IN_WINDOW = 0.5
-"""Share of a step that is made within the window: its sums are averaged, and the
-average of sums is the sum at the average place only where these are close."""
+HALF, TURN = 0.5, -0.5
+"""Share of a step that is made within the window, whose sums are averaged: the average
+of sums is the sum at the average place only where these are close. And of a step whose
+cosine with the last one is below -½: with too small an H whole steps leap from one side
+of the mode to the other and back."""
 
 
 @dataclass(frozen=True)
@@ -196,10 +196,14 @@ class NoiseAware:
         )
         target = self._posterior_mean(seen)
         step = target - state.theta
-        if t >= BURN_IN:
-            step *= IN_WINDOW
         # In units of the prior, so that the region does not depend on the scales.
-        length = float(np.linalg.norm(self.shape.outside(step) / self.prior.scale))
+        here = self.shape.outside(step) / self.prior.scale
+        last = self.shape.outside(state.theta - state.visited[t - 1]) / self.prior.scale
+        length = float(np.linalg.norm(here))
+        back = t > 0 and here @ last < TURN * length * np.linalg.norm(last)
+        if t >= BURN_IN or back:
+            step *= HALF
+            length *= HALF
         most = TRUST * np.sqrt(step.size)
         if length > most:
             held[t] = 1.0
@@ -262,10 +266,7 @@ def estimate_at(
     shape: ScoreShape, theta: Floats, noisy: Floats, noise_sd: float
 ) -> Floats:
     """A positive definite estimate of H from sums taken at θ."""
-    frame, along = shape.frame(theta), shape.predictor(theta)
-    if frame is not None:
-        frame = fitted(frame, noisy, noise_sd, shape.constants)
-    return shrunk(noisy, noise_sd, shape.constants, frame, along)
+    return shrunk(noisy, noise_sd, shape.layout(theta, noisy, noise_sd))
 
 
 def fisher_estimate(state: State) -> tuple[Floats, float]:

@@ -18,12 +18,12 @@ BURN_IN, WINDOW = 20, 4
 ROUNDS = BURN_IN + WINDOW
 EARLY_FISHER = (0, 4, 8, 12, 16)
 
-GRADIENTS, GRADIENTS_IN_WINDOW = 0.75, 0.8
+GRADIENTS, GRADIENTS_IN_WINDOW = 0.75, 0.7
 """Share of all score sums; share of theirs that the window takes."""
 FISHERS_IN_WINDOW, FIRST_FISHER = 0.7, 0.1
 """Shares of the Fisher sums' budget that the window takes, and round 0: its Fisher
 sum is what the curvature's fall on the way is measured against."""
-GROWTH = 1.3
+GROWTH = 1.15
 """A burn-in round's share over that of the round before: the nearer θ is to its
 place, the more accurate a step must be. Many cheap rounds, because a score sum taken
 far from where θ ends says little: Newton's method must reach its noise floor before

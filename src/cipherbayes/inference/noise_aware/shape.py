@@ -7,8 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cipherbayes.inference.noise_aware.shrinkage import Layout, fitted
 from cipherbayes.models.base import Design, Model
 from cipherbayes.typing import Floats
+
+SKEWED_VARIANCE = 1.2
+"""Of a column with a part 1 − E, its frame taken off, over what is lived through: one,
+and more where records are not followed equally far."""
 
 
 def _straight(fall: Floats) -> Floats:
@@ -105,6 +110,19 @@ class ScoreShape:
     def prior_precision(self, variances: Floats) -> Floats:
         """Λ, as :meth:`prior_covariance`."""
         return np.asarray((self.basis.T / variances[..., None, :]) @ self.basis)
+
+    def layout(self, theta: Floats, noisy: Floats, noise_sd: float) -> Layout:
+        """What is known about H at θ, the frame as a noised H says."""
+        frame = self.frame(theta)
+        if frame is None:
+            return Layout(self.constants, None, self.predictor(theta))
+        frame = fitted(frame, noisy, noise_sd, self.constants)
+        shares: tuple[tuple[int, float], ...] = ()
+        if self.skew is not None and self.unit is not None:
+            per_mass = SKEWED_VARIANCE * self.unit[self.constants[0]] ** 2
+            sizes = per_mass * (np.diag(frame) * self.skew) ** 2
+            shares = tuple((int(j), float(sizes[j])) for j in np.flatnonzero(sizes))
+        return Layout(self.constants, frame, self.predictor(theta), shares)
 
     def predictor(self, theta: Floats) -> Floats:
         """θ without what is no coefficient of a column."""

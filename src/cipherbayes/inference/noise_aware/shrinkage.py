@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
 import numpy as np
 
 from cipherbayes.typing import Floats
@@ -14,34 +18,66 @@ many of each there are at most."""
 HEIGHT, LEAST_HEIGHT = 0.3, 0.1
 """How much the height along the linear predictor differs from the usual, and its
 least."""
+MIDDLE, MIDDLE_SPREAD = 0.5, 0.3
+"""g of :func:`fitted`, where nothing is seen of it, and how much it differs."""
+SHARE_SPREAD = 0.2
+"""Of the logarithm of a column's information where it is known."""
 CLEAR = 3.0
 """How far out of its noise the mass of a constant column must be to be divided by."""
 
 
-def shrunk(
-    noisy: Floats,
-    noise_sd: float,
-    constants: tuple[int, ...] = (),
-    frame: Floats | None = None,
-    along: Floats | None = None,
-) -> Floats:
+@dataclass(frozen=True)
+class Layout:
+    """What is known about H at one θ before it is seen.
+
+    Attributes
+    ----------
+    constants
+        Which parameters have a constant column, or columns that exclude each other.
+    frame
+        R of unrelated columns R z.
+    along
+        Coefficients of which the direction may be flatter than others: where the weight
+        of a record depends on its linear predictor, that varies less.
+    shares
+        (j, s) where the information of column j of R z, its mean apart, is about s
+        times the mass of the constant column.
+    """
+
+    constants: tuple[int, ...] = ()
+    frame: Floats | None = None
+    along: Floats | None = None
+    shares: tuple[tuple[int, float], ...] = ()
+
+    def expected(self, mass: float) -> dict[int, float]:
+        """Information by the column's number among those that vary."""
+        before = {j: sum(c < j for c in self.constants) for j, _ in self.shares}
+        return {j - before[j]: share * mass for j, share in self.shares}
+
+
+NOTHING = Layout()
+NONE: Mapping[int, float] = MappingProxyType({})
+
+
+def shrunk(noisy: Floats, noise_sd: float, layout: Layout = NOTHING) -> Floats:
     """A positive definite estimate of H from H̃ with diagonal noise ``noise_sd``.
 
     With P the masses of the constant columns and U = P⁻¹ H̃₁₂ the means of the others,
     the means are shrunk to zero by the share of their size that noise explains, and
     B = H̃₂₂ − U'PU + Σ_j s_H² / 2 P_j (the noise of U, squared, taken off again) is
-    shrunk as below. Plain where a mass is hidden in its noise. In a ``frame`` R all
-    this is done to R H̃ R'. ``along`` is a θ whose direction may be flatter than others:
-    where the weight of a record depends on its linear predictor, that varies less.
+    shrunk as below. Plain where a mass is hidden in its noise. In a frame R all this is
+    done to R H̃ R'.
 
     The diagonal is shrunk to its mean by the share of its spread that the known
-    noise explains, the correlations to zero as far as their noise has eigenvalues of
-    their own size; eigenvalues get a floor.
+    noise explains, or to what is expected of it, the correlations to zero as far as
+    their noise has eigenvalues of their own size; eigenvalues get a floor.
     """
-    if frame is not None:
+    constants, along = layout.constants, layout.along
+    if (frame := layout.frame) is not None:
         back = np.linalg.inv(frame)
         turned = None if along is None else back.T @ along
-        inside = shrunk(frame @ noisy @ frame.T, noise_sd, constants, None, turned)
+        unframed = replace(layout, frame=None, along=turned)
+        inside = shrunk(frame @ noisy @ frame.T, noise_sd, unframed)
         return np.asarray(back @ inside @ back.T)
     masses = np.diag(noisy)[list(constants)]
     rest = [j for j in range(len(noisy)) if j not in constants]
@@ -57,7 +93,8 @@ def shrunk(
     result[np.ix_(constants, constants)] = np.diag(masses)
     result[np.ix_(constants, rest)] = mixed
     result[np.ix_(rest, constants)] = mixed.T
-    result[np.ix_(rest, rest)] = means.T @ mixed + _shrunk(remainder, noise_sd, along)
+    own = _shrunk(remainder, noise_sd, along, layout.expected(float(masses[0])))
+    result[np.ix_(rest, rest)] = means.T @ mixed + own
     return result
 
 
@@ -67,8 +104,10 @@ def fitted(
     """A frame whose rows add as much of other columns as H̃ says, in unit length.
 
     Row i of R is e_i + b; with C the part of H̃ around the means, g b with
-    g = −e_i'Cb / b'Cb makes it unrelated to b'z. A noised g is shrunk to one. Rows of
-    one length, because noise is then about the same in every entry of R H̃ R'.
+    g = −e_i'Cb / b'Cb makes it unrelated to b'z. A noised g is shrunk to one half: the
+    shape of a Weibull hazard has one where every record is followed as far as its
+    hazard goes, and zero where all are followed for the same time. Rows of one length,
+    because noise is then about the same in every entry of R H̃ R'.
     """
     result = frame.copy()
     varying = [j for j in range(len(noisy)) if j not in constants]
@@ -78,12 +117,15 @@ def fitted(
         others[j] = 0.0
         added = others[varying]
         length, size = np.linalg.norm(added), float(added @ around @ added)
-        if length == 0.0 or size < CLEAR * noise_sd * length**2:
+        if length == 0.0:
             continue
-        seen = -float(around[row] @ added) / size
-        error = noise_sd * length / (np.sqrt(2.0) * size)
-        trust = HEIGHT**2 / (HEIGHT**2 + error**2)
-        result[j] += (trust * (seen - 1.0)) * others
+        found = MIDDLE
+        if size > CLEAR * noise_sd * length**2:
+            seen = -float(around[row] @ added) / size
+            error = noise_sd * length / (np.sqrt(2.0) * size)
+            trust = MIDDLE_SPREAD**2 / (MIDDLE_SPREAD**2 + error**2)
+            found += trust * (seen - MIDDLE)
+        result[j] += (found - 1.0) * others
     return np.asarray(result / np.linalg.norm(result, axis=1, keepdims=True))
 
 
@@ -99,13 +141,23 @@ def without_means(
     return means, remainder + noise * np.eye(len(rest))
 
 
-def _shrunk(noisy: Floats, noise_sd: float, along: Floats | None = None) -> Floats:
+def _shrunk(
+    noisy: Floats,
+    noise_sd: float,
+    along: Floats | None = None,
+    expected: Mapping[int, float] = NONE,
+) -> Floats:
     dimension = noisy.shape[0]
-    diagonal = np.diag(noisy)
-    centre = max(float(diagonal.mean()), noise_sd / np.sqrt(dimension))
-    spread = max(float(((diagonal - centre) ** 2).mean()) - noise_sd**2, 0.0)
-    diagonal = centre + (diagonal - centre) * spread / (spread + noise_sd**2)
+    seen = np.diag(noisy)
+    usual = np.delete(seen, list(expected)) if len(expected) < dimension else seen
+    centre = max(float(usual.mean()), noise_sd / np.sqrt(dimension))
+    spread = max(float(((usual - centre) ** 2).mean()) - noise_sd**2, 0.0)
+    diagonal = centre + (seen - centre) * spread / (spread + noise_sd**2)
     diagonal = np.maximum(diagonal, 0.1 * centre)
+    for j, own in expected.items():
+        spread = (SHARE_SPREAD * own) ** 2
+        found = own + (seen[j] - own) * spread / (spread + noise_sd**2)
+        diagonal[j] = max(found, 0.1 * own)
     root = np.sqrt(diagonal)
     correlation, edge = _correlation(noisy, noise_sd, root)
     floor = MOST_FLOOR
@@ -175,14 +227,17 @@ def _standing_out(correlation: Floats, far: float) -> tuple[Floats, Floats]:
 
 
 def spikes_of(
-    noisy: Floats, noise_sd: float, along: Floats | None = None
+    noisy: Floats,
+    noise_sd: float,
+    along: Floats | None = None,
+    expected: Mapping[int, float] = NONE,
 ) -> tuple[Floats, Floats]:
     """:func:`spiked` of B̃, scaled by the diagonal of its :func:`shrunk`.
 
     And the directions in which it has less than the usual, one a column: columns that
     almost follow from each other. By how much less, noise may hide.
     """
-    root = np.sqrt(np.diag(_shrunk(noisy, noise_sd)))
+    root = np.sqrt(np.diag(_shrunk(noisy, noise_sd, None, expected)))
     correlation, edge = _correlation(noisy, noise_sd, root)
     heights, apart = _standing_out(correlation, LOW * edge)
     spikes = spiked(correlation, edge, None if along is None else root * along)
