@@ -67,7 +67,7 @@ def test_the_width_a_plan_expects_is_about_the_width_there_is(cell: Cell) -> Non
         information=OWN_SHARE * each,
     )
     found = calibrate([cell], 6, processes=2)[0]["width_ratio"]
-    assert abs(math.log(found / expected)) < math.log(1.4)
+    assert abs(math.log(found / expected)) < math.log(1.3)
 
 
 @pytest.mark.slow
