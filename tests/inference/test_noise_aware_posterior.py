@@ -144,6 +144,13 @@ def test_levels_that_few_records_have_are_named_once_standardised() -> None:
     assert rare_levels(public, rescaled_design(public, mean, np.full(3, 0.3))) == ()
 
 
+def test_a_shape_whose_information_is_known_is_not_called_hidden() -> None:
+    recursion, state = finished(0.5, kind="weibull")
+    assert Evidence.of(recursion, state).hidden == (4,)
+    found = sample_posterior(recursion, state, seed=1, effort=Effort(2, 20, 20, 0))
+    assert "column-hidden" not in {flag.code for flag in found.flags}
+
+
 def test_tiny_budgets_are_flagged_as_mostly_prior() -> None:
     recursion, state = finished(epsilon=0.01)
     found = sample_posterior(recursion, state, seed=1, effort=Effort(2, 40, 60))

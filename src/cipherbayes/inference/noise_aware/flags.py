@@ -99,6 +99,7 @@ def raised(
                 unusable=True,
             )
         )
+    known = {j for j, _ in evidence.layout.shares}
     share = flat.std(axis=0) / prior.scale
     count = int((share > MOSTLY_PRIOR).sum())
     if count:
@@ -119,7 +120,7 @@ def raised(
                 unusable=False,
             )
         )
-    elif hidden := evidence.hidden:
+    elif hidden := tuple(j for j in evidence.hidden if j not in known):
         flags.append(
             Flag(
                 "column-hidden",
