@@ -83,9 +83,8 @@ def calibrate(
 
 def _table(rows: list[dict[str, Any]]) -> Table:
     table = Table(title="coverage of 90 % intervals, truths from the prior")
-    table.caption = "non-private: coverage of the posterior without privacy"
-    left = ("model", "N", "d", "ε", "coverage", "± se")
-    for heading in (*left, "non-private", "width", "flagged", "studies"):
+    headings = ("model", "N", "d", "ε", "coverage", "± se", "width", "flagged")
+    for heading in (*headings, "studies"):
         table.add_column(heading, justify="right")
     for row in rows:
         name = f"{row['model']} ({row['stress']})" if "stress" in row else row["model"]
@@ -96,7 +95,6 @@ def _table(rows: list[dict[str, Any]]) -> Table:
             f"{row['epsilon']:g}",
             f"{row['coverage']:.3f}",
             f"{row['se']:.3f}",
-            f"{row['plain_coverage']:.3f}",
             f"{row['width_ratio']:.2f} ×",
             f"{row['flagged']:.0%}",
             str(row["replicates"]),
