@@ -70,6 +70,12 @@ def test_the_width_a_plan_expects_is_about_the_width_there_is(cell: Cell) -> Non
     assert abs(math.log(found / expected)) < math.log(1.3)
 
 
+def test_with_hardly_any_noise_both_posteriors_hold_the_same_truths() -> None:
+    row = calibrate([Cell("logistic", 4_000, 4, 100.0)], 6, processes=1)[0]
+    assert row["plain_coverage"] > 0.0
+    assert abs(row["coverage"] - row["plain_coverage"]) < 0.1
+
+
 @pytest.mark.slow
 def test_nine_tenths_of_the_intervals_hold_on_a_small_cell() -> None:
     rows = calibrate([Cell("exponential", 8_000, 7, 1.0)], 16, processes=2)

@@ -29,6 +29,7 @@ def test_rows_have_the_documented_keys(
         "epsilon",
         "coverage",
         "se",
+        "plain_coverage",
         "width_ratio",
         "replicates",
     ]

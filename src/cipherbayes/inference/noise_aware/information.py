@@ -28,7 +28,7 @@ from cipherbayes.inference.noise_aware.saturation import (
     tame,
     unflattened,
 )
-from cipherbayes.inference.noise_aware.shrinkage import NONE, spikes_of
+from cipherbayes.inference.noise_aware.shrinkage import spikes_of
 from cipherbayes.typing import Floats
 
 TRAJECTORY = 1.4
@@ -106,7 +106,7 @@ class InformationSampler:
                 rest,
                 evidence.fisher_sd,
                 None if along is None else parts.turned(along),
-                layout.expected(float(masses[0])) if masses.size else NONE,
+                layout.expected(masses),
             )
             centre = parts.off_diagonal(spikes)
         self.hierarchy = Hierarchy(parts, centre, low, evidence.unlike, layout.shares)

@@ -1,10 +1,10 @@
 """Which sums are released when, of records followed how far, for what share of ε.
 
-Twenty-four rounds: twenty that bring θ to its place, then a window of four whose
-releases the posterior is made from. Every round releases the weighted score sum;
-rounds 0, 4, 8, 12, 16 and the window release the weighted Fisher sum too. A release
-with share f of μ² has noise Δ / (μ √f); the shares add to one, so all releases
-together are exactly μ-GDP (Dong, Roth and Su 2022, Corollary 3.3).
+Twenty-four rounds: twenty that bring θ to its place, then a window of four that takes
+most of the budget. All of them are data of the posterior. Every round releases the
+weighted score sum; rounds 0, 4, 8, 12, 16 and the window release the weighted Fisher
+sum too. A release with share f of μ² has noise Δ / (μ √f); the shares add to one, so
+all releases together are exactly μ-GDP (Dong, Roth and Su 2022, Corollary 3.3).
 """
 
 from __future__ import annotations

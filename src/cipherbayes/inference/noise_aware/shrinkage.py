@@ -49,10 +49,10 @@ class Layout:
     along: Floats | None = None
     shares: tuple[tuple[int, float], ...] = ()
 
-    def expected(self, mass: float) -> dict[int, float]:
+    def expected(self, masses: Floats) -> dict[int, float]:
         """Information by the column's number among those that vary."""
         before = {j: sum(c < j for c in self.constants) for j, _ in self.shares}
-        return {j - before[j]: share * mass for j, share in self.shares}
+        return {j - before[j]: share * float(masses[0]) for j, share in self.shares}
 
 
 NOTHING = Layout()
@@ -93,7 +93,7 @@ def shrunk(noisy: Floats, noise_sd: float, layout: Layout = NOTHING) -> Floats:
     result[np.ix_(constants, constants)] = np.diag(masses)
     result[np.ix_(constants, rest)] = mixed
     result[np.ix_(rest, constants)] = mixed.T
-    own = _shrunk(remainder, noise_sd, along, layout.expected(float(masses[0])))
+    own = _shrunk(remainder, noise_sd, along, layout.expected(masses))
     result[np.ix_(rest, rest)] = means.T @ mixed + own
     return result
 
