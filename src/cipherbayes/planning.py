@@ -184,7 +184,7 @@ class StudyPlan:
     def usable_theta(self, phase: Phase, theta: Floats) -> bool:
         """Whether a phase may be asked at ``theta``: public numbers alone decide."""
         if phase.preparatory:
-            return theta.size == 1
+            return theta.size == 1 and theta[0] == 0.0
         if theta.size != self.farthest_theta.size:
             return False
         # Also false for what is not a number.

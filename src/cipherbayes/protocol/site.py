@@ -100,6 +100,11 @@ class Site:
         self._next = ledger.rounds(run)
         plan.check_site(name, contributions.count)
 
+    @property
+    def rounds_charged(self) -> int:
+        """Rounds of this run that the ledger was charged for."""
+        return self._ledger.rounds(self._run)
+
     def enrol(self) -> bytes:
         """Join the run."""
         member = Member.enrol(

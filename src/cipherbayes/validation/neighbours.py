@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,10 +24,14 @@ from cipherbayes.typing import Floats, Integers
 SIZES = (4, 5, 8, 9, 64, 65, 512, 513, 1024, 1025)
 """Numbers of records at which loops, registers and compiled programs change."""
 
-CANARIES = 4
-"""Extreme records that are tried."""
+SHARES = (1.0, 0.7, 0.5, 0.35)
+"""How far from the middle of its range a canary's numbers are: a record beyond the
+clipping norm is weighted down, so the one that counts most is not the longest."""
 
-Column = list[float] | list[str]
+CANARIES = 4 * len(SHARES)
+"""Records that are tried."""
+
+Column = list[Any]
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ def neighbours(study: Study, rows: int, canary: int, seed: int = 0) -> Neighbour
     """
     columns = invented_columns(study, rows, np.random.default_rng(seed))
     for name, extreme in _extremes(study, canary).items():
-        columns[name][0] = extreme  # type: ignore[call-overload]
+        columns[name][0] = extreme
     table = pa.table(columns)
     site = next(iter(study.sites), "site")
     return Neighbours(
@@ -119,7 +124,10 @@ def _scales(plan: StudyPlan) -> Iterator[tuple[str, Floats | None]]:
             np.full(phase.dimension, size * phase.bound, dtype=np.int64)
             for phase in plan.preparatory
         ]
-        yield name, plan.facts(totals)["moments"]
+        moments = plan.facts(totals)["moments"]
+        yield name, moments
+    half = moments.size // 2
+    yield ", ordinary scales", np.repeat([0.0, 0.5], half)
 
 
 def _cancelling(theta: Floats, row: Floats) -> Floats:
@@ -147,8 +155,8 @@ def _outcome(study: Study, role: str, rows: int, rng: np.random.Generator) -> Fl
 
 
 def _extremes(study: Study, canary: int) -> dict[str, float | str]:
-    """An extreme record: each feature at one end, the outcome at one of its own."""
-    high, late = bool(canary & 1), bool(canary & 2)
+    """An extreme record: features towards one end, the outcome at one of its own."""
+    high, late, share = bool(canary & 1), bool(canary & 2), SHARES[canary // 4]
     record: dict[str, float | str] = {}
     for name, feature in study.features.items():
         if feature.levels is not None:
@@ -156,7 +164,9 @@ def _extremes(study: Study, canary: int) -> dict[str, float | str]:
         else:
             assert feature.low is not None
             assert feature.high is not None
-            record[name] = feature.high if high else feature.low
+            middle = feature.low + (feature.high - feature.low) / 2.0
+            end = feature.high if high else feature.low
+            record[name] = end if share == 1.0 else middle + share * (end - middle)
     model = study.model
     horizon = float(getattr(model, "horizon", 1.0))
     largest = {"binary": 1.0, "count": 1e6}.get(
