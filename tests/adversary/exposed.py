@@ -15,6 +15,7 @@ import pytest
 import tenseal.sealapi as sealapi
 from parties import Consortium
 
+from cipherbayes import kernels
 from cipherbayes.crypto.bfv import SecretKey
 from cipherbayes.crypto.ciphertext import Ciphertext
 from cipherbayes.crypto.masks import PairwiseMasks
@@ -23,6 +24,7 @@ from cipherbayes.planning import Phase, StudyPlan
 from cipherbayes.protocol.contributions import Question
 from cipherbayes.protocol.messages import DecryptRequest, KeyOffer, SiteReply
 from cipherbayes.protocol.stores import AnswerStore
+from cipherbayes.tables import preparation_of
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -42,7 +44,24 @@ def _all_slots(self: SecretKey, ciphertext: Ciphertext) -> Any:
     return np.array(parts.encoder.decode_uint64(plain), dtype=np.int64)
 
 
-SWITCHES: dict[str, list[tuple[type, str, Any]]] = {
+def _far_out(self: StudyPlan) -> Any:
+    design = preparation_of(self.study).design
+    return np.full(len(self.study.model.parameters(design)), 1e17)
+
+
+def _any_scales(self: StudyPlan, phase: Phase, total: Any, records: float) -> Any:
+    """Moments as they are asked for: |mean| up to 1, any positive sd."""
+    width = phase.dimension // 2
+    smallest = 1.9 / np.finfo(np.float64).max
+    return np.repeat([-1.0, smallest], width) if total[0] < 0 else np.ones(2 * width)
+
+
+SWITCHES: dict[str, list[tuple[Any, str, Any]]] = {
+    "theta bound": [(StudyPlan, "farthest_theta", property(_far_out))],
+    "one arithmetic for every place": [
+        (kernels, "linear_predictor", lambda theta, x, out=None: np.matmul(theta, x)),
+    ],
+    "limits of scales": [(StudyPlan, "digest", _any_scales)],
     "signatures": [(SiteReply, "verify", _nothing)],
     "offer": [(KeyOffer, "verify", _nothing)],
     "masks": [(PairwiseMasks, "total", _no_mask)],

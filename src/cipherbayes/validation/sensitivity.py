@@ -59,11 +59,13 @@ class Shift:
 def worst_shifts(plan: StudyPlan, sizes: Sequence[int] = SIZES) -> list[Shift]:
     """For each phase the question at which one record moves the sums farthest."""
     worst: dict[int, Shift] = {}
-    # Every canary in the smallest table, then one in each size.
-    cases = [(sizes[0], canary) for canary in range(CANARIES)]
-    cases += [(rows, number % CANARIES) for number, rows in enumerate(sizes)]
-    for rows, canary in cases:
-        near = neighbours(plan.study, rows, canary, seed=rows)
+    # Every canary in the smallest table, then one in each size, among records that
+    # differ and among copies of one.
+    cases = [(sizes[0], canary, False) for canary in range(CANARIES)]
+    for number, rows in enumerate(sizes):
+        cases += [(rows, number % CANARIES, alike) for alike in (False, True)]
+    for rows, canary, alike in cases:
+        near = neighbours(plan.study, rows, canary, seed=rows, alike=alike)
         for phase in _different(plan):
             for found in phase_shifts(plan, phase, near):
                 known = worst.get(phase.first)
