@@ -12,6 +12,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from cipherbayes.errors import RunError
+
 ALLOWED_CLASSES = (
     "cipherbayes.engine.flare.controller.ProtocolController",
     "cipherbayes.engine.flare.executor.PartyExecutor",
@@ -33,22 +35,29 @@ _NOTHING = {
     **_FORBIDDEN,
 }
 
-AUTHORIZATION: dict[str, Any] = {
-    "format_version": "1.0",
-    "permissions": {
-        "project_admin": {
-            "submit_job": "any",
-            "manage_job": "any",
-            "app_command": "any",
-            "view": "any",
-            **_FORBIDDEN,
+
+def authorization(*, server: bool) -> dict[str, Any]:
+    """Who may do what at a party; rights are named one by one, never ``any``.
+
+    ``view`` at the server shows who is connected and how jobs ended. At a site or the
+    CSP it would show FLARE's own collections of errors and statistics: nobody may.
+    """
+    return {
+        "format_version": "1.0",
+        "permissions": {
+            "project_admin": {
+                "submit_job": "any",
+                "manage_job": "any",
+                "app_command": "any" if server else "none",
+                "view": "any" if server else "none",
+                **_FORBIDDEN,
+            },
+            "org_admin": _NOTHING,
+            "lead": _NOTHING,
+            "member": _NOTHING,
         },
-        "org_admin": _NOTHING,
-        "lead": _NOTHING,
-        "member": _NOTHING,
-    },
-}
-"""Who may do what at this party; rights are named one by one, never ``any``."""
+    }
+
 
 _COMMUNICATION: dict[str, Any] = {
     "allow_adhoc_conns": False,
@@ -84,22 +93,35 @@ def harden_party(kit: Path) -> None:
             if not path.name.startswith("log_config"):
                 path.unlink()
     _write(local / "resources.json", resources)
-    _write(local / "authorization.json", AUTHORIZATION)
+    _write(local / "authorization.json", authorization(server=server))
     _write(local / "comm_config.json", _COMMUNICATION)
     if server:
         keep_jobs_in(kit)
 
 
-def keep_jobs_in(kit: Path) -> None:
+def keep_jobs_in(kit: Path, home: Path | None = None) -> None:
     """Have the server keep jobs in its own kit, wherever that folder is now.
 
     FLARE wants an absolute path, and its default is in the shared temporary folder.
+
+    Parameters
+    ----------
+    home
+        Where the kit will be; left out, where it is.
     """
     path = kit / "local" / "resources.json"
-    resources = json.loads(path.read_text("utf-8"))
-    for component in resources["components"]:
-        if component["id"] == "job_store":
-            component["args"] = {"root_dir": str(kit.absolute() / "jobs")}
+    jobs = (home or kit).absolute() / "jobs"
+    try:
+        resources = json.loads(path.read_text("utf-8"))
+        for component in resources["components"]:
+            if component["id"] == "job_store":
+                component["args"] = {"root_dir": str(jobs)}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise RunError(
+            "cannot be read",
+            where=str(path),
+            remedy="use a kit that `cipherbayes deploy` of this same release made",
+        ) from None
     _write(path, resources)
 
 
