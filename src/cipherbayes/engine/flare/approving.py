@@ -9,44 +9,53 @@ from cipherbayes.study import Study
 
 def in_words(study: Study) -> list[str]:
     """What a study reads, spends and sends, one line each."""
-    plan = plan_study(study)
-    privacy = study.privacy
-    assert privacy is not None
-    release = plan.gradient.privacy
-    model = study.model
-    reads = sorted(set(model.outcome_columns().values()))
-    lines = [
-        f"study       {study.name}, {study.protocol}, sites {', '.join(study.sites)}",
-        f"model       {model.kind}; outcome columns {', '.join(reads)}",
-    ]
-    lines += [
+    reads = sorted(set(study.model.outcome_columns().values()))
+    features = [
         f"feature     {name}: {_known(feature)}"
         for name, feature in study.features.items()
     ]
-    records = (
-        f"at most {privacy.records:,}" if privacy.records else "counted with noise"
-    )
-    lines += [
-        f"records     {records} over all sites",
-        f"promise     epsilon {privacy.epsilon:g}, delta {privacy.delta:g}, for every "
-        f"record, against the server, the CSP and {release.colluders} other site(s)",
-        f"rounds      {plan.rounds}, each charged to the table's ledger before its "
-        "answer leaves",
-        f"what leaves in each round one vector of {release.dimension} numbers: a sum "
-        f"over rows, each at most {release.clip:.3g} long, plus this site's noise; "
-        "masked, encrypted, signed",
-        "what opens  only the total over all sites, never one site's vector",
+    return [
+        f"study       {study.name}, {study.protocol}, sites {', '.join(study.sites)}",
+        f"model       {study.model.kind}; outcome columns {', '.join(reads)}",
+        *features,
+        *_as_printed(study),
+        *_private(study),
     ]
+
+
+def _private(study: Study) -> list[str]:
+    """What is spent and sent."""
+    plan, privacy = plan_study(study), study.privacy
+    assert privacy is not None
+    lines = [f"rounds      {plan.rounds}, charged to the table's ledger first"]
+    if not study.as_printed:
+        widest = max(phase.dimension for phase in plan.phases)
+        records = privacy.records
+        against = f"the server, the CSP and {plan.gradient.privacy.colluders} site(s)"
+        masked = "masked, " if study.protocol == "secure-sum" else ""
+        lines = [
+            f"records     {f'{records:,}' if records else 'counted with noise'}, the "
+            "most that all sites together may have",
+            f"promise     epsilon {privacy.epsilon:g}, delta {privacy.delta:g} for "
+            f"every record, against {against}",
+            *lines,
+            f"leaves here in each round one vector of at most {widest} numbers: a sum "
+            f"over rows, each bounded, plus noise drawn here; {masked}encrypted, "
+            "signed",
+            "is opened   what the vectors of all sites give together; never one alone",
+        ]
     if study.insecure:
         lines.append(
-            "noise       INSECURE: drawn from a seed that everyone knows. It protects "
-            "nobody, and is for tests on one machine"
-        )
-    if study.as_printed:
-        lines.append(
-            "NOT CERTIFIED: the paper's method as printed does not keep its promise"
+            "noise       INSECURE: from a seed that everyone knows. It protects "
+            "nobody and is for tests on one machine"
         )
     return lines
+
+
+def _as_printed(study: Study) -> list[str]:
+    if not study.as_printed:
+        return []
+    return ["promise     NONE: the paper's method as printed is not certified"]
 
 
 def _known(feature: Feature) -> str:

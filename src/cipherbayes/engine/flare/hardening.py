@@ -12,7 +12,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cipherbayes.errors import RunError
+RESOURCES = "resources.json"
+_JOB_STORE = "job_store"
 
 ALLOWED_CLASSES = (
     "cipherbayes.engine.flare.controller.ProtocolController",
@@ -92,37 +93,38 @@ def harden_party(kit: Path) -> None:
         for path in local.glob(leftover):
             if not path.name.startswith("log_config"):
                 path.unlink()
-    _write(local / "resources.json", resources)
+    _write(local / RESOURCES, resources)
     _write(local / "authorization.json", authorization(server=server))
     _write(local / "comm_config.json", _COMMUNICATION)
-    if server:
-        keep_jobs_in(kit)
 
 
-def keep_jobs_in(kit: Path, home: Path | None = None) -> None:
+def keep_jobs_in(kit: Path) -> None:
     """Have the server keep jobs in its own kit, wherever that folder is now.
 
     FLARE wants an absolute path, and its default is in the shared temporary folder.
-
-    Parameters
-    ----------
-    home
-        Where the kit will be; left out, where it is.
     """
-    path = kit / "local" / "resources.json"
-    jobs = (home or kit).absolute() / "jobs"
-    try:
-        resources = json.loads(path.read_text("utf-8"))
-        for component in resources["components"]:
-            if component["id"] == "job_store":
-                component["args"] = {"root_dir": str(jobs)}
-    except (OSError, ValueError, KeyError, TypeError):
-        raise RunError(
-            "cannot be read",
-            where=str(path),
-            remedy="use a kit that `cipherbayes deploy` of this same release made",
-        ) from None
+    path = kit / "local" / RESOURCES
+    resources = json.loads(path.read_text("utf-8"))
+    for component in resources["components"]:
+        if component["id"] == _JOB_STORE:
+            component["args"] = {"root_dir": str(kit.absolute() / "jobs")}
     _write(path, resources)
+
+
+def without_jobs(resources: Any) -> Any:
+    """Resources as they are wherever the server keeps its jobs."""
+    if not isinstance(resources, dict):
+        return resources
+    components = resources.get("components")
+    if not isinstance(components, list):
+        return resources
+    kept = [
+        {**part, "args": None}
+        if isinstance(part, dict) and part.get("id") == _JOB_STORE
+        else part
+        for part in components
+    ]
+    return {**resources, "components": kept}
 
 
 def _components(components: list[dict[str, Any]]) -> list[dict[str, Any]]:

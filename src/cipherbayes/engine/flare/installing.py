@@ -26,6 +26,7 @@ from cipherbayes.engine.flare.certificates import (
     read_request,
     write_request,
 )
+from cipherbayes.engine.flare.hardening import keep_jobs_in
 from cipherbayes.engine.flare.kits import (
     CSP,
     SERVER,
@@ -110,6 +111,8 @@ def install(folder: Path, sent: Path) -> dict[str, Identity]:
     for name in (f"{stem}.crt", "rootCA.pem"):
         shutil.copyfile(sent / "startup" / name, folder / "startup" / name)
     kit = Kit.open(folder)
+    if kit.role == SERVER:
+        keep_jobs_in(folder)
     pinned = kit.pin(files)
     add_pages(kit, study, place.port, own_key=True)
     return pinned

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cipherbayes.engine.flare.hardening import harden_party, keep_jobs_in
+from cipherbayes.engine.flare.hardening import RESOURCES, harden_party, without_jobs
 from cipherbayes.engine.flare.kits import ADMIN, CSP, SERVER, Kit
 from cipherbayes.errors import RunError
 
@@ -153,9 +153,6 @@ def check_settings(kit: Kit) -> None:
     party = SERVER if kit.role == SERVER else kit.name
     with tempfile.TemporaryDirectory() as scratch:
         expected = lay_out(place, clients, Path(scratch))[party]
-        if kit.role == SERVER:
-            keep_jobs_in(expected, kit.path)
-            keep_jobs_in(kit.path, kit.path)
         for folder in ("startup", "local"):
             _compare(kit.path / folder, expected / folder)
 
@@ -190,9 +187,13 @@ def _content(path: Path) -> Any:
     """A file's content; of JSON what it says, however it is spaced."""
     data = path.read_bytes()
     try:
-        return json.loads(data)
+        content = json.loads(data)
     except ValueError:
         return data
+    if path.name == RESOURCES:
+        # Where a server keeps jobs is written anew at every start.
+        return without_jobs(content)
+    return content
 
 
 def _strip(kit: Path) -> None:

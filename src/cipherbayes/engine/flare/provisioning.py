@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cipherbayes.engine.flare.certificates import Authority, Request
+from cipherbayes.engine.flare.hardening import keep_jobs_in
 from cipherbayes.engine.flare.kits import (
     ADMIN,
     CSP,
@@ -162,6 +163,8 @@ def _finish(
     """Add what a party reads, fills in and compares."""
     folder.chmod(0o700)
     kit = Kit.open(folder)
+    if kit.role == SERVER:
+        keep_jobs_in(folder)
     identities = {
         name: request.identity
         for name, request in requests.items()
