@@ -90,7 +90,7 @@ def test_a_study_and_a_table_are_enough(tmp_path, kit):
     [
         (b"", "has no rows"),
         (b"age,sex,death\n", "no rows"),
-        (b"age,sex,death\n\xff\xfe,F,1\n", "UTF-8"),
+        (b"age,sex,death\n\xff\xfe,F,1\n", "text where a number"),
         (b"age;sex;death\n40;F;1\n", "commas"),
     ],
 )
