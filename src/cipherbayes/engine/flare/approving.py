@@ -8,7 +8,20 @@ from cipherbayes.study import Study
 
 
 def in_words(study: Study) -> list[str]:
-    """What a study reads, spends and sends, one line each."""
+    """What a study reads, spends and sends, one line each.
+
+    Edge cases
+    ----------
+    Names of columns and levels are the lead's: characters that do not print, which
+    could hide or move other words in a terminal, are shown as question marks.
+    """
+    return [
+        "".join(sign if sign.isprintable() else "?" for sign in line)
+        for line in _lines(study)
+    ]
+
+
+def _lines(study: Study) -> list[str]:
     reads = sorted(set(study.model.outcome_columns().values()))
     features = [
         f"feature     {name}: {_known(feature)}"
