@@ -40,10 +40,15 @@ class Findings:
 
 
 def check_table(study: Study, site: str, source: Any) -> Findings:
-    """Everything that would keep a site's table from taking part in a study.
+    """Everything that is wrong with a site's table for a study.
 
     Columns, levels, missing values and outcomes, each on its own; then the number of
     rows against ``privacy.records``, and the table as a whole, as a run opens it.
+
+    Edge cases
+    ----------
+    Outcomes out of range are said here although a private run does not refuse them:
+    it holds them at the ends of the range, where a mistaken unit would go unnoticed.
     """
     problems: list[str] = []
     try:

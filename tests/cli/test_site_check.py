@@ -135,3 +135,20 @@ def test_too_few_rows_for_a_held_out_share_are_said(tmp_path):
     held = study(evaluation={"holdout": 0.2, "holdout_is_public": True})
     found = check_table(held, "a", str(tmp_path / "t.csv"))
     assert any("too few rows" in problem for problem in found.problems)
+
+
+def test_outcomes_out_of_range_are_said_although_a_run_would_hold_them(tmp_path):
+    import cipherbayes as cb
+
+    frame = logistic_frame(40).rename(columns={"death": "event"})
+    frame["days"] = 400.0
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    survival = cb.Study(
+        study={"protocol": "secure-sum"},
+        model=cb.models.Weibull(time="days", event="event", horizon=1.0),
+        features={"age": {"low": 18, "high": 100}},
+        privacy={"epsilon": 3.0, "records": 1000},
+        sites={"a": {}, "b": {}},
+    )
+    found = check_table(survival, "a", str(tmp_path / "t.csv"))
+    assert any("beyond ten horizons" in problem for problem in found.problems)
