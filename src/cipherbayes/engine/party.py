@@ -12,6 +12,7 @@ from cipherbayes.engine.assembly import RunFolder
 from cipherbayes.engine.lines import ROUND
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.protocol.csp import Csp
+from cipherbayes.protocol.refusing import words
 from cipherbayes.protocol.site import Site
 
 
@@ -20,16 +21,23 @@ class Desk:
 
     It belongs to the thread that calls it, whose CPU time since the run was joined is
     what the party has used in rounds: asking the clock in every round costs more.
+
+    Parameters
+    ----------
+    tells_time
+        Whether that time is told: between machines a site's depends on its rows.
     """
 
-    def __init__(self, party: Site | Csp) -> None:
+    def __init__(self, party: Site | Csp, *, tells_time: bool = True) -> None:
         self._party = party
+        self._tells_time = tells_time
         self._joined = 0.0
 
     def respond(self, verb: bytes, body: bytes) -> bytes:
         """The answer to a question, whose verb says what the body is."""
         if verb == b"T":
-            return repr(time.thread_time() - self._joined).encode()
+            used = time.thread_time() - self._joined if self._tells_time else 0.0
+            return repr(used).encode()
         answer = self._respond(verb, body)
         if verb != ROUND:
             self._joined = time.thread_time()
@@ -55,8 +63,12 @@ class Desk:
         return b""
 
 
-def serve(party: Site | Csp) -> None:
-    """Answer questions until the other end closes."""
+def serve(party: Site | Csp, name: str) -> None:
+    """Answer questions until the other end closes.
+
+    What went wrong is told here in full, and to the other end as
+    :func:`~cipherbayes.protocol.refusing.words` allows.
+    """
     # Whatever else prints must not get between the messages.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -65,7 +77,8 @@ def serve(party: Site | Csp) -> None:
         try:
             pipes.write(answers, b"=", desk.respond(*question))
         except CipherbayesError as error:
-            pipes.write(answers, b"!", str(error).encode())
+            print(f"error: {error}", file=sys.stderr)
+            pipes.write(answers, b"!", words(name, error).encode())
         desk.rest()
 
 
@@ -78,7 +91,7 @@ def main() -> None:
     except CipherbayesError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
-    serve(party)
+    serve(party, name)
 
 
 if __name__ == "__main__":
