@@ -28,7 +28,9 @@ def _nothing(*_: Any, **__: Any) -> None:
     """A check that lets everything pass."""
 
 
-def _no_mask(self: PairwiseMasks, exchange: Any, roster: Any, size: int) -> Any:
+def _no_mask(
+    self: PairwiseMasks, exchange: Any, roster: Any, question: bytes, size: int
+) -> Any:
     return np.zeros(size, dtype=np.int64)
 
 

@@ -174,14 +174,16 @@ class Site:
             self._key,
             round_id=request.round_id,
             site=self._name,
-            ciphertext=self._sealed(request.round_id, roster, vector),
+            ciphertext=self._sealed(request, roster, vector),
         )
 
-    def _sealed(self, exchange: RoundId, roster: Roster, vector: Integers) -> bytes:
-        """A vector masked and encrypted for one exchange."""
+    def _sealed(self, request: RoundRequest, roster: Roster, vector: Integers) -> bytes:
+        """A vector masked and encrypted for one exchange and question."""
         assert self._masks is not None
         assert self._public is not None
-        masked = vector + self._masks.total(exchange, roster, vector.size)
+        exchange = request.round_id
+        question = hashlib.sha256(request.theta.tobytes()).digest()
+        masked = vector + self._masks.total(exchange, roster, question, vector.size)
         return self._public.encrypt(masked).to_bytes()
 
     def _phase(self, exchange: RoundId) -> Phase:
