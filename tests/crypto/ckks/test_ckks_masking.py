@@ -94,6 +94,14 @@ def test_the_encoding_is_a_matrix_of_integers(ring: int, scale: float) -> None:
     assert encode_exactly(slots, scale, ring, fractions).tolist() == expected
 
 
+@pytest.mark.parametrize("value", [2**14, 2**29 - 1, -(2**29), 2**44 - 1, 2**48])
+def test_no_integer_is_between_two_numbers_of_digits(value: int) -> None:
+    slots = np.zeros(8, dtype=np.int64)
+    slots[5] = value
+    expected = rounded(matrix(16, 1.7) @ slots.astype(object))
+    assert encode_exactly(slots, 1.7, 16).tolist() == expected
+
+
 @pytest.mark.parametrize("circuit", ["fast", "hardened", "literal"])
 def test_an_encoding_has_the_slots_it_was_made_of(circuit: str) -> None:
     made = make_circuit(circuit, Update(64, 3, 2.0**-16, minimax(0.01)))
@@ -110,6 +118,9 @@ def test_an_encoding_has_the_slots_it_was_made_of(circuit: str) -> None:
 
 def test_integers_that_no_word_could_hold_are_refused() -> None:
     slots = np.zeros(8, dtype=np.int64)
+    slots[3] = -(2**63)
+    with pytest.raises(CryptoError, match="too large for the encoder"):
+        encode_exactly(slots, 1.0, 16)
     slots[3] = 2**49
     with pytest.raises(CryptoError, match="too large for the encoder"):
         encode_exactly(slots, 1.0, 16)

@@ -123,8 +123,11 @@ def _digits(values: Any, count: int) -> Any:
 
 
 def _digit_count(largest: int) -> int:
-    """Digits that balanced numbers up to ``largest`` take."""
-    return max(1, -(-(largest.bit_length() + 1) // DIGIT_BITS))
+    """Digits that are enough for balanced numbers up to ``largest``.
+
+    k of them reach from −2^(15k−1) to a little below 2^(15k−1): one bit to spare.
+    """
+    return -(-(largest.bit_length() + 2) // DIGIT_BITS)
 
 
 @dataclass(frozen=True)
@@ -173,7 +176,7 @@ def encode_exactly(
     """
     if slots.dtype != np.int64 or slots.shape != (ring // 2,):
         raise CryptoError("slots are as many 64-bit integers as the ring has slots")
-    largest = int(np.abs(slots).max())
+    largest = max(int(slots.max()), -int(slots.min()))
     if largest > LARGEST_INTEGER or largest * scale >= LARGEST_COEFFICIENT:
         raise CryptoError(
             "an integer is too large for the encoder",
