@@ -33,6 +33,7 @@ from cipherbayes.crypto.transcript import RoundId
 from cipherbayes.privacy.gaussian import epsilon_of
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import SecureNoise
+from cipherbayes.protocol.contributions import Question
 from cipherbayes.protocol.encrypted.messages import (
     Attestation,
     OutputRequest,
@@ -338,7 +339,7 @@ def answered_twice(folder) -> tuple[Any, Any]:
     bits = three.pair.public.parameters.word_bits
     phase = three.plan.gradient
     sums = [
-        phase.privacy.to_grid(three.contributions("a").total(phase, theta))
+        phase.privacy.to_grid(three.contributions("a").total(phase, Question(theta)))
         for theta in (np.zeros(3), moved)
     ]
     seen = three.opened(again) - three.opened(first)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -78,10 +77,11 @@ class RememberingSite(Site):
 
     asked: ClassVar[dict[tuple[str, bytes], bytes]] = {}
 
-    def _sealed(self, request: RoundRequest, roster: Roster, vector: Any) -> bytes:
-        question = hashlib.sha256(request.theta.tobytes()).digest()
-        self.asked[self._name, request.round_id.digest] = question
-        return super()._sealed(request, roster, vector)
+    def _sealed(
+        self, exchange: RoundId, roster: Roster, vector: Any, question: bytes
+    ) -> bytes:
+        self.asked[self._name, exchange.digest] = question
+        return super()._sealed(exchange, roster, vector, question)
 
 
 @dataclass
@@ -123,12 +123,7 @@ class Consortium:
 
     def contributions(self, name: str) -> Contributions:
         frame = logistic_frame(self.rows.get(name, ROWS), seed=ord(name[-1]))
-        standardise = self.study.preparation.method == "private-moments"
-        return Contributions(
-            self.study.model,
-            open_site(self.study, name, frame),
-            standardise=standardise,
-        )
+        return Contributions(self.study.model, open_site(self.study, name, frame))
 
     def site(self, name: str, **changes: Any) -> Site:
         """A site over its ledger and keys: as it is after a restart."""

@@ -8,7 +8,6 @@ signs the digest of what came out. The CSP decrypts nothing that a site has not 
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,10 @@ from cipherbayes.crypto.ckks.masking import ring_mask
 from cipherbayes.crypto.masks import PairwiseMasks
 from cipherbayes.crypto.roster import Roster
 from cipherbayes.crypto.signatures import Identity
+from cipherbayes.crypto.transcript import RoundId
 from cipherbayes.errors import ProtocolError
 from cipherbayes.phases import Phase
+from cipherbayes.protocol.contributions import Question
 from cipherbayes.protocol.encrypted.messages import (
     Attestation,
     ReplayRequest,
@@ -122,19 +123,20 @@ class EncryptedSite(Site):
         self._memory.keep_fact(_REPLY, exchange + encode(reply))
         return reply
 
-    def _total(self, phase: Phase, question: Floats) -> Floats:
+    def _total(self, phase: Phase, question: Question) -> Floats:
         total = super()._total(phase, question)
         return np.clip(total, -self._plan.box, self._plan.box)
 
-    def _sealed(self, request: RoundRequest, roster: Roster, vector: Integers) -> bytes:
+    def _sealed(
+        self, exchange: RoundId, roster: Roster, vector: Integers, question: bytes
+    ) -> bytes:
         assert self._encryptor is not None
         assert self._masks is not None
-        exchange = request.round_id
         mask = ring_mask(
             self._masks,
             exchange,
             roster,
-            hashlib.sha256(request.theta.tobytes()).digest(),
+            question,
             self._plan.circuit.parameters,
             vector.size,
         )
