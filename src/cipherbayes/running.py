@@ -256,7 +256,7 @@ def certificate(plan: StudyPlan, rounds: int) -> dict[str, Any]:
     if study.protocol == "encrypted-update":
         from cipherbayes.protocol.encrypted.certificate import encrypted_promise
 
-        promise |= encrypted_promise(plan, rounds)
+        promise |= encrypted_promise(plan)
     return promise
 
 

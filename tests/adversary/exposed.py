@@ -18,10 +18,12 @@ from parties import Consortium
 from cipherbayes import kernels
 from cipherbayes.crypto.bfv import SecretKey
 from cipherbayes.crypto.ciphertext import Ciphertext
+from cipherbayes.crypto.ckks.masking import RingMask
 from cipherbayes.crypto.masks import PairwiseMasks
 from cipherbayes.crypto.seal import scheme
 from cipherbayes.planning import Phase, StudyPlan
 from cipherbayes.protocol.contributions import Question
+from cipherbayes.protocol.encrypted import site as encrypted_site
 from cipherbayes.protocol.messages import DecryptRequest, KeyOffer, SiteReply
 from cipherbayes.protocol.stores import AnswerStore
 from cipherbayes.tables import preparation_of
@@ -31,7 +33,9 @@ def _nothing(*_: Any, **__: Any) -> None:
     """A check that lets everything pass."""
 
 
-def _no_mask(self: PairwiseMasks, exchange: Any, roster: Any, size: int) -> Any:
+def _no_mask(
+    self: PairwiseMasks, exchange: Any, roster: Any, question: bytes, size: int
+) -> Any:
     return np.zeros(size, dtype=np.int64)
 
 
@@ -42,6 +46,23 @@ def _all_slots(self: SecretKey, ciphertext: Ciphertext) -> Any:
     parts.ciphertext.write(cipher, ciphertext.polynomials[0], parts.context)
     self._decryptor.decrypt(cipher, plain)
     return np.array(parts.encoder.decode_uint64(plain), dtype=np.int64)
+
+
+def _no_ring_mask(
+    masks: Any, exchange: Any, roster: Any, question: Any, parameters: Any, size: int
+) -> RingMask:
+    chunks, ring = parameters.chunks(size), parameters.ring
+    residues = np.zeros((chunks, parameters.levels, ring), dtype=np.uint64)
+    return RingMask(residues, np.zeros((chunks, ring), dtype=np.int64))
+
+
+_STREAMS = PairwiseMasks.streams
+
+
+def _streams_for_any_question(
+    self: PairwiseMasks, exchange: Any, roster: Any, question: bytes, kind: str
+) -> Any:
+    return _STREAMS(self, exchange, roster, bytes(32), kind)
 
 
 def _far_out(self: StudyPlan) -> Any:
@@ -65,6 +86,8 @@ SWITCHES: dict[str, list[tuple[Any, str, Any]]] = {
     "signatures": [(SiteReply, "verify", _nothing)],
     "offer": [(KeyOffer, "verify", _nothing)],
     "masks": [(PairwiseMasks, "total", _no_mask)],
+    "ring masks": [(encrypted_site, "ring_mask", _no_ring_mask)],
+    "masks of a question": [(PairwiseMasks, "streams", _streams_for_any_question)],
     "minimum": [(StudyPlan, "minimum_roster", 1)],
     "one answer": [
         (AnswerStore, "answer", _nothing),

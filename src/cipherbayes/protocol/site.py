@@ -180,14 +180,16 @@ class Site:
             self._key,
             round_id=request.round_id,
             site=self._name,
-            ciphertext=self._sealed(request.round_id, roster, vector),
+            ciphertext=self._sealed(request.round_id, roster, vector, question.digest),
         )
 
-    def _sealed(self, exchange: RoundId, roster: Roster, vector: Integers) -> bytes:
-        """A vector masked and encrypted for one exchange."""
+    def _sealed(
+        self, exchange: RoundId, roster: Roster, vector: Integers, question: bytes
+    ) -> bytes:
+        """A vector masked and encrypted for one exchange and the question's hash."""
         assert self._masks is not None
         assert self._public is not None
-        masked = vector + self._masks.total(exchange, roster, vector.size)
+        masked = vector + self._masks.total(exchange, roster, question, vector.size)
         return self._public.encrypt(masked).to_bytes()
 
     def _phase(self, exchange: RoundId) -> Phase:

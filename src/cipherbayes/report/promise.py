@@ -49,6 +49,14 @@ def banner(contents: Contents) -> Markup:
             f"{number(privacy['epsilon'])}; it is not, for it is made of gradients "
             "without noise. For reproduction only, never on private rows."
         )
+    elif "not_certified_because" in privacy:
+        title = "Not certified: the secret key is not hidden"
+        text = (
+            f"The circuit “{privacy['circuit']}” releases decrypted values without "
+            "noise that hides the error of the encryption. Whoever sees them may find "
+            "the secret key and read every round’s sum, which this protocol is there "
+            "to hide. Use the circuit “hardened”."
+        )
     else:
         title = "Not certified"
         text = "Nothing shows that this run kept its privacy promise."
