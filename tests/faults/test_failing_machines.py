@@ -163,6 +163,7 @@ def release(path: Path) -> bytes:
         ledger.set_budget(9.0)
         return ledger.release(
             run=b"r" * 16,
+            site="a",
             round=0,
             purpose="gradient",
             study=bytes(32),

@@ -58,9 +58,9 @@ def test_other_rounds_purposes_and_runs_get_answers_of_their_own(
         ask(ledger, 0, run=b"another run"),
     }
     assert len(answers) == 4
-    assert ledger.rounds(b"run") == 2
-    assert ledger.rounds(b"another run") == 1
-    assert ledger.rounds(b"no run") == 0
+    assert ledger.rounds(b"run", "north") == 2
+    assert ledger.rounds(b"another run", "north") == 1
+    assert ledger.rounds(b"no run", "north") == 0
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_run_cannot_change_its_study(ledger: Ledger) -> None:
     ask(ledger, 0)
     with pytest.raises(PrivacyError, match="begun with another study"):
         ask(ledger, 1, study=b"changed", compute=never)
-    assert ledger.rounds(b"run") == 1
+    assert ledger.rounds(b"run", "north") == 1
 
 
 def test_a_failed_computation_charges_nothing(ledger: Ledger) -> None:
@@ -113,7 +113,7 @@ def test_a_calibrated_study_fits_to_the_last_round_and_no_further(
     assert ledger.spent() == pytest.approx(1.0, rel=1e-6)
     with pytest.raises(BudgetError, match="round 400 would exceed"):
         ask(ledger, 400, event=GaussianSum(sigma), compute=never)
-    assert ledger.rounds(b"run") == 400
+    assert ledger.rounds(b"run", "north") == 400
     ledger.close()
 
 

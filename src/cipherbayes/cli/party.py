@@ -105,10 +105,9 @@ def party_commands(role: str, what: str) -> typer.Typer:
 
 def _show(identities: dict[str, Identity]) -> None:
     table = Table(title="identities: compare by telephone")
-    for heading in ("party", "fingerprint"):
-        table.add_column(heading)
+    table.add_column("party", overflow="fold")
+    # Never cut: what is not seen is not compared.
+    table.add_column("fingerprint", no_wrap=False, overflow="fold")
     for name, identity in sorted(identities.items()):
-        text = identity.fingerprint
-        groups = [text[i : i + 4] for i in range(0, len(text), 4)]
-        table.add_row(name, " ".join(groups))
+        table.add_row(name, identity.fingerprint)
     console.print(table)

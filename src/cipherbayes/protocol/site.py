@@ -97,7 +97,7 @@ class Site:
         self._roster: Roster | None = None
         self._masks: PairwiseMasks | None = None
         self._last: tuple[bytes, bytes] | None = None
-        self._next = ledger.rounds(run)
+        self._next = ledger.rounds(run, name)
         plan.check_site(name, contributions.count)
 
     def enrol(self) -> bytes:
@@ -216,7 +216,7 @@ class Site:
     def _noised(self, phase: Phase, request: RoundRequest) -> Integers:
         """The round's noised vector: drawn and recorded once, read back after."""
         number = request.round_id.round
-        if number > self._next and number > self._ledger.rounds(self._run):
+        if number > self._next and number > self._ledger.rounds(self._run, self._name):
             raise RefusalError(Reason.WRONG_ROUND, "rounds are answered in order")
         question = np.ascontiguousarray(request.theta)
 
@@ -227,6 +227,7 @@ class Site:
 
         stored = self._ledger.release(
             run=self._run,
+            site=self._name,
             round=number,
             purpose=phase.purpose,
             study=self._plan.study_hash,

@@ -95,6 +95,7 @@ class PrintedSite(Site):
 
         return self._ledger.release(
             run=self._run,
+            site=self._name,
             round=0,
             purpose="as-printed",
             study=self._plan.study_hash,
