@@ -29,6 +29,17 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 _STATE = pytest.StashKey[str]()
 
 
+def another_owner() -> None:
+    """Forget which tables were seen: those to come are another hospital's."""
+    shutil.rmtree(Path(os.environ[STATE]) / "tables", ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _a_new_owner() -> None:
+    """Tests use the same simulated tables again and again."""
+    another_owner()
+
+
 @pytest.fixture(scope="session")
 def physionet_archive() -> Path:
     """The challenge's training set A, which is not part of the project."""

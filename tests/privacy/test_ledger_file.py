@@ -201,8 +201,9 @@ def compute():
         die()
     return answer
 
-answer = ledger.release(run=b"run", site="north", round=0, purpose="gradient", study=b"study",
-                        question=b"theta", event=GaussianSum(sigma), compute=compute)
+answer = ledger.release(run=b"run", site="north", round=0, purpose="gradient",
+                        study=b"study", question=b"theta", event=GaussianSum(sigma),
+                        compute=compute)
 path.with_suffix(".answered").write_bytes(answer)
 die()
 '''
@@ -218,8 +219,8 @@ path, own, sigma = Path(sys.argv[1]), sys.argv[2].encode(), float(sys.argv[3])
 ledger = Ledger.open(path, dataset="north.csv", epsilon=1.0, delta=1e-5)
 
 def ask(run, number):
-    return ledger.release(run=run, site="north", round=number, purpose="gradient", study=b"study",
-                          question=b"theta", event=GaussianSum(sigma),
+    return ledger.release(run=run, site="north", round=number, purpose="gradient",
+                          study=b"study", question=b"theta", event=GaussianSum(sigma),
                           compute=lambda: os.urandom(8))
 
 shared = [ask(b"shared", number).hex() for number in range(10)]

@@ -4,7 +4,8 @@
     KIT/README.md                what this party runs and checks
     KIT/studies/HASH.toml        the studies that this party has approved
     KIT/site.toml                a site's table and budget: never leaves the site
-    KIT/keys/                    0700; made here, at the party, when it enrols
+    KIT/keys/                    0700; made here, at the party, when it enrols; and
+                                 heads.sqlite: how far the sites' ledgers had come
     KIT/identity.json            the public half, to send to the others
     KIT/roster.json              everyone's identity, pinned by this party
     KIT/runs/RUN/                what the party remembers of a run
@@ -30,6 +31,7 @@ from cipherbayes.crypto.signatures import Identity
 from cipherbayes.engine.assembly import RunFolder
 from cipherbayes.errors import CryptoError, RunError
 from cipherbayes.planning import plan_study
+from cipherbayes.protocol.stores import Heads
 from cipherbayes.study import Study
 
 CSP = "csp"
@@ -250,6 +252,10 @@ class KitRun(RunFolder):
 
     def holds_frames(self) -> bool:
         return False
+
+    def heads(self) -> Heads:
+        # Beside the keys: what a party remembers outlives its runs.
+        return Heads(self.kit.keys().path / "heads.sqlite")
 
     def local(self, name: str) -> dict[str, Any]:
         if name != self.kit.name:
