@@ -10,13 +10,15 @@ SCRATCH := $(if $(wildcard /dev/shm/.),--basetemp=$(shell mktemp -u /dev/shm/cip
 
 .PHONY: demo test lint bench torture docs clean
 
-# One stamp per set of extras, renewed when the pins or the package change.
-$(VENV)/.demo: pyproject.toml constraints.txt
+# One stamp per set of extras, renewed when the pins, the package or its C code change.
+INSTALLED := pyproject.toml constraints.txt setup.py src/cipherbayes/_kernels.c
+
+$(VENV)/.demo: $(INSTALLED)
 	python3 -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[examples]"
 	touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt
+$(VENV)/.dev: $(INSTALLED)
 	python3 -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[examples,flare,peers,dev]"
 	touch $@

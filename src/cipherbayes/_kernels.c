@@ -2,8 +2,9 @@
  *
  * A block x has shape (p, m): one row per design column, each row contiguous,
  * rows any distance apart, so that a slice x[:, a:b] needs no copy.  Every loop
- * adds in one fixed order: on one machine a sum always has the same bits.  NaN
- * propagates.  GNU C (gcc, clang); other compilers leave the work to numpy.
+ * adds in one fixed order: on one machine a sum always has the same bits.  Built
+ * without fused multiply-add (setup.py), so that what is computed of one record has
+ * the same bits in the vectorised body of a loop and in its tail.  NaN propagates.  GNU C (gcc, clang); other compilers leave the work to numpy.
  */
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000

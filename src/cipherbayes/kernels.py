@@ -2,8 +2,17 @@
 
 A block ``x`` has shape ``(p, m)``: one row per design column, so that a slice
 ``x[:, a:b]`` of a table needs no copy. The compiled loops release the GIL and add
-in one fixed order; the numpy ones, used where the extension was not built, give the
-same values up to rounding.
+in one fixed order; the numpy ones are used where the extension was not built.
+
+Formal guarantees
+-----------------
+What a loop says of one record (a linear predictor, a norm, a clipped score, a
+probability) is computed by the same operations, each rounded by itself, wherever
+the record stands in its block and however many others there are. Only sums over
+records depend on the order of the records, within the usual rounding error.
+Matrix products of numpy do not have this property: BLAS treats the last few columns
+of a block differently, and with parameters that cancel each other the difference
+can be as large as the result.
 """
 
 from __future__ import annotations
@@ -32,13 +41,19 @@ underflowed to zero in it, less than one rounding of any squared norm above 1e-2
 def linear_predictor(theta: Floats, x: Floats, out: Floats | None = None) -> Floats:
     """eta_i = sum_j theta_j x_ji for a block ``x`` of shape ``(p, m)``.
 
-    Several theta, one per row, give one row of eta each.
+    Several theta, one per row, give one row of eta each, up to rounding: for
+    predictions, never for a sum that is released.
     """
-    if _compiled is None or theta.ndim > 1:
+    if theta.ndim > 1:
         result: Floats = np.matmul(theta, x, out=out)
         return result
     eta = np.empty(x.shape[1]) if out is None else out
-    _compiled.linear_predictor(_line(theta), _block(x), eta)
+    if _compiled is not None:
+        _compiled.linear_predictor(_line(theta), _block(x), eta)
+        return eta
+    eta[:] = 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        _add_in_fours([theta[j] * x[j] for j in range(len(x))], eta)
     return eta
 
 
@@ -54,13 +69,24 @@ def weighted_sum(x: Floats, weights: Floats) -> Floats:
 
 def squared_norms(x: Floats) -> Floats:
     """n_i = sum_j x_ji² for a block ``x`` of shape ``(p, m)``."""
-    if _compiled is None:
-        with np.errstate(over="ignore"):
-            norms: Floats = np.einsum("ji,ji->i", x, x)
+    norms = np.zeros(x.shape[1])
+    if _compiled is not None:
+        _compiled.squared_norms(_block(x), norms)
         return norms
-    norms = np.empty(x.shape[1])
-    _compiled.squared_norms(_block(x), norms)
+    with np.errstate(over="ignore"):
+        _add_in_fours([row * row for row in x], norms)
     return norms
+
+
+def add_rows(values: Floats) -> Floats:
+    """sum_j v_ji for each record i, row after row whatever the shape ``(q, m)``.
+
+    numpy's own sum over the first axis adds in another order where m = 1.
+    """
+    total = np.zeros(values.shape[1:])
+    for row in values:
+        total += row
+    return total
 
 
 def clip_scores(score: Floats, squared_norms: Floats, limit: float) -> Floats:
@@ -117,6 +143,16 @@ def expit(x: Floats) -> Floats:
     out = np.empty(x.shape)
     _compiled.expit(_line(x).ravel(), out.ravel())
     return out
+
+
+def _add_in_fours(terms: list[Floats], total: Floats) -> None:
+    """Add rows to ``total`` in the order of the compiled loops."""
+    whole = len(terms) - len(terms) % 4
+    for j in range(0, whole, 4):
+        a, b, c, d = terms[j : j + 4]
+        total += (a + b) + (c + d)
+    for term in terms[whole:]:
+        total += term
 
 
 def _line(values: Floats) -> Floats:

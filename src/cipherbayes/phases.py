@@ -124,13 +124,13 @@ class Phase:
         Those of :class:`~cipherbayes.privacy.release.ReleasePlan` for every part,
         whose shares are drawn independently of each other.
         """
-        pieces = [
-            part.to_grid(values) + noise.share(*share)
-            for part, values, share in zip(
-                self.parts, self.split(total), self.shares(label), strict=True
-            )
-        ]
-        return np.concatenate(pieces)
+        shares = [noise.share(*share) for share in self.shares(label)]
+        return self.on_grid(total) + np.concatenate(shares)
+
+    def on_grid(self, total: Floats) -> Integers:
+        """A site's sums in grid units, before noise."""
+        pieces = zip(self.parts, self.split(total), strict=True)
+        return np.concatenate([part.to_grid(values) for part, values in pieces])
 
     def shares(self, label: str) -> list[tuple[int, float, str]]:
         """Length, scale and label of a site's share of the noise of each sum."""

@@ -7,7 +7,7 @@ believed about the noise, the grid or the number of rounds.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,13 +20,16 @@ from cipherbayes.inference.noise_aware.released import NoiseAwareRounds
 from cipherbayes.inference.released import RECURSIONS, Recursion
 from cipherbayes.models import Design
 from cipherbayes.models.prior import ResolvedPrior
-from cipherbayes.phases import Phase, phases_of
+from cipherbayes.phases import Phase, Purpose, phases_of
 from cipherbayes.privacy.accountant import compose
 from cipherbayes.privacy.events import Event, Repeated
 from cipherbayes.protocol.messages import RunManifest
 from cipherbayes.study import Study
 from cipherbayes.tables import preparation_of
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, Integers
+
+PRIOR_SCALES, FARTHEST_THETA = 1e3, 1e7
+"""How far from zero a question may be."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,42 @@ class StudyPlan:
             rate=self.gradient.privacy.rate,
             curvature=self.study.model.largest_curvature(design),
         )
+
+    @cached_property
+    def farthest_theta(self) -> Floats:
+        """How far from zero each parameter may be asked about: |μ₀| + 1000 max(σ₀, 1)
+        of its prior, at most 10⁷.
+
+        No sampler gets there unless it diverged. Farther out a linear predictor would
+        be nothing but the rounding error of terms that cancel each other.
+        """
+        prior = resolve_prior(self.study, preparation_of(self.study).design)
+        farthest = np.abs(prior.mean) + PRIOR_SCALES * np.maximum(prior.scale, 1.0)
+        return np.minimum(farthest, FARTHEST_THETA)
+
+    def usable_theta(self, phase: Phase, theta: Floats) -> bool:
+        """Whether a phase may be asked at ``theta``: public numbers alone decide."""
+        if phase.preparatory:
+            return theta.size == 1
+        if theta.size != self.farthest_theta.size:
+            return False
+        # Also false for what is not a number.
+        return bool(np.all(np.abs(theta) <= self.farthest_theta))
+
+    def facts(self, totals: Sequence[Integers]) -> dict[Purpose, Floats]:
+        """What the totals of the first preparatory rounds, in grid units, amount to."""
+        facts: dict[Purpose, Floats] = {}
+        for phase, values in zip(self.preparatory, totals, strict=False):
+            total = phase.privacy.from_grid(values)
+            facts[phase.purpose] = self.digest(phase, total, self.records(facts))
+        return facts
+
+    def records(self, facts: Mapping[Purpose, Floats]) -> float:
+        """N, as it was released or as the study declares it."""
+        if "records" in facts:
+            return float(facts["records"][0])
+        declared = self.study.privacy and self.study.privacy.records
+        return float(declared or 1)
 
     def digest(self, phase: Phase, total: Floats, records: float) -> Floats:
         """What is kept of a preparatory release.

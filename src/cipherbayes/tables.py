@@ -68,7 +68,12 @@ def open_site(study: Study, name: str, source: Any) -> PreparedTable:
             remedy=f'set sites.{name}.data = "FILE"',
         )
     where = str(source) if isinstance(source, str | Path) else f"table '{name}'"
-    return PreparedTable(open_table(source, where), preparation_of(study), study.model)
+    return PreparedTable(
+        open_table(source, where),
+        preparation_of(study),
+        study.model,
+        strict=study.privacy is None,
+    )
 
 
 def refuse_equal_rows(prepared: Mapping[str, PreparedTable]) -> None:

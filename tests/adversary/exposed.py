@@ -20,6 +20,7 @@ from cipherbayes.crypto.ciphertext import Ciphertext
 from cipherbayes.crypto.masks import PairwiseMasks
 from cipherbayes.crypto.seal import scheme
 from cipherbayes.planning import Phase, StudyPlan
+from cipherbayes.protocol.contributions import Question
 from cipherbayes.protocol.messages import DecryptRequest, KeyOffer, SiteReply
 from cipherbayes.protocol.stores import AnswerStore
 
@@ -81,7 +82,7 @@ def exact(consortium: Consortium, name: str, theta: Any, number: int = 0) -> Any
     """A site's sum on the grid without noise: what nobody else may learn."""
     phase = consortium.plan.phase_of(number)
     assert phase is not None
-    total = consortium.contributions(name).total(phase, np.asarray(theta))
+    total = consortium.contributions(name).total(phase, Question(np.asarray(theta)))
     return phase.privacy.to_grid(total)
 
 

@@ -15,7 +15,7 @@ from parties import Consortium, small_study
 from cipherbayes.privacy.audit import MECHANISMS, audit
 from cipherbayes.privacy.canary import epsilon_lower_bound
 from cipherbayes.privacy.noise import InsecureRepeatableNoise, SecureNoise
-from cipherbayes.protocol.contributions import Contributions
+from cipherbayes.protocol.contributions import Contributions, Question
 from cipherbayes.protocol.messages import DecryptReply, decode, encode
 from cipherbayes.study import Study
 from cipherbayes.tables import open_site
@@ -105,7 +105,9 @@ def protocol_scores(
         question = consortium.question(consortium.request(round=number, theta=zero))
         reply = decode(consortium.csp.handle(encode(question)), DecryptReply)
         left += reply.values - truth
-    with_canary = coded_table(consortium.study, "b", canary=True).total(phase, zero)
+    with_canary = coded_table(consortium.study, "b", canary=True).total(
+        phase, Question(zero)
+    )
     moved = phase.privacy.to_grid(with_canary) - exact(consortium, "b", zero)
     shift = ROUNDS * float(np.linalg.norm(moved))
     spread = np.std(left) / (np.sqrt(ROUNDS) * certified(consortium))

@@ -387,7 +387,7 @@ def test_a_poisoned_theta_gives_no_record_more_weight(tmp_path):
         """How far the canary moves what site a releases, in noise's sds."""
         sums = [
             contributions.Contributions(study.model, open_site(study, "a", rows)).total(
-                phase, poisoned
+                phase, contributions.Question(poisoned)
             )
             for rows in (frame, frame.iloc[1:])
         ]

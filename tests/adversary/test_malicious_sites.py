@@ -19,7 +19,7 @@ from cipherbayes.engine.processes import PartyProcess
 from cipherbayes.errors import PrivacyError, ProtocolError, RunError
 from cipherbayes.planning import Phase
 from cipherbayes.privacy.noise import InsecureRepeatableNoise, SecureNoise
-from cipherbayes.protocol.contributions import Contributions
+from cipherbayes.protocol.contributions import Contributions, Question
 from cipherbayes.protocol.messages import (
     DecryptReply,
     DecryptRequest,
@@ -132,7 +132,7 @@ def difference_of_two_runs(tmp_path, noise: Any) -> tuple[Any, Any, float]:
         question = encode(consortium.question())
         seen.append(decode(consortium.csp.handle(question), DecryptReply).values)
         phase = consortium.plan.gradient
-        sums.append(phase.privacy.to_grid(given.total(phase, np.zeros(3))))
+        sums.append(phase.privacy.to_grid(given.total(phase, Question(np.zeros(3)))))
     return seen[0] - seen[1], sums[0] - sums[1], certified(consortium)
 
 

@@ -11,7 +11,7 @@ from parties import small_study, trajectory, write_tables
 from cipherbayes.engine.assembly import RunFolder, noise_source
 from cipherbayes.errors import StudyError
 from cipherbayes.planning import plan_study
-from cipherbayes.protocol.contributions import Contributions
+from cipherbayes.protocol.contributions import Contributions, Question
 from cipherbayes.protocol.course import Course
 from cipherbayes.protocol.messages import DecryptReply, decode
 from cipherbayes.protocol.stores import AnswerStore, Checkpoint
@@ -26,19 +26,15 @@ def plaintext_run(study: Study) -> tuple[list[np.ndarray], list[bytes]]:
     plan = plan_study(study)
     checkpoint = Checkpoint()
     course = Course(plan, checkpoint)
-    standardise = study.preparation.method == "private-moments"
     tables = {
-        name: Contributions(
-            study.model,
-            open_site(study, name, site.data),
-            standardise=standardise,
-        )
+        name: Contributions(study.model, open_site(study, name, site.data))
         for name, site in study.sites.items()
     }
     noise = {name: noise_source(study, name) for name in study.sites}
     totals = []
     while not course.finished:
-        phase, question = course.phase, course.question()
+        phase = course.phase
+        question = Question(course.question(), course.moments())
         total = np.zeros(phase.dimension, dtype=np.int64)
         for name, table in tables.items():
             total += phase.noised(

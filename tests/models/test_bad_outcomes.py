@@ -15,6 +15,7 @@ from cipherbayes.errors import DataError
 from cipherbayes.models import AnyModel, Linear, Model, Piecewise, Poisson, Weibull
 from cipherbayes.models.base import Design
 from cipherbayes.study import Study
+from cipherbayes.tables import open_site
 
 SECRET = 123.456789
 COUNTS = Poisson(outcome="falls", exposure="days")
@@ -32,12 +33,6 @@ RANGE = Linear(outcome="mmHg", low=LOW, high=HIGH)
         (COUNTS, {"y": [np.nan], "offset": [1.0]}, "'falls' has missing"),
         (COUNTS, {"y": [1.0], "offset": [0.0]}, "'days' has zero or negative"),
         (COUNTS, {"y": [1.0], "offset": [np.nan]}, "'days' has missing"),
-        (
-            Poisson(outcome="falls", offset="logs"),
-            {"y": [1.0], "offset": [1e4 * SECRET]},
-            "natural log",
-        ),
-        (RANGE, {"y": [SECRET]}, "'mmHg' has values far outside"),
         (RANGE, {"y": [np.inf]}, "'mmHg' has infinite"),
         (
             GRID,
@@ -56,6 +51,64 @@ def test_impossible_rows_are_refused_without_their_values(
         model.prepare_outcome({role: np.array(v) for role, v in raw.items()})
     assert "123" not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "raw", "words"),
+    [
+        (
+            Poisson(outcome="falls", offset="logs"),
+            {"y": [1.0], "offset": [1e4 * SECRET]},
+            "natural log",
+        ),
+        (RANGE, {"y": [SECRET]}, "'mmHg' has values far outside"),
+        (
+            Weibull(time="days", event="died", horizon=HORIZON),
+            {"time": [11.0 * HORIZON], "event": [1.0]},
+            "'days' has times beyond ten horizons",
+        ),
+        (
+            GRID,
+            {"time": [12.0 * HORIZON], "event": [1.0], "entry": [11.0 * HORIZON]},
+            "'days' has times beyond ten horizons",
+        ),
+    ],
+)
+def test_outcomes_out_of_range_are_told_to_their_owner_and_held_at_its_ends(
+    model: Model, raw: dict[str, list[float]], words: str
+) -> None:
+    columns = {role: np.array(values) for role, values in raw.items()}
+    told = model.out_of_range(columns)
+    assert told is not None
+    assert words in told
+    assert "123" not in told
+    prepared = model.prepare_outcome(columns)
+    assert all(np.abs(values).max() <= 700.0 for values in prepared.values())
+    within = {role: np.minimum(values, 1.0) for role, values in columns.items()}
+    assert model.out_of_range(within) is None
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_a_private_study_does_not_refuse_because_of_an_outcome_out_of_range(
+    private: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The refusal would tell that such a record is there; the log stays at home."""
+    study = cb.Study(
+        model=Weibull(time="days", event="died", horizon=HORIZON),
+        features={"age": {"low": 0, "high": 100}},
+        privacy={"epsilon": 1.0, "records": 10} if private else None,
+        sites={"a": {}},
+    )
+    frame = pd.DataFrame(
+        {"age": [50.0, 60.0], "days": [HORIZON, 11.0 * HORIZON], "died": [1, 0]}
+    )
+    if not private:
+        with pytest.raises(DataError, match="ten horizons"):
+            open_site(study, "a", frame)
+        return
+    table = open_site(study, "a", frame)
+    assert table.outcome()["time"].tolist() == [1.0, 10.0]
+    assert "ten horizons" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -110,12 +110,7 @@ class Consortium:
 
     def contributions(self, name: str) -> Contributions:
         frame = logistic_frame(self.rows.get(name, ROWS), seed=ord(name[-1]))
-        standardise = self.study.preparation.method == "private-moments"
-        return Contributions(
-            self.study.model,
-            open_site(self.study, name, frame),
-            standardise=standardise,
-        )
+        return Contributions(self.study.model, open_site(self.study, name, frame))
 
     def site(self, name: str, **changes: Any) -> Site:
         """A site over its ledger and keys: as it is after a restart."""

@@ -16,6 +16,7 @@ from cipherbayes.crypto.masks import ExchangeKey
 from cipherbayes.crypto.roster import Member, Roster
 from cipherbayes.crypto.signatures import SigningKey
 from cipherbayes.errors import CryptoError, DataError, ProtocolError
+from cipherbayes.protocol.contributions import Question
 from cipherbayes.protocol.messages import (
     KeyOffer,
     Reason,
@@ -55,6 +56,8 @@ def rounds_charged(consortium: Consortium, name: str = "a") -> int:
         ({"sites": ("b", "c")}, Reason.WRONG_ROSTER),
         ({"theta": (0.0, 0.0)}, Reason.MALFORMED),
         ({"theta": (0.0,) * 4}, Reason.MALFORMED),
+        # Farther out than any prior: terms that cancel would leave rounding errors.
+        ({"theta": (1e10, -1e10, 0.0)}, Reason.MALFORMED),
         # As long as a question with released moments, which this study has not.
         ({"theta": (0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0)}, Reason.MALFORMED),
     ],
@@ -106,10 +109,8 @@ def test_a_theta_that_is_not_finite_is_refused_when_it_is_read(three, value):
     assert rounds_charged(three) == 0
 
 
-@pytest.mark.parametrize("size", [1e-300, 1e6, 1e300])
-def test_any_finite_theta_is_answered_so_that_a_refusal_says_nothing_about_rows(
-    three, size
-):
+@pytest.mark.parametrize("size", [1e-300, 1.0, 1e3])
+def test_every_theta_within_the_public_bound_is_answered(three, size):
     reply = three.replies(three.request(theta=(size, -size, size)))["a"]
     plan = three.plan.gradient.privacy
     assert np.abs(three.unmasked(reply)).max() <= plan.bound
@@ -367,7 +368,7 @@ def test_all_other_sites_with_server_and_csp_see_the_noised_vector_only(three):
     reply = three.replies(three.request())["a"]
     phase = three.plan.gradient
     exact = phase.privacy.to_grid(
-        three.contributions("a").total(phase, np.zeros(phase.dimension))
+        three.contributions("a").total(phase, Question(np.zeros(phase.dimension)))
     )
     left = three.unmasked(reply) - exact
     assert (left != 0).any()
@@ -382,6 +383,6 @@ def test_a_single_site_is_protected_by_its_whole_noise(tmp_path):
     release = phase.privacy
     assert release.share_scale >= release.noise_multiplier * release.sensitivity
     exact = release.to_grid(
-        one.contributions("a").total(phase, np.zeros(phase.dimension))
+        one.contributions("a").total(phase, Question(np.zeros(phase.dimension)))
     )
     assert not np.array_equal(one.opened(reply), exact)

@@ -36,6 +36,9 @@ class PreparedTable:
         Whose outcome columns are read; None to read none.
     memory_limit
         Most bytes of prepared records to hold; above, every pass reads the table.
+    strict
+        Whether outcomes beyond their public range are refused; else they are held
+        at its ends.
 
     Raises
     ------
@@ -49,8 +52,10 @@ class PreparedTable:
         preparation: Preparation,
         model: Model | None,
         memory_limit: int = MEMORY_LIMIT,
+        *,
+        strict: bool = True,
     ) -> None:
-        source = Source(table, preparation, model)
+        source = Source(table, preparation, model, strict=strict)
         self._blocks: Blocks
         self._extent: _Extent | None
         self._blocks, self._extent = _read_once(source, memory_limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,20 +26,31 @@ CHUNK_BYTES = 512 << 20
 
 T = TypeVar("T")
 
+log = logging.getLogger("cipherbayes.data")
+
 
 class Source:
     """A table, how its records are prepared, and how their outcomes are read.
 
-    Without a model there are no outcomes: records to predict for.
+    Without a model there are no outcomes: records to predict for. Outcomes beyond
+    their public range are refused where ``strict``, else held at its ends and told
+    in this machine's log alone.
     """
 
     def __init__(
-        self, table: Table, preparation: Preparation, model: Model | None
+        self,
+        table: Table,
+        preparation: Preparation,
+        model: Model | None,
+        *,
+        strict: bool = True,
     ) -> None:
         self.table = table
         self.preparation = preparation
         self.design: Design = preparation.design
         self._model = model
+        self._strict = strict
+        self._told: str | None = None
         self._roles = {} if model is None else model.outcome_columns()
         outcomes: dict[str, Kind] = dict.fromkeys(self._roles.values(), "number")
         self._columns = {**preparation.columns, **outcomes}
@@ -64,9 +76,20 @@ class Source:
             for role, column in self._roles.items()
         }
         try:
-            return self._model.prepare_outcome(raw)
+            prepared = self._model.prepare_outcome(raw)
+            self._tell(self._model.out_of_range(raw))
         except ValueError as error:
             raise DataError(str(error), where=self.table.where) from None
+        return prepared
+
+    def _tell(self, mistake: str | None) -> None:
+        """Refuse outcomes out of range, or log them once where that would tell."""
+        if mistake is None or mistake == self._told:
+            return
+        if self._strict:
+            raise ValueError(mistake)
+        self._told = mistake
+        log.warning("%s: %s", self.table.where, mistake)
 
 
 class StreamedBlocks:

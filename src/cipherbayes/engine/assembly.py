@@ -320,8 +320,7 @@ class RunFolder:
         return curator, self.course()
 
     def _contributions(self, table: PreparedTable) -> Contributions:
-        standardise = self.study.preparation.method == "private-moments"
-        return Contributions(self.study.model, table, standardise=standardise)
+        return Contributions(self.study.model, table)
 
 
 def noise_source(study: Study, name: str) -> NoiseSource:

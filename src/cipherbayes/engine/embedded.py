@@ -16,6 +16,7 @@ from cipherbayes.engine.in_process import LocalCsp, LocalSite
 from cipherbayes.engine.processes import RemoteCsp, RemoteSite
 from cipherbayes.errors import BudgetError
 from cipherbayes.inference.chains import Draws
+from cipherbayes.protocol.contributions import Question
 from cipherbayes.protocol.course import Course
 from cipherbayes.typing import Floats
 
@@ -88,7 +89,8 @@ def _pooled(
     started = time.process_time()
     try:
         while not course.finished:
-            values = curator.release(course.round, course.phase, course.question())
+            question = Question(course.question(), course.moments())
+            values = curator.release(course.round, course.phase, question)
             course.take(values, 1)
             progress(course.round, folder.plan.rounds)
     except BudgetError as error:

@@ -139,7 +139,7 @@ def _norms(gradients: RecordGradients) -> Floats:
         linear = np.abs(score) * roots
     largest = np.maximum(linear, np.abs(extra).max(axis=0, initial=0.0))
     scale = np.where(largest > 0.0, largest, 1.0)
-    squares = (linear / scale) ** 2 + ((extra / scale) ** 2).sum(axis=0)
+    squares = (linear / scale) ** 2 + kernels.add_rows((extra / scale) ** 2)
     norms: Floats = largest * np.sqrt(squares)
     return norms
 

@@ -119,7 +119,7 @@ def _gradient(influence: Influence, limit: float) -> Floats:
     with np.errstate(all="ignore"):
         squares = score**2 * (rows.squared_norms + kernels.NORM_FLOOR)
         if extra is not None:
-            squares = squares + (extra**2).sum(axis=0)
+            squares = squares + kernels.add_rows(extra**2)
         weights = _shortening(np.sqrt(squares), limit, rows)
         score = np.where(weights > 0.0, score * weights, 0.0)
     total = kernels.weighted_sum(rows.x, score)
@@ -136,8 +136,8 @@ def _fisher(influence: Influence, limit: float) -> Floats:
         lengths = rows.squared_norms + kernels.NORM_FLOOR
         squares = (information * lengths) ** 2
         if cross is not None and corner is not None:
-            squares = squares + 2.0 * lengths * (cross**2).sum(axis=0)
-            squares = squares + (corner**2).sum(axis=(0, 1))
+            squares = squares + 2.0 * lengths * kernels.add_rows(cross**2)
+            squares = squares + kernels.add_rows((corner**2).reshape(-1, rows.count))
         weights = _shortening(np.sqrt(squares), limit, rows)
         usable = weights > 0.0
         information = np.where(usable, information * weights, 0.0)

@@ -230,7 +230,18 @@ class Model(BaseModel, ABC):
     def prepare_outcome(self, raw: Mapping[str, Floats]) -> dict[str, Floats]:
         """Outcome columns, checked and scaled, one for every role; raises ValueError
         with a message (naming the column, never a value) where a row is impossible.
+
+        Outcomes beyond the public range are held at its ends: :meth:`out_of_range`.
         """
+
+    def out_of_range(self, raw: Mapping[str, Floats]) -> str | None:
+        """What to tell the owner of outcomes that lie beyond the public range.
+
+        Such values are a mistake of units more often than not. A private study must
+        not refuse because of them, since a refusal would tell that they are there.
+        None where there are none.
+        """
+        return None
 
     def check_outcomes(self, outcome: Mapping[str, Floats]) -> None:
         """Raise ValueError where the prepared outcomes of *all* rows together

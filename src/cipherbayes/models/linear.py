@@ -55,7 +55,7 @@ class Linear(Model):
         Column of numbers.
     low, high
         The outcome's public range. Values more than ten half widths from its centre
-        are refused.
+        are refused; in a private study they count as ten half widths.
     variance
         The known variance, in the user's units squared; learnt where left out.
     """
@@ -87,13 +87,15 @@ class Linear(Model):
 
     def prepare_outcome(self, raw: Mapping[str, Floats]) -> dict[str, Floats]:
         require_finite(raw["y"], self.outcome)
-        y: Floats = (raw["y"] - self.centre) / self.half_width
-        if not np.all(np.abs(y) <= FARTHEST):
-            raise ValueError(
-                f"outcome column '{self.outcome}' has values far outside low to high: "
-                "state the range in the unit of the column"
-            )
-        return {"y": y}
+        return {"y": np.clip(self._scaled(raw["y"]), -FARTHEST, FARTHEST)}
+
+    def out_of_range(self, raw: Mapping[str, Floats]) -> str | None:
+        if np.all(np.abs(self._scaled(raw["y"])) <= FARTHEST):
+            return None
+        return (
+            f"outcome column '{self.outcome}' has values far outside low to high: "
+            "state the range in the unit of the column"
+        )
 
     def check_outcomes(self, outcome: Mapping[str, Floats]) -> None:
         if outcome["y"].size == 0 or np.ptp(outcome["y"]) == 0.0:
@@ -197,6 +199,10 @@ class Linear(Model):
         if self.variance is None:
             user[..., -1] += np.log(self.half_width)
         return user
+
+    def _scaled(self, y: Floats) -> Floats:
+        scaled: Floats = (y - self.centre) / self.half_width
+        return scaled
 
     def _residual(self, theta: Floats, rows: Rows) -> Floats:
         eta = kernels.linear_predictor(theta[: rows.design.width], rows.x)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from cipherbayes import kernels
 from cipherbayes.errors import StudyError
 from cipherbayes.evaluation import Metrics
 from cipherbayes.models.base import Design, Model, RecordGradients, Rows
@@ -19,8 +20,11 @@ from cipherbayes.models.logistic import Logistic
 from cipherbayes.models.weibull import Weibull
 from cipherbayes.typing import Floats
 
-SMALLEST_BATCH = 64
-"""Blocks are padded to powers of two from here on: each size is compiled once."""
+CHUNK_ROWS = 512
+"""Records that one call of the compiled network takes, the last ones padded with
+zeros. One program for all tables: another size would be another program, whose
+roundings differ. A multiple of every vector register's length, so that a loop over
+the records has no tail."""
 
 
 class Neural(Model):
@@ -61,6 +65,9 @@ class Neural(Model):
 
     def prepare_outcome(self, raw: Mapping[str, Floats]) -> dict[str, Floats]:
         return self.head.prepare_outcome(raw)
+
+    def out_of_range(self, raw: Mapping[str, Floats]) -> str | None:
+        return self.head.out_of_range(raw)
 
     def check_outcomes(self, outcome: Mapping[str, Floats]) -> None:
         self.head.check_outcomes(outcome)
@@ -144,18 +151,20 @@ class Neural(Model):
         start = initial_weights(self.seed, (width, *self.hidden))
         weights = theta[width : width + start.size + self.hidden[-1]].copy()
         weights[: start.size] += start
-        size = max(SMALLEST_BATCH, 1 << max(count - 1, 0).bit_length())
-        x = np.zeros((width, size))
-        x[:, :count] = rows.x
-        with jax.enable_x64(True):
-            function = _compiled((width, *self.hidden), gradients)
+        function = _compiled((width, *self.hidden), gradients)
+        network = np.empty(count)
+        extra = np.empty((weights.size if gradients else 0, count))
+        for first in range(0, count, CHUNK_ROWS):
+            chunk = slice(first, min(first + CHUNK_ROWS, count))
+            size = chunk.stop - first
+            x = np.zeros((width, CHUNK_ROWS))
+            x[:, :size] = rows.x[:, chunk]
+            with jax.enable_x64(True):
+                output, *slopes = function(weights, x)
+            network[chunk] = np.asarray(output)[:size]
             if gradients:
-                output, slopes = function(weights, x)
-                extra = np.asarray(slopes)[:count].T
-            else:
-                output, extra = function(weights, x), np.empty((0, count))
-            network = np.asarray(output)[:count]
-        eta: Floats = theta[:width] @ rows.x + network
+                extra[:, chunk] = np.asarray(slopes[0])[:, :size]
+        eta: Floats = kernels.linear_predictor(theta[:width], rows.x) + network
         return eta, extra
 
 
@@ -225,7 +234,11 @@ def initial_weights(seed: int, widths: tuple[int, ...]) -> Floats:
 
 @cache
 def _compiled(widths: tuple[int, ...], gradients: bool) -> Callable[..., Any]:
-    """The network of all records at once, or its value and gradient for each."""
+    """(eta,) of a chunk of records, or (eta, gradients), records on the last axis.
+
+    Products are written out as multiplications and sums for each record by itself:
+    a matrix product of the whole chunk may treat its last columns differently.
+    """
     jax = _jax()
 
     def network(weights: Any, x: Any) -> Any:
@@ -234,12 +247,18 @@ def _compiled(widths: tuple[int, ...], gradients: bool) -> Callable[..., Any]:
             wide = inputs if depth == 1 else inputs + 1
             layer = weights[start : start + units * wide].reshape(units, wide)
             start += units * wide
-            linear = layer[:, wide - inputs :] @ x
+            linear = (layer[:, wide - inputs :] * x).sum(axis=1)
             x = jax.numpy.tanh(linear if depth == 1 else linear + layer[:, 0])
-        return weights[start:] @ x / np.sqrt(widths[-1])
+        return (weights[start:] * x).sum() / np.sqrt(widths[-1])
 
-    one = jax.value_and_grad(network) if gradients else network
-    compiled: Callable[..., Any] = jax.jit(jax.vmap(one, in_axes=(None, 1)))
+    def one(weights: Any, x: Any) -> Any:
+        if gradients:
+            return jax.value_and_grad(network)(weights, x)
+        return (network(weights, x),)
+
+    compiled: Callable[..., Any] = jax.jit(
+        jax.vmap(one, in_axes=(None, 1), out_axes=-1)
+    )
     return compiled
 
 

@@ -20,7 +20,7 @@ from cipherbayes.models.base import (
     mallows_weights,
     require_finite,
 )
-from cipherbayes.models.survival import Survival
+from cipherbayes.models.survival import LARGEST_HORIZONS, Survival
 from cipherbayes.typing import Floats
 
 LARGEST_HALF = 350.0
@@ -88,13 +88,13 @@ class Piecewise(Survival):
         entry = np.zeros_like(prepared["time"])
         if self.entry is not None:
             require_finite(raw["entry"], self.entry)
-            entry = raw["entry"] / self.horizon
+            entry = np.minimum(raw["entry"] / self.horizon, LARGEST_HORIZONS)
             if not np.all(entry >= 0.0):
                 raise ValueError(
                     f"entry column '{self.entry}' has negative times: "
                     "count time from the same origin as the time column"
                 )
-            if not np.all(entry < prepared["time"]):
+            if not np.all(raw["entry"] < raw["time"]):
                 raise ValueError(
                     f"entry column '{self.entry}' has entries at or after the time in "
                     f"'{self.time}': remove rows that were never at risk"
@@ -137,7 +137,7 @@ class Piecewise(Survival):
 
     def gradients(self, theta: Floats, rows: Rows) -> RecordGradients:
         hazards = self._hazards(theta, rows)
-        score = rows.outcome["event"] - hazards.sum(axis=0)
+        score = rows.outcome["event"] - kernels.add_rows(hazards)
         event_in = self._interval(rows.outcome["time"])
         extra = np.negative(hazards, out=hazards)
         extra[event_in, np.arange(rows.count)] += rows.outcome["event"]

@@ -175,12 +175,18 @@ class Poisson(Model):
                 )
             values = np.log(values)
         offset: Floats = values - np.log(self.per)
-        if not np.all(np.abs(offset) <= LARGEST_LOG_MEAN):
-            raise ValueError(
-                f"offset column '{self.offset_column}' has offsets beyond reason: "
-                "an offset is the natural log of an exposure"
-            )
-        return offset
+        return np.clip(offset, -LARGEST_LOG_MEAN, LARGEST_LOG_MEAN)
+
+    def out_of_range(self, raw: Mapping[str, Floats]) -> str | None:
+        # An exposure is a positive float64, so its log is always within reason.
+        if self.offset is None or np.all(
+            np.abs(raw["offset"] - np.log(self.per)) <= LARGEST_LOG_MEAN
+        ):
+            return None
+        return (
+            f"offset column '{self.offset}' has offsets beyond reason: "
+            "an offset is the natural log of an exposure"
+        )
 
     def _log_mean(self, theta: Floats, rows: Rows) -> Floats:
         eta = kernels.linear_predictor(theta, rows.x)

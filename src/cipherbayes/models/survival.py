@@ -43,8 +43,8 @@ class Survival(Model):
         Columns of the time and of the event indicator.
     horizon
         The public length of the follow-up, in the unit of the time column.
-        Times beyond it are used as they are; beyond ten times it they are
-        refused.
+        Times beyond it are used as they are. Times beyond ten horizons are
+        refused; in a private study they count as ten horizons.
     """
 
     roles: ClassVar[Mapping[str, str]] = {"time": "time", "event": "event"}
@@ -71,12 +71,16 @@ class Survival(Model):
                 f"time column '{self.time}' has zero or negative times: "
                 "remove those rows or give them a small positive time"
             )
-        if not np.all(time <= LARGEST_HORIZONS * self.horizon):
-            raise ValueError(
-                f"time column '{self.time}' has times beyond ten horizons: "
-                "state the horizon in the unit of the column"
-            )
-        return {"time": time / self.horizon, "event": event}
+        held = np.minimum(time / self.horizon, LARGEST_HORIZONS)
+        return {"time": held, "event": event}
+
+    def out_of_range(self, raw: Mapping[str, Floats]) -> str | None:
+        if np.all(raw["time"] <= LARGEST_HORIZONS * self.horizon):
+            return None
+        return (
+            f"time column '{self.time}' has times beyond ten horizons: "
+            "state the horizon in the unit of the column"
+        )
 
     def check_outcomes(self, outcome: Mapping[str, Floats]) -> None:
         if not np.any(outcome["event"] == 1.0):

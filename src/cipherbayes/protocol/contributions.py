@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import dataclass
+
 import numpy as np
 
+from cipherbayes.crypto.transcript import transcript
 from cipherbayes.data.prepared import PreparedTable
-from cipherbayes.data.rescaled import RescaledTable
+from cipherbayes.data.rescaled import rescaled
 from cipherbayes.errors import ProtocolError
 from cipherbayes.inference.gradient import gradient_sum
 from cipherbayes.inference.influence import influence_sums
@@ -13,6 +17,30 @@ from cipherbayes.models import Model, Rows
 from cipherbayes.phases import Phase
 from cipherbayes.privacy.noise import poisson_sample
 from cipherbayes.typing import Floats
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a round asks of every table.
+
+    Attributes
+    ----------
+    theta
+        Where gradients are taken; one zero where nothing depends on it.
+    moments
+        Released means and standard deviations of the columns, by which they are
+        standardised first; None leaves them as they are.
+    """
+
+    theta: Floats
+    moments: Floats | None = None
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the whole question."""
+        scales = b"" if self.moments is None else self.moments.tobytes()
+        fields = (self.theta.tobytes(), scales)
+        return hashlib.sha256(transcript("cipherbayes/question/1", *fields)).digest()
 
 
 class Contributions:
@@ -24,9 +52,6 @@ class Contributions:
         Whose gradients are summed.
     table
         The records.
-    standardise
-        Whether gradients are asked for on columns standardised by released
-        moments, which then precede θ in the question.
 
     Formal guarantees
     -----------------
@@ -36,27 +61,32 @@ class Contributions:
     record by record (the latter to ``phase.information.clip``). In a
     Poisson-sampled phase every record takes part independently, drawn from the
     operating system's randomness.
+
+    *Total.* Every θ of the phase's length with finite numbers, and every moments
+    with |mean| ≤ 1 and sd from 0.01 to 1, get a sum: whether there is an answer does
+    not depend on the records. A record whose contribution would not be finite
+    counts zero.
     """
 
-    def __init__(
-        self, model: Model, table: PreparedTable, *, standardise: bool = False
-    ) -> None:
+    def __init__(self, model: Model, table: PreparedTable) -> None:
         self._model = model
         self._table = table
-        self._standardise = standardise
 
     @property
     def count(self) -> int:
         """Records in the table."""
         return self._table.count
 
-    def total(self, phase: Phase, question: Floats) -> Floats:
+    def total(self, phase: Phase, question: Question) -> Floats:
         """The sum that a phase asks for, before grid and noise."""
+        theta = question.theta
         if phase.purpose == "records":
             return np.array([float(self._table.count)])
         if phase.purpose == "moments":
             return self._moments(phase)
-        table, theta = self._asked(phase, question)
+        if theta.size != phase.privacy.dimension:
+            raise ProtocolError("the question does not have the study's length")
+        table = rescaled(self._table, question.moments)
         if phase.purpose == "influence":
             return self._influence(phase, table, theta)
         rows = None
@@ -87,17 +117,3 @@ class Contributions:
         if sums.fisher is None:
             return sums.gradient
         return np.concatenate([sums.gradient, sums.fisher])
-
-    def _asked(self, phase: Phase, question: Floats) -> tuple[PreparedTable, Floats]:
-        """The table as the question wants it, and θ."""
-        table = self._table
-        columns = table.design.width - (table.design.intercept is not None)
-        extra = 2 * columns if self._standardise else 0
-        if question.size != extra + phase.privacy.dimension:
-            raise ProtocolError("the question does not have the study's length")
-        if self._standardise:
-            mean, sd = question[:columns], question[columns:extra]
-            if np.abs(mean).max() > 1.0 or sd.min() <= 0.0 or sd.max() > 1.0:
-                raise ProtocolError("the question's moments are impossible")
-            table = RescaledTable(table, mean, sd)
-        return table, question[extra:]

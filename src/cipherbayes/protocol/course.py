@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from cipherbayes.errors import RunError
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.released import Recursion, Release, State
-from cipherbayes.phases import Phase
+from cipherbayes.phases import Phase, Purpose
 from cipherbayes.planning import StudyPlan
 from cipherbayes.protocol.stores import Checkpoint
 from cipherbayes.typing import Floats, Integers
@@ -48,12 +49,23 @@ class Course:
         return phase
 
     def question(self) -> Floats:
-        """What the present round asks: released moments, if any, and θ."""
+        """Where the present round asks for sums: θ; a zero before the first of them.
+
+        Raises
+        ------
+        RunError
+            Where the sampler left every reasonable place: no site would answer.
+        """
         if self.phase.preparatory:
             return np.zeros(1)
-        moments = self._fact("moments")
         theta = self._ready()[1].theta
-        return theta if moments is None else np.concatenate([moments, theta])
+        if not self._plan.usable_theta(self.phase, theta):
+            raise RunError(
+                f"the sampler diverged before round {self.round}",
+                where="server",
+                remedy="use a smaller inference.step.size or a tighter prior",
+            )
+        return theta
 
     def take(self, values: Integers, sites: int) -> None:
         """Take a round's total, in grid units, over ``sites`` shares of noise."""
@@ -65,7 +77,8 @@ class Course:
             self._checkpoint.keep_state(self.round, self._state)
         else:
             total = phase.privacy.from_grid(values)
-            kept = self._plan.digest(phase, total, self._records())
+            records = self._plan.records(self._facts())
+            kept = self._plan.digest(phase, total, records)
             self._checkpoint.keep_fact(phase.purpose, kept.tobytes())
         self.round += 1
 
@@ -79,26 +92,24 @@ class Course:
 
     def moments(self) -> Floats | None:
         """Released means and standard deviations, one after the other."""
-        return self._fact("moments")
+        return self._facts().get("moments")
 
     def _ready(self) -> tuple[Recursion, State]:
         """The sampler and its state, made when N is known."""
         if self._recursion is None:
-            self._recursion = self._plan.recursion(self._records())
+            self._recursion = self._plan.recursion(self._plan.records(self._facts()))
         if self._state is None:
             self._state = self._recursion.start()
         return self._recursion, self._state
 
-    def _records(self) -> float:
-        released = self._fact("records")
-        if released is not None:
-            return float(released[0])
-        declared = self._plan.study.privacy and self._plan.study.privacy.records
-        return float(declared or 1)
-
-    def _fact(self, name: str) -> Floats | None:
-        known = self._checkpoint.fact(name)
-        return None if known is None else np.frombuffer(known, dtype=np.float64)
+    def _facts(self) -> dict[Purpose, Floats]:
+        """What the preparatory rounds so far amounted to."""
+        kept = {p.purpose: self._checkpoint.fact(p.purpose) for p in self._plan.phases}
+        return {
+            purpose: np.frombuffer(value, dtype=np.float64)
+            for purpose, value in kept.items()
+            if value is not None
+        }
 
 
 def _release(phase: Phase, values: Integers, sites: int) -> Release:

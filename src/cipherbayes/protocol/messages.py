@@ -56,6 +56,8 @@ MAX_CIPHERTEXT_BYTES = 2**26
 MAX_PUBLIC_KEY_BYTES = 2**20
 MAX_REQUEST_BYTES = 2**29
 MAX_TEXT = 300
+MAX_RELEASES = 16
+"""Preparatory rounds of a study, at most."""
 
 _KEY_OFFER = "cipherbayes/key-offer/1"
 _SITE_REPLY = "cipherbayes/site-reply/1"
@@ -160,33 +162,6 @@ class RunManifest:
         check_bytes(self.csp, IDENTITY_BYTES, "the CSP's identity")
 
 
-@dataclass(frozen=True, eq=False)
-class RoundRequest:
-    """The server asks the sites of a roster for their sums at ``theta``."""
-
-    round_id: RoundId
-    sites: tuple[str, ...]
-    theta: Annotated[Floats, Vector("<f8")]
-
-    def __post_init__(self) -> None:
-        for site in self.sites:
-            check_token(site, "a site's name")
-        in_order = list(self.sites) == sorted(set(self.sites))
-        if not 1 <= len(self.sites) <= MAX_SITES or not in_order:
-            raise ProtocolError("a round's sites must be distinct and in order")
-        theta = np.array(self.theta, dtype=np.float64)
-        if theta.ndim != 1 or not 1 <= len(theta) <= MAX_DIMENSION:
-            raise ProtocolError("theta is not a vector of a possible length")
-        if not np.isfinite(theta).all():
-            raise ProtocolError(
-                "theta is not finite",
-                where=f"round {self.round_id.round}",
-                remedy="the sampler diverged: use a smaller step or a tighter prior",
-            )
-        theta.flags.writeable = False
-        object.__setattr__(self, "theta", theta)
-
-
 @dataclass(frozen=True)
 class SiteReply:
     """A site's masked, noised, encrypted sum.
@@ -274,6 +249,40 @@ class DecryptReply:
         csp.verify(self.signature, _DECRYPT_REPLY, self.round_id.digest, digest)
 
 
+@dataclass(frozen=True, eq=False)
+class RoundRequest:
+    """The server asks the sites of a roster for their sums at ``theta``.
+
+    ``releases`` are the CSP's signed totals of the preparatory rounds, in order: a
+    site works out the scales of the columns from them and takes nobody's word.
+    """
+
+    round_id: RoundId
+    sites: tuple[str, ...]
+    theta: Annotated[Floats, Vector("<f8")]
+    releases: tuple[DecryptReply, ...] = ()
+
+    def __post_init__(self) -> None:
+        for site in self.sites:
+            check_token(site, "a site's name")
+        in_order = list(self.sites) == sorted(set(self.sites))
+        if not 1 <= len(self.sites) <= MAX_SITES or not in_order:
+            raise ProtocolError("a round's sites must be distinct and in order")
+        theta = np.array(self.theta, dtype=np.float64)
+        if theta.ndim != 1 or not 1 <= len(theta) <= MAX_DIMENSION:
+            raise ProtocolError("theta is not a vector of a possible length")
+        if not np.isfinite(theta).all():
+            raise ProtocolError(
+                "theta is not finite",
+                where=f"round {self.round_id.round}",
+                remedy="the sampler diverged: use a smaller step or a tighter prior",
+            )
+        if len(self.releases) > MAX_RELEASES:
+            raise ProtocolError("a request has more releases than any study makes")
+        theta.flags.writeable = False
+        object.__setattr__(self, "theta", theta)
+
+
 def _digest(values: Integers) -> bytes:
     return hashlib.sha256(np.ascontiguousarray(values, dtype="<i8").tobytes()).digest()
 
@@ -356,7 +365,7 @@ _FORMATS: dict[type, _Format] = {
         (Enrolment, Kind.ENROLMENT, _SMALL),
         (KeyOffer, Kind.KEY_OFFER, MAX_PUBLIC_KEY_BYTES + _SMALL),
         (RunManifest, Kind.RUN_MANIFEST, _LARGE),
-        (RoundRequest, Kind.ROUND_REQUEST, 8 * MAX_DIMENSION + _LARGE),
+        (RoundRequest, Kind.ROUND_REQUEST, 32 * MAX_DIMENSION + _LARGE),
         (SiteReply, Kind.SITE_REPLY, MAX_CIPHERTEXT_BYTES + _SMALL),
         (DecryptRequest, Kind.DECRYPT_REQUEST, MAX_REQUEST_BYTES),
         (DecryptReply, Kind.DECRYPT_REPLY, 8 * MAX_DIMENSION + _SMALL),

@@ -7,7 +7,6 @@ only. Each table's ledger is charged before a total is used.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -16,7 +15,7 @@ from cipherbayes.phases import Phase
 from cipherbayes.planning import StudyPlan
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import NoiseSource
-from cipherbayes.protocol.contributions import Contributions
+from cipherbayes.protocol.contributions import Contributions, Question
 from cipherbayes.protocol.messages import Reason
 from cipherbayes.protocol.refusing import RefusalError
 from cipherbayes.typing import Floats, Integers
@@ -52,7 +51,7 @@ class Curator:
             sum(contributions.count for contributions in self._tables),
         )
 
-    def release(self, number: int, phase: Phase, question: Floats) -> Integers:
+    def release(self, number: int, phase: Phase, question: Question) -> Integers:
         """The noised total of a round, in grid units."""
         done = min(book.rounds(self._run, n) for n, book in self._ledgers.items())
         if number > done:
@@ -71,7 +70,7 @@ class Curator:
                 round=number,
                 purpose=phase.purpose,
                 study=self._study,
-                question=hashlib.sha256(question.tobytes()).digest(),
+                question=question.digest,
                 event=phase.release,
                 compute=compute,
             )

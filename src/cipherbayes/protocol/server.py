@@ -148,9 +148,22 @@ class Server:
         """The sites to ask in this attempt, and what to ask them."""
         roster = self.roster()
         message = RoundRequest(
-            self._exchange(roster), roster.sites, self._course.question()
+            self._exchange(roster),
+            roster.sites,
+            self._course.question(),
+            self._signed_totals(),
         )
         return roster.sites, encode(message)
+
+    def _signed_totals(self) -> tuple[DecryptReply, ...]:
+        """The CSP's answers of all preparatory rounds, once these are over."""
+        if not self._plan.preparatory or self._course.phase.preparatory:
+            return ()
+        kept = [
+            self._checkpoint.fact(_signed(phase.purpose))
+            for phase in self._plan.preparatory
+        ]
+        return tuple(decode(reply, DecryptReply) for reply in kept if reply)
 
     def _exchange(self, roster: Roster) -> RoundId:
         return RoundId(
@@ -260,7 +273,10 @@ class Server:
             raise ProtocolError("the CSP's answer has another length", where="csp")
         if not self._course.phase.in_range(reply.values):
             raise ProtocolError("the CSP's answer is outside the range", where="csp")
-        self._course.take(reply.values, self._size(given))
+        sites = self._size(given)
+        if self._course.phase.preparatory:
+            self._checkpoint.keep_fact(_signed(given.purpose), data)
+        self._course.take(reply.values, sites)
 
     def _size(self, given: RoundId) -> int:
         """Sites in the sum: a repeated round is answered for its first roster."""
@@ -274,3 +290,8 @@ class Server:
             if roster.digest == given.roster:
                 return len(roster)
         raise ProtocolError("the CSP answered for another roster", where="csp")
+
+
+def _signed(purpose: str) -> str:
+    """The name under which a preparatory round's signed total is kept."""
+    return f"signed {purpose}"

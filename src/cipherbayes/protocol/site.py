@@ -8,7 +8,6 @@ never a fresh one.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Mapping
 
@@ -24,7 +23,7 @@ from cipherbayes.phases import Phase
 from cipherbayes.planning import StudyPlan
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import NoiseSource, PreparedNoise
-from cipherbayes.protocol.contributions import Contributions
+from cipherbayes.protocol.contributions import Contributions, Question
 from cipherbayes.protocol.meeting import meet
 from cipherbayes.protocol.messages import (
     Enrolment,
@@ -37,6 +36,7 @@ from cipherbayes.protocol.messages import (
     encode,
 )
 from cipherbayes.protocol.refusing import RefusalError, refuse
+from cipherbayes.protocol.signed_totals import released_moments
 from cipherbayes.protocol.stores import Heads
 from cipherbayes.typing import Floats, Integers
 
@@ -202,7 +202,8 @@ class Site:
     def _answer(self, request: RoundRequest) -> SiteReply:
         phase = self._phase(request.round_id)
         roster = self._agreed_roster(request)
-        vector = self._noised(phase, request)
+        question = self._question(phase, request)
+        vector = self._noised(phase, request.round_id.round, question)
         return SiteReply.signed(
             self._key,
             round_id=request.round_id,
@@ -246,12 +247,24 @@ class Site:
             )
         return roster
 
-    def _noised(self, phase: Phase, request: RoundRequest) -> Integers:
+    def _question(self, phase: Phase, request: RoundRequest) -> Question:
+        """What is asked, if the study allows it: the message alone decides."""
+        theta = np.ascontiguousarray(request.theta)
+        if not self._plan.usable_theta(phase, theta):
+            raise RefusalError(
+                Reason.MALFORMED,
+                "theta has another length or is farther out than the study allows",
+            )
+        if phase.preparatory:
+            return Question(theta)
+        csp = self._pinned["csp"]
+        moments = released_moments(self._plan, request.releases, run=self._run, csp=csp)
+        return Question(theta, moments)
+
+    def _noised(self, phase: Phase, number: int, question: Question) -> Integers:
         """The round's noised vector: drawn and recorded once, read back after."""
-        number = request.round_id.round
         if number > self._next and number > self._ledger.rounds(self._run, self._name):
             raise RefusalError(Reason.WRONG_ROUND, "rounds are answered in order")
-        question = np.ascontiguousarray(request.theta)
 
         def compute() -> bytes:
             total = self._total(phase, question)
@@ -264,14 +277,14 @@ class Site:
             round=number,
             purpose=phase.purpose,
             study=self._plan.study_hash,
-            question=hashlib.sha256(question.tobytes()).digest(),
+            question=question.digest,
             event=phase.release,
             compute=compute,
         )
         self._next = number + 1
         return np.frombuffer(stored, dtype="<i8").astype(np.int64)
 
-    def _total(self, phase: Phase, question: Floats) -> Floats:
+    def _total(self, phase: Phase, question: Question) -> Floats:
         """The site's bounded sum, before grid and noise."""
         return self._contributions.total(phase, question)
 

@@ -17,7 +17,7 @@ from cipherbayes.crypto.signatures import SigningKey
 from cipherbayes.planning import plan_study
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import InsecureRepeatableNoise
-from cipherbayes.protocol.contributions import Contributions
+from cipherbayes.protocol.contributions import Contributions, Question
 from cipherbayes.protocol.encrypted.csp import EncryptedCsp
 from cipherbayes.protocol.encrypted.messages import OutputRequest, ReplayRequest
 from cipherbayes.protocol.encrypted.plan import EncryptedPlan
@@ -174,6 +174,6 @@ class EncryptedConsortium:
     def vector(self, name: str, number: int, theta: np.ndarray) -> np.ndarray:
         """The integers that an honest site encrypts in a round."""
         phase, box = self.plan.gradient, self.plan.box
-        total = self.contributions(name).total(phase, theta)
+        total = self.contributions(name).total(phase, Question(theta))
         noise = InsecureRepeatableNoise(name)
         return phase.noised(np.clip(total, -box, box), noise, f"round {number}")

@@ -11,6 +11,7 @@ from encrypted_parties import EncryptedConsortium, encrypted_study
 from cipherbayes.crypto.ckks.reference import ReferenceUpdate
 from cipherbayes.errors import RunError
 from cipherbayes.privacy.noise import InsecureRepeatableNoise
+from cipherbayes.protocol.contributions import Question
 from cipherbayes.protocol.encrypted.messages import (
     Attestation,
     OutputRequest,
@@ -80,8 +81,9 @@ def test_the_box_comes_before_the_noise(consortium):
     plan, release = consortium.plan, consortium.plan.gradient.privacy
     theta = np.array([-30.0, 0.0, 0.0])
     asked = decode(consortium.server.request()[1], RoundRequest)
-    vector = consortium.sites["a"]._noised(plan.gradient, replace(asked, theta=theta))
-    total = consortium.contributions("a").total(plan.gradient, theta)
+    number = asked.round_id.round
+    vector = consortium.sites["a"]._noised(plan.gradient, number, Question(theta))
+    total = consortium.contributions("a").total(plan.gradient, Question(theta))
     assert np.abs(total).max() > 2 * plan.box
     edge = release.to_grid(np.clip(total, -plan.box, plan.box))
     share = InsecureRepeatableNoise("a").share(3, release.share_scale, "round 0")

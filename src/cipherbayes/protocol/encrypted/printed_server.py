@@ -99,7 +99,7 @@ class PrintedCourse(Course):
 
     def moments(self) -> Floats | None:
         """Means, and deviations times the largest norm: x = (z − m)/(s · norm)."""
-        if not self._plan.prepared or self._fact("maximum") is None:
+        if not self._plan.prepared or self._checkpoint.fact("maximum") is None:
             return None
         largest = float(self._need("maximum")[0])
         return np.concatenate([self._mean(), self._sd() * largest])
@@ -126,9 +126,9 @@ class PrintedCourse(Course):
         return np.where(variance > 1e-12, np.sqrt(np.maximum(variance, 1e-12)), 1.0)
 
     def _need(self, name: str) -> Floats:
-        known = self._fact(name)
+        known = self._checkpoint.fact(name)
         assert known is not None
-        return known
+        return np.frombuffer(known, dtype=np.float64)
 
 
 class PrintedServer(Server):

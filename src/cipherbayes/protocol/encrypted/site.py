@@ -20,6 +20,7 @@ from cipherbayes.crypto.signatures import Identity
 from cipherbayes.crypto.transcript import RoundId
 from cipherbayes.errors import ProtocolError
 from cipherbayes.phases import Phase
+from cipherbayes.protocol.contributions import Question
 from cipherbayes.protocol.encrypted.messages import (
     Attestation,
     ReplayRequest,
@@ -110,7 +111,7 @@ class EncryptedSite(Site):
         self._memory.keep_fact(_REPLY, exchange + encode(reply))
         return reply
 
-    def _total(self, phase: Phase, question: Floats) -> Floats:
+    def _total(self, phase: Phase, question: Question) -> Floats:
         total = super()._total(phase, question)
         return np.clip(total, -self._plan.box, self._plan.box)
 

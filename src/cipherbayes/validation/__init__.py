@@ -1,0 +1,1 @@
+"""Checks of the promises: a study attacked from the outside."""

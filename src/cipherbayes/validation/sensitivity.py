@@ -1,0 +1,115 @@
+"""How far one record really moves what a site sums, over questions meant to hurt.
+
+The study's own path is driven: a prepared table, the model, the bounded sums, the
+grid of every phase. Its promise is ‖S(D, q) − S(D', q)‖ ≤ Δ for neighbouring tables
+D and D' and *every* question q, and that D and D' are either both answered or both
+refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.errors import CipherbayesError
+from cipherbayes.phases import Phase
+from cipherbayes.planning import StudyPlan
+from cipherbayes.protocol.contributions import Contributions, Question
+from cipherbayes.typing import Integers
+from cipherbayes.validation.neighbours import (
+    CANARIES,
+    SIZES,
+    Neighbours,
+    neighbours,
+    questions,
+)
+
+
+@dataclass(frozen=True)
+class Shift:
+    """What one record did to the sums of a phase at one question.
+
+    Attributes
+    ----------
+    share
+        ‖difference‖ / Δ of the worst of the phase's sums, in grid units; infinite
+        where only one of the two tables was answered.
+    difference
+        The sums' difference in grid units; None where only one was answered.
+    """
+
+    phase: Phase
+    question: str
+    rows: int
+    share: float
+    difference: Integers | None
+
+    @property
+    def told_apart(self) -> bool:
+        """Whether an answer or a refusal alone tells the tables apart."""
+        return self.difference is None
+
+
+def worst_shifts(plan: StudyPlan, sizes: Sequence[int] = SIZES) -> list[Shift]:
+    """For each phase the question at which one record moves the sums farthest."""
+    worst: dict[int, Shift] = {}
+    for number, rows in enumerate(sizes):
+        near = neighbours(plan.study, rows, number % CANARIES, seed=rows)
+        for phase in plan.phases:
+            for found in phase_shifts(plan, phase, near):
+                known = worst.get(phase.first)
+                if known is None or found.share > known.share:
+                    worst[phase.first] = found
+    return [worst[first] for first in sorted(worst)]
+
+
+def phase_shifts(plan: StudyPlan, phase: Phase, near: Neighbours) -> list[Shift]:
+    """What the record does at each of the questions, in one phase.
+
+    A Poisson-sampled phase is asked as if every record took part: the sampling makes
+    a record count less often, never more.
+    """
+    asked = [("a count", Question(np.zeros(1)))]
+    if not phase.preparatory:
+        asked = [
+            (name, question)
+            for name, question in questions(plan, near)
+            if plan.usable_theta(phase, question.theta)
+        ]
+    return [_shift(plan, phase, near, name, question) for name, question in asked]
+
+
+def _shift(
+    plan: StudyPlan, phase: Phase, near: Neighbours, name: str, question: Question
+) -> Shift:
+    rows = near.present.count
+    sums = [
+        _grid_sums(plan, phase, table, question)
+        for table in (near.present, near.absent)
+    ]
+    if sums[0] is None and sums[1] is None:
+        return Shift(phase, name, rows, 0.0, np.zeros(phase.dimension, dtype=np.int64))
+    if sums[0] is None or sums[1] is None:
+        return Shift(phase, name, rows, np.inf, None)
+    difference: Integers = sums[0] - sums[1]
+    share = max(
+        float(np.linalg.norm(piece.astype(np.float64))) / part.sensitivity
+        for part, piece in zip(phase.parts, phase.split(difference), strict=True)
+    )
+    return Shift(phase, name, rows, share, difference)
+
+
+def _grid_sums(
+    plan: StudyPlan, phase: Phase, table: PreparedTable, question: Question
+) -> Integers | None:
+    """A table's sums on the grid; None where it refuses."""
+    whole = replace(phase, privacy=replace(phase.privacy, rate=1.0))
+    try:
+        return phase.on_grid(
+            Contributions(plan.study.model, table).total(whole, question)
+        )
+    except CipherbayesError:
+        return None
