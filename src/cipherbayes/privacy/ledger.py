@@ -184,6 +184,8 @@ class Ledger:
             raise PrivacyError(
                 "no such ledger", where=str(path), remedy="check the path"
             )
+        if not layout.is_database(path):
+            raise damaged(path)
         if (trouble := trouble_with(path)) is not None:
             what, remedy = trouble
             raise PrivacyError(what, where=str(path), remedy=remedy)

@@ -74,6 +74,20 @@ ANY_SITE = ""
 Row = tuple[Any, ...]
 
 
+def is_database(path: Path) -> bool:
+    """Whether a file begins as a database does."""
+    magic = b"SQLite format 3\0"
+    try:
+        with path.open("rb") as file:
+            return file.read(len(magic)) == magic
+    except OSError:
+        raise PrivacyError(
+            "cannot be read",
+            where=str(path),
+            remedy="run as its owner, and check the disk",
+        ) from None
+
+
 def new_facts(
     dataset: str, epsilon: float, delta: float, custody: Custody, *, lasting: bool
 ) -> dict[str, str]:
