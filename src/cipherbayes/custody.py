@@ -141,10 +141,14 @@ class Custody:
 
         The file has two slots, and the older one is written over.
         """
-        file = self._folder("marks") / f"{ledger.hex()}.mark"
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = self.path / "marks" / f"{ledger.hex()}.mark"
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            descriptor = os.open(file, flags, 0o600)
+            try:
+                descriptor = os.open(file, flags)
+            except FileNotFoundError:
+                self._folder("marks")
+                descriptor = os.open(file, flags | os.O_CREAT, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 check_private(os.fstat(descriptor), file, folder=False)

@@ -81,12 +81,11 @@ def erase(path: Path) -> None:
     ----------
     What a file system, a disk or a backup has copied elsewhere stays there.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
-    try:
-        os.write(descriptor, bytes(os.fstat(descriptor).st_size))
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    with os.fdopen(descriptor, "r+b") as file:
+        file.write(bytes(os.fstat(descriptor).st_size))
+        file.flush()
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
     path.unlink(missing_ok=True)
 
 

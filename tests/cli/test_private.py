@@ -134,6 +134,8 @@ def test_a_private_run_charges_every_table_and_says_so(folder: Path) -> None:
     assert "12" in cipherbayes("ledger", "north.csv.ledger", cwd=folder).stdout
     listed = cipherbayes("keys", "out", "--json", cwd=folder)
     kinds = {(row["party"], row["kind"]) for row in json.loads(listed.stdout)}
+    rows = json.loads(listed.stdout)
+    assert all(len(row["fingerprint"].replace(" ", "")) == 32 for row in rows)
     # The run's own keys went with the run.
     assert kinds == {(party, "identity") for party in ("csp", "north", "south")}
     predicted = cipherbayes("predict", "out", "north.csv", cwd=folder)

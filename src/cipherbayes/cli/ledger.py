@@ -104,6 +104,7 @@ def keys(
 ) -> None:
     """Show the ids of keys, never their contents."""
     from cipherbayes.crypto.keys import KeyFolder
+    from cipherbayes.crypto.signatures import Identity
     from cipherbayes.errors import RunError
 
     homes = sorted(path for path in folder.rglob("keys") if path.is_dir())
@@ -122,6 +123,9 @@ def keys(
             "id": record.id,
             "run": record.run,
             "parameters": record.parameters,
+            "fingerprint": Identity.from_hex(record.id).fingerprint
+            if record.kind == "identity"
+            else "",
         }
         for home in homes
         for record in KeyFolder(home).records()
@@ -130,7 +134,7 @@ def keys(
         typer.echo(json.dumps(rows, indent=2))
         return
     table = Table(title="keys (ids only)")
-    for heading in ("party", "kind", "id", "run", "parameters"):
+    for heading in ("party", "kind", "id", "run", "parameters", "fingerprint"):
         table.add_column(heading, overflow="fold")
     for row in rows:
         table.add_row(*row.values())

@@ -100,6 +100,7 @@ class Ledger:
         self._entries = 0
         self._place = 0
         self._link = b""
+        self._version: int | None = None
         self._coarse: dict[tuple[tuple[str, int], ...], float] = {}
         # The mark first: another process may add records and raise it in between.
         self._marked = custody.mark(self.id)
@@ -524,6 +525,10 @@ class Ledger:
             # Records and seal must be of one moment.
             with self._reading():
                 return self._refresh()
+        # Counts commits of others: without one there is nothing that is not known.
+        ((version,),) = self._database.execute("PRAGMA data_version").fetchall()
+        if version == self._version:
+            return None
         for kind, row, link in layout.records(self._database, self._place):
             right = layout.chain(self._link, (kind, *row))
             if row[0] != self._place + 1 or right != link:
@@ -535,6 +540,7 @@ class Ledger:
         right_seal = layout.seal(facts, self._link, self._custody)
         if not hmac.compare_digest(facts.get("seal", ""), right_seal):
             raise damaged(self.path)
+        self._version = version
         return None
 
     def _check_answers(self) -> None:
