@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +12,32 @@ import pandas as pd
 import pytest
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+STATE = "CIPHERBAYES_STATE"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keys, marks and register of the tests: never those of whoever runs them."""
+    config.stash[_STATE] = tempfile.mkdtemp(prefix="cipherbayes-state-")
+    os.environ[STATE] = config.stash[_STATE]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    shutil.rmtree(config.stash[_STATE], ignore_errors=True)
+
+
+_STATE = pytest.StashKey[str]()
+
+
+def another_owner() -> None:
+    """Forget which tables were seen: those to come are another hospital's."""
+    shutil.rmtree(Path(os.environ[STATE]) / "tables", ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _a_new_owner() -> None:
+    """Tests use the same simulated tables again and again."""
+    another_owner()
 
 
 @pytest.fixture(scope="session")

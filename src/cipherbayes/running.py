@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from cipherbayes.data.rescaled import rescaled
 from cipherbayes.engine.assembly import RunFolder
 from cipherbayes.engine.driving import Traffic
 from cipherbayes.engine.embedded import Finished, TemporaryFolder, run_folder
-from cipherbayes.errors import RunError, StudyError
+from cipherbayes.engine.table_identity import ledger_beside, refuse_equal_files
+from cipherbayes.errors import CipherbayesError, RunError, StudyError
 from cipherbayes.evaluation import evaluate
 from cipherbayes.inference.chains import Draws, Progress, sample
 from cipherbayes.inference.target import Target
@@ -24,6 +26,7 @@ from cipherbayes.tables import (
     check_pooled,
     open_sites,
     preparation_of,
+    refuse_equal_rows,
     split,
     with_sites,
 )
@@ -80,6 +83,9 @@ def resume(out: str | Path, *, progress: Progress = _silent) -> Result:
     """Continue an interrupted private run: nothing is released twice."""
     path = Path(out)
     if (path / "result.json").exists():
+        # A kill may have come between the result and the end of the run.
+        with suppress(CipherbayesError):
+            RunFolder.open(path).end()
         raise RunError(
             "is finished already",
             where=str(path),
@@ -90,6 +96,7 @@ def resume(out: str | Path, *, progress: Progress = _silent) -> Result:
     finished = run_folder(folder, None, progress)
     result = assemble_private(folder, finished, started, _held_out(folder))
     result.save(path)
+    folder.end()
     return result
 
 
@@ -145,14 +152,17 @@ def _run_private(
             remedy='write the frames to Parquet, or set engine = "in-process"',
         )
     ledgers = {
-        name: Path(f"{files[name]}.ledger") if name in files else None
+        name: ledger_beside(files[name]) if name in files else None
         for name in study.sites
     }
+    refuse_equal_files({name: Path(file) for name, file in files.items()})
+    refuse_equal_rows(prepared)
     folder = RunFolder.create(path, located, ledgers)
     train, test = split(study, prepared)
     finished = run_folder(folder, train, progress)
     result = assemble_private(folder, finished, started, test)
     result.save(path)
+    folder.end()
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from cipherbayes.data.preparation import Preparation
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.tables import open_table
-from cipherbayes.errors import DataError, StudyError
+from cipherbayes.errors import DataError, PrivacyError, StudyError
 from cipherbayes.models import Rows
 from cipherbayes.study import Study
 from cipherbayes.typing import Floats
@@ -73,6 +74,38 @@ def open_site(study: Study, name: str, source: Any) -> PreparedTable:
         study.model,
         strict=study.privacy is None,
     )
+
+
+def refuse_equal_rows(prepared: Mapping[str, PreparedTable]) -> None:
+    """Raise PrivacyError where two sites have the same prepared rows in one order.
+
+    Rows are read only where two tables have as many.
+    """
+    counts = [table.count for table in prepared.values()]
+    seen: dict[bytes, str] = {}
+    for name, table in prepared.items():
+        if counts.count(table.count) > 1:
+            first = seen.setdefault(_digest(table), name)
+            if first != name:
+                raise equal_tables(first, name)
+
+
+def equal_tables(one: str, other: str) -> PrivacyError:
+    """Two sites with the same records."""
+    return PrivacyError(
+        f"sites '{one}' and '{other}' have the same table",
+        where="[sites]",
+        remedy="give each site rows of its own: a record that is counted twice is "
+        "protected less than the certificate says",
+    )
+
+
+def _digest(table: PreparedTable) -> bytes:
+    digest = hashlib.sha256()
+    for block in table.blocks():
+        for column in (*block.x, *block.outcome.values()):
+            digest.update(np.ascontiguousarray(column).tobytes())
+    return digest.digest()
 
 
 def check_pooled(study: Study, prepared: Mapping[str, PreparedTable]) -> None:

@@ -6,8 +6,10 @@ fail. So an attack that is merely broken cannot pass for a defence that works.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,17 +17,22 @@ import pytest
 import tenseal.sealapi as sealapi
 from parties import Consortium
 
-from cipherbayes import kernels
+from cipherbayes import kernels, running
 from cipherbayes.crypto.bfv import SecretKey
 from cipherbayes.crypto.ciphertext import Ciphertext
 from cipherbayes.crypto.ckks.masking import RingMask
 from cipherbayes.crypto.masks import PairwiseMasks
 from cipherbayes.crypto.seal import scheme
+from cipherbayes.crypto.transcript import transcript
+from cipherbayes.engine import assembly
+from cipherbayes.engine.assembly import RunFolder
 from cipherbayes.planning import Phase, StudyPlan
+from cipherbayes.privacy import ledger_file
+from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.protocol.contributions import Question
 from cipherbayes.protocol.encrypted import site as encrypted_site
 from cipherbayes.protocol.messages import DecryptRequest, KeyOffer, SiteReply
-from cipherbayes.protocol.stores import AnswerStore
+from cipherbayes.protocol.stores import AnswerStore, Checkpoint, Heads
 from cipherbayes.tables import preparation_of
 
 
@@ -46,6 +53,39 @@ def _all_slots(self: SecretKey, ciphertext: Ciphertext) -> Any:
     parts.ciphertext.write(cipher, ciphertext.polynomials[0], parts.context)
     self._decryptor.decrypt(cipher, plain)
     return np.array(parts.encoder.decode_uint64(plain), dtype=np.int64)
+
+
+_release = Ledger.release
+
+
+def _computed_first(self: Ledger, *, compute: Callable[[], bytes], **rest: Any) -> Any:
+    """An answer that fails is not charged."""
+    answer = compute()
+    return _release(self, compute=lambda: answer, **rest)
+
+
+def _of_no_site(self: Ledger, *, site: str, **rest: Any) -> Any:
+    """One answer for all sites of a run."""
+    return _release(self, site="one for all", **rest)
+
+
+def _beside_its_name(data: Path, given: Path, **budget: float) -> Ledger:
+    """A ledger for every name that a table goes by."""
+    return Ledger.open(Path(f"{data}.ledger"), dataset=data.name, **budget)
+
+
+def _sum_of_bytes(facts: Mapping[str, str], link: bytes, custody: Any) -> str:
+    """A seal that needs no key."""
+    text = "|".join(f"{k}={v}" for k, v in sorted(facts.items()) if k != "seal")
+    return hashlib.sha256(link + text.encode()).hexdigest()
+
+
+def unkeyed_checksum(self: Any, *values: bytes | str | int) -> bytes:
+    """A checksum that anyone can make."""
+    return hashlib.sha256(transcript("cipherbayes/checkpoint/2", *values)).digest()
+
+
+unkeyed_seal = _sum_of_bytes
 
 
 def _no_ring_mask(
@@ -83,6 +123,19 @@ SWITCHES: dict[str, list[tuple[Any, str, Any]]] = {
         (kernels, "linear_predictor", lambda theta, x, out=None: np.matmul(theta, x)),
     ],
     "limits of scales": [(StudyPlan, "digest", _any_scales)],
+    "charge first": [(Ledger, "release", _computed_first)],
+    "sites apart": [(Ledger, "release", _of_no_site)],
+    "distinct tables": [
+        (running, "refuse_equal_files", _nothing),
+        (running, "refuse_equal_rows", _nothing),
+    ],
+    "one ledger a table": [(assembly, "open_table_ledger", _beside_its_name)],
+    "marks": [(Ledger, "_check_mark", _nothing)],
+    "keyed seals": [(ledger_file, "seal", _sum_of_bytes)],
+    "keyed checksums": [(Checkpoint, "_checksum", unkeyed_checksum)],
+    "remembered ledgers": [(Heads, "meet", _nothing)],
+    "the end": [(RunFolder, "end", _nothing)],
+    "order": [(Ledger, "rounds", lambda self, run, site: 10**6)],
     "signatures": [(SiteReply, "verify", _nothing)],
     "offer": [(KeyOffer, "verify", _nothing)],
     "masks": [(PairwiseMasks, "total", _no_mask)],

@@ -139,7 +139,7 @@ def test_a_run_from_python_leaves_nothing_in_the_temporary_folder(
     before = os.umask(0o022)
     try:
         study = small_study(("a", "b"))
-        frames = {name: logistic_frame(60) for name in ("a", "b")}
+        frames = {name: logistic_frame(60, seed=ord(name)) for name in ("a", "b")}
         run(study, frames, progress=look)
     finally:
         os.umask(before)
@@ -231,17 +231,18 @@ def edits(path: Path, statement: str) -> bool:
         "UPDATE about SET value = '0.5' WHERE name = 'delta'",
         "UPDATE entries SET event = replace(event, '\"noise_multiplier\":', "
         "'\"noise_multiplier\":9')",
-        "UPDATE entries SET answer = zeroblob(24)",
+        "UPDATE vectors SET answer = zeroblob(24)",
+        "DELETE FROM answers",
         "UPDATE entries SET round = round + 100",
     ],
 )
 def test_an_edited_ledger_is_not_believed(tmp_path, statement, monkeypatch):
-    study = write_tables(tmp_path, small_study(("a", "b")))
-    run(study, out=tmp_path / "run")
+    interrupted(tmp_path)
     path = tmp_path / "a.csv.ledger"
     assert not edits(path, statement)
-    # Without chain and seal the same edit passes unseen.
-    monkeypatch.setattr(Ledger, "_refresh", lambda self: None)
+    # Without chain, seal, digests and mark the same edit passes unseen.
+    for check in ("_refresh", "_check_answers", "_check_mark"):
+        monkeypatch.setattr(Ledger, check, lambda self: None)
     assert edits(path, statement)
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from cipherbayes.privacy.events import GaussianSum
+from cipherbayes.privacy.ledger import Ledger
 from conftest import LOGISTIC, logistic_frame
 from terminal import cipherbayes
 
@@ -132,10 +134,39 @@ def test_a_private_run_charges_every_table_and_says_so(folder: Path) -> None:
     assert "12" in cipherbayes("ledger", "north.csv.ledger", cwd=folder).stdout
     listed = cipherbayes("keys", "out", "--json", cwd=folder)
     kinds = {(row["party"], row["kind"]) for row in json.loads(listed.stdout)}
-    assert ("csp", "encryption") in kinds
-    assert ("north", "identity") in kinds
+    rows = json.loads(listed.stdout)
+    assert all(len(row["fingerprint"].replace(" ", "")) == 32 for row in rows)
+    # The run's own keys went with the run.
+    assert kinds == {(party, "identity") for party in ("csp", "north", "south")}
     predicted = cipherbayes("predict", "out", "north.csv", cwd=folder)
     assert predicted.stdout.startswith("row,mean,lower,upper")
+
+
+def test_an_owner_ends_a_run_that_will_not_be_resumed(folder: Path) -> None:
+    run, path = "ab" * 16, folder / "north.csv.ledger"
+    ledger = Ledger.open(path, dataset="north.csv", epsilon=1.0, delta=1e-5)
+    ledger.release(
+        run=bytes.fromhex(run), site="north", round=0, purpose="gradient",
+        study=bytes(32), question=bytes(32), event=GaussianSum(9.0),
+        compute=lambda: b"the vector of one site",
+    )  # fmt: skip
+    ledger.close()
+    wrong = cipherbayes("ledger", path, "--end", "cd", cwd=folder)
+    assert wrong.stderr.startswith("error: ")
+    assert b"the vector of one site" in path.read_bytes()
+    done = cipherbayes("ledger", path, "--end", run[:8], cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert b"the vector of one site" not in path.read_bytes()
+
+
+def test_an_owner_takes_a_ledger_to_a_new_machine(folder: Path, monkeypatch) -> None:
+    path = folder / "north.csv.ledger"
+    Ledger.open(path, dataset="north.csv", epsilon=1.0, delta=1e-5).close()
+    monkeypatch.setenv("CIPHERBAYES_STATE", str(folder / "new-machine"))
+    refused = cipherbayes("ledger", path, cwd=folder)
+    assert "--adopt" in refused.stderr
+    assert cipherbayes("ledger", path, "--adopt", cwd=folder).returncode == 0
+    assert cipherbayes("ledger", path, cwd=folder).returncode == 0
 
 
 def test_a_second_study_cannot_spend_the_same_budget(folder: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import pickle
 
 import pytest
@@ -64,3 +65,12 @@ def test_a_signing_key_is_never_shown_or_pickled() -> None:
     assert repr(secret) not in repr(KEY)
     with pytest.raises(CryptoError):
         pickle.dumps(KEY)
+
+
+def test_a_fingerprint_has_128_bits_in_groups_that_can_be_read_aloud() -> None:
+    identity = SigningKey.generate().identity
+    groups = identity.fingerprint.split(" ")
+    assert [len(group) for group in groups] == [4] * 8
+    digits = "".join(groups)
+    assert 4 * len(digits) == 128
+    assert hashlib.sha256(identity.raw).hexdigest().startswith(digits)

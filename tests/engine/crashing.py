@@ -42,6 +42,7 @@ POINTS: dict[str, tuple[type, str, str]] = {
     "before a fact's checkpoint": (Checkpoint, "keep_fact", "before"),
     "after a fact's checkpoint": (Checkpoint, "keep_fact", "after"),
     "before the result is saved": (Result, "save", "before"),
+    "before the end": (RunFolder, "end", "before"),
     "after a pooled release": (Curator, "release", "after"),
 }
 

@@ -215,7 +215,7 @@ def test_a_study_changed_in_between_is_refused_and_costs_nothing(tmp_path):
 
 def test_a_run_over_frames_says_that_it_cannot_be_resumed(tmp_path):
     study = small_study(("a", "b"))
-    frames = {name: logistic_frame(60) for name in study.sites}
+    frames = {name: logistic_frame(60, seed=ord(name)) for name in study.sites}
     interrupted = RuntimeError("interrupted")
 
     def stop(done: int, total: int) -> None:

@@ -111,9 +111,14 @@ def test_no_key_and_no_noise_is_in_a_message_a_log_or_a_public_file(
     monkeypatch.setattr(InsecureRepeatableNoise, "share", spy)
     study = write_tables(tmp_path, small_study(("a", "b")))
     out = tmp_path / "run"
+    secrets: list[bytes] = []
+
+    def look(done: int, total: int) -> None:
+        """While the run is on: afterwards its keys are gone."""
+        secrets[:] = [file.read_bytes()[-32:] for file in out.rglob("*.key")]
+
     with caplog.at_level(logging.DEBUG):
-        run(study, out=out)
-    secrets = [file.read_bytes()[-32:] for file in out.rglob("*.key")]
+        run(study, out=out, progress=look)
     assert len(secrets) == 6
     secrets += [share.astype("<i8").tobytes() for share in shares]
     public = [file.read_bytes() for file in out.iterdir() if file.is_file()]

@@ -30,6 +30,7 @@ STEPS = [
         "before a fact's checkpoint",
         "after a fact's checkpoint",
         "after a pooled release",
+        "before the end",
     )
 ]
 

@@ -223,6 +223,7 @@ def _database(path: Path, read: Callable[[Path], object]) -> Decoder:
     def from_bytes(data: bytes) -> object:
         for old in FOLDER.glob(f"{copy.name}*"):
             old.unlink()
+        copy.touch(mode=0o600)
         copy.write_bytes(data)
         return read(copy)
 

@@ -24,6 +24,7 @@ def ask(
     round: int = 0,
     *,
     run: bytes = b"run",
+    site: str = "north",
     purpose: str = "gradient",
     study: bytes = b"study",
     question: bytes = b"theta",
@@ -32,6 +33,7 @@ def ask(
 ) -> bytes:
     return ledger.release(
         run=run,
+        site=site,
         round=round,
         purpose=purpose,
         study=study,

@@ -56,11 +56,12 @@ def test_other_rounds_purposes_and_runs_get_answers_of_their_own(
         ask(ledger, 1),
         ask(ledger, 0, purpose="moments"),
         ask(ledger, 0, run=b"another run"),
+        ask(ledger, 0, site="another site"),
     }
-    assert len(answers) == 4
-    assert ledger.rounds(b"run") == 2
-    assert ledger.rounds(b"another run") == 1
-    assert ledger.rounds(b"no run") == 0
+    assert len(answers) == 5
+    assert ledger.rounds(b"run", "north") == 2
+    assert ledger.rounds(b"another run", "north") == 1
+    assert ledger.rounds(b"no run", "north") == 0
 
 
 @pytest.mark.parametrize(
@@ -86,18 +87,83 @@ def test_a_run_cannot_change_its_study(ledger: Ledger) -> None:
     ask(ledger, 0)
     with pytest.raises(PrivacyError, match="begun with another study"):
         ask(ledger, 1, study=b"changed", compute=never)
-    assert ledger.rounds(b"run") == 1
+    assert ledger.rounds(b"run", "north") == 1
 
 
-def test_a_failed_computation_charges_nothing(ledger: Ledger) -> None:
+@pytest.mark.parametrize("error", [RuntimeError, PrivacyError, KeyboardInterrupt])
+def test_a_failed_computation_is_charged_and_the_same_question_may_be_tried_again(
+    ledger: Ledger, path: Path, error: type[BaseException]
+) -> None:
     def fail() -> bytes:
-        raise RuntimeError("the table cannot be read")
+        raise error("the table cannot be read")
 
-    with pytest.raises(RuntimeError):
+    with pytest.raises(error):
         ask(ledger, compute=fail)
-    assert ledger.spent() == 0.0
-    assert list(ledger.entries()) == []
-    assert len(ask(ledger)) == 16
+    spent = ledger.spent()
+    assert spent > 0.0
+    assert [entry.kept for entry in ledger.entries()] == [False]
+    assert ledger.rounds(b"run", "north") == 0
+    again = Ledger.read(path)
+    with pytest.raises(PrivacyError, match="another question"):
+        ask(again, question=b"changed", compute=never)
+    assert len(ask(again)) == 16
+    assert again.spent() == ledger.spent() == spent
+    assert ledger.rounds(b"run", "north") == 1
+    again.close()
+
+
+def test_an_error_is_no_free_oracle(ledger: Ledger) -> None:
+    """Each question that fails at some tables and not at others costs its ε."""
+
+    def fail() -> bytes:
+        raise ArithmeticError
+
+    refused = 0
+    for number in range(3 * ROUNDS):
+        try:
+            ask(ledger, number, compute=fail)
+        except ArithmeticError:
+            continue
+        except BudgetError:
+            refused += 1
+    assert refused == 2 * ROUNDS
+
+
+def test_the_charge_is_on_disk_before_the_answer_is_computed(
+    ledger: Ledger, path: Path
+) -> None:
+    def look() -> bytes:
+        other = Ledger.read(path)
+        assert [entry.kept for entry in other.entries()] == [False]
+        assert other.spent() > 0.0
+        other.close()
+        return b"answer"
+
+    assert ask(ledger, compute=look) == b"answer"
+    assert [entry.kept for entry in ledger.entries()] == [True]
+
+
+def test_of_two_that_compute_one_answer_both_return_the_first(
+    ledger: Ledger, path: Path
+) -> None:
+    def slow() -> bytes:
+        other = Ledger.read(path)
+        assert ask(other, compute=lambda: b"the first") == b"the first"
+        other.close()
+        return b"the second"
+
+    assert ask(ledger, compute=slow) == b"the first"
+    assert ask(ledger, compute=never) == b"the first"
+    assert len(list(ledger.entries())) == 1
+
+
+def test_two_sites_of_a_run_are_charged_and_answered_apart(ledger: Ledger) -> None:
+    """The same table at two sites is in the total twice, and costs twice."""
+    answers = {ask(ledger, site=name) for name in ("north", "south")}
+    assert len(answers) == 2
+    assert len(list(ledger.entries())) == 2
+    assert ledger.rounds(b"run", "south") == 1
+    assert ledger.rounds(b"run", "east") == 0
 
 
 # -- the budget --------------------------------------------------------------
@@ -113,7 +179,7 @@ def test_a_calibrated_study_fits_to_the_last_round_and_no_further(
     assert ledger.spent() == pytest.approx(1.0, rel=1e-6)
     with pytest.raises(BudgetError, match="round 400 would exceed"):
         ask(ledger, 400, event=GaussianSum(sigma), compute=never)
-    assert ledger.rounds(b"run") == 400
+    assert ledger.rounds(b"run", "north") == 400
     ledger.close()
 
 

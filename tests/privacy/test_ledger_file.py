@@ -68,7 +68,11 @@ def test_a_missing_ledger_is_not_begun_by_reading_it(path: Path) -> None:
 TAMPERINGS = {
     "a cheaper event": "UPDATE entries SET event = replace(event, '.', '9.')",
     "a smaller epsilon": "UPDATE entries SET epsilon = epsilon / 2 WHERE number = 2",
-    "another answer": "UPDATE entries SET answer = x'00' WHERE number = 1",
+    "another answer": "UPDATE vectors SET answer = x'00' WHERE number = 1",
+    "an answer taken back": "DELETE FROM answers WHERE number = 3",
+    "an answer gone": "DELETE FROM vectors WHERE number = 3",
+    "another digest": "UPDATE answers SET digest = x'00' WHERE number = 2",
+    "a run that is over": "INSERT INTO ended VALUES (7, '', x'', '', x'')",
     "another question": "UPDATE entries SET question = x'00' WHERE number = 3",
     "the first entry lost": "DELETE FROM entries WHERE number = 1",
     "the last entry lost": "DELETE FROM entries WHERE number = 3",
@@ -122,6 +126,7 @@ def test_a_truncated_ledger_is_refused(path: Path, share: float) -> None:
 
 
 def test_what_is_no_database_is_refused(path: Path) -> None:
+    path.touch(mode=0o600)
     path.write_text("time,event\n1,0\n" * 1000, encoding="utf-8")
     assert_refused(path)
     path.write_bytes(os.urandom(8192))
@@ -130,6 +135,7 @@ def test_what_is_no_database_is_refused(path: Path) -> None:
 
 def test_somebody_elses_database_is_refused_and_left_as_it_is(path: Path) -> None:
     database = sqlite3.connect(path)
+    path.chmod(0o600)
     database.execute("CREATE TABLE patients (name TEXT)")
     database.commit()
     database.close()
@@ -178,16 +184,18 @@ class Deadly:
 
     def __init__(self, database):
         self._database = database
+        self._passed = {}
 
     def __getattr__(self, name):
         return getattr(self._database, name)
 
     def execute(self, statement, *values):
         first = statement.split()[0]
-        if f"before {first}" == moment:
+        number = self._passed[first] = self._passed.get(first, 0) + 1
+        if f"before {first} {number}" == moment:
             die()
         result = self._database.execute(statement, *values)
-        if f"after {first}" == moment:
+        if f"after {first} {number}" == moment:
             die()
         return result
 
@@ -201,8 +209,9 @@ def compute():
         die()
     return answer
 
-answer = ledger.release(run=b"run", round=0, purpose="gradient", study=b"study",
-                        question=b"theta", event=GaussianSum(sigma), compute=compute)
+answer = ledger.release(run=b"run", site="north", round=0, purpose="gradient",
+                        study=b"study", question=b"theta", event=GaussianSum(sigma),
+                        compute=compute)
 path.with_suffix(".answered").write_bytes(answer)
 die()
 '''
@@ -218,8 +227,8 @@ path, own, sigma = Path(sys.argv[1]), sys.argv[2].encode(), float(sys.argv[3])
 ledger = Ledger.open(path, dataset="north.csv", epsilon=1.0, delta=1e-5)
 
 def ask(run, number):
-    return ledger.release(run=run, round=number, purpose="gradient", study=b"study",
-                          question=b"theta", event=GaussianSum(sigma),
+    return ledger.release(run=run, site="north", round=number, purpose="gradient",
+                          study=b"study", question=b"theta", event=GaussianSum(sigma),
                           compute=lambda: os.urandom(8))
 
 shared = [ask(b"shared", number).hex() for number in range(10)]
@@ -244,21 +253,25 @@ def child(code: str, *arguments: object) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("moment", "charged"),
+    ("moment", "charged", "kept"),
     [
-        ("before BEGIN", False),
-        ("after BEGIN", False),
-        ("in compute", False),
-        ("before INSERT", False),
-        ("after INSERT", False),
-        ("after UPDATE", False),
-        ("before COMMIT", False),
-        ("after COMMIT", True),
-        ("after the answer", True),
+        ("before BEGIN 1", False, False),
+        ("after BEGIN 1", False, False),
+        ("before INSERT 1", False, False),  # the entry
+        ("after INSERT 2", False, False),  # the seal
+        ("before COMMIT 1", False, False),
+        ("after COMMIT 1", True, False),
+        ("in compute", True, False),
+        ("after BEGIN 2", True, False),
+        ("after INSERT 3", True, False),  # the vector
+        ("after INSERT 4", True, False),  # the answer's record
+        ("before COMMIT 2", True, False),
+        ("after COMMIT 2", True, True),
+        ("after the answer", True, True),
     ],
 )
 def test_a_kill_at_any_moment_leaves_no_answer_without_an_entry(
-    path: Path, moment: str, charged: bool
+    path: Path, moment: str, charged: bool, kept: bool
 ) -> None:
     process = child(CHILD, path, moment, SIGMA)
     process.communicate(timeout=60)
@@ -268,15 +281,20 @@ def test_a_kill_at_any_moment_leaves_no_answer_without_an_entry(
     entries = list(ledger.entries())
     assert len(entries) == int(charged)
     assert answered.exists() == (moment == "after the answer")
-    if charged:
+    assert [entry.kept for entry in entries] == [kept] * charged
+    if kept:
         # The answer that was computed is the only one there will ever be.
         computed = path.with_suffix(".computed").read_bytes()
         assert ask(ledger, compute=never) == computed
+    if charged:
         assert ledger.spent() == entries[0].epsilon > 0.0
+        with pytest.raises(PrivacyError, match="another question"):
+            ask(ledger, question=b"changed", compute=never)
     else:
         assert ledger.spent() == 0.0
-        answer = ask(ledger)
-        assert ask(ledger, compute=never) == answer
+    answer = ask(ledger)
+    assert ask(ledger, compute=never) == answer
+    assert len(list(ledger.entries())) == 1
     ledger.close()
 
 

@@ -36,7 +36,7 @@ from cipherbayes.protocol.server import Server
 from cipherbayes.protocol.site import Site
 from cipherbayes.protocol.stores import AnswerStore, Checkpoint
 from cipherbayes.tables import open_site
-from conftest import logistic_frame
+from conftest import another_owner, logistic_frame
 
 RUN = bytes(range(16))
 ROWS = 60
@@ -267,7 +267,8 @@ class Consortium:
 
 
 def write_tables(folder: Path, study: cb.Study, rows: int = ROWS) -> cb.Study:
-    """The study with a file for each site."""
+    """The study with a file for each site, of hospitals that nobody here knows."""
+    another_owner()
     folder.mkdir(parents=True, exist_ok=True)
     sites = {}
     for index, name in enumerate(sorted(study.sites)):

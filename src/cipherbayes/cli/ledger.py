@@ -4,23 +4,38 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from cipherbayes.cli.console import console
 
+if TYPE_CHECKING:
+    from cipherbayes.privacy.ledger import Ledger
+
 
 def ledger(
     file: Annotated[Path, typer.Argument(help="A table's ledger (TABLE.ledger).")],
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    adopt: Annotated[
+        bool,
+        typer.Option(help="Take over the newest copy of a ledger on a new machine."),
+    ] = False,
+    end: Annotated[
+        str,
+        typer.Option(
+            metavar="RUN", help="Erase the answers of a run that will not be resumed."
+        ),
+    ] = "",
 ) -> None:
     """Show what has been released about a table, and what is left."""
     from cipherbayes.privacy.events import to_json
     from cipherbayes.privacy.ledger import Ledger
 
-    book = Ledger.read(file)
+    book = Ledger.read(file, adopt=adopt)
+    if end:
+        _end(book, end)
     entries = list(book.entries())
     spent = book.spent()
     left = max(book.epsilon - spent, 0.0)
@@ -36,6 +51,7 @@ def ledger(
                     "number": entry.number,
                     "time": entry.time,
                     "run": entry.run,
+                    "site": entry.site,
                     "round": entry.round,
                     "purpose": entry.purpose,
                     "study": entry.study,
@@ -48,15 +64,16 @@ def ledger(
         typer.echo(json.dumps(document, indent=2))
         return
     table = Table(title=f"{book.dataset}: releases")
-    for heading in ("run", "study", "purpose", "rounds", "first", "last", "ε after"):
+    headings = ("run", "site", "study", "purpose", "rounds", "first", "last", "ε after")
+    for heading in headings:
         table.add_column(heading)
-    groups: dict[tuple[str, str, str], list[int]] = {}
+    groups: dict[tuple[str, str, str, str], list[int]] = {}
     for index, entry in enumerate(entries):
-        key = (entry.run[:8], entry.study[:8], entry.purpose)
+        key = (entry.run[:8], entry.site, entry.study[:8], entry.purpose)
         groups.setdefault(key, []).append(index)
-    for (run, study, purpose), members in groups.items():
+    for group, members in groups.items():
         first, last = entries[members[0]], entries[members[-1]]
-        row = [run, study, purpose, str(len(members))]
+        row = [*group, str(len(members))]
         row += [entry.time[:16].replace("T", " ") for entry in (first, last)]
         table.add_row(*row, f"{last.epsilon:.4g}")
     console.print(table)
@@ -66,12 +83,28 @@ def ledger(
     )
 
 
+def _end(book: Ledger, run: str) -> None:
+    """End the one run whose id begins so, at every site that it is charged for."""
+    from cipherbayes.errors import PrivacyError
+
+    found = {(e.run, e.site) for e in book.entries() if e.run.startswith(run.lower())}
+    if len({entry for entry, _ in found}) != 1:
+        raise PrivacyError(
+            "no run, or more than one, has an id that begins so",
+            where=str(book.path),
+            remedy="give the run as `cipherbayes ledger FILE --json` shows it",
+        )
+    for entry, site in sorted(found):
+        book.end(bytes.fromhex(entry), site)
+
+
 def keys(
     folder: Annotated[Path, typer.Argument(help="A run's folder, or a key folder.")],
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Show the ids of keys, never their contents."""
     from cipherbayes.crypto.keys import KeyFolder
+    from cipherbayes.crypto.signatures import Identity
     from cipherbayes.errors import RunError
 
     homes = sorted(path for path in folder.rglob("keys") if path.is_dir())
@@ -90,6 +123,9 @@ def keys(
             "id": record.id,
             "run": record.run,
             "parameters": record.parameters,
+            "fingerprint": Identity.from_hex(record.id).fingerprint
+            if record.kind == "identity"
+            else "",
         }
         for home in homes
         for record in KeyFolder(home).records()
@@ -98,7 +134,7 @@ def keys(
         typer.echo(json.dumps(rows, indent=2))
         return
     table = Table(title="keys (ids only)")
-    for heading in ("party", "kind", "id", "run", "parameters"):
+    for heading in ("party", "kind", "id", "run", "parameters", "fingerprint"):
         table.add_column(heading, overflow="fold")
     for row in rows:
         table.add_row(*row.values())

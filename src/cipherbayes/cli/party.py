@@ -199,10 +199,11 @@ def check(
 
 def _show(identities: dict[str, Identity]) -> None:
     table = Table(title="identities: compare by telephone")
-    for heading in ("party", "fingerprint"):
-        table.add_column(heading)
+    table.add_column("party", overflow="fold")
+    # Never cut: what is not seen is not compared.
+    table.add_column("fingerprint", no_wrap=False, overflow="fold")
     for name, identity in sorted(identities.items()):
-        table.add_row(name, _grouped(identity.fingerprint))
+        table.add_row(name, identity.fingerprint)
     console.print(table)
 
 

@@ -6,9 +6,6 @@ key that was made for that run only: a site's exchange key, or the CSP's BFV pai
 
 from __future__ import annotations
 
-import os
-import secrets
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +16,14 @@ from cipherbayes.crypto.parameters import ParameterSet
 from cipherbayes.crypto.signatures import SigningKey
 from cipherbayes.crypto.transcript import RUN_BYTES, check_bytes
 from cipherbayes.errors import CryptoError
+from cipherbayes.private_files import (
+    erase,
+    failed,
+    make_private_folder,
+    read_private,
+    sync_folder,
+    write_private,
+)
 
 if TYPE_CHECKING:
     from cipherbayes.crypto.ckks.circuit import Circuit
@@ -27,6 +32,8 @@ if TYPE_CHECKING:
 _MAX_FILE_BYTES = 2**21
 _MAX_TRIO_BYTES = 2**29
 _IDENTITY = "identity.key"
+# A run whose keys were erased: it gets no others.
+_OVER = ".over"
 
 
 @dataclass(frozen=True)
@@ -76,15 +83,7 @@ class KeyFolder:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            if not self.path.exists():
-                self.path.mkdir(mode=0o700, exist_ok=True)
-                self.path.chmod(0o700)
-            status = self.path.lstat()
-        except OSError as problem:
-            raise _failed("the key folder cannot be made", self.path, problem) from None
-        _check_private(status, self.path, folder=True)
+        make_private_folder(self.path)
 
     def identity(self) -> SigningKey:
         """The party's signing key, made at the first call."""
@@ -97,6 +96,7 @@ class KeyFolder:
 
     def exchange_key(self, run: bytes) -> ExchangeKey:
         """A site's exchange key for a run, made at the first call."""
+        self._refuse_over(run)
         name = f"{_hex(run)}.exchange.key"
         try:
             return ExchangeKey.from_secret_bytes(self._read(name))
@@ -106,6 +106,7 @@ class KeyFolder:
 
     def create_pair(self, run: bytes, parameters: ParameterSet) -> KeyPair:
         """The CSP's BFV pair for a run; refused if the run has one."""
+        self._refuse_over(run)
         name = f"{_hex(run)}.pair.key"
         pair = generate_keys(parameters)
         if not self._write(name, pair.to_secret_bytes()):
@@ -118,6 +119,7 @@ class KeyFolder:
 
     def load_pair(self, run: bytes) -> KeyPair:
         """The BFV pair of a run."""
+        self._refuse_over(run)
         name = f"{_hex(run)}.pair.key"
         try:
             return KeyPair.from_secret_bytes(self._read(name))
@@ -130,6 +132,7 @@ class KeyFolder:
 
     def create_ckks(self, run: bytes, circuit: Circuit) -> CkksKeys:
         """The CSP's CKKS trio for a run and circuit; refused if the run has one."""
+        self._refuse_over(run)
         name = f"{_hex(run)}.trio.key"
         trio = circuit.generate_keys()
         if not self._write(name, trio.to_secret_bytes()):
@@ -159,11 +162,30 @@ class KeyFolder:
         return (self.path / f"{_hex(run)}.trio.key").exists()
 
     def forget(self, run: bytes) -> int:
-        """Delete the keys of a finished run; returns how many files there were."""
+        """Erase the keys of a run that is over; returns how many files there were.
+
+        Formal guarantees
+        -----------------
+        That the run is over is on disk before its first key is erased, so a kill in
+        between cannot make the run begin again with other keys.
+
+        Edge cases
+        ----------
+        Copies that a file system, a disk or a backup has made are not reached.
+        """
+        self._write(f"{_hex(run)}{_OVER}", b"")
         found = list(self.path.glob(f"{_hex(run)}.*.key"))
-        for file in found:
-            file.unlink()
+        try:
+            for file in found:
+                erase(file)
+            sync_folder(self.path)
+        except OSError as problem:
+            raise failed("a key cannot be erased", self.path, problem) from None
         return len(found)
+
+    def is_over(self, run: bytes) -> bool:
+        """Whether a run's keys were erased, for good."""
+        return (self.path / f"{_hex(run)}{_OVER}").exists()
 
     def records(self) -> list[KeyRecord]:
         """All keys by id, never by content."""
@@ -192,82 +214,22 @@ class KeyFolder:
                 found.append(record)
         return found
 
+    def _refuse_over(self, run: bytes) -> None:
+        if self.is_over(run):
+            raise CryptoError(
+                "the run is over: its keys were erased",
+                where=str(self.path),
+                remedy="start a new run",
+            )
+
     def _write(self, name: str, data: bytes) -> bool:
         """Put a whole file in place; False if there is one already, which stays."""
-        temporary = self.path / f".{name}.{secrets.token_hex(8)}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        try:
-            with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
-                os.fchmod(file.fileno(), 0o600)
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(temporary, self.path / name)
-        except FileExistsError:
-            return False
-        except OSError as problem:
-            raise _failed("the key cannot be stored", self.path, problem) from None
-        finally:
-            temporary.unlink(missing_ok=True)
-        folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-        return True
+        return write_private(self.path / name, data)
 
     def _read(self, name: str, most: int = _MAX_FILE_BYTES) -> bytes:
         """The content of a file that only this user could have written."""
-        path = self.path / name
-        _check_private(self.path.lstat(), self.path, folder=True)
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except FileNotFoundError:
-            raise
-        except OSError as problem:
-            raise _failed("the key file cannot be opened", path, problem) from None
-        try:
-            status = os.fstat(descriptor)
-            _check_private(status, path, folder=False)
-            if status.st_size > most:
-                raise CryptoError(
-                    "the file is too large for a key", where=str(path), remedy=_RESTORE
-                )
-            with os.fdopen(descriptor, "rb", closefd=False) as file:
-                return file.read(most)
-        finally:
-            os.close(descriptor)
-
-
-_RESTORE = "use a folder of your own on a local disk; restore lost keys from a copy"
-
-
-def _failed(what: str, path: Path, problem: OSError) -> CryptoError:
-    reason = f"{what}: {problem.strerror}"
-    return CryptoError(reason, where=str(path), remedy=_RESTORE)
+        return read_private(self.path / name, most)
 
 
 def _hex(run: bytes) -> str:
     return check_bytes(run, RUN_BYTES, "the run id").hex()
-
-
-def _check_private(status: os.stat_result, path: Path, *, folder: bool) -> None:
-    """Raise CryptoError unless only this user can read it."""
-    right_kind = stat.S_ISDIR if folder else stat.S_ISREG
-    if not right_kind(status.st_mode):
-        raise CryptoError(
-            f"not a {'folder' if folder else 'file'}", where=str(path), remedy=_RESTORE
-        )
-    if status.st_uid != os.geteuid():
-        raise CryptoError(
-            "another user owns it",
-            where=str(path),
-            remedy="use a key folder of your own",
-        )
-    if stat.S_IMODE(status.st_mode) & 0o077:
-        mode = "700" if folder else "600"
-        raise CryptoError(
-            "other users can open it",
-            where=str(path),
-            remedy=f"chmod {mode} it, and make new keys if others may have read it",
-        )

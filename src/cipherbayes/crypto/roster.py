@@ -13,13 +13,21 @@ from cipherbayes.crypto.signatures import (
     Identity,
     SigningKey,
 )
-from cipherbayes.crypto.transcript import check_bytes, check_token, transcript
+from cipherbayes.crypto.transcript import (
+    check_bytes,
+    check_counter,
+    check_token,
+    transcript,
+)
 from cipherbayes.errors import ProtocolError
 
 EXCHANGE_BYTES = 32
 MAX_SITES = 1024
 
-_DOMAIN = "cipherbayes/enrolment/1"
+LEDGER_BYTES = 16
+LINK_BYTES = 32
+
+_DOMAIN = "cipherbayes/enrolment/2"
 
 
 @dataclass(frozen=True)
@@ -35,27 +43,48 @@ class Member:
     exchange
         Its X25519 public key for this run, 32 bytes.
     signature
-        The identity's signature over (run, study hash, site, exchange).
+        The identity's signature over (run, study hash, site, exchange) and the three
+        that follow.
+    ledger, records, link
+        How far the site's ledger has come: its id, the number of its records and the
+        link of the last. They say nothing of its rows; others remember them, and
+        notice a ledger that went back.
     """
 
     site: str
     identity: bytes
     exchange: bytes
     signature: bytes
+    ledger: bytes = bytes(LEDGER_BYTES)
+    records: int = 0
+    link: bytes = bytes(LINK_BYTES)
 
     def __post_init__(self) -> None:
         check_token(self.site, "the site's name")
         check_bytes(self.identity, IDENTITY_BYTES, "a site's identity")
         check_bytes(self.exchange, EXCHANGE_BYTES, "a site's exchange key")
         check_bytes(self.signature, SIGNATURE_BYTES, "a site's signature")
+        check_bytes(self.ledger, LEDGER_BYTES, "the id of a site's ledger")
+        check_counter(self.records, "the number of a ledger's records")
+        check_bytes(self.link, LINK_BYTES, "the last link of a site's ledger")
 
     @classmethod
     def enrol(
-        cls, key: SigningKey, *, run: bytes, study: bytes, site: str, exchange: bytes
+        cls,
+        key: SigningKey,
+        *,
+        run: bytes,
+        study: bytes,
+        site: str,
+        exchange: bytes,
+        ledger: bytes = bytes(LEDGER_BYTES),
+        records: int = 0,
+        link: bytes = bytes(LINK_BYTES),
     ) -> Member:
         """The entry by which ``site`` joins a run."""
-        signature = key.sign(_DOMAIN, run, study, site, exchange)
-        return cls(site, key.identity.raw, exchange, signature)
+        head = (ledger, records, link)
+        signature = key.sign(_DOMAIN, run, study, site, exchange, *head)
+        return cls(site, key.identity.raw, exchange, signature, *head)
 
     def verify(self, *, run: bytes, study: bytes, pinned: Identity) -> None:
         """Raise ProtocolError unless the pinned identity made this entry for the run.
@@ -70,7 +99,17 @@ class Member:
                 where=f"site {self.site}",
                 remedy="compare the fingerprints that `cipherbayes keys` prints",
             )
-        pinned.verify(self.signature, _DOMAIN, run, study, self.site, self.exchange)
+        pinned.verify(
+            self.signature,
+            _DOMAIN,
+            run,
+            study,
+            self.site,
+            self.exchange,
+            self.ledger,
+            self.records,
+            self.link,
+        )
 
 
 @dataclass(frozen=True)

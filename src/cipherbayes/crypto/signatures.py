@@ -23,6 +23,8 @@ from cipherbayes.errors import CryptoError, ProtocolError
 
 IDENTITY_BYTES = 32
 SIGNATURE_BYTES = 64
+FINGERPRINT_DIGITS = 32
+"""Hexadecimal digits that people compare: 128 bits."""
 
 
 class Identity:
@@ -54,8 +56,16 @@ class Identity:
 
     @property
     def fingerprint(self) -> str:
-        """Sixteen digits of its hash, to compare over the telephone."""
-        return hashlib.sha256(self.raw).hexdigest()[:16]
+        """128 bits of its hash in eight groups, to compare over the telephone.
+
+        Formal guarantees
+        -----------------
+        Another key with this fingerprint takes about 2¹²⁸ attempts. Two keys of one
+        maker that share a fingerprint take about 2⁶⁴; who has both gains nothing by it
+        but to be two keys under one name.
+        """
+        digits = hashlib.sha256(self.raw).hexdigest()[:FINGERPRINT_DIGITS]
+        return " ".join(digits[i : i + 4] for i in range(0, len(digits), 4))
 
     def verify(self, signature: bytes, domain: str, *fields: bytes | str | int) -> None:
         """Raise ProtocolError unless this identity signed exactly these fields."""

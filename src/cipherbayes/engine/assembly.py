@@ -17,12 +17,18 @@ import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cipherbayes.crypto.keys import KeyFolder
 from cipherbayes.crypto.signatures import Identity
 from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.engine.table_identity import (
+    ledger_beside,
+    open_table_ledger,
+    refuse_equal_files,
+)
 from cipherbayes.errors import PrivacyError, RunError
 from cipherbayes.planning import StudyPlan, plan_study
 from cipherbayes.privacy.ledger import Ledger
@@ -39,7 +45,7 @@ from cipherbayes.protocol.messages import RunManifest, decode
 from cipherbayes.protocol.pooled import Curator
 from cipherbayes.protocol.server import Server
 from cipherbayes.protocol.site import Site
-from cipherbayes.protocol.stores import AnswerStore, Checkpoint
+from cipherbayes.protocol.stores import AnswerStore, Checkpoint, Heads
 from cipherbayes.study import Study
 from cipherbayes.tables import open_site, split_site
 
@@ -148,22 +154,36 @@ class RunFolder:
         local = self.local(name)
         table = self.table(name) if table is None else table
         keys = self.keys(name)
+        ledger = open_ledger(self.study, name, local)
         parts: dict[str, Any] = {
             "name": name,
             "run": self.run,
             "plan": self.plan,
             "contributions": self._contributions(table),
-            "ledger": open_ledger(self.study, name, local),
+            "ledger": ledger,
             "key": keys.identity(),
             "exchange": keys.exchange_key(self.run),
             "noise": PreparedNoise(noise_source(self.study, name)),
             "pinned": self.pinned(),
         }
-        if self.encrypted:
-            from cipherbayes.engine import encrypted
+        site = self._site(name, table, parts)
+        site.heads = self.heads()
+        site.forget_keys = partial(keys.forget, self.run)
+        return site
 
-            return encrypted.site(self, name, table, parts)
-        return Site(**parts)
+    def _site(self, name: str, table: PreparedTable, parts: dict[str, Any]) -> Site:
+        if not self.encrypted:
+            return Site(**parts)
+        from cipherbayes.engine import encrypted
+
+        return encrypted.site(self, name, table, parts)
+
+    def heads(self) -> Heads | None:
+        """What a party remembers of the sites' ledgers over all runs.
+
+        Nothing here: all parties are on one machine, with identities of this run only.
+        """
+        return None
 
     def table(self, name: str) -> PreparedTable:
         """A site's table, read from the file that only the site knows."""
@@ -206,7 +226,14 @@ class RunFolder:
         if self.encrypted:
             from cipherbayes.engine import encrypted
 
-            return encrypted.csp(self)
+            csp = encrypted.csp(self)
+        else:
+            csp = self._csp()
+        csp.heads = self.heads()
+        csp.forget_keys = partial(self.keys("csp").forget, self.run)
+        return csp
+
+    def _csp(self) -> Csp:
         keys, parameters = self.keys("csp"), self.plan.parameters
         assert parameters is not None
         known = any(record.run == self.run.hex() for record in keys.records())
@@ -223,6 +250,28 @@ class RunFolder:
             store=AnswerStore(self.home("csp") / "answers.sqlite"),
             pinned=self.pinned(),
         )
+
+    def end(self) -> None:
+        """Erase what a finished run needs no more: its keys, and the sites' answers.
+
+        Charges, identities and released totals stay. A run that has ended is refused
+        by every party.
+        """
+        for name in self.study.sites:
+            path = ledger_path(self.local(name))
+            if path.exists():
+                ledger = Ledger.read(path)
+                try:
+                    ledger.end(self.run, name)
+                finally:
+                    ledger.close()
+        for name in ("csp", *self.study.sites) if self.plan.scheme else ():
+            self.keys(name).forget(self.run)
+
+    def refuse_equal_files(self) -> None:
+        """Raise PrivacyError where two sites of this machine have the same table."""
+        local = {name: self.local(name)["data"] for name in self.study.sites}
+        refuse_equal_files({n: Path(d) for n, d in local.items() if d is not None})
 
     def course(self) -> Course:
         """Where the run stands."""
@@ -284,22 +333,33 @@ def noise_source(study: Study, name: str) -> NoiseSource:
 def open_ledger(study: Study, name: str, local: Mapping[str, Any]) -> Ledger:
     """A table's ledger; the budget belongs to the table."""
     assert study.privacy is not None
-    path = Path(local["ledger"])
-    ledger = Ledger.open(
-        path,
-        dataset=Path(local["data"] or name).name,
-        epsilon=local["budget"] or _default_budget(study),
-        delta=study.privacy.delta,
-    )
+    path, data = Path(local["ledger"]), local["data"]
+    budget = local["budget"] or _default_budget(study)
+    delta = study.privacy.delta
+    if data is None:
+        # A frame's ledger goes with its run.
+        ledger = Ledger.open(
+            path, dataset=name, epsilon=budget, delta=delta, lasting=False
+        )
+    else:
+        ledger = open_table_ledger(Path(data), path, epsilon=budget, delta=delta)
     if local["budget"] is not None:
         ledger.set_budget(local["budget"])
     if study.privacy.delta > ledger.delta:
         raise PrivacyError(
             f"the ledger counts at δ = {ledger.delta:g}, below the study's",
-            where=str(path),
+            where=str(ledger.path),
             remedy=f"set privacy.delta = {ledger.delta:g} or lower",
         )
     return ledger
+
+
+def ledger_path(local: Mapping[str, Any]) -> Path:
+    """Where a site's ledger is: beside the table itself, where nobody says else."""
+    given = Path(local["ledger"])
+    if local["data"] is not None and given == Path(f"{local['data']}.ledger"):
+        return ledger_beside(local["data"])
+    return given
 
 
 def _default_budget(study: Study) -> float:

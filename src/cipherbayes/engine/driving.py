@@ -7,12 +7,16 @@ and the channels, and does not look into them.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from cipherbayes.errors import CipherbayesError
 from cipherbayes.protocol.server import Server
+
+log = logging.getLogger("cipherbayes.server")
 
 Progress = Callable[[int, int], None]
 
@@ -35,6 +39,9 @@ class SiteChannel(Protocol):
     def seconds(self) -> float:
         """CPU time the party has used in rounds."""
 
+    def end(self) -> None:
+        """Say that the run is over, where nobody else does."""
+
 
 class CspChannel(Protocol):
     """A way to reach the CSP."""
@@ -50,6 +57,9 @@ class CspChannel(Protocol):
 
     def seconds(self) -> float:
         """CPU time the party has used in rounds."""
+
+    def end(self) -> None:
+        """Say that the run is over, where nobody else does."""
 
 
 @dataclass
@@ -87,9 +97,12 @@ def drive(
     """Convene a run and take it through its rounds.
 
     All sites of a round are asked before the first answer is read, so that sites
-    in processes of their own work at the same time.
+    in processes of their own work at the same time. Where the checkpoint holds every
+    round nobody is asked for anything: the parties may have erased their keys.
     """
     traffic = Traffic()
+    if server.finished:
+        return traffic
     offer = csp.offer()
     manifest = server.convene([site.enrol() for site in sites.values()], offer)
     csp.join(manifest)
@@ -128,4 +141,15 @@ def drive(
         progress(server.rounds_done, rounds)
     traffic.site_seconds = {name: site.seconds() for name, site in sites.items()}
     traffic.csp_seconds = csp.seconds()
+    if server.stopped is None:
+        _end([*(sites[name] for name in server.present), csp])
     return traffic
+
+
+def _end(parties: Sequence[SiteChannel | CspChannel]) -> None:
+    """Tell everyone that the run is over; who cannot be told keeps what it has."""
+    for party in parties:
+        try:
+            party.end()
+        except CipherbayesError as error:
+            log.warning("a party was not told that the run is over: %s", error.what)

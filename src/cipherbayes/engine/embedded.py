@@ -46,9 +46,14 @@ def run_folder(
     tables
         Tables already open; left out, each site opens its own.
     """
+    if tables is None:
+        folder.refuse_equal_files()
     if folder.study.protocol == "pooled":
         return _pooled(folder, tables, progress)
     server, course = folder.server()
+    if server.finished:
+        # Killed before the result was written: all that it needs is in the checkpoint.
+        return finish(course, None, Traffic())
     if folder.study.study.engine == "local-processes":
         sites = {name: RemoteSite(folder.path, name) for name in server.present}
         csp = RemoteCsp(folder.path, "csp")

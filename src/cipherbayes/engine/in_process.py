@@ -33,6 +33,9 @@ class LocalSite:
     def seconds(self) -> float:
         return self._seconds
 
+    def end(self) -> None:
+        """Nothing: :meth:`RunFolder.end` does it once the result is written."""
+
 
 class LocalCsp:
     """A CSP that is an object here."""
@@ -55,3 +58,6 @@ class LocalCsp:
 
     def seconds(self) -> float:
         return self._seconds
+
+    def end(self) -> None:
+        """Nothing: :meth:`RunFolder.end` does it once the result is written."""

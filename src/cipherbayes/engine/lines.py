@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 
 ROUND = b"H"
 """The question of a round."""
+END = b"F"
+"""Not a question: the run is over."""
 
 
 class Line(ABC):
@@ -52,6 +54,10 @@ class SiteLine(Line):
         answer = self.receive()
         return 0.0 if answer is None else float(answer.decode())
 
+    def end(self) -> None:
+        self.send(END)
+        self.receive()
+
 
 class CspLine(Line):
     """The CSP at the far end."""
@@ -67,3 +73,7 @@ class CspLine(Line):
 
     def seconds(self) -> float:
         return float(self.call(b"T").decode())
+
+    def end(self) -> None:
+        self.send(END)
+        self.receive()

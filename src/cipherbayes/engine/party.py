@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cipherbayes.engine import pipes
 from cipherbayes.engine.assembly import RunFolder
-from cipherbayes.engine.lines import ROUND
+from cipherbayes.engine.lines import END, ROUND
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.protocol.csp import Csp
 from cipherbayes.protocol.refusing import words
@@ -52,6 +52,9 @@ class Desk:
         party = self._party
         if verb == ROUND:
             return party.handle(body)
+        if verb == END:
+            party.end()
+            return b""
         if isinstance(party, Csp):
             if verb == b"O":
                 return party.offer()

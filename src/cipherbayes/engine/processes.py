@@ -66,6 +66,9 @@ class PartyProcess:
             )
         return answer
 
+    def end(self) -> None:
+        """Nothing: :meth:`RunFolder.end` does it once the result is written."""
+
     def close(self) -> None:
         """End the party."""
         for stream in (self._process.stdin, self._process.stdout):

@@ -18,6 +18,7 @@ from cipherbayes.crypto.transcript import RoundId
 from cipherbayes.errors import CipherbayesError, ProtocolError
 from cipherbayes.phases import Phase
 from cipherbayes.planning import StudyPlan
+from cipherbayes.protocol.meeting import meet
 from cipherbayes.protocol.messages import (
     DecryptReply,
     DecryptRequest,
@@ -29,7 +30,7 @@ from cipherbayes.protocol.messages import (
     encode,
 )
 from cipherbayes.protocol.refusing import RefusalError, refuse
-from cipherbayes.protocol.stores import AnswerStore
+from cipherbayes.protocol.stores import AnswerStore, Heads
 from cipherbayes.typing import Integers
 
 log = logging.getLogger("cipherbayes.csp")
@@ -60,6 +61,12 @@ class Csp:
     its site for this run, study, round, attempt and roster. A repeated question
     gets the stored answer again, whatever it asks.
     """
+
+    heads: Heads | None = None
+    """What is remembered of the sites' ledgers; None where all are on one machine."""
+    forget_keys: Callable[[], object] | None = None
+    """Erases the keys of the run, where they are kept."""
+    _over = False
 
     def __init__(
         self,
@@ -94,13 +101,27 @@ class Csp:
         """Take the run's manifest, if it is the study's."""
         manifest = decode(data, RunManifest)
         self._plan.check_manifest(manifest, self._run, self._pinned)
+        meet(self.heads, self._plan, manifest, self._store.rounds())
         if manifest.key_id != self._pair.public.key_id:
             raise ProtocolError("the manifest names another key", where="csp")
         self._manifest = manifest
 
+    def end(self) -> None:
+        """The run is over: erase its keys, and answer nothing more."""
+        if not self._over:
+            self._over = True
+            self._drop_secret()
+        if self.forget_keys is not None:
+            self.forget_keys()
+
+    def _drop_secret(self) -> None:
+        del self._pair
+
     def handle(self, data: bytes) -> bytes:
         """Answer a :class:`DecryptRequest` with a total, or refuse."""
         try:
+            if self._over:
+                raise RefusalError(Reason.WRONG_RUN, "the run is over")
             return encode(self._respond(data))
         except CipherbayesError as error:
             refusal = refuse("csp", error)

@@ -16,6 +16,8 @@ from cipherbayes.planning import StudyPlan
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import NoiseSource
 from cipherbayes.protocol.contributions import Contributions, Question
+from cipherbayes.protocol.messages import Reason
+from cipherbayes.protocol.refusing import RefusalError
 from cipherbayes.typing import Floats, Integers
 
 
@@ -25,9 +27,10 @@ class Curator:
     Formal guarantees
     -----------------
     A round's total is the sum over all tables on the grid plus one discrete
-    Gaussian of parameter σ Δ. It is charged to every table's ledger: first to all
-    but one, then, with the answer, to the last. A kill in between leaves entries
-    without a release, never a release without its entries.
+    Gaussian of parameter σ Δ. It is charged to every table's ledger before it is
+    computed: first to all but one, then, with the answer, to the last. A kill in
+    between leaves entries without a release, never a release without its entries.
+    Rounds are answered in order: a round is refused while one before it has no answer.
     """
 
     def __init__(
@@ -41,7 +44,7 @@ class Curator:
         self._run = run
         self._study = plan.study_hash
         self._tables = [contributions for contributions, _ in tables.values()]
-        self._ledgers = [ledger for _, ledger in tables.values()]
+        self._ledgers = {name: ledger for name, (_, ledger) in tables.items()}
         self._noise = noise
         plan.check_site(
             ", ".join(tables),
@@ -50,6 +53,9 @@ class Curator:
 
     def release(self, number: int, phase: Phase, question: Question) -> Integers:
         """The noised total of a round, in grid units."""
+        done = min(book.rounds(self._run, n) for n, book in self._ledgers.items())
+        if number > done:
+            raise RefusalError(Reason.WRONG_ROUND, "rounds are answered in order")
 
         def total() -> bytes:
             sums = [table.total(phase, question) for table in self._tables]
@@ -57,9 +63,10 @@ class Curator:
             vector = phase.noised(total, self._noise, f"round {number}")
             return vector.astype("<i8").tobytes()
 
-        def charge(ledger: Ledger, compute: Callable[[], bytes]) -> bytes:
-            return ledger.release(
+        def charge(name: str, compute: Callable[[], bytes]) -> bytes:
+            return self._ledgers[name].release(
                 run=self._run,
+                site=name,
                 round=number,
                 purpose=phase.purpose,
                 study=self._study,
@@ -68,7 +75,8 @@ class Curator:
                 compute=compute,
             )
 
-        for ledger in self._ledgers[:-1]:
-            charge(ledger, lambda: b"")
-        answer = charge(self._ledgers[-1], total)
+        *others, last = self._ledgers
+        for name in others:
+            charge(name, lambda: b"")
+        answer = charge(last, total)
         return np.frombuffer(answer, dtype="<i8").astype(np.int64)

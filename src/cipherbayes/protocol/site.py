@@ -9,13 +9,13 @@ never a fresh one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from cipherbayes.crypto.bfv import PublicKey
 from cipherbayes.crypto.masks import ExchangeKey, PairwiseMasks
-from cipherbayes.crypto.roster import Member, Roster
+from cipherbayes.crypto.roster import LINK_BYTES, Member, Roster
 from cipherbayes.crypto.signatures import Identity, SigningKey
 from cipherbayes.crypto.transcript import RoundId
 from cipherbayes.errors import CipherbayesError, ProtocolError
@@ -24,6 +24,7 @@ from cipherbayes.planning import StudyPlan
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import NoiseSource, PreparedNoise
 from cipherbayes.protocol.contributions import Contributions, Question
+from cipherbayes.protocol.meeting import meet
 from cipherbayes.protocol.messages import (
     Enrolment,
     KeyOffer,
@@ -36,6 +37,7 @@ from cipherbayes.protocol.messages import (
 )
 from cipherbayes.protocol.refusing import RefusalError, refuse
 from cipherbayes.protocol.signed_totals import released_moments
+from cipherbayes.protocol.stores import Heads
 from cipherbayes.typing import Floats, Integers
 
 log = logging.getLogger("cipherbayes.site")
@@ -71,6 +73,12 @@ class Site:
     masked unless all other sites of the roster help.
     """
 
+    heads: Heads | None = None
+    """What is remembered of the others' ledgers; None where all are on one machine."""
+    forget_keys: Callable[[], object] | None = None
+    """Erases the keys of the run, where they are kept."""
+    _over = False
+
     def __init__(
         self,
         *,
@@ -97,22 +105,26 @@ class Site:
         self._roster: Roster | None = None
         self._masks: PairwiseMasks | None = None
         self._last: tuple[bytes, bytes] | None = None
-        self._next = ledger.rounds(run)
+        self._next = ledger.rounds(run, name)
         plan.check_site(name, contributions.count)
 
     @property
     def rounds_charged(self) -> int:
         """Rounds of this run that the ledger was charged for."""
-        return self._ledger.rounds(self._run)
+        return self._ledger.rounds(self._run, self._name)
 
     def enrol(self) -> bytes:
         """Join the run."""
+        head = self._ledger.head
         member = Member.enrol(
             self._key,
             run=self._run,
             study=self._plan.study_hash,
             site=self._name,
             exchange=self._exchange.public,
+            ledger=self._ledger.id,
+            records=head.records,
+            link=head.link or bytes(LINK_BYTES),
         )
         return encode(Enrolment(self._run, self._plan.study_hash, member))
 
@@ -120,6 +132,7 @@ class Site:
         """Take the run's manifest and key, if both are the study's."""
         agreed = decode(manifest, RunManifest)
         self._plan.check_manifest(agreed, self._run, self._pinned)
+        self._meet(agreed)
         key = decode(offer, KeyOffer)
         key.verify(self._pinned["csp"])
         public = PublicKey.from_bytes(key.public_key)
@@ -138,11 +151,31 @@ class Site:
             study=self._plan.study_hash,
         )
 
+    def _meet(self, agreed: RunManifest) -> None:
+        """Refuse to go on with a site whose ledger went back."""
+        # Of the last round that this site answered another may know nothing yet.
+        done = max(self._ledger.rounds(self._run, self._name) - 1, 0)
+        meet(self.heads, self._plan, agreed, done)
+
+    def end(self) -> None:
+        """The run is over: erase its keys and the answers in the ledger.
+
+        Whoever drives the run says so. It may say so too early: that ends the run and
+        releases nothing.
+        """
+        self._over = True
+        self._roster = self._public = self._masks = self._last = None
+        self._ledger.end(self._run, self._name)
+        if self.forget_keys is not None:
+            self.forget_keys()
+
     def handle(self, data: bytes) -> bytes:
         """Answer a :class:`RoundRequest`, or refuse."""
         if self._last is not None and self._last[0] == data:
             return self._last[1]
         try:
+            if self._over:
+                raise RefusalError(Reason.WRONG_RUN, "the run is over")
             answer = encode(self._respond(data))
         except CipherbayesError as error:
             refusal = refuse(self._name, error)
@@ -237,7 +270,7 @@ class Site:
 
     def _noised(self, phase: Phase, number: int, question: Question) -> Integers:
         """The round's noised vector: drawn and recorded once, read back after."""
-        if number > self._next and number > self._ledger.rounds(self._run):
+        if number > self._next and number > self._ledger.rounds(self._run, self._name):
             raise RefusalError(Reason.WRONG_ROUND, "rounds are answered in order")
 
         def compute() -> bytes:
@@ -247,6 +280,7 @@ class Site:
 
         stored = self._ledger.release(
             run=self._run,
+            site=self._name,
             round=number,
             purpose=phase.purpose,
             study=self._plan.study_hash,

@@ -1,24 +1,30 @@
-"""What the CSP and the server remember across a crash: SQLite, one commit a round."""
+"""What parties remember across a crash: SQLite, one commit a round."""
 
 from __future__ import annotations
 
-import hashlib
+import hmac
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from cipherbayes.crypto.roster import Member
 from cipherbayes.crypto.transcript import transcript
-from cipherbayes.errors import RunError
+from cipherbayes.custody import KEY_BYTES, Custody
+from cipherbayes.errors import ProtocolError, RunError
 from cipherbayes.inference.released import State
+from cipherbayes.private_files import trouble_with
 from cipherbayes.typing import Floats
 
 
 class _Store:
-    """A private database, or one in memory where there is no path."""
+    """A private database, or one in memory where there is no path.
+
+    A file of another user, or one that others can open, is refused.
+    """
 
     schema: str
     remedy: str
@@ -29,6 +35,7 @@ class _Store:
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+                self._refuse_untrusted(path)
             self._database = sqlite3.connect(
                 path or ":memory:", isolation_level=None, timeout=60.0
             )
@@ -37,10 +44,16 @@ class _Store:
         try:
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = FULL")
+            self._database.execute("PRAGMA secure_delete = ON")
             self._database.executescript(self.schema)
         except (sqlite3.Error, UnicodeDecodeError) as error:
             self._database.close()
             raise self._failed(error) from None
+
+    def _refuse_untrusted(self, path: Path) -> None:
+        if (trouble := trouble_with(path)) is not None:
+            what, remedy = trouble
+            raise RunError(what, where=str(path), remedy=remedy)
 
     def _do(self, statement: str, *values: bytes | str | int) -> list[Any]:
         """The rows of a statement; a file that fails is named."""
@@ -100,8 +113,9 @@ class AnswerStore(_Store):
 class Checkpoint(_Store):
     """The server's state after each round, and the sites it has lost.
 
-    Every row has a checksum, so a damaged θ is refused and not gone on from. All of it
-    can be made again: the sites repeat their vectors and the CSP its answers.
+    Every row has a checksum under the owner's key, so a θ that was damaged, or changed
+    by somebody without the key, is refused and not gone on from. All of it can be made
+    again while the run goes on: the sites repeat their vectors and the CSP its answers.
 
     ``finished`` says when each round ended, in seconds since 1970. The database writes
     it in the same commit; nothing that a run does depends on it.
@@ -125,10 +139,20 @@ class Checkpoint(_Store):
         "the sites repeat their answers, nothing is released again"
     )
 
+    def __init__(self, path: Path | None = None) -> None:
+        super().__init__(path)
+        # What lasts as long as this object needs no key that lasts longer.
+        self._key = os.urandom(KEY_BYTES) if path is None else Custody.of_user().key
+
+    def _checksum(self, *values: bytes | str | int) -> bytes:
+        data = transcript("cipherbayes/checkpoint/2", *values)
+        return hmac.digest(self._key, data, "sha256")
+
     def _checked(self, rows: list[Any]) -> list[Any]:
         """Rows without their checksums, which must fit."""
         for *values, checksum in rows:
-            if None in values or checksum != _checksum(*values):
+            right = b"" if None in values else self._checksum(*values)
+            if type(checksum) is not bytes or not hmac.compare_digest(checksum, right):
                 raise RunError(
                     "is damaged: an entry does not match its checksum",
                     where=str(self._path),
@@ -144,13 +168,14 @@ class Checkpoint(_Store):
     def keep_fact(self, name: str, value: bytes) -> None:
         """Keep a value under a name."""
         row = (name, value)
-        self._do("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", *row, _checksum(*row))
+        statement = "INSERT OR REPLACE INTO facts VALUES (?, ?, ?)"
+        self._do(statement, *row, self._checksum(*row))
 
     def keep_state(self, number: int, state: State) -> None:
         """Make the state after round ``number`` durable."""
         row = (number, state.theta.tobytes(), state.memory.tobytes())
         statement = "INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?)"
-        self._do(statement, *row, _checksum(*row))
+        self._do(statement, *row, self._checksum(*row))
 
     def last_state(self) -> tuple[int, State] | None:
         """The newest round and the state after it."""
@@ -175,12 +200,103 @@ class Checkpoint(_Store):
         """Remember sites that dropped out in a round."""
         for row in ((site, number) for site in sites):
             self._do(
-                "INSERT OR IGNORE INTO lost VALUES (?, ?, ?)", *row, _checksum(*row)
+                "INSERT OR IGNORE INTO lost VALUES (?, ?, ?)",
+                *row,
+                self._checksum(*row),
             )
 
 
-def _checksum(*values: bytes | str | int) -> bytes:
-    return hashlib.sha256(transcript("cipherbayes/checkpoint/1", *values)).digest()
+class Heads(_Store):
+    """How far every site's ledger had come when it was last met, over all runs.
+
+    Formal guarantees
+    -----------------
+    A ledger, known by its id and by the identity that signed for it, that has fewer
+    records than before, or as many and another last link, is refused. Within a run it
+    must have the two records, charge and answer, of every round that was answered.
+
+    Edge cases
+    ----------
+    A site that begins a new ledger has a new id, and nothing is known of it. Where a
+    study allows for lost sites, a lost one is met again as it was.
+    """
+
+    schema = (
+        "CREATE TABLE IF NOT EXISTS heads (identity BLOB, ledger BLOB, "
+        "records INTEGER NOT NULL, link BLOB NOT NULL, "
+        "PRIMARY KEY (identity, ledger)) STRICT;"
+        "CREATE TABLE IF NOT EXISTS met (run BLOB, identity BLOB, "
+        "ledger BLOB NOT NULL, began INTEGER NOT NULL, records INTEGER NOT NULL, "
+        "link BLOB NOT NULL, PRIMARY KEY (run, identity)) STRICT;"
+    )
+    remedy = "put it back from the newest copy"
+
+    def meet(
+        self, run: bytes, members: Iterable[Member], *, answered: int, dropouts: bool
+    ) -> None:
+        """Check the sites of a run against what is remembered, and remember them.
+
+        Parameters
+        ----------
+        answered
+            Rounds of the run that every site has surely answered.
+        dropouts
+            Whether the study allows for lost sites.
+        """
+        for member in members:
+            if not (dropouts and self._is_as_met(run, member)):
+                self._refuse_behind(run, member, answered)
+            head = (member.ledger, member.records, member.link)
+            self._do(
+                "INSERT INTO heads VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+                "records = excluded.records, link = excluded.link "
+                "WHERE excluded.records > records",
+                member.identity,
+                *head,
+            )
+            self._do(
+                "INSERT INTO met VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+                "records = excluded.records, link = excluded.link",
+                run,
+                member.identity,
+                member.ledger,
+                member.records,
+                member.records,
+                member.link,
+            )
+
+    def _is_as_met(self, run: bytes, member: Member) -> bool:
+        rows = self._do(
+            "SELECT ledger, records, link FROM met WHERE run = ? AND identity = ?",
+            run,
+            member.identity,
+        )
+        return rows == [(member.ledger, member.records, member.link)]
+
+    def _refuse_behind(self, run: bytes, member: Member, answered: int) -> None:
+        known = self._do(
+            "SELECT records, link FROM heads WHERE identity = ? AND ledger = ?",
+            member.identity,
+            member.ledger,
+        )
+        begun = self._do(
+            "SELECT ledger, began FROM met WHERE run = ? AND identity = ?",
+            run,
+            member.identity,
+        )
+        records, link = known[0] if known else (0, member.link)
+        ledger, began = begun[0] if begun else (member.ledger, -2 * answered)
+        if (
+            ledger != member.ledger
+            or member.records < max(records, began + 2 * answered)
+            or (member.records == records and member.link != link)
+        ):
+            raise ProtocolError(
+                "its ledger is not as far as it was: an old copy was put back",
+                where=f"site {member.site}",
+                remedy="that site must put back its newest ledger, with its -wal file, "
+                "or take no more part with this table",
+            )
 
 
 def _floats(data: bytes) -> Floats:

@@ -5,7 +5,8 @@
     KIT/study.toml               the study that the lead proposes: approves nothing
     KIT/studies/HASH.toml        0600; the studies that this party has approved
     KIT/site.toml                a site's table and budget: never leaves the site
-    KIT/keys/                    0700; made here, at the party
+    KIT/keys/                    0700; made here, at the party; and heads.sqlite: how
+                                 far the sites' ledgers had come
     KIT/request.json             what the lead gets: a certificate signing request
     KIT/identity.json            the public half of the signing key
     KIT/roster.json              everyone's identity, pinned by this party
@@ -35,6 +36,7 @@ from cipherbayes.errors import CryptoError, RunError, StudyError
 from cipherbayes.planning import plan_study
 from cipherbayes.protocol.messages import Reason
 from cipherbayes.protocol.refusing import RefusalError
+from cipherbayes.protocol.stores import Heads
 from cipherbayes.study import Study
 
 CSP = "csp"
@@ -257,6 +259,10 @@ class KitRun(RunFolder):
 
     def holds_frames(self) -> bool:
         return False
+
+    def heads(self) -> Heads:
+        # Beside the keys: what a party remembers outlives its runs.
+        return Heads(self.kit.keys().path / "heads.sqlite")
 
     def local(self, name: str) -> dict[str, Any]:
         if name != self.kit.name:

@@ -23,6 +23,7 @@ from cipherbayes.privacy.noise import NoiseSource
 from cipherbayes.protocol.csp import Csp
 from cipherbayes.protocol.encrypted.messages import OutputRequest, TrioOffer
 from cipherbayes.protocol.encrypted.plan import EncryptedPlan
+from cipherbayes.protocol.meeting import meet
 from cipherbayes.protocol.messages import Reason, RunManifest, decode, encode
 from cipherbayes.protocol.refusing import RefusalError
 from cipherbayes.protocol.stores import AnswerStore
@@ -97,9 +98,13 @@ class EncryptedCsp(Csp):
         """Take the run's manifest, if it is the study's."""
         manifest = decode(data, RunManifest)
         self._plan.check_manifest(manifest, self._run, self._pinned)
+        meet(self.heads, self._plan, manifest, self._store.rounds())
         if manifest.key_id != self._keys.public.key_id:
             raise ProtocolError("the manifest names another key", where="csp")
         self._manifest = manifest
+
+    def _drop_secret(self) -> None:
+        del self._keys
 
     def _respond(self, data: bytes) -> object:
         request = decode(data, OutputRequest)

@@ -60,6 +60,7 @@ class PrintedSite(Site):
         """Take the run's manifest and keys, if both are the study's."""
         agreed = decode(manifest, RunManifest)
         self._plan.check_manifest(agreed, self._run, self._pinned)
+        self._meet(agreed)
         public, _ = opened_trio(
             offer, self._pinned["csp"], agreed.key_id, f"site {self._name}"
         )
@@ -95,6 +96,7 @@ class PrintedSite(Site):
 
         return self._ledger.release(
             run=self._run,
+            site=self._name,
             round=0,
             purpose="as-printed",
             study=self._plan.study_hash,

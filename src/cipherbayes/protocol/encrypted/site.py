@@ -87,6 +87,7 @@ class EncryptedSite(Site):
         """Take the run's manifest and keys, if both are the study's."""
         agreed = decode(manifest, RunManifest)
         self._plan.check_manifest(agreed, self._run, self._pinned)
+        self._meet(agreed)
         public, evaluation = opened_trio(
             offer, self._pinned["csp"], agreed.key_id, f"site {self._name}"
         )

@@ -1,0 +1,171 @@
+"""Which ledger a table has: one for each table, by whatever name it is reached.
+
+A ledger lies beside the file itself, not beside a link to it. The owner's register
+(:class:`~cipherbayes.custody.Custody`) knows tables by their content and by their place
+on the disk, so a copy or a hard link finds the ledger that is there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cipherbayes.custody import Custody, Listed, file_digest
+from cipherbayes.errors import DataError, PrivacyError
+from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.tables import equal_tables
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A table on the disk.
+
+    Attributes
+    ----------
+    path
+        The file itself, links followed.
+    content
+        SHA-256 of its bytes. It stays in this process: outside it would tell whoever
+        knows all records but one which it is.
+    inode
+        Where it lies on the disk.
+    names
+        How many names (hard links) it has.
+    """
+
+    path: Path
+    content: bytes
+    inode: bytes
+    names: int
+
+    @classmethod
+    def open(cls, path: Path) -> TableFile:
+        """Look at a table."""
+        try:
+            path = path.resolve(strict=True)
+            status, content = path.stat(), file_digest(path)
+        except OSError as problem:
+            raise DataError(
+                f"cannot be read: {problem.strerror}",
+                where=str(path),
+                remedy="check the path and its permissions",
+            ) from None
+        inode = f"{status.st_dev}/{status.st_ino}".encode()
+        return cls(path, content, inode, status.st_nlink)
+
+    @property
+    def ledger(self) -> Path:
+        """Where its ledger lies, unless the owner names another place."""
+        return Path(f"{self.path}.ledger")
+
+
+def ledger_beside(data: Path | str) -> Path:
+    """Where a table's ledger lies: beside the file itself, links followed."""
+    return Path(f"{Path(data).resolve()}.ledger")
+
+
+def open_table_ledger(
+    data: Path, given: Path, *, epsilon: float, delta: float
+) -> Ledger:
+    """The one ledger of a table, begun now if it has none.
+
+    Parameters
+    ----------
+    data
+        The table, by the name that the owner gave.
+    given
+        Where the owner says that its ledger is; beside ``data`` means beside the file.
+
+    Formal guarantees
+    -----------------
+    A symbolic link, a hard link and an unchanged copy of a table that has a ledger on
+    this machine get no other one. A table that changed or grew under its own name keeps
+    its ledger.
+
+    Edge cases
+    ----------
+    A copy that was changed by a byte, or one that another user or another machine
+    holds, is not recognised: that the same people are in it no program can know.
+    """
+    table, custody = TableFile.open(data), Custody.of_user()
+    by_name = Path(f"{data}.ledger")
+    beside = given in (by_name, table.ledger)
+    path = table.ledger if beside else given.resolve()
+    if beside:
+        _refuse_ledger_of_link(by_name, path)
+    listed = _listed(custody, table, path)
+    if listed is not None and not path.exists():
+        raise _has_another(data, listed)
+    name = table.path.name if beside else data.name
+    ledger = Ledger.open(path, dataset=name, epsilon=epsilon, delta=delta)
+    if listed is not None and ledger.id != listed.ledger:
+        ledger.close()
+        raise _has_another(data, listed)
+    custody.list_table("content", table.content, ledger.id, path)
+    custody.list_table("inode", table.inode, ledger.id, path)
+    return ledger
+
+
+def _listed(custody: Custody, table: TableFile, path: Path) -> Listed | None:
+    """How the register knows a table."""
+    listed = custody.listed("content", table.content)
+    if listed is None and table.names > 1 and not path.exists():
+        # It may have grown under its other name.
+        return custody.listed("inode", table.inode)
+    return listed
+
+
+def _refuse_ledger_of_link(given: Path, path: Path) -> None:
+    """Ledgers once lay beside links: what was spent there must not be lost."""
+    if given.exists() and given.resolve() != path.resolve():
+        raise PrivacyError(
+            "is the ledger of a link, and a table's ledger lies beside the file itself",
+            where=str(given),
+            remedy=f"move it to {path}; if there is one already, the table has spent "
+            "what both say: use the file's own name, with what is left",
+        )
+
+
+def _has_another(data: Path, listed: Listed) -> PrivacyError:
+    if listed.path.exists():
+        return PrivacyError(
+            "is a table that has a ledger already, under another name",
+            where=str(data),
+            remedy=f"use the table beside {listed.path}; if you moved the table, move "
+            "its ledger and -wal file with it",
+        )
+    return PrivacyError(
+        "is a table that had a ledger, and the ledger is gone",
+        where=str(data),
+        remedy=f"put back {listed.path} with its -wal file, the newest copy; only if "
+        f"the table holds nobody's records, delete {listed.file} and begin again",
+    )
+
+
+def refuse_equal_files(files: Mapping[str, Path]) -> None:
+    """Raise PrivacyError where two sites have one file, or equal ones.
+
+    Content is read only where two files have the same length.
+    """
+    places: dict[tuple[object, ...], str] = {}
+    for site, key in _keys(files):
+        first = places.setdefault(key, site)
+        if first != site:
+            raise equal_tables(first, site)
+
+
+def _keys(files: Mapping[str, Path]) -> Iterator[tuple[str, tuple[object, ...]]]:
+    """What two sites may not have in common."""
+    sizes = {}
+    for site, path in files.items():
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue  # whoever opens it says what is wrong
+        yield site, (status.st_dev, status.st_ino)
+        sizes[site] = status.st_size
+    for site, size in sizes.items():
+        if list(sizes.values()).count(size) > 1:
+            yield site, ("content", file_digest(Path(files[site])))
