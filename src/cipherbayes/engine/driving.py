@@ -7,12 +7,16 @@ and the channels, and does not look into them.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from cipherbayes.errors import CipherbayesError
 from cipherbayes.protocol.server import Server
+
+log = logging.getLogger("cipherbayes.server")
 
 Progress = Callable[[int, int], None]
 
@@ -34,6 +38,9 @@ class SiteChannel(Protocol):
 
     def seconds(self) -> float:
         """CPU time the party has used in rounds."""
+
+    def conclude(self, transcript: bytes) -> None:
+        """Hand over the run's transcript, to keep and to check."""
 
 
 class CspChannel(Protocol):
@@ -128,4 +135,15 @@ def drive(
         progress(server.rounds_done, rounds)
     traffic.site_seconds = {name: site.seconds() for name, site in sites.items()}
     traffic.csp_seconds = csp.seconds()
+    _hand_out(server, sites)
     return traffic
+
+
+def _hand_out(server: Server, sites: Mapping[str, SiteChannel]) -> None:
+    """Give every site that is there the signed totals: it need not ask for them."""
+    transcript = server.transcript()
+    for name in server.present:
+        try:
+            sites[name].conclude(transcript)
+        except CipherbayesError as error:
+            log.warning("site %s does not agree to the transcript: %s", name, error)

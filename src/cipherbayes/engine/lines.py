@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 
 ROUND = b"H"
 """The question of a round."""
+TRANSCRIPT = b"V"
+"""The run's transcript, when it has ended."""
 
 
 class Line(ABC):
@@ -51,6 +53,10 @@ class SiteLine(Line):
         self.send(b"T")
         answer = self.receive()
         return 0.0 if answer is None else float(answer.decode())
+
+    def conclude(self, transcript: bytes) -> None:
+        self.send(TRANSCRIPT, transcript)
+        self.receive()
 
 
 class CspLine(Line):

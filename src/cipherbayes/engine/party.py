@@ -9,21 +9,25 @@ from pathlib import Path
 
 from cipherbayes.engine import pipes
 from cipherbayes.engine.assembly import RunFolder
-from cipherbayes.engine.lines import ROUND
+from cipherbayes.engine.lines import ROUND, TRANSCRIPT
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.protocol.csp import Csp
 from cipherbayes.protocol.site import Site
+from cipherbayes.protocol.transcripts import keep_transcript
 
 
 class Desk:
     """A party behind its verbs: a question in, an answer out.
 
+    ``home`` is the party's own folder, where a site keeps the run's transcript.
+
     It belongs to the thread that calls it, whose CPU time since the run was joined is
     what the party has used in rounds: asking the clock in every round costs more.
     """
 
-    def __init__(self, party: Site | Csp) -> None:
+    def __init__(self, party: Site | Csp, home: Path) -> None:
         self._party = party
+        self._home = home
         self._joined = 0.0
 
     def respond(self, verb: bytes, body: bytes) -> bytes:
@@ -51,16 +55,21 @@ class Desk:
             return b""
         if verb == b"E":
             return party.enrol()
+        if verb == TRANSCRIPT:
+            # Kept before it is judged: what does not fit is evidence too.
+            keep_transcript(self._home, body)
+            party.conclude(body)
+            return b""
         party.join(*pipes.two(body))
         return b""
 
 
-def serve(party: Site | Csp) -> None:
+def serve(party: Site | Csp, home: Path) -> None:
     """Answer questions until the other end closes."""
     # Whatever else prints must not get between the messages.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    desk = Desk(party)
+    desk = Desk(party, home)
     while (question := pipes.read(sys.stdin.buffer)) is not None:
         try:
             pipes.write(answers, b"=", desk.respond(*question))
@@ -78,7 +87,7 @@ def main() -> None:
     except CipherbayesError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
-    serve(party)
+    serve(party, folder.home(name))
 
 
 if __name__ == "__main__":

@@ -69,6 +69,17 @@ class Course:
             self._checkpoint.keep_fact(phase.purpose, kept.tobytes())
         self.round += 1
 
+    def accept(self, message: bytes, values: Integers, sites: int) -> None:
+        """Take a round's total, and keep the message that carried it, in one commit."""
+        with self._checkpoint.one_commit():
+            self._checkpoint.keep_fact(_message(self.round), message)
+            self.take(values, sites)
+
+    def messages(self) -> list[bytes]:
+        """The messages that carried the rounds' totals, as they came."""
+        kept = (self._checkpoint.fact(_message(n)) for n in range(self.round))
+        return [message for message in kept if message is not None]
+
     def draws(self) -> Draws | None:
         """What the rounds so far amount to; None before the first gradient."""
         trajectory = self._checkpoint.trajectory()
@@ -99,6 +110,11 @@ class Course:
     def _fact(self, name: str) -> Floats | None:
         known = self._checkpoint.fact(name)
         return None if known is None else np.frombuffer(known, dtype=np.float64)
+
+
+def _message(number: int) -> str:
+    """The name under which a round's message is kept."""
+    return f"total/{number}"
 
 
 def _release(phase: Phase, values: Integers, sites: int) -> Release:

@@ -36,6 +36,7 @@ from cipherbayes.protocol.messages import (
     encode,
 )
 from cipherbayes.protocol.refusing import RefusalError, refuse
+from cipherbayes.protocol.transcripts import Transcript
 from cipherbayes.typing import Floats, Integers
 
 log = logging.getLogger("cipherbayes.site")
@@ -161,6 +162,16 @@ class Site:
         if self._public is not None:
             self._public.prepare(phase.dimension)
         self._ledger.expect(phase.release)
+
+    def conclude(self, data: bytes) -> None:
+        """Take the run's transcript; refuse one without the rounds answered here."""
+        transcript = Transcript.from_bytes(data)
+        transcript.check(self._plan, self._run, self._pinned)
+        transcript.check_site(self._name, self._rounds_answered())
+
+    def _rounds_answered(self) -> int | None:
+        """Rounds that this site's ledger was charged for; None where it cannot say."""
+        return self._ledger.rounds(self._run)
 
     def _respond(self, data: bytes) -> object:
         """The message that answers a question."""

@@ -124,4 +124,5 @@ def _open(kit: Path, run: str, study: Any) -> Desk:
     """The party that the kit's certificate names."""
     mine = Kit.open(kit)
     folder = mine.run(run, study)
-    return Desk(folder.csp() if mine.role == CSP else folder.site(mine.name))
+    party = folder.csp() if mine.role == CSP else folder.site(mine.name)
+    return Desk(party, folder.path)
