@@ -166,15 +166,7 @@ def assemble_private(
 ) -> Result:
     """The result of a private run, with its certificate."""
     study, traffic = folder.study, finished.traffic
-    warnings = []
-    if study.insecure:
-        warnings.append(INSECURE)
-    if study.method == "psgld" and study.fallback is not None:
-        warnings.append(study.fallback)
-    if study.protocol == "encrypted-update":
-        from cipherbayes.protocol.encrypted.certificate import cautions
-
-        warnings.extend(cautions(folder.plan))
+    warnings = cautions_of(folder.plan)
     if finished.stopped is not None:
         warnings.append(f"stopped after {finished.rounds} rounds: {finished.stopped}")
     if folder.holds_frames():
@@ -203,6 +195,21 @@ def assemble_private(
         moments=finished.moments,
         taking_part=taking_part(folder, traffic),
     )
+
+
+def cautions_of(plan: StudyPlan) -> list[str]:
+    """What every result of a private study must warn of, whatever its rounds gave."""
+    study = plan.study
+    warnings = []
+    if study.insecure:
+        warnings.append(INSECURE)
+    if study.method == "psgld" and study.fallback is not None:
+        warnings.append(study.fallback)
+    if study.protocol == "encrypted-update":
+        from cipherbayes.protocol.encrypted.certificate import cautions
+
+        warnings.extend(cautions(plan))
+    return warnings
 
 
 def taking_part(folder: RunFolder, traffic: Traffic) -> dict[str, Any]:
@@ -278,9 +285,8 @@ def covers(study: Study) -> str:
             "the held-out rows, which the study declares public: they are not "
             "protected, and scores on them are exact",
         )
-    return (
-        f"{rows}, in everything that this study released; not covered: "
-        + "; ".join(outside)
+    return f"{rows}, in everything that this study released; not covered: " + "; ".join(
+        outside
     )
 
 

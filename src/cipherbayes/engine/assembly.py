@@ -233,7 +233,7 @@ class RunFolder:
         if self.encrypted:
             from cipherbayes.engine import encrypted
 
-            return encrypted.course(self, checkpoint)
+            return encrypted.course(self.plan, checkpoint)
         return Course(self.plan, checkpoint)
 
     def server(self) -> tuple[Server, Course]:

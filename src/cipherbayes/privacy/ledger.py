@@ -265,6 +265,14 @@ class Ledger:
             ).fetchone()
         return 0 if row[0] is None else int(row[0]) + 1
 
+    def questions(self, run: bytes) -> dict[tuple[int, str], bytes]:
+        """Hash of what each round of a run asked, by round and purpose."""
+        with self._readable():
+            rows = self._database.execute(
+                "SELECT round, purpose, question FROM entries WHERE run = ?", (run,)
+            ).fetchall()
+        return {(int(round), str(purpose)): bytes(q) for round, purpose, q in rows}
+
     def expect(self, event: Event) -> None:
         """Reckon now what :meth:`release` of this event will have to know."""
         with suppress(PrivacyError):  # which release itself will raise
