@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
+from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cipherbayes.privacy.accountant import calibrate_noise, epsilon, renyi
+from cipherbayes.privacy.accountant import calibrate_noise, compose, epsilon, renyi
 from cipherbayes.privacy.events import Event, GaussianSum, PoissonSampled, Repeated
 from cipherbayes.privacy.filters import LATER_SHARE, filter_epsilon, filter_orders
 from cipherbayes.privacy.gaussian import delta_of, mu_for
@@ -82,32 +85,65 @@ def test_two_sampled_studies_fit_a_budget_that_has_room_for_both():
     assert filter_epsilon([one, one], DELTA, budget) <= budget
 
 
-def _stop_and_switch(threshold: float, mu_small: float, mu_large: float) -> float:
-    """δ at ε of whoever takes the larger release only when the first loss was high.
+# -- whoever looks at an answer before choosing what to release next ---------
 
-    Two releases; the second one's noise depends on the first one's answer. ε is the
-    figure of the *mean* spending, as an accounting that is no filter would have it.
+
+def losses(made: Any) -> tuple[Any, Any, float]:
+    """A distribution of privacy losses: values, probabilities, mass at infinity."""
+    found = made._pmf_remove.to_dense_pmf()
+    values = (found._lower_loss + np.arange(found._probs.size)) * STEP
+    return values, found._probs, found._infinity_mass
+
+
+def later_delta(made: Any, at: Any) -> Any:
+    """δ of a release at each of many ε, below zero too."""
+    values, masses, infinite = losses(made)
+    first = np.searchsorted(values, at, side="right")
+    above = np.append(np.cumsum(masses[::-1])[::-1], 0.0)
+    scaled = np.append(np.cumsum((masses * np.exp(-values))[::-1])[::-1], 0.0)
+    return above[first] - np.exp(at) * scaled[first] + infinite
+
+
+def delta_of_switching(mu: float) -> float:
+    """δ at the budget's ε of a study that is left half-way for another, or not.
+
+    Ten of twenty sampled rounds are answered. Then whoever asks goes on, or takes a
+    full-batch release of parameter μ instead, whichever the losses so far make worse.
     """
-    grid = np.linspace(-12.0, 12.0, 4001)
-    width = grid[1] - grid[0]
-    first = np.exp(-((grid - 1.0) ** 2) / 2.0) / math.sqrt(2 * math.pi) * width
-    losses = grid - 0.5
-    second = np.where(losses > threshold, mu_large, mu_small)
-    spent = 1.0 + second**2
-    mu = math.sqrt(float(np.sum(first * spent)))
-    target = 3.0
-    gaps = [
-        float(w) * math.exp(0.0) * delta_of(target - loss, m)
-        if target > loss
-        else float(w) * (1.0 - math.exp(target - loss) * (1.0 - delta_of(0.0, m)))
-        for w, loss, m in zip(first, losses, second, strict=True)
-    ]
-    return sum(gaps) / delta_of(target, mu)
+    round_ = from_gaussian_mechanism(
+        SIGMA, sampling_prob=RATE, value_discretization_interval=STEP
+    )
+    half = round_.self_compose(HALF)
+    other = from_gaussian_mechanism(1.0 / mu, value_discretization_interval=STEP)
+    values, masses, infinite = losses(half)
+    worse = np.maximum(
+        later_delta(half, BUDGET - values), later_delta(other, BUDGET - values)
+    )
+    return float(masses @ worse + infinite)
 
 
-def test_spending_by_what_was_seen_costs_more_than_its_mean():
-    # Why the ledger adds up what is released on the path that was taken.
-    assert _stop_and_switch(1.0, 0.1, 2.0) > 1.5
+def largest_admitted(figure: Callable[[list[Event]], float]) -> float:
+    """The largest μ of a second run that a rule admits after the first ten rounds."""
+    half = sampled(SIGMA, RATE, HALF)
+    low, high = 1e-4, 5.0
+    for _ in range(20):
+        middle = math.sqrt(low * high)
+        fits = figure([half, full(1.0 / middle)]) <= BUDGET
+        low, high = (middle, high) if fits else (low, middle)
+    return low
+
+
+BUDGET, RATE, HALF, STEP = 1.0, 0.05, 10, 2e-3
+COARSE = 1e-3
+SIGMA = calibrate_noise(BUDGET, COARSE, 2 * HALF, RATE)
+
+
+def test_a_switch_after_seeing_answers_breaks_a_plain_accountant_and_not_the_filter():
+    plain = largest_admitted(lambda runs: epsilon(compose(*runs), COARSE))
+    assert delta_of_switching(plain) > 1.2 * COARSE
+    filtered = largest_admitted(lambda runs: filter_epsilon(runs, COARSE, BUDGET))
+    assert filtered < plain
+    assert delta_of_switching(filtered) <= (1.0 + LATER_SHARE) * COARSE
 
 
 @pytest.mark.parametrize("mu", [0.3, 1.0, 2.0])

@@ -165,15 +165,17 @@ def _sizes_in_words(sizes: list[int], plan: StudyPlan) -> str:
     text = f"every total is over {span} sites, at least {plan.minimum_roster}"
     if plan.study.as_printed:
         return text
-    privacy = plan.gradient.privacy
+    last = plan.phase_of(len(sizes) - 1)
+    assert last is not None
+    privacy = last.privacy
     low, high = (
         privacy.noise_sd(min(sizes)) / privacy.clip,
         privacy.noise_sd(max(sizes)) / privacy.clip,
     )
     deep = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
     return (
-        f"{text}; honest sites' shares then add up to {deep} times what one record "
-        f"moves, at least the certified {privacy.noise_multiplier:.4g}"
+        f"{text}; in the last round honest sites' noise adds up to {deep} times what "
+        f"one record moves, at least the certified {privacy.noise_multiplier:.4g}"
     )
 
 
@@ -287,7 +289,7 @@ def _result(
         "whom it covers and holds against, follow from the rounds released",
     )
     _who(findings, evidence, plan, record)
-    _warnings(findings, plan, record)
+    _warnings(findings, cautions_of(plan), record)
     _posterior(findings, evidence, plan, replayed, record, exact=exact)
     if plan.study.evaluation is None and record.get("metrics"):
         findings.fails("scores", "there are scores, and the study holds out no rows")
@@ -329,13 +331,10 @@ def _who(
     )
 
 
-def _warnings(findings: Findings, plan: StudyPlan, record: dict[str, Any]) -> None:
+def _warnings(findings: Findings, due: list[str], record: dict[str, Any]) -> None:
+    """That nothing which must be said was left out."""
     told = record.get("warnings")
-    missing = [
-        text
-        for text in cautions_of(plan)
-        if not isinstance(told, list) or text not in told
-    ]
+    missing = [t for t in due if not isinstance(told, list) or t not in told]
     if missing:
         findings.fails("warnings", f"a warning was left out: {missing[0]}")
 
@@ -388,7 +387,9 @@ def _posterior(
         next((text for text in differing if text is not None), None),
         "every number of the posterior in result.json is made of these draws",
     )
-    if not same:
+    if same:
+        _warnings(findings, numbers["warnings"], record)
+    else:
         findings.unknown("flags", "flags depend on every bit of the draws")
 
 
