@@ -203,7 +203,8 @@ def _releases(contents: Contents) -> Markup:
             ]
         )
     return table(
-        "Everything that was released, each kind with the ε it would cost alone",
+        "All that was released of the rows covered, each kind with the ε it would cost "
+        "alone",
         [
             "Release",
             "Times",

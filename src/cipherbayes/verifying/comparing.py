@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -41,8 +42,10 @@ def difference(said: Any, implied: Any, name: str) -> str | None:
                 return found
         return None
     if _number(said) and _number(implied):
-        close = math.isclose(said, implied, rel_tol=ROUNDING, abs_tol=1e-12)
-        return None if close else _differs(name, said, implied)
+        with suppress(OverflowError):  # a whole number beyond every float
+            if math.isclose(said, implied, rel_tol=ROUNDING, abs_tol=1e-12):
+                return None
+        return _differs(name, said, implied)
     same = type(said) is type(implied) and said == implied
     return None if same else _differs(name, said, implied)
 
@@ -98,7 +101,7 @@ def draws_differ(
         return None, False, "but for rounding"
     if not sampled or said.shape[1] < 4:
         return "the draws are not those that the totals give", False, ""
-    worst = float(np.nanmax(_errors_between(said, implied, tail)))
+    worst = float(np.max(_errors_between(said, implied, tail)))
     if not worst <= ERRORS:
         return (
             f"the draws are {worst:.3g} Monte Carlo errors from those that the totals "
@@ -117,6 +120,13 @@ def draws_differ(
 def _errors_between(one: Floats, other: Floats, tail: float) -> Floats:
     """Differences of means, spreads and quantiles, each in its standard errors."""
     flat, against = (x.reshape(-1, x.shape[-1]) for x in (one, other))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return _in_errors(one, other, flat, against, tail)
+
+
+def _in_errors(
+    one: Floats, other: Floats, flat: Floats, against: Floats, tail: float
+) -> Floats:
     per = 1.0 / rhat_and_ess(one)[1] + 1.0 / rhat_and_ess(other)[1]
     sd = against.std(axis=0)
     found = [np.abs(flat.mean(axis=0) - against.mean(axis=0)) / (sd * np.sqrt(per))]

@@ -56,7 +56,9 @@ class Findings:
         self.all.append(Finding(check, "holds", said))
 
     def fails(self, check: str, said: str) -> None:
-        self.all.append(Finding(check, "fails", said))
+        # It may quote what a server wrote: nothing that a terminal would obey.
+        plain = "".join(c if c.isprintable() else "?" for c in said)
+        self.all.append(Finding(check, "fails", plain))
 
     def unknown(self, check: str, said: str) -> None:
         self.all.append(Finding(check, "not checked", said))

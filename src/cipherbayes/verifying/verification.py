@@ -73,6 +73,9 @@ def verify(
     )
     head = evidence.transcript.head
     findings = Findings(run=head.run.hex(), study_hash=head.study.hex())
+    if not evidence.study.private:
+        findings.fails("study", f"{evidence.study_from} is of no private run")
+        return findings
     plan = plan_study(evidence.study)
     sizes = _signed(findings, evidence, plan)
     if sizes is not None:
@@ -116,6 +119,8 @@ def _signed(
         transcript.check_signatures(evidence.pinned["csp"])
         count = len(transcript.totals)
         findings.holds("totals", f"the CSP signed each of the {count} totals")
+    if findings.failed:
+        return None
     sizes = None
     with findings.checking("sites in each total"):
         sizes = [len(roster) for roster in transcript.rosters(plan)]
@@ -307,12 +312,13 @@ def _who(
     if transcript.pooled:
         return
     manifest = transcript.manifest
+    told = record.get("parties")
     said = {
         "run": record.get("run"),
         "encryption": record.get("encryption"),
         "parties": {
-            party.get("name"): party.get("identity")
-            for party in record.get("parties") or []
+            str(party.get("name")): party.get("identity")
+            for party in (told if isinstance(told, list) else [])
             if isinstance(party, dict)
         },
     }
@@ -321,7 +327,7 @@ def _who(
         "encryption": {"parameters": plan.scheme, "key": manifest.key_id.hex()},
         "parties": {
             "server": None,
-            **{name: identity.id for name, identity in evidence.pinned.items()},
+            **{n: evidence.pinned[n].id for n in ("csp", *plan.study.sites)},
         },
     }
     findings.judge(
@@ -372,6 +378,8 @@ def _posterior(
     findings.judge(
         "posterior", found, f"the draws in posterior.nc follow from the totals, {alike}"
     )
+    if found is not None:
+        return
     theirs = replace(
         ours, theta=prepared, step_size=np.full(prepared.shape[:2], np.nan)
     )
@@ -414,10 +422,11 @@ def _opened(path: Path, digest: object) -> tuple[Floats, Floats] | None:
             return None
         with xr.open_datatree(path, engine="h5netcdf") as tree:
             return (
-                np.array(tree["prepared"].to_dataset()["theta"]),
-                np.array(tree["posterior"].to_dataset()["theta"]),
+                np.array(tree["prepared"].to_dataset()["theta"], dtype=np.float64),
+                np.array(tree["posterior"].to_dataset()["theta"], dtype=np.float64),
             )
-    except (OSError, ValueError, KeyError):
+    # The file is a stranger's: HDF5 and xarray fail in their own ways.
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):
         return None
 
 
