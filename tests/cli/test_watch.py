@@ -199,7 +199,7 @@ def test_the_papers_own_mode_shows_its_honest_epsilon(runs: FinishedRuns) -> Non
     assert seen.document()["certified"] is False
     assert "of 3: not certified" in page(seen)
     shown = page(replace(seen, spent=24902.0))
-    assert "24,900, claimed 3: not certified" in shown
+    assert "24,902, claimed 3: not certified" in shown
 
 
 def test_epsilon_after_a_round_is_one_figure_everywhere() -> None:
