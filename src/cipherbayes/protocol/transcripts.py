@@ -234,10 +234,11 @@ class Transcript:
         a site that was left out never comes back.
         """
         found: list[Roster] = []
+        possible = _possible(self.manifest.roster, self.head.lost)
         for number, total in enumerate(self.totals):
             assert isinstance(total, DecryptReply)
             where = f"round {number + 1}"
-            roster = roster_of(total.round_id, self.manifest.roster, self.head.lost)
+            roster = _named(total.round_id, possible)
             if len(roster) < plan.minimum_roster:
                 raise ProtocolError(
                     "a total is over fewer sites than the study allows", where=where
@@ -269,9 +270,10 @@ class Transcript:
                 f"{len(self.totals)}",
                 where=where,
             )
+        possible = _possible(self.manifest.roster, self.head.lost)
         for number, total in enumerate(self.totals):
             assert isinstance(total, DecryptReply)
-            roster = roster_of(total.round_id, self.manifest.roster, self.head.lost)
+            roster = _named(total.round_id, possible)
             if site in roster.sites and number >= answered:
                 raise ProtocolError(
                     f"round {number + 1} names a site that did not answer it",
@@ -290,12 +292,22 @@ def roster_of(given: RoundId, everyone: Roster, lost: Sequence[str]) -> Roster:
 
     A round that is asked again after a loss is answered for its first roster.
     """
-    for count in range(len(lost), -1, -1):
-        gone = lost[:count]
-        roster = everyone.restrict([s for s in everyone.sites if s not in gone])
-        if roster.digest == given.roster:
-            return roster
-    raise ProtocolError("the CSP answered for another roster", where="csp")
+    return _named(given, _possible(everyone, lost))
+
+
+def _possible(everyone: Roster, lost: Sequence[str]) -> dict[bytes, Roster]:
+    """Every roster that there was, by its digest."""
+    parts = (
+        everyone.restrict([s for s in everyone.sites if s not in lost[:count]])
+        for count in range(len(lost) + 1)
+    )
+    return {roster.digest: roster for roster in parts}
+
+
+def _named(given: RoundId, possible: Mapping[bytes, Roster]) -> Roster:
+    if given.roster not in possible:
+        raise ProtocolError("the CSP answered for another roster", where="csp")
+    return possible[given.roster]
 
 
 def keep_transcript(folder: Path, data: bytes) -> None:
