@@ -520,10 +520,13 @@ def test_damaged_transcripts_are_refused_in_words(folder: Path) -> None:
 
 
 def test_verifying_reads_no_table_and_changes_nothing(
-    finished: Path, folder: Path
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for table in finished.parent.glob("*.csv"):
-        assert table.exists()
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a table was opened")
+
+    for module in ("cipherbayes.tables", "cipherbayes.result"):
+        monkeypatch.setattr(f"{module}.open_table", refuse)
     before = {p: p.read_bytes() for p in sorted(folder.rglob("*.json"))}
     checkpoint = folder / "server" / "checkpoint.sqlite"
     with sqlite3.connect(checkpoint) as database:
