@@ -29,9 +29,9 @@ from cipherbayes.engine.assembly import RunFolder
 from cipherbayes.planning import Phase, StudyPlan
 from cipherbayes.privacy import ledger_file
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.protocol.contributions import Question
 from cipherbayes.protocol.encrypted import site as encrypted_site
 from cipherbayes.protocol.messages import DecryptRequest, KeyOffer, SiteReply
+from cipherbayes.protocol.questions import Question
 from cipherbayes.protocol.stores import AnswerStore, Checkpoint, Heads
 from cipherbayes.tables import preparation_of
 

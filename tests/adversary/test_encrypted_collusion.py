@@ -33,7 +33,6 @@ from cipherbayes.crypto.transcript import RoundId
 from cipherbayes.privacy.gaussian import epsilon_of
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import SecureNoise
-from cipherbayes.protocol.contributions import Question
 from cipherbayes.protocol.encrypted.messages import (
     Attestation,
     OutputRequest,
@@ -47,6 +46,7 @@ from cipherbayes.protocol.messages import (
     decode,
     encode,
 )
+from cipherbayes.protocol.questions import Question
 
 Forge = Callable[[dict[str, CkksCiphertext]], np.ndarray]
 

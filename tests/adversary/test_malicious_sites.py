@@ -19,7 +19,7 @@ from cipherbayes.engine.processes import PartyProcess
 from cipherbayes.errors import PrivacyError, ProtocolError, RunError
 from cipherbayes.planning import Phase
 from cipherbayes.privacy.noise import InsecureRepeatableNoise, SecureNoise
-from cipherbayes.protocol.contributions import Contributions, Question
+from cipherbayes.protocol.contributions import Contributions
 from cipherbayes.protocol.messages import (
     DecryptReply,
     DecryptRequest,
@@ -28,6 +28,7 @@ from cipherbayes.protocol.messages import (
     decode,
     encode,
 )
+from cipherbayes.protocol.questions import Question
 from cipherbayes.tables import open_site
 from conftest import logistic_frame
 

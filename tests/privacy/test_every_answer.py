@@ -30,7 +30,8 @@ from cipherbayes.data.tables import open_table
 from cipherbayes.models import NeuralLogistic, NeuralWeibull
 from cipherbayes.phases import Phase
 from cipherbayes.planning import StudyPlan, plan_study
-from cipherbayes.protocol.contributions import Contributions, Question
+from cipherbayes.protocol.contributions import Contributions
+from cipherbayes.protocol.questions import Question
 from cipherbayes.tables import preparation_of
 from cipherbayes.validation.neighbours import invented_columns
 

@@ -16,7 +16,6 @@ from cipherbayes.crypto.masks import ExchangeKey
 from cipherbayes.crypto.roster import Member, Roster
 from cipherbayes.crypto.signatures import SigningKey
 from cipherbayes.errors import CryptoError, DataError, ProtocolError
-from cipherbayes.protocol.contributions import Question
 from cipherbayes.protocol.messages import (
     KeyOffer,
     Reason,
@@ -26,6 +25,7 @@ from cipherbayes.protocol.messages import (
     decode,
     encode,
 )
+from cipherbayes.protocol.questions import Question
 from cipherbayes.protocol.refusing import NO_BUDGET
 
 

@@ -189,7 +189,7 @@ def test_the_papers_mode_claims_nothing_anywhere(runs: FinishedRuns) -> None:
     assert f"ε would be {number(privacy['epsilon'])}" in page
     assert "No promise is made" in page
     assert "drawn by the server, who can remove it" in page
-    assert "almost the same about any one person" not in page
+    assert "almost the same about any one row" not in page
 
 
 def test_held_out_rows_give_a_calibration_plot(runs: FinishedRuns) -> None:

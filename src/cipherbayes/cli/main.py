@@ -22,6 +22,7 @@ from cipherbayes.cli import (
     reproduce,
     run,
     submit,
+    verify,
     watch,
 )
 from cipherbayes.errors import CipherbayesError
@@ -59,6 +60,7 @@ app.command("run")(run.run)
 app.command("resume")(run.resume)
 app.command("predict")(run.predict)
 app.command("report")(report.report)
+app.command("verify")(verify.verify)
 app.command("init")(init.init)
 app.command("watch")(watch.watch)
 app.command("ledger")(ledger.ledger)

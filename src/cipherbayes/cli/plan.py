@@ -124,15 +124,8 @@ def _certified(planned: StudyPlan) -> bool:
 
 def epsilon_by_tenths(planned: StudyPlan) -> list[tuple[int, float]]:
     """ε spent after each tenth of the rounds."""
-    from cipherbayes.privacy.accountant import epsilon
-
-    assert planned.study.privacy is not None
-    growth = []
-    for rounds in sorted({-(-planned.rounds * k // 10) for k in range(1, 11)}):
-        event = planned.event_after(rounds)
-        assert event is not None
-        growth.append((rounds, epsilon(event, planned.study.privacy.delta)))
-    return growth
+    tenths = sorted({-(-planned.rounds * k // 10) for k in range(1, 11)})
+    return [(rounds, planned.epsilon_after(rounds)) for rounds in tenths]
 
 
 def _encryption(planned: StudyPlan) -> tuple[dict[str, Any], int]:

@@ -15,8 +15,9 @@ from cipherbayes.phases import Phase
 from cipherbayes.planning import StudyPlan
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import NoiseSource
-from cipherbayes.protocol.contributions import Contributions, Question
+from cipherbayes.protocol.contributions import Contributions
 from cipherbayes.protocol.messages import Reason
+from cipherbayes.protocol.questions import Question
 from cipherbayes.protocol.refusing import RefusalError
 from cipherbayes.typing import Floats, Integers
 

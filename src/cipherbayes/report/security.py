@@ -146,7 +146,10 @@ def _who_signed(contents: Contents) -> Markup:
             "p",
             "Every message carries an Ed25519 signature over the run, the study’s "
             "hash, the round and the content, and was checked against these keys "
-            "before it was used. Compare the fingerprints by telephone.",
+            "before it was used. Compare the fingerprints by telephone. With the "
+            "totals that the CSP signed (transcript.bin, which every site gets) ",
+            tag("code", "cipherbayes verify"),
+            " computes this result again, without believing the server.",
         ),
         table(
             "Identities of the parties",

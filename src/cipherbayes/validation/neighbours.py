@@ -18,7 +18,7 @@ from cipherbayes.data.features import level_name
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.models import Model
 from cipherbayes.planning import StudyPlan
-from cipherbayes.protocol.contributions import Question
+from cipherbayes.protocol.questions import Question
 from cipherbayes.study import Study
 from cipherbayes.tables import open_site
 from cipherbayes.typing import Floats, Integers

@@ -24,7 +24,6 @@ from cipherbayes.errors import CipherbayesError, PrivacyError
 from cipherbayes.phases import Phase
 from cipherbayes.planning import StudyPlan, plan_study
 from cipherbayes.privacy.audit import Scores
-from cipherbayes.protocol.contributions import Question
 from cipherbayes.protocol.messages import (
     DecryptReply,
     DecryptRequest,
@@ -33,6 +32,7 @@ from cipherbayes.protocol.messages import (
     decode,
     encode,
 )
+from cipherbayes.protocol.questions import Question
 from cipherbayes.study import Study
 from cipherbayes.typing import Floats, Integers
 from cipherbayes.validation.neighbours import Neighbours, neighbours, questions

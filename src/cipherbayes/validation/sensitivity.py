@@ -17,7 +17,8 @@ from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.phases import Phase
 from cipherbayes.planning import StudyPlan
-from cipherbayes.protocol.contributions import Contributions, Question
+from cipherbayes.protocol.contributions import Contributions
+from cipherbayes.protocol.questions import Question
 from cipherbayes.typing import Integers
 from cipherbayes.validation.neighbours import (
     CANARIES,

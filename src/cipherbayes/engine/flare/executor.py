@@ -142,5 +142,5 @@ def _open(workspace: Any, job: str, run: str) -> Desk:
     mine = Kit.open(Path(workspace.get_root_dir()))
     folder = mine.run(run, job_study(workspace, job))
     if mine.role == CSP:
-        return Desk(folder.csp())
-    return Desk(folder.site(mine.name), tells_time=False)
+        return Desk(folder.csp(), folder.path)
+    return Desk(folder.site(mine.name), folder.path, tells_time=False)

@@ -22,7 +22,6 @@ from cipherbayes.crypto.signatures import Identity
 from cipherbayes.crypto.transcript import RoundId
 from cipherbayes.errors import ProtocolError
 from cipherbayes.phases import Phase
-from cipherbayes.protocol.contributions import Question
 from cipherbayes.protocol.encrypted.messages import (
     Attestation,
     ReplayRequest,
@@ -38,6 +37,7 @@ from cipherbayes.protocol.messages import (
     decode,
     encode,
 )
+from cipherbayes.protocol.questions import Question
 from cipherbayes.protocol.refusing import RefusalError
 from cipherbayes.protocol.site import Site
 from cipherbayes.protocol.stores import Checkpoint
