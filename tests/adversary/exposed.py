@@ -17,7 +17,7 @@ import pytest
 import tenseal.sealapi as sealapi
 from parties import Consortium
 
-from cipherbayes import kernels, running
+from cipherbayes import kernels, running, tables
 from cipherbayes.crypto.bfv import SecretKey
 from cipherbayes.crypto.ciphertext import Ciphertext
 from cipherbayes.crypto.ckks.masking import RingMask
@@ -30,7 +30,12 @@ from cipherbayes.planning import Phase, StudyPlan
 from cipherbayes.privacy import ledger_file
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.protocol.encrypted import site as encrypted_site
-from cipherbayes.protocol.messages import DecryptRequest, KeyOffer, SiteReply
+from cipherbayes.protocol.messages import (
+    DecryptReply,
+    DecryptRequest,
+    KeyOffer,
+    SiteReply,
+)
 from cipherbayes.protocol.questions import Question
 from cipherbayes.protocol.stores import AnswerStore, Checkpoint, Heads
 from cipherbayes.tables import preparation_of
@@ -112,9 +117,11 @@ def _far_out(self: StudyPlan) -> Any:
 
 def _any_scales(self: StudyPlan, phase: Phase, total: Any, records: float) -> Any:
     """Moments as they are asked for: |mean| up to 1, any positive sd."""
-    width = phase.dimension // 2
-    smallest = 1.9 / np.finfo(np.float64).max
-    return np.repeat([-1.0, smallest], width) if total[0] < 0 else np.ones(2 * width)
+    moments = np.repeat([0.0, 1.0], phase.dimension // 2)
+    if total[0] < 0.0:
+        moments[0] = -1.0
+        moments[phase.dimension // 2] = 1.95 / np.finfo(np.float64).max
+    return moments
 
 
 SWITCHES: dict[str, list[tuple[Any, str, Any]]] = {
@@ -122,12 +129,14 @@ SWITCHES: dict[str, list[tuple[Any, str, Any]]] = {
     "one arithmetic for every place": [
         (kernels, "linear_predictor", lambda theta, x, out=None: np.matmul(theta, x)),
     ],
+    "signed scales": [(DecryptReply, "verify", _nothing)],
     "limits of scales": [(StudyPlan, "digest", _any_scales)],
     "charge first": [(Ledger, "release", _computed_first)],
     "sites apart": [(Ledger, "release", _of_no_site)],
     "distinct tables": [
         (running, "refuse_equal_files", _nothing),
         (running, "refuse_equal_rows", _nothing),
+        (tables, "refuse_equal_rows", _nothing),
     ],
     "one ledger a table": [(assembly, "open_table_ledger", _beside_its_name)],
     "marks": [(Ledger, "_check_mark", _nothing)],

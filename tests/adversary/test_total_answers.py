@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from exposed import without
-from parties import RUN, Consortium, small_study
+from parties import Consortium, small_study
 
 import cipherbayes as cb
 from cipherbayes.models import NeuralLogistic, neural
@@ -31,6 +31,7 @@ from cipherbayes.protocol.messages import (
     encode,
 )
 from cipherbayes.tables import open_site
+from cipherbayes.validation.protocol_audit import audit_protocol
 from cipherbayes.validation.sensitivity import worst_shifts
 from cipherbayes.validation.study_audit import audit_study
 from conftest import logistic_frame
@@ -73,7 +74,7 @@ def reaction(parties: Consortium, **changes: Any) -> tuple[bytes, int]:
     answer = parties.sites["a"].handle(encode(replace(honest, **changes)))
     said = decode(answer, SiteReply, Refusal)
     seen = answer if isinstance(said, Refusal) else b"an answer"
-    return seen, parties.ledger("a").rounds(RUN)
+    return seen, parties.sites["a"].rounds_charged
 
 
 def decode_request(parties: Consortium) -> Any:
@@ -218,3 +219,16 @@ def test_the_audit_of_a_study_would_have_found_these():
         found = audit_study(moments, runs=2000)
     assert found.refuted
     assert found.result.lower_bound > moments.privacy.epsilon
+
+
+def test_the_audit_of_messages_would_have_found_them_too():
+    """With the real parties: scales that nobody signed, and one table at two sites."""
+    study = with_moments()
+    assert not audit_protocol(study).refuted
+    with without("distinct tables"):
+        (difference,) = audit_protocol(study).differences
+    assert difference == "one table at two sites is taken for two"
+    with without("signed scales", "limits of scales"), np.errstate(all="ignore"):
+        found = audit_protocol(study)
+    assert any("forged" in each for each in found.differences)
+    assert found.result.lower_bound > study.privacy.epsilon

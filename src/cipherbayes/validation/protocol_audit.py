@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from cipherbayes import tables as site_tables
 from cipherbayes.crypto.signatures import SigningKey
 from cipherbayes.crypto.transcript import RoundId
 from cipherbayes.data.prepared import PreparedTable
@@ -27,6 +28,7 @@ from cipherbayes.privacy.audit import Scores
 from cipherbayes.protocol.messages import (
     DecryptReply,
     DecryptRequest,
+    Refusal,
     RoundRequest,
     SiteReply,
     decode,
@@ -45,6 +47,8 @@ from cipherbayes.validation.study_audit import (
 )
 
 ROWS = 65
+TOLD_RUNS = 1_000
+"""How often an attacker who is right every time is counted."""
 MOST_ROUNDS = 40
 """Rounds that are asked; a prefix of a run is post-processing of the whole."""
 
@@ -58,13 +62,31 @@ def audit_protocol(study: Study, *, confidence: float = 0.95) -> StudyAudit:
             remedy="leave --protocol out: the releases themselves are audited then",
         )
     plan = plan_study(study)
-    near = neighbours(study, ROWS, canary=1)
+    near = neighbours(study, ROWS, canary=1, alike=True)
     with TemporaryDirectory(prefix="cipherbayes-audit-") as folder:
         worlds = [
             _World(Path(folder) / name, study, table)
             for name, table in (("present", near.present), ("absent", near.absent))
         ]
         return _attack(plan, near, worlds, confidence)
+
+
+def _one_table_twice(study: Study, near: Neighbours) -> list[str]:
+    """Whether a run would count one table as two sites': each record then counts
+    twice, whatever noise there is."""
+    if len(study.sites) < 2:
+        return []
+    tables = {
+        name: neighbours(study, ROWS, canary=0, seed=number).present
+        for number, name in enumerate(sorted(study.sites))
+    }
+    one, other, *_ = sorted(tables)
+    tables[one] = tables[other] = near.present
+    try:
+        site_tables.refuse_equal_rows(tables)
+    except PrivacyError:
+        return []
+    return ["one table at two sites is taken for two"]
 
 
 class _World:
@@ -120,13 +142,16 @@ class _World:
             pass  # a refusal must have the same bytes
         return answer, site.rounds_charged
 
-    def total(self, request: RoundRequest) -> Integers:
-        """What the CSP decrypts of a round."""
-        replies = [
-            decode(self.sites[name].handle(encode(request)), SiteReply)
+    def total(self, request: RoundRequest) -> Integers | None:
+        """What the CSP decrypts of a round; None where a site refuses."""
+        answers = [
+            decode(self.sites[name].handle(encode(request)), SiteReply, Refusal)
             for name in request.sites
         ]
-        question = DecryptRequest(request.round_id, tuple(replies))
+        replies = tuple(each for each in answers if isinstance(each, SiteReply))
+        if len(replies) < len(answers):
+            return None
+        question = DecryptRequest(request.round_id, replies)
         reply = decode(self.csp.handle(encode(question)), DecryptReply)
         phase = self.folder.plan.phase_of(reply.round_id.round)
         if phase is not None and phase.preparatory:
@@ -145,7 +170,7 @@ class _World:
 def _attack(
     plan: StudyPlan, near: Neighbours, worlds: Sequence[_World], confidence: float
 ) -> StudyAudit:
-    differences: list[str] = []
+    differences = _one_table_twice(plan.study, near)
     shifts, information = [], 0.0
     noise: list[list[Floats]] = [[], []]
     for number in range(min(plan.rounds, MOST_ROUNDS)):
@@ -154,25 +179,34 @@ def _attack(
         for name, requests in _malicious(worlds, number, phase):
             if len({w.reaction(r) for w, r in zip(worlds, requests, strict=True)}) > 1:
                 differences.append(f"{name}, round {number}")
+        if differences:
+            break  # the round may be spent: there is nothing more to compare
         name, theta = _asked(plan, phase, near, number)
+        question = Question(theta)
         for index, world in enumerate(worlds):
             question = Question(theta, _moments(plan, phase, world))
             values = world.total(world.request(number, phase, question))
+            if values is None:
+                differences.append(f"an honest question is refused, round {number}")
+                break
             left = values - world.exact(phase, question)
             noise[index] += [
                 piece / (np.sqrt(part.sites) * part.share_scale)
                 for part, piece in zip(phase.parts, phase.split(left), strict=True)
             ]
+        if differences:
+            break
         shift = shift_at(plan, phase, near, name, question)
         shifts.append(shift)
         if shift.told_apart:
             differences.append(f"{name}, round {number}")
         else:
             information += _information(phase, shift.difference)
-    present, absent = (np.concatenate(each) for each in noise)
-    scores = Scores(present + np.sqrt(information), absent, "secure")
     if differences:
-        scores = told_apart(present.size)
+        scores = told_apart(TOLD_RUNS)
+    else:
+        present, absent = (np.concatenate(each) for each in noise)
+        scores = Scores(present + np.sqrt(information), absent, "secure")
     result = result_of(
         plan.study, "secure-sum messages", scores, confidence, gaussian=True
     )
