@@ -248,7 +248,12 @@ def taking_part(folder: RunFolder, traffic: Traffic) -> dict[str, Any]:
 
 
 def certificate(plan: StudyPlan, rounds: int) -> dict[str, Any]:
-    """(ε, δ) of what was released, and against whom it holds."""
+    """(ε, δ) of what was released, and against whom it holds.
+
+    ``epsilon`` is that of the whole study also where a run stopped early: the parties
+    may have seen answers of a round whose total is not in the result. ``spent`` is ε of
+    the ``rounds`` that the result comes from.
+    """
     if plan.study.as_printed:
         from cipherbayes.protocol.encrypted.printed_plan import printed_certificate
 
@@ -258,7 +263,7 @@ def certificate(plan: StudyPlan, rounds: int) -> dict[str, Any]:
     assert privacy is not None
     spent = plan.epsilon_after(rounds)
     promise = {
-        "epsilon": privacy.epsilon if rounds == plan.rounds else spent,
+        "epsilon": privacy.epsilon,
         "delta": privacy.delta,
         "relation": RELATION.value,
         "certified": not study.insecure,

@@ -6,6 +6,7 @@ import datetime
 import gzip
 import os
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -291,3 +292,21 @@ def test_a_file_that_changes_during_a_run_is_refused(
     path.unlink()
     with pytest.raises(DataError, match="cannot be found any more"):
         read(table)
+
+
+@pytest.mark.parametrize("kind", ["number", "text"])
+def test_a_decimals_value_does_not_depend_on_the_digits_of_another_record(
+    kind: Any,
+) -> None:
+    """Arrow gives a whole column the scale of its longest value."""
+    values = [Decimal("0.3"), Decimal("-0.7"), Decimal("120"), Decimal("1E-9"), None]
+    read = []
+    for more in ([], [Decimal("0.123456789012")]):
+        table = open_table(pa.table({"lab": values + more}))
+        (chunk,) = table.chunks({"lab": kind})
+        read.append(chunk.column("lab").to_pylist()[: len(values)])
+    assert read[0] == read[1]
+    if kind == "number":
+        assert read[0] == [0.3, -0.7, 120.0, 1e-9, None]
+    else:
+        assert read[0][:3] == ["0.3", "-0.7", "120"]

@@ -82,7 +82,9 @@ def test_a_budget_that_ends_in_the_middle_gives_a_result_with_a_warning(
     result = run(with_budget(study, 2.0), out=tmp_path / "run")
     rounds = result.record["rounds"]
     assert 1 <= rounds < 4
-    assert result.certificate["epsilon"] <= 2.0
+    # The parties may have seen answers of the round that was not finished.
+    assert result.certificate["epsilon"] == 3.0
+    assert result.certificate["spent"] <= 2.0
     assert any(f"stopped after {rounds} rounds" in w for w in result.record["warnings"])
     assert Ledger.read(tmp_path / "a.csv.ledger").spent() <= 2.0
 

@@ -180,8 +180,10 @@ class Table(ABC):
             return column
         if types.is_dictionary(held):
             return self._convert(column.dictionary_decode(), name, kind)
+        if types.is_decimal(held):
+            return self._convert(_decimal_numbers(column), name, kind)
         number = types.is_integer(held) or types.is_floating(held)
-        number = number or types.is_boolean(held) or types.is_decimal(held)
+        number = number or types.is_boolean(held)
         text = types.is_string(held) or types.is_large_string(held)
         text = text or types.is_string_view(held)
         if text and kind == "number":
@@ -337,6 +339,16 @@ class FrameTable(Table):
                 f"column '{name}' mixes types",
                 "convert it to numbers or to text throughout",
             )
+
+
+def _decimal_numbers(column: pa.Array) -> pa.Array:
+    """Decimals as float64, each by its own digits.
+
+    A decimal column has one scale for all its values, the longest of them, and Arrow's
+    cast to float64 rounds by it: one record with more digits would change the last bit
+    of all others. By way of a text every value is rounded alone, and correctly.
+    """
+    return pc.cast(pc.cast(column, pa.string()), pa.float64())
 
 
 def _refuse(where: str, what: str, remedy: str) -> NoReturn:
