@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from cipherbayes.custody import Custody
-from cipherbayes.engine.flare.kits import Kit
+from cipherbayes.engine.flare.certificates import read_requests
+from cipherbayes.engine.flare.installing import install, request
+from cipherbayes.engine.flare.kits import ADMIN, CSP, SERVER, Kit
 from cipherbayes.engine.flare.provisioning import Deployment, deploy
 from cipherbayes.engine.flare.starting import command, environment, start
 from cipherbayes.engine.flare.submitting import submit
@@ -32,8 +35,31 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+def own_folders(
+    folder: Path, study: Study, host: str, port: int, requests: Path, sent: Path
+) -> dict[str, Kit]:
+    """Every party's own folder: keys made there, a kit from the lead installed.
+
+    Parameters
+    ----------
+    folder
+        Where the parties' folders go.
+    requests, sent
+        What the parties send to the lead, and what the lead sends back.
+    """
+    requests.mkdir(parents=True)
+    for name in (SERVER, CSP, *study.sites):
+        role = name if name in (SERVER, CSP) else "site"
+        shutil.copy(request(folder / name, role, name), requests)
+    given = deploy(Deployment(study, host, port), sent, read_requests(requests))
+    for name in (SERVER, CSP, *study.sites):
+        install(folder / name, given[name])
+    kits = {name: Kit.open(folder / name) for name in (SERVER, CSP, *study.sites)}
+    return {**kits, ADMIN: Kit.open(given[ADMIN])}
+
+
 class Machines:
-    """Kits that are enrolled and pinned, and their running programs.
+    """Kits that are installed and approved, and their running programs.
 
     Parameters
     ----------
@@ -47,18 +73,20 @@ class Machines:
         self.folder = folder
         self.study = study
         self.port = free_port()
-        made = deploy(Deployment(study, "localhost", self.port), folder / "kits")
-        self.kits = {name: Kit.open(path) for name, path in made.items()}
+        self.kits = own_folders(
+            folder / "parties",
+            study,
+            "localhost",
+            self.port,
+            folder / "requests",
+            folder / "sent",
+        )
         self.parties = ("server", "csp", *study.sites)
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         for name, site in study.sites.items():
             self.tell(name, data=site.data, ledger=f"{name}.ledger")
-        files = []
-        for name in ("csp", *study.sites):
-            self.kits[name].enrol()
-            files.append(self.kits[name].path / "identity.json")
         for name in self.parties:
-            self.kits[name].pin(files)
+            self.kits[name].approve(study, insecure=True)
 
     def tell(self, site: str, **settings: Any) -> None:
         """Write a site's own settings."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import cipherbayes as cb
+from cipherbayes.running import covers
 from cipherbayes.tables import open_sites, split
 from conftest import logistic_frame
 
@@ -51,3 +52,44 @@ def test_sides_do_not_depend_on_the_order_of_rows() -> None:
     frame = logistic_frame(500)
     shuffled = frame.sample(frac=1.0, random_state=3)
     assert sorted(ages(held_out(frame)[1])) == sorted(ages(held_out(shuffled)[1]))
+
+
+def private(**sections) -> cb.Study:
+    return cb.Study(
+        study={"protocol": "secure-sum"},
+        model=cb.models.Logistic(outcome="death"),
+        features={"age": {"low": 18, "high": 100}, "sex": {"levels": ["F", "M"]}},
+        sites={"one": {}, "two": {}},
+        **sections,
+    )
+
+
+def test_the_certificate_says_that_held_out_rows_are_not_covered() -> None:
+    public = {"holdout": 0.2, "holdout_is_public": True}
+    study = private(
+        privacy={"epsilon": 3.0, "records": 1000},
+        evaluation=public,
+        inference={"method": "averaged", "rounds": 3},
+    )
+    frames = {name: logistic_frame(200, seed=k) for k, name in enumerate(study.sites)}
+    certificate = cb.run(study, frames).certificate
+    assert certificate["unit"] == "row"
+    assert certificate["covers"].startswith("every row that was not held out")
+    assert (
+        "held-out rows, which the study declares public: they are not"
+        in (certificate["covers"])
+    )
+
+
+def test_without_held_out_rows_everything_released_is_covered() -> None:
+    said = covers(private(privacy={"epsilon": 3.0}))
+    assert said.startswith("every row, in everything that this study released")
+    assert "held" not in said
+    assert "number of rows" not in said
+    declared = covers(private(privacy={"epsilon": 3.0, "records": 1000}))
+    assert "the number of rows, which the study declares public" in declared
+
+
+def test_what_is_not_certified_covers_nothing() -> None:
+    randomness = {"epsilon": 3.0, "randomness": "insecure-repeatable"}
+    assert covers(private(privacy=randomness)).startswith("nothing")

@@ -249,7 +249,8 @@ def bench_site_crypto(dimension: int, sites: int, rounds: int) -> dict[str, floa
         with clock.measure("bare"):
             bare()
         with clock.measure("crypto"):
-            vector = release.to_grid(total) + masks.total(exchange, roster, dimension)
+            mask = masks.total(exchange, roster, bytes(32), dimension)
+            vector = release.to_grid(total) + mask
             sealed = public.encrypt(vector).to_bytes()
             encode(
                 SiteReply.signed(

@@ -28,8 +28,14 @@ from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
 from cipherbayes.crypto.ckks.circuit import Circuit, Update
 from cipherbayes.crypto.ckks.circuits import CIRCUITS, make_circuit
 from cipherbayes.crypto.ckks.flooding import Flooding
+from cipherbayes.crypto.ckks.masking import RingMask, ring_mask
+from cipherbayes.crypto.ckks.parameters import CkksParameters
 from cipherbayes.crypto.ckks.polynomial import minimax
 from cipherbayes.crypto.ckks.reference import ReferenceUpdate
+from cipherbayes.crypto.masks import ExchangeKey, PairwiseMasks
+from cipherbayes.crypto.roster import Member, Roster
+from cipherbayes.crypto.signatures import SigningKey
+from cipherbayes.crypto.transcript import RoundId
 from cipherbayes.privacy.noise import SecureNoise
 from cipherbayes.typing import Floats, Integers
 
@@ -45,6 +51,33 @@ FLOODING = Flooding(bits=40.0, releases=100)
 MILD_FLOODING = Flooding(bits=30.0, releases=20)
 
 
+class _Masks:
+    """The masks of one of several sites."""
+
+    def __init__(self, sites: int) -> None:
+        run, study = bytes(16), bytes(32)
+        keys = {f"s{k:02d}": ExchangeKey.generate() for k in range(sites)}
+        self._roster = Roster.of(
+            Member.enrol(
+                SigningKey.generate(),
+                run=run,
+                study=study,
+                site=name,
+                exchange=key.public,
+            )
+            for name, key in keys.items()
+        )
+        self._masks = PairwiseMasks(
+            "s00", keys["s00"], self._roster, run=run, study=study
+        )
+
+    def of(self, parameters: CkksParameters, dimension: int, t: int) -> RingMask:
+        exchange = RoundId(bytes(16), bytes(32), t, 0, "gradient", self._roster.digest)
+        return ring_mask(
+            self._masks, exchange, self._roster, bytes(32), parameters, dimension
+        )
+
+
 class CircuitLane:
     """One circuit, its keys and its parties, ready for a steady-state round."""
 
@@ -57,6 +90,7 @@ class CircuitLane:
         self.keygen_s = time.process_time() - started
         self.evaluator = self.circuit.evaluator(self.keys.evaluation)
         self.encryptor = self.circuit.encryptor(self.keys.public)
+        self._masks = None if name == "literal" else _Masks(update.sites)
         self.worst = 0.0
         self.message_bytes = self.output_bytes = 0
         distinct = min(CYCLE, rounds_before)
@@ -71,6 +105,13 @@ class CircuitLane:
         rest = total - share * (sites - 1)
         parts = [share] * (sites - 1) + [rest]
         return [self.encryptor.encrypt(part, t) for part in parts]
+
+    def _sent(self, share: Integers, t: int) -> CkksCiphertext:
+        """What a site does; the paper's sites have no masks."""
+        mask = None
+        if self._masks is not None:
+            mask = self._masks.of(self.circuit.parameters, share.size, t)
+        return self.encryptor.encrypt(share, t, mask)
 
     def _decrypt(self, out: CkksCiphertext, t: int) -> Floats:
         """What the CSP does; only ``hardened`` has room for flooding."""
@@ -91,7 +132,7 @@ class CircuitLane:
         messages = self._messages(total, t)
         share = total // circuit.update.sites
         measure(f"{name} prepare", self.encryptor.prepare)
-        sent = measure(f"{name} online", lambda: self.encryptor.encrypt(share, t))
+        sent = measure(f"{name} online", lambda: self._sent(share, t))
         out = measure(f"{name} server", lambda: self.evaluator.step(t, messages, drift))
         measure(f"{name} csp", lambda: self._decrypt(out, t))
         self.message_bytes, self.output_bytes = (

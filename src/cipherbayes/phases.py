@@ -229,7 +229,8 @@ def _shape(study: Study) -> dict[str, Any]:
         "colluders": 0 if pooled else study.colluders,
         "dropouts": 0 if pooled else privacy.dropouts,
         "records": records,
-        "depth": summation_depth(records) + 64,
+        # A pooled study also adds up its tables.
+        "depth": summation_depth(records) + max(64, len(study.sites)),
     }
 
 

@@ -7,7 +7,7 @@ believed about the noise, the grid or the number of rounds.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,7 +21,7 @@ from cipherbayes.inference.released import RECURSIONS, Recursion
 from cipherbayes.models import Design
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.phases import Phase, Purpose, phases_of
-from cipherbayes.privacy.accountant import compose
+from cipherbayes.privacy.accountant import compose, epsilon
 from cipherbayes.privacy.events import Event, Repeated
 from cipherbayes.protocol.messages import RunManifest
 from cipherbayes.study import Study
@@ -78,6 +78,16 @@ class StudyPlan:
                 events.append(Repeated(phase.release, done))
         return compose(*events) if events else None
 
+    def rounds_prepared(self, kept: Container[str]) -> int:
+        """Rounds behind the preparatory results of these names."""
+        return sum(phase.rounds for phase in self.preparatory if phase.purpose in kept)
+
+    def epsilon_after(self, rounds: int) -> float:
+        """ε that the first rounds have spent, at the study's δ; 0 before the first."""
+        assert self.study.privacy is not None
+        event = self.event_after(rounds)
+        return 0.0 if event is None else epsilon(event, self.study.privacy.delta)
+
     @cached_property
     def noise_multiplier(self) -> float:
         """σ of a sampling round; where rounds differ, that of as many equal ones
@@ -119,6 +129,12 @@ class StudyPlan:
             if phase.first <= number < phase.first + phase.rounds:
                 return phase
         return None
+
+    def purpose(self, number: int) -> str:
+        """What a round is for."""
+        phase = self.phase_of(number)
+        assert phase is not None
+        return phase.purpose
 
     def check_site(self, name: str, count: int) -> None:
         """Refuse a table that the plan's range was not made for."""
@@ -184,7 +200,7 @@ class StudyPlan:
     def usable_theta(self, phase: Phase, theta: Floats) -> bool:
         """Whether a phase may be asked at ``theta``: public numbers alone decide."""
         if phase.preparatory:
-            return theta.size == 1
+            return theta.size == 1 and theta[0] == 0.0
         if theta.size != self.farthest_theta.size:
             return False
         # Also false for what is not a number.

@@ -41,6 +41,8 @@ NOT_PRIVATE: dict[str, Any] = {
     "relation": None,
     "certified": False,
     "holds_against": [],
+    "unit": None,
+    "covers": None,
 }
 
 
@@ -63,7 +65,8 @@ class Result:
 
     @property
     def certificate(self) -> dict[str, Any]:
-        """(ε, δ), the relation, the mechanism, and against whom it holds."""
+        """(ε, δ), the relation, the mechanism, whose rows it covers, and against
+        whom it holds."""
         return dict(self.record["privacy"])
 
     @property

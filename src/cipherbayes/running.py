@@ -19,7 +19,7 @@ from cipherbayes.evaluation import evaluate
 from cipherbayes.inference.chains import Draws, Progress, sample
 from cipherbayes.inference.target import Target
 from cipherbayes.planning import StudyPlan, resolve_prior
-from cipherbayes.privacy.accountant import RELATION, epsilon
+from cipherbayes.privacy.accountant import RELATION
 from cipherbayes.result import NOT_PRIVATE, Result, assemble
 from cipherbayes.study import Study
 from cipherbayes.tables import (
@@ -31,6 +31,8 @@ from cipherbayes.tables import (
     with_sites,
 )
 
+UNIT = "row"
+"""What a certificate protects: a person with several rows is several of them."""
 INSECURE = (
     "INSECURE-REPEATABLE NOISE: drawn from a seed, for tests only; "
     "this result protects nobody and is not certified"
@@ -174,15 +176,7 @@ def assemble_private(
 ) -> Result:
     """The result of a private run, with its certificate."""
     study, traffic = folder.study, finished.traffic
-    warnings = []
-    if study.insecure:
-        warnings.append(INSECURE)
-    if study.method == "psgld" and study.fallback is not None:
-        warnings.append(study.fallback)
-    if study.protocol == "encrypted-update":
-        from cipherbayes.protocol.encrypted.certificate import cautions
-
-        warnings.extend(cautions(folder.plan))
+    warnings = cautions_of(folder.plan)
     if finished.stopped is not None:
         warnings.append(f"stopped after {finished.rounds} rounds: {finished.stopped}")
     if folder.holds_frames():
@@ -211,6 +205,21 @@ def assemble_private(
         moments=finished.moments,
         taking_part=taking_part(folder, traffic),
     )
+
+
+def cautions_of(plan: StudyPlan) -> list[str]:
+    """What every result of a private study must warn of, whatever its rounds gave."""
+    study = plan.study
+    warnings = []
+    if study.insecure:
+        warnings.append(INSECURE)
+    if study.method == "psgld" and study.fallback is not None:
+        warnings.append(study.fallback)
+    if study.protocol == "encrypted-update":
+        from cipherbayes.protocol.encrypted.certificate import cautions
+
+        warnings.extend(cautions(plan))
+    return warnings
 
 
 def taking_part(folder: RunFolder, traffic: Traffic) -> dict[str, Any]:
@@ -243,18 +252,19 @@ def certificate(plan: StudyPlan, rounds: int) -> dict[str, Any]:
     if plan.study.as_printed:
         from cipherbayes.protocol.encrypted.printed_plan import printed_certificate
 
-        return printed_certificate(plan)
+        return printed_certificate(plan) | {"unit": UNIT, "covers": covers(plan.study)}
     study, release = plan.study, plan.gradient.privacy
     privacy = study.privacy
     assert privacy is not None
-    event = plan.event_after(rounds)
-    spent = 0.0 if event is None else epsilon(event, privacy.delta)
+    spent = plan.epsilon_after(rounds)
     promise = {
         "epsilon": privacy.epsilon if rounds == plan.rounds else spent,
         "delta": privacy.delta,
         "relation": RELATION.value,
         "certified": not study.insecure,
         "holds_against": [] if study.insecure else holds_against(study),
+        "unit": UNIT,
+        "covers": covers(study),
         "spent": spent,
         "mechanism": f"discrete Gaussian on sums of {plan.gradient.contributions}",
         "noise_multiplier": plan.noise_multiplier,
@@ -266,8 +276,28 @@ def certificate(plan: StudyPlan, rounds: int) -> dict[str, Any]:
     if study.protocol == "encrypted-update":
         from cipherbayes.protocol.encrypted.certificate import encrypted_promise
 
-        promise |= encrypted_promise(plan, rounds)
+        promise |= encrypted_promise(plan)
     return promise
+
+
+def covers(study: Study) -> str:
+    """Whose rows a certificate is about, and what of a result, in words."""
+    if study.insecure or study.as_printed:
+        return "nothing: this result is not certified"
+    assert study.privacy is not None
+    rows, outside = "every row", ["the times that parties took"]
+    if study.privacy.records is not None:
+        outside.insert(0, "the number of rows, which the study declares public")
+    if study.evaluation is not None:
+        rows = "every row that was not held out"
+        outside.insert(
+            0,
+            "the held-out rows, which the study declares public: they are not "
+            "protected, and scores on them are exact",
+        )
+    return f"{rows}, in everything that this study released; not covered: " + "; ".join(
+        outside
+    )
 
 
 def holds_against(study: Study) -> list[str]:

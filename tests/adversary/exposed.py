@@ -17,9 +17,10 @@ import pytest
 import tenseal.sealapi as sealapi
 from parties import Consortium
 
-from cipherbayes import running
+from cipherbayes import kernels, running, tables
 from cipherbayes.crypto.bfv import SecretKey
 from cipherbayes.crypto.ciphertext import Ciphertext
+from cipherbayes.crypto.ckks.masking import RingMask
 from cipherbayes.crypto.masks import PairwiseMasks
 from cipherbayes.crypto.seal import scheme
 from cipherbayes.crypto.transcript import transcript
@@ -28,16 +29,25 @@ from cipherbayes.engine.assembly import RunFolder
 from cipherbayes.planning import Phase, StudyPlan
 from cipherbayes.privacy import ledger_file
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.protocol.contributions import Question
-from cipherbayes.protocol.messages import DecryptRequest, KeyOffer, SiteReply
+from cipherbayes.protocol.encrypted import site as encrypted_site
+from cipherbayes.protocol.messages import (
+    DecryptReply,
+    DecryptRequest,
+    KeyOffer,
+    SiteReply,
+)
+from cipherbayes.protocol.questions import Question
 from cipherbayes.protocol.stores import AnswerStore, Checkpoint, Heads
+from cipherbayes.tables import preparation_of
 
 
 def _nothing(*_: Any, **__: Any) -> None:
     """A check that lets everything pass."""
 
 
-def _no_mask(self: PairwiseMasks, exchange: Any, roster: Any, size: int) -> Any:
+def _no_mask(
+    self: PairwiseMasks, exchange: Any, roster: Any, question: bytes, size: int
+) -> Any:
     return np.zeros(size, dtype=np.int64)
 
 
@@ -82,12 +92,51 @@ def unkeyed_checksum(self: Any, *values: bytes | str | int) -> bytes:
 
 unkeyed_seal = _sum_of_bytes
 
+
+def _no_ring_mask(
+    masks: Any, exchange: Any, roster: Any, question: Any, parameters: Any, size: int
+) -> RingMask:
+    chunks, ring = parameters.chunks(size), parameters.ring
+    residues = np.zeros((chunks, parameters.levels, ring), dtype=np.uint64)
+    return RingMask(residues, np.zeros((chunks, ring), dtype=np.int64))
+
+
+_STREAMS = PairwiseMasks.streams
+
+
+def _streams_for_any_question(
+    self: PairwiseMasks, exchange: Any, roster: Any, question: bytes, kind: str
+) -> Any:
+    return _STREAMS(self, exchange, roster, bytes(32), kind)
+
+
+def _far_out(self: StudyPlan) -> Any:
+    design = preparation_of(self.study).design
+    return np.full(len(self.study.model.parameters(design)), 1e17)
+
+
+def _any_scales(self: StudyPlan, phase: Phase, total: Any, records: float) -> Any:
+    """Moments as they are asked for: |mean| up to 1, any positive sd."""
+    moments = np.repeat([0.0, 1.0], phase.dimension // 2)
+    if total[0] < 0.0:
+        moments[0] = -1.0
+        moments[phase.dimension // 2] = 1.95 / np.finfo(np.float64).max
+    return moments
+
+
 SWITCHES: dict[str, list[tuple[Any, str, Any]]] = {
+    "theta bound": [(StudyPlan, "farthest_theta", property(_far_out))],
+    "one arithmetic for every place": [
+        (kernels, "linear_predictor", lambda theta, x, out=None: np.matmul(theta, x)),
+    ],
+    "signed scales": [(DecryptReply, "verify", _nothing)],
+    "limits of scales": [(StudyPlan, "digest", _any_scales)],
     "charge first": [(Ledger, "release", _computed_first)],
     "sites apart": [(Ledger, "release", _of_no_site)],
     "distinct tables": [
         (running, "refuse_equal_files", _nothing),
         (running, "refuse_equal_rows", _nothing),
+        (tables, "refuse_equal_rows", _nothing),
     ],
     "one ledger a table": [(assembly, "open_table_ledger", _beside_its_name)],
     "marks": [(Ledger, "_check_mark", _nothing)],
@@ -99,6 +148,8 @@ SWITCHES: dict[str, list[tuple[Any, str, Any]]] = {
     "signatures": [(SiteReply, "verify", _nothing)],
     "offer": [(KeyOffer, "verify", _nothing)],
     "masks": [(PairwiseMasks, "total", _no_mask)],
+    "ring masks": [(encrypted_site, "ring_mask", _no_ring_mask)],
+    "masks of a question": [(PairwiseMasks, "streams", _streams_for_any_question)],
     "minimum": [(StudyPlan, "minimum_roster", 1)],
     "one answer": [
         (AnswerStore, "answer", _nothing),

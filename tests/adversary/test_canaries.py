@@ -15,8 +15,9 @@ from parties import Consortium, small_study
 from cipherbayes.privacy.audit import MECHANISMS, audit
 from cipherbayes.privacy.canary import epsilon_lower_bound
 from cipherbayes.privacy.noise import InsecureRepeatableNoise, SecureNoise
-from cipherbayes.protocol.contributions import Contributions, Question
+from cipherbayes.protocol.contributions import Contributions
 from cipherbayes.protocol.messages import DecryptReply, decode, encode
+from cipherbayes.protocol.questions import Question
 from cipherbayes.study import Study
 from cipherbayes.tables import open_site
 

@@ -25,8 +25,9 @@ from cipherbayes.errors import (
 from cipherbayes.privacy.events import GaussianSum
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.ledger_file import facts_of, link_at
-from cipherbayes.protocol.contributions import Contributions, Question
+from cipherbayes.protocol.contributions import Contributions
 from cipherbayes.protocol.messages import DecryptReply, SiteReply, decode, encode
+from cipherbayes.protocol.questions import Question
 from cipherbayes.protocol.stores import Heads
 from cipherbayes.running import resume, run
 from cipherbayes.study import Study

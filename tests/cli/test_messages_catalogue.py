@@ -305,6 +305,10 @@ CATALOGUE = {
         change=lambda f: _spend(f),
     ),
     "nothing to resume": Mistake(("empty", "holds no run"), ("resume", "empty")),
+    "nothing to verify": Mistake(("empty", "no transcript"), ("verify", "empty")),
+    "no folder to verify": Mistake(
+        ("nowhere", "no such folder"), ("verify", "nowhere")
+    ),
     "nothing to report": Mistake(("empty", "no finished run"), ("report", "empty")),
     "nothing to watch": Mistake(("empty", "holds no run"), ("watch", "empty")),
     "nothing to predict from": Mistake(

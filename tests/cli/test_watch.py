@@ -8,13 +8,19 @@ import sqlite3
 import time
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from browser import MISSING, Browser
+from cipherbayes.cli.plan import epsilon_by_tenths
+from cipherbayes.cli.run import spending
+from cipherbayes.planning import plan_study
 from cipherbayes.protocol.stores import Checkpoint
+from cipherbayes.running import certificate
+from cipherbayes.study import Study
 from cipherbayes.watching import Watcher, page, serving
 from finished_runs import FinishedRuns, runs
 from terminal import cipherbayes
@@ -182,3 +188,29 @@ def test_the_live_page_draws_in_a_browser(half_way: Path, tmp_path: Path) -> Non
         assert browser.complaints() == []
         assert {u for u in browser.requested() if u != "data:,"} == {address}
         assert browser.run("return document.querySelectorAll('svg.trace').length") > 0
+
+
+@pytest.mark.slow
+def test_the_papers_own_mode_shows_its_honest_epsilon(runs: FinishedRuns) -> None:
+    folder = runs["printed"]
+    honest = json.loads((folder / "result.json").read_text())["privacy"]["epsilon"]
+    seen = Watcher.open(folder).look()
+    assert seen.spent == honest > 0.0
+    assert seen.document()["certified"] is False
+    assert "of 3: not certified" in page(seen)
+    shown = page(replace(seen, spent=24902.0))
+    assert "24,902, claimed 3: not certified" in shown
+
+
+def test_epsilon_after_a_round_is_one_figure_everywhere() -> None:
+    study = Study.load(Path(__file__).parents[2] / "examples" / "paper-as-printed.toml")
+    plan = plan_study(study)
+    honest = certificate(plan, plan.rounds)["epsilon"]
+    assert plan.epsilon_after(0) == 0.0
+    # The whole run is charged with its first answer.
+    assert plan.epsilon_after(1) == plan.epsilon_after(plan.rounds) == honest
+    assert honest == pytest.approx(24_902, rel=1e-3)
+    assert dict(epsilon_by_tenths(plan))[plan.rounds] == honest
+    spent = spending(study)
+    assert spent is not None
+    assert spent(1) == honest

@@ -12,6 +12,7 @@ from cipherbayes.crypto.framing import (
     decode_frame,
     encode_frame,
     frame_kind,
+    split_frames,
 )
 from cipherbayes.errors import CryptoError
 
@@ -76,3 +77,12 @@ def test_another_version_is_refused_with_advice() -> None:
 def test_random_bytes_raise_nothing_but_crypto_errors(data: bytes) -> None:
     with pytest.raises(CryptoError):
         decode_frame(data, Kind.SITE_REPLY, limit=1000)
+
+
+def test_frames_that_follow_each_other_are_told_apart() -> None:
+    other = encode_frame(Kind.SITE_REPLY, b"")
+    assert [bytes(f) for f in split_frames(FRAME + other)] == [FRAME, other]
+    assert list(split_frames(b"")) == []
+    for bad in (FRAME + other[:-1], FRAME + b"x", FRAME[:-1]):
+        with pytest.raises(CryptoError):
+            list(split_frames(bad))

@@ -18,6 +18,7 @@ from cipherbayes.errors import CryptoError, ProtocolError
 from cipherbayes.typing import Integers
 
 RUN, STUDY = b"r" * 16, b"s" * 32
+ASKED = b"q" * 32
 
 
 class Consortium:
@@ -62,28 +63,30 @@ def test_masks_cancel_over_every_roster(
 ) -> None:
     roster = SIXTY_FOUR.roster.restrict(sites)
     at = exchange(roster, round, attempt)
-    masks = [SIXTY_FOUR.masks[s].total(at, roster, dimension) for s in sites]
+    masks = [SIXTY_FOUR.masks[s].total(at, roster, ASKED, dimension) for s in sites]
     assert not np.add.reduce(masks).any()
 
 
 def test_masks_cancel_in_ten_thousand_dimensions() -> None:
     roster = THREE.roster
     at = exchange(roster)
-    masks = [each.total(at, roster, 10_000) for each in THREE.masks.values()]
+    masks = [each.total(at, roster, ASKED, 10_000) for each in THREE.masks.values()]
     assert not np.add.reduce(masks).any()
     assert all(np.count_nonzero(mask) == 10_000 for mask in masks)
 
 
 def test_masks_do_not_cancel_over_a_part_of_the_roster() -> None:
     roster = THREE.roster
-    masks = [each.total(exchange(roster), roster, 50) for each in THREE.masks.values()]
+    masks = [
+        each.total(exchange(roster), roster, ASKED, 50) for each in THREE.masks.values()
+    ]
     for one, other in ((0, 1), (0, 2), (1, 2)):
         assert np.count_nonzero(masks[one] + masks[other]) == 50
 
 
 def test_a_roster_of_one_has_no_mask() -> None:
     roster = THREE.roster.restrict(["site-01"])
-    mask = THREE.masks["site-01"].total(exchange(roster), roster, 7)
+    mask = THREE.masks["site-01"].total(exchange(roster), roster, ASKED, 7)
     assert mask.tolist() == [0] * 7
 
 
@@ -92,36 +95,37 @@ def test_every_exchange_has_a_mask_of_its_own() -> None:
     at = exchange(full)
     mine = THREE.masks["site-00"]
     found = [
-        mine.total(at, full, 20),
-        mine.total(replace(at, round=1), full, 20),
-        mine.total(replace(at, attempt=1), full, 20),
-        mine.total(replace(at, round=1, attempt=1), full, 20),
-        mine.total(replace(at, purpose="moments"), full, 20),
-        mine.total(exchange(pair), pair, 20),
+        mine.total(at, full, ASKED, 20),
+        mine.total(replace(at, round=1), full, ASKED, 20),
+        mine.total(replace(at, attempt=1), full, ASKED, 20),
+        mine.total(at, full, b"x" * 32, 20),
+        mine.total(replace(at, round=1, attempt=1), full, ASKED, 20),
+        mine.total(replace(at, purpose="moments"), full, ASKED, 20),
+        mine.total(exchange(pair), pair, ASKED, 20),
     ]
     for run, study in ((b"x" * 16, STUDY), (RUN, b"x" * 32)):
         key = THREE.keys["site-00"]
         other = PairwiseMasks("site-00", key, full, run=run, study=study)
-        found.append(other.total(replace(at, run=run, study=study), full, 20))
+        found.append(other.total(replace(at, run=run, study=study), full, ASKED, 20))
     # No word may appear twice, at the same place or shifted.
     assert len(np.unique(np.concatenate(found))) == 20 * len(found)
 
 
 def test_a_repeated_exchange_has_the_same_mask() -> None:
     roster, mine = THREE.roster, THREE.masks["site-02"]
-    first = mine.total(exchange(roster, 5), roster, 30)
-    mine.total(exchange(roster, 6), roster, 300)
-    assert (mine.total(exchange(roster, 5), roster, 30) == first).all()
+    first = mine.total(exchange(roster, 5), roster, ASKED, 30)
+    mine.total(exchange(roster, 6), roster, ASKED, 300)
+    assert (mine.total(exchange(roster, 5), roster, ASKED, 30) == first).all()
     again = THREE.masks_of("site-02")
-    assert (again.total(exchange(roster, 5), roster, 30) == first).all()
+    assert (again.total(exchange(roster, 5), roster, ASKED, 30) == first).all()
 
 
 def test_many_rosters_do_not_pile_up_in_memory() -> None:
     mine = SIXTY_FOUR.masks_of("site-00")
     for k in range(1, 40):
         roster = SIXTY_FOUR.roster.restrict(["site-00", f"site-{k:02d}"])
-        mine.total(exchange(roster), roster, 3)
-    assert len(mine._streams) <= 8
+        mine.total(exchange(roster), roster, ASKED, 3)
+    assert len(mine._pairs) <= 8
 
 
 def chi_square_p(values: Integers, bins: int = 256) -> float:
@@ -133,13 +137,15 @@ def chi_square_p(values: Integers, bins: int = 256) -> float:
 def test_one_masked_vector_looks_uniform(shift: int) -> None:
     secret = np.full(100_000, 123_456, dtype=np.int64)
     roster = THREE.roster
-    sent = secret + THREE.masks["site-01"].total(exchange(roster), roster, len(secret))
+    sent = secret + THREE.masks["site-01"].total(
+        exchange(roster), roster, ASKED, len(secret)
+    )
     byte = (sent.view(np.uint64) >> np.uint64(shift)) & np.uint64(255)
     # Keys are fresh in every session: five bytes, one failure in 10^7 sessions.
     assert chi_square_p(byte.astype(np.int64)) > 1e-8
 
 
-def test_the_mask_is_the_one_earlier_releases_made() -> None:
+def test_the_mask_is_the_same_on_every_machine() -> None:
     keys = [
         ExchangeKey(X25519PrivateKey.from_private_bytes(bytes([k]) * 32))
         for k in (1, 2)
@@ -151,10 +157,12 @@ def test_the_mask_is_the_one_earlier_releases_made() -> None:
     roster = Roster.of(members)
     at = exchange(roster, 7, 1)
     masks = [
-        PairwiseMasks(name, key, roster, run=RUN, study=STUDY).total(at, roster, 2)
+        PairwiseMasks(name, key, roster, run=RUN, study=STUDY).total(
+            at, roster, ASKED, 2
+        )
         for name, key in zip("ab", keys, strict=True)
     ]
-    assert masks[0].tolist() == [-9132225667630487443, -5088780979009961262]
+    assert masks[0].tolist() == [-2814117416101105605, 2346536616175304109]
     assert (masks[0] + masks[1]).tolist() == [0, 0]
 
 
@@ -171,9 +179,9 @@ def test_masks_of_another_run_study_or_roster_are_refused() -> None:
         (exchange(others := roster.restrict(["site-01", "site-02"])), others),
     ):
         with pytest.raises(ProtocolError):
-            mine.total(wrong, members, 3)
+            mine.total(wrong, members, ASKED, 3)
     with pytest.raises(CryptoError):
-        mine.total(at, roster, 0)
+        mine.total(at, roster, ASKED, 0)
 
 
 def test_a_site_whose_key_was_replaced_in_the_roster_notices() -> None:

@@ -11,7 +11,7 @@ from parties import small_study, trajectory, write_tables
 from cipherbayes.engine.assembly import RunFolder, noise_source
 from cipherbayes.errors import StudyError
 from cipherbayes.planning import plan_study
-from cipherbayes.protocol.contributions import Contributions, Question
+from cipherbayes.protocol.contributions import Contributions
 from cipherbayes.protocol.course import Course
 from cipherbayes.protocol.messages import DecryptReply, decode
 from cipherbayes.protocol.stores import AnswerStore, Checkpoint
@@ -34,7 +34,7 @@ def plaintext_run(study: Study) -> tuple[list[np.ndarray], list[bytes]]:
     totals = []
     while not course.finished:
         phase = course.phase
-        question = Question(course.question(), course.moments())
+        question = course.asked()
         total = np.zeros(phase.dimension, dtype=np.int64)
         for name, table in tables.items():
             total += phase.noised(

@@ -22,7 +22,8 @@ pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 from cipherbayes.engine.flare.handshake import check_server
 from cipherbayes.engine.flare.jobs import write_job
 from cipherbayes.engine.flare.starting import command
-from cipherbayes.engine.flare.submitting import _session
+from cipherbayes.engine.flare.submitting import _session, submit
+from cipherbayes.protocol.refusing import CANNOT
 from flare_machines import Machines
 
 pytest_plugins = ("hospitals",)
@@ -91,6 +92,43 @@ def test_a_hospital_cannot_join_as_the_csp(machines):
         impostor.wait()
     machines.start("csp")
     machines.wait_for("csp", times=before + 1)
+
+
+def kept_by(folders: list[Path], words: bytes) -> list[Path]:
+    """Files that hold certain words."""
+    files = (path for folder in folders for path in folder.rglob("*"))
+    return [path for path in files if path.is_file() and words in path.read_bytes()]
+
+
+def test_what_is_wrong_with_a_table_is_known_at_its_site_only(machines, tmp_path):
+    bad = tmp_path / "bad.csv"
+    bad.write_text("age,sex,death\n40,F,1\n41,HIV,0\n")
+    machines.tell("a", data=str(bad), ledger="bad.ledger")
+    out = tmp_path / "out"
+    try:
+        with pytest.raises(RunError, match=CANNOT):
+            machines.submit(out)
+    finally:
+        machines.new_ledgers("after")
+    elsewhere = [machines.kits[n].path for n in ("server", "csp", "b", "c", "admin")]
+    told = b"none of its levels"
+    assert kept_by([*elsewhere, out], told) == []
+    assert kept_by([*elsewhere, out], CANNOT.encode()) != []
+    assert kept_by([machines.kits["a"].path], told) != []
+
+
+def test_a_study_that_a_site_did_not_approve_does_not_run(machines, tmp_path):
+    other = machines.study.model_copy(
+        update={"privacy": machines.study.privacy.model_copy(update={"epsilon": 9.0})}
+    )
+    for name in ("server", "csp", "b", "c"):
+        machines.kits[name].approve(other, insecure=True)
+    with pytest.raises(RunError, match="site a: the study is not approved here"):
+        submit(
+            other, machines.kits["admin"], tmp_path / "out", lambda done, total: None
+        )
+    logs = [p for p in machines.kits["a"].path.rglob("*") if "log" in p.name]
+    assert any(b"cipherbayes site approve" in path.read_bytes() for path in logs)
 
 
 @pytest.mark.parametrize("victim", ["csp", "server", "b"])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import stat
+import sys
 from pathlib import Path
 
 import pytest
 from parties import small_study, write_tables
 
-from cipherbayes.errors import CryptoError, RunError, StudyError
+from cipherbayes.errors import CryptoError, ProtocolError, RunError, StudyError
 from cipherbayes.study import Study
 from terminal import cipherbayes
 
@@ -56,6 +58,12 @@ def pinned(kits: dict[str, Kit]) -> dict[str, Kit]:
     files = [kits[name].path / "identity.json" for name in names]
     for name in (*names, "server"):
         kits[name].pin(files)
+    return approved(kits)
+
+
+def approved(kits: dict[str, Kit], study: Study | None = None) -> dict[str, Kit]:
+    for name in ("csp", "server", *SITES):
+        kits[name].approve(study or small_study(SITES), insecure=True)
     return kits
 
 
@@ -78,6 +86,7 @@ def test_every_kit_forbids_code_from_outside(kits, party):
         assert isinstance(permissions[role], dict)
         for right in ("byoc", "shell_commands", "operate", "clone_job"):
             assert permissions[role][right] == "none"
+        assert permissions[role]["view"] == "none" or party == "server"
     resources = local(kits[party], "resources.json")
     assert resources["class_allow_list"] == list(ALLOWED_CLASSES)
     assert resources["class_list_enforcement_mode"] == "enforce"
@@ -181,6 +190,7 @@ def test_a_party_starts_only_with_its_own_key_pinned(fresh):
 def test_a_run_needs_everyone_pinned(fresh):
     fresh["a"].enrol()
     fresh["a"].pin([fresh["a"].path / "identity.json"])
+    approved(fresh)
     folder = fresh["a"].run(RUN, small_study(SITES))
     with pytest.raises(RunError, match="no identity of b, csp"):
         folder.pinned()
@@ -190,27 +200,53 @@ def test_a_run_needs_everyone_pinned(fresh):
 
 
 def test_a_study_that_was_not_approved_is_refused(fresh):
-    other = small_study(SITES, inference={"rounds": 9})
+    secure = small_study(SITES, privacy={"randomness": "secure"})
     for name in ("server", "csp", "a"):
-        with pytest.raises(RunError, match="not approved"):
-            fresh[name].run(RUN, other)
-        fresh[name].approve(other)
-        assert fresh[name].run(RUN, other).study == other
+        with pytest.raises(ProtocolError, match=f"cipherbayes {fresh[name].role} appr"):
+            fresh[name].run(RUN, secure)
+        fresh[name].approve(secure)
+        assert fresh[name].run(RUN, secure).study == secure
+        (kept,) = (fresh[name].path / "studies").iterdir()
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+
+
+def test_no_kit_comes_with_an_approval(kits):
+    for kit in kits.values():
+        assert not (kit.path / "studies").exists()
+        assert (kit.path / "study.toml").exists()
+
+
+def test_noise_that_can_be_repeated_is_approved_only_by_name(fresh):
+    with pytest.raises(StudyError, match="--insecure"):
+        fresh["a"].approve(small_study(SITES))
+    assert not (fresh["a"].path / "studies").exists()
+    fresh["a"].approve(small_study(SITES), insecure=True)
+
+
+def test_a_site_approves_only_studies_that_it_takes_part_in(fresh):
+    others = small_study(("b", "c"), privacy={"randomness": "secure"})
+    with pytest.raises(StudyError, match="has no site 'a'"):
+        fresh["a"].approve(others)
 
 
 def test_a_run_keeps_its_study(fresh):
     other = small_study(SITES, inference={"rounds": 9})
-    fresh["csp"].approve(other)
+    approved(approved(fresh), other)
     fresh["csp"].run(RUN, small_study(SITES))
     with pytest.raises(RunError, match="begun with another study"):
         fresh["csp"].run(RUN, other)
 
 
-def test_repeatable_noise_is_refused_off_this_machine(kits, tmp_path):
-    away = Kit(kits["a"].path, "site", "a", "flare.example.org")
-    with pytest.raises(RunError, match="one machine only"):
-        away.run(RUN, small_study(SITES))
-    lead = Kit(kits["admin"].path, "admin", kits["admin"].name, "flare.example.org")
+def test_repeatable_noise_is_refused_off_this_machine(fresh, tmp_path):
+    approved(fresh)
+    away = Kit(fresh["a"].path, "site", "a", "flare.example.org")
+    for attempt in (
+        lambda: away.run(RUN, small_study(SITES)),
+        lambda: away.approve(small_study(SITES), insecure=True),
+    ):
+        with pytest.raises(ProtocolError, match="one machine only"):
+            attempt()
+    lead = Kit(fresh["admin"].path, "admin", fresh["admin"].name, "flare.example.org")
     with pytest.raises(StudyError, match="one machine only"):
         submit(small_study(SITES), lead, tmp_path / "out", lambda done, rounds: None)
 
@@ -260,6 +296,7 @@ def test_the_commands_take_a_kit_from_enrolment_to_the_start(tmp_path):
     (tmp_path / "study.toml").write_text(study.to_toml())
     done = cipherbayes("deploy", "study.toml", "--out", "kits", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert "WARNING" in done.stdout
     shown = cipherbayes("site", "enrol", "kits/a", cwd=tmp_path)
     fingerprint = Kit.open(tmp_path / "kits" / "a").enrol().fingerprint
     assert fingerprint[:4] in shown.stdout
@@ -270,6 +307,43 @@ def test_the_commands_take_a_kit_from_enrolment_to_the_start(tmp_path):
     again = cipherbayes("deploy", "study.toml", "--out", "kits", cwd=tmp_path)
     assert again.stderr.startswith("error: ")
     assert again.stderr.count("\n") == 1
+
+
+def test_the_commands_take_a_party_from_its_key_to_the_start(tmp_path):
+    study = small_study(SITES, privacy={"randomness": "secure"})
+    (tmp_path / "study.toml").write_text(study.to_toml())
+
+    def typed(*words: str) -> str:
+        done = cipherbayes(*words, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    for name in SITES:
+        assert f"send {name}/{name}.request.json" in typed("site", "request", name)
+    typed("csp", "request")
+    typed("server", "request")
+    typed("deploy", "study.toml", "--requests", ".", "--host", "flare.example.org")
+    shown = typed("site", "install", "a", "kits/a")
+    assert Kit.open(tmp_path / "a").roster().keys() == {"a", "b", "csp"}
+    assert Kit.open(tmp_path / "b" / ".." / "a").enrol().fingerprint[:4] in shown
+    typed("server", "install", "server", "kits/server")
+    assert Kit.open(tmp_path / "server").run(RUN, study).study == study
+    said = typed("site", "approve", "a", "--yes")
+    for words in ("age: a number from 18 to 100", "epsilon 3", "rounds      4"):
+        assert words in said
+    assert study.fingerprint() in said
+    (tmp_path / "a" / "site.toml").write_text('data = "t.csv"')
+    check_ready(Kit.open(tmp_path / "a"))
+
+
+@pytest.mark.parametrize("typed", ["n\n", "\n", ""])
+def test_a_study_is_not_approved_without_a_yes(fresh, tmp_path, monkeypatch, typed):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    study = small_study(SITES, privacy={"randomness": "secure"})
+    (tmp_path / "study.toml").write_text(study.to_toml())
+    words = ("site", "approve", fresh["a"].path, tmp_path / "study.toml")
+    assert cipherbayes(*words).returncode == 1
+    assert not (fresh["a"].path / "studies").exists()
 
 
 def test_a_server_that_does_not_run_is_named_in_one_line(tmp_path):

@@ -146,7 +146,7 @@ def test_a_job_that_ends_answers_no_more():
     executor.handle_event(EventType.END_RUN, None)
     seal, asked = Sealed(KEY), Question.of(b"H", b"body")
     reply = executor._answer("", seal.question(asked), None)
-    with pytest.raises(PartyFailedError, match="unexpected failure"):
+    with pytest.raises(PartyFailedError, match="cannot take part"):
         seal.answer_in(asked, reply)
     assert desk.asked == []
 

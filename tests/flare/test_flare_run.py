@@ -10,6 +10,7 @@ import pytest
 from cipherbayes.errors import RunError
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.running import run
+from cipherbayes.verifying import verify
 from conftest import another_owner
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
@@ -56,3 +57,15 @@ def test_a_killed_site_is_named_and_the_resubmitted_run_has_the_undisturbed_thet
     assert record["privacy"]["certified"] is False
     with pytest.raises(RunError, match="finished already"):
         machines.submit(out)
+    assert_every_site_can_check(machines, out)
+
+
+def assert_every_site_can_check(machines, out):
+    """Each site compares the lead's result with the copy that it got itself."""
+    run = json.loads((out / "submission.json").read_text())["run"]
+    for name in "abc":
+        found = verify(machines.kits[name].path / "runs" / run, result=out)
+        assert found.failed == []
+        holding = {f.check for f in found if f.state == "holds"}
+        assert {"totals", "posterior", "certificate", f"ledger of {name}"} <= holding
+    assert verify(out).failed == []

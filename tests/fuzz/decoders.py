@@ -38,9 +38,11 @@ from cipherbayes.protocol.course import Course
 from cipherbayes.protocol.encrypted.messages import ReplayRequest
 from cipherbayes.protocol.messages import Reason, Refusal, decode, encode
 from cipherbayes.protocol.stores import AnswerStore, Checkpoint
+from cipherbayes.protocol.transcripts import Transcript
 from cipherbayes.result import Result
 from cipherbayes.running import run
 from cipherbayes.study import Study
+from cipherbayes.verifying import verify
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,9 @@ def wire() -> dict[str, Decoder]:
             CkksPublicKey.from_bytes,
             (encrypted().trio.public.to_bytes(),),
             framed=True,
+        ),
+        "transcripts": Decoder(
+            Transcript.from_bytes, (three.server.transcript(),), framed=True
         ),
         "public keys": Decoder(PublicKey.from_bytes, (public,), framed=True),
         "pipes": Decoder(_pipe, (piped.getvalue(),)),
@@ -284,6 +289,8 @@ def files() -> dict[str, Decoder]:
         "result.json": _in_run("result.json", Result.load),
         "posterior.nc": _in_run("posterior.nc", Result.load),
         "run.json": _in_run("run.json", _run_file),
+        "transcript.bin": _in_run("transcript.bin", verify),
+        "results that are verified": _in_run("result.json", verify),
         "site.json": _in_run("sites/a/site.json", _site_file),
         "events": Decoder(_text(from_json), (event.encode(),)),
         "key pairs": Decoder(

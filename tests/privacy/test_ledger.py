@@ -256,7 +256,7 @@ def test_an_event_that_cannot_be_recorded_is_refused(
 
 def test_what_is_expected_is_not_spent(ledger: Ledger, path: Path) -> None:
     for _ in range(3):
-        ledger.expect(GaussianSum(10.0))
+        ledger.expect(b"run", GaussianSum(10.0))
     assert ledger.spent() == 0.0
     assert list(Ledger.read(path).entries()) == []
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from cipherbayes.crypto.bfv import KeyPair, generate_keys
 from cipherbayes.crypto.ciphertext import Ciphertext
 from cipherbayes.crypto.masks import ExchangeKey, PairwiseMasks
 from cipherbayes.crypto.parameters import ParameterSet
+from cipherbayes.crypto.roster import Roster
 from cipherbayes.crypto.signatures import Identity, SigningKey
 from cipherbayes.crypto.transcript import RoundId
 from cipherbayes.planning import StudyPlan, plan_study
@@ -39,6 +40,7 @@ from conftest import another_owner, logistic_frame
 
 RUN = bytes(range(16))
 ROWS = 60
+FEATURES = {"age": {"low": 18, "high": 100}, "sex": {"levels": ["F", "M"]}}
 
 
 def small_study(
@@ -58,10 +60,9 @@ def small_study(
     return cb.Study(
         study={"protocol": "secure-sum", **(header or {})},
         model=cb.models.Logistic(outcome="death"),
-        features={"age": {"low": 18, "high": 100}, "sex": {"levels": ["F", "M"]}},
         privacy=given,
         sites={name: {} for name in sites},
-        **{"inference": {"rounds": 4}, **sections},
+        **{"features": FEATURES, "inference": {"rounds": 4}, **sections},
     )
 
 
@@ -69,6 +70,18 @@ def small_study(
 def key_pair(parameters: ParameterSet) -> KeyPair:
     """One pair for all tests that do not care which."""
     return generate_keys(parameters)
+
+
+class RememberingSite(Site):
+    """A site that lets a test know the hash of the question it answered."""
+
+    asked: ClassVar[dict[tuple[str, bytes], bytes]] = {}
+
+    def _sealed(
+        self, exchange: RoundId, roster: Roster, vector: Any, question: bytes
+    ) -> bytes:
+        self.asked[self._name, exchange.digest] = question
+        return super()._sealed(exchange, roster, vector, question)
 
 
 @dataclass
@@ -125,7 +138,7 @@ class Consortium:
             "noise": InsecureRepeatableNoise(name),
             "pinned": self.pinned,
         }
-        return Site(**{**given, **changes})
+        return RememberingSite(**{**given, **changes})
 
     def make_csp(self) -> Csp:
         """The CSP over its keys and the answers it has given."""
@@ -242,7 +255,8 @@ class Consortium:
             run=RUN,
             study=self.plan.study_hash,
         )
-        return masks.total(reply.round_id, roster.restrict(sites), dimension)
+        asked = RememberingSite.asked[reply.site, reply.round_id.digest]
+        return masks.total(reply.round_id, roster.restrict(sites), asked, dimension)
 
     def unmasked(self, reply: SiteReply, sites: Sequence[str] | None = None):
         """The noised vector in a reply."""

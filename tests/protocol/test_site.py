@@ -16,7 +16,6 @@ from cipherbayes.crypto.masks import ExchangeKey
 from cipherbayes.crypto.roster import Member, Roster
 from cipherbayes.crypto.signatures import SigningKey
 from cipherbayes.errors import CryptoError, DataError, ProtocolError
-from cipherbayes.protocol.contributions import Question
 from cipherbayes.protocol.messages import (
     KeyOffer,
     Reason,
@@ -26,6 +25,8 @@ from cipherbayes.protocol.messages import (
     decode,
     encode,
 )
+from cipherbayes.protocol.questions import Question
+from cipherbayes.protocol.refusing import NO_BUDGET
 
 
 @pytest.fixture
@@ -132,12 +133,14 @@ def test_a_site_that_has_not_joined_refuses(three):
     assert rounds_charged(three) == 0
 
 
-def test_an_answered_round_has_no_second_question(three):
+def test_an_answered_round_has_no_second_question(three, caplog):
     site = three.sites["a"]
     decode(site.handle(three.request()), SiteReply)
     other = three.request(theta=(0.0, 0.0, 1e-9))
-    assert "another question" in refusal(site.handle(other)).text
-    assert "another question" in refusal(three.restart("a").handle(other)).text
+    for asked in (site, three.restart("a")):
+        caplog.clear()
+        assert refusal(asked.handle(other)).reason is Reason.UNAVAILABLE
+        assert "another question" in caplog.text
     assert rounds_charged(three) == 1
 
 
@@ -152,6 +155,15 @@ def test_a_round_beyond_the_budget_is_refused_as_such(tmp_path):
     assert few.ledger("a").spent() == spent <= 1.5
     # The round it answered before stays answered.
     decode(few.restart("a").handle(few.request(round=0)), SiteReply)
+
+
+def test_what_a_table_has_spent_before_is_not_told(tmp_path):
+    answers = set()
+    for budget in (0.01, 0.5, 1.0):
+        few = Consortium(tmp_path / str(budget), small_study(), budgets={"a": budget})
+        answers.add(few.sites["a"].handle(few.request()))
+    assert len(answers) == 1
+    assert refusal(answers.pop()).text == NO_BUDGET
 
 
 def test_a_table_larger_than_the_study_says_is_refused(tmp_path):
@@ -281,7 +293,7 @@ def test_the_entry_is_in_the_ledger_before_anything_leaves(three, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(PublicKey, "encrypt", broken)
-        assert refusal(three.sites["a"].handle(request)).reason is Reason.WRONG_KEY
+        assert refusal(three.sites["a"].handle(request)).reason is Reason.UNAVAILABLE
     assert rounds_charged(three) == 1
     noised = np.frombuffer(stored_answer(three, "a"), dtype="<i8")
     for site in (three.sites["a"], three.restart("a")):

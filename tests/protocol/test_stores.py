@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from cipherbayes.inference.released import State
 from cipherbayes.protocol.stores import Checkpoint
@@ -47,3 +48,27 @@ def test_an_older_checkpoint_is_gone_on_with(tmp_path: Path) -> None:
     assert last is not None
     assert last[0] == 1
     assert list(ends(path)) == [1]
+
+
+def test_a_round_and_its_total_become_durable_together_or_not_at_all(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "checkpoint.sqlite"
+    checkpoint = Checkpoint(path)
+
+    def keep(number: int) -> None:
+        with checkpoint.one_commit():
+            checkpoint.keep_fact(f"total/{number}", b"signed")
+            if number:
+                raise MemoryError
+            checkpoint.keep_state(number, State(np.ones(2), np.zeros(2), 1))
+
+    keep(0)
+    with pytest.raises(MemoryError):
+        keep(1)
+    checkpoint.close()
+    checkpoint = Checkpoint(path)
+    assert checkpoint.fact("total/0") == b"signed"
+    assert checkpoint.fact("total/1") is None
+    assert len(checkpoint.trajectory()) == 1
+    checkpoint.close()

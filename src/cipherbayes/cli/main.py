@@ -22,6 +22,7 @@ from cipherbayes.cli import (
     reproduce,
     run,
     submit,
+    verify,
     watch,
 )
 from cipherbayes.errors import CipherbayesError
@@ -59,6 +60,7 @@ app.command("run")(run.run)
 app.command("resume")(run.resume)
 app.command("predict")(run.predict)
 app.command("report")(report.report)
+app.command("verify")(verify.verify)
 app.command("init")(init.init)
 app.command("watch")(watch.watch)
 app.command("ledger")(ledger.ledger)
@@ -71,9 +73,9 @@ app.command("reproduce")(reproduce.reproduce)
 app.command("deploy")(deploy.deploy)
 app.command("submit")(submit.submit)
 for _role, _what in {
-    "site": "A site on its own machine: enrol, pin, approve, start.",
-    "csp": "The CSP on its own machine: enrol, pin, approve, start.",
-    "server": "The server on its own machine: pin, approve, start.",
+    "site": "A site on its own machine: request, install, approve, check, start.",
+    "csp": "The CSP on its own machine: request, install, approve, start.",
+    "server": "The server on its own machine: request, install, start.",
 }.items():
     app.add_typer(party.party_commands(_role, _what), name=_role)
 

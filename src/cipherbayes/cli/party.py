@@ -77,16 +77,72 @@ def party_commands(role: str, what: str) -> typer.Typer:
 
         _show(Kit.open(kit).require(role).pin(files))
 
+    @app.command("request")
+    def request(
+        name: Annotated[
+            str, typer.Argument(help="This party's name in the study.")
+        ] = "" if role == "site" else role,
+        out: Annotated[
+            Path | None,
+            typer.Option(help="Folder for this party.", show_default="its name"),
+        ] = None,
+    ) -> None:
+        """Make this party's keys, here, and a request for the lead to sign."""
+        with needs_flare():
+            from cipherbayes.engine.flare.installing import request as make_request
+
+            folder = out if out is not None else Path(name)
+            path = make_request(folder, role, name)
+        console.print(f"keys: {folder}; they stay here", soft_wrap=True)
+        console.print(f"send {path} to the lead", soft_wrap=True)
+
+    @app.command("install")
+    def install(
+        folder: Annotated[Path, typer.Argument(help="The folder that `request` made.")],
+        kit: Annotated[Path, typer.Argument(help="What the lead sent.")],
+    ) -> None:
+        """Take the lead's kit, check it, and pin everyone's identity.
+
+        Compare the fingerprints by telephone.
+        """
+        with needs_flare():
+            from cipherbayes.engine.flare.installing import install as install_kit
+            from cipherbayes.engine.flare.kits import Kit
+            from cipherbayes.study import Study
+
+            _show(install_kit(folder, kit))
+            if role == "server":
+                # It has no rows and no key that a study could ask for.
+                study = Study.load(folder / "study.toml")
+                Kit.open(folder).approve(study, insecure=True)
+
     @app.command("approve")
     def approve(
         kit: KitPath,
-        study: Annotated[Path, typer.Argument(help="A study to allow here.")],
+        study: Annotated[
+            Path | None,
+            typer.Argument(help="A study.", show_default="the kit's study.toml"),
+        ] = None,
+        yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+        insecure: Annotated[
+            bool,
+            typer.Option("--insecure", help="Also noise that protects nobody."),
+        ] = False,
     ) -> None:
-        """Allow runs of a study at this party."""
+        """Show a study in words and, if you agree, allow its runs at this party."""
+        from cipherbayes.engine.flare.approving import in_words
         from cipherbayes.engine.flare.kits import Kit
         from cipherbayes.study import Study
 
-        fingerprint = Kit.open(kit).require(role).approve(Study.load(study))
+        mine = Kit.open(kit).require(role)
+        loaded = Study.load(kit / "study.toml" if study is None else study)
+        for line in in_words(loaded):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        shown = _grouped(loaded.without_paths().fingerprint())
+        console.print(f"fingerprint {shown}", highlight=False, soft_wrap=True)
+        if not yes and not typer.confirm("May this run here?"):
+            raise RunError("not approved", where=loaded.name)
+        fingerprint = mine.approve(loaded, insecure=insecure)
         console.print(f"approved: {fingerprint}", soft_wrap=True)
 
     if role != "server":
@@ -100,7 +156,45 @@ def party_commands(role: str, what: str) -> typer.Typer:
             _show({mine.name: mine.enrol()})
             console.print(f"send {mine.path / 'identity.json'}", soft_wrap=True)
 
+    if role == "site":
+        app.command("check")(check)
     return app
+
+
+def check(
+    kit: KitPath = Path(),
+    study: Annotated[
+        Path | None,
+        typer.Option(help="The study.", show_default="the kit's study.toml"),
+    ] = None,
+    table: Annotated[
+        Path | None,
+        typer.Option(help="The table.", show_default="that of the kit's site.toml"),
+    ] = None,
+) -> None:
+    """Say everything that keeps this site's table from a study; send nothing.
+
+    Needs no kit where both the study and the table are given.
+    """
+    from cipherbayes.checking import check_table
+    from cipherbayes.engine.flare.kits import site_settings
+    from cipherbayes.study import Study
+
+    loaded = Study.load(kit / "study.toml" if study is None else study)
+    source = site_settings(kit)["data"] if table is None else str(table)
+    found = check_table(loaded, "here", source)
+    for problem in found.problems:
+        console.print(f"- {problem}", highlight=False, markup=False, soft_wrap=True)
+    rows = "" if found.rows is None else f" ({found.rows:,} rows)"
+    verdict = f"does not fit, {len(found.problems)} problem(s)"
+    console.print(
+        f"{source}{rows}: {verdict if found.problems else 'fits the study'}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    if found.problems:
+        raise typer.Exit(1)
 
 
 def _show(identities: dict[str, Identity]) -> None:
@@ -111,3 +205,8 @@ def _show(identities: dict[str, Identity]) -> None:
     for name, identity in sorted(identities.items()):
         table.add_row(name, identity.fingerprint)
     console.print(table)
+
+
+def _grouped(text: str) -> str:
+    """A fingerprint as people read it aloud."""
+    return " ".join(text[i : i + 4] for i in range(0, len(text), 4))

@@ -98,7 +98,7 @@ def _private(study: Study) -> tuple[dict[str, Any], list[str]]:
         noise_multiplier=planned.noise_multiplier,
         epsilon=growth[-1][1],
         delta=study.privacy.delta,
-        certified=not study.insecure,
+        certified=_certified(planned),
         parameters=parameters,
         bytes_per_round_site=size,
         warnings=[*advice(planned, outlook), *_cautions(planned)],
@@ -112,17 +112,20 @@ def _private(study: Study) -> tuple[dict[str, Any], list[str]]:
     return document, _lines(planned, outlook, growth, parameters, size)
 
 
+def _certified(planned: StudyPlan) -> bool:
+    """Whether a run of this plan will be certified."""
+    if planned.study.protocol != "encrypted-update":
+        return not planned.study.insecure
+    from cipherbayes.protocol.encrypted.plan import EncryptedPlan
+
+    assert isinstance(planned, EncryptedPlan)
+    return planned.certified
+
+
 def epsilon_by_tenths(planned: StudyPlan) -> list[tuple[int, float]]:
     """ε spent after each tenth of the rounds."""
-    from cipherbayes.privacy.accountant import epsilon
-
-    assert planned.study.privacy is not None
-    growth = []
-    for rounds in sorted({-(-planned.rounds * k // 10) for k in range(1, 11)}):
-        event = planned.event_after(rounds)
-        assert event is not None
-        growth.append((rounds, epsilon(event, planned.study.privacy.delta)))
-    return growth
+    tenths = sorted({-(-planned.rounds * k // 10) for k in range(1, 11)})
+    return [(rounds, planned.epsilon_after(rounds)) for rounds in tenths]
 
 
 def _encryption(planned: StudyPlan) -> tuple[dict[str, Any], int]:
@@ -223,7 +226,8 @@ def _lines(
         f"[bold]{study.name}[/bold]: {study.model.kind}, {study.protocol}, "
         f"{sites}, N = {records}, {release.dimension} parameters",
         f"promise     ({privacy.epsilon:g}, {privacy.delta:g})-differential privacy, "
-        "adding or removing one record",
+        "adding or removing one record"
+        + ("" if _certified(planned) else ", [bold red]not certified[/bold red]"),
         f"releases    {planned.rounds} rounds of {study.method}"
         + (
             f", each on {100 * release.rate:.3g} % of the rows"

@@ -80,7 +80,7 @@ def resume(
 
 def spending(study: Study) -> Callable[[int], float] | None:
     """ε spent after a number of rounds, to the tenth of the rounds above it."""
-    if not study.private or study.as_printed:
+    if not study.private:
         return None
     from cipherbayes.cli.plan import epsilon_by_tenths
     from cipherbayes.planning import plan_study

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
+from collections.abc import Iterator
 from enum import IntEnum
 
 from cipherbayes.errors import CryptoError
@@ -49,6 +50,8 @@ class Kind(IntEnum):
     ATTESTATION = 26
     OUTPUT_REQUEST = 27
     CIPHERTEXT_REPLY = 28
+    TRANSCRIPT = 40
+    CURATOR_TOTAL = 41
 
 
 def _checksum(prefix: bytes | memoryview, *parts: bytes | memoryview) -> bytes:
@@ -128,6 +131,24 @@ def decode_frame(data: bytes | memoryview, kind: Kind, *, limit: int) -> memoryv
             f"the {kind.name} frame does not match its checksum", remedy=_RESEND
         )
     return body
+
+
+def split_frames(data: bytes) -> Iterator[memoryview]:
+    """The frames that stand one after the other in ``data``; none is looked into.
+
+    Raises
+    ------
+    CryptoError
+        If anything but whole frames is there.
+    """
+    rest = memoryview(data).toreadonly().cast("B")
+    while rest:
+        frame_kind(rest)
+        length = HEADER_BYTES + _PREFIX.unpack_from(rest)[4]
+        if length > len(rest):
+            raise CryptoError("the last frame is cut short", remedy=_RESEND)
+        yield rest[:length]
+        rest = rest[length:]
 
 
 _RESEND = "it was damaged or is no message of this program; send it again"

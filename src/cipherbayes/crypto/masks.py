@@ -8,14 +8,18 @@ else knows. Site i sends
 and sum_i y_i = sum_i x_i because every stream enters once with each sign (Bonawitz
 et al. 2017, without its secret sharing: a lost site means a new attempt).
 
-m_ij is ChaCha20 under HKDF-SHA256(X25519(i, j)) bound to (run, study, purpose,
-roster), with the nonce (round, attempt).
+m_ij is ChaCha20 under a key of its own for every exchange **and question**:
+HKDF-SHA256 of X25519(i, j) bound to (run, study, purpose, roster), expanded for (round,
+attempt, sha256 of the question). Two different questions never meet the same mask, even
+at a site whose ledger forgot that it had answered one of them.
+
+:mod:`cipherbayes.crypto.ckks.masking` makes masks of ring elements from the same
+streams.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NoReturn
 
 import numpy as np
@@ -25,20 +29,25 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import (
     X25519PublicKey,
 )
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 
 from cipherbayes.crypto.framing import Kind, decode_frame, encode_frame
 from cipherbayes.crypto.parameters import MAX_DIMENSION
 from cipherbayes.crypto.roster import Roster
-from cipherbayes.crypto.transcript import RoundId, transcript
+from cipherbayes.crypto.transcript import (
+    HASH_BYTES,
+    RoundId,
+    check_bytes,
+    transcript,
+)
 from cipherbayes.errors import CryptoError, ProtocolError
 from cipherbayes.typing import Integers
 
-# ChaCha20's last four state words: a 64-bit block counter, then 64 bits of nonce.
-_NONCE = struct.Struct("<QII")
+# A site sees one or two rosters and purposes at a time; keys are cheap to remake.
+_MAX_PAIRS = 8
 
-# A site sees one or two rosters and purposes at a time; streams are cheap to remake.
-_MAX_STREAMS = 8
+_PAIR = "cipherbayes/mask/2"
+_STREAM = "cipherbayes/mask-stream/2"
 
 
 class ExchangeKey:
@@ -113,10 +122,10 @@ class PairwiseMasks:
     Edge cases
     ----------
     With one honest site there is nothing to hide behind: its vector is the total
-    minus the others'. With a roster of one the mask is zero. The same round,
-    attempt, purpose and roster give the same mask again: a site must then send the
-    same vector again, never another one. An object keeps the state of its ciphers:
-    it belongs to one thread.
+    minus the others'. With a roster of one the mask is zero. The same question in the
+    same round, attempt, purpose and roster gives the same mask again: a site must then
+    send the same vector again, never another one. Sites that were asked different
+    questions in one exchange have masks that do not cancel: their total is noise.
     """
 
     def __init__(
@@ -137,7 +146,7 @@ class PairwiseMasks:
             for member in roster
             if member.site != site
         }
-        self._streams: dict[tuple[bytes, str], list[tuple[bool, CipherContext]]] = {}
+        self._pairs: dict[tuple[bytes, str], list[tuple[bool, bytes]]] = {}
 
     def __repr__(self) -> str:
         return f"PairwiseMasks(site {self._site}, {len(self._shared)} peers)"
@@ -145,7 +154,9 @@ class PairwiseMasks:
     def __reduce__(self) -> NoReturn:
         raise CryptoError("masks cannot be pickled")
 
-    def total(self, exchange: RoundId, roster: Roster, dimension: int) -> Integers:
+    def total(
+        self, exchange: RoundId, roster: Roster, question: bytes, dimension: int
+    ) -> Integers:
         """The sum of this site's signed masks, as 64-bit integers that wrap around.
 
         Parameters
@@ -154,8 +165,34 @@ class PairwiseMasks:
             The round; its run, study and roster must be the ones at hand.
         roster
             The sites that take part in this attempt: a part of the run's roster.
+        question
+            SHA-256 of what the site was asked.
         dimension
             Length of the vector.
+        """
+        if not 1 <= dimension <= MAX_DIMENSION:
+            raise CryptoError(f"a mask has 1 to {MAX_DIMENSION} words")
+        zeros = bytes(8 * dimension)
+        total = np.zeros(dimension, dtype=np.uint64)
+        for added, stream in self.streams(exchange, roster, question, "words"):
+            mask = np.frombuffer(stream.update(zeros), dtype="<u8")
+            if added:
+                total += mask
+            else:
+                total -= mask
+        return total.view(np.int64)
+
+    def streams(
+        self, exchange: RoundId, roster: Roster, question: bytes, kind: str
+    ) -> Iterator[tuple[bool, CipherContext]]:
+        """For each peer whether its mask is added, and the stream it is made of.
+
+        Parameters
+        ----------
+        exchange, roster, question
+            As for :meth:`total`.
+        kind
+            What the stream becomes: masks of different kinds share no word.
         """
         if exchange.run != self._run or exchange.study != self._study:
             raise ProtocolError(
@@ -165,25 +202,16 @@ class PairwiseMasks:
             raise ProtocolError(
                 "the round names another roster", where=f"site {self._site}"
             )
-        if not 1 <= dimension <= MAX_DIMENSION:
-            raise CryptoError(f"a mask has 1 to {MAX_DIMENSION} words")
-        nonce = _NONCE.pack(0, exchange.round, exchange.attempt)
-        zeros = bytes(8 * dimension)
-        total = np.zeros(dimension, dtype=np.uint64)
-        for added, stream in self._streams_of(exchange, roster):
-            stream.reset_nonce(nonce)
-            mask = np.frombuffer(stream.update(zeros), dtype="<u8")
-            if added:
-                total += mask
-            else:
-                total -= mask
-        return total.view(np.int64)
+        check_bytes(question, HASH_BYTES, "the question's hash")
+        info = transcript(_STREAM, kind, exchange.round, exchange.attempt, question)
+        for added, pair in self._pairs_of(exchange, roster):
+            key = HKDFExpand(hashes.SHA256(), 32, info).derive(pair)
+            cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None)
+            yield added, cipher.encryptor()
 
-    def _streams_of(
-        self, exchange: RoundId, roster: Roster
-    ) -> list[tuple[bool, CipherContext]]:
-        """For each peer whether its mask is added, and its cipher."""
-        known = self._streams.get((exchange.roster, exchange.purpose))
+    def _pairs_of(self, exchange: RoundId, roster: Roster) -> list[tuple[bool, bytes]]:
+        """For each peer whether its mask is added, and the key shared with it."""
+        known = self._pairs.get((exchange.roster, exchange.purpose))
         if known is not None:
             return known
         mine = roster[self._site]
@@ -191,20 +219,16 @@ class PairwiseMasks:
             raise ProtocolError(
                 "the roster is not a part of the run's", where=f"site {self._site}"
             )
-        info = transcript(
-            "cipherbayes/mask/1", self._run, exchange.purpose, exchange.roster
-        )
-        streams = []
+        info = transcript(_PAIR, self._run, exchange.purpose, exchange.roster)
+        pairs = []
         for peer in roster:
             if peer.site == mine.site:
                 continue
             low, high = sorted((mine, peer), key=lambda member: member.site)
             pair = transcript("pair", info, low.site, high.site)
             derived = HKDF(hashes.SHA256(), 32, self._study, pair)
-            key = derived.derive(self._shared[peer.site])
-            cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None)
-            streams.append((mine is low, cipher.encryptor()))
-        if len(self._streams) >= _MAX_STREAMS:
-            self._streams.clear()
-        self._streams[exchange.roster, exchange.purpose] = streams
-        return streams
+            pairs.append((mine is low, derived.derive(self._shared[peer.site])))
+        if len(self._pairs) >= _MAX_PAIRS:
+            self._pairs.clear()
+        self._pairs[exchange.roster, exchange.purpose] = pairs
+        return pairs

@@ -2,7 +2,8 @@
 
     DIR/run.json                 id, study hash, every party's public identity
     DIR/study.toml               the study, without where tables are
-    DIR/server/checkpoint.sqlite θ after each round
+    DIR/transcript.bin           every total as the CSP signed it, at the end
+    DIR/server/checkpoint.sqlite θ after each round, and these totals
     DIR/csp/                     keys, answers given
     DIR/sites/NAME/              keys, and site.json: the table and its ledger
 
@@ -282,7 +283,7 @@ class RunFolder:
         if self.encrypted:
             from cipherbayes.engine import encrypted
 
-            return encrypted.course(self, checkpoint)
+            return encrypted.course(self.plan, checkpoint)
         return Course(self.plan, checkpoint)
 
     def server(self) -> tuple[Server, Course]:

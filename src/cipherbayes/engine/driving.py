@@ -39,6 +39,9 @@ class SiteChannel(Protocol):
     def seconds(self) -> float:
         """CPU time the party has used in rounds."""
 
+    def conclude(self, transcript: bytes) -> None:
+        """Hand over the run's transcript, to keep and to check."""
+
     def end(self) -> None:
         """Say that the run is over, where nobody else does."""
 
@@ -141,6 +144,7 @@ def drive(
         progress(server.rounds_done, rounds)
     traffic.site_seconds = {name: site.seconds() for name, site in sites.items()}
     traffic.csp_seconds = csp.seconds()
+    _hand_out(server, sites)
     if server.stopped is None:
         _end([*(sites[name] for name in server.present), csp])
     return traffic
@@ -153,3 +157,13 @@ def _end(parties: Sequence[SiteChannel | CspChannel]) -> None:
             party.end()
         except CipherbayesError as error:
             log.warning("a party was not told that the run is over: %s", error.what)
+
+
+def _hand_out(server: Server, sites: Mapping[str, SiteChannel]) -> None:
+    """Give every site that is there the signed totals: it need not ask for them."""
+    transcript = server.transcript()
+    for name in server.present:
+        try:
+            sites[name].conclude(transcript)
+        except CipherbayesError as error:
+            log.warning("site %s does not agree to the transcript: %s", name, error)

@@ -16,8 +16,14 @@ from cipherbayes.engine.in_process import LocalCsp, LocalSite
 from cipherbayes.engine.processes import RemoteCsp, RemoteSite
 from cipherbayes.errors import BudgetError
 from cipherbayes.inference.chains import Draws
-from cipherbayes.protocol.contributions import Question
 from cipherbayes.protocol.course import Course
+from cipherbayes.protocol.messages import encode
+from cipherbayes.protocol.transcripts import (
+    CuratorTotal,
+    TranscriptHead,
+    keep_transcript,
+    written,
+)
 from cipherbayes.typing import Floats
 
 Progress = Callable[[int, int], None]
@@ -66,7 +72,10 @@ def run_folder(
                 party.close()
     else:
         local = {
-            name: LocalSite(folder.site(name, None if tables is None else tables[name]))
+            name: LocalSite(
+                folder.site(name, None if tables is None else tables[name]),
+                folder.home(name),
+            )
             for name in server.present
         }
         traffic = drive(
@@ -76,6 +85,7 @@ def run_folder(
             rounds=folder.plan.rounds,
             progress=progress,
         )
+    keep_transcript(folder.path, server.transcript())
     return finish(course, server.stopped, traffic)
 
 
@@ -89,12 +99,17 @@ def _pooled(
     started = time.process_time()
     try:
         while not course.finished:
-            question = Question(course.question(), course.moments())
-            values = curator.release(course.round, course.phase, question)
-            course.take(values, 1)
+            phase = course.phase
+            values = curator.release(course.round, phase, course.asked())
+            total = CuratorTotal(
+                folder.run, folder.plan.study_hash, course.round, phase.purpose, values
+            )
+            course.accept(encode(total), values, 1)
             progress(course.round, folder.plan.rounds)
     except BudgetError as error:
         stopped = error.what
+    head = TranscriptHead(folder.run, folder.plan.study_hash, b"", ())
+    keep_transcript(folder.path, written(head, course.messages()))
     traffic = Traffic()
     traffic.site_seconds = {"all": time.process_time() - started}
     return finish(course, stopped, traffic)

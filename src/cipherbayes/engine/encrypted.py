@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cipherbayes.crypto.ckks.keys import CkksKeys
 from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.planning import StudyPlan
 from cipherbayes.protocol.course import Course
 from cipherbayes.protocol.csp import Csp
 from cipherbayes.protocol.encrypted.csp import EncryptedCsp
@@ -72,11 +73,11 @@ def csp(folder: RunFolder) -> Csp:
     return EncryptedCsp(**parts)
 
 
-def course(folder: RunFolder, checkpoint: Checkpoint) -> Course:
-    """Where the run stands."""
-    if isinstance(folder.plan, PrintedPlan):
-        return PrintedCourse(folder.plan, checkpoint)
-    return EncryptedCourse(folder.plan, checkpoint)
+def course(plan: StudyPlan, checkpoint: Checkpoint) -> Course:
+    """Where a run stands."""
+    if isinstance(plan, PrintedPlan):
+        return PrintedCourse(plan, checkpoint)
+    return EncryptedCourse(plan, checkpoint)
 
 
 def server(folder: RunFolder, parts: dict[str, Any]) -> Server:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from cipherbayes.protocol.csp import Csp
 from cipherbayes.protocol.site import Site
+from cipherbayes.protocol.transcripts import keep_transcript
 
 
 class LocalSite:
     """A site that is an object here; it still sees and sends only bytes."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, home: Path | None = None) -> None:
         self._site = site
+        self._home = home
         self._answer: bytes | None = None
         self._seconds = 0.0
 
@@ -32,6 +35,11 @@ class LocalSite:
 
     def seconds(self) -> float:
         return self._seconds
+
+    def conclude(self, transcript: bytes) -> None:
+        if self._home is not None:
+            keep_transcript(self._home, transcript)
+        self._site.conclude(transcript)
 
     def end(self) -> None:
         """Nothing: :meth:`RunFolder.end` does it once the result is written."""

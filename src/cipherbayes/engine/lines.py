@@ -12,6 +12,8 @@ ROUND = b"H"
 """The question of a round."""
 END = b"F"
 """Not a question: the run is over."""
+TRANSCRIPT = b"V"
+"""The run's transcript, when it has ended."""
 
 
 class Line(ABC):
@@ -53,6 +55,10 @@ class SiteLine(Line):
         self.send(b"T")
         answer = self.receive()
         return 0.0 if answer is None else float(answer.decode())
+
+    def conclude(self, transcript: bytes) -> None:
+        self.send(TRANSCRIPT, transcript)
+        self.receive()
 
     def end(self) -> None:
         self.send(END)

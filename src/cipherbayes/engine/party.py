@@ -9,27 +9,41 @@ from pathlib import Path
 
 from cipherbayes.engine import pipes
 from cipherbayes.engine.assembly import RunFolder
-from cipherbayes.engine.lines import END, ROUND
+from cipherbayes.engine.lines import END, ROUND, TRANSCRIPT
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.protocol.csp import Csp
+from cipherbayes.protocol.refusing import words
 from cipherbayes.protocol.site import Site
+from cipherbayes.protocol.transcripts import keep_transcript
 
 
 class Desk:
     """A party behind its verbs: a question in, an answer out.
 
+    ``home`` is the party's own folder, where a site keeps the run's transcript.
+
     It belongs to the thread that calls it, whose CPU time since the run was joined is
     what the party has used in rounds: asking the clock in every round costs more.
+
+    Parameters
+    ----------
+    tells_time
+        Whether that time is told: between machines a site's depends on its rows.
     """
 
-    def __init__(self, party: Site | Csp) -> None:
+    def __init__(
+        self, party: Site | Csp, home: Path, *, tells_time: bool = True
+    ) -> None:
         self._party = party
+        self._home = home
+        self._tells_time = tells_time
         self._joined = 0.0
 
     def respond(self, verb: bytes, body: bytes) -> bytes:
         """The answer to a question, whose verb says what the body is."""
         if verb == b"T":
-            return repr(time.thread_time() - self._joined).encode()
+            used = time.thread_time() - self._joined if self._tells_time else 0.0
+            return repr(used).encode()
         answer = self._respond(verb, body)
         if verb != ROUND:
             self._joined = time.thread_time()
@@ -54,21 +68,31 @@ class Desk:
             return b""
         if verb == b"E":
             return party.enrol()
+        if verb == TRANSCRIPT:
+            # Kept before it is judged: what does not fit is evidence too.
+            keep_transcript(self._home, body)
+            party.conclude(body)
+            return b""
         party.join(*pipes.two(body))
         return b""
 
 
-def serve(party: Site | Csp) -> None:
-    """Answer questions until the other end closes."""
+def serve(party: Site | Csp, name: str, home: Path) -> None:
+    """Answer questions until the other end closes.
+
+    What went wrong is told here in full, and to the other end as
+    :func:`~cipherbayes.protocol.refusing.words` allows.
+    """
     # Whatever else prints must not get between the messages.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    desk = Desk(party)
+    desk = Desk(party, home)
     while (question := pipes.read(sys.stdin.buffer)) is not None:
         try:
             pipes.write(answers, b"=", desk.respond(*question))
         except CipherbayesError as error:
-            pipes.write(answers, b"!", str(error).encode())
+            print(f"error: {error}", file=sys.stderr)
+            pipes.write(answers, b"!", words(name, error).encode())
         desk.rest()
 
 
@@ -81,7 +105,7 @@ def main() -> None:
     except CipherbayesError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
-    serve(party)
+    serve(party, name, folder.home(name))
 
 
 if __name__ == "__main__":

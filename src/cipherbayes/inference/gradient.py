@@ -62,7 +62,7 @@ def gradient_sum(
     # What rounding can add: p + q additions of squares, and a few operations more.
     width = table.design.width + len(model.parameters(table.design))
     limit = clip * (1.0 - 2.0 * (width + 16) * UNIT_ROUNDOFF)
-    return _total(model, theta, table, rows, lambda g: bounded_sum(g, limit))
+    return _total(model, theta, table, rows, lambda g: bounded_sum(g, limit), True)
 
 
 def log_likelihood_sum(
@@ -150,8 +150,18 @@ def _total(
     table: PreparedTable,
     rows: Integers | None,
     summed: Callable[[RecordGradients], Floats],
+    silent: bool = False,
 ) -> Floats:
+    """``summed`` of every block's gradients, added up.
+
+    ``silent`` sums do not warn of overflow: a warning would depend on the records.
+    """
+
+    def part(block: Rows) -> Floats:
+        with np.errstate(all="ignore" if silent else None):
+            return summed(model.gradients(theta, block))
+
     total = np.zeros(len(model.parameters(table.design)))
-    for part in table.map(lambda block: summed(model.gradients(theta, block)), rows):
-        total += part
+    for each in table.map(part, rows):
+        total += each
     return total

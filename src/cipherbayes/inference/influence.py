@@ -75,10 +75,12 @@ def influence_sums(
     most_score, most_information = (each * room for each in sensitivities)
 
     def part(rows: Rows) -> tuple[Floats, Floats | None]:
-        influence = model.influence(theta, rows, bound)
-        assert influence is not None
-        gradient = _gradient(influence, most_score)
-        return gradient, _fisher(influence, most_information) if fisher else None
+        # A warning of an overflow would depend on the records.
+        with np.errstate(all="ignore"):
+            influence = model.influence(theta, rows, bound)
+            assert influence is not None
+            gradient = _gradient(influence, most_score)
+            return gradient, _fisher(influence, most_information) if fisher else None
 
     gradient = np.zeros(dimension)
     information = np.zeros(packed_length(dimension)) if fisher else None

@@ -26,6 +26,9 @@ LARGEST_ETA = 700.0
 LARGEST_LOG_HAZARD = 600.0
 """The same for a cumulative hazard that gradients multiply with powers of time."""
 
+SMALLEST_HORIZONS = 1e-12
+"""A shorter time counts as this one, whose logarithm is harmless."""
+
 LARGEST_HORIZONS = 10.0
 """A time so many horizons long is a mistake of units, not a long follow-up."""
 
@@ -71,7 +74,7 @@ class Survival(Model):
                 f"time column '{self.time}' has zero or negative times: "
                 "remove those rows or give them a small positive time"
             )
-        held = np.minimum(time / self.horizon, LARGEST_HORIZONS)
+        held = np.clip(time / self.horizon, SMALLEST_HORIZONS, LARGEST_HORIZONS)
         return {"time": held, "event": event}
 
     def out_of_range(self, raw: Mapping[str, Floats]) -> str | None:

@@ -173,7 +173,7 @@ def _sampled_bound(counts: Counts, delta: float) -> float:
         with suppress(OverflowError):
             return float(_composed(counts).get_epsilon(delta - lost))
     # Below LEAST_RENYI the rounding of the moments may exceed the moments.
-    return max(float(_renyi(counts).get_epsilon(delta)), LEAST_RENYI)
+    return max(float(renyi(counts).get_epsilon(delta)), LEAST_RENYI)
 
 
 def _sampled_delta(counts: Counts, epsilon: float) -> float:
@@ -210,7 +210,7 @@ def _composed(counts: Counts) -> Any:
     return account
 
 
-def _renyi(counts: Counts) -> Any:
+def renyi(counts: Counts, orders: tuple[int, ...] = RENYI_ORDERS) -> Any:
     """Rényi divergences of a composition: looser, but sound at any δ.
 
     Whole orders only: the series of the others need not converge.
@@ -218,7 +218,7 @@ def _renyi(counts: Counts) -> Any:
     from dp_accounting import NeighboringRelation
     from dp_accounting.rdp import RdpAccountant
 
-    account = RdpAccountant(RENYI_ORDERS, NeighboringRelation.ADD_OR_REMOVE_ONE)
+    account = RdpAccountant(orders, NeighboringRelation.ADD_OR_REMOVE_ONE)
     for event, count in _library_events(counts):
         account.compose(event, count)
     return account

@@ -22,9 +22,9 @@ from pathlib import Path
 
 from cipherbayes.custody import Custody, Head
 from cipherbayes.errors import BudgetError, PrivacyError
-from cipherbayes.privacy import accountant
 from cipherbayes.privacy import ledger_file as layout
 from cipherbayes.privacy.events import Composed, Event, Repeated, from_json, to_json
+from cipherbayes.privacy.filters import filter_epsilon
 from cipherbayes.privacy.ledger_file import VERSION, damaged, unwritable
 from cipherbayes.private_files import sync_folder, trouble_with
 
@@ -35,7 +35,10 @@ SLACK = 1.0 + 1e-9
 # Every round of a phase costs the same event: it is written and read once.
 _described = lru_cache(maxsize=64)(to_json)
 _event = lru_cache(maxsize=64)(from_json)
-_epsilon = lru_cache(maxsize=8)(accountant.epsilon)
+_epsilon = lru_cache(maxsize=8)(filter_epsilon)
+
+Release = tuple[bytes, str]
+"""The run of a release, and its event as the ledger writes it."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,8 @@ class Ledger:
 
     Formal guarantees
     -----------------
-    Let ε(E) be the accountant's figure for the composition of all entries E at the
+    Let ε(E) be the figure of
+    :func:`~cipherbayes.privacy.filters.filter_epsilon` for all entries E at the
     ledger's δ. (1) After every call, exception, crash or kill, ε(E) is at most the
     budget, and E has an entry for every answer that was ever begun. (2)
     :meth:`release` computes an answer only after its entry is on disk, and returns it
@@ -96,12 +100,12 @@ class Ledger:
         self.dataset = self._about("dataset")
         self.id = bytes.fromhex(self._about("id"))
         self._lasting = self._about("lasting") == "yes"
-        self._counts: Counter[str] = Counter()
+        self._counts: Counter[Release] = Counter()
         self._entries = 0
         self._place = 0
         self._link = b""
         self._version: int | None = None
-        self._coarse: dict[tuple[tuple[str, int], ...], float] = {}
+        self._coarse: dict[tuple[float, tuple[tuple[Release, int], ...]], float] = {}
         # The mark first: another process may add records and raise it in between.
         self._marked = custody.mark(self.id)
         with self._reading():
@@ -319,7 +323,7 @@ class Ledger:
         run, _, round, _ = release
         self._refresh()
         self._refuse_another_study(run, asked[0])
-        epsilon = self._after(asked[2], round)
+        epsilon = self._after((run, asked[2]), round)
         number = self._entries + 1
         row = (self._place + 1, number, _now(), *release, *asked, epsilon)
         self._commit(layout.CHARGE, row)
@@ -350,7 +354,7 @@ class Ledger:
     def _take(self, kind: str, row: layout.Row, link: bytes) -> None:
         """Count a record that is on disk."""
         if kind == layout.CHARGE:
-            self._counts[row[9]] += 1
+            self._counts[row[3], row[9]] += 1
             self._entries += 1
         self._place, self._link = row[0], link
 
@@ -413,10 +417,18 @@ class Ledger:
         self._refresh()
         return Head(self._place, self._link)
 
-    def expect(self, event: Event) -> None:
+    def questions(self, run: bytes) -> dict[tuple[int, str], bytes]:
+        """Hash of what each round of a run asked, by round and purpose."""
+        with self._readable():
+            rows = self._database.execute(
+                "SELECT round, purpose, question FROM entries WHERE run = ?", (run,)
+            ).fetchall()
+        return {(int(round), str(purpose)): bytes(q) for round, purpose, q in rows}
+
+    def expect(self, run: bytes, event: Event) -> None:
         """Reckon now what :meth:`release` of this event will have to know."""
         with suppress(PrivacyError):  # which release itself will raise
-            self._bound(self._counts + Counter({_described(event): 1}))
+            self._bound(self._counts + Counter({(run, _described(event)): 1}))
 
     def spent(self) -> float:
         """ε of everything released so far."""
@@ -455,9 +467,9 @@ class Ledger:
 
     # -- balance -----------------------------------------------------------
 
-    def _after(self, described: str, round: int) -> float:
-        """ε with one more event, or a refusal."""
-        counts = self._counts + Counter({described: 1})
+    def _after(self, release: Release, round: int) -> float:
+        """ε with one more release, or a refusal."""
+        counts = self._counts + Counter({release: 1})
         epsilon = self._bound(counts)
         if epsilon <= self.epsilon * SLACK:
             return epsilon
@@ -472,28 +484,30 @@ class Ledger:
             remedy="the owner of the data may raise the table's budget in [sites]",
         )
 
-    def _bound(self, counts: Counter[str]) -> float:
+    def _bound(self, counts: Counter[Release]) -> float:
         """ε, or a little more where the exact figure is slow to compute.
 
         Counts of sampled events are raised by up to 5 %, so that few different
         compositions are ever computed in a run.
         """
         coarse = {
-            text: count if _is_quick(text) else _raised(count)
-            for text, count in counts.items()
+            (run, text): count if _is_quick(text) else _raised(count)
+            for (run, text), count in counts.items()
         }
-        key = tuple(sorted(coarse.items()))
-        if all(map(_is_quick, coarse)):
+        key = self.epsilon, tuple(sorted(coarse.items()))
+        if all(_is_quick(text) for _, text in coarse):
             return self._epsilon(counts)
         if key not in self._coarse:
             self._coarse[key] = self._epsilon(Counter(coarse))
         return self._coarse[key]
 
-    def _epsilon(self, counts: Counter[str]) -> float:
-        if not counts:
-            return 0.0
-        events = tuple(Repeated(_event(t), n) for t, n in sorted(counts.items()))
-        return _epsilon(Composed(events), self.delta)
+    def _epsilon(self, counts: Counter[Release]) -> float:
+        """ε of releases in runs that were chosen one after the other."""
+        runs: dict[bytes, list[Event]] = {}
+        for (run, text), count in sorted(counts.items()):
+            runs.setdefault(run, []).append(Repeated(_event(text), count))
+        each = tuple(Composed(tuple(events)) for events in runs.values())
+        return _epsilon(each, self.delta, self.epsilon)
 
     # -- the file ----------------------------------------------------------
 

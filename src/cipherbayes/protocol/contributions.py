@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
-
 import numpy as np
 
-from cipherbayes.crypto.transcript import transcript
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.rescaled import rescaled
 from cipherbayes.errors import ProtocolError
@@ -16,31 +12,8 @@ from cipherbayes.inference.influence import influence_sums
 from cipherbayes.models import Model, Rows
 from cipherbayes.phases import Phase
 from cipherbayes.privacy.noise import poisson_sample
+from cipherbayes.protocol.questions import Question
 from cipherbayes.typing import Floats
-
-
-@dataclass(frozen=True)
-class Question:
-    """What a round asks of every table.
-
-    Attributes
-    ----------
-    theta
-        Where gradients are taken; one zero where nothing depends on it.
-    moments
-        Released means and standard deviations of the columns, by which they are
-        standardised first; None leaves them as they are.
-    """
-
-    theta: Floats
-    moments: Floats | None = None
-
-    @property
-    def digest(self) -> bytes:
-        """SHA-256 of the whole question."""
-        scales = b"" if self.moments is None else self.moments.tobytes()
-        fields = (self.theta.tobytes(), scales)
-        return hashlib.sha256(transcript("cipherbayes/question/1", *fields)).digest()
 
 
 class Contributions:

@@ -13,6 +13,7 @@ from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.released import Recursion, Release, State
 from cipherbayes.phases import Phase, Purpose
 from cipherbayes.planning import StudyPlan
+from cipherbayes.protocol.questions import Question
 from cipherbayes.protocol.stores import Checkpoint
 from cipherbayes.typing import Floats, Integers
 
@@ -67,6 +68,11 @@ class Course:
             )
         return theta
 
+    def asked(self) -> Question:
+        """The whole question of the present round, as every table answers it."""
+        theta = np.ascontiguousarray(self.question())
+        return Question(theta, None if self.phase.preparatory else self.moments())
+
     def take(self, values: Integers, sites: int) -> None:
         """Take a round's total, in grid units, over ``sites`` shares of noise."""
         phase = self.phase
@@ -81,6 +87,18 @@ class Course:
             kept = self._plan.digest(phase, total, records)
             self._checkpoint.keep_fact(phase.purpose, kept.tobytes())
         self.round += 1
+
+    def accept(self, message: bytes, values: Integers, sites: int) -> None:
+        """Take a round's total, and keep the message that carried it, in one commit."""
+        with self._checkpoint.one_commit():
+            self._checkpoint.keep_fact(_message(self.round), message)
+            self.take(values, sites)
+
+    def messages(self, first: int | None = None) -> list[bytes]:
+        """The messages that carried the totals of all rounds, or of the first ones."""
+        rounds = self.round if first is None else first
+        kept = (self._checkpoint.fact(_message(n)) for n in range(rounds))
+        return [message for message in kept if message is not None]
 
     def draws(self) -> Draws | None:
         """What the rounds so far amount to; None before the first gradient."""
@@ -110,6 +128,11 @@ class Course:
             for purpose, value in kept.items()
             if value is not None
         }
+
+
+def _message(number: int) -> str:
+    """The name under which a round's message is kept."""
+    return f"total/{number}"
 
 
 def _release(phase: Phase, values: Integers, sites: int) -> Release:

@@ -15,8 +15,9 @@ from cipherbayes.phases import Phase
 from cipherbayes.planning import StudyPlan
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import NoiseSource
-from cipherbayes.protocol.contributions import Contributions, Question
+from cipherbayes.protocol.contributions import Contributions
 from cipherbayes.protocol.messages import Reason
+from cipherbayes.protocol.questions import Question
 from cipherbayes.protocol.refusing import RefusalError
 from cipherbayes.typing import Floats, Integers
 
@@ -42,6 +43,7 @@ class Curator:
         noise: NoiseSource,
     ) -> None:
         self._run = run
+        self._plan = plan
         self._study = plan.study_hash
         self._tables = [contributions for contributions, _ in tables.values()]
         self._ledgers = {name: ledger for name, (_, ledger) in tables.items()}
@@ -56,6 +58,11 @@ class Curator:
         done = min(book.rounds(self._run, n) for n, book in self._ledgers.items())
         if number > done:
             raise RefusalError(Reason.WRONG_ROUND, "rounds are answered in order")
+        if not self._plan.usable_theta(phase, question.theta):
+            raise RefusalError(
+                Reason.MALFORMED,
+                "theta has another length or is farther out than the study allows",
+            )
 
         def total() -> bytes:
             sums = [table.total(phase, question) for table in self._tables]

@@ -31,6 +31,7 @@ from cipherbayes.protocol.messages import (
     encode,
 )
 from cipherbayes.protocol.stores import Checkpoint
+from cipherbayes.protocol.transcripts import TranscriptHead, roster_of, written
 
 log = logging.getLogger("cipherbayes.server")
 
@@ -159,11 +160,9 @@ class Server:
         """The CSP's answers of all preparatory rounds, once these are over."""
         if not self._plan.preparatory or self._course.phase.preparatory:
             return ()
-        kept = [
-            self._checkpoint.fact(_signed(phase.purpose))
-            for phase in self._plan.preparatory
-        ]
-        return tuple(decode(reply, DecryptReply) for reply in kept if reply)
+        count = sum(phase.rounds for phase in self._plan.preparatory)
+        kept = self._course.messages(count)
+        return tuple(decode(message, DecryptReply) for message in kept)
 
     def _exchange(self, roster: Roster) -> RoundId:
         return RoundId(
@@ -273,25 +272,23 @@ class Server:
             raise ProtocolError("the CSP's answer has another length", where="csp")
         if not self._course.phase.in_range(reply.values):
             raise ProtocolError("the CSP's answer is outside the range", where="csp")
-        sites = self._size(given)
-        if self._course.phase.preparatory:
-            self._checkpoint.keep_fact(_signed(given.purpose), data)
-        self._course.take(reply.values, sites)
+        self._course.accept(data, reply.values, self._size(given))
+
+    def transcript(self) -> bytes:
+        """What anybody needs to compute the result again, and to see who signed it."""
+        agreed = self._checkpoint.fact("manifest")
+        assert agreed is not None
+        return written(
+            TranscriptHead(
+                run=self._run,
+                study=self._plan.study_hash,
+                manifest=agreed,
+                lost=tuple(self._lost),
+            ),
+            self._course.messages(),
+        )
 
     def _size(self, given: RoundId) -> int:
         """Sites in the sum: a repeated round is answered for its first roster."""
         assert self._manifest is not None
-        everyone = self._manifest.roster
-        lost = self._lost
-        for keep in range(len(lost) + 1):
-            roster = everyone.restrict(
-                [s for s in everyone.sites if s not in lost[: len(lost) - keep]]
-            )
-            if roster.digest == given.roster:
-                return len(roster)
-        raise ProtocolError("the CSP answered for another roster", where="csp")
-
-
-def _signed(purpose: str) -> str:
-    """The name under which a preparatory round's signed total is kept."""
-    return f"signed {purpose}"
+        return len(roster_of(given, self._manifest.roster, self._lost))

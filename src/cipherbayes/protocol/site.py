@@ -23,7 +23,7 @@ from cipherbayes.phases import Phase
 from cipherbayes.planning import StudyPlan
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import NoiseSource, PreparedNoise
-from cipherbayes.protocol.contributions import Contributions, Question
+from cipherbayes.protocol.contributions import Contributions
 from cipherbayes.protocol.meeting import meet
 from cipherbayes.protocol.messages import (
     Enrolment,
@@ -35,9 +35,11 @@ from cipherbayes.protocol.messages import (
     decode,
     encode,
 )
+from cipherbayes.protocol.questions import Question
 from cipherbayes.protocol.refusing import RefusalError, refuse
 from cipherbayes.protocol.signed_totals import released_moments
 from cipherbayes.protocol.stores import Heads
+from cipherbayes.protocol.transcripts import Transcript
 from cipherbayes.typing import Floats, Integers
 
 log = logging.getLogger("cipherbayes.site")
@@ -107,6 +109,11 @@ class Site:
         self._last: tuple[bytes, bytes] | None = None
         self._next = ledger.rounds(run, name)
         plan.check_site(name, contributions.count)
+
+    @property
+    def rounds_charged(self) -> int:
+        """Rounds of this run that the ledger was charged for."""
+        return self._ledger.rounds(self._run, self._name)
 
     def enrol(self) -> bytes:
         """Join the run."""
@@ -193,7 +200,17 @@ class Site:
             self._noise.prepare(phase.shares(_label(self._next)))
         if self._public is not None:
             self._public.prepare(phase.dimension)
-        self._ledger.expect(phase.release)
+        self._ledger.expect(self._run, phase.release)
+
+    def conclude(self, data: bytes) -> None:
+        """Take the run's transcript; refuse one without the rounds answered here."""
+        transcript = Transcript.from_bytes(data)
+        transcript.check(self._plan, self._run, self._pinned)
+        transcript.check_site(self._name, self._rounds_answered())
+
+    def _rounds_answered(self) -> int | None:
+        """Rounds that this site's ledger was charged for; None where it cannot say."""
+        return self.rounds_charged
 
     def _respond(self, data: bytes) -> object:
         """The message that answers a question."""
@@ -208,14 +225,16 @@ class Site:
             self._key,
             round_id=request.round_id,
             site=self._name,
-            ciphertext=self._sealed(request.round_id, roster, vector),
+            ciphertext=self._sealed(request.round_id, roster, vector, question.digest),
         )
 
-    def _sealed(self, exchange: RoundId, roster: Roster, vector: Integers) -> bytes:
-        """A vector masked and encrypted for one exchange."""
+    def _sealed(
+        self, exchange: RoundId, roster: Roster, vector: Integers, question: bytes
+    ) -> bytes:
+        """A vector masked and encrypted for one exchange and the question's hash."""
         assert self._masks is not None
         assert self._public is not None
-        masked = vector + self._masks.total(exchange, roster, vector.size)
+        masked = vector + self._masks.total(exchange, roster, question, vector.size)
         return self._public.encrypt(masked).to_bytes()
 
     def _phase(self, exchange: RoundId) -> Phase:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hmac
 import os
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,19 @@ class Checkpoint(_Store):
                     remedy=self.remedy,
                 )
         return [row[:-1] for row in rows]
+
+    @contextmanager
+    def one_commit(self) -> Iterator[None]:
+        """All that is kept within the block becomes durable together, or not at all."""
+        self._do("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._do("COMMIT")
+        except BaseException:
+            # On a full disk it may fail as well; the journal is then ignored.
+            with suppress(sqlite3.Error):
+                self._database.rollback()
+            raise
 
     def fact(self, name: str) -> bytes | None:
         """A value kept under a name."""

@@ -49,6 +49,14 @@ def banner(contents: Contents) -> Markup:
             f"{number(privacy['epsilon'])}; it is not, for it is made of gradients "
             "without noise. For reproduction only, never on private rows."
         )
+    elif "not_certified_because" in privacy:
+        title = "Not certified: the secret key is not hidden"
+        text = (
+            f"The circuit “{privacy['circuit']}” releases decrypted values without "
+            "noise that hides the error of the encryption. Whoever sees them may find "
+            "the secret key and read every round’s sum, which this protocol is there "
+            "to hide. Use the circuit “hardened”."
+        )
     else:
         title = "Not certified"
         text = "Nothing shows that this run kept its privacy promise."
@@ -93,12 +101,14 @@ def _in_words(contents: Contents) -> Markup:
             class_="lead",
         )
     else:
+        whose = "that row was there"
+        if contents.study.evaluation is not None:
+            whose = "that row was there and not held out"
         lead = tag(
             "p",
             "Whoever sees everything that this study released learns ",
-            tag("strong", "almost the same about any one person"),
-            " whether or not that person’s record took part: no outcome becomes more "
-            "than e",
+            tag("strong", "almost the same about any one row"),
+            f" whether or not {whose}: no outcome becomes more than e",
             tag("sup", short(e)),
             f" ≈ {number(2.718281828459045**e)} times as likely, but for a probability "
             f"of {short(d)}.",
@@ -114,6 +124,7 @@ def _in_words(contents: Contents) -> Markup:
         ),
         ("Holds against", tag("ul", [tag("li", party) for party in against])),
         ("Neighbours", "adding or removing one record (one row)"),
+        ("Covers", privacy.get("covers") or "not said by the release that wrote it"),
         ("Spent", f"ε = {number(privacy.get('spent'), 4)} by the accountant"),
         ("Mechanism", privacy.get("mechanism", "")),
         *_noise(privacy),
@@ -149,14 +160,10 @@ def _curve(contents: Contents) -> Markup:
     plan = contents.plan
     if plan is None or plan.study.privacy is None:
         return Markup()
-    delta, budget = plan.study.privacy.delta, plan.study.privacy.epsilon
-    rounds = sorted({-(-plan.rounds * k // STEPS) for k in range(1, STEPS + 1)})
-    x, y = [0.0], [0.0]
-    for count in rounds:
-        event = plan.event_after(count)
-        if event is not None:
-            x.append(float(count))
-            y.append(epsilon(event, delta))
+    budget = plan.study.privacy.epsilon
+    rounds = sorted({0, *(-(-plan.rounds * k // STEPS) for k in range(1, STEPS + 1))})
+    x = [float(count) for count in rounds]
+    y = [plan.epsilon_after(count) for count in rounds]
     done = contents.record["rounds"]
     return figure(
         Chart(
@@ -204,7 +211,8 @@ def _releases(contents: Contents) -> Markup:
             ]
         )
     return table(
-        "Everything that was released, each kind with the ε it would cost alone",
+        "All that was released of the rows covered, each kind with the ε it would cost "
+        "alone",
         [
             "Release",
             "Times",
@@ -253,6 +261,12 @@ def _not_promised(contents: Contents) -> Markup:
         "also about people who did not take part.",
         "How long parties took depends a little on their rows and is not protected.",
     ]
+    if contents.study.evaluation is not None:
+        items.insert(
+            0,
+            "The held-out rows are not protected: the study declares them public, and "
+            "their scores are exact.",
+        )
     if contents.study.protocol != "pooled":
         items.insert(
             0,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from cipherbayes.crypto.ckks.parameters import CKKS_SETS
 from cipherbayes.crypto.parameters import PARAMETER_SETS
 from cipherbayes.crypto.signatures import Identity
@@ -61,7 +63,6 @@ def _secure_sum() -> tuple[str, Facts]:
 def _encrypted_update(contents: Contents) -> tuple[str, Facts]:
     privacy = contents.record["privacy"]
     bits = privacy["flooding_bits"]
-    single = privacy["single_messages"]
     lead = (
         "Preconditioner and step were computed under encryption; only the direction in "
         "which the parameters move was ever decrypted, once a round, after every site "
@@ -73,18 +74,30 @@ def _encrypted_update(contents: Contents) -> tuple[str, Facts]:
     if not bits:
         flooding = tag(
             "strong",
-            "none: a server that attacks the secret key may find it",
+            "none: the server may find the secret key in what is released",
             class_="bad",
         )
     return lead, [
         ("Scheme", f"CKKS, circuit “{privacy['circuit']}”"),
         ("Flooding", flooding),
         ("Replay", "every site recomputes every output; the CSP decrypts no other"),
-        (
-            "Masks",
-            f"none: against {single['against']} ε is {single['epsilon']:.3g}",
-        ),
+        *_ring_masks(privacy),
     ]
+
+
+def _ring_masks(privacy: dict[str, Any]) -> Facts:
+    """What hides a single message from whoever has the secret key."""
+    # Runs of releases without masks say what that costs.
+    single = privacy.get("single_messages")
+    if single is not None:
+        cost = f"none: against {single['against']} ε is {single['epsilon']:.3g}"
+        return [("Masks", cost)]
+    masks = "X25519, pairwise, modulo the ciphertext’s modulus; they cancel in the sum"
+    key = (
+        "not hidden from the server together with a malicious site; no promise to a "
+        "record rests on it"
+    )
+    return [("Masks", masks), ("Secret key", key)]
 
 
 def _as_printed() -> tuple[str, Facts]:
@@ -133,7 +146,10 @@ def _who_signed(contents: Contents) -> Markup:
             "p",
             "Every message carries an Ed25519 signature over the run, the study’s "
             "hash, the round and the content, and was checked against these keys "
-            "before it was used. Compare the fingerprints by telephone.",
+            "before it was used. Compare the fingerprints by telephone. With the "
+            "totals that the CSP signed (transcript.bin, which every site gets) ",
+            tag("code", "cipherbayes verify"),
+            " computes this result again, without believing the server.",
         ),
         table(
             "Identities of the parties",

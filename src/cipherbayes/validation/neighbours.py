@@ -6,16 +6,19 @@ public (ranges, levels, the kind of outcome), so an audit releases nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from cipherbayes.data.features import level_name
 from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.models import Model
 from cipherbayes.planning import StudyPlan
-from cipherbayes.protocol.contributions import Question
+from cipherbayes.protocol.questions import Question
 from cipherbayes.study import Study
 from cipherbayes.tables import open_site
 from cipherbayes.typing import Floats, Integers
@@ -23,10 +26,14 @@ from cipherbayes.typing import Floats, Integers
 SIZES = (4, 5, 8, 9, 64, 65, 512, 513, 1024, 1025)
 """Numbers of records at which loops, registers and compiled programs change."""
 
-CANARIES = 4
-"""Extreme records that are tried."""
+SHARES = (1.0, 0.7, 0.5, 0.35)
+"""How far from the middle of its range a canary's numbers are: a record beyond the
+clipping norm is weighted down, so the one that counts most is not the longest."""
 
-Column = list[float] | list[str]
+CANARIES = 4 * len(SHARES)
+"""Records that are tried."""
+
+Column = list[Any]
 
 
 @dataclass(frozen=True)
@@ -36,14 +43,24 @@ class Neighbours:
     present: PreparedTable
     absent: PreparedTable
 
-    @property
-    def canary(self) -> Floats:
-        """The design row of the record in question, which stands first."""
-        row: Floats = next(iter(self.present.blocks())).x[:, 0].copy()
-        return row
+    def slope(self, model: Model, place: int) -> Floats:
+        """A record's gradient at zero; the record in question stands first.
+
+        It has the direction of the design row, and in a network of the outputs of the
+        last hidden layer: whatever the linear predictor is linear in.
+        """
+        block = next(iter(self.present.blocks()))
+        gradients = model.gradients(
+            np.zeros(len(model.parameters(block.design))), block
+        )
+        parts = [] if gradients.score is None else [gradients.score * block.x]
+        parts += [] if gradients.extra is None else [gradients.extra]
+        return np.concatenate(parts)[:, place]
 
 
-def neighbours(study: Study, rows: int, canary: int, seed: int = 0) -> Neighbours:
+def neighbours(
+    study: Study, rows: int, canary: int, *, seed: int = 0, alike: bool = False
+) -> Neighbours:
     """Two neighbouring tables of ``rows`` and ``rows - 1`` invented records.
 
     The record in question is the first, so that all others change their place.
@@ -52,10 +69,15 @@ def neighbours(study: Study, rows: int, canary: int, seed: int = 0) -> Neighbour
     ----------
     canary
         Which of the extreme records, from 0 to ``CANARIES`` - 1.
+    alike
+        Whether all other records are copies of one: what goes wrong for it, goes
+        wrong for all of them at the same question.
     """
     columns = invented_columns(study, rows, np.random.default_rng(seed))
+    if alike:
+        columns = {name: [values[-1]] * rows for name, values in columns.items()}
     for name, extreme in _extremes(study, canary).items():
-        columns[name][0] = extreme  # type: ignore[call-overload]
+        columns[name][0] = extreme
     table = pa.table(columns)
     site = next(iter(study.sites), "site")
     return Neighbours(
@@ -87,21 +109,22 @@ def questions(plan: StudyPlan, near: Neighbours) -> Iterator[tuple[str, Question
     """Questions at which a record might count for more than it may, each with a name.
 
     Zero, an ordinary place, the ends of what is allowed, weights that cancel each
-    other on the canary's row, numbers too small to be normal; each with the smallest
-    and the largest scales that any total could amount to.
+    other on the canary's row or on the last one, numbers too small to be normal; each
+    with the smallest and the largest scales that any total could amount to.
     """
     rng = np.random.default_rng(1)
     farthest = plan.farthest_theta
     signs = np.where(np.arange(farthest.size) % 2, -1.0, 1.0)
-    row = np.zeros(farthest.size)
-    row[: near.canary.size] = near.canary[: farthest.size]
+    canary, other = (near.slope(plan.study.model, place) for place in (0, -1))
+    mixed = farthest * rng.uniform(0.5, 1.0, farthest.size)
     places = {
         "zero": np.zeros(farthest.size),
         "ordinary": rng.normal(size=farthest.size),
         "as far as allowed": farthest.copy(),
         "far, signs in turn": farthest * signs,
-        "cancelling": _cancelling(farthest * rng.uniform(0.5, 1.0, row.size), row),
-        "cancelling, near": _cancelling(rng.normal(size=row.size), row),
+        "cancelling on the canary": _cancelling(mixed, canary),
+        "cancelling on the others": _cancelling(mixed * signs, other),
+        "cancelling, near": _cancelling(rng.uniform(1.0, 2.0, farthest.size), canary),
         "denormal": signs * 1e-310,
     }
     for scales, moments in _scales(plan):
@@ -119,15 +142,23 @@ def _scales(plan: StudyPlan) -> Iterator[tuple[str, Floats | None]]:
             np.full(phase.dimension, size * phase.bound, dtype=np.int64)
             for phase in plan.preparatory
         ]
-        yield name, plan.facts(totals)["moments"]
+        moments = plan.facts(totals)["moments"]
+        yield name, moments
+    half = moments.size // 2
+    yield ", ordinary scales", np.repeat([0.0, 0.5], half)
 
 
-def _cancelling(theta: Floats, row: Floats) -> Floats:
-    """θ moved so that θ'x of a row is nothing but rounding errors."""
-    norm = float(row @ row)
-    moved = theta if norm == 0.0 else theta - row * (theta @ row) / norm
-    largest = np.abs(theta).max()
-    return np.clip(moved, -largest, largest)
+def _cancelling(theta: Floats, slope: Floats) -> Floats:
+    """θ moved so that a record's linear predictor is nothing but rounding errors."""
+    norm = float(slope @ slope)
+    if norm == 0.0:
+        return theta
+    # Where the slope is zero the predictor is not linear: left at zero.
+    theta = np.where(slope == 0.0, 0.0, theta)
+    moved = theta - slope * (theta @ slope) / norm
+    # Halved until it is no longer than before, so that it still cancels.
+    excess = float(np.abs(moved).max() / np.abs(theta[theta != 0.0]).min())
+    return np.asarray(moved * 2.0 ** -max(math.ceil(math.log2(excess)), 0))
 
 
 def _outcome(study: Study, role: str, rows: int, rng: np.random.Generator) -> Floats:
@@ -147,8 +178,8 @@ def _outcome(study: Study, role: str, rows: int, rng: np.random.Generator) -> Fl
 
 
 def _extremes(study: Study, canary: int) -> dict[str, float | str]:
-    """An extreme record: each feature at one end, the outcome at one of its own."""
-    high, late = bool(canary & 1), bool(canary & 2)
+    """An extreme record: features towards one end, the outcome at one of its own."""
+    high, late, share = bool(canary & 1), bool(canary & 2), SHARES[canary // 4]
     record: dict[str, float | str] = {}
     for name, feature in study.features.items():
         if feature.levels is not None:
@@ -156,7 +187,9 @@ def _extremes(study: Study, canary: int) -> dict[str, float | str]:
         else:
             assert feature.low is not None
             assert feature.high is not None
-            record[name] = feature.high if high else feature.low
+            middle = feature.low + (feature.high - feature.low) / 2.0
+            end = feature.high if high else feature.low
+            record[name] = end if share == 1.0 else middle + share * (end - middle)
     model = study.model
     horizon = float(getattr(model, "horizon", 1.0))
     largest = {"binary": 1.0, "count": 1e6}.get(

@@ -17,7 +17,8 @@ from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.phases import Phase
 from cipherbayes.planning import StudyPlan
-from cipherbayes.protocol.contributions import Contributions, Question
+from cipherbayes.protocol.contributions import Contributions
+from cipherbayes.protocol.questions import Question
 from cipherbayes.typing import Integers
 from cipherbayes.validation.neighbours import (
     CANARIES,
@@ -34,6 +35,8 @@ class Shift:
 
     Attributes
     ----------
+    name, question, near
+        What was asked, of which tables.
     share
         ‖difference‖ / Δ of the worst of the phase's sums, in grid units; infinite
         where only one of the two tables was answered.
@@ -42,8 +45,9 @@ class Shift:
     """
 
     phase: Phase
-    question: str
-    rows: int
+    name: str
+    question: Question
+    near: Neighbours
     share: float
     difference: Integers | None
 
@@ -56,14 +60,36 @@ class Shift:
 def worst_shifts(plan: StudyPlan, sizes: Sequence[int] = SIZES) -> list[Shift]:
     """For each phase the question at which one record moves the sums farthest."""
     worst: dict[int, Shift] = {}
+    # Every canary in the smallest table, then one in each size, among records that
+    # differ and among copies of one.
+    cases = [(sizes[0], canary, False) for canary in range(CANARIES)]
     for number, rows in enumerate(sizes):
-        near = neighbours(plan.study, rows, number % CANARIES, seed=rows)
-        for phase in plan.phases:
+        cases += [(rows, number % CANARIES, alike) for alike in (False, True)]
+    for rows, canary, alike in cases:
+        near = neighbours(plan.study, rows, canary, seed=rows, alike=alike)
+        for phase in _different(plan):
             for found in phase_shifts(plan, phase, near):
                 known = worst.get(phase.first)
                 if known is None or found.share > known.share:
                     worst[phase.first] = found
-    return [worst[first] for first in sorted(worst)]
+    return [
+        replace(worst[_first_alike(plan, phase)], phase=phase) for phase in plan.phases
+    ]
+
+
+def _different(plan: StudyPlan) -> list[Phase]:
+    """One of each group of phases that sum the same, on the same grid."""
+    return [p for p in plan.phases if _first_alike(plan, p) == p.first]
+
+
+def _first_alike(plan: StudyPlan, phase: Phase) -> int:
+    """Number of the first phase whose sums, grids and bounds are this one's."""
+    return next(p.first for p in plan.phases if _sums(p) == _sums(phase))
+
+
+def _sums(phase: Phase) -> tuple[object, ...]:
+    grids = tuple((part.step, part.sensitivity) for part in phase.parts)
+    return phase.purpose, grids, phase.weighting
 
 
 def phase_shifts(plan: StudyPlan, phase: Phase, near: Neighbours) -> list[Shift]:
@@ -79,30 +105,30 @@ def phase_shifts(plan: StudyPlan, phase: Phase, near: Neighbours) -> list[Shift]
             for name, question in questions(plan, near)
             if plan.usable_theta(phase, question.theta)
         ]
-    return [_shift(plan, phase, near, name, question) for name, question in asked]
+    return [shift_at(plan, phase, near, name, question) for name, question in asked]
 
 
-def _shift(
+def shift_at(
     plan: StudyPlan, phase: Phase, near: Neighbours, name: str, question: Question
 ) -> Shift:
-    rows = near.present.count
+    """What the record does to the sums of a phase at one question."""
     sums = [
-        _grid_sums(plan, phase, table, question)
-        for table in (near.present, near.absent)
+        grid_sums(plan, phase, table, question) for table in (near.present, near.absent)
     ]
     if sums[0] is None and sums[1] is None:
-        return Shift(phase, name, rows, 0.0, np.zeros(phase.dimension, dtype=np.int64))
+        nothing = np.zeros(phase.dimension, dtype=np.int64)
+        return Shift(phase, name, question, near, 0.0, nothing)
     if sums[0] is None or sums[1] is None:
-        return Shift(phase, name, rows, np.inf, None)
+        return Shift(phase, name, question, near, np.inf, None)
     difference: Integers = sums[0] - sums[1]
     share = max(
         float(np.linalg.norm(piece.astype(np.float64))) / part.sensitivity
         for part, piece in zip(phase.parts, phase.split(difference), strict=True)
     )
-    return Shift(phase, name, rows, share, difference)
+    return Shift(phase, name, question, near, share, difference)
 
 
-def _grid_sums(
+def grid_sums(
     plan: StudyPlan, phase: Phase, table: PreparedTable, question: Question
 ) -> Integers | None:
     """A table's sums on the grid; None where it refuses."""

@@ -37,7 +37,7 @@ def page(snapshot: Snapshot) -> str:
     tiles: list[tuple[str, Content]] = [
         ("State", state),
         ("Round", f"{snapshot.done:,} of {snapshot.rounds:,}"),
-        ("ε spent", f"{number(snapshot.spent)} of {short(snapshot.budget)}"),
+        ("ε spent", _spent(snapshot)),
         ("A round takes", _seconds(snapshot.pace)),
         ("Time left", "none" if snapshot.finished else _seconds(snapshot.left)),
     ]
@@ -62,6 +62,16 @@ def page(snapshot: Snapshot) -> str:
         ),
     )
     return f"<!doctype html>\n{tag('html', tag('head', head), body, lang='en')}\n"
+
+
+def _spent(snapshot: Snapshot) -> Content:
+    """ε so far beside what the study asks for, and whether it promises anything."""
+    said = f"{number(snapshot.spent)} of {short(snapshot.budget)}"
+    if snapshot.certified:
+        return said
+    if snapshot.spent > snapshot.budget:
+        said = f"{number(snapshot.spent)}, claimed {short(snapshot.budget)}"
+    return tag("strong", f"{said}: not certified", class_="bad")
 
 
 def _seconds(value: float | None) -> str:

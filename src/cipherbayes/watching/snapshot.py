@@ -16,7 +16,6 @@ import numpy as np
 from cipherbayes.engine.assembly import RunFolder
 from cipherbayes.errors import RunError
 from cipherbayes.planning import StudyPlan
-from cipherbayes.privacy.accountant import epsilon
 from cipherbayes.report.checkpoint import lost_sites, open_read_only, round_times
 from cipherbayes.tables import preparation_of
 
@@ -37,8 +36,10 @@ class Snapshot:
     ----------
     done, rounds
         Rounds finished and planned.
-    spent
-        ε of the rounds finished.
+    spent, budget
+        ε of the rounds finished, and the ε that the study asks for.
+    certified
+        Whether a run of this study promises anything.
     theta
         θ after each gradient round on the prepared scale, one list a parameter.
     lost
@@ -67,6 +68,7 @@ class Snapshot:
     seconds: tuple[float, ...]
     answered: float | None
     parties: bool
+    certified: bool
 
     @property
     def pace(self) -> float | None:
@@ -94,6 +96,7 @@ class Snapshot:
             "epsilon_spent": self.spent,
             "epsilon": self.budget,
             "delta": self.delta,
+            "certified": self.certified,
             "theta": {n: list(t) for n, t in zip(self.names, self.theta, strict=True)},
             "lost": [{"site": site, "round": number} for site, number in self.lost],
             "finished": self.finished,
@@ -143,6 +146,7 @@ class Watcher:
             seconds=_durations(times),
             answered=max(time.time() - times[-1][1], 0.0) if times else None,
             parties=self.plan.scheme is not None,
+            certified=not (study.insecure or study.as_printed),
         )
 
     def _checkpoint(self) -> tuple[int, Any, Lost, Times]:
@@ -166,17 +170,13 @@ class Watcher:
                 remedy="see run.log in the same folder",
             ) from None
         if not rows:
-            ready = sum(p.rounds for p in self.plan.preparatory if p.purpose in kept)
-            return ready, empty, lost, ()
+            return self.plan.rounds_prepared(kept), empty, lost, ()
         theta = np.array([np.frombuffer(data, dtype=np.float64) for _, data in rows])
         return int(rows[-1][0]) + 1, theta, lost, times
 
     def _spent(self, done: int) -> float:
         if done not in self._known:
-            assert self.plan.study.privacy is not None
-            delta = self.plan.study.privacy.delta
-            event = self.plan.event_after(done)
-            self._known[done] = 0.0 if event is None else epsilon(event, delta)
+            self._known[done] = self.plan.epsilon_after(done)
         return self._known[done]
 
 

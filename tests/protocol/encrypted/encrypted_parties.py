@@ -17,13 +17,14 @@ from cipherbayes.crypto.signatures import SigningKey
 from cipherbayes.planning import plan_study
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import InsecureRepeatableNoise
-from cipherbayes.protocol.contributions import Contributions, Question
+from cipherbayes.protocol.contributions import Contributions
 from cipherbayes.protocol.encrypted.csp import EncryptedCsp
 from cipherbayes.protocol.encrypted.messages import OutputRequest, ReplayRequest
 from cipherbayes.protocol.encrypted.plan import EncryptedPlan
 from cipherbayes.protocol.encrypted.server import EncryptedCourse, EncryptedServer
 from cipherbayes.protocol.encrypted.site import EncryptedSite
 from cipherbayes.protocol.messages import decode
+from cipherbayes.protocol.questions import Question
 from cipherbayes.protocol.stores import AnswerStore, Checkpoint
 from cipherbayes.tables import open_site
 from conftest import logistic_frame

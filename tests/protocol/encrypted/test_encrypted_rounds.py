@@ -11,7 +11,6 @@ from encrypted_parties import EncryptedConsortium, encrypted_study
 from cipherbayes.crypto.ckks.reference import ReferenceUpdate
 from cipherbayes.errors import RunError
 from cipherbayes.privacy.noise import InsecureRepeatableNoise
-from cipherbayes.protocol.contributions import Question
 from cipherbayes.protocol.encrypted.messages import (
     Attestation,
     OutputRequest,
@@ -26,6 +25,7 @@ from cipherbayes.protocol.messages import (
     decode,
     encode,
 )
+from cipherbayes.protocol.questions import Question
 
 
 @pytest.fixture

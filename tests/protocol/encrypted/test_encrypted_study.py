@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from cipherbayes.cli.main import app
 from cipherbayes.planning import plan_study
 from cipherbayes.privacy.accountant import epsilon
-from cipherbayes.privacy.gaussian import epsilon_of
 from cipherbayes.protocol.encrypted.certificate import cautions
 from cipherbayes.protocol.encrypted.plan import EncryptedPlan
 from cipherbayes.running import certificate
@@ -68,14 +67,48 @@ def test_the_certificate_states_circuit_and_flooding_bits():
     assert "the server" in promise["holds_against"]
 
 
-@pytest.mark.parametrize("circuit", ["fast"])
-def test_without_flooding_the_promise_needs_a_server_that_does_not_attack(circuit):
+@pytest.mark.parametrize("circuit", ["fast", "literal"])
+def test_without_flooding_nothing_is_certified_and_every_output_says_why(
+    tmp_path, circuit
+):
     plan = secure(circuit=circuit)
     promise = certificate(plan, 4)
     assert promise["flooding_bits"] == 0
-    assert "the server" not in promise["holds_against"]
-    assert "a server that does not attack the secret key" in promise["holds_against"]
-    assert any("may find it" in warning for warning in cautions(plan))
+    assert promise["certified"] is False
+    assert promise["holds_against"] == []
+    (why,) = cautions(plan)
+    assert promise["not_certified_because"] == why
+    assert f'circuit = "{circuit}"' in why
+    assert "may find the secret key" in why
+    path = tmp_path / "study.toml"
+    path.write_text(plan.study.to_toml(), encoding="utf-8")
+    document = json.loads(CliRunner().invoke(app, ["plan", str(path), "--json"]).stdout)
+    assert document["certified"] is False
+    assert why in document["warnings"]
+    said = CliRunner().invoke(app, ["plan", str(path)]).stdout
+    assert "not certified" in said
+
+
+def test_with_flooding_plan_and_certificate_agree_that_it_is_certified(tmp_path):
+    plan = secure(circuit="hardened")
+    path = tmp_path / "study.toml"
+    path.write_text(plan.study.to_toml(), encoding="utf-8")
+    result = CliRunner().invoke(app, ["plan", str(path), "--json"])
+    assert json.loads(result.stdout)["certified"] is True
+    assert "not_certified_because" not in certificate(plan, 4)
+    assert cautions(plan) == []
+
+
+def test_more_parameters_leave_fewer_bits_and_the_certificate_states_them():
+    """√d of the flooding belongs to the number of values that are released."""
+    features = {f"x{i}": {"low": 0, "high": 1} for i in range(600)}
+    few, many = (
+        secure(circuit="hardened"),
+        secure(circuit="hardened", features=features),
+    )
+    assert few.flooding_bits == 40
+    assert 30 <= many.flooding_bits < 40
+    assert certificate(many, 4)["flooding_bits"] == many.flooding_bits
 
 
 def test_flooding_widens_the_noise_by_one_per_cent_at_most():
@@ -89,22 +122,17 @@ def test_flooding_widens_the_noise_by_one_per_cent_at_most():
         assert np.hypot(smallest, flooding.sd(plan.circuit, t)) < 1.0101 * smallest
 
 
-def test_single_messages_are_certified_with_their_own_share_alone():
-    """Three sites, one colluder: σ/√2, so μ grows by √2."""
-    plan = secure()
-    release = plan.gradient.privacy
-    single = certificate(plan, 4)["single_messages"]["epsilon"]
-    mu = np.sqrt(4) / release.noise_multiplier * np.sqrt(2)
-    assert single == pytest.approx(epsilon_of(mu, 1e-5), rel=1e-6)
-    assert single > 3.0
-
-
-def test_with_all_but_one_site_colluding_single_messages_cost_no_more():
-    study = encrypted_study(privacy={"randomness": "secure", "colluders": 2})
-    plan = plan_study(study)
-    promise = certificate(plan, 4)
-    assert promise["single_messages"]["epsilon"] == pytest.approx(promise["spent"])
-    assert "coalitions of all of these with the CSP" in promise["holds_against"]
+def test_the_promise_holds_against_coalitions_with_the_csp():
+    """Single messages are masked: there is no second, weaker figure."""
+    promise = certificate(secure(circuit="hardened"), 4)
+    assert promise["holds_against"] == [
+        "the public",
+        "the server",
+        "the CSP",
+        "any one site",
+        "coalitions of these",
+    ]
+    assert "single_messages" not in promise
 
 
 def test_plan_describes_the_encryption(tmp_path):

@@ -202,8 +202,21 @@ def add_coefficients(ciphertexts: Sequence[CkksCiphertext]) -> Coefficients:
                 "added",
                 remedy="every site must use the key of this run",
             )
-        total = total + other.polynomials
-        # Both were below q < 2^63: subtracting q wraps to a huge value exactly
-        # when it must not be subtracted.
-        np.minimum(total, total - moduli, out=total)
+        total = _reduced_sum(total, other.polynomials, moduli)
     return total
+
+
+def added_modulo(
+    one: Coefficients, other: Coefficients, primes: Sequence[int]
+) -> Coefficients:
+    """Reduced residues of shape (…, levels, n) added modulo their primes."""
+    return _reduced_sum(one, other, np.array(primes, dtype=np.uint64)[:, None])
+
+
+def _reduced_sum(
+    one: Coefficients, other: Coefficients, moduli: Coefficients
+) -> Coefficients:
+    total = one + other
+    # Both were below q < 2^63: subtracting q wraps to a huge value exactly when it
+    # must not be subtracted.
+    return np.asarray(np.minimum(total, total - moduli, out=total))

@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
-import tenseal.sealapi as sealapi
 
 from cipherbayes.crypto.ckks.arithmetic import replicated
-from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
+from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext, added_modulo
+from cipherbayes.crypto.ckks.encoding import encode_exactly
 from cipherbayes.crypto.ckks.key_generation import generate_ckks_keys
 from cipherbayes.crypto.ckks.keys import (
     CkksKeys,
@@ -17,6 +17,7 @@ from cipherbayes.crypto.ckks.keys import (
     CkksSecretKey,
     EvaluationKeys,
 )
+from cipherbayes.crypto.ckks.masking import RingMask
 from cipherbayes.crypto.ckks.parameters import MAX_CHUNKS, CkksParameters
 from cipherbayes.crypto.ckks.scheme import ckks_scheme
 from cipherbayes.crypto.ckks.update import MAX_SITES, Update
@@ -25,9 +26,6 @@ from cipherbayes.errors import CryptoError
 from cipherbayes.typing import Floats, Integers
 
 __all__ = ["MAX_SITES", "Circuit", "Evaluator", "SiteEncryptor", "Update"]
-
-LARGEST_INTEGER = 2**53
-"""Integers above this are not exact in SEAL's encoder."""
 
 
 class Evaluator(ABC):
@@ -92,17 +90,21 @@ class SiteEncryptor:
         """Make encryptions of zero ahead of time."""
         self._zeros.prepare(rounds * self._circuit.chunks)
 
-    def encrypt(self, values: Integers, round: int) -> CkksCiphertext:
-        """Encrypt a site's integers for a round.
+    def encrypt(
+        self, values: Integers, round: int, mask: RingMask | None = None
+    ) -> CkksCiphertext:
+        """Encrypt a site's integers for a round, under its mask if it has one.
 
         Formal guarantees
         -----------------
-        The plaintext is a function of the integers and the round only, so noise
-        that was added to them on the grid is all there in what is encrypted.
+        The plaintext is a function of the integers, the round and the mask's
+        fractions only, so noise that was added to them on the grid is all there in
+        what is encrypted. Before rounding it is exactly linear in the integers.
 
         Edge cases
         ----------
-        Integers beyond 2⁵³ are refused: the encoder would round them.
+        Integers beyond 2⁴⁸ are refused. Without a mask, whoever has the secret key
+        reads this message.
         """
         update = self._circuit.update
         vector = np.asarray(values)
@@ -110,22 +112,23 @@ class SiteEncryptor:
             raise CryptoError(
                 f"only {update.dimension} 64-bit integers can be encrypted here"
             )
-        if int(np.abs(vector).max()) > LARGEST_INTEGER:
-            raise CryptoError(
-                "an integer is too large for the encoder",
-                remedy="use a coarser grid: 2^53 units at most",
-            )
         scale = self._circuit.message_scale(round) * update.unit
         parameters = self._public.parameters
         chunks = []
-        for slots in self._circuit.layout(vector.astype(np.float64), round):
-            plain, out = sealapi.Plaintext(), sealapi.Ciphertext()
-            self._scheme.encoder.encode(slots.tolist(), scale, plain)
-            plain.scale = 1.0
-            self._scheme.evaluator.add_plain(self._zeros.take(), plain, out)
-            chunks.append(self._scheme.coefficients(out, parameters.levels))
+        laid_out = self._circuit.layout(vector.astype(np.float64), round)
+        for index, slots in enumerate(laid_out):
+            fractions = None if mask is None else mask.fractions[index]
+            plain = encode_exactly(
+                slots.astype(np.int64), scale, parameters.ring, fractions
+            )
+            chunks.append(self._scheme.encrypted(self._zeros.take(), plain))
+        polynomials = np.stack(chunks)
+        if mask is not None:
+            polynomials[:, 0] = added_modulo(
+                polynomials[:, 0], mask.residues, parameters.primes
+            )
         return CkksCiphertext(
-            parameters, self._public.key_id, update.dimension, np.stack(chunks)
+            parameters, self._public.key_id, update.dimension, polynomials
         )
 
 

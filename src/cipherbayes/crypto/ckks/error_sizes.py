@@ -7,15 +7,17 @@ S_i for the size of the secret key's i-th power:
 
 =================  =======================================================
 encoding           T √(n/12)
-fresh, K sites     √K T [√(n/12)(2 + S₁) + √(n v_e) (1 + 2 S₁)/p]
+fresh, K sites     √K T [√(n/12)(1 + √1.5 + S₁) + √(n v_e) (1 + 2 S₁)/p]
 rescaling, size z  T √(n/12) (1 + S₁ + … + S_{z−1})
 relinearising      T √(n v_e) Σ_i q_i (T √(n/12) + n/π) / p + T √(n/12)(1 + S₁)
 =================  =======================================================
 
 v_e = 10.5 is the variance of SEAL's error; n/π is there because SEAL's digits are not
-centred. That rounding errors are independent and uniform is the usual heuristic;
-ternary, uniform and centred binomial variables are sub-Gaussian with their own
-variance.
+centred; √1.5 is there because the fractions of masks, with which sites round their
+encodings, cancel: of K such errors all but the last are independent, and their sum has
+variance (K + 1)/12 at most, not K/12. That rounding errors are independent and uniform
+is the usual heuristic; ternary, uniform and centred binomial variables are sub-Gaussian
+with their own variance.
 
 Two sizes of everything are needed:
 
@@ -78,7 +80,7 @@ class ErrorSizes:
     def fresh(self, sites: int) -> float:
         """A sum of fresh encryptions."""
         key = self.powers[1]
-        rounding = self._bound(1.0 / 12.0) * (2.0 + key)
+        rounding = self._bound(1.0 / 12.0) * (1.0 + math.sqrt(1.5) + key)
         errors = self._bound(ERROR_VARIANCE) * (1.0 + 2.0 * key)
         return math.sqrt(sites) * (rounding + errors / self.parameters.special)
 

@@ -3,11 +3,22 @@
 A CKKS decryption is the result plus a small error that depends on the secret key
 (Li and Micciancio 2021, ePrint 2020/1533). Noise of standard deviation
 
-    σ = √(12 τ) 2^(s/2) t
+    σ = √(12 τ d) 2^(s/2) t
 
-hides an error of at most t in each of τ releases to s bits of statistical security
-(Li, Micciancio, Schultz and Sorrell 2022, ePrint 2022/816, Theorem 3). Here t is
-:meth:`~cipherbayes.crypto.ckks.circuit.Circuit.noise_bound`, derived by the
+in each of the d values hides an error of at most t in each of them, over τ releases, to
+s bits of statistical security. Proof:
+
+1. The d errors of a release are a vector of ℓ₂ norm at most √d t.
+2. Two discrete Gaussians on one grid, shifted against each other by a vector Δ of the
+   grid, have a Kullback-Leibler divergence of at most ‖Δ‖₂²/(2σ²) (Canonne, Kamath and
+   Steinke 2020, Proposition 5): d t²/(2σ²) for a release with and without its error.
+3. Divergences of releases that may depend on earlier ones add up (chain rule):
+   τ d t²/(2σ²) = 2^(−s)/24 over the run.
+4. That much is what Li, Micciancio, Schultz and Sorrell 2022 (ePrint 2022/816,
+   Theorem 3) ask for s bits: noise that is 2^(−s)/(24 τ)-KL private in each of τ
+   releases.
+
+Here t is :meth:`~cipherbayes.crypto.ckks.circuit.Circuit.noise_bound`, derived by the
 bookkeeping, not measured.
 """
 
@@ -32,9 +43,12 @@ STEP_BITS = 4
 little to t."""
 
 
-def flooding_bits(sd: float, noise_bound: float, releases: int) -> float:
+def flooding_bits(
+    sd: float, noise_bound: float, releases: int, dimension: int
+) -> float:
     """s of a flooding noise: the bits that a certificate may state."""
-    return 2.0 * math.log2(sd / (noise_bound * math.sqrt(12.0 * releases)))
+    values = 12.0 * releases * dimension
+    return 2.0 * math.log2(sd / (noise_bound * math.sqrt(values)))
 
 
 @dataclass(frozen=True)
@@ -59,8 +73,10 @@ class Flooding:
     Edge cases
     ----------
     The guarantee covers ciphertexts that the circuit really made from honest
-    encryptions: the CSP must decrypt only what every site replayed and signed. One
-    round must be answered once: a repeated answer must be the stored one.
+    encryptions: the CSP must decrypt only what every site replayed and signed. A
+    malicious site's message need not be one. It can put any multiple of the secret key
+    into the sum, far above t, and no flooding that leaves a result hides that.
+    One round must be answered once: a repeated answer must be the stored one.
     """
 
     bits: float
@@ -75,7 +91,8 @@ class Flooding:
     def sd(self, circuit: Circuit, round: int) -> float:
         """σ: standard deviation of the flooding noise, in the output's units."""
         bound = circuit.noise_bound(round) + self._step(circuit, round)
-        return math.sqrt(12.0 * self.releases) * math.exp2(self.bits / 2.0) * bound
+        values = 12.0 * self.releases * circuit.update.dimension
+        return math.sqrt(values) * math.exp2(self.bits / 2.0) * bound
 
     def grid(self, circuit: Circuit, round: int) -> float:
         """Step of the grid that released values lie on: a power of two."""

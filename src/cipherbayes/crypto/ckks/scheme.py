@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 import tenseal.sealapi as sealapi
 
 from cipherbayes.crypto.ciphertext import Coefficients
+from cipherbayes.crypto.ckks.ciphertext import added_modulo
 from cipherbayes.crypto.ckks.parameters import CkksParameters
 from cipherbayes.crypto.seal import Layout, memory_file, saved, uncompressed
 from cipherbayes.errors import CryptoError
+from cipherbayes.typing import Integers
 
 _SEAL_HEADER_BYTES = 16
+_HALF_BITS = 30
 _KEYS_HEADER = struct.Struct("<32sQ")
 _COUNT = struct.Struct("<Q")
 
@@ -37,6 +40,57 @@ class CkksScheme:
     secret_key: Layout
     _blank: Any
     _ciphertexts: dict[tuple[int, int], Layout] = field(default_factory=dict)
+
+    def encrypted(self, zero: Any, plain: Integers) -> Coefficients:
+        """An encryption of zero plus an integer polynomial, coefficients below 2⁶².
+
+        SEAL transforms what its encoder rounds, so the polynomial is handed over by
+        its slots, in two halves that floating point keeps exactly: with 31 bits in a
+        coefficient an error stays below 2⁻⁸. The upper half is multiplied inside a
+        ciphertext that everyone knows, which is then taken off.
+        """
+        high, low = plain >> _HALF_BITS, plain & (2**_HALF_BITS - 1)
+        evaluator, shifted = self.evaluator, sealapi.Ciphertext()
+        evaluator.add_plain(self._blank, self._plain(high), shifted)
+        evaluator.multiply_plain_inplace(shifted, self._shift)
+        evaluator.add_inplace(shifted, zero)
+        evaluator.add_plain_inplace(shifted, self._plain(low))
+        words = self.coefficients(shifted, self.parameters.levels)
+        return added_modulo(words, self._taken_off, self.parameters.primes)
+
+    def _plain(self, polynomial: Integers) -> Any:
+        """A plaintext with these coefficients, each below 2³² in size."""
+        values = np.fft.fft(polynomial * self._twist)[self._order].conj()
+        plain = sealapi.Plaintext()
+        self.encoder.encode(values.tolist(), 1.0, plain)
+        return plain
+
+    @cached_property
+    def _twist(self) -> Any:
+        ring = self.parameters.ring
+        return np.exp(-1j * np.pi / ring * np.arange(ring))
+
+    @cached_property
+    def _order(self) -> Any:
+        """Where in a transform SEAL's slot j is: at the root 3^j."""
+        slots, modulus = self.parameters.slots, 2 * self.parameters.ring
+        return np.array([pow(3, j, modulus) // 2 for j in range(slots)])
+
+    @cached_property
+    def _shift(self) -> Any:
+        plain = sealapi.Plaintext()
+        level = self.level_ids[self.parameters.levels]
+        self.encoder.encode(2.0**_HALF_BITS, level, 1.0, plain)
+        return plain
+
+    @cached_property
+    def _taken_off(self) -> Coefficients:
+        """Minus the known ciphertext times 2³⁰."""
+        known = sealapi.Ciphertext()
+        self.evaluator.multiply_plain(self._blank, self._shift, known)
+        words = self.coefficients(known, self.parameters.levels)
+        moduli = np.array(self.parameters.primes, dtype=np.uint64)[:, None]
+        return np.asarray(moduli - words)
 
     def ciphertext_layout(self, size: int, level: int) -> Layout:
         """How SEAL stores ``size`` polynomials modulo ``level`` primes."""

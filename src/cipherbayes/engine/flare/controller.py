@@ -25,6 +25,7 @@ from cipherbayes.engine.flare.channels import FlareCsp, FlareLine, FlareSite
 from cipherbayes.engine.flare.jobs import job_study
 from cipherbayes.engine.flare.kits import CSP, SERVER, Kit
 from cipherbayes.errors import CipherbayesError, RunError
+from cipherbayes.protocol.transcripts import keep_transcript
 from cipherbayes.running import assemble_private
 
 log = logging.getLogger("cipherbayes.flare")
@@ -112,12 +113,14 @@ class ProtocolController(Controller):  # type: ignore[misc]
         finally:
             for line in (csp, *sites.values()):
                 line.close()
+        keep_transcript(folder.path, server.transcript())
         finished = finish(course, server.stopped, traffic)
         result = assemble_private(folder, finished, started, {})
         if study.evaluation is not None:
             result.record["warnings"].append(HELD_OUT)
         with tempfile.TemporaryDirectory(dir=folder.path) as out:
             result.save(Path(out))
+            keep_transcript(Path(out), server.transcript())
             return {
                 path.name: base64.b64encode(path.read_bytes()).decode()
                 for path in Path(out).iterdir()

@@ -3,6 +3,9 @@
 FLARE starts one process per party and job. The party object lives in a thread of its
 own there, as its databases demand; questions are answered one after the other. A
 question whether the party is alive is answered at once, however long its table takes.
+
+Errors are told in full to this party's log, and to the server in the words that
+:mod:`cipherbayes.protocol.refusing` allows.
 """
 
 from __future__ import annotations
@@ -35,10 +38,14 @@ from cipherbayes.engine.flare.questions import (
     IDLE,
     KEY_BYTES,
     MOST_WHOLE,
+    Question,
     Sealed,
 )
+from cipherbayes.engine.lines import ROUND
 from cipherbayes.engine.party import Desk
 from cipherbayes.errors import CipherbayesError
+from cipherbayes.protocol.messages import encode
+from cipherbayes.protocol.refusing import refuse, words
 
 log = logging.getLogger("cipherbayes.flare")
 
@@ -55,6 +62,7 @@ class PartyExecutor(Executor):  # type: ignore[misc]
     def __init__(self, run: str) -> None:
         super().__init__()
         self._run = run
+        self._name = ""
         self._party: PartyThread | None = None
         self._seal: Sealed | None = None
         self._working = 0
@@ -64,9 +72,10 @@ class PartyExecutor(Executor):  # type: ignore[misc]
         if event_type == EventType.START_RUN:
             engine = fl_ctx.get_engine()
             job = fl_ctx.get_job_id()
-            study = job_study(engine.get_workspace(), job)
-            kit = Path(engine.get_workspace().get_root_dir())
-            self._party = PartyThread(partial(_open, kit, self._run, study))
+            self._name = fl_ctx.get_identity_name()
+            # All that can fail happens in there: FLARE reports what fails here.
+            party = partial(_open, engine.get_workspace(), job, self._run)
+            self._party = PartyThread(party)
             greetings_only_from(engine.get_cell(), f"server.{job}")
             engine.register_aux_message_handler(GREETING, self._greet)
             engine.register_aux_message_handler(TOPIC, self._answer)
@@ -105,23 +114,33 @@ class PartyExecutor(Executor):  # type: ignore[misc]
             if topic == WHOLE and len(answer) > MOST_WHOLE:
                 return seal.long_answer(question)
             return seal.answer(question, answer)
-        except CipherbayesError as error:
-            log.error("%s", error)
-            # Where it happened and what to do may name files of this party.
-            return seal.failure(question, error.what)
-        except Exception:
-            log.exception("unexpected failure")
-            return seal.failure(question, "unexpected failure: see this party's log")
+        except Exception as error:
+            if isinstance(error, CipherbayesError):
+                log.error("%s", error)
+            else:
+                log.exception("unexpected failure")
+            return self._refused(seal, question, error)
         finally:
             self._work(-1)
+
+    def _refused(self, seal: Sealed, question: Question, error: Exception) -> Shareable:
+        """An error as the server may know it: the same bytes for all of a kind.
+
+        A site answers a round with a refusal whoever caught the error.
+        """
+        if question.verb == ROUND and self._name not in ("", CSP):
+            return seal.answer(question, encode(refuse(self._name, error)))
+        return seal.failure(question, words(self._name, error))
 
     def _work(self, change: int) -> None:
         with self._count:
             self._working += change
 
 
-def _open(kit: Path, run: str, study: Any) -> Desk:
+def _open(workspace: Any, job: str, run: str) -> Desk:
     """The party that the kit's certificate names."""
-    mine = Kit.open(kit)
-    folder = mine.run(run, study)
-    return Desk(folder.csp() if mine.role == CSP else folder.site(mine.name))
+    mine = Kit.open(Path(workspace.get_root_dir()))
+    folder = mine.run(run, job_study(workspace, job))
+    if mine.role == CSP:
+        return Desk(folder.csp(), folder.path)
+    return Desk(folder.site(mine.name), folder.path, tells_time=False)

@@ -12,6 +12,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+RESOURCES = "resources.json"
+_JOB_STORE = "job_store"
+
 ALLOWED_CLASSES = (
     "cipherbayes.engine.flare.controller.ProtocolController",
     "cipherbayes.engine.flare.executor.PartyExecutor",
@@ -33,22 +36,29 @@ _NOTHING = {
     **_FORBIDDEN,
 }
 
-AUTHORIZATION: dict[str, Any] = {
-    "format_version": "1.0",
-    "permissions": {
-        "project_admin": {
-            "submit_job": "any",
-            "manage_job": "any",
-            "app_command": "any",
-            "view": "any",
-            **_FORBIDDEN,
+
+def authorization(*, server: bool) -> dict[str, Any]:
+    """Who may do what at a party; rights are named one by one, never ``any``.
+
+    ``view`` at the server shows who is connected and how jobs ended. At a site or the
+    CSP it would show FLARE's own collections of errors and statistics: nobody may.
+    """
+    return {
+        "format_version": "1.0",
+        "permissions": {
+            "project_admin": {
+                "submit_job": "any",
+                "manage_job": "any",
+                "app_command": "any" if server else "none",
+                "view": "any" if server else "none",
+                **_FORBIDDEN,
+            },
+            "org_admin": _NOTHING,
+            "lead": _NOTHING,
+            "member": _NOTHING,
         },
-        "org_admin": _NOTHING,
-        "lead": _NOTHING,
-        "member": _NOTHING,
-    },
-}
-"""Who may do what at this party; rights are named one by one, never ``any``."""
+    }
+
 
 _COMMUNICATION: dict[str, Any] = {
     "allow_adhoc_conns": False,
@@ -83,11 +93,9 @@ def harden_party(kit: Path) -> None:
         for path in local.glob(leftover):
             if not path.name.startswith("log_config"):
                 path.unlink()
-    _write(local / "resources.json", resources)
-    _write(local / "authorization.json", AUTHORIZATION)
+    _write(local / RESOURCES, resources)
+    _write(local / "authorization.json", authorization(server=server))
     _write(local / "comm_config.json", _COMMUNICATION)
-    if server:
-        keep_jobs_in(kit)
 
 
 def keep_jobs_in(kit: Path) -> None:
@@ -95,12 +103,28 @@ def keep_jobs_in(kit: Path) -> None:
 
     FLARE wants an absolute path, and its default is in the shared temporary folder.
     """
-    path = kit / "local" / "resources.json"
+    path = kit / "local" / RESOURCES
     resources = json.loads(path.read_text("utf-8"))
     for component in resources["components"]:
-        if component["id"] == "job_store":
+        if component["id"] == _JOB_STORE:
             component["args"] = {"root_dir": str(kit.absolute() / "jobs")}
     _write(path, resources)
+
+
+def without_jobs(resources: Any) -> Any:
+    """Resources as they are wherever the server keeps its jobs."""
+    if not isinstance(resources, dict):
+        return resources
+    components = resources.get("components")
+    if not isinstance(components, list):
+        return resources
+    kept = [
+        {**part, "args": None}
+        if isinstance(part, dict) and part.get("id") == _JOB_STORE
+        else part
+        for part in components
+    ]
+    return {**resources, "components": kept}
 
 
 def _components(components: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -2,11 +2,13 @@
 
     KIT/startup/, local/         FLARE's certificates and settings
     KIT/README.md                what this party runs and checks
-    KIT/studies/HASH.toml        the studies that this party has approved
+    KIT/study.toml               the study that the lead proposes: approves nothing
+    KIT/studies/HASH.toml        0600; the studies that this party has approved
     KIT/site.toml                a site's table and budget: never leaves the site
-    KIT/keys/                    0700; made here, at the party, when it enrols; and
-                                 heads.sqlite: how far the sites' ledgers had come
-    KIT/identity.json            the public half, to send to the others
+    KIT/keys/                    0700; made here, at the party; and heads.sqlite: how
+                                 far the sites' ledgers had come
+    KIT/request.json             what the lead gets: a certificate signing request
+    KIT/identity.json            the public half of the signing key
     KIT/roster.json              everyone's identity, pinned by this party
     KIT/runs/RUN/                what the party remembers of a run
 
@@ -15,6 +17,7 @@ Who a kit belongs to is what its certificate says, and nothing else.
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import tomllib
@@ -29,8 +32,10 @@ from cryptography.x509.oid import NameOID
 from cipherbayes.crypto.keys import KeyFolder
 from cipherbayes.crypto.signatures import Identity
 from cipherbayes.engine.assembly import RunFolder
-from cipherbayes.errors import CryptoError, RunError
+from cipherbayes.errors import CryptoError, RunError, StudyError
 from cipherbayes.planning import plan_study
+from cipherbayes.protocol.messages import Reason
+from cipherbayes.protocol.refusing import RefusalError
 from cipherbayes.protocol.stores import Heads
 from cipherbayes.study import Study
 
@@ -104,8 +109,7 @@ class Kit:
     def enrol(self) -> Identity:
         """Make this party's signing key, here, and write its public half."""
         identity = self.keys().identity().identity
-        content = {"version": _VERSION, "party": self.name, "identity": identity.id}
-        _write_json(self.path / "identity.json", content)
+        write_identity(self.path / "identity.json", self.name, identity)
         return identity
 
     def pin(self, files: Sequence[Path]) -> dict[str, Identity]:
@@ -121,7 +125,7 @@ class Kit:
         if self.role != SERVER:
             pinned[self.name] = self.enrol()
         for file in files:
-            name, identity = _read_identity(file)
+            name, identity = read_identity(file)
             if pinned.setdefault(name, identity) != identity:
                 raise CryptoError(
                     f"another key of '{name}' is pinned",
@@ -157,66 +161,69 @@ class Kit:
 
     # -- studies and runs --------------------------------------------------
 
-    def approve(self, study: Study) -> str:
-        """Allow runs of a study; its fingerprint."""
+    def approve(self, study: Study, *, insecure: bool = False) -> str:
+        """Allow runs of a study; its fingerprint.
+
+        Parameters
+        ----------
+        insecure
+            Whether noise that can be repeated is meant, for a test on one machine.
+
+        Formal guarantees
+        -----------------
+        Nothing but this call makes a study run here: neither a kit nor a job brings
+        an approval with it.
+        """
         public = study.without_paths()
+        if self.role == "site" and self.name not in public.sites:
+            raise StudyError(
+                f"has no site '{self.name}'",
+                where=f"study '{public.name}'",
+                remedy="approve a study that this site takes part in",
+            )
+        if public.insecure and not insecure:
+            raise StudyError(
+                "has noise that can be repeated, which protects nobody",
+                where=f"study '{public.name}'",
+                remedy='set privacy.randomness = "secure"; for a test on one machine '
+                "approve with --insecure",
+            )
+        self._refuse_insecure(public)
         fingerprint = public.fingerprint()
         folder = self.path / "studies"
-        folder.mkdir(exist_ok=True)
-        path = folder / f"{fingerprint}.toml"
-        path.write_text(public.to_toml(), encoding="utf-8")
+        folder.mkdir(exist_ok=True, mode=0o700)
+        write_private(folder / f"{fingerprint}.toml", public.to_toml().encode())
         return fingerprint
 
     def run(self, run: str, study: Study) -> KitRun:
         """This party's part in a run of a study it has approved."""
         fingerprint = study.fingerprint()
         if not (self.path / "studies" / f"{fingerprint}.toml").exists():
-            raise RunError(
-                f"the study {fingerprint[:16]} is not approved here",
-                where=self.name,
-                remedy="read it, then `cipherbayes site approve` (csp, server alike)",
+            raise RefusalError(
+                Reason.WRONG_STUDY,
+                "the study is not approved here",
+                where=f"{self.name}, study {fingerprint[:16]}",
+                remedy=f"read it, then `cipherbayes {self.role} approve {self.path} "
+                "STUDY`",
             )
-        if study.insecure and not is_loopback(self.host):
-            raise RunError(
-                "insecure-repeatable noise is for one machine only",
-                where=self.name,
-                remedy='set privacy.randomness = "secure"',
-            )
+        self._refuse_insecure(study)
         home = self.path / "runs" / _run_id(run).hex()
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         _bind(home / "study", fingerprint)
         return KitRun(home, _run_id(run), study, plan_study(study), self)
 
+    def _refuse_insecure(self, study: Study) -> None:
+        if study.insecure and not is_loopback(self.host):
+            raise RefusalError(
+                Reason.WRONG_STUDY,
+                "insecure-repeatable noise is for one machine only",
+                where=self.name,
+                remedy='set privacy.randomness = "secure"',
+            )
+
     def settings(self) -> dict[str, Any]:
         """A site's own table, ledger and budget, from ``site.toml``."""
-        path = self.path / "site.toml"
-        try:
-            given = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
-            raise RunError(
-                "is missing or not TOML",
-                where=str(path),
-                remedy='write one line: data = "TABLE.csv"',
-            ) from None
-        unknown = sorted(set(given) - {"data", "ledger", "budget"})
-        budget = given.get("budget")
-        usable = (
-            isinstance(given.get("data"), str)
-            and isinstance(given.get("ledger", ""), str)
-            and (budget is None or (type(budget) in (int, float) and budget > 0))
-        )
-        if unknown or not usable:
-            raise RunError(
-                f"unknown key '{unknown[0]}'" if unknown else "names no usable table",
-                where=str(path),
-                remedy="keys are data, budget (a positive number) and ledger",
-            )
-        data = self.path / given["data"]
-        return {
-            "data": str(data),
-            "ledger": str(self.path / given.get("ledger", f"{data}.ledger")),
-            "budget": None if budget is None else float(budget),
-        }
+        return site_settings(self.path)
 
 
 @dataclass(frozen=True)
@@ -263,9 +270,50 @@ class KitRun(RunFolder):
         return self.kit.settings()
 
 
+def site_settings(kit: Path) -> dict[str, Any]:
+    """A site's own table, ledger and budget, from ``site.toml`` in its kit."""
+    path = kit / "site.toml"
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        raise RunError(
+            "is missing or not TOML",
+            where=str(path),
+            remedy='write one line: data = "TABLE.csv"',
+        ) from None
+    unknown = sorted(set(given) - {"data", "ledger", "budget"})
+    budget = given.get("budget")
+    usable = (
+        isinstance(given.get("data"), str)
+        and isinstance(given.get("ledger", ""), str)
+        and (budget is None or (type(budget) in (int, float) and budget > 0))
+    )
+    if unknown or not usable:
+        raise RunError(
+            f"unknown key '{unknown[0]}'" if unknown else "names no usable table",
+            where=str(path),
+            remedy="keys are data, budget (a positive number) and ledger",
+        )
+    data = kit / given["data"]
+    return {
+        "data": str(data),
+        "ledger": str(kit / given.get("ledger", f"{data}.ledger")),
+        "budget": None if budget is None else float(budget),
+    }
+
+
 def is_loopback(host: str) -> bool:
-    """Whether a host name can only be this machine."""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    """Whether a host name can only be this machine.
+
+    Edge cases
+    ----------
+    Exact: of names only ``localhost``, of addresses only literals of the loopback
+    networks. ``127.example.org`` is anybody's machine.
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _common_name(path: Path) -> str:
@@ -296,7 +344,14 @@ def _bind(path: Path, fingerprint: str) -> None:
         )
 
 
-def _read_identity(path: Path) -> tuple[str, Identity]:
+def write_identity(path: Path, party: str, identity: Identity) -> None:
+    """Write the public half of a party's signing key."""
+    content = {"version": _VERSION, "party": party, "identity": identity.id}
+    _write_json(path, content)
+
+
+def read_identity(path: Path) -> tuple[str, Identity]:
+    """A party's name and the public half of its signing key."""
     try:
         content = _read_json(path)
         if content["version"] != _VERSION or not isinstance(content["party"], str):
@@ -318,4 +373,16 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    os.replace(partial, path)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner may read, in one move."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with os.fdopen(os.open(partial, flags, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(partial, path)

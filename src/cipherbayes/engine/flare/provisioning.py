@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import io
 import os
-import re
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cipherbayes.engine.flare.hardening import harden_party
-from cipherbayes.engine.flare.kits import CSP, Kit, is_loopback
+from cipherbayes.engine.flare.certificates import Authority, Request
+from cipherbayes.engine.flare.hardening import keep_jobs_in
+from cipherbayes.engine.flare.kits import (
+    ADMIN,
+    CSP,
+    SERVER,
+    Kit,
+    is_loopback,
+    write_identity,
+)
+from cipherbayes.engine.flare.layout import Place, is_host, is_name, lay_out
 from cipherbayes.engine.flare.readmes import readme
 from cipherbayes.errors import RunError, StudyError
 from cipherbayes.planning import plan_study
 from cipherbayes.study import Study
 
 DEFAULT_PORT = 8002
-LEAD = "lead@cipherbayes.study"
-_CLIENT = re.compile(r"[A-Za-z0-9_-]+")
-_HOST = re.compile(
-    r"([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9-]*[A-Za-z0-9]"
-)
 
 _SITE_TOML = """\
 # Stays at this site: it is read here, and nothing of it is ever sent.
@@ -51,13 +52,13 @@ class Deployment:
                 remedy='name them in [sites] and set protocol = "secure-sum"',
             )
         for name in (*self.study.sites, self.study.name):
-            if not _CLIENT.fullmatch(name):
+            if not is_name(name):
                 raise StudyError(
                     f"'{name}' cannot be a name on several machines",
                     where=where,
                     remedy="use letters, digits, _ and - only",
                 )
-        if not _HOST.fullmatch(self.host):
+        if not is_host(self.host):
             raise RunError(
                 "is not a host name",
                 where="--host",
@@ -74,96 +75,115 @@ class Deployment:
     @property
     def parties(self) -> tuple[str, ...]:
         """Folder of every party's kit."""
-        return ("server", CSP, *sorted(self.study.sites), "admin")
+        return (SERVER, *self.clients, ADMIN)
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """Everyone who connects to the server and takes part."""
+        return (CSP, *sorted(self.study.sites))
+
+    @property
+    def place(self) -> Place:
+        """Where the server is."""
+        return Place(self.study.name, self.host, self.port)
 
 
-def deploy(deployment: Deployment, out: Path) -> dict[str, Path]:
+def deploy(
+    deployment: Deployment, out: Path, requests: Mapping[str, Request] | None = None
+) -> dict[str, Path]:
     """Make one folder per party, and one for whoever keeps the certificates' key.
 
-    The TLS certificates are made here; the keys that sign what a party says are
-    not: each party makes its own (:meth:`~cipherbayes.engine.flare.kits.Kit.enrol`).
+    Parameters
+    ----------
+    requests
+        What every party has sent: its kit then holds a certificate for the key that
+        was made there, and no key. Without them all keys of connections are made
+        here, which is for trying things out on one machine only.
+
+    Formal guarantees
+    -----------------
+    No kit holds an approval of a study, or a key that signs what a party says. With
+    requests no private key but the lead's own and the authority's is ever here.
     """
+    _refuse_requests(deployment, requests)
     if out.exists() and any(out.iterdir()):
         raise RunError(
             "exists and is not empty", where=str(out), remedy="choose another --out"
         )
     out.mkdir(parents=True, exist_ok=True, mode=0o700)
+    known = {} if requests is None else dict(requests)
+    keys = {
+        deployment.host if name == SERVER else name: request.key
+        for name, request in known.items()
+    }
     with tempfile.TemporaryDirectory(dir=out) as scratch:
-        made = _provision(deployment, Path(scratch))
-        for party, folder in made.items():
-            shutil.move(folder, out / party)
-        authority = out / "authority"
-        authority.mkdir(mode=0o700)
-        state = next(Path(scratch).glob("*/state/cert.json"))
-        shutil.move(state, authority / "cert.json")
-        (authority / "cert.json").chmod(0o600)
+        authority = Authority(keys)
+        place, clients = deployment.place, deployment.clients
+        made = lay_out(place, clients, Path(scratch), [authority])
+        for party in deployment.parties:
+            shutil.move(made[party], out / party)
+        authority.keep(out / "authority")
     for party in deployment.parties:
-        _finish(deployment, party, out / party)
+        _finish(deployment, known, out / party)
     return {party: out / party for party in deployment.parties}
 
 
-def _provision(deployment: Deployment, scratch: Path) -> dict[str, Path]:
-    """Let FLARE make certificates and start-up files; the folders it made."""
-    with _quietly():
-        from nvflare.lighter.entity import Project, participant_from_dict
-        from nvflare.lighter.impl.cert import CertBuilder
-        from nvflare.lighter.impl.static_file import StaticFileBuilder
-        from nvflare.lighter.impl.workspace import WorkspaceBuilder
-        from nvflare.lighter.provisioner import Provisioner
-
-        project = Project(deployment.study.name, "", props={"api_version": 3})
-        server = {"name": deployment.host, "type": "server", "org": "server"}
-        described = [
-            {**server, "fed_learn_port": deployment.port},
-            *(
-                {"name": name, "type": "client", "org": name.replace("-", "_")}
-                for name in (CSP, *deployment.study.sites)
-            ),
-            {"name": LEAD, "type": "admin", "org": "lead", "role": "project_admin"},
-        ]
-        for each in described:
-            project.add_participant(participant_from_dict(each))
-        builders = [
-            WorkspaceBuilder(),
-            StaticFileBuilder(config_folder="config", scheme=SCHEME),
-            CertBuilder(),
-        ]
-        context = Provisioner(str(scratch), builders).provision(project)
-    if context.get("build_error"):
+def _refuse_requests(
+    deployment: Deployment, requests: Mapping[str, Request] | None
+) -> None:
+    """Refuse to make other parties' keys for more than one machine."""
+    if requests is None:
+        if is_loopback(deployment.host):
+            return
         raise RunError(
-            "the certificates could not be made",
-            where=str(scratch.parent),
-            remedy="check names, disk and permissions",
+            "every party makes its own key",
+            where=f"--host {deployment.host}",
+            remedy="collect what `cipherbayes site request` (csp, server alike) "
+            "writes at each party, then give the folder as --requests",
         )
-    made = next(scratch.glob("*/prod_00"))
-    names = {"server": deployment.host, "admin": LEAD}
-    return {party: made / names.get(party, party) for party in deployment.parties}
+    wanted = {SERVER, *deployment.clients}
+    roles = {name: name if name in (CSP, SERVER) else "site" for name in wanted}
+    missing = sorted(wanted - set(requests))
+    foreign = sorted(set(requests) - wanted)
+    if missing or foreign:
+        names = ", ".join(missing or foreign)
+        raise RunError(
+            f"no request of {names}" if missing else f"{names} is not in the study",
+            where="--requests",
+            remedy="give one request of each site, the CSP and the server",
+        )
+    for name, role in roles.items():
+        if requests[name].role != role:
+            raise RunError(f"'{name}' is not a {role}", where="--requests")
 
 
-SCHEME = "grpc"
-
-
-def _finish(deployment: Deployment, party: str, folder: Path) -> None:
-    """Harden a kit, and add what a party reads and fills in."""
-    for path in (*folder.glob("readme.txt"), *folder.glob("startup/*.sh")):
-        path.unlink()
-    for path in folder.glob("startup/*"):
-        if path.suffix == ".ipynb" or path.name == "readme.txt":
-            path.unlink()
+def _finish(
+    deployment: Deployment, requests: Mapping[str, Request], folder: Path
+) -> None:
+    """Add what a party reads, fills in and compares."""
     folder.chmod(0o700)
-    if party != "admin":
-        harden_party(folder)
     kit = Kit.open(folder)
-    fingerprint = kit.approve(deployment.study)
-    if kit.role == "site":
-        (folder / "site.toml").write_text(_SITE_TOML, encoding="utf-8")
-        os.chmod(folder / "site.toml", 0o600)
-    text = readme(kit, deployment.study, fingerprint, deployment.port)
-    (folder / "README.md").write_text(text, encoding="utf-8")
+    if kit.role == SERVER:
+        keep_jobs_in(folder)
+    identities = {
+        name: request.identity
+        for name, request in requests.items()
+        if request.identity is not None
+    }
+    if identities and kit.role != ADMIN:
+        (folder / "identities").mkdir()
+        for name, identity in identities.items():
+            write_identity(folder / "identities" / f"{name}.json", name, identity)
+    add_pages(kit, deployment.study, deployment.port, own_key=bool(requests))
 
 
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Keep FLARE's remarks off the terminal."""
-    with redirect_stdout(io.StringIO()):
-        yield
+def add_pages(kit: Kit, study: Study, port: int, *, own_key: bool) -> None:
+    """Write the study that is proposed, what to do, and a site's empty settings."""
+    public = study.without_paths()
+    (kit.path / "study.toml").write_text(public.to_toml(), encoding="utf-8")
+    settings = kit.path / "site.toml"
+    if kit.role == "site" and not settings.exists():
+        settings.write_text(_SITE_TOML, encoding="utf-8")
+        os.chmod(settings, 0o600)
+    text = readme(kit, public, public.fingerprint(), port, own_key=own_key)
+    (kit.path / "README.md").write_text(text, encoding="utf-8")

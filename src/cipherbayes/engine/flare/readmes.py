@@ -15,34 +15,50 @@ this party remembers of runs.
 Install the same release of cipherbayes as everyone: `pip install "cipherbayes[flare]"`.
 """
 
+_LEADS_KEY = """\
+**For trying things out on one machine.** Whoever made this kit made its connection key
+too, and holds a copy of every party's. Between machines each party makes its own: see
+`cipherbayes {verb} request`.
+"""
+
 _IDENTITY = """\
 ## Once
 
-1. Read `studies/{fingerprint}.toml`: it is all that can be asked of you.
+1. `cipherbayes {verb} approve .` shows `study.toml` in words: what it reads, spends and
+   sends. Nothing runs here until you have approved it, and nobody else can.
+"""
+
+_OWN_KEY = """\
+2. **Compare the fingerprints by telephone** that `cipherbayes {verb} install` printed:
+   this is what keeps anybody from standing in for somebody else, the lead included.
+   Both your keys were made here and have never left.
+"""
+
+_ENROL = """\
 2. `cipherbayes {verb} enrol .` makes your signing key **here** and writes
-   `identity.json`, its public half. Send that file to every other party.
-3. When you have everyone's files: `cipherbayes {verb} pin . FILES`. It prints each
-   party's fingerprint. **Compare them by telephone**: this is what keeps anybody from
-   standing in for somebody else, the lead included.
+   `identity.json`, its public half. Send that file to every other party. When you have
+   everyone's: `cipherbayes {verb} pin . FILES`, and **compare the fingerprints by
+   telephone**.
 """
 
 _BODIES = {
     "site": """\
-4. Write the path of your table, and what it may spend, into `site.toml`. That file is
-   read here and never sent.
+3. Write the path of your table, and what it may spend, into `site.toml`. That file is
+   read here and never sent. `cipherbayes site check .` says whether the table fits the
+   study; it sends nothing.
 
 ## Every run
 
 `cipherbayes site start .` and leave it running. It connects out to the server; no port
-of yours has to be open.
+of yours has to be open. Settings that are not those of your own release are refused.
 
 ## Check
 
-- Only encrypted, noised sums leave: never a row, a path or a key.
+- Only encrypted, noised sums leave: never a row, a path or a key. If the table is
+  refused, others learn that, and not why: the reason is in your log.
 - `cipherbayes ledger TABLE.ledger`: what your table has spent. It refuses to
   overspend, whatever the server asks, and answers a round only once.
-- A study that is not in `studies/` is refused. To allow another one, read it, then
-  `cipherbayes site approve . STUDY`.
+- A study that is not in `studies/` is refused: `cipherbayes site approve . STUDY`.
 - `local/`: code from outside is forbidden, two classes may run, no logs are streamed,
   nobody can read files or restart programs here from afar.
 """,
@@ -65,8 +81,9 @@ of yours has to be open.
 ## Once
 
 1. Open port {port} to the parties; nothing else is needed.
-2. `cipherbayes server pin . FILES` with the `identity.json` of the CSP and of every
-   site; compare the fingerprints by telephone.
+2. Compare the fingerprints that `cipherbayes server install` (or `pin`) printed by
+   telephone.
+3. A study that is not in `studies/` is refused: `cipherbayes server approve . STUDY`.
 
 ## Every run
 
@@ -87,22 +104,35 @@ same command again: it goes on where it stopped, and nothing is released twice.
 
 ## Check
 
-- This certificate can submit and stop runs of approved studies. It cannot bring code,
-  read files, see logs or restart programs at any party.
+- This certificate can submit and stop runs of studies that the parties have approved.
+  It cannot approve one, bring code, read files, see logs or restart programs.
 """,
 }
 
 
-def readme(kit: Kit, study: Study, fingerprint: str, port: int) -> str:
-    """The README.md of a kit."""
+def readme(
+    kit: Kit, study: Study, fingerprint: str, port: int, *, own_key: bool
+) -> str:
+    """The README.md of a kit.
+
+    Parameters
+    ----------
+    own_key
+        Whether the party made its own key for connections.
+    """
     titles = {
         "site": f"Kit of site {kit.name}",
         CSP: "Kit of the CSP",
         SERVER: "Kit of the server",
         "admin": "Kit of the lead",
     }
-    parts = [_HEAD, _IDENTITY if kit.role in ("site", CSP) else "", _BODIES[kit.role]]
-    return "\n".join(part for part in parts if part).format(
+    parts = [_HEAD]
+    if not own_key and kit.role != "admin":
+        parts.append(_LEADS_KEY)
+    if kit.role in ("site", CSP):
+        parts.append(_IDENTITY + (_OWN_KEY if own_key else _ENROL))
+    parts.append(_BODIES[kit.role])
+    return "\n".join(parts).format(
         title=titles[kit.role],
         study=study.name,
         fingerprint=fingerprint,

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 from cipherbayes.engine.flare.hardening import keep_jobs_in
-from cipherbayes.engine.flare.kits import CSP, SERVER, Kit
+from cipherbayes.engine.flare.installing import own_request
+from cipherbayes.engine.flare.kits import CSP, SERVER, Kit, is_loopback
+from cipherbayes.engine.flare.layout import check_settings
 from cipherbayes.errors import RunError
 
 _CLIENT = "nvflare.private.fed.app.client.client_train"
@@ -31,7 +33,13 @@ def command(kit: Kit) -> list[str]:
 
 
 def check_ready(kit: Kit) -> None:
-    """Refuse a start that could only fail later: keys, roster, table."""
+    """Refuse a start that could only fail later, or do harm.
+
+    Settings, keys, roster, a site's table.
+    """
+    check_settings(kit)
+    if not is_loopback(kit.host):
+        own_request(kit.path)
     roster = kit.roster()
     named = kit.role in ("site", CSP)
     if named and roster.get(kit.name) != kit.keys().identity().identity:
@@ -48,9 +56,12 @@ def environment() -> dict[str, str]:
     """The variables that a party's program sees.
 
     Nothing is inherited that could add code: the program sees the installed
-    packages only.
+    packages only, and not what lies in the folder that it runs in.
     """
     inherited = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    inherited["PYTHONSAFEPATH"] = "1"
+    # FLARE then reports the class of an exception of its own, not its text.
+    inherited["NVFLARE_SECURE_LOGGING"] = "true"
     inherited.setdefault("OPENBLAS_NUM_THREADS", "1")
     # FLARE starts several threads for a message: each could get a heap of its own,
     # and heaps do not shrink.

@@ -30,7 +30,7 @@ _FOLLOW = "cipherbayes"
 _POLL_SECONDS = 0.3
 _CONNECT_SECONDS = 10.0
 _SUBMISSION = "submission.json"
-_RESULT = ("study.toml", "posterior.nc", "result.json")
+_RESULT = ("study.toml", "transcript.bin", "posterior.nc", "result.json")
 
 
 class AbsentError(RunError):

@@ -46,13 +46,18 @@ class EncryptedCsp(Csp):
     -----------------
     For each round at most one vector leaves this object. It is the decryption of an
     output that all sites of the run computed, plus flooding noise whose size follows
-    from a derived bound on the CKKS error: over all rounds it hides that error, and
-    with it the secret key, up to ``plan.flooding_bits`` statistical bits.
+    from a derived bound on the CKKS error: over all values of all rounds it hides that
+    error, and with it the secret key, up to ``plan.flooding_bits`` statistical bits, as
+    long as all sites' messages are honest encryptions. A round whose answer is out of
+    range is over.
 
     Edge cases
     ----------
     The circuits ``fast`` and ``literal`` are not flooded (their error leaves no room
-    for it): a server that attacks the key from decrypted values may find it.
+    for it): the server may find the key in decrypted values, so nothing is certified.
+    A malicious site may make an output depend on the key as much as it likes: together
+    with the server it finds the key of any circuit. Neither opens a single site's
+    message, which is masked.
     """
 
     _plan: EncryptedPlan

@@ -33,14 +33,6 @@ from cipherbayes.inference.encrypted import EncryptedAscent, default_rounds
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.phases import MOST_RECORDS, phases_of
 from cipherbayes.planning import StudyPlan, resolve_prior
-from cipherbayes.privacy.accountant import epsilon
-from cipherbayes.privacy.events import (
-    Composed,
-    Event,
-    GaussianSum,
-    PoissonSampled,
-    Repeated,
-)
 from cipherbayes.study import Study
 from cipherbayes.tables import preparation_of
 from cipherbayes.typing import Floats
@@ -76,11 +68,14 @@ class EncryptedPlan(StudyPlan):
 
     Formal guarantees
     -----------------
-    Every released vector is a function of Σ_k (S_k + share_k) of its own and earlier
-    rounds, of public numbers and of noise that knows no data: the preconditioner is
-    made of noised gradients only. The box is a projection of each site's sum onto a
-    convex set that does not depend on the data, so it keeps the sensitivity, and it
-    comes before the noise. So the accounting of the noised sums is that of the run.
+    All that honest sites H send is a randomised function of Σ_H (S_k + share_k) of each
+    round, to all other parties together and whatever keys they have: pairwise masks,
+    exactly linear encodings (:class:`~cipherbayes.crypto.ckks.masking.RingMask`). What
+    the CSP releases is a function of these messages, of the others' and of noise that
+    knows no data. With |H| ≥ K − c the noise in the sum is σC or more. The box is a
+    projection of each site's sum onto a convex set that does not depend on the data,
+    so it keeps the sensitivity, and it comes before the noise. So the accounting of
+    the noised sums is that of the run, and it does not rest on the encryption.
     """
 
     @property
@@ -156,12 +151,18 @@ class EncryptedPlan(StudyPlan):
             return DurableLiteral(update)
         return make_circuit(self.study.circuit, update)
 
+    @property
+    def certified(self) -> bool:
+        """Whether a result may be certified: real noise, and a key that is hidden."""
+        return not self.study.insecure and self.flooding_bits > 0
+
     @cached_property
     def flooding_bits(self) -> int:
         """Statistical bits by which released values hide the CKKS error; 0 for none.
 
-        As many as 0.14 of the smallest privacy noise in an output, σ' min P,
-        pays for, at most 40. Fewer than 20 would be no protection worth naming.
+        Over all values of all rounds. As many as 0.14 of the smallest privacy noise in
+        an output, σ' min P, pays for, at most 40. Fewer than 20 would be no protection
+        worth naming.
         """
         if self.study.circuit != "hardened":
             return 0
@@ -211,20 +212,6 @@ class EncryptedPlan(StudyPlan):
             self.study.inference, self.prior, rounds=self.rounds, size=self.step_size
         )
 
-    def epsilon_of_single_messages(self, rounds: int, delta: float) -> float:
-        """ε towards whoever decrypts single sites' messages.
-
-        Each carries its site's share alone, σ/√(K−c) as a multiple of the
-        sensitivity, whatever other sites reveal.
-        """
-        event = self.event_after(rounds)
-        if event is None:
-            return 0.0
-        release = self.gradient.privacy
-        return epsilon(
-            _divided(event, math.sqrt(release.sites - release.colluders)), delta
-        )
-
 
 def plan_encrypted(study: Study) -> EncryptedPlan:
     """Lay out an encrypted update within its budget.
@@ -250,16 +237,3 @@ def plan_encrypted(study: Study) -> EncryptedPlan:
         }
     )
     return EncryptedPlan(study, phases_of(filled, preparation_of(study).design))
-
-
-def _divided(event: Event, factor: float) -> Event:
-    """The same releases with noise multipliers divided by ``factor``."""
-    match event:
-        case GaussianSum(noise_multiplier=sigma):
-            return GaussianSum(sigma / factor)
-        case PoissonSampled(rate=rate, event=inner):
-            return PoissonSampled(rate, GaussianSum(inner.noise_multiplier / factor))
-        case Repeated(event=inner, count=count):
-            return Repeated(_divided(inner, factor), count)
-        case Composed(events=events):
-            return Composed(tuple(_divided(each, factor) for each in events))

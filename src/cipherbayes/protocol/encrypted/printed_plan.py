@@ -10,6 +10,7 @@ on a scaled gradient, which the proof assumes and no step enforces. The claim (T
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -99,6 +100,13 @@ class PrintedPlan(StudyPlan):
         """
         delta = self.setting.delta
         return GaussianSum(1.0 / mu_for(self.claim.honest_epsilon, delta))
+
+    def rounds_prepared(self, kept: Container[str]) -> int:
+        return sum(name in kept for name in PREPARATION[: self.prepared])
+
+    def epsilon_after(self, rounds: int) -> float:
+        """The honest ε of the whole run from its first round on: as it is charged."""
+        return self.claim.honest_epsilon if rounds > 0 else 0.0
 
     def gain(self, t: int) -> float:
         """A power of two that the step is divided by where the circuit needs it.

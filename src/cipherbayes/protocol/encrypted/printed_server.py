@@ -40,7 +40,7 @@ from cipherbayes.protocol.messages import (
 )
 from cipherbayes.protocol.server import Server
 from cipherbayes.protocol.stores import Checkpoint
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, Integers
 
 MOST_DRAWS = 1000
 NORMAL_UNIT = 2.0**-30
@@ -86,8 +86,14 @@ class PrintedCourse(Course):
         theta = self.theta()
         return theta if moments is None else np.concatenate([moments, theta])
 
-    def keep(self, values: Floats) -> None:
+    def take(self, values: Integers, sites: int) -> None:
         """Take what a round decrypted to: θ's move, or a step of the preparation."""
+        opened: Floats = np.asarray(values * UNIT, np.float64)
+        if self.purpose == "gradient":
+            opened = opened * self._plan.gain(self.round - self._plan.prepared + 1)
+        self._keep(opened)
+
+    def _keep(self, values: Floats) -> None:
         if self.purpose != "gradient":
             self._checkpoint.keep_fact(self.purpose, values.tobytes())
         else:
@@ -258,7 +264,4 @@ class PrintedServer(Server):
             self._unmasked = self._masks.unmasked(largest).to_bytes()
             return
         self._unmasked = None
-        values: Floats = np.asarray(reply.values * UNIT, np.float64)
-        if asked.purpose == "gradient":
-            values = values * self._plan.gain(asked.round - self._plan.prepared + 1)
-        self._course.keep(values)
+        self._course.accept(data, reply.values, len(self.roster()))

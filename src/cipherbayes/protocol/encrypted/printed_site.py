@@ -105,6 +105,9 @@ class PrintedSite(Site):
             compute=compute,
         )
 
+    def _rounds_answered(self) -> None:
+        """The run is charged as a whole: the ledger does not count its rounds."""
+
     # -- Algorithms 4 and 5 ------------------------------------------------
 
     def _prepared(self, purpose: str, question: Floats) -> bytes:

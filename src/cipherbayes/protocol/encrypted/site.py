@@ -1,9 +1,9 @@
 """A site of an encrypted update: sends its noised sum, and checks the server's work.
 
 In each round it is asked twice. First for its sum: clipped, boxed, on the grid, with
-its share of the noise, charged to its ledger, encrypted, signed. Then, with every
-site's signed ciphertext before it, it computes the server's output itself and signs
-the digest of what came out. The CSP decrypts nothing that a site has not signed.
+its share of the noise, charged to its ledger, encrypted, masked, signed. Then, with
+every site's signed ciphertext before it, it computes the server's output itself and
+signs the digest of what came out. The CSP decrypts nothing that a site has not signed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import numpy as np
 from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
 from cipherbayes.crypto.ckks.circuit import SiteEncryptor
 from cipherbayes.crypto.ckks.keys import CkksPublicKey, EvaluationKeys
+from cipherbayes.crypto.ckks.masking import ring_mask
+from cipherbayes.crypto.masks import PairwiseMasks
 from cipherbayes.crypto.roster import Roster
 from cipherbayes.crypto.signatures import Identity
 from cipherbayes.crypto.transcript import RoundId
 from cipherbayes.errors import ProtocolError
 from cipherbayes.phases import Phase
-from cipherbayes.protocol.contributions import Question
 from cipherbayes.protocol.encrypted.messages import (
     Attestation,
     ReplayRequest,
@@ -36,6 +37,7 @@ from cipherbayes.protocol.messages import (
     decode,
     encode,
 )
+from cipherbayes.protocol.questions import Question
 from cipherbayes.protocol.refusing import RefusalError
 from cipherbayes.protocol.site import Site
 from cipherbayes.protocol.stores import Checkpoint
@@ -58,14 +60,18 @@ class EncryptedSite(Site):
     -----------------
     What leaves this object for round t is a function of one vector, the site's boxed
     sum on the grid plus a discrete Gaussian share, drawn once and recorded before;
-    and of all sites' ciphertexts. It signs an output only if it computed it from one
-    reply of every site of the run, each signed for exactly this exchange.
+    and of all sites' ciphertexts. Together with the messages of the other honest sites
+    it is a randomised function of the **sum** of their vectors
+    (:class:`~cipherbayes.crypto.ckks.masking.RingMask`), to all others together, and
+    even if they have the secret key. It signs an output only if it computed it from
+    one reply of every site of the run, each signed for exactly this exchange.
 
     Edge cases
     ----------
-    There are no masks: whoever has the secret key and a site's ciphertext (the CSP
-    with the server, or with another site) reads this vector, noised by this site's
-    share alone. The certificate says what that costs.
+    It cannot see whether another site's message is an honest encryption: any pair of
+    polynomials is a ciphertext of something. Such a message may make the output depend
+    on the secret key. So the key is not secret from the server together with a
+    malicious site, and no promise to a record rests on it.
     """
 
     _plan: EncryptedPlan
@@ -89,6 +95,13 @@ class EncryptedSite(Site):
         self._replay = Replay(self._plan.circuit, evaluation, self._memory)
         self._key_id = public.key_id
         self._roster = agreed.roster
+        self._masks = PairwiseMasks(
+            self._name,
+            self._exchange,
+            agreed.roster,
+            run=self._run,
+            study=self._plan.study_hash,
+        )
 
     def prepare(self) -> None:
         super().prepare()
@@ -115,9 +128,20 @@ class EncryptedSite(Site):
         total = super()._total(phase, question)
         return np.clip(total, -self._plan.box, self._plan.box)
 
-    def _sealed(self, exchange: RoundId, roster: Roster, vector: Integers) -> bytes:
+    def _sealed(
+        self, exchange: RoundId, roster: Roster, vector: Integers, question: bytes
+    ) -> bytes:
         assert self._encryptor is not None
-        return self._encryptor.encrypt(vector, exchange.round + 1).to_bytes()
+        assert self._masks is not None
+        mask = ring_mask(
+            self._masks,
+            exchange,
+            roster,
+            question,
+            self._plan.circuit.parameters,
+            vector.size,
+        )
+        return self._encryptor.encrypt(vector, exchange.round + 1, mask).to_bytes()
 
     def _attest(self, request: ReplayRequest) -> Attestation:
         """Compute the round's output and sign its digest."""

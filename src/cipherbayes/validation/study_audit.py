@@ -1,0 +1,180 @@
+"""A study's own releases, attacked: is its ε at least what it claims to be at most?
+
+The attacker asks every phase at the question where one record moves the sums
+farthest, knows every other record and the shares of c colluding sites, and adds up
+what all rounds tell. The sums are the study's own (its model, preparation, bounds
+and grid), the noise is drawn by the source that a site draws from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cipherbayes.planning import StudyPlan, plan_study
+from cipherbayes.privacy.audit import Scores, as_printed
+from cipherbayes.privacy.canary import (
+    AuditResult,
+    epsilon_lower_bound,
+    gaussian_epsilon_lower_bound,
+)
+from cipherbayes.privacy.noise import NoiseSource, SecureNoise
+from cipherbayes.privacy.release import ReleasePlan
+from cipherbayes.study import Study
+from cipherbayes.typing import Floats
+from cipherbayes.validation.sensitivity import Shift, worst_shifts
+
+COORDINATES = 2
+"""Of a sum's difference the attacker looks at so many, the largest: drawing noise
+for all of them would take most of the time and add little."""
+
+
+@dataclass(frozen=True)
+class StudyAudit:
+    """What an audit of a study found.
+
+    Attributes
+    ----------
+    result
+        The claim and the lower bound.
+    shifts
+        For each phase the question at which a record moved the sums farthest.
+    differences
+        Questions whose answers, refusals or charges alone tell the tables apart.
+    """
+
+    result: AuditResult
+    shifts: Sequence[Shift]
+    differences: Sequence[str] = ()
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the claim is false, by the bound or because a record counted for
+        more than its sensitivity, or because an answer alone told."""
+        too_far = any(shift.share > 1.0 for shift in self.shifts)
+        return self.result.refuted or too_far or bool(self.differences)
+
+
+def audit_study(
+    study: Study,
+    *,
+    runs: int = 8_000,
+    confidence: float = 0.95,
+    noise: NoiseSource | None = None,
+) -> StudyAudit:
+    """Attack a study's releases; no site's table is read.
+
+    A study in the paper's own mode is audited as Algorithm 3 with its own numbers.
+    """
+    assert study.privacy is not None
+    if study.as_printed:
+        from cipherbayes.protocol.encrypted.printed_plan import paper_setting
+
+        claim = study.privacy.epsilon, study.privacy.delta
+        scores = as_printed(*claim, runs // 2, setting=paper_setting(study))
+        return StudyAudit(result_of(study, "as-printed", scores, confidence), ())
+    plan = plan_study(study)
+    shifts = worst_shifts(plan)
+    scores = _scores(plan, shifts, runs // 2, noise or SecureNoise())
+    gaussian = all(phase.privacy.rate == 1.0 for phase in plan.phases)
+    result = result_of(study, study.protocol, scores, confidence, gaussian=gaussian)
+    told = [shift.name for shift in shifts if shift.told_apart]
+    return StudyAudit(result, shifts, told)
+
+
+def result_of(
+    study: Study,
+    mechanism: str,
+    scores: Scores,
+    confidence: float,
+    *,
+    gaussian: bool = False,
+) -> AuditResult:
+    """The lower bound on ε from an attacker's scores, beside the study's claim.
+
+    Parameters
+    ----------
+    gaussian
+        Whether the claim is that of a Gaussian mechanism, which can be tested more
+        sharply.
+    """
+    assert study.privacy is not None
+    delta = study.privacy.delta
+    bound = gaussian_epsilon_lower_bound if gaussian else epsilon_lower_bound
+    return AuditResult(
+        mechanism=mechanism,
+        claimed_epsilon=study.privacy.epsilon,
+        delta=delta,
+        lower_bound=bound(scores.present, scores.absent, delta, confidence),
+        confidence=confidence,
+        runs=scores.present.size + scores.absent.size,
+        noise=scores.noise,
+    )
+
+
+def told_apart(runs: int) -> Scores:
+    """Scores of an attacker who is right every time."""
+    return Scores(np.ones(runs), np.zeros(runs), "none")
+
+
+def largest_coordinates(
+    shift: Shift,
+) -> Iterator[tuple[ReleasePlan, Floats]]:
+    """Of each sum of a round, the largest coordinates of the difference."""
+    assert shift.difference is not None
+    pieces = shift.phase.split(shift.difference)
+    for part, piece in zip(shift.phase.parts, pieces, strict=True):
+        sizes = np.sort(np.abs(piece.astype(np.float64)))[::-1]
+        yield part, sizes[:COORDINATES]
+
+
+def _scores(
+    plan: StudyPlan, shifts: Sequence[Shift], runs: int, noise: NoiseSource
+) -> Scores:
+    """Log-likelihood ratios of all rounds together, with the record and without.
+
+    Both tables' runs use the same draws, as in
+    :func:`cipherbayes.privacy.audit.gaussian_sum`.
+    """
+    if any(shift.told_apart for shift in shifts):
+        return told_apart(runs)
+    present, absent = np.zeros(runs), np.zeros(runs)
+    for shift in shifts:
+        rate = shift.phase.privacy.rate
+        for _ in range(shift.phase.rounds):
+            drawn, information = np.zeros(runs), 0.0
+            for part, sizes in largest_coordinates(shift):
+                variance = honest_variance(part)
+                for size in sizes[sizes > 0.0]:
+                    drawn += size * _honest_noise(part, noise, runs) / variance
+                    information += size**2 / variance
+            absent += _ratio(drawn, information, rate)
+            taking = information * (np.random.default_rng().random(runs) < rate)
+            present += _ratio(drawn + taking, information, rate)
+    name = "insecure-repeatable" if noise.insecure else "secure"
+    return Scores(present, absent, name)
+
+
+def _ratio(seen: Floats, information: float, rate: float) -> Floats:
+    """Log-likelihood ratio of a shift of size √information in units of the noise."""
+    plain = seen - information / 2.0
+    if rate == 1.0:
+        return plain
+    return np.logaddexp(math.log1p(-rate), math.log(rate) + plain)
+
+
+def honest_variance(part: ReleasePlan) -> float:
+    """Variance of a coordinate's noise without the shares of colluders and lost sites,
+    in grid units."""
+    honest = part.sites - part.colluders - part.dropouts
+    return honest * part.share_scale**2
+
+
+def _honest_noise(part: ReleasePlan, noise: NoiseSource, runs: int) -> Floats:
+    total = np.zeros(runs)
+    for k in range(part.sites - part.colluders - part.dropouts):
+        total += noise.share(runs, part.share_scale, f"audit {k}")
+    return total

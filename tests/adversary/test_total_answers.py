@@ -1,0 +1,234 @@
+"""What the server learns from whether, and how, a site answers a question of its own.
+
+Each attack is run on two consortia, or two tables, that differ in one record. With the
+defence taken out the record is found; with it in there is nothing to see.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from exposed import without
+from parties import Consortium, small_study
+
+import cipherbayes as cb
+from cipherbayes.models import NeuralLogistic, neural
+from cipherbayes.planning import plan_study
+from cipherbayes.protocol import site as site_module
+from cipherbayes.protocol.contributions import Contributions
+from cipherbayes.protocol.messages import (
+    DecryptReply,
+    Refusal,
+    RoundRequest,
+    SiteReply,
+    decode,
+    encode,
+)
+from cipherbayes.tables import open_site
+from cipherbayes.validation.protocol_audit import audit_protocol
+from cipherbayes.validation.sensitivity import worst_shifts
+from cipherbayes.validation.study_audit import audit_study
+from conftest import logistic_frame
+
+OLDEST = 99.0
+"""Age of the patient in question; nobody else is over 90."""
+
+
+def with_moments() -> cb.Study:
+    return small_study(
+        privacy={"randomness": "secure", "epsilon": 0.1},
+        preparation={"method": "private-moments"},
+    )
+
+
+def consortium(folder: Any, study: cb.Study, *, patient: bool) -> Consortium:
+    """Three sites whose first has one patient more or less; moments are released."""
+    parties = Consortium(folder, study)
+    frame = logistic_frame(60, seed=1)
+    if patient:
+        frame.loc[len(frame)] = [OLDEST, "F", 1]
+    given = Contributions(study.model, open_site(study, "a", frame))
+    parties.sites["a"] = parties.site("a", contributions=given)
+    parties.sites["a"].join(parties.manifest, parties.offer)
+    parties.play(len(parties.plan.preparatory))
+    return parties
+
+
+def overflowing(threshold: float) -> np.ndarray:
+    """Scales at which a record with an age above the threshold, and no other, is
+    pushed out of float64's range."""
+    edge = (threshold - 59.0) / 41.0
+    tiny = (edge + 1.0) / np.finfo(np.float64).max
+    return np.array([-1.0, 0.0, tiny, 1.0])
+
+
+def reaction(parties: Consortium, **changes: Any) -> tuple[bytes, int]:
+    """What the site's answer says besides its random numbers; rounds charged."""
+    honest = decode_request(parties)
+    answer = parties.sites["a"].handle(encode(replace(honest, **changes)))
+    said = decode(answer, SiteReply, Refusal)
+    seen = answer if isinstance(said, Refusal) else b"an answer"
+    return seen, parties.sites["a"].rounds_charged
+
+
+def decode_request(parties: Consortium) -> Any:
+    return decode(parties.server.request()[1], RoundRequest)
+
+
+def forged(parties: Consortium, signer: str, moments: np.ndarray) -> Any:
+    """The preparatory totals of a server that would like other moments."""
+    (released,) = decode_request(parties).releases
+    phase = parties.plan.preparatory[0]
+    values = np.full(phase.dimension, -phase.bound, dtype=np.int64)
+    return (
+        DecryptReply.signed(
+            parties.keys[signer], round_id=released.round_id, values=values
+        ),
+    )
+
+
+def test_scales_of_the_servers_own_making_tell_nothing_of_a_patient(tmp_path):
+    """A scale so small that one patient's age overflows was an oracle: the site
+    refused if and only if the patient was there, as often as it was asked."""
+    study = with_moments()
+    worlds = [
+        consortium(tmp_path / str(patient), study, patient=patient)
+        for patient in (True, False)
+    ]
+    attack = overflowing(95.0)
+    with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
+        patch.setattr(site_module, "released_moments", lambda *_, **__: attack)
+        seen = [reaction(world) for world in worlds]
+        assert seen[0] != seen[1]
+    # Forged by the server, and even by a CSP that signs whatever the server likes.
+    for signer in ("b", "csp"):
+        fresh = [
+            consortium(tmp_path / f"{signer}{patient}", study, patient=patient)
+            for patient in (True, False)
+        ]
+        seen = [
+            reaction(world, releases=forged(world, signer, attack)) for world in fresh
+        ]
+        assert seen[0] == seen[1]
+        answered = seen[0][0] == b"an answer"
+        assert answered is (signer == "csp")
+        assert seen[0][1] == len(fresh[0].plan.preparatory) + answered
+
+
+def columns(count: int) -> dict[str, Any]:
+    return {f"c{index}": {"low": -1, "high": 1} for index in range(count)}
+
+
+def gradient_study(model: cb.models.Model, features: int) -> cb.Study:
+    return cb.Study(
+        study={"protocol": "secure-sum"},
+        model=model,
+        features=columns(features),
+        privacy={"epsilon": 1.0, "records": 2000},
+        inference={"method": "averaged"},
+        sites={"a": {}, "b": {}, "c": {}},
+    )
+
+
+def largest_share(study: cb.Study) -> float:
+    return max(shift.share for shift in worst_shifts(plan_study(study)))
+
+
+def test_weights_that_cancel_do_not_make_one_record_count_for_several():
+    """BLAS adds the last few records of a block in another order: with weights that
+    cancel each other, taking one record away changed what three others add."""
+    study = gradient_study(cb.models.Logistic(outcome="y"), 12)
+    assert largest_share(study) <= 1.0
+    with without("theta bound", "one arithmetic for every place"):
+        assert largest_share(study) > 2.0
+    with without("one arithmetic for every place"):
+        # The bound on theta alone leaves nothing of it that could be seen.
+        assert largest_share(study) <= 1.0
+    with without("theta bound"):
+        assert largest_share(study) <= 1.0
+
+
+@cache
+def matrix_network(widths: tuple[int, ...], gradients: bool) -> Any:
+    """The network as one matrix product of the whole block."""
+    import jax
+
+    def network(weights: Any, x: Any) -> Any:
+        start = 0
+        for depth, (inputs, units) in enumerate(pairwise(widths), start=1):
+            wide = inputs if depth == 1 else inputs + 1
+            layer = weights[start : start + units * wide].reshape(units, wide)
+            start += units * wide
+            linear = layer[:, wide - inputs :] @ x
+            x = jax.numpy.tanh(linear if depth == 1 else linear + layer[:, 0])
+        return weights[start:] @ x / np.sqrt(widths[-1])
+
+    return jax.jit(
+        jax.vmap(jax.value_and_grad(network), in_axes=(None, 1), out_axes=-1)
+    )
+
+
+def test_a_network_is_the_same_program_for_every_table(monkeypatch):
+    """Blocks padded to powers of two are other programs, with other roundings."""
+    model = NeuralLogistic(outcome="y", hidden=(16, 7))
+    study = gradient_study(model, 11)
+    rng = np.random.default_rng(1)
+    frame = {f"c{index}": rng.uniform(-1.0, 1.0, 1025) for index in range(11)}
+    frame["y"] = rng.integers(2, size=1025).astype(float)
+    table = open_site(study, "a", pa.table(frame))
+    theta = rng.normal(size=len(model.parameters(table.design))) * 1e3
+
+    def differing() -> int:
+        """Numbers that change in other records when the first one leaves."""
+        (whole,) = table.blocks()
+        (rest,) = table.subset(np.arange(1, 1025)).blocks()
+        monkeypatch_chunk(whole.count)
+        expected = model.gradients(theta, whole).extra
+        monkeypatch_chunk(rest.count)
+        found = model.gradients(theta, rest).extra
+        return int(np.sum(found != expected[:, 1:]))
+
+    padded = False
+
+    def monkeypatch_chunk(rows: int) -> None:
+        if padded:
+            size = max(64, 1 << max(rows - 1, 0).bit_length())
+            monkeypatch.setattr(neural, "CHUNK_ROWS", size)
+
+    assert differing() == 0
+    padded = True
+    monkeypatch.setattr(neural, "_compiled", matrix_network)
+    assert differing() > 0
+
+
+def test_the_audit_of_a_study_would_have_found_these():
+    """The same attacks, found by ``cipherbayes audit STUDY`` without being told."""
+    moments = with_moments()
+    plain = gradient_study(cb.models.Logistic(outcome="y"), 12)
+    for study in (moments, plain):
+        assert not audit_study(study, runs=64).refuted
+    with without("theta bound", "one arithmetic for every place"):
+        assert audit_study(plain, runs=64).refuted
+    with without("limits of scales"), np.errstate(all="ignore"):
+        found = audit_study(moments, runs=2000)
+    assert found.refuted
+    assert found.result.lower_bound > moments.privacy.epsilon
+
+
+def test_the_audit_of_messages_would_have_found_them_too():
+    """With the real parties: scales that nobody signed, and one table at two sites."""
+    study = with_moments()
+    assert not audit_protocol(study).refuted
+    with without("distinct tables"):
+        (difference,) = audit_protocol(study).differences
+    assert difference == "one table at two sites is taken for two"
+    with without("signed scales", "limits of scales"), np.errstate(all="ignore"):
+        found = audit_protocol(study)
+    assert any("forged" in each for each in found.differences)
+    assert found.result.lower_bound > study.privacy.epsilon
