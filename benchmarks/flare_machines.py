@@ -14,12 +14,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from cipherbayes.custody import Custody
 from cipherbayes.engine.flare.certificates import read_requests
 from cipherbayes.engine.flare.installing import install, request
 from cipherbayes.engine.flare.kits import ADMIN, CSP, SERVER, Kit
 from cipherbayes.engine.flare.provisioning import Deployment, deploy
 from cipherbayes.engine.flare.starting import command, environment, start
 from cipherbayes.engine.flare.submitting import submit
+from cipherbayes.engine.table_identity import TableFile
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.protocol.stores import Checkpoint
 from cipherbayes.result import Result
@@ -167,8 +169,16 @@ class Machines:
         return submit(self.study, self.kits["admin"], out, progress, wait=wait)
 
     def new_ledgers(self, name: str) -> None:
-        """Give every site an empty ledger, for a run of its own."""
+        """Give every site an empty ledger, for a run of its own.
+
+        The tables are simulated: that they had one before is forgotten.
+        """
+        custody = Custody.of_user()
         for site, about in self.study.sites.items():
+            table = TableFile.open(Path(about.data or ""))
+            for key in (("content", table.content), ("inode", table.inode)):
+                if (listed := custody.listed(*key)) is not None:
+                    listed.file.unlink()
             self.tell(site, data=about.data, ledger=f"{name}-{site}.ledger")
 
     def released(self) -> dict[str, list[int]]:

@@ -11,6 +11,7 @@ from cipherbayes.errors import RunError
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.running import run
 from cipherbayes.verifying import verify
+from conftest import another_owner
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 
@@ -48,6 +49,7 @@ def test_a_killed_site_is_named_and_the_resubmitted_run_has_the_undisturbed_thet
         ledger = Ledger.read(machines.kits[name].path / f"{name}.ledger")
         assert len({entry.run for entry in ledger.entries()}) == 1
         ledger.close()
+    another_owner()
     alone = run(machines.study, out=tmp_path / "alone")
     assert result.summary() == alone.summary()
     record = json.loads((out / "result.json").read_text())
