@@ -14,14 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cipherbayes.custody import Custody
 from cipherbayes.engine.flare.certificates import read_requests
 from cipherbayes.engine.flare.installing import install, request
 from cipherbayes.engine.flare.kits import ADMIN, CSP, SERVER, Kit
 from cipherbayes.engine.flare.provisioning import Deployment, deploy
 from cipherbayes.engine.flare.starting import command, environment, start
 from cipherbayes.engine.flare.submitting import submit
-from cipherbayes.engine.table_identity import TableFile
+from cipherbayes.engine.table_identity import forget_public_table
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.protocol.stores import Checkpoint
 from cipherbayes.result import Result
@@ -173,12 +172,8 @@ class Machines:
 
         The tables are simulated: that they had one before is forgotten.
         """
-        custody = Custody.of_user()
         for site, about in self.study.sites.items():
-            table = TableFile.open(Path(about.data or ""))
-            for key in (("content", table.content), ("inode", table.inode)):
-                if (listed := custody.listed(*key)) is not None:
-                    listed.file.unlink()
+            forget_public_table(Path(about.data or ""))
             self.tell(site, data=about.data, ledger=f"{name}-{site}.ledger")
 
     def released(self) -> dict[str, list[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cipherbayes.engine.table_identity import open_table_ledger
 from cipherbayes.privacy.events import GaussianSum
 from cipherbayes.privacy.ledger import Ledger
 from conftest import LOGISTIC, logistic_frame
@@ -279,3 +281,21 @@ def test_bench_keeps_its_contract() -> None:
             "iteration_ratio", "max_error_over_noise",
         }  # fmt: skip
     assert found["variants"]["secure-sum"]["max_error_over_noise"] < 1e-3
+
+
+@pytest.mark.realdata
+def test_example_tables_made_again_start_with_a_new_ledger(tmp_path):
+    """What ``make demo`` does when it is run a second time."""
+    pytest.importorskip("sksurv", reason="FLchain comes with scikit-survival")
+    for _ in range(2):
+        shutil.rmtree(tmp_path / "data", ignore_errors=True)
+        made = cipherbayes("data", "flchain", "--sites", "2", cwd=tmp_path)
+        assert made.returncode == 0
+        ledger = open_table_ledger(
+            tmp_path / "data" / "flchain-1.csv",
+            tmp_path / "data" / "flchain-1.csv.ledger",
+            epsilon=1.0,
+            delta=1e-5,
+        )
+        assert ledger.spent() == 0.0
+        ledger.close()

@@ -50,6 +50,7 @@ def data(
 ) -> None:
     """Prepare PhysioNet 2012 (4,000 x 184) or FLchain (7,874 x 7) as CSV."""
     from cipherbayes.data.splitting import split_sites, write_table
+    from cipherbayes.engine.table_identity import forget_public_table
 
     if name is Name.flchain:
         from cipherbayes.data.flchain import load_flchain
@@ -69,8 +70,13 @@ def data(
     whole = out / f"{name}.csv"
     write_table(table, whole)
     console.print(f"{whole}: {table.num_rows} rows, {table.num_columns} columns")
+    written = [whole]
     if sites > 1:
         for k, part in enumerate(split_sites(table, sites, seed=seed), start=1):
-            path = out / f"{name}-{k}.csv"
-            write_table(part, path)
-            console.print(f"{path}: {part.num_rows} rows")
+            written.append(out / f"{name}-{k}.csv")
+            write_table(part, written[-1])
+            console.print(f"{written[-1]}: {part.num_rows} rows")
+    if source is None:
+        # The packaged rows are public: the same tables made again start anew.
+        for path in written:
+            forget_public_table(path)

@@ -108,6 +108,17 @@ def open_table_ledger(
     return ledger
 
 
+def forget_public_table(path: Path) -> None:
+    """Forget that a table had a ledger, for one that holds nobody's records.
+
+    Example data are made again and again, and their ledgers thrown away with them.
+    """
+    custody, table = Custody.of_user(), TableFile.open(path)
+    for key in (("content", table.content), ("inode", table.inode)):
+        if (listed := custody.listed(*key)) is not None:
+            listed.file.unlink()
+
+
 def _listed(custody: Custody, table: TableFile, path: Path) -> Listed | None:
     """How the register knows a table."""
     listed = custody.listed("content", table.content)
