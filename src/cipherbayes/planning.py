@@ -6,6 +6,7 @@ believed about the noise, the grid or the number of rounds.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import numpy as np
 
 from cipherbayes.crypto.parameters import ParameterSet, choose
 from cipherbayes.crypto.signatures import Identity
+from cipherbayes.crypto.transcript import transcript
 from cipherbayes.errors import DataError, ProtocolError, StudyError
 from cipherbayes.inference.noise_aware.released import NoiseAwareRounds
 from cipherbayes.inference.released import RECURSIONS, Recursion
@@ -41,8 +43,13 @@ class StudyPlan:
 
     @cached_property
     def study_hash(self) -> bytes:
-        """The study's fingerprint, as messages carry it."""
-        return bytes.fromhex(self.study.fingerprint())
+        """What messages carry of the study: its fingerprint and the features' order.
+
+        The order gives every number of θ its meaning, and a fingerprint, which is the
+        same however a file is arranged, does not know it.
+        """
+        fields = (self.study.fingerprint(), *self.study.features)
+        return hashlib.sha256(transcript("cipherbayes/study/1", *fields)).digest()
 
     @property
     def rounds(self) -> int:

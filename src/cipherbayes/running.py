@@ -315,7 +315,10 @@ def holds_against(study: Study) -> list[str]:
     if c:
         parties.append("any one site" if c == 1 else f"any {c} sites together")
     if study.privacy.dropouts:
-        parties.append("coalitions of these, unless they pretend that a site was lost")
+        parties.append(
+            "coalitions of these, unless a site's answer reaches them after it was "
+            "counted as lost"
+        )
     else:
         parties.append("coalitions of these")
     return parties

@@ -9,6 +9,7 @@ chunk. No message contains a value: what Arrow says of a failure is never passed
 from __future__ import annotations
 
 import difflib
+import numbers
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import narwhals as nw
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -325,20 +327,43 @@ class FrameTable(Table):
     def _read(
         self, columns: Mapping[str, Kind], part: int, most_rows: int
     ) -> Iterator[tuple[int, ReadColumn]]:
-        arrays = {name: self._arrow(name) for name in columns}
+        arrays = {name: self._arrow(name, kind) for name, kind in columns.items()}
         for batch in pa.table(arrays).to_batches(max_chunksize=CHUNK_ROWS):
             yield batch.num_rows, batch.column
 
-    def _arrow(self, name: str) -> pa.Array:
-        column = self._frame.columns[self._known[name]]
+    def _arrow(self, name: str, kind: Kind) -> pa.Array:
+        column = self._frame.get_column(self._frame.columns[self._known[name]])
         try:
-            return self._frame.get_column(column).to_arrow()
-        except (pa.ArrowException, TypeError, ValueError):
+            if column.dtype == nw.Object:
+                # Cell by cell: one type for all would be chosen by looking at all, and
+                # one record could then change how the others are read.
+                cells = [_cell(value, kind) for value in column.to_list()]
+                return pa.array(cells, type=_TYPES[kind])
+            return column.to_arrow()
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
             _refuse(
                 self.where,
                 f"column '{name}' mixes types",
                 "convert it to numbers or to text throughout",
             )
+
+
+def _cell(value: Any, kind: Kind) -> float | str | None:
+    """A value of a column without a type, by itself; TypeError for neither."""
+    if value is None or value != value:  # NaN and its kin
+        return None
+    if isinstance(value, str):
+        if kind == "number":
+            raise TypeError
+        return value
+    if isinstance(value, bool | np.bool_):
+        return float(value) if kind == "number" else str(value).lower()
+    if not isinstance(value, numbers.Number | np.number):
+        raise TypeError
+    number = float(value)  # type: ignore[arg-type]
+    if kind == "number":
+        return number
+    return str(int(number)) if number.is_integer() else repr(number)
 
 
 def _decimal_numbers(column: pa.Array) -> pa.Array:

@@ -81,8 +81,9 @@ def open_table_ledger(
     Formal guarantees
     -----------------
     A symbolic link, a hard link and an unchanged copy of a table that has a ledger on
-    this machine get no other one. A table that changed or grew under its own name keeps
-    its ledger.
+    this machine get no other one, nor does a copy that brings a copy of the ledger
+    along; table and ledger may be moved together. A table that changed or grew under
+    its own name keeps its ledger.
 
     Edge cases
     ----------
@@ -96,7 +97,7 @@ def open_table_ledger(
     if beside:
         _refuse_ledger_of_link(by_name, path)
     listed = _listed(custody, table, path)
-    if listed is not None and not path.exists():
+    if listed is not None and (not path.exists() or _elsewhere(listed, path)):
         raise _has_another(data, listed)
     name = table.path.name if beside else data.name
     ledger = Ledger.open(path, dataset=name, epsilon=epsilon, delta=delta)
@@ -126,6 +127,11 @@ def _listed(custody: Custody, table: TableFile, path: Path) -> Listed | None:
         # It may have grown under its other name.
         return custody.listed("inode", table.inode)
     return listed
+
+
+def _elsewhere(listed: Listed, path: Path) -> bool:
+    """Whether the table's own ledger lies at another place, so that this is a copy."""
+    return listed.path.exists() and listed.path.resolve() != path.resolve()
 
 
 def _refuse_ledger_of_link(given: Path, path: Path) -> None:

@@ -182,8 +182,9 @@ class Ledger:
         Parameters
         ----------
         adopt
-            Seal with this user's key a ledger that was sealed with another: the
-            owner's word that it is the newest copy, on a machine that is new.
+            Seal with this user's key a ledger that was sealed with another, or one of
+            version 1, whose seal needed no key: the owner's word that it is the newest
+            copy and that nobody changed it.
         """
         if not path.is_file():
             raise PrivacyError(
@@ -205,6 +206,8 @@ class Ledger:
             # What is erased is overwritten, and not only let go.
             database.execute("PRAGMA secure_delete = ON")
             if facts["version"] == "1":
+                if not adopt:
+                    raise _of_version_1(path)
                 layout.upgrade(database, path, custody)
             elif facts["key"] != custody.key_id:
                 if not adopt:
@@ -599,6 +602,11 @@ class Ledger:
         if self._lasting and self._marked.records < self._place:
             head = Head(self._place, self._link)
             self._marked = self._custody.raise_mark(self.id, head)
+            if self._marked != head:
+                # Another process has gone further, in this file or in a copy of it.
+                with self._reading():
+                    self._refresh()
+                    self._check_mark()
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -628,6 +636,15 @@ def _reseal(database: sqlite3.Connection, custody: Custody) -> None:
     link = found[-1][2] if found else b""
     layout.write_seal(database, link, custody)
     database.execute("COMMIT")
+
+
+def _of_version_1(path: Path) -> PrivacyError:
+    return PrivacyError(
+        "is a ledger of the first version, whose seal needs no key",
+        where=str(path),
+        remedy="if it is the newest copy and nobody changed it, `cipherbayes ledger "
+        "FILE --adopt` seals it anew; every charge stays",
+    )
 
 
 def _of_another_key(path: Path, custody: Custody) -> PrivacyError:

@@ -234,6 +234,8 @@ class Transcript:
         a site that was left out never comes back.
         """
         found: list[Roster] = []
+        if len(self.head.lost) > len(self.manifest.roster) - plan.minimum_roster:
+            raise ProtocolError("more sites are said to be lost than the study allows")
         possible = _possible(self.manifest.roster, self.head.lost)
         for number, total in enumerate(self.totals):
             assert isinstance(total, DecryptReply)
@@ -264,7 +266,7 @@ class Transcript:
         if answered is None:
             return
         where = f"site {site}"
-        if site not in self.head.lost and answered > len(self.totals) + 1:
+        if answered > len(self.totals) + 1:
             raise ProtocolError(
                 f"{answered} rounds were answered, the transcript tells of "
                 f"{len(self.totals)}",

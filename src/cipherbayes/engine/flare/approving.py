@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cipherbayes.data.features import Feature
 from cipherbayes.planning import plan_study
+from cipherbayes.running import covers, holds_against
 from cipherbayes.study import Study
 
 
@@ -44,18 +45,20 @@ def _private(study: Study) -> list[str]:
     if not study.as_printed:
         widest = max(phase.dimension for phase in plan.phases)
         records = privacy.records
-        against = f"the server, the CSP and {plan.gradient.privacy.colluders} site(s)"
+        against = "; ".join(holds_against(study)) or "nobody"
         masked = "masked, " if study.protocol == "secure-sum" else ""
         lines = [
             f"records     {f'{records:,}' if records else 'counted with noise'}, the "
             "most that all sites together may have",
-            f"promise     epsilon {privacy.epsilon:g}, delta {privacy.delta:g} for "
-            f"every record, against {against}",
+            f"promise     epsilon {privacy.epsilon:g}, delta {privacy.delta:g}; holds "
+            f"against {against}",
+            f"covers      {covers(study)}",
             *lines,
             f"leaves here in each round one vector of at most {widest} numbers: a sum "
             f"over rows, each bounded, plus noise drawn here; {masked}encrypted, "
             "signed",
-            "is opened   what the vectors of all sites give together; never one alone",
+            "is opened   what the vectors of all sites give together"
+            + (", or of all but the lost" if privacy.dropouts else ""),
         ]
     if study.insecure:
         lines.append(

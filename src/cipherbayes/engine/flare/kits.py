@@ -198,7 +198,8 @@ class Kit:
     def run(self, run: str, study: Study) -> KitRun:
         """This party's part in a run of a study it has approved."""
         fingerprint = study.fingerprint()
-        if not (self.path / "studies" / f"{fingerprint}.toml").exists():
+        approved = self.path / "studies" / f"{fingerprint}.toml"
+        if not approved.exists():
             raise RefusalError(
                 Reason.WRONG_STUDY,
                 "the study is not approved here",
@@ -206,6 +207,8 @@ class Kit:
                 remedy=f"read it, then `cipherbayes {self.role} approve {self.path} "
                 "STUDY`",
             )
+        # As it was read here: another arrangement has the same fingerprint.
+        study = Study.load(approved)
         self._refuse_insecure(study)
         home = self.path / "runs" / _run_id(run).hex()
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
