@@ -178,7 +178,7 @@ def test_a_sum_that_is_no_number_never_becomes_a_message(three, value, monkeypat
     """Not by accident: a broken table stops at its site. That it did is charged."""
     monkeypatch.setattr(Contributions, "total", lambda *_: np.array([0.0, value, 0.0]))
     answer = refusal(three.sites["a"].handle(three.request()))
-    assert answer.reason is Reason.RANGE
+    assert answer.reason is Reason.UNAVAILABLE
     assert [entry.kept for entry in three.ledger("a").entries()] == [False]
     with pytest.raises(PrivacyError):
         three.plan.gradient.privacy.to_grid(np.array([value]))
