@@ -315,3 +315,14 @@ def test_sums_that_no_parameters_hold_are_refused() -> None:
         _ = plan.parameters
     with pytest.raises(PrivacyError, match="fit 64 bits"):
         plan_study(study_of(privacy={"records": 10**18}))
+
+
+def test_messages_name_the_order_of_features_that_gives_theta_its_meaning() -> None:
+    """A fingerprint is the same however a file is arranged; a swap must not be."""
+    study = study_of()
+    document = study.model_dump(mode="json", exclude_none=True)
+    document["features"] = dict(reversed(document["features"].items()))
+    swapped = Study.model_validate(document)
+    assert list(swapped.features) != list(study.features)
+    assert swapped.fingerprint() == study.fingerprint()
+    assert plan_study(swapped).study_hash != plan_study(study).study_hash

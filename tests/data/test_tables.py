@@ -310,3 +310,57 @@ def test_a_decimals_value_does_not_depend_on_the_digits_of_another_record(
         assert read[0] == [0.3, -0.7, 120.0, 1e-9, None]
     else:
         assert read[0][:3] == ["0.3", "-0.7", "120"]
+
+
+def written_as(kind: str, values: list[Any], folder: Path) -> Any:
+    """The same values in the ways that hospitals keep them."""
+    objects = pd.DataFrame({"lab": pd.Series(values, dtype=object)})
+    if kind == "pandas objects":
+        return objects
+    if kind == "polars":
+        return pl.DataFrame({"lab": [None if v is None else float(v) for v in values]})
+    if kind == "csv":
+        objects.to_csv(folder / "t.csv", index=False)
+        return folder / "t.csv"
+    pd.DataFrame({"lab": values}).to_parquet(folder / "t.parquet")
+    return folder / "t.parquet"
+
+
+@pytest.mark.parametrize("kind", ["pandas objects", "polars", "csv", "parquet"])
+@pytest.mark.parametrize(
+    ("values", "another"),
+    [
+        ([0.1, 0.3, 2.5], 7),
+        ([1, 2, 3], 0.25),
+        ([1, 2, 3], None),
+        ([True, False, True], None),
+        ([Decimal("0.3"), Decimal("0.7"), Decimal("1.1")], Decimal("0.1234567")),
+        ([Decimal("0.3"), Decimal("0.7"), Decimal("1.1")], None),
+    ],
+    ids=str,
+)
+def test_a_record_is_read_alike_whatever_else_the_table_holds(
+    kind: str, values: list[Any], another: Any, tmp_path: Path
+) -> None:
+    """A type that is chosen by looking at all rows must not change one of them."""
+    read = []
+    for rows in (values, [*values, another]):
+        table = open_table(written_as(kind, rows, tmp_path))
+        chunks = table.chunks({"lab": "number"})
+        cells = [cell for chunk in chunks for cell in chunk.column("lab").to_pylist()]
+        read.append(cells[: len(values)])
+    assert read[0] == read[1] == [float(value) for value in values]
+
+
+def test_objects_of_half_precision_are_not_cut_by_a_whole_number() -> None:
+    halves = [np.float16(0.3), np.float16(1.7)]
+    for more in ([], [3]):
+        frame = pd.DataFrame({"lab": pd.Series([*halves, *more], dtype=object)})
+        (chunk,) = open_table(frame).chunks({"lab": "number"})
+        assert chunk.column("lab").to_pylist()[:2] == [float(h) for h in halves]
+
+
+def test_a_whole_number_beyond_all_bounds_is_refused_in_words() -> None:
+    frame = pd.DataFrame({"lab": pd.Series([1, 10**400], dtype=object)})
+    with pytest.raises(DataError, match="mixes types"):
+        list(open_table(frame).chunks({"lab": "number"}))

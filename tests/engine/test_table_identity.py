@@ -239,3 +239,34 @@ def test_a_table_exchanged_for_anothers_is_noticed_when_the_run_goes_on(
     shutil.copy(tmp_path / "a.csv", tmp_path / "b.csv")
     with pytest.raises(PrivacyError, match="have the same table"):
         resume(tmp_path / "run")
+
+
+def test_a_copy_that_brings_a_copy_of_the_ledger_is_refused(table: Path) -> None:
+    """Else two runs at once would spend one budget twice."""
+    shutil.copytree(table.parent, table.parent / "two")
+    with pytest.raises(PrivacyError, match="has a ledger already"):
+        opened(table.parent / "two" / table.name)
+
+
+def test_a_table_may_move_together_with_its_ledger(table: Path) -> None:
+    new = table.parent / "moved"
+    new.mkdir()
+    for file in table.parent.glob(f"{table.name}*"):
+        shutil.move(file, new / file.name)
+    ledger = opened(new / table.name)
+    assert ledger.spent() > 0.0
+    ledger.close()
+
+
+def test_two_copies_of_a_ledger_that_are_open_at_once_cannot_both_release(
+    table: Path,
+) -> None:
+    path = Path(f"{table}.ledger")
+    copy = table.parent / "copy.ledger"
+    shutil.copy(path, copy)
+    one, other = Ledger.read(path), Ledger.read(copy)
+    spend(one, b"1" * 16)
+    with pytest.raises(PrivacyError, match=r"other records|old copy"):
+        spend(other, b"2" * 16)
+    one.close()
+    other.close()
