@@ -204,8 +204,8 @@ class Custody:
         Parameters
         ----------
         kind, content
-            What the table is known by: ``"content"`` and its digest, or ``"inode"``
-            and its place on the disk. Only a MAC of it is kept.
+            What the table is known by: ``"content"`` and its digest, ``"inode"`` and
+            its place on the disk, ``"place"`` and its name. Only a MAC of it is kept.
         """
         name = self._mac(f"table/{kind}", content)
         file = self._folder("tables") / name.hex()
@@ -226,12 +226,14 @@ class Custody:
         return Listed(ledger, Path(path), file)
 
     def list_table(self, kind: str, content: bytes, ledger: bytes, path: Path) -> None:
-        """Register a table with its ledger; a table keeps the ledger it has."""
+        """Register a table with its ledger, and where that lies now."""
         name = self._mac(f"table/{kind}", content)
         mac = self._mac("table", name + ledger + str(path).encode())
         entry = {"ledger": ledger.hex(), "path": str(path), "mac": mac.hex()}
-        folder = self._folder("tables")
-        write_private(folder / name.hex(), json.dumps(entry).encode())
+        file, text = self._folder("tables") / name.hex(), json.dumps(entry).encode()
+        if not write_private(file, text) and read_private(file, _MOST) != text:
+            file.unlink(missing_ok=True)
+            write_private(file, text)
 
     def _folder(self, name: str) -> Path:
         make_private_folder(self.path)

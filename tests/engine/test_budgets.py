@@ -6,12 +6,16 @@ import contextlib
 import multiprocessing
 from pathlib import Path
 
+import numpy as np
 import pytest
 from parties import small_study, write_tables
 
+from cipherbayes.engine.assembly import RunFolder
+from cipherbayes.engine.table_identity import ledger_beside
 from cipherbayes.errors import BudgetError, PrivacyError
 from cipherbayes.privacy.accountant import epsilon
 from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.protocol.questions import Question
 from cipherbayes.running import run
 from cipherbayes.study import Study
 
@@ -162,3 +166,17 @@ def test_runs_at_the_same_time_cannot_overspend(tmp_path, protocol):
         # Twelve releases are what the budget buys, whoever asked for them.
         assert len(list(ledger.entries())) == 12
         assert ledger.spent() <= 3.0
+
+
+def test_a_run_that_goes_on_does_not_bring_an_old_budget_back(tmp_path):
+    """The owner may have lowered it in between, for another study."""
+    study = with_budget(write_tables(tmp_path, small_study(("a", "b"))), 9.0)
+    files = {name: ledger_beside(site.data) for name, site in study.sites.items()}
+    folder = RunFolder.create(tmp_path / "run", study, files)
+    site = folder.site("a")
+    assert Ledger.read(files["a"]).epsilon == 9.0
+    phase = folder.plan.phases[0]
+    site._noised(phase, 0, Question(np.zeros(phase.privacy.dimension)))
+    Ledger.read(files["a"]).set_budget(4.0)
+    folder.site("a")
+    assert Ledger.read(files["a"]).epsilon == 4.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -119,11 +120,25 @@ def test_a_ledger_that_is_gone_is_not_begun_again(table: Path) -> None:
     assert not Path(f"{table}.ledger").exists()
 
 
-def test_a_new_table_under_an_old_name_may_begin_a_ledger(table: Path) -> None:
+def test_a_changed_table_whose_ledger_is_gone_needs_its_owners_word(
+    table: Path,
+) -> None:
+    """It may have grown: then its people have spent what the ledger said."""
     for file in table.parent.glob("*.ledger*"):
         file.unlink()
     logistic_frame(60, seed=5).to_csv(table, index=False)
+    with pytest.raises(PrivacyError, match="the ledger is gone") as refused:
+        opened(table)
+    entry = re.search(r"delete (\S+) and", refused.value.remedy)
+    assert entry is not None
+    Path(entry[1]).unlink()
     assert opened(table).spent() == 0.0
+
+
+def test_a_table_may_be_renamed_together_with_its_ledger(table: Path) -> None:
+    for file in table.parent.glob(f"{table.name}*"):
+        file.rename(file.with_name(file.name.replace("north", "mortality")))
+    assert opened(table.with_name("mortality.csv")).spent() > 0.0
 
 
 def test_a_ledger_from_beside_a_link_is_not_forgotten(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from ledgers import DELTA, SIGMA, ask, never, opened
 
 from cipherbayes.custody import BEGINNING, Custody, Head
 from cipherbayes.errors import CryptoError, PrivacyError
+from cipherbayes.privacy import ledger_file
 from cipherbayes.privacy.events import GaussianSum, to_json
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.ledger_file import chain
@@ -449,3 +450,36 @@ def test_whatever_dies_every_answer_is_charged_first_and_stays_the_only_one(
         # (1): whatever happened, within the budget.
         assert again.spent() <= 0.5 * (1 + 1e-9)
         again.close()
+
+
+def test_a_ledger_on_a_failing_disk_is_not_called_damaged(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever believed it would write an old copy over a good ledger."""
+    opened(path).close()
+
+    def fails(database: object) -> dict[str, str]:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(ledger_file, "facts_of", fails)
+    with pytest.raises(PrivacyError) as refused:
+        Ledger.read(path)
+    assert "damaged" not in str(refused.value)
+    assert "disk" in refused.value.remedy
+
+
+def test_adopting_a_ledger_still_asks_this_users_mark(path: Path) -> None:
+    """Also where the ledger says of itself that it has none."""
+    ledger = opened(path)
+    for number in range(3):
+        ask(ledger, number)
+    ledger.close()
+    database = sqlite3.connect(path)
+    for table in ("entries", "answers", "vectors"):
+        database.execute(f"DELETE FROM {table}")
+    database.execute("UPDATE about SET value = 'no' WHERE name = 'lasting'")
+    database.execute("UPDATE about SET value = '00' WHERE name = 'key'")
+    database.commit()
+    database.close()
+    with pytest.raises(PrivacyError, match="mark"):
+        Ledger.read(path, adopt=True)

@@ -32,6 +32,7 @@ from cipherbayes.report.page import write_report
 from cipherbayes.result import Result
 from cipherbayes.running import run
 from cipherbayes.verifying import Findings, verify
+from cipherbayes.verifying.comparing import difference, draws_differ
 from finished_runs import FinishedRuns, runs
 from terminal import cipherbayes
 
@@ -341,6 +342,23 @@ def other_draws(folder: Path) -> None:
     change_record(folder, change)
 
 
+def other_names(folder: Path) -> None:
+    """The same draws, under each other's names."""
+    result = Result.load(folder)
+    groups = {}
+    for name in ("posterior", "prepared", "sample_stats"):
+        data = result.posterior[name].to_dataset().load()
+        if "parameter" in data.coords:
+            names = list(data["parameter"].values[::-1])
+            data = data.assign_coords(parameter=names)
+        groups[name] = data
+    path = folder / "posterior.nc"
+    path.unlink()
+    xr.DataTree.from_dict(groups).to_netcdf(path, engine="h5netcdf")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    change_record(folder, lambda record: record.update(posterior_sha256=digest))
+
+
 def other_theta(folder: Path) -> None:
     """θ in the checkpoint, with a checksum that fits."""
     checkpoint = Checkpoint(folder / "server" / "checkpoint.sqlite")
@@ -444,6 +462,7 @@ TAMPERING: list[tuple[Callable[[Path], None], str, str]] = [
     (another_noise, "certificate", "privacy.noise_multiplier"),
     (another_party, "parties", "parties.csp"),
     (other_draws, "posterior", "not those that the totals give"),
+    (other_names, "posterior", "other names"),
     (other_theta, "theta", "θ is another"),
     (another_study, "study", "another study"),
     (another_total, "totals", "round 3: the CSP did not sign"),
@@ -535,3 +554,30 @@ def test_verifying_reads_no_table_and_changes_nothing(
     with sqlite3.connect(checkpoint) as database:
         assert database.execute("SELECT COUNT(*) FROM facts").fetchone() == rows
     assert {p: p.read_bytes() for p in sorted(folder.rglob("*.json"))} == before
+
+
+def test_keys_that_only_the_folder_names_are_not_said_to_be_pinned(
+    finished: Path, tmp_path: Path
+) -> None:
+    """Whoever makes up a whole run makes up its run.json as well."""
+    assert states(verify(finished), "identities") == {"not checked"}
+    pinned = json.loads((finished / "run.json").read_text())["pinned"]
+    roster = tmp_path / "roster.json"
+    roster.write_text(json.dumps({"parties": pinned}))
+    assert states(verify(finished, roster=roster), "identities") == set()
+
+
+@pytest.mark.parametrize("said", [1e-15, -5.9e-13, 0.0])
+def test_numbers_in_small_units_are_compared_by_their_own_size(said: float) -> None:
+    assert difference(said, 5.9e-13, "sd") is not None
+    assert difference(5.9e-13 * (1.0 + 1e-9), 5.9e-13, "sd") is None
+
+
+def test_draws_that_are_judged_do_not_set_their_own_margin() -> None:
+    """Sorted within a chain they seem to be few, and anything seems to be near."""
+    rng = np.random.default_rng(1)
+    implied = rng.normal(size=(4, 400, 2))
+    forged = np.sort(implied, axis=1) + np.array([0.5, 0.0])
+    found, same, _ = draws_differ(forged, implied, sampled=True, tail=0.05)
+    assert found is not None
+    assert not same

@@ -89,6 +89,15 @@ def main() -> None:
     except CipherbayesError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
+    except OSError as error:
+        # A place that cannot be read or written; what is there belongs to the user.
+        place = "" if error.filename is None else f"{error.filename}: "
+        print(
+            f"error: {place}{error.strerror or 'cannot be used'}; check the path, the "
+            "disk and its permissions",
+            file=sys.stderr,
+        )
+        sys.exit(1)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)

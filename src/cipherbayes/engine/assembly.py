@@ -126,6 +126,11 @@ class RunFolder:
         """Whether the update itself is computed under encryption."""
         return self.study.protocol == "encrypted-update"
 
+    @property
+    def budget_run(self) -> bytes | None:
+        """The run whose beginning the sites' budgets are of; None if they are newer."""
+        return self.run
+
     def home(self, name: str) -> Path:
         """A party's folder."""
         if name in ("csp", "server"):
@@ -155,7 +160,7 @@ class RunFolder:
         local = self.local(name)
         table = self.table(name) if table is None else table
         keys = self.keys(name)
-        ledger = open_ledger(self.study, name, local)
+        ledger = open_ledger(self.study, name, local, self.budget_run)
         parts: dict[str, Any] = {
             "name": name,
             "run": self.run,
@@ -310,7 +315,7 @@ class RunFolder:
         held = {}
         for name in self.study.sites:
             table = self.table(name) if tables is None else tables[name]
-            ledger = open_ledger(self.study, name, self.local(name))
+            ledger = open_ledger(self.study, name, self.local(name), self.budget_run)
             held[name] = (self._contributions(table), ledger)
         curator = Curator(
             run=self.run,
@@ -331,8 +336,14 @@ def noise_source(study: Study, name: str) -> NoiseSource:
     return SecureNoise()
 
 
-def open_ledger(study: Study, name: str, local: Mapping[str, Any]) -> Ledger:
-    """A table's ledger; the budget belongs to the table."""
+def open_ledger(
+    study: Study, name: str, local: Mapping[str, Any], run: bytes | None = None
+) -> Ledger:
+    """A table's ledger; the budget belongs to the table.
+
+    ``run`` is given where ``local`` was written when the run began: a run that goes on
+    does not bring back a budget that the owner has changed since.
+    """
     assert study.privacy is not None
     path, data = Path(local["ledger"]), local["data"]
     budget = local["budget"] or _default_budget(study)
@@ -344,7 +355,9 @@ def open_ledger(study: Study, name: str, local: Mapping[str, Any]) -> Ledger:
         )
     else:
         ledger = open_table_ledger(Path(data), path, epsilon=budget, delta=delta)
-    if local["budget"] is not None:
+    if local["budget"] is not None and not (
+        run is not None and ledger.rounds(run, name)
+    ):
         ledger.set_budget(local["budget"])
     if study.privacy.delta > ledger.delta:
         raise PrivacyError(

@@ -56,6 +56,20 @@ class TableFile:
         return cls(path, content, inode, status.st_nlink)
 
     @property
+    def place(self) -> bytes:
+        """Its own name, links followed."""
+        return str(self.path).encode()
+
+    @property
+    def keys(self) -> tuple[tuple[str, bytes], ...]:
+        """What the register knows it by."""
+        return (
+            ("content", self.content),
+            ("inode", self.inode),
+            ("place", self.place),
+        )
+
+    @property
     def ledger(self) -> Path:
         """Where its ledger lies, unless the owner names another place."""
         return Path(f"{self.path}.ledger")
@@ -100,12 +114,16 @@ def open_table_ledger(
     if listed is not None and (not path.exists() or _elsewhere(listed, path)):
         raise _has_another(data, listed)
     name = table.path.name if beside else data.name
-    ledger = Ledger.open(path, dataset=name, epsilon=epsilon, delta=delta)
-    if listed is not None and ledger.id != listed.ledger:
-        ledger.close()
-        raise _has_another(data, listed)
-    custody.list_table("content", table.content, ledger.id, path)
-    custody.list_table("inode", table.inode, ledger.id, path)
+    if listed is None:
+        ledger = Ledger.open(path, dataset=name, epsilon=epsilon, delta=delta)
+    else:
+        # Known by its content: both may have been renamed.
+        ledger = Ledger.read(path)
+        if ledger.id != listed.ledger:
+            ledger.close()
+            raise _has_another(data, listed)
+    for key in table.keys:
+        custody.list_table(*key, ledger.id, path)
     return ledger
 
 
@@ -115,7 +133,7 @@ def forget_public_table(path: Path) -> None:
     Example data are made again and again, and their ledgers thrown away with them.
     """
     custody, table = Custody.of_user(), TableFile.open(path)
-    for key in (("content", table.content), ("inode", table.inode)):
+    for key in table.keys:
         if (listed := custody.listed(*key)) is not None:
             listed.file.unlink()
 
@@ -123,10 +141,12 @@ def forget_public_table(path: Path) -> None:
 def _listed(custody: Custody, table: TableFile, path: Path) -> Listed | None:
     """How the register knows a table."""
     listed = custody.listed("content", table.content)
-    if listed is None and table.names > 1 and not path.exists():
-        # It may have grown under its other name.
-        return custody.listed("inode", table.inode)
-    return listed
+    if listed is not None or path.exists():
+        return listed
+    # It may have changed since, under its own name or under another one.
+    if table.names > 1:
+        listed = custody.listed("inode", table.inode)
+    return listed or custody.listed("place", table.place)
 
 
 def _elsewhere(listed: Listed, path: Path) -> bool:
@@ -150,14 +170,15 @@ def _has_another(data: Path, listed: Listed) -> PrivacyError:
         return PrivacyError(
             "is a table that has a ledger already, under another name",
             where=str(data),
-            remedy=f"use the table beside {listed.path}; if you moved the table, move "
-            "its ledger and -wal file with it",
+            remedy=f"use the table beside {listed.path}; if you moved or renamed the "
+            "table, move its ledger and -wal file in the same way",
         )
     return PrivacyError(
         "is a table that had a ledger, and the ledger is gone",
         where=str(data),
         remedy=f"put back {listed.path} with its -wal file, the newest copy; only if "
-        f"the table holds nobody's records, delete {listed.file} and begin again",
+        f"these are other people's records, or nobody's, delete {listed.file} and "
+        "begin again",
     )
 
 

@@ -13,7 +13,7 @@ import os
 import sqlite3
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -212,13 +212,17 @@ class Ledger:
             elif facts["key"] != custody.key_id:
                 if not adopt:
                     raise _of_another_key(path, custody)
-                _reseal(database, custody)
+                _reseal(database, path, custody, facts)
             ledger = cls(path, database, custody)
             if facts != layout.facts_of(database):  # a new id, or a new key
                 ledger._raise_mark()
         except PrivacyError:
             database.close()
             raise
+        except sqlite3.OperationalError:
+            # A full or read-only disk: the ledger itself may be as it should be.
+            database.close()
+            raise unwritable(path) from None
         except (sqlite3.DatabaseError, TypeError, ValueError, KeyError):
             database.close()
             raise damaged(path) from None
@@ -628,12 +632,30 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _reseal(database: sqlite3.Connection, custody: Custody) -> None:
-    """Put this user's seal on a ledger that another key sealed."""
+def _reseal(
+    database: sqlite3.Connection,
+    path: Path,
+    custody: Custody,
+    facts: Mapping[str, str],
+) -> None:
+    """Put this user's seal on a ledger that another key sealed.
+
+    What this user's mark knows of it is compared first, and from now on always.
+    """
+    marked = custody.mark(bytes.fromhex(facts["id"]))
     database.execute("BEGIN IMMEDIATE")
-    database.execute("UPDATE about SET value = ? WHERE name = 'key'", (custody.key_id,))
     found = list(layout.records(database, 0))
     link = found[-1][2] if found else b""
+    if marked.records and layout.link_at(database, marked.records) != marked.link:
+        database.execute("ROLLBACK")
+        raise PrivacyError(
+            "is an old or changed copy: it has other records than this user's mark",
+            where=str(path),
+            remedy="put back the newest ledger with its -wal file, or release nothing "
+            "more from this table",
+        )
+    for name, value in (("key", custody.key_id), ("lasting", "yes")):
+        database.execute("UPDATE about SET value = ? WHERE name = ?", (value, name))
     layout.write_seal(database, link, custody)
     database.execute("COMMIT")
 

@@ -43,7 +43,7 @@ def difference(said: Any, implied: Any, name: str) -> str | None:
         return None
     if _number(said) and _number(implied):
         with suppress(OverflowError):  # a whole number beyond every float
-            if math.isclose(said, implied, rel_tol=ROUNDING, abs_tol=1e-12):
+            if math.isclose(said, implied, rel_tol=ROUNDING, abs_tol=0.0):
                 return None
         return _differs(name, said, implied)
     same = type(said) is type(implied) and said == implied
@@ -127,7 +127,8 @@ def _errors_between(one: Floats, other: Floats, tail: float) -> Floats:
 def _in_errors(
     one: Floats, other: Floats, flat: Floats, against: Floats, tail: float
 ) -> Floats:
-    per = 1.0 / rhat_and_ess(one)[1] + 1.0 / rhat_and_ess(other)[1]
+    # Both by the draws made here: those that are judged do not set their own margin.
+    per = 2.0 / rhat_and_ess(other)[1]
     sd = against.std(axis=0)
     found = [np.abs(flat.mean(axis=0) - against.mean(axis=0)) / (sd * np.sqrt(per))]
     found.append(np.abs(np.log(flat.std(axis=0) / sd)) / np.sqrt(per))

@@ -14,6 +14,7 @@ from cipherbayes.protocol.transcripts import Transcript
 from cipherbayes.study import Study
 
 MANIFEST = "the transcript itself"
+FOLDER = "the folder itself"
 
 
 @dataclass(frozen=True)
@@ -123,9 +124,14 @@ def _pinned(
     if place.exists():
         try:
             found = json.loads(place.read_text(encoding="utf-8"))[key]
-            return {n: Identity.from_hex(i) for n, i in found.items()}, str(place)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            raise RunError("cannot be read", where=str(place)) from None
+            keys = {n: Identity.from_hex(i) for n, i in found.items()}
+            return keys, str(place) if roster else FOLDER
+        except (
+            OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError
+        ):  # fmt: skip
+            raise RunError(
+                "cannot be read", where=str(place), remedy="give a roster.json"
+            ) from None
         except CipherbayesError as error:
             raise RunError(error.what, where=str(place)) from None
     if roster is not None:

@@ -22,7 +22,7 @@ from cipherbayes.result import FORMAT, assemble
 from cipherbayes.running import cautions_of, certificate
 from cipherbayes.typing import Floats
 from cipherbayes.verifying.comparing import difference, draws_differ, paths_differ
-from cipherbayes.verifying.evidence import MANIFEST, Evidence
+from cipherbayes.verifying.evidence import FOLDER, MANIFEST, Evidence
 from cipherbayes.verifying.findings import Findings
 from cipherbayes.verifying.replaying import Replayed, replay
 
@@ -144,15 +144,16 @@ def _identities(findings: Findings, evidence: Evidence, plan: StudyPlan) -> None
         raise ProtocolError(
             f"no identity of {', '.join(missing)} is pinned", where=evidence.pinned_by
         )
-    if evidence.pinned_by == MANIFEST:
+    if evidence.pinned_by in (MANIFEST, FOLDER):
         prints = ", ".join(
             f"{name} {identity.fingerprint}"
             for name, identity in sorted(evidence.pinned.items())
         )
         findings.unknown(
             "identities",
-            "nobody here has pinned the parties' keys: compare these by telephone, or "
-            f"give your roster.json with --roster: {prints}",
+            "the parties' keys are named by what is checked here, and by nobody else: "
+            "compare these by telephone, or give your roster.json with --roster: "
+            f"{prints}",
         )
     with findings.checking("roster"):
         plan.check_manifest(transcript.manifest, transcript.head.run, evidence.pinned)
@@ -365,7 +366,7 @@ def _posterior(
             "posterior", "posterior.nc is missing, damaged, or not the file named"
         )
         return
-    prepared, user = opened
+    prepared, user, labels = opened
     study, ours = plan.study, replayed.draws
     found, same, alike = draws_differ(
         prepared,
@@ -385,8 +386,10 @@ def _posterior(
     )
     implied = _assembled(plan, replayed, theirs)
     scaled = np.asarray(implied.posterior["posterior"].to_dataset()["theta"])
-    if scaled.shape != user.shape or not np.allclose(scaled, user, rtol=1e-9):
+    if scaled.shape != user.shape or not np.allclose(scaled, user, rtol=1e-9, atol=0.0):
         findings.fails("posterior", "the draws on your units are not those prepared")
+    if labels != _labels(implied.posterior):
+        findings.fails("posterior", "the draws' parameters have other names")
     numbers = json.loads(json.dumps(implied.record))
     names = [*HEADINGS, *NUMBERS, *(["flags"] if same else [])]
     differing = [difference(record.get(n), numbers[n], n) for n in names]
@@ -398,7 +401,7 @@ def _posterior(
     if same:
         _warnings(findings, numbers["warnings"], record)
     else:
-        findings.unknown("flags", "flags depend on every bit of the draws")
+        findings.unknown("flags", "flags and warnings depend on every bit of the draws")
 
 
 def _assembled(plan: StudyPlan, replayed: Replayed, draws: Draws) -> Any:
@@ -414,8 +417,18 @@ def _assembled(plan: StudyPlan, replayed: Replayed, draws: Draws) -> Any:
     )
 
 
-def _opened(path: Path, digest: object) -> tuple[Floats, Floats] | None:
-    """Draws on the prepared scale and on the user's units."""
+def _labels(tree: Any) -> list[list[str]]:
+    """The parameters' names on both scales."""
+    return [
+        [str(name) for name in tree[group].to_dataset()["parameter"].values]
+        for group in ("prepared", "posterior")
+    ]
+
+
+def _opened(
+    path: Path, digest: object
+) -> tuple[Floats, Floats, list[list[str]]] | None:
+    """Draws on the prepared scale and on the user's units, and their names."""
     try:
         # First: HDF5 takes its time over a damaged file.
         if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
@@ -424,6 +437,7 @@ def _opened(path: Path, digest: object) -> tuple[Floats, Floats] | None:
             return (
                 np.array(tree["prepared"].to_dataset()["theta"], dtype=np.float64),
                 np.array(tree["posterior"].to_dataset()["theta"], dtype=np.float64),
+                _labels(tree),
             )
     # The file is a stranger's: HDF5 and xarray fail in their own ways.
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):
@@ -446,3 +460,8 @@ def _never(findings: Findings, evidence: Evidence) -> None:
         )
     if evidence.result is not None:
         findings.unknown("cost", "seconds and bytes, as the parties told them")
+        findings.unknown(
+            "other files",
+            "report.html and whatever else lies in the folder: write the page again "
+            "with `cipherbayes report`",
+        )
