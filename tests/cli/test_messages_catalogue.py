@@ -299,6 +299,9 @@ CATALOGUE = {
     "used folder": Mistake(
         ("out", "not empty", "--out"), change=file("out/mine.txt", "x")
     ),
+    "folder below a file": Mistake(
+        (NORTH, "check the path"), ("run", STUDY, "--out", f"{NORTH}/out")
+    ),
     "spent budget": Mistake(
         ("budget", "ledger"),
         study=LOGISTIC + PRIVATE + '[inference]\nmethod = "averaged"\n' + SITES,
