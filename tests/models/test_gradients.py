@@ -70,6 +70,12 @@ def test_gradients_equal_central_finite_differences(kind: str, seed: int) -> Non
 def test_information_is_minus_the_second_derivative(kind: str, seed: int) -> None:
     case = scenario(kind, seed)
     theta = np.random.default_rng(seed).normal(0.0, 1.5, case.dimension)
+    # Where the plain formula itself can be trusted: t^k overflows for a large shape,
+    # and (exp(a t) - 1) / a loses its digits near a = 0.
+    if kind == "weibull":
+        theta[-1] = np.clip(theta[-1], -3.0, 3.0)
+    elif kind == "gompertz":
+        theta[-1] = np.copysign(max(abs(theta[-1]), 0.1), theta[-1])
     hessian = autograd.hessian(lambda t: anp.sum(case.plain_log_likelihood(t)))(theta)
     found = case.model.information_diagonal(theta, case.rows)
     np.testing.assert_allclose(found, -np.diag(hessian), rtol=1e-8, atol=1e-10)

@@ -88,7 +88,7 @@ def test_a_used_up_budget_stops_the_run(tmp_path):
     study = study.model_copy(update={"sites": {**study.sites, "a": site}})
     result = running.run(study, out=tmp_path / "run")
     assert 0 < result.record["rounds"] < 4
-    assert result.certificate["epsilon"] <= 2.0
+    assert result.certificate["spent"] <= 2.0
     assert any("site a: the budget" in w for w in result.record["warnings"])
 
 

@@ -207,8 +207,14 @@ class Kit:
                 remedy=f"read it, then `cipherbayes {self.role} approve {self.path} "
                 "STUDY`",
             )
-        # As it was read here: another arrangement has the same fingerprint.
-        study = Study.load(approved)
+        # Another arrangement of the features has the same fingerprint.
+        if list(Study.load(approved).features) != list(study.features):
+            raise RefusalError(
+                Reason.WRONG_STUDY,
+                "the study's features have another order than the approved one's",
+                where=f"{self.name}, study {fingerprint[:16]}",
+                remedy="submit the study file that was approved",
+            )
         self._refuse_insecure(study)
         home = self.path / "runs" / _run_id(run).hex()
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
