@@ -219,10 +219,12 @@ class Ledger:
         except PrivacyError:
             database.close()
             raise
-        except sqlite3.OperationalError:
-            # A full or read-only disk: the ledger itself may be as it should be.
+        except sqlite3.OperationalError as error:
             database.close()
-            raise unwritable(path) from None
+            # SQLITE_ERROR: a table is missing. Anything else is the disk, and the
+            # ledger itself may be as it should be.
+            missing = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR
+            raise (damaged if missing else unwritable)(path) from None
         except (sqlite3.DatabaseError, TypeError, ValueError, KeyError):
             database.close()
             raise damaged(path) from None
