@@ -81,8 +81,8 @@ def decode_request(parties: Consortium) -> Any:
     return decode(parties.server.request()[1], RoundRequest)
 
 
-def forged(parties: Consortium, signer: str, moments: np.ndarray) -> Any:
-    """The preparatory totals of a server that would like other moments."""
+def forged(parties: Consortium, signer: str) -> Any:
+    """Preparatory totals that were never decrypted, under somebody's signature."""
     (released,) = decode_request(parties).releases
     phase = parties.plan.preparatory[0]
     values = np.full(phase.dimension, -phase.bound, dtype=np.int64)
@@ -112,9 +112,7 @@ def test_scales_of_the_servers_own_making_tell_nothing_of_a_patient(tmp_path):
             consortium(tmp_path / f"{signer}{patient}", study, patient=patient)
             for patient in (True, False)
         ]
-        seen = [
-            reaction(world, releases=forged(world, signer, attack)) for world in fresh
-        ]
+        seen = [reaction(world, releases=forged(world, signer)) for world in fresh]
         assert seen[0] == seen[1]
         answered = seen[0][0] == b"an answer"
         assert answered is (signer == "csp")

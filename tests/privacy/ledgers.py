@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
 
 from cipherbayes.privacy.accountant import calibrate_noise
 from cipherbayes.privacy.events import Event, GaussianSum
@@ -17,6 +19,18 @@ SIGMA = calibrate_noise(1.0, DELTA, ROUNDS)
 
 def opened(path: Path, epsilon: float = 1.0) -> Ledger:
     return Ledger.open(path, dataset="north.csv", epsilon=epsilon, delta=DELTA)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "north.ledger"
+
+
+@pytest.fixture
+def ledger(path: Path) -> Iterator[Ledger]:
+    ledger = opened(path)
+    yield ledger
+    ledger.close()
 
 
 def ask(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ledgers import DELTA, ROUNDS, SIGMA, ask, never, opened
+from ledgers import DELTA, ROUNDS, SIGMA, ask, ledger, never, opened, path
 
 from cipherbayes.errors import BudgetError, PrivacyError
 from cipherbayes.privacy import accountant
@@ -20,17 +19,7 @@ from cipherbayes.privacy.events import (
 )
 from cipherbayes.privacy.ledger import Ledger
 
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "north.ledger"
-
-
-@pytest.fixture
-def ledger(path: Path) -> Iterator[Ledger]:
-    ledger = opened(path)
-    yield ledger
-    ledger.close()
+__all__ = ["ledger", "path"]
 
 
 # -- one answer --------------------------------------------------------------

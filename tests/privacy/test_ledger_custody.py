@@ -6,13 +6,12 @@ import hashlib
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ledgers import DELTA, SIGMA, ask, never, opened
+from ledgers import DELTA, SIGMA, ask, ledger, never, opened, path
 
 from cipherbayes.custody import BEGINNING, Custody, Head
 from cipherbayes.errors import CryptoError, PrivacyError
@@ -21,17 +20,7 @@ from cipherbayes.privacy.events import GaussianSum, to_json
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.ledger_file import chain
 
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "north.ledger"
-
-
-@pytest.fixture
-def ledger(path: Path) -> Iterator[Ledger]:
-    ledger = opened(path)
-    yield ledger
-    ledger.close()
+__all__ = ["ledger", "path"]
 
 
 def backup(path: Path, place: Path) -> None:

@@ -9,27 +9,16 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ledgers import DELTA, SIGMA, ask, never, opened
+from ledgers import DELTA, SIGMA, ask, ledger, never, opened, path
 
 from cipherbayes.errors import PrivacyError
 from cipherbayes.privacy.accountant import calibrate_noise
 from cipherbayes.privacy.ledger import Ledger
 
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "north.ledger"
-
-
-@pytest.fixture
-def ledger(path: Path) -> Iterator[Ledger]:
-    ledger = opened(path)
-    yield ledger
-    ledger.close()
+__all__ = ["ledger", "path"]
 
 
 # -- the file ----------------------------------------------------------------
