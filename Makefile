@@ -2,7 +2,8 @@
 VENV ?= .venv
 PY := $(VENV)/bin/python
 WORKERS ?= 2
-ARCHIVE ?= $(wildcard ../shared/data/physionet2012/set-a.tar.gz)
+# PhysioNet 2012: `make bench ARCHIVE=set-a.tar.gz`.
+ARCHIVE ?=
 export OPENBLAS_NUM_THREADS ?= 1
 
 # Tests wait for the disk at every commit of a ledger: a folder in memory is quicker.
@@ -11,16 +12,16 @@ SCRATCH := $(if $(wildcard /dev/shm/.),--basetemp=$(shell mktemp -u /dev/shm/cip
 .PHONY: demo test lint bench torture docs clean
 
 # One stamp per set of extras, renewed when the pins, the package or its C code change.
-INSTALLED := pyproject.toml constraints.txt setup.py src/cipherbayes/_kernels.c
+INSTALLED := pyproject.toml research/pyproject.toml constraints.txt setup.py src/cipherbayes/_kernels.c
 
 $(VENV)/.demo: $(INSTALLED)
 	python3 -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[examples]"
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . -e "./research[examples]"
 	touch $@
 
 $(VENV)/.dev: $(INSTALLED)
 	python3 -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[examples,flare,peers,dev]"
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[flare,dev]" -e "./research[examples,peers]"
 	touch $@
 
 demo: $(VENV)/.demo

@@ -1,7 +1,7 @@
 """The compiled inner loops, built where a C compiler is present.
 
 ``optional=True``: without a compiler the build goes on and
-:mod:`cipherbayes.kernels` uses numpy instead.
+:mod:`cipherbayes.models.kernels` uses numpy instead.
 """
 
 import sys

@@ -13,11 +13,11 @@ import numpy as np
 import pandas as pd
 
 import cipherbayes as cb
-from cipherbayes.data.flchain import load_flchain
-from cipherbayes.data.physionet2012 import load_physionet2012
-from cipherbayes.evaluation import evaluate
-from cipherbayes.study import Study
-from cipherbayes.tables import open_sites
+from cipherbayes.models.metrics import evaluate
+from cipherbayes.study.schema import Study
+from cipherbayes.study.tables import open_sites
+from cipherbayes_research.datasets.flchain import load_flchain
+from cipherbayes_research.datasets.physionet2012 import load_physionet2012
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 import cipherbayes as cb
-from cipherbayes.data.physionet2012 import load_physionet2012
-from cipherbayes.study import Study
+from cipherbayes.study.schema import Study
+from cipherbayes_research.datasets.physionet2012 import load_physionet2012
 
 ROOT = Path(__file__).resolve().parents[1]
 SITES = 5

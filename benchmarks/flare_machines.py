@@ -22,9 +22,9 @@ from cipherbayes.engine.flare.starting import command, environment, start
 from cipherbayes.engine.flare.submitting import submit
 from cipherbayes.engine.table_identity import forget_public_table
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.protocol.stores import Checkpoint
-from cipherbayes.result import Result
-from cipherbayes.study import Study
+from cipherbayes.protocols.stores import Checkpoint
+from cipherbayes.results.result import Result
+from cipherbayes.study.schema import Study
 
 
 def free_port() -> int:

@@ -41,8 +41,8 @@ from cipherbayes.engine.flare.channels import FlareCsp, FlareLine, FlareSite
 from cipherbayes.engine.flare.controller import ProtocolController
 from cipherbayes.engine.flare.executor import PartyExecutor
 from cipherbayes.engine.flare.jobs import write_job
-from cipherbayes.engine.lines import ROUND
-from cipherbayes.study import Study
+from cipherbayes.engine.party_client import ROUND
+from cipherbayes.study.schema import Study
 from flare_machines import Machines
 
 BARE = "bare"

@@ -27,13 +27,12 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from cipherbayes import kernels
 from cipherbayes.data.blocks import thread_count
 from cipherbayes.data.preparation import Feature, Preparation
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.tables import open_table
 from cipherbayes.inference.gradient import gradient_sum
-from cipherbayes.models import Design, Logistic
+from cipherbayes.models import Design, Logistic, kernels
 
 FEATURES = 20
 ROW_GROUP = 1 << 20

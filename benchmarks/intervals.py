@@ -18,9 +18,9 @@ import numpy as np
 import pandas as pd
 
 import cipherbayes as cb
-from cipherbayes.data.flchain import load_flchain
-from cipherbayes.data.physionet2012 import load_physionet2012
-from cipherbayes.study import Study
+from cipherbayes.study.schema import Study
+from cipherbayes_research.datasets.flchain import load_flchain
+from cipherbayes_research.datasets.physionet2012 import load_physionet2012
 
 ROOT = Path(__file__).resolve().parents[1]
 CORE = (

@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 from cipherbayes.inference.noise_aware import sample_posterior
-from cipherbayes.simulation import MODELS, release_rounds, simulate
+from cipherbayes.validation.simulation import MODELS, release_rounds, simulate
 
 
 def main() -> None:

@@ -16,10 +16,10 @@ import typer
 
 import cipherbayes as cb
 from cipherbayes.cli.main import app
-from cipherbayes.crypto.parameters import PARAMETER_SETS
-from cipherbayes.evaluation import binary_metrics, survival_metrics
-from cipherbayes.planning import plan_study
-from cipherbayes.running import certificate
+from cipherbayes.crypto.bfv.parameters import PARAMETER_SETS
+from cipherbayes.models.metrics import binary_metrics, survival_metrics
+from cipherbayes.protocols.plan import plan_study
+from cipherbayes.results.run import certificate
 from conftest import logistic_frame
 from terminal import cipherbayes
 

@@ -15,18 +15,18 @@ from cipherbayes.version import __version__
 
 if TYPE_CHECKING:
     from cipherbayes import errors, models
-    from cipherbayes.result import Result
-    from cipherbayes.running import resume, run
-    from cipherbayes.study import Study
+    from cipherbayes.results.result import Result
+    from cipherbayes.results.run import resume, run
+    from cipherbayes.study.schema import Study
 
 __all__ = ["Result", "Study", "__version__", "errors", "models", "resume", "run"]
 
 # Loaded on first use: `import cipherbayes` and `cipherbayes --help` stay quick.
 _HOMES = {
-    "Result": "cipherbayes.result",
-    "Study": "cipherbayes.study",
-    "resume": "cipherbayes.running",
-    "run": "cipherbayes.running",
+    "Result": "cipherbayes.results.result",
+    "Study": "cipherbayes.study.schema",
+    "resume": "cipherbayes.results.run",
+    "run": "cipherbayes.results.run",
 }
 
 

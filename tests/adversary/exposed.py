@@ -17,28 +17,30 @@ import pytest
 import tenseal.sealapi as sealapi
 from parties import Consortium
 
-from cipherbayes import kernels, running, tables
-from cipherbayes.crypto.bfv import SecretKey
-from cipherbayes.crypto.ciphertext import Ciphertext
+from cipherbayes.crypto.bfv.ciphertext import Ciphertext
+from cipherbayes.crypto.bfv.scheme import SecretKey
 from cipherbayes.crypto.ckks.masking import RingMask
 from cipherbayes.crypto.masks import PairwiseMasks
 from cipherbayes.crypto.seal import scheme
-from cipherbayes.crypto.transcript import transcript
-from cipherbayes.engine import assembly
-from cipherbayes.engine.assembly import RunFolder
-from cipherbayes.planning import Phase, StudyPlan
+from cipherbayes.crypto.wire.transcript import transcript
+from cipherbayes.engine import run_folder as assembly
+from cipherbayes.engine.run_folder import RunFolder
+from cipherbayes.models import kernels
 from cipherbayes.privacy import ledger_file
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.protocol.encrypted import site as encrypted_site
-from cipherbayes.protocol.messages import (
+from cipherbayes.protocols.encrypted_update import site as encrypted_site
+from cipherbayes.protocols.messages import (
     DecryptReply,
     DecryptRequest,
     KeyOffer,
     SiteReply,
 )
-from cipherbayes.protocol.questions import Question
-from cipherbayes.protocol.stores import AnswerStore, Checkpoint, Heads
-from cipherbayes.tables import preparation_of
+from cipherbayes.protocols.plan import Phase, StudyPlan
+from cipherbayes.protocols.questions import Question
+from cipherbayes.protocols.stores import AnswerStore, Checkpoint, Heads
+from cipherbayes.results import run as running
+from cipherbayes.study import tables
+from cipherbayes.study.tables import preparation_of
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -205,7 +207,7 @@ def totals(
     consortium: Consortium, rounds: int, at: Callable[[int], Any] | None = None
 ) -> list[Any]:
     """What the server learns in honest rounds; θ may be set round by round."""
-    from cipherbayes.protocol.messages import DecryptReply, decode, encode
+    from cipherbayes.protocols.messages import DecryptReply, decode, encode
 
     found = []
     for number in range(rounds):

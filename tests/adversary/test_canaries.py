@@ -12,14 +12,14 @@ import pytest
 from exposed import Silent, certified, exact
 from parties import Consortium, small_study
 
-from cipherbayes.privacy.audit import MECHANISMS, audit
-from cipherbayes.privacy.canary import epsilon_lower_bound
 from cipherbayes.privacy.noise import InsecureRepeatableNoise, SecureNoise
-from cipherbayes.protocol.contributions import Contributions
-from cipherbayes.protocol.messages import DecryptReply, decode, encode
-from cipherbayes.protocol.questions import Question
-from cipherbayes.study import Study
-from cipherbayes.tables import open_site
+from cipherbayes.protocols.contributions import Contributions
+from cipherbayes.protocols.messages import DecryptReply, decode, encode
+from cipherbayes.protocols.questions import Question
+from cipherbayes.study.schema import Study
+from cipherbayes.study.tables import open_site
+from cipherbayes.validation.canary import epsilon_lower_bound
+from cipherbayes.validation.mechanisms import MECHANISMS, audit
 
 EPSILONS = (0.1, 1.0, 10.0)
 CERTIFIED = sorted(set(MECHANISMS) - {"as-printed"})

@@ -21,24 +21,24 @@ from scipy import stats
 from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext, add_coefficients
 from cipherbayes.crypto.ckks.circuit import Circuit, SiteEncryptor, Update
 from cipherbayes.crypto.ckks.circuits import make_circuit
-from cipherbayes.crypto.ckks.flooding import Flooding
 from cipherbayes.crypto.ckks.keys import CkksKeys
 from cipherbayes.crypto.ckks.masking import RingMask, ring_mask
 from cipherbayes.crypto.ckks.polynomial import minimax
 from cipherbayes.crypto.ckks.scheme import ckks_scheme
+from cipherbayes.crypto.identity.roster import Member, Roster
+from cipherbayes.crypto.identity.signatures import SigningKey
 from cipherbayes.crypto.masks import ExchangeKey, PairwiseMasks
-from cipherbayes.crypto.roster import Member, Roster
-from cipherbayes.crypto.signatures import SigningKey
-from cipherbayes.crypto.transcript import RoundId
+from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.privacy.gaussian import epsilon_of
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import SecureNoise
-from cipherbayes.protocol.encrypted.messages import (
+from cipherbayes.protocols.encrypted_update.flooding import Flooding
+from cipherbayes.protocols.encrypted_update.messages import (
     Attestation,
     OutputRequest,
     ReplayRequest,
 )
-from cipherbayes.protocol.messages import (
+from cipherbayes.protocols.messages import (
     DecryptReply,
     Refusal,
     RoundRequest,
@@ -46,7 +46,7 @@ from cipherbayes.protocol.messages import (
     decode,
     encode,
 )
-from cipherbayes.protocol.questions import Question
+from cipherbayes.protocols.questions import Question
 
 Forge = Callable[[dict[str, CkksCiphertext]], np.ndarray]
 

@@ -12,9 +12,9 @@ import pytest
 from encrypted_parties import EncryptedConsortium, encrypted_study
 
 from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
-from cipherbayes.protocol.encrypted.csp import EncryptedCsp
-from cipherbayes.protocol.encrypted.messages import OutputRequest
-from cipherbayes.protocol.messages import DecryptReply, Refusal, decode, encode
+from cipherbayes.protocols.encrypted_update.csp import EncryptedCsp
+from cipherbayes.protocols.encrypted_update.messages import OutputRequest
+from cipherbayes.protocols.messages import DecryptReply, Refusal, decode, encode
 
 
 @pytest.fixture

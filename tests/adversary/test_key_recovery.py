@@ -18,11 +18,11 @@ import tenseal.sealapi as sealapi
 from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
 from cipherbayes.crypto.ckks.circuit import Circuit, Update
 from cipherbayes.crypto.ckks.circuits import make_circuit
-from cipherbayes.crypto.ckks.flooding import Flooding
 from cipherbayes.crypto.ckks.keys import CkksKeys
 from cipherbayes.crypto.ckks.polynomial import minimax
 from cipherbayes.crypto.ckks.scheme import ckks_scheme
 from cipherbayes.privacy.noise import SecureNoise
+from cipherbayes.protocols.encrypted_update.flooding import Flooding
 
 SITES = 2
 

@@ -13,7 +13,7 @@ import pytest
 from exposed import unkeyed_checksum, unkeyed_seal, without
 from parties import RUN, Consortium, refusal, small_study, write_tables
 
-from cipherbayes.engine.assembly import RunFolder
+from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.engine.table_identity import open_table_ledger
 from cipherbayes.errors import (
     BudgetError,
@@ -25,12 +25,12 @@ from cipherbayes.errors import (
 from cipherbayes.privacy.events import GaussianSum
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.ledger_file import facts_of, link_at
-from cipherbayes.protocol.contributions import Contributions
-from cipherbayes.protocol.messages import DecryptReply, SiteReply, decode, encode
-from cipherbayes.protocol.questions import Question
-from cipherbayes.protocol.stores import Heads
-from cipherbayes.running import resume, run
-from cipherbayes.study import Study
+from cipherbayes.protocols.contributions import Contributions
+from cipherbayes.protocols.messages import DecryptReply, SiteReply, decode, encode
+from cipherbayes.protocols.questions import Question
+from cipherbayes.protocols.stores import Heads
+from cipherbayes.results.run import resume, run
+from cipherbayes.study.schema import Study
 from conftest import another_owner
 
 # -- an error as an oracle ----------------------------------------------------

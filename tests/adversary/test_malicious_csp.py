@@ -10,10 +10,10 @@ from exposed import centred, exact, without
 from parties import Consortium, small_study
 
 from cipherbayes.errors import ProtocolError
-from cipherbayes.planning import Phase
-from cipherbayes.protocol.contributions import Contributions
-from cipherbayes.protocol.messages import DecryptReply, SiteReply, decode, encode
-from cipherbayes.tables import open_site
+from cipherbayes.protocols.contributions import Contributions
+from cipherbayes.protocols.messages import DecryptReply, SiteReply, decode, encode
+from cipherbayes.protocols.plan import Phase
+from cipherbayes.study.tables import open_site
 from conftest import logistic_frame
 
 TRIALS = 60

@@ -11,16 +11,15 @@ from exposed import centred, exact, without
 from parties import RUN, Consortium, changed, small_study
 
 import cipherbayes as cb
-from cipherbayes.crypto.bfv import KeyPair, generate_keys
-from cipherbayes.crypto.ciphertext import Ciphertext
+from cipherbayes.crypto.bfv.ciphertext import Ciphertext
+from cipherbayes.crypto.bfv.limbs import join
+from cipherbayes.crypto.bfv.scheme import KeyPair, generate_keys
 from cipherbayes.crypto.seal import scheme
-from cipherbayes.crypto.words import join
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.inference.released import Recursion, Release, State
-from cipherbayes.planning import plan_study
 from cipherbayes.privacy.noise import InsecureRepeatableNoise, SecureNoise
-from cipherbayes.protocol import contributions
-from cipherbayes.protocol.messages import (
+from cipherbayes.protocols import contributions
+from cipherbayes.protocols.messages import (
     DecryptReply,
     DecryptRequest,
     KeyOffer,
@@ -30,8 +29,9 @@ from cipherbayes.protocol.messages import (
     decode,
     encode,
 )
-from cipherbayes.protocol.site import Site
-from cipherbayes.tables import open_site
+from cipherbayes.protocols.plan import plan_study
+from cipherbayes.protocols.site import Site
+from cipherbayes.study.tables import open_site
 from conftest import survival_frame
 
 FOUR = ("a", "b", "c", "d")
@@ -250,7 +250,9 @@ def test_a_site_cannot_be_counted_twice(three):
         honest = three.question()
         a, b, c = honest.replies
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("cipherbayes.crypto.roster.Roster.restrict", _with_repeats)
+            patch.setattr(
+                "cipherbayes.crypto.identity.roster.Roster.restrict", _with_repeats
+            )
             with without("distinct sites", "range", "one answer"):
                 total = answered(three, encode(honest))
                 assert np.array_equal(attack() - total, three.opened(a))
@@ -260,7 +262,7 @@ def test_a_site_cannot_be_counted_twice(three):
 
 def _with_repeats(self: Any, sites: Any) -> Any:
     """A roster that does not mind a repeated site."""
-    from cipherbayes.crypto.roster import Roster
+    from cipherbayes.crypto.identity.roster import Roster
 
     return Roster.of([self[site] for site in set(sites)])
 

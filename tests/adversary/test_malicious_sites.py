@@ -14,13 +14,12 @@ import pytest
 from exposed import Silent, certified, exact, without
 from parties import Consortium, changed, refusal, small_study
 
-from cipherbayes.crypto.framing import HEADER_BYTES, Kind, encode_frame
+from cipherbayes.crypto.wire.framing import HEADER_BYTES, Kind, encode_frame
 from cipherbayes.engine.processes import PartyProcess
 from cipherbayes.errors import PrivacyError, ProtocolError, RunError
-from cipherbayes.planning import Phase
 from cipherbayes.privacy.noise import InsecureRepeatableNoise, SecureNoise
-from cipherbayes.protocol.contributions import Contributions
-from cipherbayes.protocol.messages import (
+from cipherbayes.protocols.contributions import Contributions
+from cipherbayes.protocols.messages import (
     DecryptReply,
     DecryptRequest,
     Reason,
@@ -28,8 +27,9 @@ from cipherbayes.protocol.messages import (
     decode,
     encode,
 )
-from cipherbayes.protocol.questions import Question
-from cipherbayes.tables import open_site
+from cipherbayes.protocols.plan import Phase
+from cipherbayes.protocols.questions import Question
+from cipherbayes.study.tables import open_site
 from conftest import logistic_frame
 
 ROUNDS = 120

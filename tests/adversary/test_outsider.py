@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 from parties import small_study, write_tables
 
-from cipherbayes.engine.assembly import RunFolder
 from cipherbayes.engine.in_process import LocalCsp, LocalSite
+from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.errors import CipherbayesError, PrivacyError, ProtocolError, RunError
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.protocol.contributions import Contributions
-from cipherbayes.running import resume, run
-from cipherbayes.study import Study
+from cipherbayes.protocols.contributions import Contributions
+from cipherbayes.results.run import resume, run
+from cipherbayes.study.schema import Study
 from conftest import logistic_frame
 
 # A value that no computation makes by itself, as a row of each table has it.

@@ -19,10 +19,9 @@ from parties import Consortium, small_study
 
 import cipherbayes as cb
 from cipherbayes.models import NeuralLogistic, neural
-from cipherbayes.planning import plan_study
-from cipherbayes.protocol import site as site_module
-from cipherbayes.protocol.contributions import Contributions
-from cipherbayes.protocol.messages import (
+from cipherbayes.protocols import site as site_module
+from cipherbayes.protocols.contributions import Contributions
+from cipherbayes.protocols.messages import (
     DecryptReply,
     Refusal,
     RoundRequest,
@@ -30,7 +29,8 @@ from cipherbayes.protocol.messages import (
     decode,
     encode,
 )
-from cipherbayes.tables import open_site
+from cipherbayes.protocols.plan import plan_study
+from cipherbayes.study.tables import open_site
 from cipherbayes.validation.protocol_audit import audit_protocol
 from cipherbayes.validation.sensitivity import worst_shifts
 from cipherbayes.validation.study_audit import audit_study

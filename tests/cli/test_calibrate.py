@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cipherbayes import calibration
 from cipherbayes.cli.main import app
+from cipherbayes.validation import calibration
 
 
 def test_rows_have_the_documented_keys(

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cipherbayes as cb
-from cipherbayes.first_study import first_study
+from cipherbayes.study.template import first_study
 from conftest import logistic_frame, survival_frame
 from terminal import cipherbayes
 

@@ -44,7 +44,7 @@ def test_json_output_is_json_alone(quick: Path) -> None:
 def test_a_run_can_be_watched_from_its_first_moment(
     quick: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cipherbayes import running
+    from cipherbayes.results import run as running
 
     path = quick / "study.toml"
     text = path.read_text().replace(QUICK, "")

@@ -219,7 +219,7 @@ def test_a_failure_while_saving_leaves_nothing_that_looks_whole(
     import os
 
     import cipherbayes as cb
-    from cipherbayes.study import Study
+    from cipherbayes.study.schema import Study
 
     study = Study(
         model=cb.models.Logistic(outcome="death"),

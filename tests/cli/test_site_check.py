@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from parties import small_study
 
-from cipherbayes.checking import check_table
-from cipherbayes.study import Study
+from cipherbayes.engine.table_check import check_table
+from cipherbayes.study.schema import Study
 from conftest import logistic_frame
 from terminal import cipherbayes
 
@@ -116,7 +116,7 @@ def test_checking_sends_nothing_and_writes_nothing(kit, monkeypatch):
 
 def test_a_table_fits_exactly_if_a_run_would_open_it(tmp_path):
     from cipherbayes.errors import DataError
-    from cipherbayes.tables import open_site
+    from cipherbayes.study.tables import open_site
 
     good, bad = logistic_frame(40), spoilt()
     for number, frame in enumerate((good, bad, good.drop(columns="sex"), good[:0])):

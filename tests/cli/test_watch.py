@@ -17,11 +17,11 @@ import pytest
 from browser import MISSING, Browser
 from cipherbayes.cli.plan import epsilon_by_tenths
 from cipherbayes.cli.run import spending
-from cipherbayes.planning import plan_study
-from cipherbayes.protocol.stores import Checkpoint
-from cipherbayes.running import certificate
-from cipherbayes.study import Study
-from cipherbayes.watching import Watcher, page, serving
+from cipherbayes.protocols.plan import plan_study
+from cipherbayes.protocols.stores import Checkpoint
+from cipherbayes.report.live import Watcher, page, serving
+from cipherbayes.results.run import certificate
+from cipherbayes.study.schema import Study
 from finished_runs import FinishedRuns, runs
 from terminal import cipherbayes
 

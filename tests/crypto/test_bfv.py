@@ -10,12 +10,12 @@ import tenseal.sealapi as sealapi
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cipherbayes.crypto.bfv import KeyPair, PublicKey, SecretKey, generate_keys
-from cipherbayes.crypto.ciphertext import Ciphertext, add
-from cipherbayes.crypto.framing import HEADER_BYTES, Kind, encode_frame
-from cipherbayes.crypto.parameters import PARAMETER_SETS, ParameterSet
+from cipherbayes.crypto.bfv.ciphertext import Ciphertext, add
+from cipherbayes.crypto.bfv.limbs import centre
+from cipherbayes.crypto.bfv.parameters import PARAMETER_SETS, ParameterSet
+from cipherbayes.crypto.bfv.scheme import KeyPair, PublicKey, SecretKey, generate_keys
 from cipherbayes.crypto.seal import scheme
-from cipherbayes.crypto.words import centre
+from cipherbayes.crypto.wire.framing import HEADER_BYTES, Kind, encode_frame
 from cipherbayes.errors import CryptoError
 from cipherbayes.typing import Integers
 

@@ -14,16 +14,16 @@ import tenseal.sealapi as sealapi
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cipherbayes.crypto.bfv import KeyPair, generate_keys
-from cipherbayes.crypto.ciphertext import (
+from cipherbayes.crypto.bfv.ciphertext import (
     Ciphertext,
     add,
     pack_coefficients,
     unpack_coefficients,
 )
-from cipherbayes.crypto.framing import HEADER_BYTES, Kind, encode_frame
-from cipherbayes.crypto.parameters import PARAMETER_SETS, ParameterSet
+from cipherbayes.crypto.bfv.parameters import PARAMETER_SETS, ParameterSet
+from cipherbayes.crypto.bfv.scheme import KeyPair, generate_keys
 from cipherbayes.crypto.seal import scheme
+from cipherbayes.crypto.wire.framing import HEADER_BYTES, Kind, encode_frame
 from cipherbayes.errors import CryptoError
 
 PARAMETERS = PARAMETER_SETS["bfv-2048-44"]
@@ -248,8 +248,9 @@ def test_more_summands_than_are_proven_are_refused() -> None:
 
 def test_whoever_adds_needs_neither_key_nor_encryption_library() -> None:
     program = (
-        "import sys, cipherbayes.crypto.ciphertext, cipherbayes.protocol.messages;"
-        "sys.exit(any(m.startswith(('tenseal', 'cipherbayes.crypto.bfv',"
-        " 'cipherbayes.crypto.keys', 'cipherbayes.crypto.seal')) for m in sys.modules))"
+        "import sys, cipherbayes.crypto.bfv.ciphertext, cipherbayes.protocols.messages;"
+        "sys.exit(any(m.startswith(('tenseal', 'cipherbayes.crypto.bfv.scheme',"
+        " 'cipherbayes.crypto.key_folder', 'cipherbayes.crypto.seal'))"
+        " for m in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cipherbayes.crypto.framing import (
+from cipherbayes.crypto.wire.framing import (
     HEADER_BYTES,
     Kind,
     decode_frame,

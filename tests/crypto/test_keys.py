@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cipherbayes.crypto.keys import KeyFolder
-from cipherbayes.crypto.parameters import PARAMETER_SETS
+from cipherbayes.crypto.bfv.parameters import PARAMETER_SETS
+from cipherbayes.crypto.key_folder import KeyFolder
 from cipherbayes.errors import CryptoError, ProtocolError
 
 RUN, OTHER = b"r" * 16, b"o" * 16

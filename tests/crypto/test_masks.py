@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+from cipherbayes.crypto.identity.roster import Member, Roster
+from cipherbayes.crypto.identity.signatures import SigningKey
 from cipherbayes.crypto.masks import ExchangeKey, PairwiseMasks
-from cipherbayes.crypto.roster import Member, Roster
-from cipherbayes.crypto.signatures import SigningKey
-from cipherbayes.crypto.transcript import RoundId
+from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.errors import CryptoError, ProtocolError
 from cipherbayes.typing import Integers
 

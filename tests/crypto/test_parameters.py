@@ -7,7 +7,7 @@ import tenseal.sealapi as sealapi
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cipherbayes.crypto.parameters import (
+from cipherbayes.crypto.bfv.parameters import (
     ERROR_BOUND,
     MAX_DIMENSION,
     PARAMETER_SETS,

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from cipherbayes.crypto.identity.roster import Member, Roster
+from cipherbayes.crypto.identity.signatures import Identity, SigningKey
 from cipherbayes.crypto.masks import ExchangeKey
-from cipherbayes.crypto.roster import Member, Roster
-from cipherbayes.crypto.signatures import Identity, SigningKey
 from cipherbayes.errors import ProtocolError
 
 RUN, STUDY = b"r" * 16, b"s" * 32

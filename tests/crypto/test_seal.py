@@ -11,8 +11,8 @@ import pytest
 import tenseal.sealapi as sealapi
 
 from cipherbayes.crypto import seal
-from cipherbayes.crypto.bfv import generate_keys
-from cipherbayes.crypto.parameters import PARAMETER_SETS
+from cipherbayes.crypto.bfv.parameters import PARAMETER_SETS
+from cipherbayes.crypto.bfv.scheme import generate_keys
 from cipherbayes.errors import CryptoError
 
 PARAMETERS = PARAMETER_SETS["bfv-2048-22"]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cipherbayes.crypto.signatures import Identity, SigningKey
+from cipherbayes.crypto.identity.signatures import Identity, SigningKey
 from cipherbayes.errors import CryptoError, ProtocolError
 
 KEY = SigningKey.generate()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cipherbayes.crypto.transcript import RoundId, transcript
+from cipherbayes.crypto.wire.transcript import RoundId, transcript
 from cipherbayes.errors import ProtocolError
 
 FIELDS = st.lists(st.one_of(st.binary(max_size=9), st.text(max_size=9), st.integers()))

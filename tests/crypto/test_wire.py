@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cipherbayes.crypto.wire import (
+from cipherbayes.crypto.wire.fields import (
     MAX_RECORD_BYTES,
     Blob,
     Record,

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cipherbayes.crypto.parameters import PARAMETER_SETS, ParameterSet
-from cipherbayes.crypto.words import centre, join, split
+from cipherbayes.crypto.bfv.limbs import centre, join, split
+from cipherbayes.crypto.bfv.parameters import PARAMETER_SETS, ParameterSet
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 every_set = pytest.mark.parametrize(

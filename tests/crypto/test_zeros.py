@@ -8,7 +8,7 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cipherbayes.crypto.zeros import Zeros
+from cipherbayes.crypto.prepared_zeros import Zeros
 
 
 @given(st.lists(st.integers(-2, 3), max_size=20))

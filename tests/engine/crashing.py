@@ -9,18 +9,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cipherbayes.running
-from cipherbayes.crypto.bfv import PublicKey, SecretKey
-from cipherbayes.crypto.keys import KeyFolder
-from cipherbayes.engine.assembly import RunFolder
+import cipherbayes.results.run
+from cipherbayes.crypto.bfv.scheme import PublicKey, SecretKey
+from cipherbayes.crypto.key_folder import KeyFolder
 from cipherbayes.engine.processes import PartyProcess
+from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.inference.released import PrivatePsgld
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.protocol.contributions import Contributions
-from cipherbayes.protocol.pooled import Curator
-from cipherbayes.protocol.stores import AnswerStore, Checkpoint
-from cipherbayes.result import Result
-from cipherbayes.study import Study
+from cipherbayes.protocols.contributions import Contributions
+from cipherbayes.protocols.pooled.curator import Curator
+from cipherbayes.protocols.stores import AnswerStore, Checkpoint
+from cipherbayes.results.result import Result
+from cipherbayes.study.schema import Study
 
 # What is about to happen, or has just happened, when the process dies.
 POINTS: dict[str, tuple[type, str, str]] = {
@@ -108,14 +108,14 @@ def _run_and_kill(text: str, out: Path, party: str, number: int, moment: str) ->
 def _begin_or_resume(study: Study, out: Path, progress: Any = None) -> None:
     options = {} if progress is None else {"progress": progress}
     if (out / "run.json").exists():
-        cipherbayes.running.resume(out, **options)
+        cipherbayes.results.run.resume(out, **options)
     else:
-        cipherbayes.running.run(study, out=out, **options)
+        cipherbayes.results.run.run(study, out=out, **options)
 
 
 # A clean process that has imported everything forks each run in milliseconds.
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["cipherbayes.running", "opendp.prelude"])
+_CONTEXT.set_forkserver_preload(["cipherbayes.results.run", "opendp.prelude"])
 
 
 def crash(study: Study, out: Path, point: str, number: int) -> int:

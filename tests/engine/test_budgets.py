@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from parties import small_study, write_tables
 
-from cipherbayes.engine.assembly import RunFolder
+from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.engine.table_identity import ledger_beside
 from cipherbayes.errors import BudgetError, PrivacyError
 from cipherbayes.privacy.accountant import epsilon
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.protocol.questions import Question
-from cipherbayes.running import run
-from cipherbayes.study import Study
+from cipherbayes.protocols.questions import Question
+from cipherbayes.results.run import run
+from cipherbayes.study.schema import Study
 
 PROTOCOLS = ["secure-sum", "pooled"]
 
@@ -147,7 +147,7 @@ def test_runs_at_the_same_time_cannot_overspend(tmp_path, protocol):
         ),
     )
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["cipherbayes.running", "opendp.prelude"])
+    context.set_forkserver_preload(["cipherbayes.results.run", "opendp.prelude"])
     gate = context.Barrier(3)
     runs = [
         context.Process(

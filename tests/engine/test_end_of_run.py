@@ -10,12 +10,12 @@ import pytest
 from crashing import crash
 from parties import Consortium, refusal, small_study, trajectory, write_tables
 
-from cipherbayes.crypto.keys import KeyFolder
-from cipherbayes.engine.assembly import RunFolder
+from cipherbayes.crypto.key_folder import KeyFolder
+from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.errors import CryptoError, RunError
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.protocol.messages import Reason
-from cipherbayes.running import resume, run
+from cipherbayes.protocols.messages import Reason
+from cipherbayes.results.run import resume, run
 
 HEADERS = [
     {"protocol": "secure-sum"},

@@ -11,16 +11,16 @@ import pytest
 from parties import small_study, trajectory, write_tables
 from test_same_integers import decrypted_totals, plaintext_run
 
-from cipherbayes.engine.embedded import run_folder
+from cipherbayes.engine.local import run_folder
 from cipherbayes.errors import BudgetError, StudyError
 from cipherbayes.inference.influence import packed_length
 from cipherbayes.inference.noise_aware import Effort, released, sample_posterior
-from cipherbayes.planning import plan_study
 from cipherbayes.privacy.accountant import epsilon
 from cipherbayes.privacy.events import tally
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.running import resume, run
-from cipherbayes.study import Study
+from cipherbayes.protocols.plan import plan_study
+from cipherbayes.results.run import resume, run
+from cipherbayes.study.schema import Study
 from cipherbayes.typing import Floats
 from conftest import logistic_frame
 
@@ -183,7 +183,7 @@ def test_encrypted_and_pooled_private_runs_have_the_same_distribution(
 
 
 def test_the_engine_runs_it_from_the_folder_alone(tmp_path: Path) -> None:
-    from cipherbayes.engine.assembly import RunFolder
+    from cipherbayes.engine.run_folder import RunFolder
 
     study = write_tables(tmp_path, study_of(("a", "b")))
     ledgers = {name: tmp_path / f"{name}.ledger" for name in study.sites}

@@ -13,8 +13,8 @@ from parties import small_study, trajectory, write_tables
 
 from cipherbayes.errors import RunError
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.running import resume, run
-from cipherbayes.study import Study
+from cipherbayes.results.run import resume, run
+from cipherbayes.study.schema import Study
 from conftest import logistic_frame
 
 KILLED = -signal.SIGKILL

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from parties import small_study, trajectory, write_tables
 
-from cipherbayes.engine.assembly import RunFolder, noise_source
+from cipherbayes.engine.run_folder import RunFolder, noise_source
 from cipherbayes.errors import StudyError
-from cipherbayes.planning import plan_study
-from cipherbayes.protocol.contributions import Contributions
-from cipherbayes.protocol.course import Course
-from cipherbayes.protocol.messages import DecryptReply, decode
-from cipherbayes.protocol.stores import AnswerStore, Checkpoint
-from cipherbayes.running import run
-from cipherbayes.study import Study
-from cipherbayes.tables import open_site
+from cipherbayes.protocols.contributions import Contributions
+from cipherbayes.protocols.messages import DecryptReply, decode
+from cipherbayes.protocols.plan import plan_study
+from cipherbayes.protocols.rounds import Course
+from cipherbayes.protocols.stores import AnswerStore, Checkpoint
+from cipherbayes.results.run import run
+from cipherbayes.study.schema import Study
+from cipherbayes.study.tables import open_site
 from conftest import logistic_frame
 
 

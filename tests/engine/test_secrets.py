@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from parties import small_study, write_tables
 
-from cipherbayes.crypto.keys import KeyFolder
-from cipherbayes.engine.assembly import RunFolder
+from cipherbayes.crypto.key_folder import KeyFolder
 from cipherbayes.engine.in_process import LocalCsp, LocalSite
+from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.errors import CryptoError, ProtocolError
 from cipherbayes.privacy.noise import InsecureRepeatableNoise
-from cipherbayes.running import run
+from cipherbayes.results.run import run
 from conftest import logistic_frame
 
 

@@ -11,9 +11,9 @@ from crashing import crash_party
 from parties import small_study, trajectory, write_tables
 
 import cipherbayes as cb
-from cipherbayes.planning import plan_study
-from cipherbayes.protocol.stores import Checkpoint
-from cipherbayes.running import Result, run
+from cipherbayes.protocols.plan import plan_study
+from cipherbayes.protocols.stores import Checkpoint
+from cipherbayes.results.run import Result, run
 from conftest import logistic_frame
 
 

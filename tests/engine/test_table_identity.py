@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from parties import small_study, write_tables
 
-from cipherbayes.custody import Custody
 from cipherbayes.engine.table_identity import open_table_ledger
 from cipherbayes.errors import BudgetError, PrivacyError
 from cipherbayes.privacy.events import GaussianSum
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.running import resume, run
-from cipherbayes.study import Study
+from cipherbayes.results.run import resume, run
+from cipherbayes.storage.custody import Custody
+from cipherbayes.study.schema import Study
 from conftest import logistic_frame
 
 

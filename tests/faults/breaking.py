@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import cipherbayes.running
+import cipherbayes.results.run
 from cipherbayes.errors import CipherbayesError
-from cipherbayes.study import Study
+from cipherbayes.study.schema import Study
 
 REFUSED, BROKE = 3, 4
 """Exit codes: an error of this package, in one line; anything else."""
@@ -22,9 +22,9 @@ REFUSED, BROKE = 3, 4
 def continued(study: Study, out: Path) -> None:
     """Begin a run, or go on with it."""
     if (out / "run.json").exists():
-        cipherbayes.running.resume(out)
+        cipherbayes.results.run.resume(out)
     else:
-        cipherbayes.running.run(study, out=out)
+        cipherbayes.results.run.run(study, out=out)
 
 
 def apart(work: Callable[[], object]) -> int:
@@ -58,17 +58,17 @@ def with_files_below(size: int, study: Study, out: Path) -> int:
 _STARVED = """
 import resource, sys
 from pathlib import Path
-import cipherbayes.running, opendp.prelude
-from cipherbayes.study import Study
+import cipherbayes.results.run, opendp.prelude
+from cipherbayes.study.schema import Study
 study = Study.model_validate_json(sys.argv[1])
 out, size = Path(sys.argv[2]), int(sys.argv[3])
 pages = int(Path("/proc/self/statm").read_text().split()[0])
 limit = pages * resource.getpagesize() + size
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 if (out / "run.json").exists():
-    cipherbayes.running.resume(out)
+    cipherbayes.results.run.resume(out)
 else:
-    cipherbayes.running.run(study, out=out)
+    cipherbayes.results.run.run(study, out=out)
 """
 
 

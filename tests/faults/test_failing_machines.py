@@ -32,9 +32,9 @@ from cipherbayes.errors import CipherbayesError, PrivacyError, RunError
 from cipherbayes.privacy.accountant import epsilon
 from cipherbayes.privacy.events import Composed
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.protocol.contributions import Contributions
-from cipherbayes.running import resume, run
-from cipherbayes.study import Study
+from cipherbayes.protocols.contributions import Contributions
+from cipherbayes.results.run import resume, run
+from cipherbayes.study.schema import Study
 
 ROUNDS = 4
 

@@ -17,8 +17,8 @@ from test_failing_machines import undisturbed as undisturbed
 
 from cipherbayes.engine.in_process import LocalSite
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.running import resume, run
-from cipherbayes.study import Study
+from cipherbayes.results.run import resume, run
+from cipherbayes.study.schema import Study
 
 KILLED = -signal.SIGKILL
 STEPS = [

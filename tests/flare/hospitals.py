@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from parties import small_study, trajectory, write_tables
 
-from cipherbayes.running import run
+from cipherbayes.results.run import run
 
 if TYPE_CHECKING:
     from flare_machines import Machines

@@ -23,7 +23,7 @@ from cipherbayes.engine.flare.handshake import check_server
 from cipherbayes.engine.flare.jobs import write_job
 from cipherbayes.engine.flare.starting import command
 from cipherbayes.engine.flare.submitting import _session, submit
-from cipherbayes.protocol.refusing import CANNOT
+from cipherbayes.protocols.refusals import CANNOT
 from flare_machines import Machines
 
 pytest_plugins = ("hospitals",)

@@ -13,7 +13,7 @@ import pytest
 from parties import small_study, write_tables
 
 from cipherbayes.errors import CryptoError, ProtocolError, RunError, StudyError
-from cipherbayes.study import Study
+from cipherbayes.study.schema import Study
 from terminal import cipherbayes
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from parties import small_study
 
-from cipherbayes.crypto.signatures import SigningKey
+from cipherbayes.crypto.identity.signatures import SigningKey
 from cipherbayes.errors import (
     CipherbayesError,
     CryptoError,
@@ -21,7 +21,7 @@ from cipherbayes.errors import (
     RunError,
     StudyError,
 )
-from cipherbayes.study import Study
+from cipherbayes.study.schema import Study
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 from cipherbayes.engine.flare import kits as kits_module

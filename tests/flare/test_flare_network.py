@@ -15,7 +15,7 @@ import pytest
 from parties import small_study, trajectory, write_tables
 
 from cipherbayes.errors import RunError
-from cipherbayes.running import run
+from cipherbayes.results.run import run
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 from flare_machines import Machines, free_port

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from parties import trajectory
 
-from cipherbayes.running import run
-from cipherbayes.study import Study
+from cipherbayes.results.run import run
+from cipherbayes.study.schema import Study
 from terminal import cipherbayes
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")

@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 from parties import small_study, write_tables
 
-from cipherbayes.engine.assembly import RunFolder
+from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.errors import DataError, PrivacyError, RunError
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.protocol.contributions import Contributions
-from cipherbayes.protocol.messages import Reason, Refusal, decode
-from cipherbayes.protocol.refusing import CANNOT
+from cipherbayes.protocols.contributions import Contributions
+from cipherbayes.protocols.messages import Reason, Refusal, decode
+from cipherbayes.protocols.refusals import CANNOT
 from conftest import logistic_frame
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")

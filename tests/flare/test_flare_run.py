@@ -9,8 +9,8 @@ import pytest
 
 from cipherbayes.errors import RunError
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.running import run
-from cipherbayes.verifying import verify
+from cipherbayes.results.run import run
+from cipherbayes.validation.verify import verify
 from conftest import another_owner
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")

@@ -21,14 +21,19 @@ ROOMS = ("", "protocol", "protocol/encrypted", "fuzz")
 sys.path[:0] = [str(TESTS / room) for room in ROOMS]
 
 with atheris.instrument_imports(
-    include=["cipherbayes.crypto", "cipherbayes.protocol"],
+    include=["cipherbayes.crypto", "cipherbayes.protocols"],
     exclude=["cipherbayes.crypto.seal"],
 ):
     from decoders import wire
 
-    from cipherbayes.crypto.framing import HEADER_BYTES, Kind, encode_frame, frame_kind
+    from cipherbayes.crypto.wire.framing import (
+        HEADER_BYTES,
+        Kind,
+        encode_frame,
+        frame_kind,
+    )
     from cipherbayes.errors import CipherbayesError
-    from cipherbayes.protocol.messages import decode, encode
+    from cipherbayes.protocols.messages import decode, encode
 
 DECODERS = wire()
 CIPHERTEXTS, KEYS = DECODERS["ciphertexts"], DECODERS["public keys"]

@@ -21,28 +21,28 @@ import pyarrow.parquet as pq
 from encrypted_parties import EncryptedConsortium, encrypted_study
 from parties import Consortium, small_study, write_tables
 
-from cipherbayes.crypto.bfv import KeyPair, PublicKey
-from cipherbayes.crypto.ciphertext import Ciphertext
+from cipherbayes.crypto.bfv.ciphertext import Ciphertext
+from cipherbayes.crypto.bfv.scheme import KeyPair, PublicKey
 from cipherbayes.crypto.ckks.keys import CkksPublicKey
-from cipherbayes.crypto.framing import HEADER_BYTES, Kind, encode_frame, frame_kind
+from cipherbayes.crypto.identity.signatures import SigningKey
 from cipherbayes.crypto.masks import ExchangeKey
-from cipherbayes.crypto.signatures import SigningKey
+from cipherbayes.crypto.wire.framing import HEADER_BYTES, Kind, encode_frame, frame_kind
 from cipherbayes.data.tables import open_table
 from cipherbayes.engine import pipes
-from cipherbayes.engine.assembly import RunFolder
+from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.errors import CryptoError
-from cipherbayes.planning import plan_study
 from cipherbayes.privacy.events import from_json
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.protocol.course import Course
-from cipherbayes.protocol.encrypted.messages import ReplayRequest
-from cipherbayes.protocol.messages import Reason, Refusal, decode, encode
-from cipherbayes.protocol.stores import AnswerStore, Checkpoint
-from cipherbayes.protocol.transcripts import Transcript
-from cipherbayes.result import Result
-from cipherbayes.running import run
-from cipherbayes.study import Study
-from cipherbayes.verifying import verify
+from cipherbayes.protocols.encrypted_update.messages import ReplayRequest
+from cipherbayes.protocols.messages import Reason, Refusal, decode, encode
+from cipherbayes.protocols.plan import plan_study
+from cipherbayes.protocols.rounds import Course
+from cipherbayes.protocols.stores import AnswerStore, Checkpoint
+from cipherbayes.protocols.transcripts import Transcript
+from cipherbayes.results.result import Result
+from cipherbayes.results.run import run
+from cipherbayes.study.schema import Study
+from cipherbayes.validation.verify import verify
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from decoders import FOLDER, Decoder, case, files, messages, reframed, wire
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cipherbayes.crypto.framing import HEADER_BYTES, Kind, encode_frame
+from cipherbayes.crypto.wire.framing import HEADER_BYTES, Kind, encode_frame
 from cipherbayes.data.tables import open_table
 from cipherbayes.errors import CipherbayesError, DataError, ProtocolError
-from cipherbayes.protocol.messages import decode, encode
+from cipherbayes.protocols.messages import decode, encode
 
 WIRE, FILES = wire(), files()
 SECONDS = 5.0

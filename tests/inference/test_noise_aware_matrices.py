@@ -17,8 +17,8 @@ from cipherbayes.inference.noise_aware.shrinkage import (
     spikes_of,
 )
 from cipherbayes.models.base import InfluenceBound
-from cipherbayes.simulation import release_rounds, simulate
 from cipherbayes.typing import Floats
+from cipherbayes.validation.simulation import release_rounds, simulate
 
 CASES = [((), True), ((0,), True), ((3, 4), True), ((0,), False), ((3, 4), False)]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cipherbayes.calibration import _plain
 from cipherbayes.data.rescaled import rescaled_design
 from cipherbayes.inference.noise_aware import (
     ROUNDS,
@@ -21,7 +20,8 @@ from cipherbayes.inference.noise_aware.flags import rare_levels
 from cipherbayes.inference.noise_aware.information import InformationSampler
 from cipherbayes.inference.noise_aware.schedule import BURN_IN
 from cipherbayes.models import Design, Prior
-from cipherbayes.simulation import release_rounds, simulate
+from cipherbayes.validation.calibration import _plain
+from cipherbayes.validation.simulation import release_rounds, simulate
 
 
 def finished(

@@ -15,8 +15,8 @@ from cipherbayes.inference.noise_aware.saturation import (
 )
 from cipherbayes.inference.noise_aware.slicing import slice_theta
 from cipherbayes.models import Logistic
-from cipherbayes.simulation import release_rounds, simulate
 from cipherbayes.typing import Floats
+from cipherbayes.validation.simulation import release_rounds, simulate
 
 D = 5
 BEND = np.array([0.4, 3.0])

@@ -11,8 +11,8 @@ from cipherbayes.inference.influence import influence_sums, unpack
 from cipherbayes.inference.noise_aware import ScoreShape
 from cipherbayes.inference.noise_aware.tilting import TiltedScore
 from cipherbayes.models.base import InfluenceBound
-from cipherbayes.simulation import Simulated, simulate
 from cipherbayes.typing import Floats
+from cipherbayes.validation.simulation import Simulated, simulate
 
 FAR = 0.6
 

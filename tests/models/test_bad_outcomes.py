@@ -14,8 +14,8 @@ import cipherbayes as cb
 from cipherbayes.errors import DataError
 from cipherbayes.models import AnyModel, Linear, Model, Piecewise, Poisson, Weibull
 from cipherbayes.models.base import Design
-from cipherbayes.study import Study
-from cipherbayes.tables import open_site
+from cipherbayes.study.schema import Study
+from cipherbayes.study.tables import open_site
 
 SECRET = 123.456789
 COUNTS = Poisson(outcome="falls", exposure="days")

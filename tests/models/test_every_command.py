@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import cipherbayes as cb
 from cipherbayes.cli.main import app
-from cipherbayes.study import Study
+from cipherbayes.study.schema import Study
 
 SURVIVAL = {"time": "days", "event": "died", "horizon": 40.0}
 TABLES: dict[str, dict[str, Any]] = {
@@ -89,7 +89,7 @@ def test_a_study_file_can_be_run_planned_and_predicted_from(
 @pytest.mark.parametrize("kind", TABLES)
 @pytest.mark.parametrize("method", ["psgld", "averaged"])
 def test_a_private_federated_study_runs_and_is_planned(kind: str, method: str) -> None:
-    from cipherbayes.planning import plan_study
+    from cipherbayes.protocols.plan import plan_study
 
     study = study_of(
         kind,

@@ -22,16 +22,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cipherbayes as cb
-from cipherbayes import kernels
 from cipherbayes.data.blocks import BLOCK_ROWS
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.tables import open_table
-from cipherbayes.models import NeuralLogistic, NeuralWeibull
-from cipherbayes.phases import Phase
-from cipherbayes.planning import StudyPlan, plan_study
-from cipherbayes.protocol.contributions import Contributions
-from cipherbayes.protocol.questions import Question
-from cipherbayes.tables import preparation_of
+from cipherbayes.models import NeuralLogistic, NeuralWeibull, kernels
+from cipherbayes.protocols.contributions import Contributions
+from cipherbayes.protocols.plan import StudyPlan, plan_study
+from cipherbayes.protocols.questions import Question
+from cipherbayes.protocols.releases import Phase
+from cipherbayes.study.tables import preparation_of
 from cipherbayes.validation.neighbours import invented_columns
 
 HORIZON = 40.0

@@ -17,11 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cipherbayes as cb
-from cipherbayes.crypto.signatures import SigningKey
-from cipherbayes.crypto.transcript import RoundId
-from cipherbayes.engine.assembly import RunFolder
+from cipherbayes.crypto.identity.signatures import SigningKey
+from cipherbayes.crypto.wire.transcript import RoundId
+from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.errors import CipherbayesError
-from cipherbayes.protocol.messages import (
+from cipherbayes.protocols.messages import (
     DecryptReply,
     Refusal,
     RoundRequest,
@@ -29,7 +29,7 @@ from cipherbayes.protocol.messages import (
     decode,
     encode,
 )
-from cipherbayes.protocol.questions import Question
+from cipherbayes.protocols.questions import Question
 from cipherbayes.validation.neighbours import neighbours
 
 ROWS = 65

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledgers import DELTA, SIGMA, ask, ledger, never, opened, path
 
-from cipherbayes.custody import BEGINNING, Custody, Head
 from cipherbayes.errors import CryptoError, PrivacyError
 from cipherbayes.privacy import ledger_file
 from cipherbayes.privacy.events import GaussianSum, to_json
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.ledger_file import chain
+from cipherbayes.storage.custody import BEGINNING, Custody, Head
 
 __all__ = ["ledger", "path"]
 

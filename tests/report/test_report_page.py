@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cipherbayes.engine.assembly import RunFolder
+from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.report.numbers import duration, number, size
 from finished_runs import FinishedRuns, runs
 from terminal import cipherbayes

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cipherbayes.study import Study
+from cipherbayes.study.schema import Study
 
 SURVIVAL = {"time": "days", "event": "died", "horizon": 40.0}
 MODELS: dict[str, dict[str, Any]] = {

@@ -14,7 +14,7 @@ from cipherbayes.cli.console import console
 from cipherbayes.errors import PrivacyError
 
 if TYPE_CHECKING:
-    from cipherbayes.privacy.canary import AuditResult
+    from cipherbayes.validation.canary import AuditResult
     from cipherbayes.validation.study_audit import StudyAudit
 
 
@@ -96,7 +96,7 @@ def audit(
             where="cipherbayes audit",
             remedy="name a study: cipherbayes audit STUDY --protocol",
         )
-    from cipherbayes.privacy.audit import audit as run_audit
+    from cipherbayes.validation.mechanisms import audit as run_audit
 
     chosen = list(Mechanism) if mechanism is None else [mechanism]
     results = [
@@ -119,7 +119,7 @@ def audit(
 
 
 def _audit_study(path: Path, runs: int, protocol: bool, as_json: bool) -> None:
-    from cipherbayes.study import Study
+    from cipherbayes.study.schema import Study
     from cipherbayes.validation.protocol_audit import audit_protocol
     from cipherbayes.validation.study_audit import audit_study
 

@@ -45,7 +45,7 @@ def calibrate(
     # One thread a process: two processes share the cores better than two BLAS pools.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    from cipherbayes import calibration
+    from cipherbayes.validation import calibration
 
     if quick + stress + wide + others + sbc > 1:
         raise RunError(
@@ -103,7 +103,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
 
 
 def _show_ranks(studies: int, as_json: bool) -> None:
-    from cipherbayes.calibration import rank_histograms
+    from cipherbayes.validation.calibration import rank_histograms
 
     rows = rank_histograms(studies)
     if as_json:

@@ -32,7 +32,7 @@ def deploy(
     Kits hold certificates for the keys that the parties made themselves, and no key.
     """
     from cipherbayes.cli.party import needs_flare
-    from cipherbayes.study import Study
+    from cipherbayes.study.schema import Study
 
     with needs_flare():
         from cipherbayes.engine.flare.certificates import read_requests

@@ -25,7 +25,7 @@ def init(
     No value is written: ranges and levels are for you to fill in from the code book.
     A range read off the rows would tell everybody who the oldest patient is.
     """
-    from cipherbayes.first_study import first_study
+    from cipherbayes.study.template import first_study
 
     if out.exists():
         raise RunError(

@@ -103,8 +103,8 @@ def keys(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Show the ids of keys, never their contents."""
-    from cipherbayes.crypto.keys import KeyFolder
-    from cipherbayes.crypto.signatures import Identity
+    from cipherbayes.crypto.identity.signatures import Identity
+    from cipherbayes.crypto.key_folder import KeyFolder
     from cipherbayes.errors import RunError
 
     homes = sorted(path for path in folder.rglob("keys") if path.is_dir())

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import logging
 import sys
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
 
 from cipherbayes.cli import (
     audit,
-    bench,
     calibrate,
-    data,
     deploy,
     init,
     ledger,
     party,
     plan,
     report,
-    reproduce,
     run,
     submit,
     verify,
@@ -67,9 +65,6 @@ app.command("ledger")(ledger.ledger)
 app.command("keys")(ledger.keys)
 app.command("audit")(audit.audit)
 app.command("calibrate")(calibrate.calibrate)
-app.command("data")(data.data)
-app.command("bench")(bench.bench)
-app.command("reproduce")(reproduce.reproduce)
 app.command("deploy")(deploy.deploy)
 app.command("submit")(submit.submit)
 for _role, _what in {
@@ -78,6 +73,9 @@ for _role, _what in {
     "server": "The server on its own machine: request, install, start.",
 }.items():
     app.add_typer(party.party_commands(_role, _what), name=_role)
+for _extra in sorted(entry_points(group="cipherbayes.commands")):
+    # Each names a function of a package that is installed beside this one.
+    app.command(_extra.name)(_extra.load())
 
 
 def main() -> None:

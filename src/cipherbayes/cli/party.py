@@ -15,7 +15,7 @@ from cipherbayes.cli.console import console
 from cipherbayes.errors import RunError
 
 if TYPE_CHECKING:
-    from cipherbayes.crypto.signatures import Identity
+    from cipherbayes.crypto.identity.signatures import Identity
 
 KitPath = Annotated[Path, typer.Argument(help="This party's kit.")]
 
@@ -108,7 +108,7 @@ def party_commands(role: str, what: str) -> typer.Typer:
         with needs_flare():
             from cipherbayes.engine.flare.installing import install as install_kit
             from cipherbayes.engine.flare.kits import Kit
-            from cipherbayes.study import Study
+            from cipherbayes.study.schema import Study
 
             _show(install_kit(folder, kit))
             if role == "server":
@@ -132,7 +132,7 @@ def party_commands(role: str, what: str) -> typer.Typer:
         """Show a study in words and, if you agree, allow its runs at this party."""
         from cipherbayes.engine.flare.approving import in_words
         from cipherbayes.engine.flare.kits import Kit
-        from cipherbayes.study import Study
+        from cipherbayes.study.schema import Study
 
         mine = Kit.open(kit).require(role)
         loaded = Study.load(kit / "study.toml" if study is None else study)
@@ -176,9 +176,9 @@ def check(
 
     Needs no kit where both the study and the table are given.
     """
-    from cipherbayes.checking import check_table
     from cipherbayes.engine.flare.kits import site_settings
-    from cipherbayes.study import Study
+    from cipherbayes.engine.table_check import check_table
+    from cipherbayes.study.schema import Study
 
     loaded = Study.load(kit / "study.toml" if study is None else study)
     source = site_settings(kit)["data"] if table is None else str(table)

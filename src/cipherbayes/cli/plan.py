@@ -12,10 +12,10 @@ from rich.markup import escape
 from cipherbayes.cli.console import console
 
 if TYPE_CHECKING:
-    from cipherbayes.outlook import Outlook
-    from cipherbayes.phases import Phase
-    from cipherbayes.planning import StudyPlan
-    from cipherbayes.study import Study
+    from cipherbayes.protocols.forecast import Outlook
+    from cipherbayes.protocols.plan import StudyPlan
+    from cipherbayes.protocols.releases import Phase
+    from cipherbayes.study.schema import Study
 
 NO_PARAMETERS = {
     "scheme": None,
@@ -40,7 +40,7 @@ def plan(
 
     Rounds, noise, epsilon as it grows, noise against signal, encryption and bytes.
     """
-    from cipherbayes.study import Study
+    from cipherbayes.study.schema import Study
 
     loaded = Study.load(study)
     if loaded.as_printed:
@@ -84,8 +84,8 @@ def _without_privacy(study: Study) -> tuple[dict[str, Any], list[str]]:
 
 
 def _private(study: Study) -> tuple[dict[str, Any], list[str]]:
-    from cipherbayes.outlook import advice, look_ahead
-    from cipherbayes.planning import plan_study
+    from cipherbayes.protocols.forecast import advice, look_ahead
+    from cipherbayes.protocols.plan import plan_study
 
     planned = plan_study(study)
     outlook = look_ahead(planned)
@@ -116,7 +116,7 @@ def _certified(planned: StudyPlan) -> bool:
     """Whether a run of this plan will be certified."""
     if planned.study.protocol != "encrypted-update":
         return not planned.study.insecure
-    from cipherbayes.protocol.encrypted.plan import EncryptedPlan
+    from cipherbayes.protocols.encrypted_update.plan import EncryptedPlan
 
     assert isinstance(planned, EncryptedPlan)
     return planned.certified
@@ -181,7 +181,7 @@ def _noise(planned: StudyPlan) -> str:
 def _cautions(planned: StudyPlan) -> list[str]:
     if planned.study.protocol != "encrypted-update":
         return []
-    from cipherbayes.protocol.encrypted.certificate import cautions
+    from cipherbayes.protocols.encrypted_update.certificate import cautions
 
     point = "this protocol gives a point estimate without intervals"
     return [*cautions(planned), point]
@@ -189,7 +189,7 @@ def _cautions(planned: StudyPlan) -> list[str]:
 
 def _ckks(planned: StudyPlan) -> tuple[dict[str, Any], int]:
     """Circuit, parameters and bytes of an encrypted update."""
-    from cipherbayes.protocol.encrypted.plan import EncryptedPlan
+    from cipherbayes.protocols.encrypted_update.plan import EncryptedPlan
 
     assert isinstance(planned, EncryptedPlan)
     circuit = planned.circuit
@@ -261,11 +261,11 @@ def _lines(
 
 
 def _as_printed(study: Study) -> tuple[dict[str, Any], list[str]]:
-    from cipherbayes.planning import plan_study
-    from cipherbayes.protocol.encrypted.printed_plan import (
+    from cipherbayes.protocols.as_printed.plan import (
         PrintedPlan,
         printed_cautions,
     )
+    from cipherbayes.protocols.plan import plan_study
 
     planned = plan_study(study)
     assert isinstance(planned, PrintedPlan)

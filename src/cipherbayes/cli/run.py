@@ -23,8 +23,8 @@ from cipherbayes.cli.console import (
 from cipherbayes.errors import RunError
 
 if TYPE_CHECKING:
-    from cipherbayes.result import Result
-    from cipherbayes.study import Study
+    from cipherbayes.results.result import Result
+    from cipherbayes.study.schema import Study
 
 
 def run(
@@ -44,8 +44,8 @@ def run(
     ] = False,
 ) -> None:
     """Run a whole study on this machine."""
-    from cipherbayes.running import run as run_study
-    from cipherbayes.study import Study
+    from cipherbayes.results.run import run as run_study
+    from cipherbayes.study.schema import Study
 
     loaded = Study.load(study)
     folder = out if out is not None else Path("runs") / loaded.name
@@ -69,8 +69,8 @@ def resume(
     ] = True,
 ) -> None:
     """Continue an interrupted private run; nothing is released twice."""
-    from cipherbayes.engine.assembly import RunFolder
-    from cipherbayes.running import resume as resume_run
+    from cipherbayes.engine.run_folder import RunFolder
+    from cipherbayes.results.run import resume as resume_run
 
     study = RunFolder.open(folder).study
     with logging_to(folder), progress_bar(spending(study)) as progress:
@@ -83,7 +83,7 @@ def spending(study: Study) -> Callable[[int], float] | None:
     if not study.private:
         return None
     from cipherbayes.cli.plan import epsilon_by_tenths
-    from cipherbayes.planning import plan_study
+    from cipherbayes.protocols.plan import plan_study
 
     growth: list[tuple[int, float]] = []
 
@@ -101,7 +101,7 @@ def live_page(folder: Path, wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
-    from cipherbayes.watching import following
+    from cipherbayes.report.live import following
 
     with following(folder) as address:
         console.print(f"watching: {address}", soft_wrap=True)
@@ -199,7 +199,7 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="JSON, not CSV.")] = False,
 ) -> None:
     """Predict probabilities or survival curves, with intervals, for each row."""
-    from cipherbayes.result import Result
+    from cipherbayes.results.result import Result
 
     result = Result.load(folder)
     if median:

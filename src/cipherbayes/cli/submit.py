@@ -28,7 +28,7 @@ def submit(
 ) -> None:
     """Run a study on all parties' machines, or go on with a run that was cut."""
     from cipherbayes.cli.party import needs_flare
-    from cipherbayes.study import Study
+    from cipherbayes.study.schema import Study
 
     loaded = Study.load(study)
     folder = out if out is not None else Path("runs") / loaded.name

@@ -43,7 +43,7 @@ def verify(
 
     Reads no table. Ends with exit code 1 if anything differs, and says what.
     """
-    from cipherbayes.verifying import verify as verify_run
+    from cipherbayes.validation.verify import verify as verify_run
 
     findings = verify_run(
         folder, study=study, roster=roster, result=result, exact=exact

@@ -26,7 +26,7 @@ def watch(
     Serves one page on this machine only, until the run has ended or you stop it.
     It shows what is released anyway, and reads no table, ledger or key.
     """
-    from cipherbayes.watching import Watcher, serving
+    from cipherbayes.report.live import Watcher, serving
 
     watcher = Watcher.open(folder)
     if as_json:

@@ -31,10 +31,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import (
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 
-from cipherbayes.crypto.framing import Kind, decode_frame, encode_frame
-from cipherbayes.crypto.parameters import MAX_DIMENSION
-from cipherbayes.crypto.roster import Roster
-from cipherbayes.crypto.transcript import (
+from cipherbayes.crypto.bfv.parameters import MAX_DIMENSION
+from cipherbayes.crypto.identity.roster import Roster
+from cipherbayes.crypto.wire.framing import Kind, decode_frame, encode_frame
+from cipherbayes.crypto.wire.transcript import (
     HASH_BYTES,
     RoundId,
     check_bytes,
@@ -75,7 +75,7 @@ class ExchangeKey:
             ) from None
 
     def to_secret_bytes(self) -> bytes:
-        """The private key, framed: for :class:`~cipherbayes.crypto.keys.KeyFolder`."""
+        """The private key, framed: for :class:`~.key_folder.KeyFolder`."""
         return encode_frame(Kind.EXCHANGE_KEY, self._key.private_bytes_raw())
 
     @classmethod
@@ -103,8 +103,8 @@ class PairwiseMasks:
         Its exchange key for the run.
     roster
         All sites of the run, their entries already verified
-        (:meth:`~cipherbayes.crypto.roster.Roster.verify`): an exchange key that no
-        identity signed could be the server's.
+        (:meth:`~cipherbayes.crypto.identity.roster.Roster.verify`): an exchange key
+        that no identity signed could be the server's.
     run, study
         What every stream is bound to.
 

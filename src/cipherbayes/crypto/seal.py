@@ -26,8 +26,8 @@ import numpy as np
 import pyarrow as pa
 import tenseal.sealapi as sealapi
 
-from cipherbayes.crypto.ciphertext import Coefficients
-from cipherbayes.crypto.parameters import ParameterSet
+from cipherbayes.crypto.bfv.ciphertext import Coefficients
+from cipherbayes.crypto.bfv.parameters import ParameterSet
 from cipherbayes.errors import CryptoError
 
 # magic u16, header size u8, version u8 u8, compression u8, zero u16, size u64

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from cipherbayes import kernels
+from cipherbayes.models import kernels
 from cipherbayes.models.base import Design, Rows
 from cipherbayes.typing import Floats, Integers
 

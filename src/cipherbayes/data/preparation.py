@@ -22,10 +22,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cipherbayes import kernels
 from cipherbayes.data.features import Feature, level_name, spellings
 from cipherbayes.data.tables import MISSING, Chunk, Kind
 from cipherbayes.errors import DataError
+from cipherbayes.models import kernels
 from cipherbayes.models.base import Design
 from cipherbayes.typing import Floats
 

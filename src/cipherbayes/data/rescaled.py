@@ -16,8 +16,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from cipherbayes import kernels
 from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.models import kernels
 from cipherbayes.models.base import Design, Rows
 from cipherbayes.typing import Floats, Integers
 

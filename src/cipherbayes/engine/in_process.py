@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from cipherbayes.protocol.csp import Csp
-from cipherbayes.protocol.site import Site
-from cipherbayes.protocol.transcripts import keep_transcript
+from cipherbayes.protocols.csp import Csp
+from cipherbayes.protocols.site import Site
+from cipherbayes.protocols.transcripts import keep_transcript
 
 
 class LocalSite:

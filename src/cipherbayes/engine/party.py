@@ -8,13 +8,13 @@ import time
 from pathlib import Path
 
 from cipherbayes.engine import pipes
-from cipherbayes.engine.assembly import RunFolder
-from cipherbayes.engine.lines import END, ROUND, TRANSCRIPT
+from cipherbayes.engine.party_client import END, ROUND, TRANSCRIPT
+from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.errors import CipherbayesError
-from cipherbayes.protocol.csp import Csp
-from cipherbayes.protocol.refusing import words
-from cipherbayes.protocol.site import Site
-from cipherbayes.protocol.transcripts import keep_transcript
+from cipherbayes.protocols.csp import Csp
+from cipherbayes.protocols.refusals import words
+from cipherbayes.protocols.site import Site
+from cipherbayes.protocols.transcripts import keep_transcript
 
 
 class Desk:
@@ -81,7 +81,7 @@ def serve(party: Site | Csp, name: str, home: Path) -> None:
     """Answer questions until the other end closes.
 
     What went wrong is told here in full, and to the other end as
-    :func:`~cipherbayes.protocol.refusing.words` allows.
+    :func:`~cipherbayes.protocols.refusals.words` allows.
     """
     # Whatever else prints must not get between the messages.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from cipherbayes.engine import pipes
-from cipherbayes.engine.lines import CspLine, SiteLine
+from cipherbayes.engine.party_client import CspLine, SiteLine
 from cipherbayes.errors import RunError
 
 

@@ -1,8 +1,8 @@
 """Which ledger a table has: one for each table, by whatever name it is reached.
 
 A ledger lies beside the file itself, not beside a link to it. The owner's register
-(:class:`~cipherbayes.custody.Custody`) knows tables by their content and by their place
-on the disk, so a copy or a hard link finds the ledger that is there.
+(:class:`~cipherbayes.storage.custody.Custody`) knows tables by their content and by
+their place on the disk, so a copy or a hard link finds the ledger that is there.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cipherbayes.custody import Custody, Listed, file_digest
 from cipherbayes.errors import DataError, PrivacyError
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.tables import equal_tables
+from cipherbayes.storage.custody import Custody, Listed, file_digest
+from cipherbayes.study.tables import equal_tables
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cipherbayes import kernels
 from cipherbayes.data.blocks import BLOCK_ROWS, block_count
 from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.models import kernels
 from cipherbayes.models.base import Model, RecordGradients, Rows
 from cipherbayes.typing import Floats, Integers
 

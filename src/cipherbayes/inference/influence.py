@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cipherbayes import kernels
 from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.models import kernels
 from cipherbayes.models.base import Influence, InfluenceBound, Model, Rows
 from cipherbayes.typing import Floats
 

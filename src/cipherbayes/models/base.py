@@ -15,8 +15,8 @@ from typing import ClassVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from cipherbayes import kernels
-from cipherbayes.evaluation import Metrics
+from cipherbayes.models import kernels
+from cipherbayes.models.metrics import Metrics
 from cipherbayes.typing import Floats
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from cipherbayes import kernels
+from cipherbayes.models import kernels
 from cipherbayes.models.base import (
     Influence,
     InfluenceBound,

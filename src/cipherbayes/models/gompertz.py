@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from cipherbayes import kernels
+from cipherbayes.models import kernels
 from cipherbayes.models.base import Design, RecordGradients, Rows
 from cipherbayes.models.survival import (
     LARGEST_LOG_HAZARD,

@@ -9,8 +9,7 @@ import numpy as np
 from pydantic import Field, model_validator
 from scipy.special import ndtr
 
-from cipherbayes import kernels
-from cipherbayes.evaluation import Metrics, numeric_metrics
+from cipherbayes.models import kernels
 from cipherbayes.models.base import (
     Design,
     Influence,
@@ -22,6 +21,7 @@ from cipherbayes.models.base import (
     refuse_times,
     require_finite,
 )
+from cipherbayes.models.metrics import Metrics, numeric_metrics
 from cipherbayes.typing import Floats
 
 FARTHEST = 10.0

@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from scipy.special import expit
 
-from cipherbayes import kernels
-from cipherbayes.evaluation import Metrics, binary_metrics
+from cipherbayes.models import kernels
 from cipherbayes.models.base import (
     Influence,
     InfluenceBound,
@@ -20,6 +19,7 @@ from cipherbayes.models.base import (
     refuse_times,
     require_binary,
 )
+from cipherbayes.models.metrics import Metrics, binary_metrics
 from cipherbayes.typing import Floats
 
 

@@ -12,11 +12,11 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from cipherbayes import kernels
 from cipherbayes.errors import StudyError
-from cipherbayes.evaluation import Metrics
+from cipherbayes.models import kernels
 from cipherbayes.models.base import Design, Model, RecordGradients, Rows
 from cipherbayes.models.logistic import Logistic
+from cipherbayes.models.metrics import Metrics
 from cipherbayes.models.weibull import Weibull
 from cipherbayes.typing import Floats
 

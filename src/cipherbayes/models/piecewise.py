@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from cipherbayes import kernels
+from cipherbayes.models import kernels
 from cipherbayes.models.base import (
     Design,
     Influence,

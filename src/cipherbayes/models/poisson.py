@@ -9,8 +9,7 @@ import numpy as np
 from pydantic import Field, model_validator
 from scipy.special import gammaln, pdtr
 
-from cipherbayes import kernels
-from cipherbayes.evaluation import Metrics, count_metrics
+from cipherbayes.models import kernels
 from cipherbayes.models.base import (
     Design,
     Influence,
@@ -22,6 +21,7 @@ from cipherbayes.models.base import (
     refuse_times,
     require_finite,
 )
+from cipherbayes.models.metrics import Metrics, count_metrics
 from cipherbayes.typing import Floats
 
 LARGEST_LOG_MEAN = 700.0

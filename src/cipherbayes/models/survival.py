@@ -9,8 +9,7 @@ from typing import ClassVar, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from cipherbayes import kernels
-from cipherbayes.evaluation import Metrics, survival_metrics
+from cipherbayes.models import kernels
 from cipherbayes.models.base import (
     Design,
     Model,
@@ -18,6 +17,7 @@ from cipherbayes.models.base import (
     require_binary,
     require_finite,
 )
+from cipherbayes.models.metrics import Metrics, survival_metrics
 from cipherbayes.typing import Floats
 
 LARGEST_ETA = 700.0

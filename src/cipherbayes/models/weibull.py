@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from cipherbayes import kernels
+from cipherbayes.models import kernels
 from cipherbayes.models.base import (
     Design,
     Influence,

@@ -20,13 +20,13 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
-from cipherbayes.custody import Custody, Head
 from cipherbayes.errors import BudgetError, PrivacyError
 from cipherbayes.privacy import ledger_file as layout
 from cipherbayes.privacy.events import Composed, Event, Repeated, from_json, to_json
 from cipherbayes.privacy.filters import filter_epsilon
 from cipherbayes.privacy.ledger_file import VERSION, damaged, unwritable
-from cipherbayes.private_files import sync_folder, trouble_with
+from cipherbayes.storage.custody import Custody, Head
+from cipherbayes.storage.private_files import sync_folder, trouble_with
 
 WAIT_SECONDS = 600.0
 # A table that spends its budget exactly must not fail over the last digit.
@@ -85,9 +85,9 @@ class Ledger:
     Edge cases
     ----------
     Records are chained by hashes and sealed together with the budget under the owner's
-    key (:class:`~cipherbayes.custody.Custody`), so a file that was edited, cut or
-    damaged is refused. Whoever has the owner's account has the key and can forge it. A
-    compute that fails may be tried again with the same question, for the one charge:
+    key (:class:`~cipherbayes.storage.custody.Custody`), so a file that was edited, cut
+    or damaged is refused. Whoever has the owner's account has the key and can forge it.
+    A compute that fails may be tried again with the same question, for the one charge:
     until it succeeds nothing was released but that it failed.
     """
 

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cipherbayes.custody import ID_BYTES, Custody
 from cipherbayes.errors import PrivacyError
+from cipherbayes.storage.custody import ID_BYTES, Custody
 
 VERSION = "2"
 SALT_BYTES = 32

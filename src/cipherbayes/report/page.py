@@ -7,14 +7,14 @@ from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 
-from cipherbayes.report.contents import Contents
-from cipherbayes.report.cost import cost
-from cipherbayes.report.found import found
 from cipherbayes.report.markup import Content, Markup, join, tag
 from cipherbayes.report.numbers import duration, short
-from cipherbayes.report.promise import banner, promise
-from cipherbayes.report.security import security
-from cipherbayes.report.sure import sure
+from cipherbayes.report.run_contents import Contents
+from cipherbayes.report.sections.cost import cost
+from cipherbayes.report.sections.findings import found
+from cipherbayes.report.sections.privacy import banner, promise
+from cipherbayes.report.sections.security import security
+from cipherbayes.report.sections.uncertainty import sure
 from cipherbayes.version import __version__
 
 NAME = "report.html"

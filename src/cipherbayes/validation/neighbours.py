@@ -17,10 +17,10 @@ import pyarrow as pa
 from cipherbayes.data.features import level_name
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.models import Model
-from cipherbayes.planning import StudyPlan
-from cipherbayes.protocol.questions import Question
-from cipherbayes.study import Study
-from cipherbayes.tables import open_site
+from cipherbayes.protocols.plan import StudyPlan
+from cipherbayes.protocols.questions import Question
+from cipherbayes.study.schema import Study
+from cipherbayes.study.tables import open_site
 from cipherbayes.typing import Floats, Integers
 
 SIZES = (4, 5, 8, 9, 64, 65, 512, 513, 1024, 1025)

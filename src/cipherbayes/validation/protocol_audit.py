@@ -16,16 +16,12 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from cipherbayes import tables as site_tables
-from cipherbayes.crypto.signatures import SigningKey
-from cipherbayes.crypto.transcript import RoundId
+from cipherbayes.crypto.identity.signatures import SigningKey
+from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.data.prepared import PreparedTable
-from cipherbayes.engine.assembly import RunFolder
+from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.errors import CipherbayesError, PrivacyError
-from cipherbayes.phases import Phase
-from cipherbayes.planning import StudyPlan, plan_study
-from cipherbayes.privacy.audit import Scores
-from cipherbayes.protocol.messages import (
+from cipherbayes.protocols.messages import (
     DecryptReply,
     DecryptRequest,
     Refusal,
@@ -34,9 +30,13 @@ from cipherbayes.protocol.messages import (
     decode,
     encode,
 )
-from cipherbayes.protocol.questions import Question
-from cipherbayes.study import Study
+from cipherbayes.protocols.plan import StudyPlan, plan_study
+from cipherbayes.protocols.questions import Question
+from cipherbayes.protocols.releases import Phase
+from cipherbayes.study import tables as site_tables
+from cipherbayes.study.schema import Study
 from cipherbayes.typing import Floats, Integers
+from cipherbayes.validation.mechanisms import Scores
 from cipherbayes.validation.neighbours import Neighbours, neighbours, questions
 from cipherbayes.validation.sensitivity import grid_sums, shift_at
 from cipherbayes.validation.study_audit import (

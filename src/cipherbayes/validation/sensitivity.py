@@ -15,10 +15,10 @@ import numpy as np
 
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.errors import CipherbayesError
-from cipherbayes.phases import Phase
-from cipherbayes.planning import StudyPlan
-from cipherbayes.protocol.contributions import Contributions
-from cipherbayes.protocol.questions import Question
+from cipherbayes.protocols.contributions import Contributions
+from cipherbayes.protocols.plan import StudyPlan
+from cipherbayes.protocols.questions import Question
+from cipherbayes.protocols.releases import Phase
 from cipherbayes.typing import Integers
 from cipherbayes.validation.neighbours import (
     CANARIES,

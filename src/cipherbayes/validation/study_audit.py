@@ -14,17 +14,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cipherbayes.planning import StudyPlan, plan_study
-from cipherbayes.privacy.audit import Scores, as_printed
-from cipherbayes.privacy.canary import (
+from cipherbayes.privacy.noise import NoiseSource, SecureNoise
+from cipherbayes.privacy.release import ReleasePlan
+from cipherbayes.protocols.plan import StudyPlan, plan_study
+from cipherbayes.study.schema import Study
+from cipherbayes.typing import Floats
+from cipherbayes.validation.canary import (
     AuditResult,
     epsilon_lower_bound,
     gaussian_epsilon_lower_bound,
 )
-from cipherbayes.privacy.noise import NoiseSource, SecureNoise
-from cipherbayes.privacy.release import ReleasePlan
-from cipherbayes.study import Study
-from cipherbayes.typing import Floats
+from cipherbayes.validation.mechanisms import Scores, as_printed
 from cipherbayes.validation.sensitivity import Shift, worst_shifts
 
 COORDINATES = 2
@@ -71,7 +71,7 @@ def audit_study(
     """
     assert study.privacy is not None
     if study.as_printed:
-        from cipherbayes.protocol.encrypted.printed_plan import paper_setting
+        from cipherbayes.protocols.as_printed.plan import paper_setting
 
         claim = study.privacy.epsilon, study.privacy.delta
         scores = as_printed(*claim, runs // 2, setting=paper_setting(study))
@@ -137,7 +137,7 @@ def _scores(
     """Log-likelihood ratios of all rounds together, with the record and without.
 
     Both tables' runs use the same draws, as in
-    :func:`cipherbayes.privacy.audit.gaussian_sum`.
+    :func:`cipherbayes.validation.mechanisms.gaussian_sum`.
     """
     if any(shift.told_apart for shift in shifts):
         return told_apart(runs)

@@ -16,10 +16,10 @@ from cipherbayes.crypto.ckks.masking import RingMask, ring_mask, uniform_residue
 from cipherbayes.crypto.ckks.parameters import CkksParameters
 from cipherbayes.crypto.ckks.polynomial import minimax
 from cipherbayes.crypto.ckks.scheme import ckks_scheme
+from cipherbayes.crypto.identity.roster import Member, Roster
+from cipherbayes.crypto.identity.signatures import SigningKey
 from cipherbayes.crypto.masks import ExchangeKey, PairwiseMasks
-from cipherbayes.crypto.roster import Member, Roster
-from cipherbayes.crypto.signatures import SigningKey
-from cipherbayes.crypto.transcript import RoundId
+from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.errors import CryptoError, ProtocolError
 
 RUN, STUDY, QUESTION = bytes(16), bytes(32), b"q" * 32

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cipherbayes.crypto.ciphertext import (
+from cipherbayes.crypto.bfv.ciphertext import (
     KEY_ID_BYTES,
     Coefficients,
     pack_coefficients,
     unpack_coefficients,
 )
 from cipherbayes.crypto.ckks.parameters import MAX_CHUNKS, CkksParameters
-from cipherbayes.crypto.framing import Kind, decode_frame, encode_frame
-from cipherbayes.crypto.transcript import transcript
+from cipherbayes.crypto.wire.framing import Kind, decode_frame, encode_frame
+from cipherbayes.crypto.wire.transcript import transcript
 from cipherbayes.errors import CryptoError
 
 _HEADER = struct.Struct("<24s32sIBB")

@@ -21,7 +21,7 @@ from cipherbayes.crypto.ckks.masking import RingMask
 from cipherbayes.crypto.ckks.parameters import MAX_CHUNKS, CkksParameters
 from cipherbayes.crypto.ckks.scheme import ckks_scheme
 from cipherbayes.crypto.ckks.update import MAX_SITES, Update
-from cipherbayes.crypto.zeros import Zeros
+from cipherbayes.crypto.prepared_zeros import Zeros
 from cipherbayes.errors import CryptoError
 from cipherbayes.typing import Floats, Integers
 
@@ -69,8 +69,8 @@ class SiteEncryptor:
     """A site's side: encodes and encrypts one vector a round.
 
     ``prepare`` makes encryptions of zero while the site waits
-    (:class:`~cipherbayes.crypto.zeros.Zeros`); without one at hand ``encrypt`` makes
-    its own.
+    (:class:`~cipherbayes.crypto.prepared_zeros.Zeros`); without one at hand
+    ``encrypt`` makes its own.
     """
 
     def __init__(self, circuit: Circuit, public: CkksPublicKey) -> None:
@@ -233,8 +233,7 @@ class Circuit(ABC):
         """The d values as they decrypt: **never release them**.
 
         A CKKS decryption tells whoever has the ciphertext about the secret key (Li
-        and Micciancio 2021). Release
-        :meth:`cipherbayes.crypto.ckks.flooding.Flooding.release` of them.
+        and Micciancio 2021). Whoever releases them adds noise that hides the error.
         """
         if output.parameters != self.parameters or output.key_id != secret.key_id:
             raise CryptoError(

@@ -12,9 +12,9 @@ from cipherbayes.crypto.ckks.arithmetic import Encrypted, SealArithmetic, replic
 from cipherbayes.crypto.ckks.blocks import check_round
 from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
 from cipherbayes.crypto.ckks.factored import FactoredCircuit, preconditioned
-from cipherbayes.crypto.ckks.in_order import InOrderEvaluator
 from cipherbayes.crypto.ckks.keys import EvaluationKeys
-from cipherbayes.crypto.framing import Kind, decode_frame, encode_frame
+from cipherbayes.crypto.ckks.round_order import InOrderEvaluator
+from cipherbayes.crypto.wire.framing import Kind, decode_frame, encode_frame
 from cipherbayes.errors import CryptoError
 from cipherbayes.typing import Floats
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import tenseal.sealapi as sealapi
 
-from cipherbayes.crypto.ciphertext import Coefficients
+from cipherbayes.crypto.bfv.ciphertext import Coefficients
 from cipherbayes.crypto.ckks.error_sizes import key_is_short
 from cipherbayes.crypto.ckks.keys import (
     CkksKeys,

@@ -16,15 +16,15 @@ from typing import Any, NoReturn
 import numpy as np
 import tenseal.sealapi as sealapi
 
-from cipherbayes.crypto.ciphertext import (
+from cipherbayes.crypto.bfv.ciphertext import (
     Coefficients,
     pack_coefficients,
     unpack_coefficients,
 )
 from cipherbayes.crypto.ckks.parameters import CkksParameters, ckks_set
 from cipherbayes.crypto.ckks.scheme import SwitchingKeyLayout, ckks_scheme
-from cipherbayes.crypto.framing import Kind, decode_frame, encode_frame
-from cipherbayes.crypto.transcript import transcript
+from cipherbayes.crypto.wire.framing import Kind, decode_frame, encode_frame
+from cipherbayes.crypto.wire.transcript import transcript
 from cipherbayes.errors import CryptoError
 
 _NAME = struct.Struct("<24s")
@@ -275,7 +275,7 @@ class CkksKeys:
     evaluation: EvaluationKeys
 
     def to_secret_bytes(self) -> bytes:
-        """All keys, framed: for :class:`~cipherbayes.crypto.keys.KeyFolder` only."""
+        """All keys, framed: for :class:`~.key_folder.KeyFolder` only."""
         parameters = self.public.parameters
         evaluation = self.evaluation.to_bytes()
         return encode_frame(

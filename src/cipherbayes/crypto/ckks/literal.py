@@ -48,9 +48,9 @@ from cipherbayes.crypto.ckks.bounds import (
 )
 from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
 from cipherbayes.crypto.ckks.circuit import Circuit, Evaluator, Update
-from cipherbayes.crypto.ckks.in_order import InOrderEvaluator
 from cipherbayes.crypto.ckks.keys import EvaluationKeys
 from cipherbayes.crypto.ckks.parameters import ckks_set
+from cipherbayes.crypto.ckks.round_order import InOrderEvaluator
 from cipherbayes.errors import CryptoError
 from cipherbayes.typing import Floats
 

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import CipherContext
 
-from cipherbayes.crypto.ciphertext import Coefficients
+from cipherbayes.crypto.bfv.ciphertext import Coefficients
 from cipherbayes.crypto.ckks.ciphertext import added_modulo
 from cipherbayes.crypto.ckks.encoding import FRACTION_BITS
 from cipherbayes.crypto.ckks.parameters import CkksParameters
+from cipherbayes.crypto.identity.roster import Roster
 from cipherbayes.crypto.masks import PairwiseMasks
-from cipherbayes.crypto.roster import Roster
-from cipherbayes.crypto.transcript import RoundId
+from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.typing import Integers
 
 _KIND = "ring"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tenseal.sealapi as sealapi
 
-from cipherbayes.crypto.ciphertext import Coefficients
+from cipherbayes.crypto.bfv.ciphertext import Coefficients
 from cipherbayes.crypto.ckks.ciphertext import added_modulo
 from cipherbayes.crypto.ckks.parameters import CkksParameters
 from cipherbayes.crypto.seal import Layout, memory_file, saved, uncompressed

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cipherbayes.data.features import Feature
-from cipherbayes.planning import plan_study
-from cipherbayes.running import covers, holds_against
-from cipherbayes.study import Study
+from cipherbayes.protocols.plan import plan_study
+from cipherbayes.results.run import covers, holds_against
+from cipherbayes.study.schema import Study
 
 
 def in_words(study: Study) -> list[str]:

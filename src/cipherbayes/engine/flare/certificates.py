@@ -22,7 +22,7 @@ from nvflare.lighter.spec import Builder
 from nvflare.lighter.utils import Identity as Named
 from nvflare.lighter.utils import generate_cert
 
-from cipherbayes.crypto.signatures import Identity
+from cipherbayes.crypto.identity.signatures import Identity
 from cipherbayes.engine.flare.kits import CSP, SERVER, write_private
 from cipherbayes.engine.flare.layout import is_name
 from cipherbayes.errors import CryptoError, RunError

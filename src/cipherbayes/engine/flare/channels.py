@@ -41,7 +41,7 @@ from cipherbayes.engine.flare.questions import (
     Question,
     Sealed,
 )
-from cipherbayes.engine.lines import ROUND, CspLine, Line, SiteLine
+from cipherbayes.engine.party_client import ROUND, CspLine, Line, SiteLine
 from cipherbayes.errors import RunError
 
 log = logging.getLogger("cipherbayes.flare")

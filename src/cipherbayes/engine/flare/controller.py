@@ -19,14 +19,14 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.signal import Signal
 
-from cipherbayes.engine.driving import drive
-from cipherbayes.engine.embedded import finish
 from cipherbayes.engine.flare.channels import FlareCsp, FlareLine, FlareSite
 from cipherbayes.engine.flare.jobs import job_study
 from cipherbayes.engine.flare.kits import CSP, SERVER, Kit
+from cipherbayes.engine.local import finish
+from cipherbayes.engine.round_loop import drive
 from cipherbayes.errors import CipherbayesError, RunError
-from cipherbayes.protocol.transcripts import keep_transcript
-from cipherbayes.running import assemble_private
+from cipherbayes.protocols.transcripts import keep_transcript
+from cipherbayes.results.run import assemble_private
 
 log = logging.getLogger("cipherbayes.flare")
 

@@ -5,7 +5,7 @@ own there, as its databases demand; questions are answered one after the other. 
 question whether the party is alive is answered at once, however long its table takes.
 
 Errors are told in full to this party's log, and to the server in the words that
-:mod:`cipherbayes.protocol.refusing` allows.
+:mod:`cipherbayes.protocols.refusals` allows.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from cipherbayes.engine.flare.questions import (
     Question,
     Sealed,
 )
-from cipherbayes.engine.lines import ROUND
 from cipherbayes.engine.party import Desk
+from cipherbayes.engine.party_client import ROUND
 from cipherbayes.errors import CipherbayesError
-from cipherbayes.protocol.messages import encode
-from cipherbayes.protocol.refusing import refuse, words
+from cipherbayes.protocols.messages import encode
+from cipherbayes.protocols.refusals import refuse, words
 
 log = logging.getLogger("cipherbayes.flare")
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
-from cipherbayes.crypto.keys import KeyFolder
-from cipherbayes.crypto.signatures import Identity
+from cipherbayes.crypto.identity.signatures import Identity
+from cipherbayes.crypto.key_folder import KeyFolder
 from cipherbayes.engine.flare.certificates import (
     SUFFIX,
     Request,
@@ -37,7 +37,7 @@ from cipherbayes.engine.flare.kits import (
 from cipherbayes.engine.flare.layout import check_settings, is_name, lay_out, place_of
 from cipherbayes.engine.flare.provisioning import add_pages
 from cipherbayes.errors import CryptoError, RunError
-from cipherbayes.study import Study
+from cipherbayes.study.schema import Study
 
 
 def request(folder: Path, role: str, party: str) -> Path:

@@ -9,8 +9,8 @@ from typing import Any
 from cipherbayes.engine.flare.hardening import ALLOWED_CLASSES
 from cipherbayes.engine.flare.kits import CSP
 from cipherbayes.errors import StudyError
-from cipherbayes.planning import plan_study
-from cipherbayes.study import Study
+from cipherbayes.protocols.plan import plan_study
+from cipherbayes.study.schema import Study
 
 _STUDY = "study.toml"
 

@@ -29,15 +29,15 @@ from typing import Any
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from cipherbayes.crypto.keys import KeyFolder
-from cipherbayes.crypto.signatures import Identity
-from cipherbayes.engine.assembly import RunFolder
+from cipherbayes.crypto.identity.signatures import Identity
+from cipherbayes.crypto.key_folder import KeyFolder
+from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.errors import CryptoError, RunError, StudyError
-from cipherbayes.planning import plan_study
-from cipherbayes.protocol.messages import Reason
-from cipherbayes.protocol.refusing import RefusalError
-from cipherbayes.protocol.stores import Heads
-from cipherbayes.study import Study
+from cipherbayes.protocols.messages import Reason
+from cipherbayes.protocols.plan import plan_study
+from cipherbayes.protocols.refusals import RefusalError
+from cipherbayes.protocols.stores import Heads
+from cipherbayes.study.schema import Study
 
 CSP = "csp"
 SERVER = "server"

@@ -22,8 +22,8 @@ from cipherbayes.engine.flare.kits import (
 from cipherbayes.engine.flare.layout import Place, is_host, is_name, lay_out
 from cipherbayes.engine.flare.readmes import readme
 from cipherbayes.errors import RunError, StudyError
-from cipherbayes.planning import plan_study
-from cipherbayes.study import Study
+from cipherbayes.protocols.plan import plan_study
+from cipherbayes.study.schema import Study
 
 DEFAULT_PORT = 8002
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cipherbayes.engine.flare.kits import CSP, SERVER, Kit
-from cipherbayes.study import Study
+from cipherbayes.study.schema import Study
 
 _HEAD = """\
 # {title}

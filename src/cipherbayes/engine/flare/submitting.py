@@ -18,13 +18,13 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from cipherbayes.engine.driving import Progress
 from cipherbayes.engine.flare.handshake import check_server
 from cipherbayes.engine.flare.jobs import write_job
 from cipherbayes.engine.flare.kits import ADMIN, CSP, Kit, is_loopback
+from cipherbayes.engine.round_loop import Progress
 from cipherbayes.errors import RunError, StudyError
-from cipherbayes.result import Result
-from cipherbayes.study import Study
+from cipherbayes.results.result import Result
+from cipherbayes.study.schema import Study
 
 _FOLLOW = "cipherbayes"
 _POLL_SECONDS = 0.3

@@ -1,0 +1,299 @@
+"""Speed of the protocols, all variants interleaved in one run, CPU time, medians.
+
+The machine is noisy, so only ratios within one run mean anything. The rival of
+``secure-sum`` is ``plaintext``: the same federated, differentially private iteration
+with the same integers (gradient pass, grid, exact noise share, sum, θ), without
+masks, encryption, signatures, ledger and CSP. ``over_unprotected`` compares with an
+iteration that has no noise either.
+"""
+
+from __future__ import annotations
+
+import secrets
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cipherbayes.crypto.bfv.scheme import PublicKey, generate_keys
+from cipherbayes.crypto.identity.roster import Member, Roster
+from cipherbayes.crypto.identity.signatures import SigningKey
+from cipherbayes.crypto.masks import ExchangeKey, PairwiseMasks
+from cipherbayes.crypto.seal import scheme
+from cipherbayes.crypto.wire.transcript import RoundId
+from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.engine.run_folder import RunFolder
+from cipherbayes.inference.gradient import gradient_sum
+from cipherbayes.privacy.noise import SecureNoise
+from cipherbayes.protocols.csp import Csp
+from cipherbayes.protocols.messages import SiteReply, encode
+from cipherbayes.protocols.plan import StudyPlan, plan_study
+from cipherbayes.protocols.server import Server
+from cipherbayes.protocols.site import Site
+from cipherbayes.study.schema import Study
+from cipherbayes.study.tables import preparation_of
+from cipherbayes.typing import Floats
+from cipherbayes_research.benchmarks.circuits import CircuitRace, add_ratios
+
+WARM_UP = 3
+
+
+@dataclass
+class Clock:
+    """CPU milliseconds by name, one number for each round."""
+
+    spent: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    @contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        """Add the CPU time of a block."""
+        started = time.process_time()
+        yield
+        self.spent[name].append(1000.0 * (time.process_time() - started))
+
+    def call(self, name: str, work: Callable[[], Any]) -> Any:
+        """The result of a call, whose CPU time is added."""
+        with self.measure(name):
+            return work()
+
+    def median(self, name: str) -> float:
+        """Median after the warm-up."""
+        return statistics.median(self.spent[name][WARM_UP:])
+
+
+def bench_study(dimension: int, sites: int, rounds: int, rows: int) -> Study:
+    """A logistic study with so many parameters; the budget is no matter here."""
+    return Study.model_validate(
+        {
+            "study": {"name": "bench", "protocol": "secure-sum"},
+            "model": {"kind": "logistic", "outcome": "y"},
+            "features": {
+                f"x{j}": {"low": -1.0, "high": 1.0} for j in range(dimension - 1)
+            },
+            "privacy": {"epsilon": 1.0, "delta": 1e-6, "records": sites * rows},
+            "inference": {"rounds": rounds},
+            "sites": {f"s{k:02d}": {} for k in range(sites)},
+        }
+    )
+
+
+def bench_iteration(
+    dimension: int,
+    sites: int,
+    rows: int,
+    rounds: int,
+    race: CircuitRace | None = None,
+    clock: Clock | None = None,
+) -> dict[str, Any]:
+    """One setting: plaintext, secure-sum and, if given, the circuits, turn by turn."""
+    study = bench_study(dimension, sites, rounds + WARM_UP, rows)
+    table = _random_table(study, rows)
+    clock = Clock() if clock is None else clock
+    with tempfile.TemporaryDirectory(prefix="cipherbayes-bench-") as place:
+        folder = RunFolder.create(
+            Path(place) / "run", study, dict.fromkeys(study.sites)
+        )
+        server, _ = folder.server()
+        csp = folder.csp()
+        parties = {name: folder.site(name, table) for name in study.sites}
+        offer = csp.offer()
+        manifest = server.convene([s.enrol() for s in parties.values()], offer)
+        csp.join(manifest)
+        for party in parties.values():
+            party.join(manifest, offer)
+        theta = np.zeros(dimension)
+        message = 0
+        rounding = folder.plan.gradient.privacy.rounding_over_noise
+        while not server.finished:
+            theta = _plaintext(folder.plan, table, theta, clock)
+            message = _secure(server, csp, parties, clock)
+            if race is not None:
+                race.round(clock.call)
+    gradient, noise = clock.median("gradient"), clock.median("noise")
+    unprotected = gradient * sites + clock.median("plain server")
+    plain = unprotected + noise * sites
+    site = clock.median("site")
+    secure = site * sites + clock.median("server") + clock.median("csp")
+    document: dict[str, Any] = {
+        "d": dimension,
+        "sites": sites,
+        "rows_per_site": rows,
+        "variants": {
+            "plaintext": {
+                "server_ms": clock.median("plain server"),
+                "site_ms": gradient + noise,
+                "noise_ms": noise,
+                "encrypt_ms": 0.0,
+                "decrypt_ms": 0.0,
+                "message_bytes": 8 * dimension,
+                "server_ratio": None,
+                "iteration_ratio": None,
+                "max_error_over_noise": 0.0,
+                "iteration_ms": plain,
+                "iteration_over_plaintext": 1.0,
+                "over_unprotected": plain / unprotected,
+            },
+            "secure-sum": {
+                "server_ms": clock.median("server"),
+                "site_ms": site,
+                "noise_ms": noise,
+                "encrypt_ms": site - gradient - noise,
+                "decrypt_ms": clock.median("csp"),
+                "message_bytes": message,
+                "server_ratio": None,
+                "iteration_ratio": None,
+                # BFV sums are exact; rounding to the grid is all there is.
+                "max_error_over_noise": rounding,
+                "iteration_ms": secure,
+                "iteration_over_plaintext": secure / plain,
+                "over_unprotected": secure / unprotected,
+            },
+        },
+    }
+    if race is not None:
+        document["variants"] |= race.variants(clock.median, clock.spent, sites)
+        add_ratios(document["variants"], sites)
+    return document
+
+
+def _random_table(study: Study, rows: int) -> PreparedTable:
+    rng = np.random.default_rng(0)
+    design = preparation_of(study).design
+    x = rng.uniform(-1.0, 1.0, (design.width, rows))
+    x[0] = 1.0
+    y = (rng.random(rows) < 0.3).astype(np.float64)
+    return PreparedTable.from_arrays(design, x, {"y": y})
+
+
+def _plaintext(
+    plan: StudyPlan, table: PreparedTable, theta: Floats, clock: Clock
+) -> Floats:
+    """One iteration without encryption; returns the next θ."""
+    release, noise = plan.gradient.privacy, SecureNoise()
+    with clock.measure("gradient"):
+        total = gradient_sum(plan.study.model, theta, table, clip=release.clip)
+    with clock.measure("noise"):
+        vector = release.to_grid(total)
+        vector = vector + noise.share(release.dimension, release.share_scale, "")
+        sent = vector.tobytes()
+    with clock.measure("plain server"):
+        summed = np.zeros(release.dimension, dtype=np.int64)
+        for _ in plan.study.sites:
+            summed += np.frombuffer(sent, dtype=np.int64)
+        step = 0.1 / release.records
+        return np.asarray(theta + step * release.from_grid(summed))
+
+
+def _secure(server: Server, csp: Csp, parties: dict[str, Site], clock: Clock) -> int:
+    """One encrypted iteration; returns the size of a site's message."""
+    with clock.measure("ask"):
+        _, request = server.request()
+    answers = {}
+    started = time.process_time()
+    for name, party in parties.items():
+        answers[name] = party.handle(request)
+    spent = 1000.0 * (time.process_time() - started)
+    clock.spent["site"].append(spent / len(parties))
+    with clock.measure("collect"):
+        question = server.collect(answers)
+    assert question is not None
+    with clock.measure("csp"):
+        answer = csp.handle(question)
+    with clock.measure("accept"):
+        server.accept(answer)
+    clock.spent["server"].append(
+        sum(clock.spent[name][-1] for name in ("ask", "collect", "accept"))
+    )
+    return max(map(len, answers.values()))
+
+
+def bench_site_crypto(dimension: int, sites: int, rounds: int) -> dict[str, float]:
+    """A site's crypto beside one bare SEAL encryption of the same ring.
+
+    Grid, masks, encryption, signature and framing; the noise sampler apart. The
+    rival is SEAL's ``encrypt`` alone, its plaintext encoded beforehand.
+    """
+    study = bench_study(dimension, sites, rounds + WARM_UP, 1)
+    plan = plan_study(study)
+    release, parameters = plan.gradient.privacy, plan.parameters
+    assert parameters is not None
+    public = generate_keys(parameters).public
+    run = secrets.token_bytes(16)
+    exchange_keys = {name: ExchangeKey.generate() for name in study.sites}
+    signing = {name: SigningKey.generate() for name in study.sites}
+    roster = Roster.of(
+        Member.enrol(
+            signing[name],
+            run=run,
+            study=plan.study_hash,
+            site=name,
+            exchange=exchange_keys[name].public,
+        )
+        for name in study.sites
+    )
+    masks = PairwiseMasks(
+        "s00", exchange_keys["s00"], roster, run=run, study=plan.study_hash
+    )
+    bare = _bare_encryption(public)
+    total = np.linspace(-1.0, 1.0, dimension)
+    noise, clock = SecureNoise(), Clock()
+    for number in range(rounds + WARM_UP):
+        exchange = RoundId(run, plan.study_hash, number, 0, "gradient", roster.digest)
+        with clock.measure("bare"):
+            bare()
+        with clock.measure("crypto"):
+            mask = masks.total(exchange, roster, bytes(32), dimension)
+            vector = release.to_grid(total) + mask
+            sealed = public.encrypt(vector).to_bytes()
+            encode(
+                SiteReply.signed(
+                    signing["s00"], round_id=exchange, site="s00", ciphertext=sealed
+                )
+            )
+    for _ in range(rounds + WARM_UP):
+        with clock.measure("noise"):
+            noise.share(dimension, release.share_scale, "")
+    return {
+        "bare_encryption_ms": clock.median("bare"),
+        "site_crypto_ms": clock.median("crypto"),
+        "site_crypto_over_bare": clock.median("crypto") / clock.median("bare"),
+        "noise_ms": clock.median("noise"),
+    }
+
+
+def _bare_encryption(public: PublicKey) -> Callable[[], None]:
+    """SEAL's own encryption of an encoded plaintext, nothing of ours around it."""
+    import tenseal.sealapi as sealapi
+
+    parts = scheme(public.parameters)
+    plain, cipher = sealapi.Plaintext(), sealapi.Ciphertext()
+    parts.encoder.encode([1] * public.parameters.ring, plain)
+    key = sealapi.PublicKey()
+    parts.public_key.write(key, public._coefficients, parts.context)
+    encryptor = sealapi.Encryptor(parts.context, key)
+    return lambda: encryptor.encrypt(plain, cipher)
+
+
+def run_bench(
+    dimension: int = 184,
+    sites: int = 2,
+    rows: int = 100_000,
+    rounds: int = 16,
+    circuits: bool = True,
+) -> dict[str, Any]:
+    """The whole benchmark: the asked setting, and how cost grows around it."""
+    race = CircuitRace(dimension, sites) if circuits else None
+    asked = bench_iteration(dimension, sites, rows, rounds, race)
+    asked["site_crypto"] = bench_site_crypto(dimension, sites, 4 * rounds)
+    settings = {(sites, 1_000), (5, rows), (16, 1_000), (16, rows)} - {(sites, rows)}
+    asked["scaling"] = [
+        bench_iteration(dimension, k, n, rounds) for k, n in sorted(settings)
+    ]
+    return asked

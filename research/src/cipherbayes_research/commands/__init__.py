@@ -1,0 +1,1 @@
+"""Commands that `cipherbayes` shows where this package is installed."""

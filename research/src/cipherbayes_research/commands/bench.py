@@ -1,0 +1,118 @@
+"""``cipherbayes bench``: speed, as ratios within one run."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from cipherbayes.cli.console import console
+
+
+def bench(
+    dimension: Annotated[int, typer.Option(min=2, help="Parameters.")] = 184,
+    sites: Annotated[int, typer.Option(min=1, max=64, help="Sites.")] = 2,
+    rows: Annotated[int, typer.Option(min=1, help="Rows at each site.")] = 100_000,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds measured.")] = 16,
+    circuits: Annotated[bool, typer.Option(help="Run the CKKS circuits.")] = True,
+    scaling: Annotated[
+        bool, typer.Option(help="How cost grows with d, sites, rows and rounds.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Compare encrypted iterations with plaintext and with the paper's circuit."""
+    if scaling:
+        from cipherbayes_research.benchmarks.scaling import run_scaling
+
+        growth = run_scaling()
+        if as_json:
+            typer.echo(json.dumps(growth, indent=2))
+        else:
+            console.print(_growth(growth))
+        return
+    from cipherbayes_research.benchmarks.iteration import run_bench
+
+    document = run_bench(dimension, sites, rows, rounds, circuits)
+    if as_json:
+        typer.echo(json.dumps(document, indent=2))
+        return
+    table = Table(title=f"one iteration, {dimension} parameters, CPU ms (medians)")
+    headings = ("sites", "rows", "variant", "site", "server", "CSP", "bytes")
+    for heading in (*headings, "all", "ratio"):
+        table.add_column(heading, justify="right")
+    for setting in [document, *document["scaling"]]:
+        for name, variant in setting["variants"].items():
+            if "site_ms" in variant:
+                _add(table, setting, name, variant)
+    console.print(table)
+    if circuits:
+        console.print(_circuits(document))
+    crypto = document["site_crypto"]
+    console.print(
+        f"a site's crypto {crypto['site_crypto_ms']:.2f} ms, "
+        f"{crypto['site_crypto_over_bare']:.2f} × one bare SEAL encryption; "
+        f"its noise {crypto['noise_ms']:.2f} ms"
+    )
+
+
+def _growth(document: dict[str, Any]) -> Table:
+    """One quantity varied at a time."""
+    base = document["base"]
+    table = Table(
+        title=f"CPU ms of an iteration; otherwise d = {base['d']}, "
+        f"{base['sites']} sites, {base['rows']:,} rows each"
+    )
+    for heading in ("quantity", "value", "protocol", "site", "server", "CSP", "all"):
+        table.add_column(heading, justify="right")
+    table.add_column("bytes", justify="right")
+    for row in document["rows"]:
+        times = (row.get(f"{who}_ms") for who in ("site", "server", "csp", "iteration"))
+        table.add_row(
+            row["quantity"],
+            f"{row['value']:,}",
+            row["protocol"],
+            *("" if each is None else f"{each:.1f}" for each in times),
+            f"{row['message_bytes']:,}" if "message_bytes" in row else "",
+        )
+    return table
+
+
+def _circuits(document: dict[str, Any]) -> Table:
+    """Every variant's cryptography against the paper's circuit."""
+    table = Table(title=f"cryptography of a round, {document['sites']} sites, CPU ms")
+    for heading in ("variant", "encrypt", "server", "CSP", "bytes", "server ratio"):
+        table.add_column(heading, justify="right")
+    table.add_column("round ratio", justify="right")
+    table.add_column("with preparation", justify="right")
+    table.add_column("error/noise", justify="right")
+    for name, row in document["variants"].items():
+        table.add_row(
+            name,
+            f"{row['encrypt_ms']:.2f}",
+            f"{row['server_ms']:.2f}",
+            f"{row['decrypt_ms']:.2f}",
+            f"{row['message_bytes']:,}",
+            f"{row['server_ratio']:.4f}",
+            f"{row['iteration_ratio']:.4f}",
+            f"{row['iteration_ratio_all_cpu']:.4f}",
+            f"{row['max_error_over_noise']:.1e}",
+        )
+    return table
+
+
+def _add(
+    table: Table, setting: dict[str, Any], name: str, variant: dict[str, Any]
+) -> None:
+    table.add_row(
+        str(setting["sites"]),
+        f"{setting['rows_per_site']:,}",
+        name,
+        f"{variant['site_ms']:.2f}",
+        f"{variant['server_ms']:.2f}",
+        f"{variant['decrypt_ms']:.2f}",
+        f"{variant['message_bytes']:,}",
+        f"{variant['iteration_ms']:.1f}",
+        f"{variant['iteration_over_plaintext']:.2f}",
+    )

@@ -1,0 +1,41 @@
+"""Integers modulo 2^b, and their limbs in plaintext slots."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cipherbayes.crypto.bfv.parameters import ParameterSet
+from cipherbayes.typing import Integers
+
+Words = NDArray[np.uint64]
+
+
+def centre(words: Words, bits: int) -> Integers:
+    """The representative of each word modulo 2^bits in [-2^(bits-1), 2^(bits-1))."""
+    shift = np.uint64(64 - bits)
+    centred: Integers = (words << shift).view(np.int64) >> shift.astype(np.int64)
+    return centred
+
+
+def split(values: Integers, parameters: ParameterSet) -> Words:
+    """Slots of a vector: all lowest limbs, then all second limbs, and so on.
+
+    value_i mod 2^b = sum_j slot_{j d + i} 2^(w j), with 0 <= slot < 2^w.
+    """
+    words = np.ascontiguousarray(values, dtype=np.int64).view(np.uint64)
+    limb_mask = np.uint64(parameters.limb_mask)
+    words = words & np.uint64((1 << parameters.word_bits) - 1)
+    shifts = np.arange(parameters.limbs, dtype=np.uint64)
+    shifts *= np.uint64(parameters.limb_bits)
+    slots: Words = (words >> shifts[:, None]) & limb_mask
+    return slots.reshape(-1)
+
+
+def join(slots: Words, parameters: ParameterSet) -> Integers:
+    """The vector whose limbs were added in ``slots``, centred modulo 2^b."""
+    limbs = slots.reshape(parameters.limbs, -1)
+    words = np.zeros(limbs.shape[1], dtype=np.uint64)
+    for index, limb in enumerate(limbs):
+        words += limb << np.uint64(index * parameters.limb_bits)
+    return centre(words, parameters.word_bits)

@@ -1,0 +1,1 @@
+"""Who a party is: signatures and rosters."""

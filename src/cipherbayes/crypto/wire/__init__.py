@@ -1,0 +1,1 @@
+"""Bytes: frames, fields of messages, and what is signed."""

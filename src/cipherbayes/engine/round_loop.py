@@ -1,0 +1,169 @@
+"""The loop that every engine runs: ask the sites, ask the CSP, go on.
+
+An engine is a way to reach parties. What a round is, is the protocol's business:
+the loop only carries bytes between :class:`~cipherbayes.protocols.server.Server`
+and the channels, and does not look into them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cipherbayes.errors import CipherbayesError
+from cipherbayes.protocols.server import Server
+
+log = logging.getLogger("cipherbayes.server")
+
+Progress = Callable[[int, int], None]
+
+
+class SiteChannel(Protocol):
+    """A way to reach a site; every method is a question and its answer."""
+
+    def enrol(self) -> bytes:
+        """The site's enrolment."""
+
+    def join(self, manifest: bytes, offer: bytes) -> None:
+        """Hand over the run's manifest and public key."""
+
+    def ask(self, request: bytes) -> None:
+        """Send a request; its answer is read with :meth:`answer`."""
+
+    def answer(self) -> bytes | None:
+        """The answer to the last request, None if the site is lost."""
+
+    def seconds(self) -> float:
+        """CPU time the party has used in rounds."""
+
+    def conclude(self, transcript: bytes) -> None:
+        """Hand over the run's transcript, to keep and to check."""
+
+    def end(self) -> None:
+        """Say that the run is over, where nobody else does."""
+
+
+class CspChannel(Protocol):
+    """A way to reach the CSP."""
+
+    def offer(self) -> bytes:
+        """The run's public key."""
+
+    def join(self, manifest: bytes) -> None:
+        """Hand over the run's manifest."""
+
+    def decrypt(self, request: bytes) -> bytes:
+        """The total of a round, or a refusal."""
+
+    def seconds(self) -> float:
+        """CPU time the party has used in rounds."""
+
+    def end(self) -> None:
+        """Say that the run is over, where nobody else does."""
+
+
+@dataclass
+class Traffic:
+    """Bytes and seconds that a run took.
+
+    Attributes
+    ----------
+    sent
+        Bytes that each party has sent, the server and the CSP by these names.
+    """
+
+    site_bytes: int = 0
+    total_bytes: int = 0
+    site_messages: int = 0
+    server_seconds: float = 0.0
+    site_seconds: dict[str, float] = field(default_factory=dict)
+    csp_seconds: float = 0.0
+    sent: dict[str, int] = field(default_factory=dict)
+
+    def count(self, party: str, size: int) -> None:
+        """Add a message that a party sent."""
+        self.sent[party] = self.sent.get(party, 0) + size
+        self.total_bytes += size
+
+
+def drive(
+    server: Server,
+    sites: Mapping[str, SiteChannel],
+    csp: CspChannel,
+    *,
+    rounds: int,
+    progress: Progress,
+) -> Traffic:
+    """Convene a run and take it through its rounds.
+
+    All sites of a round are asked before the first answer is read, so that sites
+    in processes of their own work at the same time. Where the checkpoint holds every
+    round nobody is asked for anything: the parties may have erased their keys.
+    """
+    traffic = Traffic()
+    if server.finished:
+        return traffic
+    offer = csp.offer()
+    manifest = server.convene([site.enrol() for site in sites.values()], offer)
+    csp.join(manifest)
+    for site in sites.values():
+        site.join(manifest, offer)
+    while not server.finished:
+        started = time.thread_time()
+        names, request = server.request()
+        traffic.server_seconds += time.thread_time() - started
+        for name in names:
+            sites[name].ask(request)
+        answers = {}
+        for name in names:
+            answers[name] = sites[name].answer()
+            started = time.thread_time()
+            server.verify(name, answers[name])
+            traffic.server_seconds += time.thread_time() - started
+        traffic.count("server", len(request) * len(names))
+        for name, given in answers.items():
+            if given is not None:
+                traffic.count(name, len(given))
+                traffic.site_bytes += len(given)
+        started = time.thread_time()
+        question = server.collect(answers)
+        traffic.server_seconds += time.thread_time() - started
+        if question is None:
+            continue
+        # A round may take several exchanges: it counts once.
+        traffic.site_messages += len(names)
+        answer = csp.decrypt(question)
+        started = time.thread_time()
+        server.accept(answer)
+        traffic.server_seconds += time.thread_time() - started
+        traffic.count("server", len(question))
+        traffic.count("csp", len(answer))
+        progress(server.rounds_done, rounds)
+    traffic.site_seconds = {name: site.seconds() for name, site in sites.items()}
+    traffic.csp_seconds = csp.seconds()
+    _hand_out(server, sites)
+    if server.stopped is None:
+        _end([*(sites[name] for name in server.present), csp])
+    return traffic
+
+
+def _end(parties: Sequence[SiteChannel | CspChannel]) -> None:
+    """Tell everyone that the run is over; who cannot be told keeps what it has."""
+    for party in parties:
+        try:
+            party.end()
+        except CipherbayesError as error:
+            log.warning("a party was not told that the run is over: %s", error.what)
+
+
+def _hand_out(server: Server, sites: Mapping[str, SiteChannel]) -> None:
+    """Give every site that is there the signed totals: it need not ask for them."""
+    transcript = server.transcript()
+    for name in server.present:
+        try:
+            sites[name].conclude(transcript)
+        except CipherbayesError as error:
+            log.warning("site %s does not agree to the transcript: %s", name, error)

@@ -1,0 +1,417 @@
+"""A run's folder, and the parties that live in it.
+
+    DIR/run.json                 id, study hash, every party's public identity
+    DIR/study.toml               the study, without where tables are
+    DIR/transcript.bin           every total as the CSP signed it, at the end
+    DIR/server/checkpoint.sqlite θ after each round, and these totals
+    DIR/csp/                     keys, answers given
+    DIR/sites/NAME/              keys, and site.json: the table and its ledger
+
+Each party opens its own part only. The folders of the CSP and of the sites are
+0700 and their files 0600.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cipherbayes.crypto.identity.signatures import Identity
+from cipherbayes.crypto.key_folder import KeyFolder
+from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.engine.table_identity import (
+    ledger_beside,
+    open_table_ledger,
+    refuse_equal_files,
+)
+from cipherbayes.errors import PrivacyError, RunError
+from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.privacy.noise import (
+    InsecureRepeatableNoise,
+    NoiseSource,
+    PreparedNoise,
+    SecureNoise,
+)
+from cipherbayes.protocols.contributions import Contributions
+from cipherbayes.protocols.csp import Csp
+from cipherbayes.protocols.messages import RunManifest, decode
+from cipherbayes.protocols.plan import StudyPlan, plan_study
+from cipherbayes.protocols.pooled.curator import Curator
+from cipherbayes.protocols.rounds import Course
+from cipherbayes.protocols.server import Server
+from cipherbayes.protocols.site import Site
+from cipherbayes.protocols.stores import AnswerStore, Checkpoint, Heads
+from cipherbayes.study.schema import Study
+from cipherbayes.study.tables import open_site, split_site
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """An embedded run on disk."""
+
+    path: Path
+    run: bytes
+    study: Study
+    plan: StudyPlan
+
+    @classmethod
+    def create(
+        cls, path: Path, study: Study, ledgers: Mapping[str, Path | None]
+    ) -> RunFolder:
+        """Lay out a new run; the study is written as all parties see it.
+
+        Parameters
+        ----------
+        ledgers
+            Ledger file of each site; None keeps it in the run's folder.
+        """
+        path.mkdir(parents=True, exist_ok=True)
+        if any(entry.name != "run.log" for entry in path.iterdir()):
+            raise RunError(
+                "is not empty",
+                where=str(path),
+                remedy="give a new folder, or go on with `cipherbayes resume`",
+            )
+        run = secrets.token_bytes(16)
+        folder = cls(path, run, study, plan_study(study))
+        text = study.without_paths().to_toml()
+        (path / "study.toml").write_text(text, encoding="utf-8")
+        for name, site in study.sites.items():
+            home = folder.home(name)
+            home.mkdir(parents=True, mode=0o700)
+            ledger = ledgers[name] or home / "ledger.sqlite"
+            local = {
+                "data": None if site.data is None else str(Path(site.data).absolute()),
+                "ledger": str(ledger.absolute()),
+                "budget": site.budget,
+            }
+            _write_private(home / "site.json", local)
+        folder.home("csp").mkdir(parents=True, mode=0o700)
+        folder.home("server").mkdir(parents=True)
+        parties = ("csp", *study.sites) if folder.plan.scheme else ()
+        about = {
+            "version": 1,
+            "run": run.hex(),
+            "study": study.fingerprint(),
+            "pinned": {
+                name: folder.keys(name).identity().identity.id for name in parties
+            },
+        }
+        # Last: a folder with run.json can be resumed.
+        _write_private(path / "run.json", about)
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """Open a run that was laid out before."""
+        about = _read_about(path)
+        run, fingerprint = bytes.fromhex(about["run"]), about["study"]
+        study = Study.load(path / "study.toml")
+        if study.fingerprint() != fingerprint:
+            raise RunError(
+                "study.toml is not the study that this run began with",
+                where=str(path),
+                remedy="restore the file, or start a new run for the changed study",
+            )
+        return cls(path, run, study, plan_study(study))
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the update itself is computed under encryption."""
+        return self.study.protocol == "encrypted-update"
+
+    @property
+    def budget_run(self) -> bytes | None:
+        """The run whose beginning the sites' budgets are of; None if they are newer."""
+        return self.run
+
+    def home(self, name: str) -> Path:
+        """A party's folder."""
+        if name in ("csp", "server"):
+            return self.path / name
+        return self.path / "sites" / name
+
+    def keys(self, name: str) -> KeyFolder:
+        """A party's keys."""
+        return KeyFolder(self.home(name) / "keys")
+
+    def pinned(self) -> dict[str, Identity]:
+        """Identity of every party, as it was when the run began."""
+        pinned = _read_about(self.path)["pinned"]
+        return {name: Identity.from_hex(text) for name, text in pinned.items()}
+
+    def key_id(self) -> str | None:
+        """Id of the encryption key that the parties agreed on; None without one."""
+        checkpoint = Checkpoint(self.home("server") / "checkpoint.sqlite")
+        try:
+            agreed = checkpoint.fact("manifest")
+        finally:
+            checkpoint.close()
+        return None if agreed is None else decode(agreed, RunManifest).key_id.hex()
+
+    def site(self, name: str, table: PreparedTable | None = None) -> Site:
+        """A site, over its table (read from its own file where none is given)."""
+        local = self.local(name)
+        table = self.table(name) if table is None else table
+        keys = self.keys(name)
+        ledger = open_ledger(self.study, name, local, self.budget_run)
+        parts: dict[str, Any] = {
+            "name": name,
+            "run": self.run,
+            "plan": self.plan,
+            "contributions": self._contributions(table),
+            "ledger": ledger,
+            "key": keys.identity(),
+            "exchange": keys.exchange_key(self.run),
+            "noise": PreparedNoise(noise_source(self.study, name)),
+            "pinned": self.pinned(),
+        }
+        site = self._site(name, table, parts)
+        site.heads = self.heads()
+        site.forget_keys = partial(keys.forget, self.run)
+        return site
+
+    def _site(self, name: str, table: PreparedTable, parts: dict[str, Any]) -> Site:
+        if not self.encrypted:
+            return Site(**parts)
+        from cipherbayes.engine import encrypted_parties as encrypted
+
+        return encrypted.site(self, name, table, parts)
+
+    def heads(self) -> Heads | None:
+        """What a party remembers of the sites' ledgers over all runs.
+
+        Nothing here: all parties are on one machine, with identities of this run only.
+        """
+        return None
+
+    def table(self, name: str) -> PreparedTable:
+        """A site's table, read from the file that only the site knows."""
+        source = self.local(name)["data"]
+        if source is None:
+            raise RunError(
+                f"site '{name}' was given a frame, not a file",
+                where=str(self.path),
+                remedy="only runs whose tables are files can be resumed",
+            )
+        table = open_site(self.study, name, source)
+        if self.study.evaluation is None:
+            return table
+        return split_site(self.study, name, table)[0]
+
+    def local(self, name: str) -> dict[str, Any]:
+        """What a site keeps to itself: its table, its ledger, its budget."""
+        path = self.home(name) / "site.json"
+        try:
+            local: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            data, budget = local["data"], local["budget"]
+            strings = isinstance(data, str | None) and isinstance(local["ledger"], str)
+            # A budget that is no number would be none.
+            if not strings or type(budget) not in (int, float, type(None)):
+                raise ValueError
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            raise RunError(
+                "cannot be read",
+                where=str(path),
+                remedy="restore it, or start a new run",
+            ) from None
+        return local
+
+    def holds_frames(self) -> bool:
+        """Whether a table is a frame, whose ledger lasts for the run only."""
+        return any(self.local(name)["data"] is None for name in self.study.sites)
+
+    def csp(self) -> Csp:
+        """The CSP, with the run's key pair made at the first call."""
+        if self.encrypted:
+            from cipherbayes.engine import encrypted_parties as encrypted
+
+            csp = encrypted.csp(self)
+        else:
+            csp = self._csp()
+        csp.heads = self.heads()
+        csp.forget_keys = partial(self.keys("csp").forget, self.run)
+        return csp
+
+    def _csp(self) -> Csp:
+        keys, parameters = self.keys("csp"), self.plan.parameters
+        assert parameters is not None
+        known = any(record.run == self.run.hex() for record in keys.records())
+        pair = (
+            keys.load_pair(self.run)
+            if known
+            else keys.create_pair(self.run, parameters)
+        )
+        return Csp(
+            run=self.run,
+            plan=self.plan,
+            pair=pair,
+            key=keys.identity(),
+            store=AnswerStore(self.home("csp") / "answers.sqlite"),
+            pinned=self.pinned(),
+        )
+
+    def end(self) -> None:
+        """Erase what a finished run needs no more: its keys, and the sites' answers.
+
+        Charges, identities and released totals stay. A run that has ended is refused
+        by every party.
+        """
+        for name in self.study.sites:
+            path = ledger_path(self.local(name))
+            if path.exists():
+                ledger = Ledger.read(path)
+                try:
+                    ledger.end(self.run, name)
+                finally:
+                    ledger.close()
+        for name in ("csp", *self.study.sites) if self.plan.scheme else ():
+            self.keys(name).forget(self.run)
+
+    def refuse_equal_files(self) -> None:
+        """Raise PrivacyError where two sites of this machine have the same table."""
+        local = {name: self.local(name)["data"] for name in self.study.sites}
+        refuse_equal_files({n: Path(d) for n, d in local.items() if d is not None})
+
+    def course(self) -> Course:
+        """Where the run stands."""
+        checkpoint = Checkpoint(self.home("server") / "checkpoint.sqlite")
+        return self._course(checkpoint)
+
+    def _course(self, checkpoint: Checkpoint) -> Course:
+        if self.encrypted:
+            from cipherbayes.engine import encrypted_parties as encrypted
+
+            return encrypted.course(self.plan, checkpoint)
+        return Course(self.plan, checkpoint)
+
+    def server(self) -> tuple[Server, Course]:
+        """The server, where it stopped, and the course it steers."""
+        checkpoint = Checkpoint(self.home("server") / "checkpoint.sqlite")
+        course = self._course(checkpoint)
+        parts: dict[str, Any] = {
+            "run": self.run,
+            "plan": self.plan,
+            "course": course,
+            "checkpoint": checkpoint,
+            "pinned": self.pinned(),
+        }
+        if self.encrypted:
+            from cipherbayes.engine import encrypted_parties as encrypted
+
+            return encrypted.server(self, parts), course
+        return Server(**parts), course
+
+    def curator(
+        self, tables: Mapping[str, PreparedTable] | None
+    ) -> tuple[Curator, Course]:
+        """Whoever holds all tables of a pooled study, and the course of it."""
+        held = {}
+        for name in self.study.sites:
+            table = self.table(name) if tables is None else tables[name]
+            ledger = open_ledger(self.study, name, self.local(name), self.budget_run)
+            held[name] = (self._contributions(table), ledger)
+        curator = Curator(
+            run=self.run,
+            plan=self.plan,
+            tables=held,
+            noise=noise_source(self.study, "curator"),
+        )
+        return curator, self.course()
+
+    def _contributions(self, table: PreparedTable) -> Contributions:
+        return Contributions(self.study.model, table)
+
+
+def noise_source(study: Study, name: str) -> NoiseSource:
+    """Where a site's noise comes from; a seed only where the study shouts about it."""
+    if study.insecure:
+        return InsecureRepeatableNoise(f"{study.inference.seed}/{name}")
+    return SecureNoise()
+
+
+def open_ledger(
+    study: Study, name: str, local: Mapping[str, Any], run: bytes | None = None
+) -> Ledger:
+    """A table's ledger; the budget belongs to the table.
+
+    ``run`` is given where ``local`` was written when the run began: a run that goes on
+    does not bring back a budget that the owner has changed since.
+    """
+    assert study.privacy is not None
+    path, data = Path(local["ledger"]), local["data"]
+    budget = local["budget"] or _default_budget(study)
+    delta = study.privacy.delta
+    if data is None:
+        # A frame's ledger goes with its run.
+        ledger = Ledger.open(
+            path, dataset=name, epsilon=budget, delta=delta, lasting=False
+        )
+    else:
+        ledger = open_table_ledger(Path(data), path, epsilon=budget, delta=delta)
+    if local["budget"] is not None and not (
+        run is not None and ledger.rounds(run, name)
+    ):
+        ledger.set_budget(local["budget"])
+    if study.privacy.delta > ledger.delta:
+        raise PrivacyError(
+            f"the ledger counts at δ = {ledger.delta:g}, below the study's",
+            where=str(ledger.path),
+            remedy=f"set privacy.delta = {ledger.delta:g} or lower",
+        )
+    return ledger
+
+
+def ledger_path(local: Mapping[str, Any]) -> Path:
+    """Where a site's ledger is: beside the table itself, where nobody says else."""
+    given = Path(local["ledger"])
+    if local["data"] is not None and given == Path(f"{local['data']}.ledger"):
+        return ledger_beside(local["data"])
+    return given
+
+
+def _default_budget(study: Study) -> float:
+    """ε of a table's first ledger: the study's, or the honest one of a false claim."""
+    assert study.privacy is not None
+    if not study.as_printed:
+        return study.privacy.epsilon
+    from cipherbayes.protocols.as_printed.claim import composed_epsilon
+    from cipherbayes.protocols.as_printed.plan import paper_setting
+
+    return composed_epsilon(paper_setting(study))
+
+
+def _read_about(path: Path) -> dict[str, Any]:
+    """The content of run.json."""
+    try:
+        about = json.loads((path / "run.json").read_text(encoding="utf-8"))
+        if about["version"] != 1:
+            raise ValueError
+        bytes.fromhex(about["run"])
+        return {key: about[key] for key in ("run", "study", "pinned")}
+    except FileNotFoundError:
+        raise RunError(
+            "holds no run",
+            where=str(path),
+            remedy="give the folder of `cipherbayes run --out`",
+        ) from None
+    except (ValueError, KeyError, TypeError, OSError, RecursionError):
+        raise RunError(
+            "run.json cannot be read",
+            where=str(path),
+            remedy="restore it, or start a new run",
+        ) from None
+
+
+def _write_private(path: Path, content: Mapping[str, Any]) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(content, file, indent=2)
+        file.flush()
+        os.fsync(file.fileno())

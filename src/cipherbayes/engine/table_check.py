@@ -1,0 +1,158 @@
+"""A table against a study, at the site: everything that is wrong, before anyone waits.
+
+Runs stop at the first thing that is wrong with a table, and tell others nothing. Here
+the owner of the table sees it all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cipherbayes.data.features import Feature, spellings
+from cipherbayes.data.preparation import Preparation
+from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.data.tables import MISSING, Table, open_table
+from cipherbayes.errors import CipherbayesError, DataError
+from cipherbayes.models import AnyModel
+from cipherbayes.protocols.plan import plan_study
+from cipherbayes.study.schema import Study
+from cipherbayes.study.tables import open_site, split_site
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What is wrong with a table, in words without a value; and its rows.
+
+    Attributes
+    ----------
+    rows
+        Number of rows, None where the table cannot be read.
+    problems
+        One line each; empty if the table fits the study.
+    """
+
+    rows: int | None
+    problems: tuple[str, ...]
+
+
+def check_table(study: Study, site: str, source: Any) -> Findings:
+    """Everything that is wrong with a site's table for a study.
+
+    Columns, levels, missing values and outcomes, each on its own; then the number of
+    rows against ``privacy.records``, and the table as a whole, as a run opens it.
+
+    Edge cases
+    ----------
+    Outcomes out of range are said here although a private run does not refuse them:
+    it holds them at the ends of the range, where a mistaken unit would go unnoticed.
+    """
+    problems: list[str] = []
+    try:
+        table = open_table(source)
+    except DataError as error:
+        return Findings(None, (str(error),))
+    for column, feature in study.features.items():
+        problems += _feature_problems(table, column, feature)
+    problems += _outcome_problems(table, study.model)
+    try:
+        prepared = open_site(study, site, source)
+    except CipherbayesError as error:
+        # What only the whole shows is news; the rest was said above.
+        return Findings(_rows(table), tuple(problems or [str(error)]))
+    problems += _size_problems(study, site, prepared)
+    return Findings(prepared.count, tuple(dict.fromkeys(problems)))
+
+
+def _feature_problems(table: Table, column: str, feature: Feature) -> list[str]:
+    """What is wrong with one column: values first, then gaps."""
+    if feature.missing is not None:
+        return _problem(table, Preparation({column: feature}), None)
+    # With a stand-in the gaps do not hide what else is wrong.
+    stand_in = feature.low if feature.levels is None else feature.levels[0]
+    filled = feature.model_copy(update={"missing": stand_in})
+    found = _problem(table, Preparation({column: filled}), None)
+    if column in table.names and _has_gaps(table, column, feature):
+        missing = DataError(
+            f"column '{column}' has missing values",
+            where=table.where,
+            remedy=f"state what stands in for them: features.{column}.missing",
+        )
+        found.append(str(missing))
+    return found
+
+
+def _outcome_problems(table: Table, model: AnyModel) -> list[str]:
+    """What is wrong with the columns that the model itself reads."""
+    named = set(model.outcome_columns().values())
+    absent = sorted(named - set(table.names))
+    if not absent:
+        return _problem(table, Preparation({}, intercept=1.0), model)
+    found = []
+    for name in absent:
+        known = DataError(
+            f"has no column '{name}'",
+            where=table.where,
+            remedy="check its header line, or the spelling in the study",
+        )
+        found.append(str(known))
+    return found
+
+
+def _problem(
+    table: Table, preparation: Preparation, model: AnyModel | None
+) -> list[str]:
+    try:
+        PreparedTable(table, preparation, model)
+    except DataError as error:
+        return [str(error)]
+    return []
+
+
+def _has_gaps(table: Table, column: str, feature: Feature) -> bool:
+    try:
+        return any(
+            _gaps(chunk.column(column), feature)
+            for chunk in table.chunks({column: feature.kind})
+        )
+    except DataError:  # said already
+        return False
+
+
+def _gaps(raw: pa.Array, feature: Feature) -> bool:
+    if feature.levels is None:
+        absent = pc.is_null(raw, nan_is_null=True)
+    else:
+        named = {text for level in feature.levels for text in spellings(level)}
+        gaps = pa.array(sorted(MISSING - named), type=pa.string())
+        text = pc.utf8_trim_whitespace(raw)
+        absent = pc.or_(pc.is_null(text), pc.fill_null(pc.is_in(text, gaps), True))
+    return bool(pc.any(absent, min_count=0).as_py())
+
+
+def _size_problems(study: Study, site: str, prepared: PreparedTable) -> list[str]:
+    found = []
+    try:
+        if study.evaluation is not None:
+            prepared = split_site(study, site, prepared)[0]
+    except DataError as error:
+        found.append(str(error))
+    try:
+        plan_study(study).check_site(site, prepared.count)
+    except DataError as error:
+        found.append(str(error))
+    return found
+
+
+def _rows(table: Table) -> int | None:
+    """Rows of a table, if they can be counted although its values are wrong."""
+    if table.count is not None:
+        return table.count
+    try:
+        first = table.names[0]
+        return sum(chunk.num_rows for chunk in table.chunks({first: "text"}))
+    except (DataError, IndexError):
+        return None

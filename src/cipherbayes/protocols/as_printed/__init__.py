@@ -1,0 +1,1 @@
+"""The paper's own method: Algorithms 3, 4 and 5. Not certified."""

@@ -1,0 +1,130 @@
+"""The CSP of the paper's own method: decrypts what the server sends, as printed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
+from cipherbayes.crypto.ckks.precomputation import (
+    PARAMETERS,
+    PRODUCT_SCALE,
+    SCALE,
+    UNMASKED_SCALE,
+    decrypt_values,
+    largest_masked,
+)
+from cipherbayes.crypto.wire.transcript import RoundId
+from cipherbayes.errors import CipherbayesError
+from cipherbayes.protocols.as_printed.plan import UNIT, PrintedPlan
+from cipherbayes.protocols.encrypted_update.csp import EncryptedCsp
+from cipherbayes.protocols.encrypted_update.messages import (
+    CiphertextReply,
+    OutputRequest,
+)
+from cipherbayes.protocols.messages import (
+    DecryptReply,
+    Reason,
+    Refusal,
+    decode,
+    encode,
+)
+from cipherbayes.protocols.refusals import RefusalError
+from cipherbayes.typing import Floats
+
+LARGEST = 2.0**22
+"""Values beyond this mean that V has left the interval of the polynomial."""
+
+
+class PrintedCsp(EncryptedCsp):
+    """The party with the secret key, as printed: nothing is attested or flooded.
+
+    Formal guarantees
+    -----------------
+    None: a CKKS decryption that the server sees tells it about the secret key. It
+    still answers each round once and in order.
+    """
+
+    _plan: PrintedPlan  # type: ignore[assignment]
+
+    def _respond(self, data: bytes) -> object:
+        request = decode(data, OutputRequest)
+        exchange = request.round_id
+        if exchange.run != self._run:
+            raise RefusalError(Reason.WRONG_RUN, "the request is of another run")
+        if exchange.study != self._plan.study_hash:
+            raise RefusalError(Reason.WRONG_STUDY, "the request is of another study")
+        known = self._store.answer(exchange.round)
+        if known is not None:
+            return decode(known, DecryptReply, Refusal)
+        number = exchange.round
+        if number != self._store.rounds() or number >= self._plan.rounds:
+            raise RefusalError(
+                Reason.WRONG_ROUND, "rounds are answered in order, one at a time"
+            )
+        if exchange.purpose != self._plan.purpose(number):
+            raise RefusalError(Reason.WRONG_ROUND, "the study has no such round")
+        if exchange.purpose == "maximum" and request.stage == 0:
+            return self._largest(exchange, request)
+        reply: DecryptReply | Refusal
+        try:
+            values = self._opened(exchange, request)
+            fixed = np.rint(values / UNIT).astype(np.int64)
+            reply = DecryptReply.signed(self._key, round_id=exchange, values=fixed)
+        except CipherbayesError as error:
+            raise RefusalError(Reason.RANGE, error.what) from None
+        self._store.keep(number, encode(reply))
+        return reply
+
+    def _opened(self, exchange: RoundId, request: OutputRequest) -> Floats:
+        """What the server's ciphertexts hold."""
+        secret, width = self._keys.secret, self._plan.columns
+        if exchange.purpose == "gradient":
+            output = self._plan.circuit.read_output(
+                request.outputs[0], self._keys.public.key_id
+            )
+            t = exchange.round - self._plan.prepared + 1
+            values = self._plan.circuit.decrypt_exactly(secret, output, t)
+        elif exchange.purpose == "means":
+            count, sums = request.outputs
+            levels = PARAMETERS.levels
+            records = decrypt_values(secret, self._read(count, width), SCALE)[:1]
+            weighted = decrypt_values(
+                secret, self._read(sums, width, levels - 1), PRODUCT_SCALE
+            )
+            values = np.concatenate([np.rint(records), weighted])
+        elif exchange.purpose == "variances":
+            values = decrypt_values(
+                secret, self._read(request.outputs[0], width), SCALE
+            )
+        else:
+            level = PARAMETERS.levels - 1
+            largest = self._read(request.outputs[0], 1, level)
+            values = decrypt_values(secret, largest, UNMASKED_SCALE)
+        if not np.abs(values).max() < LARGEST:
+            raise RefusalError(
+                Reason.RANGE,
+                "the update left the range of the polynomial: paper.scale is too large "
+                "for this preparation",
+            )
+        return values
+
+    def _largest(self, exchange: RoundId, request: OutputRequest) -> CiphertextReply:
+        """Algorithm 5: the largest masked value, encrypted anew."""
+        if len(request.outputs) != len(self._plan.study.sites):
+            raise RefusalError(Reason.MALFORMED, "not one masked value of every site")
+        masked = [self._read(output, 1) for output in request.outputs]
+        found = largest_masked(self._keys.secret, self._keys.public, masked)
+        return CiphertextReply.signed(
+            self._key, round_id=exchange, ciphertext=found.to_bytes()
+        )
+
+    def _read(
+        self, data: bytes, dimension: int, level: int | None = None
+    ) -> CkksCiphertext:
+        return CkksCiphertext.from_bytes(
+            data,
+            parameters=PARAMETERS,
+            key_id=self._keys.public.key_id,
+            dimension=dimension,
+            level=level,
+        )

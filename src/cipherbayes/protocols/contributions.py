@@ -1,0 +1,92 @@
+"""What a table contributes to a release: bounded sums over its records."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.data.rescaled import rescaled
+from cipherbayes.errors import ProtocolError
+from cipherbayes.inference.gradient import gradient_sum
+from cipherbayes.inference.influence import influence_sums
+from cipherbayes.models import Model, Rows
+from cipherbayes.privacy.noise import poisson_sample
+from cipherbayes.protocols.questions import Question
+from cipherbayes.protocols.releases import Phase
+from cipherbayes.typing import Floats
+
+
+class Contributions:
+    """One table's sums, for any release of a study.
+
+    Parameters
+    ----------
+    model
+        Whose gradients are summed.
+    table
+        The records.
+
+    Formal guarantees
+    -----------------
+    A record changes the sum of a phase by at most ``phase.privacy.clip`` in
+    Euclidean norm, whatever the question is: a count changes by one, the moments'
+    columns lie in [-1, 1], and gradients and information matrices are bounded
+    record by record (the latter to ``phase.information.clip``). In a
+    Poisson-sampled phase every record takes part independently, drawn from the
+    operating system's randomness.
+
+    *Total.* Every θ of the phase's length with finite numbers, and every moments
+    with |mean| ≤ 1 and sd from 0.01 to 1, get a sum: whether there is an answer does
+    not depend on the records. A record whose contribution would not be finite
+    counts zero.
+    """
+
+    def __init__(self, model: Model, table: PreparedTable) -> None:
+        self._model = model
+        self._table = table
+
+    @property
+    def count(self) -> int:
+        """Records in the table."""
+        return self._table.count
+
+    def total(self, phase: Phase, question: Question) -> Floats:
+        """The sum that a phase asks for, before grid and noise."""
+        theta = question.theta
+        if phase.purpose == "records":
+            return np.array([float(self._table.count)])
+        if phase.purpose == "moments":
+            return self._moments(phase)
+        if theta.size != phase.privacy.dimension:
+            raise ProtocolError("the question does not have the study's length")
+        table = rescaled(self._table, question.moments)
+        if phase.purpose == "influence":
+            return self._influence(phase, table, theta)
+        rows = None
+        if phase.privacy.rate < 1.0:
+            rows = poisson_sample(table.count, phase.privacy.rate)
+        return gradient_sum(
+            self._model, theta, table, rows=rows, clip=phase.privacy.clip
+        )
+
+    def _moments(self, phase: Phase) -> Floats:
+        first = 0 if self._table.design.intercept is None else 1
+
+        def sums(block: Rows) -> Floats:
+            z = block.x[first:]
+            return np.concatenate([z.sum(axis=1), (z * z).sum(axis=1)])
+
+        return sum(self._table.map(sums), start=np.zeros(phase.dimension))
+
+    def _influence(self, phase: Phase, table: PreparedTable, theta: Floats) -> Floats:
+        assert phase.weighting is not None
+        sums = influence_sums(
+            self._model,
+            theta,
+            table,
+            phase.weighting,
+            fisher=phase.information is not None,
+        )
+        if sums.fisher is None:
+            return sums.gradient
+        return np.concatenate([sums.gradient, sums.fisher])

@@ -1,0 +1,162 @@
+"""The CSP of an encrypted update: decrypts what every site computed, and floods it.
+
+It never sees a site's ciphertext. It decrypts an output only if every site of the run
+attested to the digest of exactly these coefficients, once a round, adds noise that
+hides what a CKKS decryption would tell about the secret key, and returns d integers
+on a grid.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import Callable
+
+import numpy as np
+
+from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
+from cipherbayes.crypto.ckks.keys import CkksKeys
+from cipherbayes.crypto.identity.signatures import Identity, SigningKey
+from cipherbayes.errors import ProtocolError
+from cipherbayes.privacy.noise import NoiseSource
+from cipherbayes.protocols.csp import Csp
+from cipherbayes.protocols.encrypted_update.messages import OutputRequest, TrioOffer
+from cipherbayes.protocols.encrypted_update.plan import EncryptedPlan
+from cipherbayes.protocols.meeting import meet
+from cipherbayes.protocols.messages import Reason, RunManifest, decode, encode
+from cipherbayes.protocols.refusals import RefusalError
+from cipherbayes.protocols.releases import Phase
+from cipherbayes.protocols.stores import AnswerStore
+from cipherbayes.typing import Floats, Integers
+
+log = logging.getLogger("cipherbayes.csp")
+
+
+class EncryptedCsp(Csp):
+    """The party with the secret key, in an encrypted update.
+
+    Parameters
+    ----------
+    keys
+        The key trio of this run.
+    noise
+        Source of the flooding noise.
+
+    Formal guarantees
+    -----------------
+    For each round at most one vector leaves this object. It is the decryption of an
+    output that all sites of the run computed, plus flooding noise whose size follows
+    from a derived bound on the CKKS error: over all values of all rounds it hides that
+    error, and with it the secret key, up to ``plan.flooding_bits`` statistical bits, as
+    long as all sites' messages are honest encryptions. A round whose answer is out of
+    range is over.
+
+    Edge cases
+    ----------
+    The circuits ``fast`` and ``literal`` are not flooded (their error leaves no room
+    for it): the server may find the key in decrypted values, so nothing is certified.
+    A malicious site may make an output depend on the key as much as it likes: together
+    with the server it finds the key of any circuit. Neither opens a single site's
+    message, which is masked.
+    """
+
+    _plan: EncryptedPlan
+
+    def __init__(
+        self,
+        *,
+        run: bytes,
+        plan: EncryptedPlan,
+        keys: CkksKeys,
+        key: SigningKey,
+        store: AnswerStore,
+        pinned: dict[str, Identity],
+        noise: NoiseSource,
+    ) -> None:
+        self._run = run
+        self._plan = plan
+        self._keys = keys
+        self._key = key
+        self._store = store
+        self._pinned = pinned
+        self._noise = noise
+        self._manifest: RunManifest | None = None
+
+    def offer(self) -> bytes:
+        """The run's public and evaluation keys, signed."""
+        return encode(
+            TrioOffer.signed(
+                self._key,
+                run=self._run,
+                study=self._plan.study_hash,
+                public_key=self._keys.public.to_bytes(),
+                evaluation_keys=self._keys.evaluation.to_bytes(),
+            )
+        )
+
+    def join(self, data: bytes) -> None:
+        """Take the run's manifest, if it is the study's."""
+        manifest = decode(data, RunManifest)
+        self._plan.check_manifest(manifest, self._run, self._pinned)
+        meet(self.heads, self._plan, manifest, self._store.rounds())
+        if manifest.key_id != self._keys.public.key_id:
+            raise ProtocolError("the manifest names another key", where="csp")
+        self._manifest = manifest
+
+    def _drop_secret(self) -> None:
+        del self._keys
+
+    def _respond(self, data: bytes) -> object:
+        request = decode(data, OutputRequest)
+
+        def checked(phase: Phase) -> Callable[[], Integers]:
+            output = self._attested(request)
+            return lambda: self._released(output, request.round_id.round)
+
+        return self._once(request.round_id, checked)
+
+    def _attested(self, request: OutputRequest) -> CkksCiphertext:
+        """The output, if the whole roster attested to it."""
+        if self._manifest is None:
+            raise RefusalError(Reason.WRONG_RUN, "the run has no manifest yet")
+        roster, exchange = self._manifest.roster, request.round_id
+        signers = tuple(each.site for each in request.attestations)
+        if signers != roster.sites or exchange.roster != roster.digest:
+            raise RefusalError(
+                Reason.WRONG_ROSTER, "not every site of the run attests to the output"
+            )
+        if len(request.outputs) != 1 or request.stage != 0:
+            raise RefusalError(Reason.MALFORMED, "a round has one output")
+        output = self._plan.circuit.read_output(
+            request.outputs[0], self._keys.public.key_id
+        )
+        digest = output.digest()
+        for attestation in request.attestations:
+            if attestation.round_id != exchange:
+                raise RefusalError(
+                    Reason.WRONG_ROUND, "an attestation belongs to another exchange"
+                )
+            attestation.verify(self._pinned[attestation.site])
+            if not hmac.compare_digest(attestation.output, digest):
+                raise RefusalError(
+                    Reason.BAD_SIGNATURE,
+                    f"the output is not the one that site {attestation.site} computed",
+                )
+        return output
+
+    def _released(self, output: CkksCiphertext, number: int) -> Integers:
+        values = np.rint(self._values(output, number + 1) / self._plan.grid)
+        if not np.abs(values).max() <= self._plan.bound:
+            raise RefusalError(
+                Reason.RANGE, "the output is outside the range the study allows"
+            )
+        return values.astype(np.int64)
+
+    def _values(self, output: CkksCiphertext, t: int) -> Floats:
+        circuit, secret = self._plan.circuit, self._keys.secret
+        if not self._plan.flooding_bits:
+            return circuit.decrypt_exactly(secret, output, t)
+        from cipherbayes.protocols.encrypted_update.flooding import Flooding
+
+        flooding = Flooding(bits=self._plan.flooding_bits, releases=self._plan.rounds)
+        return np.asarray(flooding.release(circuit, secret, output, t, self._noise))

@@ -1,0 +1,273 @@
+"""What a study implies before any data is read: releases, noise, range, parameters.
+
+Every party derives the same plan from the study alone, so nobody has to be
+believed about the noise, the grid or the number of rounds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from cipherbayes.crypto.bfv.parameters import ParameterSet, choose
+from cipherbayes.crypto.identity.signatures import Identity
+from cipherbayes.crypto.wire.transcript import transcript
+from cipherbayes.errors import DataError, ProtocolError, StudyError
+from cipherbayes.inference.noise_aware.released import NoiseAwareRounds
+from cipherbayes.inference.released import RECURSIONS, Recursion
+from cipherbayes.models import Design
+from cipherbayes.models.prior import ResolvedPrior
+from cipherbayes.privacy.accountant import compose, epsilon
+from cipherbayes.privacy.events import Event, Repeated
+from cipherbayes.protocols.messages import RunManifest
+from cipherbayes.protocols.releases import Phase, Purpose, phases_of
+from cipherbayes.study.schema import Study
+from cipherbayes.study.tables import preparation_of
+from cipherbayes.typing import Floats, Integers
+
+PRIOR_SCALES, FARTHEST_THETA = 1e3, 1e7
+"""How far from zero a question may be."""
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """What all parties of a private study agree on without talking to each other."""
+
+    study: Study
+    phases: tuple[Phase, ...]
+
+    @cached_property
+    def study_hash(self) -> bytes:
+        """What messages carry of the study: its fingerprint and the features' order.
+
+        The order gives every number of θ its meaning, and a fingerprint, which is the
+        same however a file is arranged, does not know it.
+        """
+        fields = (self.study.fingerprint(), *self.study.features)
+        return hashlib.sha256(transcript("cipherbayes/study/1", *fields)).digest()
+
+    @property
+    def rounds(self) -> int:
+        """Releases of all phases."""
+        return sum(phase.rounds for phase in self.phases)
+
+    @property
+    def preparatory(self) -> tuple[Phase, ...]:
+        """The phases before the sampler's first round."""
+        return tuple(phase for phase in self.phases if phase.preparatory)
+
+    @property
+    def sampling(self) -> tuple[Phase, ...]:
+        """The phases that the posterior comes from."""
+        return tuple(phase for phase in self.phases if not phase.preparatory)
+
+    @property
+    def gradient(self) -> Phase:
+        """The last of these, the one with the most weight."""
+        return self.phases[-1]
+
+    @property
+    def event(self) -> Event:
+        """Everything that the study releases."""
+        return compose(*(phase.event for phase in self.phases))
+
+    def event_after(self, rounds: int) -> Event | None:
+        """What the first rounds have released; None for none."""
+        events: list[Event] = []
+        for phase in self.phases:
+            done = min(max(rounds - phase.first, 0), phase.rounds)
+            if done:
+                events.append(Repeated(phase.release, done))
+        return compose(*events) if events else None
+
+    def rounds_prepared(self, kept: Container[str]) -> int:
+        """Rounds behind the preparatory results of these names."""
+        return sum(phase.rounds for phase in self.preparatory if phase.purpose in kept)
+
+    def epsilon_after(self, rounds: int) -> float:
+        """ε that the first rounds have spent, at the study's δ; 0 before the first."""
+        assert self.study.privacy is not None
+        event = self.event_after(rounds)
+        return 0.0 if event is None else epsilon(event, self.study.privacy.delta)
+
+    @cached_property
+    def noise_multiplier(self) -> float:
+        """σ of a sampling round; where rounds differ, that of as many equal ones
+        with the same composition, √T / μ."""
+        parts = [
+            (part, phase.rounds) for phase in self.sampling for part in phase.parts
+        ]
+        if len(parts) == 1:
+            return parts[0][0].noise_multiplier
+        mu_squared = sum(n / part.noise_multiplier**2 for part, n in parts)
+        rounds = sum(phase.rounds for phase in self.sampling)
+        return math.sqrt(rounds / mu_squared)
+
+    @property
+    def minimum_roster(self) -> int:
+        """Fewest sites whose sum may be decrypted."""
+        assert self.study.privacy is not None
+        return len(self.study.sites) - self.study.privacy.dropouts
+
+    @cached_property
+    def parameters(self) -> ParameterSet | None:
+        """The smallest vetted parameter set that holds every release."""
+        if self.study.protocol != "secure-sum":
+            return None
+        return choose(
+            max(phase.bound for phase in self.phases),
+            len(self.study.sites),
+            max(phase.dimension for phase in self.phases),
+        )
+
+    @property
+    def scheme(self) -> str | None:
+        """Id of the encryption parameters; None where nothing is encrypted."""
+        return None if self.parameters is None else self.parameters.id
+
+    def phase_of(self, number: int) -> Phase | None:
+        """The phase of a round."""
+        for phase in self.phases:
+            if phase.first <= number < phase.first + phase.rounds:
+                return phase
+        return None
+
+    def purpose(self, number: int) -> str:
+        """What a round is for."""
+        phase = self.phase_of(number)
+        assert phase is not None
+        return phase.purpose
+
+    def check_site(self, name: str, count: int) -> None:
+        """Refuse a table that the plan's range was not made for."""
+        most = self.gradient.privacy.records
+        if count > most:
+            raise DataError(
+                f"the table has more rows than the study's {most}",
+                where=f"site {name}",
+                remedy="correct privacy.records, the number of rows over all sites",
+            )
+
+    def check_manifest(
+        self, manifest: RunManifest, run: bytes, pinned: Mapping[str, Identity]
+    ) -> None:
+        """Raise ProtocolError unless a manifest is exactly this study's."""
+        scheme = self.scheme
+        expected = (run, self.study_hash, self.rounds, tuple(sorted(self.study.sites)))
+        given = (
+            manifest.run,
+            manifest.study,
+            manifest.rounds,
+            manifest.roster.sites,
+        )
+        if scheme is None or given != expected:
+            raise ProtocolError(
+                "the run's manifest is not the study's",
+                remedy="give every party the same study file and release",
+            )
+        if manifest.parameters != scheme:
+            raise ProtocolError("the manifest names other encryption parameters")
+        if manifest.csp != pinned["csp"].raw:
+            raise ProtocolError("the manifest names another CSP")
+        manifest.roster.verify(run=run, study=self.study_hash, pinned=pinned)
+
+    def recursion(self, records: float) -> Recursion:
+        """The study's sampler, for N declared or released."""
+        design = preparation_of(self.study).design
+        settings = self.study.inference
+        prior = resolve_prior(self.study, design)
+        if self.study.method == "noise-aware":
+            return NoiseAwareRounds(settings, prior, self.study.model, design)
+        return RECURSIONS[self.study.method](
+            settings,
+            prior,
+            records=records,
+            rounds=sum(phase.rounds for phase in self.sampling),
+            rate=self.gradient.privacy.rate,
+            curvature=self.study.model.largest_curvature(design),
+        )
+
+    @cached_property
+    def farthest_theta(self) -> Floats:
+        """How far from zero each parameter may be asked about: |μ₀| + 1000 max(σ₀, 1)
+        of its prior, at most 10⁷.
+
+        No sampler gets there unless it diverged. Farther out a linear predictor would
+        be nothing but the rounding error of terms that cancel each other.
+        """
+        prior = resolve_prior(self.study, preparation_of(self.study).design)
+        farthest = np.abs(prior.mean) + PRIOR_SCALES * np.maximum(prior.scale, 1.0)
+        return np.minimum(farthest, FARTHEST_THETA)
+
+    def usable_theta(self, phase: Phase, theta: Floats) -> bool:
+        """Whether a phase may be asked at ``theta``: public numbers alone decide."""
+        if phase.preparatory:
+            return theta.size == 1 and theta[0] == 0.0
+        if theta.size != self.farthest_theta.size:
+            return False
+        # Also false for what is not a number.
+        return bool(np.all(np.abs(theta) <= self.farthest_theta))
+
+    def facts(self, totals: Sequence[Integers]) -> dict[Purpose, Floats]:
+        """What the totals of the first preparatory rounds, in grid units, amount to."""
+        facts: dict[Purpose, Floats] = {}
+        for phase, values in zip(self.preparatory, totals, strict=False):
+            total = phase.privacy.from_grid(values)
+            facts[phase.purpose] = self.digest(phase, total, self.records(facts))
+        return facts
+
+    def records(self, facts: Mapping[Purpose, Floats]) -> float:
+        """N, as it was released or as the study declares it."""
+        if "records" in facts:
+            return float(facts["records"][0])
+        declared = self.study.privacy and self.study.privacy.records
+        return float(declared or 1)
+
+    def digest(self, phase: Phase, total: Floats, records: float) -> Floats:
+        """What is kept of a preparatory release.
+
+        The number of records, at least one; or mean and standard deviation of each
+        column, kept where a column of the public range can have them.
+        """
+        if phase.purpose == "records":
+            return np.maximum(np.rint(total), 1.0)
+        width = phase.dimension // 2
+        mean = np.clip(total[:width] / records, -1.0, 1.0)
+        square = np.clip(total[width:] / records, 0.0, 1.0)
+        # A variance below its own noise would blow a rare column up to any scale.
+        noise = phase.privacy.noise_sd(phase.privacy.sites) / records
+        lowest = min(max(0.01**2, 2.0 * noise), 1.0)
+        variance = np.clip(square - mean**2, lowest, 1.0)
+        return np.concatenate([mean, np.sqrt(variance)])
+
+
+def resolve_prior(study: Study, design: Design) -> ResolvedPrior:
+    """The prior of every parameter, in the order of θ."""
+    try:
+        return study.prior.resolve(study.model.parameters(design))
+    except ValueError as error:
+        raise StudyError(str(error), where=f"study '{study.name}', [prior]") from None
+
+
+def plan_study(study: Study) -> StudyPlan:
+    """Lay out a private study's releases within its budget.
+
+    Formal guarantees
+    -----------------
+    The composition of all phases is (ε, δ)-differentially private with the study's
+    ε and δ, by the accountant.
+    """
+    design = preparation_of(study).design
+    resolve_prior(study, design)
+    if study.protocol == "encrypted-update":
+        from cipherbayes.protocols.encrypted_update.planning import (
+            plan_encrypted_update,
+        )
+
+        return plan_encrypted_update(study)
+    return StudyPlan(study, phases_of(study, design))

@@ -1,0 +1,1 @@
+"""All tables in one place, every total noised."""

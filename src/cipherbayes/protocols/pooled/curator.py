@@ -1,0 +1,89 @@
+"""The private pooled run: all tables in one place, every total noised.
+
+The paper's setting (2): one curator holds all records, bounds each record's
+gradient, adds the whole noise to every sum, and updates θ from released totals
+only. Each table's ledger is charged before a total is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.privacy.noise import NoiseSource
+from cipherbayes.protocols.contributions import Contributions
+from cipherbayes.protocols.messages import Reason
+from cipherbayes.protocols.plan import StudyPlan
+from cipherbayes.protocols.questions import Question
+from cipherbayes.protocols.refusals import RefusalError
+from cipherbayes.protocols.releases import Phase
+from cipherbayes.typing import Floats, Integers
+
+
+class Curator:
+    """Whoever holds all tables.
+
+    Formal guarantees
+    -----------------
+    A round's total is the sum over all tables on the grid plus one discrete
+    Gaussian of parameter σ Δ. It is charged to every table's ledger before it is
+    computed: first to all but one, then, with the answer, to the last. A kill in
+    between leaves entries without a release, never a release without its entries.
+    Rounds are answered in order: a round is refused while one before it has no answer.
+    """
+
+    def __init__(
+        self,
+        *,
+        run: bytes,
+        plan: StudyPlan,
+        tables: Mapping[str, tuple[Contributions, Ledger]],
+        noise: NoiseSource,
+    ) -> None:
+        self._run = run
+        self._plan = plan
+        self._study = plan.study_hash
+        self._tables = [contributions for contributions, _ in tables.values()]
+        self._ledgers = {name: ledger for name, (_, ledger) in tables.items()}
+        self._noise = noise
+        plan.check_site(
+            ", ".join(tables),
+            sum(contributions.count for contributions in self._tables),
+        )
+
+    def release(self, number: int, phase: Phase, question: Question) -> Integers:
+        """The noised total of a round, in grid units."""
+        done = min(book.rounds(self._run, n) for n, book in self._ledgers.items())
+        if number > done:
+            raise RefusalError(Reason.WRONG_ROUND, "rounds are answered in order")
+        if not self._plan.usable_theta(phase, question.theta):
+            raise RefusalError(
+                Reason.MALFORMED,
+                "theta has another length or is farther out than the study allows",
+            )
+
+        def total() -> bytes:
+            sums = [table.total(phase, question) for table in self._tables]
+            total: Floats = np.sum(sums, axis=0)
+            vector = phase.noised(total, self._noise, f"round {number}")
+            return vector.astype("<i8").tobytes()
+
+        def charge(name: str, compute: Callable[[], bytes]) -> bytes:
+            return self._ledgers[name].release(
+                run=self._run,
+                site=name,
+                round=number,
+                purpose=phase.purpose,
+                study=self._study,
+                question=question.digest,
+                event=phase.release,
+                compute=compute,
+            )
+
+        *others, last = self._ledgers
+        for name in others:
+            charge(name, lambda: b"")
+        answer = charge(last, total)
+        return np.frombuffer(answer, dtype="<i8").astype(np.int64)

@@ -1,0 +1,69 @@
+"""How a party says no: a code for programs, a line for people, no data.
+
+Everything that a party says about an error to somebody else passes through here. An
+error knows more than others may learn: a column, a line, a path, what other studies
+have spent. So one text leaves for everything that rows, tables and files decide; the
+error itself goes to the party's own log.
+"""
+
+from __future__ import annotations
+
+from cipherbayes.errors import BudgetError, CryptoError, ProtocolError
+from cipherbayes.protocols.messages import MAX_TEXT, Reason, Refusal
+
+CANNOT = "cannot take part; the reason is in this party's own log"
+"""What is said whatever the rows, the table or the files of a party have decided."""
+NO_BUDGET = "the budget of this party's table does not allow it"
+"""What is said of a budget: its size, and who spent it, are its owner's business."""
+_CSP = "csp"
+
+
+class RefusalError(ProtocolError):
+    """A check that failed, with the code its refusal carries.
+
+    Its text is sent: it may depend on the question and on public numbers alone.
+    """
+
+    def __init__(
+        self, reason: Reason, what: str, *, where: str = "", remedy: str = ""
+    ) -> None:
+        super().__init__(what, where=where, remedy=remedy)
+        self.reason = reason
+
+
+def words(party: str, error: BaseException) -> str:
+    """What others may read of an error.
+
+    Formal guarantees
+    -----------------
+    For a party with records this is a function of the error's class, except for a
+    :class:`~cipherbayes.errors.ProtocolError`, which judges what came from outside
+    and no record. The CSP has no records: what it says of ciphertexts is sent too.
+
+    Edge cases
+    ----------
+    That a party refuses at all, and in which step, is seen by others and may depend
+    on its rows.
+    """
+    if isinstance(error, BudgetError):
+        return NO_BUDGET
+    judges_others = (ProtocolError, CryptoError) if party == _CSP else ProtocolError
+    if isinstance(error, judges_others):
+        return error.what[:MAX_TEXT]
+    return CANNOT
+
+
+def refuse(party: str, error: BaseException) -> Refusal:
+    """The refusal that an error amounts to."""
+    if isinstance(error, RefusalError):
+        reason = error.reason
+    elif isinstance(error, BudgetError):
+        reason = Reason.BUDGET
+    elif isinstance(error, ProtocolError):
+        signature = "signature" in error.what
+        reason = Reason.BAD_SIGNATURE if signature else Reason.MALFORMED
+    elif isinstance(error, CryptoError) and party == _CSP:
+        reason = Reason.WRONG_KEY
+    else:
+        reason = Reason.UNAVAILABLE
+    return Refusal(party, reason, words(party, error))

@@ -1,0 +1,349 @@
+"""The releases of a private study, one phase for each kind, with their noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import numpy as np
+
+from cipherbayes.errors import ProtocolError, StudyError
+from cipherbayes.inference.gradient import summation_depth
+from cipherbayes.inference.influence import packed_length
+from cipherbayes.inference.noise_aware import schedule
+from cipherbayes.inference.released import DEFAULT_ROUNDS
+from cipherbayes.models import Design
+from cipherbayes.models.base import InfluenceBound
+from cipherbayes.privacy.accountant import calibrate, calibrate_noise, compose
+from cipherbayes.privacy.events import Event, GaussianSum, PoissonSampled, Repeated
+from cipherbayes.privacy.gaussian import mu_for
+from cipherbayes.privacy.release import ReleasePlan
+from cipherbayes.study.schema import Study
+from cipherbayes.typing import Floats, Integers
+
+if TYPE_CHECKING:  # the server imports this module, and nothing that draws noise
+    from cipherbayes.privacy.noise import NoiseSource
+
+Purpose = Literal["records", "moments", "gradient", "influence"]
+
+AnyVector = TypeVar("AnyVector", Floats, Integers)
+
+MOST_RECORDS = 10_000_000
+"""Most records of a study that does not declare their number."""
+
+SHARES: dict[Purpose, float] = {"records": 0.01, "moments": 0.1}
+"""Share of μ² that each preparatory release takes; the sampler's get the rest."""
+
+DEFAULT_CLIP = 1.0
+"""Bound on a record's gradient where the study names none."""
+
+MEAN_SQUARES = {"number": 0.25, "text": 0.5}
+"""What a feature is guessed to add to a prepared row's squared norm: a number that
+fills half of its range, a category whose reference level is as common as the rest."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Releases of one kind, one a round.
+
+    Attributes
+    ----------
+    purpose
+        What is summed: one for each record (``records``), columns and their
+        squares (``moments``), clipped gradients (``gradient``), or gradients
+        weighted by x alone (``influence``).
+    first
+        Number of the first round.
+    privacy
+        Clipping norm, length, grid, noise and range, coupled.
+    information
+        The same of a second sum in the same message, the packed information
+        matrix; None where a round has none.
+    weighting
+        How far a record counts in an ``influence`` phase; None in others.
+    """
+
+    purpose: Purpose
+    first: int
+    privacy: ReleasePlan
+    information: ReleasePlan | None = None
+    weighting: InfluenceBound | None = None
+
+    @property
+    def rounds(self) -> int:
+        return self.privacy.rounds
+
+    @property
+    def parts(self) -> tuple[ReleasePlan, ...]:
+        """The sums of one round, in the order of the vector."""
+        if self.information is None:
+            return (self.privacy,)
+        return (self.privacy, self.information)
+
+    @property
+    def dimension(self) -> int:
+        """Length of a round's vector."""
+        return sum(part.dimension for part in self.parts)
+
+    @property
+    def contributions(self) -> str:
+        """What a sampling phase sums, in words."""
+        if self.purpose == "influence":
+            return "per-record scores and information matrices weighted by x"
+        return "clipped per-record gradients"
+
+    @property
+    def preparatory(self) -> bool:
+        """Whether the phase comes before the sampler's first round."""
+        return self.purpose in SHARES
+
+    @cached_property
+    def release(self) -> Event:
+        """One round, for the accountant and the ledger."""
+        return compose(*(part.event for part in self.parts))
+
+    @property
+    def event(self) -> Event:
+        """All rounds of the phase."""
+        return Repeated(self.release, self.rounds)
+
+    @property
+    def bound(self) -> int:
+        """Largest total of any of the sums, in grid units."""
+        return max(part.bound for part in self.parts)
+
+    def noised(self, total: Floats, noise: NoiseSource, label: str) -> Integers:
+        """A site's vector: each sum on its grid plus the site's share of its noise.
+
+        Formal guarantees
+        -----------------
+        Those of :class:`~cipherbayes.privacy.release.ReleasePlan` for every part,
+        whose shares are drawn independently of each other.
+        """
+        shares = [noise.share(*share) for share in self.shares(label)]
+        return self.on_grid(total) + np.concatenate(shares)
+
+    def on_grid(self, total: Floats) -> Integers:
+        """A site's sums in grid units, before noise."""
+        pieces = zip(self.parts, self.split(total), strict=True)
+        return np.concatenate([part.to_grid(values) for part, values in pieces])
+
+    def shares(self, label: str) -> list[tuple[int, float, str]]:
+        """Length, scale and label of a site's share of the noise of each sum."""
+        labels = (label, f"{label}, information")
+        return [
+            (part.dimension, part.share_scale, name)
+            for part, name in zip(self.parts, labels, strict=False)
+        ]
+
+    def split(self, vector: AnyVector) -> list[AnyVector]:
+        """A round's vector, cut into its sums."""
+        if vector.size != self.dimension:
+            raise ProtocolError("a vector does not have the round's length")
+        if self.information is None:
+            return [vector]
+        ends = np.cumsum([part.dimension for part in self.parts])
+        return np.split(vector, ends[:-1])
+
+    def in_range(self, total: Integers) -> bool:
+        """Whether a decrypted total is one that public numbers allow."""
+        return all(
+            # Not np.abs, which leaves -2^63 as it is.
+            bool(-part.bound <= values.min() and values.max() <= part.bound)
+            for part, values in zip(self.parts, self.split(total), strict=True)
+        )
+
+
+def phases_of(study: Study, design: Design) -> tuple[Phase, ...]:
+    """A study's phases, in order; their noise composes to its budget."""
+    privacy = study.privacy
+    assert privacy is not None
+    before = _preparatory_noise(study)
+    columns = design.width - (design.intercept is not None)
+    sizes: dict[Purpose, tuple[float, int]] = {
+        "records": (1.0, 1),
+        "moments": (math.sqrt(2.0 * columns), 2 * columns),
+    }
+    shape = _shape(study)
+    phases = [
+        Phase(
+            purpose,
+            number,
+            ReleasePlan(
+                clip=sizes[purpose][0],
+                dimension=sizes[purpose][1],
+                noise_multiplier=sigma,
+                rounds=1,
+                rate=1.0,
+                **shape,
+            ),
+        )
+        for number, (purpose, sigma) in enumerate(before.items())
+    ]
+    dimension = len(study.model.parameters(design))
+    events = [GaussianSum(sigma) for sigma in before.values()]
+    if study.method == "noise-aware":
+        sites = shape["sites"]
+        # A study without an honest site is refused where its releases are planned.
+        honest = max(sites - shape["colluders"] - shape["dropouts"], 1)
+        bound = schedule.influence_bound(
+            study.model,
+            privacy.clip or typical_norm(study, design),
+            records=privacy.records,
+            mu=mu_for(privacy.epsilon, privacy.delta),
+            excess=sites / honest,
+        )
+        phases.extend(_influence(study, bound, dimension, events, shape))
+    else:
+        phases.append(_gradient(study, dimension, events, shape))
+    return tuple(phases)
+
+
+def typical_norm(study: Study, design: Design) -> float:
+    """A guess of the norm of a prepared row, from public numbers alone.
+
+    Rows beyond it are weighted down. Too small or too large a bound costs width,
+    never privacy or coverage.
+    """
+    if study.preparation.method == "private-moments":
+        squares = float(design.width - (design.intercept is not None))
+    else:
+        squares = sum(MEAN_SQUARES[f.kind] for f in study.features.values())
+    if study.preparation.row_norm is not None:
+        squares = min(squares, study.preparation.row_norm**2)
+    return math.sqrt((design.intercept or 0.0) ** 2 + squares)
+
+
+def _shape(study: Study) -> dict[str, Any]:
+    """What all releases of a study share."""
+    privacy = study.privacy
+    assert privacy is not None
+    pooled = study.protocol == "pooled"
+    records = privacy.records or MOST_RECORDS
+    return {
+        "sites": 1 if pooled else max(len(study.sites), 1),
+        "colluders": 0 if pooled else study.colluders,
+        "dropouts": 0 if pooled else privacy.dropouts,
+        "records": records,
+        # A pooled study also adds up its tables.
+        "depth": summation_depth(records) + max(64, len(study.sites)),
+    }
+
+
+def _preparatory_noise(study: Study) -> dict[Purpose, float]:
+    """σ of each release before the sampler's first."""
+    privacy = study.privacy
+    assert privacy is not None
+    wanted: list[Purpose] = []
+    if privacy.records is None:
+        wanted.append("records")
+    if study.preparation.method == "private-moments":
+        wanted.append("moments")
+    if not wanted:
+        return {}
+    mu = mu_for(privacy.epsilon, privacy.delta)
+    return {purpose: 1.0 / (mu * math.sqrt(SHARES[purpose])) for purpose in wanted}
+
+
+def _gradient(
+    study: Study, dimension: int, before: list[GaussianSum], shape: dict[str, Any]
+) -> Phase:
+    """The rounds of a chain, all alike."""
+    privacy = study.privacy
+    assert privacy is not None
+    rate = 1.0
+    if study.inference.batch is not None:
+        rate = _sampling_rate(study, shape["records"])
+    rounds = study.inference.rounds or DEFAULT_ROUNDS[study.method]
+
+    def everything(sigma: float) -> Event:
+        release: Event = GaussianSum(sigma)
+        if rate < 1.0:
+            release = PoissonSampled(rate, GaussianSum(sigma))
+        return compose(*before, Repeated(release, rounds))
+
+    if before:
+        sigma = calibrate(everything, privacy.epsilon, privacy.delta)
+    else:
+        sigma = calibrate_noise(privacy.epsilon, privacy.delta, rounds, rate)
+    release = ReleasePlan(
+        clip=privacy.clip or DEFAULT_CLIP,
+        dimension=dimension,
+        noise_multiplier=sigma,
+        rounds=rounds,
+        rate=rate,
+        **shape,
+    )
+    return Phase("gradient", len(before), release)
+
+
+def _influence(
+    study: Study,
+    bound: InfluenceBound,
+    dimension: int,
+    before: list[GaussianSum],
+    shape: dict[str, Any],
+) -> Iterable[Phase]:
+    """The rounds of the noise-aware method, grouped where they are alike."""
+    privacy = study.privacy
+    assert privacy is not None
+    sensitivities = study.model.sensitivities(bound)
+    assert sensitivities is not None
+    rounds = schedule.rounds()
+    shares = [share for r in rounds for share in (r.gradient_share, r.fisher_share)]
+    relative = [1.0 / math.sqrt(share) for share in shares if share]
+
+    def everything(sigma: float) -> Event:
+        return compose(*before, *(GaussianSum(sigma * factor) for factor in relative))
+
+    sigma = calibrate(everything, privacy.epsilon, privacy.delta)
+    scores, matrices = zip(
+        sensitivities, (dimension, packed_length(dimension)), strict=True
+    )
+
+    def release(size: tuple[float, int], share: float, count: int) -> ReleasePlan:
+        return ReleasePlan(
+            clip=size[0],
+            dimension=size[1],
+            noise_multiplier=sigma / math.sqrt(share),
+            rounds=count,
+            rate=1.0,
+            **shape,
+        )
+
+    first = len(before)
+    for (score, matrix), alike in groupby(
+        rounds, key=lambda r: (r.gradient_share, r.fisher_share)
+    ):
+        count = len(list(alike))
+        yield Phase(
+            "influence",
+            first,
+            release(scores, score, count),
+            release(matrices, matrix, count) if matrix else None,
+            bound,
+        )
+        first += count
+
+
+def _sampling_rate(study: Study, records: int) -> float:
+    batch = study.inference.batch
+    assert batch is not None
+    assert study.privacy is not None
+    if study.inference.sampling != "poisson":
+        raise StudyError(
+            'inference.sampling = "fixed" has no certified amplification here',
+            where=f"study '{study.name}'",
+            remedy='set sampling = "poisson", or leave batch out',
+        )
+    if study.privacy.records is None:
+        raise StudyError(
+            "inference.batch needs the public number of records",
+            where=f"study '{study.name}'",
+            remedy="set privacy.records",
+        )
+    return min(batch / records, 1.0)

@@ -1,0 +1,147 @@
+"""The course of a study: what is asked in each round, and what becomes of answers.
+
+It sees released totals only, so all of it is post-processing: the same object
+moves θ in the server of a federated run and in a pooled private one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cipherbayes.errors import RunError
+from cipherbayes.inference.chains import Draws
+from cipherbayes.inference.released import Recursion, Release, State
+from cipherbayes.protocols.plan import StudyPlan
+from cipherbayes.protocols.questions import Question
+from cipherbayes.protocols.releases import Phase, Purpose
+from cipherbayes.protocols.stores import Checkpoint
+from cipherbayes.typing import Floats, Integers
+
+
+class Course:
+    """Where a study stands; made over an old checkpoint, it goes on from there."""
+
+    def __init__(self, plan: StudyPlan, checkpoint: Checkpoint) -> None:
+        self._plan = plan
+        self._checkpoint = checkpoint
+        self._recursion: Recursion | None = None
+        self._state: State | None = None
+        self.round = self._rounds_done()
+
+    def _rounds_done(self) -> int:
+        last = self._checkpoint.last_state()
+        if last is not None:
+            number, self._state = last
+            return number + 1
+        preparatory = self._plan.preparatory
+        done = [p for p in preparatory if self._checkpoint.fact(p.purpose) is not None]
+        return sum(phase.rounds for phase in done)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every round has its total."""
+        return self.round >= self._plan.rounds
+
+    @property
+    def phase(self) -> Phase:
+        """The phase of the present round."""
+        phase = self._plan.phase_of(self.round)
+        assert phase is not None
+        return phase
+
+    def question(self) -> Floats:
+        """Where the present round asks for sums: θ; a zero before the first of them.
+
+        Raises
+        ------
+        RunError
+            Where the sampler left every reasonable place: no site would answer.
+        """
+        if self.phase.preparatory:
+            return np.zeros(1)
+        theta = self._ready()[1].theta
+        if not self._plan.usable_theta(self.phase, theta):
+            raise RunError(
+                f"the sampler diverged before round {self.round}",
+                where="server",
+                remedy="use a smaller inference.step.size or a tighter prior",
+            )
+        return theta
+
+    def asked(self) -> Question:
+        """The whole question of the present round, as every table answers it."""
+        theta = np.ascontiguousarray(self.question())
+        return Question(theta, None if self.phase.preparatory else self.moments())
+
+    def take(self, values: Integers, sites: int) -> None:
+        """Take a round's total, in grid units, over ``sites`` shares of noise."""
+        phase = self.phase
+        if not phase.preparatory:
+            recursion, state = self._ready()
+            release = _release(phase, values, sites)
+            self._state = recursion.advance(state, release)
+            self._checkpoint.keep_state(self.round, self._state)
+        else:
+            total = phase.privacy.from_grid(values)
+            records = self._plan.records(self._facts())
+            kept = self._plan.digest(phase, total, records)
+            self._checkpoint.keep_fact(phase.purpose, kept.tobytes())
+        self.round += 1
+
+    def accept(self, message: bytes, values: Integers, sites: int) -> None:
+        """Take a round's total, and keep the message that carried it, in one commit."""
+        with self._checkpoint.one_commit():
+            self._checkpoint.keep_fact(_message(self.round), message)
+            self.take(values, sites)
+
+    def messages(self, first: int | None = None) -> list[bytes]:
+        """The messages that carried the totals of all rounds, or of the first ones."""
+        rounds = self.round if first is None else first
+        kept = (self._checkpoint.fact(_message(n)) for n in range(rounds))
+        return [message for message in kept if message is not None]
+
+    def draws(self) -> Draws | None:
+        """What the rounds so far amount to; None before the first gradient."""
+        trajectory = self._checkpoint.trajectory()
+        if not trajectory:
+            return None
+        recursion, state = self._ready()
+        return recursion.draws(trajectory, state)
+
+    def moments(self) -> Floats | None:
+        """Released means and standard deviations, one after the other."""
+        return self._facts().get("moments")
+
+    def _ready(self) -> tuple[Recursion, State]:
+        """The sampler and its state, made when N is known."""
+        if self._recursion is None:
+            self._recursion = self._plan.recursion(self._plan.records(self._facts()))
+        if self._state is None:
+            self._state = self._recursion.start()
+        return self._recursion, self._state
+
+    def _facts(self) -> dict[Purpose, Floats]:
+        """What the preparatory rounds so far amounted to."""
+        kept = {p.purpose: self._checkpoint.fact(p.purpose) for p in self._plan.phases}
+        return {
+            purpose: np.frombuffer(value, dtype=np.float64)
+            for purpose, value in kept.items()
+            if value is not None
+        }
+
+
+def _message(number: int) -> str:
+    """The name under which a round's message is kept."""
+    return f"total/{number}"
+
+
+def _release(phase: Phase, values: Integers, sites: int) -> Release:
+    """A round's total in the units of the records, with the noise really in it."""
+    gradient, *rest = phase.split(values)
+    total = phase.privacy.from_grid(gradient)
+    noise = phase.privacy.noise_sd(sites)
+    if phase.information is None:
+        return Release(total, noise)
+    (matrix,) = rest
+    plan = phase.information
+    return Release(total, noise, plan.from_grid(matrix), plan.noise_sd(sites))

@@ -1,0 +1,1 @@
+"""Sums of noised, masked, encrypted vectors; the default."""

@@ -1,0 +1,294 @@
+"""The server: asks the sites, has the sum decrypted, moves θ, remembers.
+
+It holds ciphertexts, released totals and θ. It never holds a secret key, a noise
+value or a record, and it imports nothing that could: adding ciphertexts is adding
+their coefficients, and all it learns is already private.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from cipherbayes.crypto.identity.roster import Member, Roster
+from cipherbayes.crypto.identity.signatures import Identity
+from cipherbayes.crypto.wire.transcript import RoundId
+from cipherbayes.errors import ProtocolError, RunError
+from cipherbayes.protocols.messages import (
+    DecryptReply,
+    DecryptRequest,
+    Enrolment,
+    KeyOffer,
+    Reason,
+    Refusal,
+    RoundRequest,
+    RunManifest,
+    SiteReply,
+    decode,
+    encode,
+)
+from cipherbayes.protocols.plan import StudyPlan
+from cipherbayes.protocols.rounds import Course
+from cipherbayes.protocols.stores import Checkpoint
+from cipherbayes.protocols.transcripts import TranscriptHead, roster_of, written
+
+log = logging.getLogger("cipherbayes.server")
+
+
+class Server:
+    """The party that drives a run.
+
+    Parameters
+    ----------
+    run
+        Id of the run.
+    plan
+        What the study implies for every party.
+    course
+        Where the study stands, and what becomes of each total.
+    checkpoint
+        Durable memory of the sites that were lost.
+    pinned
+        Identity of each site and, under ``"csp"``, of the CSP.
+    """
+
+    def __init__(
+        self,
+        *,
+        run: bytes,
+        plan: StudyPlan,
+        course: Course,
+        checkpoint: Checkpoint,
+        pinned: Mapping[str, Identity],
+    ) -> None:
+        self._run = run
+        self._plan = plan
+        self._checkpoint = checkpoint
+        self._pinned = dict(pinned)
+        self._course = course
+        self._lost = checkpoint.lost()
+        self._attempt = len(self._lost)
+        self._manifest: RunManifest | None = None
+        self._verified: dict[str, tuple[bytes, SiteReply]] = {}
+        self.stopped: str | None = None
+        """Why the run ended before its last round, in words."""
+
+    # -- before the first round --------------------------------------------
+
+    def convene(self, enrolments: Sequence[bytes], offer: bytes) -> bytes:
+        """The run's manifest, from the sites' enrolments and the CSP's key."""
+        members = []
+        for data in enrolments:
+            enrolment = decode(data, Enrolment)
+            if enrolment.run != self._run or enrolment.study != self._plan.study_hash:
+                raise ProtocolError(
+                    "a site enrolled for another run or study",
+                    where=f"site {enrolment.member.site}",
+                    remedy="give every party the same study file",
+                )
+            members.append(enrolment.member)
+        enrolled = {member.site for member in members}
+        lost = set(self._lost) - enrolled
+        members += [m for m in self._remembered() if m.site in lost]
+        scheme = self._plan.scheme
+        assert scheme is not None
+        manifest = RunManifest(
+            run=self._run,
+            study=self._plan.study_hash,
+            parameters=scheme,
+            key_id=self._offered(offer),
+            rounds=self._plan.rounds,
+            csp=self._pinned["csp"].raw,
+            roster=Roster.of(members),
+        )
+        self._plan.check_manifest(manifest, self._run, self._pinned)
+        self._manifest = manifest
+        agreed = encode(manifest)
+        self._checkpoint.keep_fact("manifest", agreed)
+        return agreed
+
+    def _remembered(self) -> tuple[Member, ...]:
+        """How the sites enrolled before: a lost one need not come back for it."""
+        known = self._checkpoint.fact("manifest")
+        return () if known is None else decode(known, RunManifest).roster.members
+
+    @property
+    def present(self) -> tuple[str, ...]:
+        """Sites that are not lost: those that must enrol."""
+        return tuple(
+            site for site in sorted(self._plan.study.sites) if site not in self._lost
+        )
+
+    def _offered(self, offer: bytes) -> bytes:
+        """Id of the key that the CSP offers."""
+        key = decode(offer, KeyOffer)
+        key.verify(self._pinned["csp"])
+        return key.key_id
+
+    # -- rounds ------------------------------------------------------------
+
+    @property
+    def rounds_done(self) -> int:
+        """Rounds whose total is in the checkpoint."""
+        return self._course.round
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing left to ask."""
+        return self.stopped is not None or self._course.finished
+
+    def roster(self) -> Roster:
+        """The sites that take part now."""
+        if self._manifest is None:
+            raise ProtocolError("the run has not been convened", where="server")
+        everyone = self._manifest.roster
+        return everyone.restrict([s for s in everyone.sites if s not in self._lost])
+
+    def request(self) -> tuple[tuple[str, ...], bytes]:
+        """The sites to ask in this attempt, and what to ask them."""
+        roster = self.roster()
+        message = RoundRequest(
+            self._exchange(roster),
+            roster.sites,
+            self._course.question(),
+            self._signed_totals(),
+        )
+        return roster.sites, encode(message)
+
+    def _signed_totals(self) -> tuple[DecryptReply, ...]:
+        """The CSP's answers of all preparatory rounds, once these are over."""
+        if not self._plan.preparatory or self._course.phase.preparatory:
+            return ()
+        count = sum(phase.rounds for phase in self._plan.preparatory)
+        kept = self._course.messages(count)
+        return tuple(decode(message, DecryptReply) for message in kept)
+
+    def _exchange(self, roster: Roster) -> RoundId:
+        return RoundId(
+            run=self._run,
+            study=self._plan.study_hash,
+            round=self._course.round,
+            attempt=self._attempt,
+            purpose=self._course.phase.purpose,
+            roster=roster.digest,
+        )
+
+    def verify(self, site: str, data: bytes | None) -> None:
+        """Check the signature of an answer while others are still on their way.
+
+        Nothing follows from it here: :meth:`collect` judges, without doing the same
+        work again.
+        """
+        with suppress(ProtocolError):
+            if data is not None:
+                reply = decode(data, SiteReply)
+                reply.verify(self._pinned[site])
+                self._verified[site] = (data, reply)
+
+    def collect(self, answers: Mapping[str, bytes | None]) -> bytes | None:
+        """The question for the CSP, or None if the round must be tried again.
+
+        Parameters
+        ----------
+        answers
+            Each asked site's answer, None where none came.
+        """
+        roster = self.roster()
+        exchange = self._exchange(roster)
+        replies, lost = [], []
+        for site in roster.sites:
+            reply = self._read(site, answers.get(site), exchange)
+            if reply is None:
+                lost.append(site)
+            else:
+                replies.append(reply)
+        if self.stopped is not None:
+            return None
+        if lost:
+            self._lose(lost, len(roster))
+            return None
+        return encode(DecryptRequest(exchange, tuple(replies)))
+
+    def _read(
+        self, site: str, data: bytes | None, exchange: RoundId
+    ) -> SiteReply | None:
+        """A site's reply; None if the site is to be left out."""
+        if data is None:
+            log.warning("round %d: no answer from site %s", exchange.round, site)
+            return None
+        known, verified = self._verified.pop(site, (None, None))
+        try:
+            if known is data and verified is not None:
+                message: SiteReply | Refusal = verified
+            else:
+                message = decode(data, SiteReply, Refusal)
+            if isinstance(message, Refusal):
+                if message.reason is Reason.BUDGET:
+                    self.stopped = f"site {site}: {message.text}"
+                log.warning(
+                    "round %d: site %s refused: %s", exchange.round, site, message.text
+                )
+                return None
+            if message.round_id != exchange or message.site != site:
+                raise ProtocolError("a reply belongs to another exchange")
+            if message is not verified:
+                message.verify(self._pinned[site])
+        except ProtocolError as error:
+            log.warning("round %d: site %s: %s", exchange.round, site, error.what)
+            return None
+        return message
+
+    def _lose(self, lost: list[str], present: int) -> None:
+        names = ", ".join(lost)
+        if present - len(lost) < self._plan.minimum_roster:
+            raise RunError(
+                f"no usable answer from {names} in round {self._course.round}, and "
+                f"the study needs {self._plan.minimum_roster} sites",
+                where="server",
+                remedy="see the sites' logs, then `cipherbayes resume`",
+            )
+        self._checkpoint.keep_lost(lost, self._course.round)
+        self._lost = self._checkpoint.lost()
+        self._attempt += 1
+        log.warning("round %d: going on without %s", self._course.round, names)
+
+    def accept(self, data: bytes) -> None:
+        """Take the CSP's answer: move θ, make it durable, go to the next round."""
+        reply = decode(data, DecryptReply, Refusal)
+        if isinstance(reply, Refusal):
+            raise RunError(
+                f"the CSP refused round {self._course.round}: {reply.text}",
+                where="csp",
+                remedy="see the CSP's log",
+            )
+        reply.verify(self._pinned["csp"])
+        asked = self._exchange(self.roster())
+        same = (asked.run, asked.study, asked.round, asked.purpose)
+        given = reply.round_id
+        if (given.run, given.study, given.round, given.purpose) != same:
+            raise ProtocolError("the CSP answered another round", where="csp")
+        if reply.values.size != self._course.phase.dimension:
+            raise ProtocolError("the CSP's answer has another length", where="csp")
+        if not self._course.phase.in_range(reply.values):
+            raise ProtocolError("the CSP's answer is outside the range", where="csp")
+        self._course.accept(data, reply.values, self._size(given))
+
+    def transcript(self) -> bytes:
+        """What anybody needs to compute the result again, and to see who signed it."""
+        agreed = self._checkpoint.fact("manifest")
+        assert agreed is not None
+        return written(
+            TranscriptHead(
+                run=self._run,
+                study=self._plan.study_hash,
+                manifest=agreed,
+                lost=tuple(self._lost),
+            ),
+            self._course.messages(),
+        )
+
+    def _size(self, given: RoundId) -> int:
+        """Sites in the sum: a repeated round is answered for its first roster."""
+        assert self._manifest is not None
+        return len(roster_of(given, self._manifest.roster, self._lost))

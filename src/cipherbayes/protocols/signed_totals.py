@@ -1,0 +1,68 @@
+"""What earlier rounds released, as a site may believe it: signed by the CSP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cipherbayes.crypto.identity.signatures import Identity
+from cipherbayes.protocols.messages import DecryptReply, Reason
+from cipherbayes.protocols.plan import StudyPlan
+from cipherbayes.protocols.refusals import RefusalError
+from cipherbayes.protocols.releases import Phase
+from cipherbayes.typing import Floats
+
+
+def released_moments(
+    plan: StudyPlan, replies: Sequence[DecryptReply], *, run: bytes, csp: Identity
+) -> Floats | None:
+    """Means and standard deviations of the columns, from the CSP's signed totals.
+
+    Parameters
+    ----------
+    replies
+        The totals of all preparatory rounds of the study, in order.
+    run, csp
+        Whose totals they must be, and who must have signed them.
+
+    Returns
+    -------
+    Moments as :meth:`~cipherbayes.protocols.plan.StudyPlan.digest` keeps them, or None
+    in a study that releases none.
+
+    Formal guarantees
+    -----------------
+    What comes back is a function of the run's released totals. Whatever they are
+    (also where the CSP itself lies), every mean is within [-1, 1] and every standard
+    deviation within [0.01, 1].
+
+    Raises
+    ------
+    RefusalError
+        Unless there is exactly one signed total for each preparatory round; that
+        depends on the message alone.
+    """
+    rounds = [
+        (phase, phase.first + number)
+        for phase in plan.preparatory
+        for number in range(phase.rounds)
+    ]
+    if len(replies) != len(rounds):
+        raise RefusalError(
+            Reason.WRONG_ROUND, "the request lacks the totals of earlier rounds"
+        )
+    for reply, (phase, number) in zip(replies, rounds, strict=True):
+        _check(plan, reply, phase, number, run)
+        reply.verify(csp)
+    return plan.facts([reply.values for reply in replies]).get("moments")
+
+
+def _check(
+    plan: StudyPlan, reply: DecryptReply, phase: Phase, number: int, run: bytes
+) -> None:
+    given, expected = reply.round_id, (run, plan.study_hash, number, phase.purpose)
+    if (given.run, given.study, given.round, given.purpose) != expected:
+        raise RefusalError(
+            Reason.WRONG_ROUND, "a total of the request is of another round"
+        )
+    if reply.values.size != phase.dimension or not phase.in_range(reply.values):
+        raise RefusalError(Reason.RANGE, "a total of the request is out of range")

@@ -1,0 +1,313 @@
+"""A site: keeps its rows, answers with a noised, masked, encrypted, signed sum.
+
+Clipped sum → grid → its share of the noise → entry in its ledger → pairwise masks
+→ encryption → signature. The ledger's entry is durable before anything leaves,
+and it holds the noised vector: the same round asked again gets the same vector,
+never a fresh one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from cipherbayes.crypto.bfv.scheme import PublicKey
+from cipherbayes.crypto.identity.roster import LINK_BYTES, Member, Roster
+from cipherbayes.crypto.identity.signatures import Identity, SigningKey
+from cipherbayes.crypto.masks import ExchangeKey, PairwiseMasks
+from cipherbayes.crypto.wire.transcript import RoundId
+from cipherbayes.errors import CipherbayesError, ProtocolError
+from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.privacy.noise import NoiseSource, PreparedNoise
+from cipherbayes.protocols.contributions import Contributions
+from cipherbayes.protocols.meeting import meet
+from cipherbayes.protocols.messages import (
+    Enrolment,
+    KeyOffer,
+    Reason,
+    RoundRequest,
+    RunManifest,
+    SiteReply,
+    decode,
+    encode,
+)
+from cipherbayes.protocols.plan import StudyPlan
+from cipherbayes.protocols.questions import Question
+from cipherbayes.protocols.refusals import RefusalError, refuse
+from cipherbayes.protocols.releases import Phase
+from cipherbayes.protocols.signed_totals import released_moments
+from cipherbayes.protocols.stores import Heads
+from cipherbayes.protocols.transcripts import Transcript
+from cipherbayes.typing import Floats, Integers
+
+log = logging.getLogger("cipherbayes.site")
+
+
+class Site:
+    """The party that has records.
+
+    Parameters
+    ----------
+    name
+        The site's name in the study.
+    run
+        Id of the run.
+    plan
+        What the study implies for every party.
+    contributions
+        The site's bounded sums.
+    ledger
+        The table's ledger, which may refuse.
+    key, exchange
+        The site's identity, and its key for this run's masks.
+    noise
+        Where its share of the noise comes from.
+    pinned
+        Identity of every site and, under ``"csp"``, of the CSP.
+
+    Formal guarantees
+    -----------------
+    What leaves this object for round t is a function of one vector: the site's sum
+    on the grid plus a discrete Gaussian share, drawn once and recorded before. To
+    anyone but the CSP it is encrypted; to the CSP, alone or with the server, it is
+    masked unless all other sites of the roster help.
+    """
+
+    heads: Heads | None = None
+    """What is remembered of the others' ledgers; None where all are on one machine."""
+    forget_keys: Callable[[], object] | None = None
+    """Erases the keys of the run, where they are kept."""
+    _over = False
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        run: bytes,
+        plan: StudyPlan,
+        contributions: Contributions,
+        ledger: Ledger,
+        key: SigningKey,
+        exchange: ExchangeKey,
+        noise: NoiseSource,
+        pinned: Mapping[str, Identity],
+    ) -> None:
+        self._name = name
+        self._run = run
+        self._plan = plan
+        self._contributions = contributions
+        self._ledger = ledger
+        self._key = key
+        self._exchange = exchange
+        self._noise = noise
+        self._pinned = dict(pinned)
+        self._public: PublicKey | None = None
+        self._roster: Roster | None = None
+        self._masks: PairwiseMasks | None = None
+        self._last: tuple[bytes, bytes] | None = None
+        self._next = ledger.rounds(run, name)
+        plan.check_site(name, contributions.count)
+
+    @property
+    def rounds_charged(self) -> int:
+        """Rounds of this run that the ledger was charged for."""
+        return self._ledger.rounds(self._run, self._name)
+
+    def enrol(self) -> bytes:
+        """Join the run."""
+        head = self._ledger.head
+        member = Member.enrol(
+            self._key,
+            run=self._run,
+            study=self._plan.study_hash,
+            site=self._name,
+            exchange=self._exchange.public,
+            ledger=self._ledger.id,
+            records=head.records,
+            link=head.link or bytes(LINK_BYTES),
+        )
+        return encode(Enrolment(self._run, self._plan.study_hash, member))
+
+    def join(self, manifest: bytes, offer: bytes) -> None:
+        """Take the run's manifest and key, if both are the study's."""
+        agreed = decode(manifest, RunManifest)
+        self._plan.check_manifest(agreed, self._run, self._pinned)
+        self._meet(agreed)
+        key = decode(offer, KeyOffer)
+        key.verify(self._pinned["csp"])
+        public = PublicKey.from_bytes(key.public_key)
+        if public.key_id != agreed.key_id or public.parameters != self._plan.parameters:
+            raise ProtocolError(
+                "the public key is not the one of the manifest",
+                where=f"site {self._name}",
+            )
+        self._public = public
+        self._roster = agreed.roster
+        self._masks = PairwiseMasks(
+            self._name,
+            self._exchange,
+            agreed.roster,
+            run=self._run,
+            study=self._plan.study_hash,
+        )
+
+    def _meet(self, agreed: RunManifest) -> None:
+        """Refuse to go on with a site whose ledger went back."""
+        # Of the last round that this site answered another may know nothing yet.
+        done = max(self._ledger.rounds(self._run, self._name) - 1, 0)
+        meet(self.heads, self._plan, agreed, done)
+
+    def end(self) -> None:
+        """The run is over: erase its keys and the answers in the ledger.
+
+        Whoever drives the run says so. It may say so too early: that ends the run and
+        releases nothing.
+        """
+        self._over = True
+        self._roster = self._public = self._masks = self._last = None
+        self._ledger.end(self._run, self._name)
+        if self.forget_keys is not None:
+            self.forget_keys()
+
+    def handle(self, data: bytes) -> bytes:
+        """Answer a :class:`RoundRequest`, or refuse."""
+        if self._last is not None and self._last[0] == data:
+            return self._last[1]
+        try:
+            if self._over:
+                raise RefusalError(Reason.WRONG_RUN, "the run is over")
+            answer = encode(self._respond(data))
+        except CipherbayesError as error:
+            refusal = refuse(self._name, error)
+            log.warning(
+                "site %s refused (%s): %s", self._name, refusal.reason.value, error
+            )
+            return encode(refusal)
+        self._last = (data, answer)
+        return answer
+
+    def prepare(self) -> None:
+        """Do now what the next round needs and its question does not change.
+
+        The share of the noise, the randomness of the encryption, the privacy spent.
+        """
+        phase = self._plan.phase_of(self._next)
+        if phase is None:
+            return
+        if isinstance(self._noise, PreparedNoise):
+            self._noise.prepare(phase.shares(_label(self._next)))
+        if self._public is not None:
+            self._public.prepare(phase.dimension)
+        self._ledger.expect(self._run, phase.release)
+
+    def conclude(self, data: bytes) -> None:
+        """Take the run's transcript; refuse one without the rounds answered here."""
+        transcript = Transcript.from_bytes(data)
+        transcript.check(self._plan, self._run, self._pinned)
+        transcript.check_site(self._name, self._rounds_answered())
+
+    def _rounds_answered(self) -> int | None:
+        """Rounds that this site's ledger was charged for; None where it cannot say."""
+        return self.rounds_charged
+
+    def _respond(self, data: bytes) -> object:
+        """The message that answers a question."""
+        return self._answer(decode(data, RoundRequest))
+
+    def _answer(self, request: RoundRequest) -> SiteReply:
+        phase = self._phase(request.round_id)
+        roster = self._agreed_roster(request)
+        question = self._question(phase, request)
+        vector = self._noised(phase, request.round_id.round, question)
+        return SiteReply.signed(
+            self._key,
+            round_id=request.round_id,
+            site=self._name,
+            ciphertext=self._sealed(request.round_id, roster, vector, question.digest),
+        )
+
+    def _sealed(
+        self, exchange: RoundId, roster: Roster, vector: Integers, question: bytes
+    ) -> bytes:
+        """A vector masked and encrypted for one exchange and the question's hash."""
+        assert self._masks is not None
+        assert self._public is not None
+        masked = vector + self._masks.total(exchange, roster, question, vector.size)
+        return self._public.encrypt(masked).to_bytes()
+
+    def _phase(self, exchange: RoundId) -> Phase:
+        """The phase of an exchange, if it is one of this run and study."""
+        self._check_run(exchange)
+        phase = self._plan.phase_of(exchange.round)
+        if phase is None or phase.purpose != exchange.purpose:
+            raise RefusalError(Reason.WRONG_ROUND, "the study has no such round")
+        return phase
+
+    def _check_run(self, exchange: RoundId) -> None:
+        if self._roster is None:
+            raise RefusalError(Reason.WRONG_RUN, "the site has not joined a run")
+        if exchange.run != self._run:
+            raise RefusalError(Reason.WRONG_RUN, "the request is of another run")
+        if exchange.study != self._plan.study_hash:
+            raise RefusalError(Reason.WRONG_STUDY, "the request is of another study")
+
+    def _agreed_roster(self, request: RoundRequest) -> Roster:
+        assert self._roster is not None
+        roster = self._roster.restrict(request.sites)
+        if roster.digest != request.round_id.roster or self._name not in request.sites:
+            raise RefusalError(
+                Reason.WRONG_ROSTER, "the roster is not the one the round names"
+            )
+        if len(roster) < self._plan.minimum_roster:
+            raise RefusalError(
+                Reason.WRONG_ROSTER, "the roster is smaller than the study allows"
+            )
+        return roster
+
+    def _question(self, phase: Phase, request: RoundRequest) -> Question:
+        """What is asked, if the study allows it: the message alone decides."""
+        theta = np.ascontiguousarray(request.theta)
+        if not self._plan.usable_theta(phase, theta):
+            raise RefusalError(
+                Reason.MALFORMED,
+                "theta has another length or is farther out than the study allows",
+            )
+        if phase.preparatory:
+            return Question(theta)
+        csp = self._pinned["csp"]
+        moments = released_moments(self._plan, request.releases, run=self._run, csp=csp)
+        return Question(theta, moments)
+
+    def _noised(self, phase: Phase, number: int, question: Question) -> Integers:
+        """The round's noised vector: drawn and recorded once, read back after."""
+        if number > self._next and number > self._ledger.rounds(self._run, self._name):
+            raise RefusalError(Reason.WRONG_ROUND, "rounds are answered in order")
+
+        def compute() -> bytes:
+            total = self._total(phase, question)
+            vector = phase.noised(total, self._noise, _label(number))
+            return vector.astype("<i8").tobytes()
+
+        stored = self._ledger.release(
+            run=self._run,
+            site=self._name,
+            round=number,
+            purpose=phase.purpose,
+            study=self._plan.study_hash,
+            question=question.digest,
+            event=phase.release,
+            compute=compute,
+        )
+        self._next = number + 1
+        return np.frombuffer(stored, dtype="<i8").astype(np.int64)
+
+    def _total(self, phase: Phase, question: Question) -> Floats:
+        """The site's bounded sum, before grid and noise."""
+        return self._contributions.total(phase, question)
+
+
+def _label(number: int) -> str:
+    """The name under which a round's noise is drawn."""
+    return f"round {number}"

@@ -1,0 +1,139 @@
+"""What a run's folder holds that a report may show: nothing secret, no row."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cipherbayes.errors import CipherbayesError
+from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.protocols.checkpoint_view import lost_sites, open_read_only
+from cipherbayes.protocols.plan import StudyPlan, plan_study
+from cipherbayes.report.without_privacy import sd_without_privacy
+from cipherbayes.results.result import Result
+from cipherbayes.study.schema import Study
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a table has spent over all studies."""
+
+    site: str
+    spent: float
+    budget: float
+    delta: float
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A finished run, as its folder tells it.
+
+    Attributes
+    ----------
+    plan
+        The releases that the study implies; None without a budget.
+    run, scheme, key, identities
+        Id of the run, of its encryption parameters and of its encryption key, and
+        each party's public key; empty where there were no parties.
+    lost
+        Sites that dropped out, with the round.
+    ledgers
+        What each table has spent, where its ledger is on this machine.
+    sd_without_privacy
+        Posterior sd to expect without privacy noise, on the prepared scale.
+    """
+
+    result: Result
+    plan: StudyPlan | None = None
+    run: str = ""
+    scheme: str | None = None
+    key: str | None = None
+    identities: dict[str, str] = field(default_factory=dict)
+    lost: tuple[tuple[str, int], ...] = ()
+    ledgers: tuple[Spent, ...] = ()
+    sd_without_privacy: tuple[float, ...] | None = None
+
+    @property
+    def study(self) -> Study:
+        return self.result.study
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The content of result.json."""
+        return self.result.record
+
+    @property
+    def rounds(self) -> int:
+        """Gradient rounds behind the draws."""
+        return int(self.record["rounds"])
+
+    @classmethod
+    def load(cls, folder: Path) -> Contents:
+        """Read a folder; what a run without parties does not keep stays empty."""
+        result = Result.load(folder)
+        study = result.study
+        about = _json(folder / "run.json")
+        encryption = result.record.get("encryption") or {}
+        parties = {
+            party["name"]: party["identity"]
+            for party in result.record.get("parties", [])
+            if party["identity"] is not None
+        }
+        plan = _plan(study)
+        checkpoint = folder / "server" / "checkpoint.sqlite"
+        return cls(
+            result=result,
+            plan=plan,
+            run=result.record.get("run") or about.get("run", ""),
+            scheme=encryption.get("parameters") or (plan.scheme if plan else None),
+            key=encryption.get("key"),
+            identities=parties or about.get("pinned", {}),
+            lost=_lost(checkpoint),
+            sd_without_privacy=sd_without_privacy(study, checkpoint),
+            ledgers=tuple(_ledgers(folder, sorted(study.sites))),
+        )
+
+
+def _plan(study: Study) -> StudyPlan | None:
+    if not study.private or study.as_printed:
+        return None
+    try:
+        return plan_study(study)
+    except CipherbayesError:
+        return None  # a release that another cipherbayes laid out
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _lost(path: Path) -> tuple[tuple[str, int], ...]:
+    if not path.is_file():
+        return ()
+    try:
+        with closing(open_read_only(path)) as database:
+            return lost_sites(database)
+    except sqlite3.DatabaseError:
+        return ()
+
+
+def _ledgers(folder: Path, sites: list[str]) -> list[Spent]:
+    found = []
+    for site in sites:
+        place = _json(folder / "sites" / site / "site.json").get("ledger")
+        if not place or not Path(place).is_file():
+            continue
+        try:
+            book = Ledger.read(Path(place))
+            found.append(Spent(site, book.spent(), book.epsilon, book.delta))
+        except CipherbayesError:
+            continue  # the owner sees why with `cipherbayes ledger`
+    return found

@@ -1,0 +1,279 @@
+"""*Privacy*: the certificate in words, ε over rounds, what was released."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cipherbayes.privacy.accountant import epsilon
+from cipherbayes.privacy.events import Composed, Repeated
+from cipherbayes.privacy.release import ReleasePlan
+from cipherbayes.protocols.releases import Phase
+from cipherbayes.report.charts import Chart, Line, figure
+from cipherbayes.report.markup import Content, Markup, facts, join, table, tag
+from cipherbayes.report.numbers import Axis, number, short
+from cipherbayes.report.run_contents import Contents, Spent
+
+PURPOSES = {
+    "records": "the number of records",
+    "moments": "sums and squares of columns",
+    "gradient": "gradient sums",
+    "influence": "weighted gradient sums",
+}
+STEPS = 20
+"""Points of the curve of ε."""
+
+
+def banner(contents: Contents) -> Markup:
+    """What nobody may overlook: a result that promises nothing."""
+    privacy = contents.record["privacy"]
+    if privacy["certified"]:
+        return Markup()
+    study = contents.study
+    if privacy["epsilon"] is None:
+        title = "Not private"
+        text = (
+            "This run had no privacy budget. The numbers below are exact functions of "
+            "the rows: treat this page as you treat the tables themselves."
+        )
+    elif study.insecure:
+        title = "Not certified: insecure repeatable noise"
+        text = (
+            "The noise was drawn from a seed, for tests only. Whoever knows the seed "
+            "removes it. This result protects nobody."
+        )
+    elif study.as_printed:
+        title = "Not certified: the paper’s method as printed"
+        text = (
+            f"The claimed ε = {short(privacy['claimed_epsilon'])} does not hold. Were "
+            "the preconditioner public, ε would be "
+            f"{number(privacy['epsilon'])}; it is not, for it is made of gradients "
+            "without noise. For reproduction only, never on private rows."
+        )
+    elif "not_certified_because" in privacy:
+        title = "Not certified: the secret key is not hidden"
+        text = (
+            f"The circuit “{privacy['circuit']}” releases decrypted values without "
+            "noise that hides the error of the encryption. Whoever sees them may find "
+            "the secret key and read every round’s sum, which this protocol is there "
+            "to hide. Use the circuit “hardened”."
+        )
+    else:
+        title = "Not certified"
+        text = "Nothing shows that this run kept its privacy promise."
+    return tag(
+        "div",
+        tag("strong", title),
+        tag("p", text),
+        class_="banner",
+        role="alert",
+        id="banner",
+    )
+
+
+def promise(contents: Contents) -> Markup:
+    """The whole section."""
+    privacy = contents.record["privacy"]
+    if privacy["epsilon"] is None:
+        return tag(
+            "p",
+            "Nothing is promised: there was no budget, no noise, and nothing was "
+            "charged. Add a [privacy] table to the study for a private run.",
+        )
+    return join(
+        _in_words(contents),
+        _curve(contents),
+        _releases(contents),
+        _ledgers(contents),
+        _not_promised(contents),
+    )
+
+
+def _in_words(contents: Contents) -> Markup:
+    privacy = contents.record["privacy"]
+    e, d = privacy["epsilon"], privacy["delta"]
+    if not privacy["certified"]:
+        asked = short(privacy.get("claimed_epsilon", e))
+        lead = tag(
+            "p",
+            tag("strong", "No promise is made. "),
+            f"The study asked for ε = {asked} at δ = {short(d)}; this run does not "
+            "certify it.",
+            class_="lead",
+        )
+    else:
+        whose = "that row was there"
+        if contents.study.evaluation is not None:
+            whose = "that row was there and not held out"
+        lead = tag(
+            "p",
+            "Whoever sees everything that this study released learns ",
+            tag("strong", "almost the same about any one row"),
+            f" whether or not {whose}: no outcome becomes more than e",
+            tag("sup", short(e)),
+            f" ≈ {number(2.718281828459045**e)} times as likely, but for a probability "
+            f"of {short(d)}.",
+            class_="lead",
+        )
+    against = privacy["holds_against"] or ["nobody"]
+    promised: Content = f"(ε, δ) = ({short(e)}, {short(d)})"
+    pairs: list[tuple[str, Content]] = [
+        ("Promise", promised if privacy["certified"] else "none"),
+        (
+            "Certified",
+            "yes" if privacy["certified"] else tag("strong", "no", class_="bad"),
+        ),
+        ("Holds against", tag("ul", [tag("li", party) for party in against])),
+        ("Neighbours", "adding or removing one record (one row)"),
+        ("Covers", privacy.get("covers") or "not said by the release that wrote it"),
+        ("Spent", f"ε = {number(privacy.get('spent'), 4)} by the accountant"),
+        ("Mechanism", privacy.get("mechanism", "")),
+        *_noise(privacy),
+        ("Colluding sites", f"{privacy.get('colluders', 0)} tolerated"),
+        ("Lost sites", f"{privacy.get('dropouts', 0)} tolerated"),
+    ]
+    single = privacy.get("single_messages")
+    if single is not None:
+        said = f"(ε, δ) = ({number(single['epsilon'])}, {short(single['delta'])})"
+        pairs.insert(3, ("Only this much", f"{said} against {single['against']}"))
+    if privacy.get("exact_releases"):
+        exact = tag("strong", ", ".join(privacy["exact_releases"]), class_="bad")
+        pairs.append(("Without any noise", exact))
+    if privacy.get("sampling_rate", 1.0) < 1.0:
+        pairs.append(
+            ("Sampling", f"each row with {100 * privacy['sampling_rate']:.3g} %")
+        )
+    return join(lead, facts(pairs))
+
+
+def _noise(privacy: dict[str, Any]) -> list[tuple[str, Content]]:
+    """How much noise there was, against what one record can move."""
+    sigma, clip = number(privacy.get("noise_multiplier"), 4), privacy.get("clip")
+    if clip is None:
+        return [("Noise", f"σ = {sigma} × what one record moves, in the first round")]
+    return [
+        ("Noise", f"σ = {sigma} × the clipping norm"),
+        ("Clipping norm", number(clip)),
+    ]
+
+
+def _curve(contents: Contents) -> Markup:
+    plan = contents.plan
+    if plan is None or plan.study.privacy is None:
+        return Markup()
+    budget = plan.study.privacy.epsilon
+    rounds = sorted({0, *(-(-plan.rounds * k // STEPS) for k in range(1, STEPS + 1))})
+    x = [float(count) for count in rounds]
+    y = [plan.epsilon_after(count) for count in rounds]
+    done = contents.record["rounds"]
+    return figure(
+        Chart(
+            title="ε spent, round by round",
+            said=f"ε grows from 0 to {number(y[-1])} over {plan.rounds} rounds; the "
+            f"budget is {short(budget)}. The result rests on {done} gradient rounds.",
+            x=Axis(0.0, float(plan.rounds)),
+            y=Axis(0.0, 1.12 * budget),
+            x_name="round",
+            y_name="ε",
+            lines=[Line("", x, y)],
+            levels=[(budget, f"budget {short(budget)}")],
+        )
+    )
+
+
+def _releases(contents: Contents) -> Markup:
+    plan = contents.plan
+    if plan is None or plan.study.privacy is None:
+        return Markup()
+    delta = plan.study.privacy.delta
+    # Rounds of one kind differ in their noise only: a row a kind.
+    kinds: dict[str, list[tuple[Phase, ReleasePlan]]] = {}
+    for phase in plan.phases:
+        names = (PURPOSES.get(phase.purpose, phase.purpose), "information matrix")
+        for name, release in zip(names, phase.parts, strict=False):
+            kinds.setdefault(name, []).append((phase, release))
+    rows: list[list[Content]] = []
+    for name, releases in kinds.items():
+        count = sum(phase.rounds for phase, _ in releases)
+        sigmas = [release.noise_multiplier for _, release in releases]
+        composed = Composed(
+            tuple(Repeated(release.event, phase.rounds) for phase, release in releases)
+        )
+        rows.append(
+            [
+                name,
+                f"{count:,}",
+                f"{releases[0][1].dimension:,}",
+                number(max(release.clip for _, release in releases)),
+                number(sigmas[0], 4)
+                if min(sigmas) == max(sigmas)
+                else f"{number(min(sigmas))} to {number(max(sigmas))}",
+                number(epsilon(composed, delta)),
+            ]
+        )
+    return table(
+        "All that was released of the rows covered, each kind with the ε it would cost "
+        "alone",
+        [
+            "Release",
+            "Times",
+            "Numbers a round",
+            "One record moves it by",
+            "σ",
+            "ε alone",
+        ],
+        rows,
+        id_="releases",
+    )
+
+
+def _ledgers(contents: Contents) -> Markup:
+    if not contents.ledgers:
+        return Markup()
+    rows: list[list[Content]] = [
+        [
+            book.site,
+            number(book.spent, 4),
+            short(book.budget),
+            _left(book),
+            short(book.delta),
+        ]
+        for book in contents.ledgers
+    ]
+    return table(
+        "The tables’ ledgers: ε over all studies so far",
+        ["Site", "Spent", "Budget", "Left", "δ"],
+        rows,
+        id_="ledgers",
+    )
+
+
+def _left(book: Spent) -> str:
+    """What is left, but for what calibration leaves unspent by its tolerance."""
+    left = book.budget - book.spent
+    return number(left, 4) if left > 1e-4 * book.budget else "nothing"
+
+
+def _not_promised(contents: Contents) -> Markup:
+    items = [
+        "A person with several rows is protected as several records: give one row a "
+        "person.",
+        "What is true of a population is not hidden: that a habit is harmful is said "
+        "also about people who did not take part.",
+        "How long parties took depends a little on their rows and is not protected.",
+    ]
+    if contents.study.evaluation is not None:
+        items.insert(
+            0,
+            "The held-out rows are not protected: the study declares them public, and "
+            "their scores are exact.",
+        )
+    if contents.study.protocol != "pooled":
+        items.insert(
+            0,
+            "Parties on one machine are not apart: whoever owns the machine can read "
+            "everything. Against server and CSP the promise needs separate machines.",
+        )
+    return join(
+        tag("h3", "What is not promised"),
+        tag("ul", [tag("li", item) for item in items]),
+    )

@@ -1,0 +1,1 @@
+"""What a run gives: a posterior, a certificate, effects."""

@@ -1,0 +1,347 @@
+"""What a run gives back, in memory and in a folder.
+
+The folder holds ``result.json`` (stable and versioned), ``posterior.nc`` (draws
+in ArviZ's layout), and ``study.toml`` (the study, defaults filled in).
+``result.json`` is written last and in one move: a folder without it is no result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.data.rescaled import rescaled, rescaled_design
+from cipherbayes.data.tables import open_table
+from cipherbayes.errors import RunError
+from cipherbayes.inference.chains import Draws
+from cipherbayes.inference.diagnostics import rhat_and_ess
+from cipherbayes.inference.noise_aware.flags import rare_levels
+from cipherbayes.models.base import Rows
+from cipherbayes.results.effects import (
+    baseline,
+    effects,
+    held_by_prior,
+    median_survival,
+)
+from cipherbayes.study.schema import Study
+from cipherbayes.study.tables import preparation_of
+from cipherbayes.typing import Floats
+from cipherbayes.version import __version__
+
+FORMAT = 1
+PREDICTIVE_DRAWS = 500
+"""Most draws that a prediction averages over: its interval's ends need no more."""
+NOT_PRIVATE: dict[str, Any] = {
+    "epsilon": None,
+    "delta": None,
+    "relation": None,
+    "certified": False,
+    "holds_against": [],
+    "unit": None,
+    "covers": None,
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run.
+
+    Attributes
+    ----------
+    posterior
+        xarray DataTree in ArviZ's layout: ``posterior/theta`` on the user's own
+        units, ``prepared/theta`` on the scale of the design matrix.
+    record
+        The content of ``result.json``.
+    """
+
+    study: Study
+    posterior: xr.DataTree
+    record: dict[str, Any] = field(repr=False)
+
+    @property
+    def certificate(self) -> dict[str, Any]:
+        """(ε, δ), the relation, the mechanism, whose rows it covers, and against
+        whom it holds."""
+        return dict(self.record["privacy"])
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """Scores on the held-out rows, where the study asked for them."""
+        return dict(self.record["metrics"])
+
+    def summary(self) -> list[dict[str, Any]]:
+        """Mean, sd and interval of each parameter, on the user's own scale."""
+        return [dict(row) for row in self.record["posterior"]]
+
+    def effects(self) -> list[dict[str, Any]]:
+        """Odds, hazard or rate ratios (or differences) with intervals, per step of
+        each feature; empty for a model whose coefficients mean nothing alone."""
+        return [dict(row) for row in self.record.get("effects", [])]
+
+    def baseline(self) -> dict[str, Any] | None:
+        """Survival curve and median survival of the reference record."""
+        found: dict[str, Any] | None = self.record.get("baseline")
+        return found
+
+    def draws(self) -> Floats:
+        """All draws on the prepared scale, chains joined, shape ``(s, d)``."""
+        theta = np.asarray(self.posterior["prepared"].to_dataset()["theta"])
+        return theta.reshape(-1, theta.shape[-1])
+
+    def predict(
+        self,
+        table: Any,
+        *,
+        times: Sequence[float] | Floats | None = None,
+        where: str = "table",
+    ) -> dict[str, Floats]:
+        """Posterior predictive mean and interval for each row of a table.
+
+        Parameters
+        ----------
+        table
+            A path or a frame with the study's feature columns; outcomes are not
+            read.
+        times
+            Times, in the user's unit, at which survival is wanted.
+        """
+        model, draws = self.study.model, _thinned(self.draws())
+        tail = (1.0 - self.study.inference.interval) / 2.0
+        at = None if times is None else np.asarray(times, dtype=float)
+        parts: list[Floats] = []
+        for rows in _slices(self._prepared(table, where)):
+            values = model.predict(draws, rows, at)
+            bounds = np.quantile(values, [tail, 1.0 - tail], axis=0)
+            parts.append(np.stack([values.mean(axis=0), bounds[0], bounds[1]]))
+        joined = np.concatenate(parts, axis=1)
+        return {"mean": joined[0], "lower": joined[1], "upper": joined[2]}
+
+    def median_survival(
+        self, table: Any, *, where: str = "table"
+    ) -> list[dict[str, Any]]:
+        """Median survival time of each row of a table, with its interval.
+
+        An end that is not reached by the horizon is None; ``not_reached`` is the
+        posterior probability of that.
+        """
+        model, draws = self.study.model, _thinned(self.draws())
+        tail = (1.0 - self.study.inference.interval) / 2.0
+        return [
+            median_survival(times, tail)
+            for rows in _slices(self._prepared(table, where))
+            for times in model.median(draws, rows).T
+        ]
+
+    def _prepared(self, table: Any, where: str) -> PreparedTable:
+        raw = PreparedTable.for_prediction(
+            open_table(table, where), preparation_of(self.study)
+        )
+        moments = self.record["moments"]
+        return rescaled(raw, None if moments is None else np.array(moments))
+
+    def save(self, folder: Path) -> None:
+        """Write the folder; ``result.json`` comes last, in one move."""
+        folder.mkdir(parents=True, exist_ok=True)
+        _replace(folder / "study.toml", self.study.without_paths().to_toml())
+        partial = folder / ".posterior.partial"
+        self.posterior.to_netcdf(partial, engine="h5netcdf")
+        digest = hashlib.sha256(partial.read_bytes()).hexdigest()
+        os.replace(partial, folder / "posterior.nc")
+        content = {**self.record, "posterior_sha256": digest}
+        record = json.dumps(content, indent=2, allow_nan=False)
+        _replace(folder / "result.json", record + "\n")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Result:
+        """Read a folder that a run has written."""
+        folder = Path(folder)
+        try:
+            record = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+            if not isinstance(record, dict) or record.get("version") != FORMAT:
+                raise RunError(
+                    "result.json has a version that this cipherbayes does not read",
+                    where=str(folder),
+                    remedy="read it with the cipherbayes that wrote it",
+                )
+            study = Study.load(folder / "study.toml")
+            draws = folder / "posterior.nc"
+            digest = record.pop("posterior_sha256", None)
+            # First: HDF5 takes its time over a damaged file.
+            if digest not in (None, hashlib.sha256(draws.read_bytes()).hexdigest()):
+                raise ValueError
+            with xr.open_datatree(draws, engine="h5netcdf") as posterior:
+                return cls(study, posterior.load(), record)
+        except FileNotFoundError:
+            raise RunError(
+                "holds no finished run",
+                where=str(folder),
+                remedy="give the folder that `cipherbayes run --out` wrote",
+            ) from None
+        except (OSError, ValueError, KeyError, RecursionError):
+            raise RunError(
+                "the result's files cannot be read",
+                where=str(folder),
+                remedy="run the study again into a new folder",
+            ) from None
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+def _slices(table: PreparedTable) -> Iterator[Rows]:
+    """Blocks small enough that draws × rows × times stay in memory."""
+    for block in table.blocks():
+        for start in range(0, block.count, 1024):
+            part = slice(start, start + 1024)
+            yield Rows(block.design, block.x[:, part], {}, block.squared_norms[part])
+
+
+def _thinned(draws: Floats) -> Floats:
+    """At most ``PREDICTIVE_DRAWS`` of them."""
+    return draws[:: -(-len(draws) // PREDICTIVE_DRAWS)]
+
+
+def assemble(
+    study: Study,
+    draws: Draws,
+    *,
+    privacy: Mapping[str, Any],
+    timing: Mapping[str, float],
+    traffic: Mapping[str, int],
+    metrics: Mapping[str, Any],
+    warnings: list[str],
+    moments: Floats | None = None,
+    taking_part: Mapping[str, Any] | None = None,
+) -> Result:
+    """Turn a sampler's draws into a result on the user's own scale."""
+    public = design = preparation_of(study).design
+    if moments is not None:
+        half = moments.size // 2
+        design = rescaled_design(public, moments[:half], moments[half:])
+    names = study.model.parameters(design)
+    user = study.model.to_user_scale(draws.theta, design)
+    rows, notes = summarise(names, user, draws.is_point, study.inference.interval)
+    if study.method == "noise-aware":
+        notes = []  # its flags say whether it mixed, and it has no rounds to raise
+    flat = draws.theta.reshape(-1, draws.theta.shape[-1])
+    prior = study.prior.resolve(names)
+    held = held_by_prior(names, flat, prior.mean, prior.scale)
+    if held:
+        notes.append(
+            f"only the prior stops {len(held)} of {len(names)} parameters (first: "
+            f"{held[0]}): perfect separation, a group without events, or a prior "
+            "that is too narrow; do not read their size"
+        )
+    tail = None if draws.is_point else (1.0 - study.inference.interval) / 2.0
+    shown = (study.model, study.features, design)
+    flags = [flag.told(names) for flag in draws.flags]
+    if study.method == "noise-aware" and moments is not None:
+        flags += [flag.told(names) for flag in rare_levels(public, design)]
+    record = {
+        "version": FORMAT,
+        "cipherbayes": __version__,
+        "study": study.name,
+        "study_hash": study.fingerprint(),
+        "protocol": study.protocol,
+        "model": study.model.kind,
+        "method": study.method,
+        "sites": sorted(study.sites),
+        "rounds": draws.rounds,
+        "privacy": dict(privacy),
+        "interval": study.inference.interval,
+        "posterior": rows,
+        "effects": effects(*shown, user, tail),
+        "baseline": baseline(*shown, _thinned(flat), tail),
+        "timing": dict(timing),
+        "bytes": dict(traffic),
+        "run": None,
+        "encryption": None,
+        "parties": [],
+        **(taking_part or {}),
+        "metrics": dict(metrics),
+        "warnings": [*warnings, *(flag["message"] for flag in flags), *notes],
+        "flags": flags,
+        "moments": None if moments is None else moments.tolist(),
+    }
+    return Result(study, datatree(names, user, draws), record)
+
+
+def datatree(names: tuple[str, ...], user: Floats, draws: Draws) -> xr.DataTree:
+    """Draws in ArviZ's layout: dimensions chain, draw and parameter."""
+    chains, count, _ = user.shape
+    coords = {
+        "chain": np.arange(chains),
+        "draw": np.arange(count),
+        "parameter": list(names),
+    }
+    dims = ("chain", "draw", "parameter")
+    attributes = {"created_by": "cipherbayes", "version": __version__}
+    groups = {
+        "posterior": xr.Dataset({"theta": (dims, user)}, coords, attributes),
+        "prepared": xr.Dataset({"theta": (dims, draws.theta)}, coords, attributes),
+        "sample_stats": xr.Dataset(
+            {"step_size": (dims[:2], draws.step_size)},
+            {key: coords[key] for key in dims[:2]},
+            attributes,
+        ),
+    }
+    return xr.DataTree.from_dict(groups)
+
+
+def summarise(
+    names: tuple[str, ...], user: Floats, is_point: bool, interval: float
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """One row per parameter, and warnings about chains that did not mix."""
+    rows: list[dict[str, Any]]
+    if is_point:
+        empty = {"sd": None, "lower": None, "upper": None, "rhat": None, "ess": None}
+        rows = [
+            {"name": name, "mean": float(value), **empty}
+            for name, value in zip(names, user[0, 0], strict=True)
+        ]
+        return rows, ["a point estimate: this method gives no intervals"]
+    tail = (1.0 - interval) / 2.0
+    flat = user.reshape(-1, user.shape[-1])
+    lower, upper = np.quantile(flat, [tail, 1.0 - tail], axis=0)
+    rhat, ess = rhat_and_ess(user)
+    rows = [
+        {
+            "name": name,
+            "mean": float(flat[:, j].mean()),
+            "sd": float(flat[:, j].std(ddof=1)) if len(flat) > 1 else None,
+            "lower": float(lower[j]),
+            "upper": float(upper[j]),
+            "rhat": None if np.isnan(rhat[j]) else float(rhat[j]),
+            "ess": None if np.isnan(ess[j]) else float(ess[j]),
+        }
+        for j, name in enumerate(names)
+    ]
+    notes = []
+    slow = [r["name"] for r in rows if r["rhat"] is not None and r["rhat"] > 1.05]
+    if slow:
+        notes.append(
+            f"chains have not mixed for {len(slow)} of {len(rows)} parameters "
+            f"(R-hat above 1.05, first: {slow[0]}): raise inference.rounds"
+        )
+    few = min((r["ess"] for r in rows if r["ess"] is not None), default=None)
+    if few is not None and few < 100:
+        notes.append(
+            f"only {few:.0f} effective draws in the worst parameter: "
+            + ("do not use its interval" if few < 20 else "its interval is rough")
+            + "; raise inference.rounds"
+        )
+    return rows, notes

@@ -1,0 +1,346 @@
+"""Run a study: check it against its tables, sample, and put the result together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.data.rescaled import rescaled
+from cipherbayes.engine.local import Finished, TemporaryFolder, run_folder
+from cipherbayes.engine.round_loop import Traffic
+from cipherbayes.engine.run_folder import RunFolder
+from cipherbayes.engine.table_identity import ledger_beside, refuse_equal_files
+from cipherbayes.errors import CipherbayesError, RunError, StudyError
+from cipherbayes.inference.chains import Draws, Progress, sample
+from cipherbayes.inference.target import Target
+from cipherbayes.models.metrics import evaluate
+from cipherbayes.privacy.accountant import RELATION
+from cipherbayes.protocols.plan import StudyPlan, resolve_prior
+from cipherbayes.results.result import NOT_PRIVATE, Result, assemble
+from cipherbayes.study.schema import Study
+from cipherbayes.study.tables import (
+    check_pooled,
+    open_sites,
+    preparation_of,
+    refuse_equal_rows,
+    split,
+    with_sites,
+)
+
+UNIT = "row"
+"""What a certificate protects: a person with several rows is several of them."""
+INSECURE = (
+    "INSECURE-REPEATABLE NOISE: drawn from a seed, for tests only; "
+    "this result protects nobody and is not certified"
+)
+
+
+def _silent(done: int, total: int) -> None:
+    """Report nothing."""
+
+
+def run(
+    study: Study,
+    tables: Mapping[str, Any] | None = None,
+    *,
+    out: str | Path | None = None,
+    progress: Progress = _silent,
+) -> Result:
+    """Run a whole study on this machine.
+
+    Parameters
+    ----------
+    study
+        What to do.
+    tables
+        Site name -> path or frame. Left out: the paths in the study's ``[sites]``.
+    out
+        Folder for the result, new or empty. A private run that is interrupted is
+        resumed from there (:func:`resume`). Left out: nothing is kept.
+    progress
+        Called with (rounds done, rounds in all).
+
+    Notes
+    -----
+    A table that is a file has its ledger beside it (``FILE.ledger``); a frame's
+    ledger lasts only for the run.
+    """
+    study = with_sites(study, tables)
+    if study.private:
+        if out is None:
+            with TemporaryFolder() as folder:
+                return _run_private(study, tables, folder, progress)
+        return _run_private(study, tables, Path(out), progress)
+    result = _run_without_privacy(study, tables, progress)
+    if out is not None:
+        result.save(Path(out))
+    return result
+
+
+def resume(out: str | Path, *, progress: Progress = _silent) -> Result:
+    """Continue an interrupted private run: nothing is released twice."""
+    path = Path(out)
+    if (path / "result.json").exists():
+        # A kill may have come between the result and the end of the run.
+        with suppress(CipherbayesError):
+            RunFolder.open(path).end()
+        raise RunError(
+            "is finished already",
+            where=str(path),
+            remedy="read result.json, or use `cipherbayes predict`",
+        )
+    started = time.perf_counter()
+    folder = RunFolder.open(path)
+    finished = run_folder(folder, None, progress)
+    result = assemble_private(folder, finished, started, _held_out(folder))
+    result.save(path)
+    folder.end()
+    return result
+
+
+def _run_without_privacy(
+    study: Study, tables: Mapping[str, Any] | None, progress: Progress
+) -> Result:
+    if study.method == "noise-aware":
+        raise StudyError(
+            'inference.method = "noise-aware" needs the noise of a private study',
+            where=f"study '{study.name}'",
+            remedy='set method = "psgld", or add a [privacy] table',
+        )
+    started = time.perf_counter()
+    prepared = open_sites(study, tables)
+    check_pooled(study, prepared)
+    train, test = split(study, prepared)
+    prior = resolve_prior(study, preparation_of(study).design)
+    target = Target(study.model, prior, list(train.values()))
+    draws = sample(target, study.inference, progress)
+    wall = time.perf_counter() - started
+    return assemble(
+        study,
+        draws,
+        privacy=NOT_PRIVATE,
+        timing={"site_s": 0.0, "server_s": 0.0, "csp_s": 0.0, "wall_s": wall},
+        traffic={"per_round_site": 0, "total": 0},
+        metrics=score(study, draws, test),
+        warnings=[],
+    )
+
+
+def _run_private(
+    study: Study, tables: Mapping[str, Any] | None, path: Path, progress: Progress
+) -> Result:
+    started = time.perf_counter()
+    prepared = open_sites(study, tables)
+    sources = tables or {name: site.data for name, site in study.sites.items()}
+    files = {n: s for n, s in sources.items() if isinstance(s, str | Path)}
+    located = study.model_copy(
+        update={
+            "sites": {
+                name: site.model_copy(
+                    update={"data": str(files[name]) if name in files else None}
+                )
+                for name, site in study.sites.items()
+            }
+        }
+    )
+    if study.study.engine == "local-processes" and len(files) < len(study.sites):
+        raise StudyError(
+            'engine = "local-processes" needs tables that are files',
+            where=f"study '{study.name}'",
+            remedy='write the frames to Parquet, or set engine = "in-process"',
+        )
+    ledgers = {
+        name: ledger_beside(files[name]) if name in files else None
+        for name in study.sites
+    }
+    refuse_equal_files({name: Path(file) for name, file in files.items()})
+    refuse_equal_rows(prepared)
+    folder = RunFolder.create(path, located, ledgers)
+    train, test = split(study, prepared)
+    finished = run_folder(folder, train, progress)
+    result = assemble_private(folder, finished, started, test)
+    result.save(path)
+    folder.end()
+    return result
+
+
+def assemble_private(
+    folder: RunFolder,
+    finished: Finished,
+    started: float,
+    test: Mapping[str, PreparedTable],
+) -> Result:
+    """The result of a private run, with its certificate."""
+    study, traffic = folder.study, finished.traffic
+    warnings = cautions_of(folder.plan)
+    if finished.stopped is not None:
+        warnings.append(f"stopped after {finished.rounds} rounds: {finished.stopped}")
+    if folder.holds_frames():
+        warnings.append(
+            "the ledger of a frame lasts for one run only: give files to keep a "
+            "budget across studies"
+        )
+    messages = max(traffic.site_messages, 1)
+    timing = {
+        "site_s": max(traffic.site_seconds.values(), default=0.0),
+        "server_s": traffic.server_seconds,
+        "csp_s": traffic.csp_seconds,
+        "wall_s": time.perf_counter() - started,
+    }
+    return assemble(
+        study,
+        finished.draws,
+        privacy=certificate(folder.plan, finished.rounds),
+        timing=timing,
+        traffic={
+            "per_round_site": traffic.site_bytes // messages,
+            "total": traffic.total_bytes,
+        },
+        metrics=score(study, finished.draws, test, finished.moments),
+        warnings=warnings,
+        moments=finished.moments,
+        taking_part=taking_part(folder, traffic),
+    )
+
+
+def cautions_of(plan: StudyPlan) -> list[str]:
+    """What every result of a private study must warn of, whatever its rounds gave."""
+    study = plan.study
+    warnings = []
+    if study.insecure:
+        warnings.append(INSECURE)
+    if study.method == "psgld" and study.fallback is not None:
+        warnings.append(study.fallback)
+    if study.protocol == "encrypted-update":
+        from cipherbayes.protocols.encrypted_update.certificate import cautions
+
+        warnings.extend(cautions(plan))
+    return warnings
+
+
+def taking_part(folder: RunFolder, traffic: Traffic) -> dict[str, Any]:
+    """Who took part in a run: keys by their public ids, time and bytes of each."""
+    if folder.plan.scheme is None:
+        return {}
+    seconds = {
+        "csp": traffic.csp_seconds,
+        "server": traffic.server_seconds,
+        **traffic.site_seconds,
+    }
+    pinned = folder.pinned()
+    return {
+        "run": folder.run.hex(),
+        "encryption": {"parameters": folder.plan.scheme, "key": folder.key_id()},
+        "parties": [
+            {
+                "name": name,
+                "identity": pinned[name].id if name in pinned else None,
+                "seconds": seconds.get(name, 0.0),
+                "bytes": traffic.sent.get(name, 0),
+            }
+            for name in ("csp", "server", *sorted(folder.study.sites))
+        ],
+    }
+
+
+def certificate(plan: StudyPlan, rounds: int) -> dict[str, Any]:
+    """(ε, δ) of what was released, and against whom it holds.
+
+    ``epsilon`` is that of the whole study also where a run stopped early: the parties
+    may have seen answers of a round whose total is not in the result. ``spent`` is ε of
+    the ``rounds`` that the result comes from.
+    """
+    if plan.study.as_printed:
+        from cipherbayes.protocols.as_printed.plan import printed_certificate
+
+        return printed_certificate(plan) | {"unit": UNIT, "covers": covers(plan.study)}
+    study, release = plan.study, plan.gradient.privacy
+    privacy = study.privacy
+    assert privacy is not None
+    spent = plan.epsilon_after(rounds)
+    promise = {
+        "epsilon": privacy.epsilon,
+        "delta": privacy.delta,
+        "relation": RELATION.value,
+        "certified": not study.insecure,
+        "holds_against": [] if study.insecure else holds_against(study),
+        "unit": UNIT,
+        "covers": covers(study),
+        "spent": spent,
+        "mechanism": f"discrete Gaussian on sums of {plan.gradient.contributions}",
+        "noise_multiplier": plan.noise_multiplier,
+        "clip": release.clip,
+        "sampling_rate": release.rate,
+        "colluders": release.colluders,
+        "dropouts": release.dropouts,
+    }
+    if study.protocol == "encrypted-update":
+        from cipherbayes.protocols.encrypted_update.certificate import encrypted_promise
+
+        promise |= encrypted_promise(plan)
+    return promise
+
+
+def covers(study: Study) -> str:
+    """Whose rows a certificate is about, and what of a result, in words."""
+    if study.insecure or study.as_printed:
+        return "nothing: this result is not certified"
+    assert study.privacy is not None
+    rows, outside = "every row", ["the times that parties took"]
+    if study.privacy.records is not None:
+        outside.insert(0, "the number of rows, which the study declares public")
+    if study.evaluation is not None:
+        rows = "every row that was not held out"
+        outside.insert(
+            0,
+            "the held-out rows, which the study declares public: they are not "
+            "protected, and scores on them are exact",
+        )
+    return f"{rows}, in everything that this study released; not covered: " + "; ".join(
+        outside
+    )
+
+
+def holds_against(study: Study) -> list[str]:
+    """Whom the promise holds against, in words."""
+    if study.protocol == "pooled":
+        return ["everyone but whoever holds the pooled tables"]
+    assert study.privacy is not None
+    parties = ["the public", "the server", "the CSP"]
+    c = study.colluders
+    if c:
+        parties.append("any one site" if c == 1 else f"any {c} sites together")
+    if study.privacy.dropouts:
+        parties.append(
+            "coalitions of these, unless a site's answer reaches them after it was "
+            "counted as lost"
+        )
+    else:
+        parties.append("coalitions of these")
+    return parties
+
+
+def score(
+    study: Study,
+    draws: Draws,
+    test: Mapping[str, PreparedTable],
+    moments: Any = None,
+) -> dict[str, Any]:
+    """Metrics on the held-out rows; none where the study holds none out."""
+    if not test:
+        return {}
+    flat = draws.theta.reshape(-1, draws.theta.shape[-1])
+    tables = [rescaled(table, moments) for table in test.values()]
+    return evaluate(study.model, flat, tables)
+
+
+def _held_out(folder: RunFolder) -> dict[str, PreparedTable]:
+    """The held-out rows of a resumed run."""
+    if folder.study.evaluation is None:
+        return {}
+    sources = {name: folder.local(name)["data"] for name in folder.study.sites}
+    return split(folder.study, open_sites(folder.study, sources))[1]

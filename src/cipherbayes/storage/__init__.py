@@ -1,0 +1,1 @@
+"""Files as a party keeps them: private, whole, and known again."""

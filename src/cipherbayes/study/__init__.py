@@ -1,0 +1,1 @@
+"""The study file: its fields, rules, template and tables."""

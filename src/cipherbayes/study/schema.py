@@ -1,0 +1,293 @@
+"""The study file: one TOML document that says everything a run does.
+
+Unknown keys, impossible values and fields that contradict each other are
+refused with the file, the line and the remedy. The study's hash, which leaves
+out only where each site keeps its table, is what the parties agree on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from cipherbayes.data.preparation import Feature
+from cipherbayes.errors import StudyError
+from cipherbayes.inference.settings import Inference, Method
+from cipherbayes.models import AnyModel
+from cipherbayes.models.base import InfluenceBound
+from cipherbayes.models.prior import Prior
+from cipherbayes.study.file import explained, read_text, require_filled_in
+from cipherbayes.study.rules import NAME, require_agreement
+
+Protocol = Literal["secure-sum", "encrypted-update", "pooled"]
+CircuitName = Literal["literal", "fast", "hardened"]
+
+
+class Section(BaseModel):
+    """A table of the study file: frozen, and closed to unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Header(Section):
+    """``[study]``: what it is called and how it runs.
+
+    A study that names no protocol is ``secure-sum`` where it has sites and a
+    budget, else ``pooled``. ``noise`` and ``circuit`` belong to
+    ``encrypted-update``: where its noise is added, and how its update is computed
+    (``hardened`` where nothing is said).
+    """
+
+    name: str = Field(default="study", pattern=NAME)
+    protocol: Protocol | None = None
+    noise: Literal["in-gradient", "as-printed"] = "in-gradient"
+    circuit: CircuitName | None = None
+    engine: Literal["in-process", "local-processes"] = "in-process"
+
+
+class Privacy(Section):
+    """``[privacy]``: the budget, and against how many colluding sites it holds.
+
+    Attributes
+    ----------
+    epsilon, delta
+        The whole study's budget, add-or-remove one record.
+    colluders, dropouts
+        Sites that may pool what they know; sites that may be lost in a round.
+    clip
+        Bound C on one record: on the Euclidean norm of its gradient (left out: 1);
+        where the method is noise-aware on that of its prepared row, beyond which
+        the record is weighted down (left out: a guess from the features' ranges).
+    records
+        The public number of records N over all sites; left out, it is released
+        with noise.
+    randomness
+        ``insecure-repeatable`` draws the noise from a seed: for tests, protects
+        nobody, and every output says so.
+    """
+
+    epsilon: float = Field(gt=0, allow_inf_nan=False)
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+    colluders: int | None = Field(default=None, ge=0)
+    dropouts: int = Field(default=0, ge=0)
+    clip: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    records: int | None = Field(default=None, ge=1)
+    randomness: Literal["secure", "insecure-repeatable"] = "secure"
+
+
+class Preparation(Section):
+    """``[preparation]``: how raw columns become the design matrix.
+
+    ``public-bounds`` uses the ranges of ``[features]`` alone; ``private-moments``
+    then standardises each column with a noised mean and variance, which are
+    charged to the budget; ``as-printed`` standardises and normalises with exact
+    ones (the paper's Algorithms 4 and 5), in its own mode only. ``intercept`` is
+    the value of the constant column (0 for none); ``row_norm`` bounds the Euclidean
+    norm of a prepared row's features.
+    """
+
+    method: Literal["public-bounds", "private-moments", "as-printed"] = "public-bounds"
+    row_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    intercept: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+
+
+class Evaluation(Section):
+    """``[evaluation]``: a held-out share of the rows on which the fit is scored.
+
+    Scores on private rows are releases that no budget covers, so a private
+    study may hold rows out only if it states that those rows are public.
+    """
+
+    holdout: float = Field(gt=0, lt=1)
+    seed: int = Field(default=1, ge=0)
+    holdout_is_public: bool = False
+
+
+class Paper(Section):
+    """``[paper]``: constants of the paper's own method (Theorem 4, Algorithm 3).
+
+    ``accept_two_sites`` accepts that of two sites each learns the other's exact
+    moments (Algorithm 4).
+    """
+
+    scale: float = Field(default=1.0, gt=0)
+    lipschitz: float = Field(default=1.0, gt=0)
+    gamma: float = Field(default=0.99, gt=0, lt=1)
+    batch: int = Field(ge=1)
+    epochs: int = Field(ge=1)
+    floor: float = Field(default=1e-4, gt=0)
+    accept_two_sites: bool = False
+
+
+class Site(Section):
+    """``[sites]``: one entry a site, in an embedded run with its table.
+
+    Attributes
+    ----------
+    data
+        Path of the table, relative to the study file.
+    budget
+        ε that this table may spend over all studies (default: this study's).
+    """
+
+    data: str | None = None
+    budget: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+
+
+class Study(Section):
+    """A whole study.
+
+    Examples
+    --------
+    >>> import cipherbayes as cb
+    >>> study = cb.Study(
+    ...     model=cb.models.Logistic(outcome="death"),
+    ...     features={"age": {"low": 18, "high": 100}},
+    ... )
+    """
+
+    study: Header = Header()
+    model: AnyModel
+    features: dict[str, Feature] = Field(min_length=1)
+    preparation: Preparation = Preparation()
+    prior: Prior = Prior()
+    privacy: Privacy | None = None
+    inference: Inference = Inference()
+    evaluation: Evaluation | None = None
+    sites: dict[str, Site] = {}
+    paper: Paper | None = None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read and check a study file; data paths are relative to its folder."""
+        path = Path(path)
+        text = read_text(path)
+        require_filled_in(text, path)
+        try:
+            document = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise StudyError(
+                f"not valid TOML: {error}",
+                where=str(path),
+                remedy="one `key = value` per line under a [table] heading",
+            ) from None
+        try:
+            study = cls.model_validate(document)
+        except ValidationError as error:
+            raise explained(error, path, text) from None
+        return study._with_paths_from(path.parent)
+
+    def _with_paths_from(self, folder: Path) -> Self:
+        sites = {
+            name: site
+            if site.data is None
+            else site.model_copy(update={"data": str(folder / site.data)})
+            for name, site in self.sites.items()
+        }
+        return self.model_copy(update={"sites": sites})
+
+    def without_paths(self) -> Self:
+        """The study as all parties see it: where tables are stays at the sites."""
+        sites = {
+            name: site.model_copy(update={"data": None, "budget": None})
+            for name, site in self.sites.items()
+        }
+        return self.model_copy(update={"sites": sites})
+
+    @property
+    def name(self) -> str:
+        return self.study.name
+
+    @property
+    def protocol(self) -> Protocol:
+        """As stated; else secure-sum where there are sites and a budget."""
+        if self.study.protocol is not None:
+            return self.study.protocol
+        return "secure-sum" if self.private and self.sites else "pooled"
+
+    @property
+    def private(self) -> bool:
+        """Whether the study spends a privacy budget."""
+        return self.privacy is not None
+
+    @property
+    def method(self) -> Method:
+        """As stated; else noise-aware in a private study that leaves it open.
+
+        A model without bounded influence has no noise-aware posterior: pSGLD then
+        stands in, and :attr:`fallback` says so.
+        """
+        wanted = self.inference.method
+        if wanted is None:
+            open_ = self.private and self.protocol != "encrypted-update"
+            chain = self.inference.chain_settings
+            wanted = "noise-aware" if open_ and not chain else "psgld"
+        return "psgld" if wanted == "noise-aware" and self.fallback else wanted
+
+    @property
+    def fallback(self) -> str | None:
+        """Why the study cannot be noise-aware; None where it can."""
+        if self.model.sensitivities(InfluenceBound(clip=1.0)) is not None:
+            return None
+        return (
+            f"a model of kind '{self.model.kind}' has no noise-aware posterior: pSGLD "
+            "is used, whose intervals ignore what clipping does"
+        )
+
+    @property
+    def insecure(self) -> bool:
+        """Whether the noise comes from a seed, and so protects nobody."""
+        return (
+            self.privacy is not None
+            and self.privacy.randomness == "insecure-repeatable"
+        )
+
+    @property
+    def as_printed(self) -> bool:
+        """Whether the study is in the paper's own, uncertified mode."""
+        return self.protocol == "encrypted-update" and self.study.noise == "as-printed"
+
+    @property
+    def circuit(self) -> CircuitName:
+        """As stated; else the paper's own in its own mode, hardened otherwise."""
+        return self.study.circuit or ("literal" if self.as_printed else "hardened")
+
+    @property
+    def colluders(self) -> int:
+        """Colluding sites tolerated: as stated, else one where there are several."""
+        if self.privacy is not None and self.privacy.colluders is not None:
+            return self.privacy.colluders
+        if self.protocol == "pooled":
+            return 0
+        return min(1, max(len(self.sites) - 1, 0))
+
+    def document(self) -> dict[str, Any]:
+        """The resolved study as plain values, defaults filled in."""
+        document = self.model_dump(mode="json", exclude_none=True)
+        document["study"]["protocol"] = self.protocol
+        document["inference"]["method"] = self.method
+        if self.protocol == "encrypted-update":
+            document["study"]["circuit"] = self.circuit
+        return document
+
+    def to_toml(self) -> str:
+        """The resolved study as TOML."""
+        return tomli_w.dumps(self.document())
+
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) of the study without the paths of the sites' tables."""
+        document = self.document()
+        document["sites"] = sorted(self.sites)
+        canonical = json.dumps(document, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    @model_validator(mode="after")
+    def _fields_agree(self) -> Self:
+        require_agreement(self)
+        return self

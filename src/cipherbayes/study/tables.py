@@ -1,0 +1,184 @@
+"""A study's tables: opened, checked, split into training and held-out rows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cipherbayes.data.preparation import Preparation
+from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.data.tables import open_table
+from cipherbayes.errors import DataError, PrivacyError, StudyError
+from cipherbayes.models import Rows
+from cipherbayes.study.schema import Study
+from cipherbayes.typing import Floats
+
+
+def preparation_of(study: Study) -> Preparation:
+    """The study's preparation of raw columns."""
+    intercept = study.preparation.intercept if study.model.needs_intercept else 0.0
+    return Preparation(
+        study.features, intercept=intercept or None, row_norm=study.preparation.row_norm
+    )
+
+
+def with_sites(study: Study, tables: Mapping[str, Any] | None) -> Study:
+    """The study with the sites that tables were given for."""
+    if tables is None:
+        if not study.sites:
+            raise StudyError(
+                "names no sites, so there is no table to read",
+                where=f"study '{study.name}'",
+                remedy='add [sites], e.g. north = { data = "north.csv" }',
+            )
+        return study
+    if study.sites and set(study.sites) != set(tables):
+        raise StudyError(
+            "the tables given are not those of the study's sites "
+            f"({', '.join(sorted(study.sites))})",
+            where=f"study '{study.name}'",
+            remedy="give one table for each site of [sites]",
+        )
+    if study.sites:
+        return study
+    document = study.model_dump(mode="json", exclude_none=True)
+    return Study.model_validate({**document, "sites": {name: {} for name in tables}})
+
+
+def open_sites(
+    study: Study, tables: Mapping[str, Any] | None
+) -> dict[str, PreparedTable]:
+    """Open, check and prepare every site's table."""
+    return {
+        name: open_site(study, name, site.data if tables is None else tables[name])
+        for name, site in study.sites.items()
+    }
+
+
+def open_site(study: Study, name: str, source: Any) -> PreparedTable:
+    """Open, check and prepare one site's table: a path or a frame."""
+    if source is None:
+        raise StudyError(
+            f"site '{name}' has no table",
+            where=f"study '{study.name}'",
+            remedy=f'set sites.{name}.data = "FILE"',
+        )
+    where = str(source) if isinstance(source, str | Path) else f"table '{name}'"
+    return PreparedTable(
+        open_table(source, where),
+        preparation_of(study),
+        study.model,
+        strict=study.privacy is None,
+    )
+
+
+def refuse_equal_rows(prepared: Mapping[str, PreparedTable]) -> None:
+    """Raise PrivacyError where two sites have the same prepared rows in one order.
+
+    Rows are read only where two tables have as many.
+    """
+    counts = [table.count for table in prepared.values()]
+    seen: dict[bytes, str] = {}
+    for name, table in prepared.items():
+        if counts.count(table.count) > 1:
+            first = seen.setdefault(_digest(table), name)
+            if first != name:
+                raise equal_tables(first, name)
+
+
+def equal_tables(one: str, other: str) -> PrivacyError:
+    """Two sites with the same records."""
+    return PrivacyError(
+        f"sites '{one}' and '{other}' have the same table",
+        where="[sites]",
+        remedy="give each site rows of its own: a record that is counted twice is "
+        "protected less than the certificate says",
+    )
+
+
+def _digest(table: PreparedTable) -> bytes:
+    digest = hashlib.sha256()
+    for block in table.blocks():
+        for column in (*block.x, *block.outcome.values()):
+            digest.update(np.ascontiguousarray(column).tobytes())
+    return digest.digest()
+
+
+def check_pooled(study: Study, prepared: Mapping[str, PreparedTable]) -> None:
+    """Refuse what makes a model unidentifiable over all tables together."""
+    where = f"study '{study.name}'"
+    tables = list(prepared.values())
+    constant = set(tables[0].constant_columns())
+    for table in tables[1:]:
+        constant &= set(table.constant_columns())
+    if constant:
+        first = next(n for n in tables[0].design.names if n in constant)
+        if _constant_throughout(tables, first):
+            raise DataError(
+                f"column '{first}' has the same value in every row of every table",
+                where=where,
+                remedy="remove it from [features] (or widen its low and high)",
+            )
+    outcomes = [table.outcome() for table in tables]
+    pooled = {
+        role: np.concatenate([outcome[role] for outcome in outcomes])
+        for role in outcomes[0]
+    }
+    try:
+        study.model.check_outcomes(pooled)
+    except ValueError as error:
+        raise DataError(str(error), where=where) from None
+
+
+def _constant_throughout(tables: list[PreparedTable], name: str) -> bool:
+    """Whether a column constant in each table has the same value in all of them."""
+    index = tables[0].design.names.index(name)
+    return len({float(next(iter(t.blocks())).x[index, 0]) for t in tables}) == 1
+
+
+def split(
+    study: Study, prepared: Mapping[str, PreparedTable]
+) -> tuple[dict[str, PreparedTable], dict[str, PreparedTable]]:
+    """Training rows and held-out rows of every table."""
+    if study.evaluation is None:
+        return dict(prepared), {}
+    parts = {name: split_site(study, name, table) for name, table in prepared.items()}
+    train = {name: part[0] for name, part in parts.items()}
+    return train, {name: part[1] for name, part in parts.items()}
+
+
+def split_site(
+    study: Study, name: str, table: PreparedTable
+) -> tuple[PreparedTable, PreparedTable]:
+    """Training rows and held-out rows of one table, the same whoever splits it.
+
+    A record's side depends on the seed and the record alone, so that adding or
+    removing a record moves no other one between the two.
+    """
+    assert study.evaluation is not None
+    seed, share = study.evaluation.seed, study.evaluation.holdout
+    places = list(table.map(lambda rows: _place(rows, seed)))
+    held = np.concatenate(places) < share
+    if held.all() or not held.any():
+        raise DataError(
+            "has too few rows for the held-out share",
+            where=f"site '{name}'",
+            remedy="change evaluation.holdout or remove [evaluation]",
+        )
+    return table.subset(np.flatnonzero(~held)), table.subset(np.flatnonzero(held))
+
+
+def _place(rows: Rows, seed: int) -> Floats:
+    """A number in [0, 1) for each record, from its bits (the splitmix64 finaliser)."""
+    state = np.full(rows.count, seed, dtype=np.uint64)
+    for column in (*rows.x, *rows.outcome.values()):
+        state ^= np.ascontiguousarray(column).view(np.uint64)
+        state += np.uint64(0x9E3779B97F4A7C15)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        state ^= state >> np.uint64(31)
+    return np.asarray(state / 2.0**64)

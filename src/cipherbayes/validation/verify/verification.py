@@ -1,0 +1,471 @@
+"""The checks, one after the other."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from cipherbayes.errors import CipherbayesError, ProtocolError
+from cipherbayes.inference.chains import Draws
+from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.protocols.checkpoint_view import open_read_only
+from cipherbayes.protocols.plan import StudyPlan, plan_study
+from cipherbayes.results.result import FORMAT, assemble
+from cipherbayes.results.run import cautions_of, certificate
+from cipherbayes.typing import Floats
+from cipherbayes.validation.verify.comparing import (
+    difference,
+    draws_differ,
+    paths_differ,
+)
+from cipherbayes.validation.verify.evidence import FOLDER, MANIFEST, Evidence
+from cipherbayes.validation.verify.findings import Findings
+from cipherbayes.validation.verify.replaying import Replayed, replay
+
+HEADINGS = ("version", "study", "study_hash", "protocol", "model", "method", "sites")
+NUMBERS = ("rounds", "interval", "posterior", "effects", "baseline", "moments")
+ONE_PARTY = (
+    "one party held all tables, so nobody signed these totals: whoever wrote them can "
+    "write others"
+)
+
+
+def verify(
+    folder: str | Path,
+    *,
+    study: str | Path | None = None,
+    roster: str | Path | None = None,
+    result: str | Path | None = None,
+    exact: bool = False,
+) -> Findings:
+    """Compute a private run's result again from its totals, and compare.
+
+    Parameters
+    ----------
+    folder
+        A run's folder, the folder of a result, or a site's own copy (KIT/runs/RUN).
+    study
+        The study file as you know it. Left out: the one that this party approved, or
+        the one in the folder.
+    roster
+        A ``roster.json`` that you pinned yourself. Left out: this party's own, or what
+        the folder says.
+    result
+        Folder of the result to compare, where it is another one.
+    exact
+        Count draws that are not the same bit for bit as a failure: for whoever has
+        the server's release and kind of machine.
+
+    Raises
+    ------
+    CipherbayesError
+        If there is nothing to check, or a file cannot be read at all.
+    """
+    evidence = Evidence.gather(
+        Path(folder),
+        study=None if study is None else Path(study),
+        roster=None if roster is None else Path(roster),
+        result=None if result is None else Path(result),
+    )
+    head = evidence.transcript.head
+    findings = Findings(run=head.run.hex(), study_hash=head.study.hex())
+    if not evidence.study.private:
+        findings.fails("study", f"{evidence.study_from} is of no private run")
+        return findings
+    plan = plan_study(evidence.study)
+    sizes = _signed(findings, evidence, plan)
+    if sizes is not None:
+        replayed = _replayed(findings, evidence, plan, sizes)
+        if replayed is not None:
+            _checkpoint(findings, evidence, replayed)
+            _ledgers(findings, evidence, plan, replayed)
+            _result(findings, evidence, plan, replayed, exact=exact)
+    _never(findings, evidence)
+    return findings
+
+
+# -- signatures and rounds -------------------------------------------------
+
+
+def _signed(
+    findings: Findings, evidence: Evidence, plan: StudyPlan
+) -> list[int] | None:
+    """Sites in each total; None where it makes no sense to go on."""
+    transcript = evidence.transcript
+    with findings.checking("study"):
+        transcript.check_study(plan, transcript.head.run)
+        findings.holds(
+            "study",
+            f"{evidence.study_from} is the study that the parties ran "
+            f"({findings.study_hash[:16]})",
+        )
+    if findings.failed:
+        return None
+    if transcript.pooled != (plan.study.protocol == "pooled"):
+        findings.fails("study", "a transcript without signatures is of a pooled study")
+        return None
+    with findings.checking("rounds"):
+        transcript.check_rounds(plan)
+        findings.holds("rounds", _rounds_in_words(len(transcript.totals), plan))
+    if transcript.pooled:
+        findings.unknown("signatures", ONE_PARTY)
+        return None if findings.failed else [1] * len(transcript.totals)
+    _identities(findings, evidence, plan)
+    with findings.checking("totals"):
+        transcript.check_signatures(evidence.pinned["csp"])
+        count = len(transcript.totals)
+        findings.holds("totals", f"the CSP signed each of the {count} totals")
+    if findings.failed:
+        return None
+    sizes = None
+    with findings.checking("sites in each total"):
+        sizes = [len(roster) for roster in transcript.rosters(plan)]
+        findings.holds("sites in each total", _sizes_in_words(sizes, plan))
+    return None if findings.failed else sizes
+
+
+def _rounds_in_words(count: int, plan: StudyPlan) -> str:
+    if count == plan.rounds:
+        return f"all {count} rounds are there, in order, none twice"
+    return (
+        f"rounds 1 to {count} of {plan.rounds} are there, in order, none twice; it "
+        "stopped there: that no later round was answered only the sites' ledgers tell"
+    )
+
+
+def _identities(findings: Findings, evidence: Evidence, plan: StudyPlan) -> None:
+    transcript = evidence.transcript
+    missing = sorted({"csp", *plan.study.sites} - set(evidence.pinned))
+    if missing:
+        raise ProtocolError(
+            f"no identity of {', '.join(missing)} is pinned", where=evidence.pinned_by
+        )
+    if evidence.pinned_by in (MANIFEST, FOLDER):
+        prints = ", ".join(
+            f"{name} {identity.fingerprint}"
+            for name, identity in sorted(evidence.pinned.items())
+        )
+        findings.unknown(
+            "identities",
+            "the parties' keys are named by what is checked here, and by nobody else: "
+            "compare these by telephone, or give your roster.json with --roster: "
+            f"{prints}",
+        )
+    with findings.checking("roster"):
+        plan.check_manifest(transcript.manifest, transcript.head.run, evidence.pinned)
+        findings.holds(
+            "roster",
+            f"each of the {len(plan.study.sites)} sites signed its enrolment for this "
+            f"run and study, under the keys of {evidence.pinned_by}",
+        )
+
+
+def _sizes_in_words(sizes: list[int], plan: StudyPlan) -> str:
+    if not sizes:
+        return "there is no total yet"
+    span = f"{min(sizes)} to {max(sizes)}" if len(set(sizes)) > 1 else f"{sizes[0]}"
+    text = f"every total is over {span} sites, at least {plan.minimum_roster}"
+    if plan.study.as_printed:
+        return text
+    last = plan.phase_of(len(sizes) - 1)
+    assert last is not None
+    privacy = last.privacy
+    low, high = (
+        privacy.noise_sd(min(sizes)) / privacy.clip,
+        privacy.noise_sd(max(sizes)) / privacy.clip,
+    )
+    deep = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+    return (
+        f"{text}; in the last round honest sites' noise adds up to {deep} times what "
+        f"one record moves, at least the certified {privacy.noise_multiplier:.4g}"
+    )
+
+
+# -- what the totals imply -------------------------------------------------
+
+
+def _replayed(
+    findings: Findings, evidence: Evidence, plan: StudyPlan, sizes: list[int]
+) -> Replayed | None:
+    with findings.checking("range"):
+        replayed = replay(plan, evidence.transcript, sizes)
+        findings.holds("range", "every total has the length and range of the study")
+        return replayed
+    return None
+
+
+def _checkpoint(findings: Findings, evidence: Evidence, replayed: Replayed) -> None:
+    if evidence.checkpoint is None:
+        return
+    try:
+        with closing(open_read_only(evidence.checkpoint)) as database:
+            rows = database.execute("SELECT theta FROM rounds ORDER BY round")
+            path = [np.frombuffer(theta, dtype=np.float64) for (theta,) in rows]
+    except (sqlite3.Error, ValueError, TypeError):
+        findings.fails("theta", "the server's checkpoint cannot be read")
+        return
+    found, alike = paths_differ(path, replayed.trajectory)
+    findings.judge(
+        "theta",
+        None if found is None else f"in the server's checkpoint, {found}",
+        f"θ in the server's checkpoint follows from the totals after each of the "
+        f"{len(path)} gradient rounds, {alike}",
+    )
+
+
+def _ledgers(
+    findings: Findings, evidence: Evidence, plan: StudyPlan, replayed: Replayed
+) -> None:
+    """That sites were asked for these rounds, where a site's ledger is here."""
+    transcript = evidence.transcript
+    if plan.study.as_printed or transcript.pooled:
+        return
+    for site, path in sorted(evidence.ledgers.items()):
+        check = f"ledger of {site}"
+        try:
+            asked = _asked(path, transcript.head.run)
+        except CipherbayesError as error:
+            findings.unknown(check, f"cannot be opened: {error.what}")
+            continue
+        with findings.checking(check):
+            answered = max((number for number, _ in asked), default=-1) + 1
+            transcript.check_site(site, answered)
+            findings.holds(check, f"its {answered} rounds are those told here")
+            implied = {
+                (number, plan.purpose(number)): digest
+                for number, digest in enumerate(replayed.questions)
+            }
+            if any(asked.get(key, digest) != digest for key, digest in implied.items()):
+                findings.unknown(
+                    check,
+                    "not every round was asked at the θ that is computed here, to the "
+                    "last bit: another machine or release, or a server that asked "
+                    "something else",
+                )
+            else:
+                findings.holds(
+                    check, "each round was asked at the θ that the totals before imply"
+                )
+
+
+def _asked(path: Path, run: bytes) -> dict[tuple[int, str], bytes]:
+    ledger = Ledger.read(path)
+    try:
+        return ledger.questions(run)
+    finally:
+        ledger.close()
+
+
+# -- the result ------------------------------------------------------------
+
+
+def _result(
+    findings: Findings,
+    evidence: Evidence,
+    plan: StudyPlan,
+    replayed: Replayed,
+    *,
+    exact: bool,
+) -> None:
+    if evidence.result is None:
+        findings.unknown(
+            "result", "there is no result.json here to compare: give one with --result"
+        )
+        return
+    try:
+        text = (evidence.result / "result.json").read_text(encoding="utf-8")
+        record = json.loads(text)
+        if not isinstance(record, dict) or record.get("version") != FORMAT:
+            raise ValueError
+    except (OSError, ValueError, RecursionError):
+        findings.fails("result", "result.json cannot be read, or has another version")
+        return
+    # As JSON has it: tuples become lists.
+    implied = json.loads(json.dumps(certificate(plan, replayed.rounds)))
+    spent = implied["spent"]
+    findings.judge(
+        "certificate",
+        difference(record.get("privacy"), implied, "privacy"),
+        f"ε = {implied['epsilon']:.6g} ({spent:.6g} spent) at δ = "
+        f"{implied['delta']:g}, certified: {str(implied['certified']).lower()}, and "
+        "whom it covers and holds against, follow from the rounds released",
+    )
+    _who(findings, evidence, plan, record)
+    _warnings(findings, cautions_of(plan), record)
+    _posterior(findings, evidence, plan, replayed, record, exact=exact)
+    if plan.study.evaluation is None and record.get("metrics"):
+        findings.fails("scores", "there are scores, and the study holds out no rows")
+    if record.get("metrics"):
+        findings.unknown(
+            "scores", "scores on held-out rows: they need the rows, which are not here"
+        )
+
+
+def _who(
+    findings: Findings, evidence: Evidence, plan: StudyPlan, record: dict[str, Any]
+) -> None:
+    """Run, key and identities, as result.json names them."""
+    transcript = evidence.transcript
+    if transcript.pooled:
+        return
+    manifest = transcript.manifest
+    told = record.get("parties")
+    said = {
+        "run": record.get("run"),
+        "encryption": record.get("encryption"),
+        "parties": {
+            str(party.get("name")): party.get("identity")
+            for party in (told if isinstance(told, list) else [])
+            if isinstance(party, dict)
+        },
+    }
+    implied = {
+        "run": transcript.head.run.hex(),
+        "encryption": {"parameters": plan.scheme, "key": manifest.key_id.hex()},
+        "parties": {
+            "server": None,
+            **{n: evidence.pinned[n].id for n in ("csp", *plan.study.sites)},
+        },
+    }
+    findings.judge(
+        "parties",
+        difference(said, implied, "result.json"),
+        "result.json names this run, its encryption key and the parties' keys",
+    )
+
+
+def _warnings(findings: Findings, due: list[str], record: dict[str, Any]) -> None:
+    """That nothing which must be said was left out."""
+    told = record.get("warnings")
+    missing = [t for t in due if not isinstance(told, list) or t not in told]
+    if missing:
+        findings.fails("warnings", f"a warning was left out: {missing[0]}")
+
+
+def _posterior(
+    findings: Findings,
+    evidence: Evidence,
+    plan: StudyPlan,
+    replayed: Replayed,
+    record: dict[str, Any],
+    *,
+    exact: bool,
+) -> None:
+    """The draws, and every number in result.json that is made of them."""
+    if replayed.draws is None:
+        findings.fails("posterior", "the rounds told here do not suffice for a result")
+        return
+    assert evidence.result is not None
+    opened = _opened(evidence.result / "posterior.nc", record.get("posterior_sha256"))
+    if opened is None:
+        findings.fails(
+            "posterior", "posterior.nc is missing, damaged, or not the file named"
+        )
+        return
+    prepared, user, labels = opened
+    study, ours = plan.study, replayed.draws
+    found, same, alike = draws_differ(
+        prepared,
+        ours.theta,
+        sampled=study.method == "noise-aware",
+        tail=(1.0 - study.inference.interval) / 2.0,
+    )
+    if found is None and exact and not same:
+        found = f"the draws are not the same bit for bit ({alike})"
+    findings.judge(
+        "posterior", found, f"the draws in posterior.nc follow from the totals, {alike}"
+    )
+    if found is not None:
+        return
+    theirs = replace(
+        ours, theta=prepared, step_size=np.full(prepared.shape[:2], np.nan)
+    )
+    implied = _assembled(plan, replayed, theirs)
+    scaled = np.asarray(implied.posterior["posterior"].to_dataset()["theta"])
+    if scaled.shape != user.shape or not np.allclose(scaled, user, rtol=1e-9, atol=0.0):
+        findings.fails("posterior", "the draws on your units are not those prepared")
+    if labels != _labels(implied.posterior):
+        findings.fails("posterior", "the draws' parameters have other names")
+    numbers = json.loads(json.dumps(implied.record))
+    names = [*HEADINGS, *NUMBERS, *(["flags"] if same else [])]
+    differing = [difference(record.get(n), numbers[n], n) for n in names]
+    findings.judge(
+        "numbers",
+        next((text for text in differing if text is not None), None),
+        "every number of the posterior in result.json is made of these draws",
+    )
+    if same:
+        _warnings(findings, numbers["warnings"], record)
+    else:
+        findings.unknown("flags", "flags and warnings depend on every bit of the draws")
+
+
+def _assembled(plan: StudyPlan, replayed: Replayed, draws: Draws) -> Any:
+    return assemble(
+        plan.study,
+        draws,
+        privacy={},
+        timing={},
+        traffic={},
+        metrics={},
+        warnings=[],
+        moments=replayed.moments,
+    )
+
+
+def _labels(tree: Any) -> list[list[str]]:
+    """The parameters' names on both scales."""
+    return [
+        [str(name) for name in tree[group].to_dataset()["parameter"].values]
+        for group in ("prepared", "posterior")
+    ]
+
+
+def _opened(
+    path: Path, digest: object
+) -> tuple[Floats, Floats, list[list[str]]] | None:
+    """Draws on the prepared scale and on the user's units, and their names."""
+    try:
+        # First: HDF5 takes its time over a damaged file.
+        if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+            return None
+        with xr.open_datatree(path, engine="h5netcdf") as tree:
+            return (
+                np.array(tree["prepared"].to_dataset()["theta"], dtype=np.float64),
+                np.array(tree["posterior"].to_dataset()["theta"], dtype=np.float64),
+                _labels(tree),
+            )
+    # The file is a stranger's: HDF5 and xarray fail in their own ways.
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):
+        return None
+
+
+def _never(findings: Findings, evidence: Evidence) -> None:
+    """What no transcript can show."""
+    if evidence.transcript.pooled:
+        findings.unknown("noise", "that the curator drew it, and told every round")
+        return
+    findings.unknown(
+        "decryption", "that the CSP decrypted honestly: it signs what it says it found"
+    )
+    if evidence.study.as_printed:
+        findings.unknown("noise", "the server drew it itself and knows it")
+    else:
+        findings.unknown(
+            "noise", "that sites drew their noise and summed their own rows honestly"
+        )
+    if evidence.result is not None:
+        findings.unknown("cost", "seconds and bytes, as the parties told them")
+        findings.unknown(
+            "other files",
+            "report.html and whatever else lies in the folder: write the page again "
+            "with `cipherbayes report`",
+        )

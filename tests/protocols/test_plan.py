@@ -1,0 +1,327 @@
+"""A study's plan: made without data, within the budget, and the same for everyone."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from cipherbayes.errors import CryptoError, DataError, PrivacyError, StudyError
+from cipherbayes.privacy.accountant import calibrate_noise, epsilon
+from cipherbayes.privacy.events import GaussianSum, PoissonSampled, Repeated
+from cipherbayes.protocols.plan import StudyPlan, plan_study
+from cipherbayes.protocols.releases import MOST_RECORDS, SHARES
+from cipherbayes.study.schema import Study, tables
+
+SITES = {name: {"data": f"absent/{name}.csv"} for name in ("north", "south", "west")}
+
+
+def study_of(**tables_of_the_file: Any) -> Study:
+    document: dict[str, Any] = {
+        "study": {"name": "planned", "protocol": "secure-sum"},
+        "model": {"kind": "logistic", "outcome": "death"},
+        "features": {
+            "age": {"low": 18, "high": 100},
+            "sex": {"levels": ["F", "M"]},
+            "dose": {"low": 0, "high": 10},
+        },
+        "privacy": {"epsilon": 1.0, "delta": 1e-5, "records": 3000},
+        "inference": {"method": "averaged", "rounds": 20},
+        "sites": SITES,
+    }
+    for name, values in tables_of_the_file.items():
+        if isinstance(values, dict) and name != "sites":
+            document[name] = {**document.get(name, {}), **values}
+        else:
+            document[name] = values
+    return Study.model_validate(document)
+
+
+def spent(plan: StudyPlan) -> float:
+    assert plan.study.privacy is not None
+    return epsilon(plan.event, plan.study.privacy.delta)
+
+
+WITHOUT_RECORDS = {"epsilon": 1.0, "delta": 1e-5, "records": None}
+
+
+def test_planning_reads_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = study_of()
+    plan_study(study)  # so that every module is imported
+
+    def refuse(*arguments: object, **keywords: object) -> None:
+        raise AssertionError("a plan opened something")
+
+    monkeypatch.setattr(builtins, "open", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(tables, "open_table", refuse)
+    monkeypatch.setattr(tables, "PreparedTable", refuse)
+    plan = plan_study(study)
+    assert plan.parameters is not None
+    assert plan.rounds == 20
+
+
+def test_every_party_derives_the_same_plan_wherever_its_table_is() -> None:
+    plan = plan_study(study_of())
+    elsewhere = plan_study(study_of().without_paths())
+    assert plan.phases == elsewhere.phases
+    assert plan.study_hash == elsewhere.study_hash
+    assert plan.parameters == elsewhere.parameters
+
+
+def test_full_batches_get_the_noise_of_the_closed_form() -> None:
+    plan = plan_study(study_of())
+    (phase,) = plan.phases
+    assert phase.privacy.noise_multiplier == calibrate_noise(1.0, 1e-5, 20)
+    assert phase.event == Repeated(GaussianSum(phase.privacy.noise_multiplier), 20)
+    assert 0.999 <= spent(plan) <= 1.0
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    target=st.floats(0.01, 50.0),
+    delta=st.floats(-12.0, -3.0).map(lambda exponent: 10.0**exponent),
+    rounds=st.integers(1, 5000),
+    records=st.sampled_from([None, 1, 200, 100_000]),
+    moments=st.booleans(),
+)
+def test_all_phases_together_keep_the_budget_and_waste_little_of_it(
+    target: float, delta: float, rounds: int, records: int | None, moments: bool
+) -> None:
+    method = "private-moments" if moments else "public-bounds"
+    plan = plan_study(
+        study_of(
+            study={"protocol": "pooled"},
+            privacy={"epsilon": target, "delta": delta, "records": records},
+            inference={"rounds": rounds},
+            preparation={"method": method},
+        )
+    )
+    assert 0.999 * target <= spent(plan) <= target
+    names = [phase.purpose for phase in plan.phases]
+    expected = ["records"] * (records is None) + ["moments"] * moments + ["gradient"]
+    assert names == expected
+
+
+def test_the_number_of_records_is_released_first_where_it_is_not_public() -> None:
+    plan = plan_study(study_of(privacy=WITHOUT_RECORDS))
+    count, gradient = plan.phases
+    assert (count.purpose, count.first, count.rounds) == ("records", 0, 1)
+    assert (count.dimension, count.privacy.clip) == (1, 1.0)
+    assert (gradient.purpose, gradient.first, gradient.rounds) == ("gradient", 1, 20)
+    assert gradient.privacy.records == MOST_RECORDS
+    assert spent(plan) <= 1.0
+
+
+def test_moments_are_released_within_the_budget() -> None:
+    prepared = {"method": "private-moments"}
+    plan = plan_study(study_of(privacy=WITHOUT_RECORDS, preparation=prepared))
+    count, moments, gradient = plan.phases
+    # age, sex[M] and dose, each with its square; every one of them in [-1, 1].
+    assert moments.dimension == 6
+    assert moments.privacy.clip == pytest.approx(math.sqrt(6.0))
+    assert [phase.first for phase in plan.phases] == [0, 1, 2]
+    shares = {
+        phase.purpose: phase.rounds / phase.privacy.noise_multiplier**2
+        for phase in plan.phases
+    }
+    total = sum(shares.values())
+    assert shares["records"] / total == pytest.approx(SHARES["records"], rel=1e-3)
+    assert shares["moments"] / total == pytest.approx(SHARES["moments"], rel=1e-3)
+    assert spent(plan) <= 1.0
+    assert gradient is plan.gradient
+    assert count.privacy.noise_multiplier > gradient.privacy.noise_multiplier / 10
+
+
+def test_sampling_needs_less_noise_and_is_charged_as_sampling() -> None:
+    whole = plan_study(study_of())
+    plan = plan_study(study_of(inference={"batch": 150, "rounds": 20}))
+    assert plan.gradient.privacy.rate == 150 / 3000
+    assert isinstance(plan.gradient.privacy.event, PoissonSampled)
+    sigma = plan.gradient.privacy.noise_multiplier
+    assert sigma < whole.gradient.privacy.noise_multiplier
+    assert 0.995 <= spent(plan) <= 1.0
+
+
+def test_sampling_after_moments_keeps_the_budget() -> None:
+    plan = plan_study(
+        study_of(
+            inference={"batch": 150, "rounds": 200},
+            preparation={"method": "private-moments"},
+        )
+    )
+    moments, gradient = plan.phases
+    assert moments.privacy.rate == 1.0
+    assert gradient.privacy.rate == 0.05
+    assert 0.99 <= spent(plan) <= 1.0
+
+
+def test_a_batch_of_everyone_is_a_full_batch() -> None:
+    plan = plan_study(study_of(inference={"batch": 5000, "rounds": 20}))
+    assert plan.gradient.privacy.rate == 1.0
+    assert plan.phases == plan_study(study_of()).phases
+
+
+@pytest.mark.parametrize("sites", [2, 3, 20])
+@pytest.mark.parametrize("target", [0.05, 1.0, 20.0])
+def test_the_parameters_hold_every_phases_bound(sites: int, target: float) -> None:
+    names = {f"site-{number}": {} for number in range(sites)}
+    plan = plan_study(
+        study_of(
+            privacy={**WITHOUT_RECORDS, "epsilon": target},
+            preparation={"method": "private-moments"},
+            sites=names,
+        )
+    )
+    assert plan.parameters is not None
+    for phase in plan.phases:
+        assert plan.parameters.fits(phase.privacy.bound, sites)
+        assert phase.privacy.sites == sites
+        assert phase.privacy.colluders == 1
+
+
+def test_a_pooled_study_has_one_curator_and_no_encryption() -> None:
+    plan = plan_study(study_of(study={"protocol": "pooled"}))
+    assert plan.parameters is None
+    release = plan.gradient.privacy
+    assert (release.sites, release.colluders, release.dropouts) == (1, 0, 0)
+
+
+def test_colluders_and_dropouts_raise_every_sites_share() -> None:
+    calm = plan_study(study_of(privacy={"colluders": 0})).gradient.privacy
+    wary = plan_study(study_of(privacy={"dropouts": 1})).gradient.privacy
+    assert wary.share_scale == pytest.approx(calm.share_scale * math.sqrt(3.0))
+    assert plan_study(study_of(privacy={"dropouts": 1})).minimum_roster == 2
+
+
+def test_epsilon_grows_round_by_round_to_the_budget() -> None:
+    plan = plan_study(
+        study_of(privacy=WITHOUT_RECORDS, preparation={"method": "private-moments"})
+    )
+    assert plan.event_after(0) is None
+    path = []
+    for rounds in range(1, plan.rounds + 1):
+        event = plan.event_after(rounds)
+        assert event is not None
+        path.append(epsilon(event, 1e-5))
+    assert path == sorted(path)
+    assert path[-1] == spent(plan) <= 1.0
+
+
+def test_every_round_has_one_phase() -> None:
+    plan = plan_study(study_of(privacy=WITHOUT_RECORDS))
+    purposes = [getattr(plan.phase_of(n), "purpose", None) for n in range(-1, 23)]
+    assert purposes == [None, "records", *["gradient"] * 20, None, None]
+
+
+def test_a_table_larger_than_the_study_is_refused() -> None:
+    plan = plan_study(study_of())
+    plan.check_site("north", 3000)
+    with pytest.raises(DataError, match="more rows than the study's 3000"):
+        plan.check_site("north", 3001)
+
+
+def test_released_moments_are_made_possible() -> None:
+    plan = plan_study(
+        study_of(privacy=WITHOUT_RECORDS, preparation={"method": "private-moments"})
+    )
+    count, moments, _ = plan.phases
+    assert plan.digest(count, np.array([-7.3]), 1.0).tolist() == [1.0]
+    assert plan.digest(count, np.array([99.6]), 1.0).tolist() == [100.0]
+    noisy = np.array([1e9, -1e9, 0.0, -5.0, 1e9, 25e4])
+    digest = plan.digest(moments, noisy, 1e6)
+    mean, sd = digest[:3], digest[3:]
+    assert np.abs(mean).max() <= 1.0
+    assert sd.min() > 0.0
+    assert sd.max() <= 1.0
+    assert (mean[2], sd[2]) == (0.0, 0.5)
+
+
+def test_a_released_variance_is_never_below_its_noise() -> None:
+    """A rare column standardised by noise would stand out by any factor."""
+    plan = plan_study(
+        study_of(privacy=WITHOUT_RECORDS, preparation={"method": "private-moments"})
+    )
+    moments = plan.phases[1]
+    digest = plan.digest(moments, np.zeros(6), 1e4)
+    noise = moments.privacy.noise_sd(moments.privacy.sites) / 1e4
+    assert digest[3:].min() ** 2 == pytest.approx(2.0 * noise)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"inference": {"batch": 10, "sampling": "fixed"}}, "no certified amplific"),
+        (
+            {"inference": {"batch": 10}, "privacy": WITHOUT_RECORDS},
+            "needs the public number of records",
+        ),
+        ({"prior": {"parameters": {"weight": {"scale": 2.0}}}}, "unknown parameter"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(StudyError, match=words) as refusal:
+        plan_study(study_of(**changes))
+    assert "planned" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"privacy": {"epsilon": 0.0}},
+        {"privacy": {"epsilon": -1.0}},
+        {"privacy": {"epsilon": math.inf}},
+        {"privacy": {"delta": 0.0}},
+        {"privacy": {"delta": 1.0}},
+        {"privacy": {"clip": 0.0}},
+        {"privacy": {"records": 0}},
+        {"privacy": {"colluders": 3}},
+        {"privacy": {"colluders": 1, "dropouts": 2}},
+        {"privacy": {"colluders": -1}},
+        {"inference": {"rounds": 0}},
+        {"inference": {"batch": 0}},
+        {"inference": {"chains": 4}},
+        {"inference": {"preconditioner": "fisher"}},
+        {"evaluation": {"holdout": 0.2}},
+        {"privacy": None},
+    ],
+)
+def test_an_impossible_study_never_gets_as_far_as_a_plan(
+    changes: dict[str, Any],
+) -> None:
+    with pytest.raises(ValidationError):
+        study_of(**changes)
+
+
+@pytest.mark.parametrize("clip", [1e-300, 1e300])
+def test_a_clip_outside_every_range_is_refused(clip: float) -> None:
+    with pytest.raises(PrivacyError, match="usable positive number"):
+        plan_study(study_of(privacy={"clip": clip}))
+
+
+def test_sums_that_no_parameters_hold_are_refused() -> None:
+    names = {f"site-{number}": {} for number in range(5000)}
+    plan = plan_study(study_of(sites=names))
+    with pytest.raises(CryptoError, match="no vetted parameter set"):
+        _ = plan.parameters
+    with pytest.raises(PrivacyError, match="fit 64 bits"):
+        plan_study(study_of(privacy={"records": 10**18}))
+
+
+def test_messages_name_the_order_of_features_that_gives_theta_its_meaning() -> None:
+    """A fingerprint is the same however a file is arranged; a swap must not be."""
+    study = study_of()
+    document = study.model_dump(mode="json", exclude_none=True)
+    document["features"] = dict(reversed(document["features"].items()))
+    swapped = Study.model_validate(document)
+    assert list(swapped.features) != list(study.features)
+    assert swapped.fingerprint() == study.fingerprint()
+    assert plan_study(swapped).study_hash != plan_study(study).study_hash
