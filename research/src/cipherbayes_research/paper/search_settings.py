@@ -3,13 +3,13 @@
     python -m cipherbayes_research.paper.search_settings
 
 No row of PhysioNet is read: the populations are those of
-:mod:`cipherbayes_research.paper.icu_population`. For each budget the mean test AUC
-of the ``averaged`` method (3,200 stays to learn from, seeded noise) is climbed over a
-finite grid, one field of a setting after the other (and the norm with all that depends on it)
-until none gets better, from the public map's setting of that budget and from what the
-budget before it chose; the better of the two ends counts. A change is taken only if it
-gains more than the standard error of that gain over the populations: what these cannot
-tell apart stays as the map has it.
+:mod:`cipherbayes_research.paper.icu_population`. For each budget the mean test AUC of
+the ``averaged`` method (3,200 stays to learn from, seeded noise) is climbed over a
+finite grid, one field of a setting after the other (and the norm with all that
+depends on it) until none gets better, from the public map's setting of that budget
+and from what the budget before it chose; the better of the two ends counts. A change
+is taken only if it gains more than the standard error of that gain over the
+populations: what these cannot tell apart stays as the map has it.
 """
 
 from __future__ import annotations
