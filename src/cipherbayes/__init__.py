@@ -11,6 +11,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import cipherbayes.protocols  # noqa: F401  a study may name any of them
 from cipherbayes.version import __version__
 
 if TYPE_CHECKING:

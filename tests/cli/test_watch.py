@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from browser import MISSING, Browser
-from cipherbayes.cli.plan import epsilon_by_tenths
 from cipherbayes.cli.run import spending
+from cipherbayes.protocols.forecast import epsilon_by_tenths
 from cipherbayes.protocols.plan import plan_study
 from cipherbayes.protocols.stores import Checkpoint
 from cipherbayes.report.live import Watcher, page, serving

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cipherbayes.protocols.as_printed.claim import PaperSetting
+from cipherbayes.protocols.paper_claim import PaperSetting
 from cipherbayes_research.paper.as_printed import (
     SMALLEST,
     adjusted,

@@ -130,14 +130,14 @@ def test_shares_divided_among_all_sites_would_break_the_claim() -> None:
 
 
 def test_the_papers_algorithm_is_refuted_in_seconds() -> None:
-    scores = audited.as_printed(0.01, 1e-5, 30_000, rounds=6)
+    scores = audited.paper_releases(0.01, 1e-5, 30_000, rounds=6)
     assert epsilon_lower_bound(scores.present, scores.absent, 1e-5) > 0.1
 
 
 def test_without_its_preconditioner_leak_the_papers_canary_is_invisible() -> None:
     """Where the floor hides the canary's gradient, nothing is left to see."""
     setting = audited.PaperSetting(0.01, 1e-5, 32_000, 3_200, 500)
-    scores = audited.as_printed(0.01, 1e-5, 30_000, rounds=6, setting=setting)
+    scores = audited.paper_releases(0.01, 1e-5, 30_000, rounds=6, setting=setting)
     assert epsilon_lower_bound(scores.present, scores.absent, 1e-5) < 0.01
 
 

@@ -82,7 +82,7 @@ def spending(study: Study) -> Callable[[int], float] | None:
     """ε spent after a number of rounds, to the tenth of the rounds above it."""
     if not study.private:
         return None
-    from cipherbayes.cli.plan import epsilon_by_tenths
+    from cipherbayes.protocols.forecast import epsilon_by_tenths
     from cipherbayes.protocols.plan import plan_study
 
     growth: list[tuple[int, float]] = []

@@ -28,6 +28,7 @@ def submit(
 ) -> None:
     """Run a study on all parties' machines, or go on with a run that was cut."""
     from cipherbayes.cli.party import needs_flare
+    from cipherbayes.results.result import Result
     from cipherbayes.study.schema import Study
 
     loaded = Study.load(study)
@@ -38,5 +39,5 @@ def submit(
 
         lead = Kit.open(kit)
         with logging_to(folder), progress_bar(spending(loaded)) as progress:
-            result = submit(loaded, lead, folder, progress, wait=wait)
-    show(result.record, folder, as_json)
+            submit(loaded, lead, folder, progress, wait=wait)
+    show(Result.load(folder).record, folder, as_json)

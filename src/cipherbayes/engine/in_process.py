@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 from cipherbayes.protocols.csp import Csp
 from cipherbayes.protocols.site import Site
@@ -13,7 +14,7 @@ from cipherbayes.protocols.transcripts import keep_transcript
 class LocalSite:
     """A site that is an object here; it still sees and sends only bytes."""
 
-    def __init__(self, site: Site, home: Path | None = None) -> None:
+    def __init__(self, site: Site[Any], home: Path | None = None) -> None:
         self._site = site
         self._home = home
         self._answer: bytes | None = None
@@ -48,7 +49,7 @@ class LocalSite:
 class LocalCsp:
     """A CSP that is an object here."""
 
-    def __init__(self, csp: Csp) -> None:
+    def __init__(self, csp: Csp[Any]) -> None:
         self._csp = csp
         self._seconds = 0.0
 

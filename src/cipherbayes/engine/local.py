@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.engine.in_process import LocalCsp, LocalSite
@@ -17,7 +18,8 @@ from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.errors import BudgetError
 from cipherbayes.inference.chains import Draws
 from cipherbayes.protocols.messages import encode
-from cipherbayes.protocols.rounds import Course
+from cipherbayes.protocols.protocol import CuratedProtocol
+from cipherbayes.protocols.rounds import StudyRounds
 from cipherbayes.protocols.transcripts import (
     CuratorTotal,
     TranscriptHead,
@@ -54,12 +56,12 @@ def run_folder(
     """
     if tables is None:
         folder.refuse_equal_files()
-    if folder.study.protocol == "pooled":
-        return _pooled(folder, tables, progress)
-    server, course = folder.server()
+    if isinstance(folder.protocol, CuratedProtocol):
+        return _curated(folder, folder.protocol, tables, progress)
+    server, rounds = folder.server()
     if server.finished:
         # Killed before the result was written: all that it needs is in the checkpoint.
-        return finish(course, None, Traffic())
+        return finish(rounds, None, Traffic())
     if folder.study.study.engine == "local-processes":
         sites = {name: RemoteSite(folder.path, name) for name in server.present}
         csp = RemoteCsp(folder.path, "csp")
@@ -86,38 +88,41 @@ def run_folder(
             progress=progress,
         )
     keep_transcript(folder.path, server.transcript())
-    return finish(course, server.stopped, traffic)
+    return finish(rounds, server.stopped, traffic)
 
 
-def _pooled(
+def _curated(
     folder: RunFolder,
+    protocol: CuratedProtocol,
     tables: Mapping[str, PreparedTable] | None,
     progress: Progress,
 ) -> Finished:
-    curator, course = folder.curator(tables)
+    """Whoever holds all tables releases one total after the other."""
+    rounds = protocol.rounds(folder.plan, folder.checkpoint())
+    curator = protocol.curator(folder, folder.held_tables(tables))
     stopped = None
     started = time.process_time()
+    run, study = folder.run, folder.plan.study_hash
     try:
-        while not course.finished:
-            phase = course.phase
-            values = curator.release(course.round, phase, course.asked())
-            total = CuratorTotal(
-                folder.run, folder.plan.study_hash, course.round, phase.purpose, values
-            )
-            course.accept(encode(total), values, 1)
-            progress(course.round, folder.plan.rounds)
+        while not rounds.finished:
+            phase, number = rounds.phase, rounds.round
+            values = curator.release(number, phase, rounds.asked())
+            total = CuratorTotal(run, study, number, phase.purpose, values)
+            rounds.accept(encode(total), values, 1)
+            progress(rounds.round, folder.plan.rounds)
     except BudgetError as error:
         stopped = error.what
-    head = TranscriptHead(folder.run, folder.plan.study_hash, b"", ())
-    keep_transcript(folder.path, written(head, course.messages()))
+    keep_transcript(
+        folder.path, written(TranscriptHead(run, study, b"", ()), rounds.messages())
+    )
     traffic = Traffic()
     traffic.site_seconds = {"all": time.process_time() - started}
-    return finish(course, stopped, traffic)
+    return finish(rounds, stopped, traffic)
 
 
-def finish(course: Course, stopped: str | None, traffic: Traffic) -> Finished:
+def finish(rounds: StudyRounds[Any], stopped: str | None, traffic: Traffic) -> Finished:
     """What the rounds of a run amount to."""
-    draws = course.draws()
+    draws = rounds.draws()
     if draws is None:
         assert stopped is not None
         raise BudgetError(
@@ -125,7 +130,7 @@ def finish(course: Course, stopped: str | None, traffic: Traffic) -> Finished:
             where="before there was a posterior",
             remedy="see `cipherbayes ledger` for what each table has spent",
         )
-    return Finished(draws, course.moments(), course.round, stopped, traffic)
+    return Finished(draws, rounds.moments(), rounds.round, stopped, traffic)
 
 
 class TemporaryFolder:

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from cipherbayes.engine import pipes
 from cipherbayes.engine.party_client import END, ROUND, TRANSCRIPT
@@ -32,7 +33,7 @@ class Desk:
     """
 
     def __init__(
-        self, party: Site | Csp, home: Path, *, tells_time: bool = True
+        self, party: Site[Any] | Csp[Any], home: Path, *, tells_time: bool = True
     ) -> None:
         self._party = party
         self._home = home
@@ -77,7 +78,7 @@ class Desk:
         return b""
 
 
-def serve(party: Site | Csp, name: str, home: Path) -> None:
+def serve(party: Site[Any] | Csp[Any], name: str, home: Path) -> None:
     """Answer questions until the other end closes.
 
     What went wrong is told here in full, and to the other end as

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.protocols.server import Server
@@ -90,7 +90,7 @@ class Traffic:
 
 
 def drive(
-    server: Server,
+    server: Server[Any],
     sites: Mapping[str, SiteChannel],
     csp: CspChannel,
     *,
@@ -159,7 +159,7 @@ def _end(parties: Sequence[SiteChannel | CspChannel]) -> None:
             log.warning("a party was not told that the run is over: %s", error.what)
 
 
-def _hand_out(server: Server, sites: Mapping[str, SiteChannel]) -> None:
+def _hand_out(server: Server[Any], sites: Mapping[str, SiteChannel]) -> None:
     """Give every site that is there the signed totals: it need not ask for them."""
     transcript = server.transcript()
     for name in server.present:

@@ -41,12 +41,17 @@ from cipherbayes.privacy.noise import (
 from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.csp import Csp
 from cipherbayes.protocols.messages import RunManifest, decode
-from cipherbayes.protocols.plan import StudyPlan, plan_study
-from cipherbayes.protocols.pooled.curator import Curator
-from cipherbayes.protocols.rounds import Course
+from cipherbayes.protocols.plan import Plan, plan_study
+from cipherbayes.protocols.protocol import (
+    Protocol,
+    ServerParts,
+    SiteParts,
+    protocol_of,
+)
+from cipherbayes.protocols.rounds import StudyRounds
 from cipherbayes.protocols.server import Server
 from cipherbayes.protocols.site import Site
-from cipherbayes.protocols.stores import AnswerStore, Checkpoint, Heads
+from cipherbayes.protocols.stores import Checkpoint, Heads
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import open_site, split_site
 
@@ -58,7 +63,7 @@ class RunFolder:
     path: Path
     run: bytes
     study: Study
-    plan: StudyPlan
+    plan: Plan
 
     @classmethod
     def create(
@@ -122,9 +127,9 @@ class RunFolder:
         return cls(path, run, study, plan_study(study))
 
     @property
-    def encrypted(self) -> bool:
-        """Whether the update itself is computed under encryption."""
-        return self.study.protocol == "encrypted-update"
+    def protocol(self) -> Protocol:
+        """The study's protocol."""
+        return self.plan.protocol
 
     @property
     def budget_run(self) -> bytes | None:
@@ -148,20 +153,20 @@ class RunFolder:
 
     def key_id(self) -> str | None:
         """Id of the encryption key that the parties agreed on; None without one."""
-        checkpoint = Checkpoint(self.home("server") / "checkpoint.sqlite")
+        checkpoint = self.checkpoint()
         try:
             agreed = checkpoint.fact("manifest")
         finally:
             checkpoint.close()
         return None if agreed is None else decode(agreed, RunManifest).key_id.hex()
 
-    def site(self, name: str, table: PreparedTable | None = None) -> Site:
+    def site(self, name: str, table: PreparedTable | None = None) -> Site[Any]:
         """A site, over its table (read from its own file where none is given)."""
         local = self.local(name)
         table = self.table(name) if table is None else table
         keys = self.keys(name)
         ledger = open_ledger(self.study, name, local, self.budget_run)
-        parts: dict[str, Any] = {
+        parts: SiteParts = {
             "name": name,
             "run": self.run,
             "plan": self.plan,
@@ -169,20 +174,17 @@ class RunFolder:
             "ledger": ledger,
             "key": keys.identity(),
             "exchange": keys.exchange_key(self.run),
-            "noise": PreparedNoise(noise_source(self.study, name)),
+            "noise": PreparedNoise(self.noise(name)),
             "pinned": self.pinned(),
         }
-        site = self._site(name, table, parts)
+        site = self.protocol.site(self, table, parts)
         site.heads = self.heads()
         site.forget_keys = partial(keys.forget, self.run)
         return site
 
-    def _site(self, name: str, table: PreparedTable, parts: dict[str, Any]) -> Site:
-        if not self.encrypted:
-            return Site(**parts)
-        from cipherbayes.engine import encrypted_parties as encrypted
-
-        return encrypted.site(self, name, table, parts)
+    def noise(self, name: str) -> NoiseSource:
+        """Where a party's noise comes from."""
+        return noise_source(self.study, name)
 
     def heads(self) -> Heads | None:
         """What a party remembers of the sites' ledgers over all runs.
@@ -227,35 +229,12 @@ class RunFolder:
         """Whether a table is a frame, whose ledger lasts for the run only."""
         return any(self.local(name)["data"] is None for name in self.study.sites)
 
-    def csp(self) -> Csp:
-        """The CSP, with the run's key pair made at the first call."""
-        if self.encrypted:
-            from cipherbayes.engine import encrypted_parties as encrypted
-
-            csp = encrypted.csp(self)
-        else:
-            csp = self._csp()
+    def csp(self) -> Csp[Any]:
+        """The CSP, with the run's keys made at the first call."""
+        csp = self.protocol.csp(self)
         csp.heads = self.heads()
         csp.forget_keys = partial(self.keys("csp").forget, self.run)
         return csp
-
-    def _csp(self) -> Csp:
-        keys, parameters = self.keys("csp"), self.plan.parameters
-        assert parameters is not None
-        known = any(record.run == self.run.hex() for record in keys.records())
-        pair = (
-            keys.load_pair(self.run)
-            if known
-            else keys.create_pair(self.run, parameters)
-        )
-        return Csp(
-            run=self.run,
-            plan=self.plan,
-            pair=pair,
-            key=keys.identity(),
-            store=AnswerStore(self.home("csp") / "answers.sqlite"),
-            pinned=self.pinned(),
-        )
 
     def end(self) -> None:
         """Erase what a finished run needs no more: its keys, and the sites' answers.
@@ -279,51 +258,37 @@ class RunFolder:
         local = {name: self.local(name)["data"] for name in self.study.sites}
         refuse_equal_files({n: Path(d) for n, d in local.items() if d is not None})
 
-    def course(self) -> Course:
+    def rounds(self) -> StudyRounds[Any]:
         """Where the run stands."""
-        checkpoint = Checkpoint(self.home("server") / "checkpoint.sqlite")
-        return self._course(checkpoint)
+        return self.protocol.rounds(self.plan, self.checkpoint())
 
-    def _course(self, checkpoint: Checkpoint) -> Course:
-        if self.encrypted:
-            from cipherbayes.engine import encrypted_parties as encrypted
+    def checkpoint(self) -> Checkpoint:
+        """The memory of whoever drives the run."""
+        return Checkpoint(self.home("server") / "checkpoint.sqlite")
 
-            return encrypted.course(self.plan, checkpoint)
-        return Course(self.plan, checkpoint)
-
-    def server(self) -> tuple[Server, Course]:
-        """The server, where it stopped, and the course it steers."""
-        checkpoint = Checkpoint(self.home("server") / "checkpoint.sqlite")
-        course = self._course(checkpoint)
-        parts: dict[str, Any] = {
+    def server(self) -> tuple[Server[Any], StudyRounds[Any]]:
+        """The server, where it stopped, and where the study stands."""
+        checkpoint = self.checkpoint()
+        rounds = self.protocol.rounds(self.plan, checkpoint)
+        parts: ServerParts = {
             "run": self.run,
             "plan": self.plan,
-            "course": course,
+            "rounds": rounds,
             "checkpoint": checkpoint,
             "pinned": self.pinned(),
         }
-        if self.encrypted:
-            from cipherbayes.engine import encrypted_parties as encrypted
+        return self.protocol.server(self, parts), rounds
 
-            return encrypted.server(self, parts), course
-        return Server(**parts), course
-
-    def curator(
+    def held_tables(
         self, tables: Mapping[str, PreparedTable] | None
-    ) -> tuple[Curator, Course]:
-        """Whoever holds all tables of a pooled study, and the course of it."""
+    ) -> dict[str, tuple[Contributions, Ledger]]:
+        """All tables of a study in one place, each with its ledger."""
         held = {}
         for name in self.study.sites:
             table = self.table(name) if tables is None else tables[name]
             ledger = open_ledger(self.study, name, self.local(name), self.budget_run)
             held[name] = (self._contributions(table), ledger)
-        curator = Curator(
-            run=self.run,
-            plan=self.plan,
-            tables=held,
-            noise=noise_source(self.study, "curator"),
-        )
-        return curator, self.course()
+        return held
 
     def _contributions(self, table: PreparedTable) -> Contributions:
         return Contributions(self.study.model, table)
@@ -344,10 +309,10 @@ def open_ledger(
     ``run`` is given where ``local`` was written when the run began: a run that goes on
     does not bring back a budget that the owner has changed since.
     """
-    assert study.privacy is not None
+    private = study.with_privacy()
     path, data = Path(local["ledger"]), local["data"]
-    budget = local["budget"] or _default_budget(study)
-    delta = study.privacy.delta
+    budget = local["budget"] or protocol_of(study).first_budget(private)
+    delta = private.privacy.delta
     if data is None:
         # A frame's ledger goes with its run.
         ledger = Ledger.open(
@@ -359,7 +324,7 @@ def open_ledger(
         run is not None and ledger.rounds(run, name)
     ):
         ledger.set_budget(local["budget"])
-    if study.privacy.delta > ledger.delta:
+    if delta > ledger.delta:
         raise PrivacyError(
             f"the ledger counts at δ = {ledger.delta:g}, below the study's",
             where=str(ledger.path),
@@ -374,17 +339,6 @@ def ledger_path(local: Mapping[str, Any]) -> Path:
     if local["data"] is not None and given == Path(f"{local['data']}.ledger"):
         return ledger_beside(local["data"])
     return given
-
-
-def _default_budget(study: Study) -> float:
-    """ε of a table's first ledger: the study's, or the honest one of a false claim."""
-    assert study.privacy is not None
-    if not study.as_printed:
-        return study.privacy.epsilon
-    from cipherbayes.protocols.as_printed.claim import composed_epsilon
-    from cipherbayes.protocols.as_printed.plan import paper_setting
-
-    return composed_epsilon(paper_setting(study))
 
 
 def _read_about(path: Path) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class Draws:
 
 
 def sample(target: Target, settings: Inference, progress: Progress) -> Draws:
-    """Run the study's sampler over pooled tables.
+    """Run chains of Langevin steps over pooled tables.
 
     Parameters
     ----------
@@ -69,8 +69,6 @@ def sample(target: Target, settings: Inference, progress: Progress) -> Draws:
     progress
         Called with (rounds done, rounds in all), chains counted one after another.
     """
-    if settings.method == "averaged":
-        return _average(target, settings, progress)
     adaptive = settings.gamma_term or not target.model.near_gaussian
     kind = settings.preconditioner or ("rmsprop" if adaptive else "fisher")
     chains = settings.chains or 4
@@ -222,7 +220,8 @@ def _automatic_size(
     return size if noise == 0.0 else min(size, 4.0 * MINIBATCH_SHARE / noise)
 
 
-def _average(target: Target, settings: Inference, progress: Progress) -> Draws:
+def average(target: Target, settings: Inference, progress: Progress) -> Draws:
+    """Gradient ascent over pooled tables, averaged over its last half."""
     rounds = settings.rounds or 200
     rng = np.random.default_rng(settings.seed)
     state = averaged.init(target.start)

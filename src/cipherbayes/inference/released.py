@@ -11,11 +11,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
 from cipherbayes.inference import averaged, psgld
 from cipherbayes.inference.chains import Draws
+from cipherbayes.inference.method import PublicFacts
 from cipherbayes.inference.schedules import Schedule, constant, fixed_schedule
 from cipherbayes.inference.settings import Inference
 from cipherbayes.models.prior import ResolvedPrior
@@ -93,6 +95,18 @@ class Recursion(ABC):
         self.rounds = rounds
         self.rate = rate
         self.curvature = curvature
+
+    @classmethod
+    def of(cls, facts: PublicFacts) -> Self:
+        """The recursion of a study that releases clipped gradients."""
+        return cls(
+            facts.settings,
+            facts.prior,
+            records=facts.records,
+            rounds=facts.rounds,
+            rate=facts.rate,
+            curvature=facts.model.largest_curvature(facts.design),
+        )
 
     def mean_gradient(self, release: Release) -> tuple[Floats, float]:
         """ĝ and the standard deviation of the privacy noise in it."""
@@ -209,10 +223,3 @@ class PrivateAverage(Recursion):
         return Draws(
             point, np.full((1, 1), np.nan), is_point=True, rounds=len(trajectory)
         )
-
-
-RECURSIONS: dict[str, type[Recursion]] = {
-    "psgld": PrivatePsgld,
-    "averaged": PrivateAverage,
-}
-DEFAULT_ROUNDS = {"psgld": 400, "averaged": 20}

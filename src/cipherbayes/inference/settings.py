@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from cipherbayes.inference.method import method_named
+
+
+def _known(name: str) -> str:
+    return method_named(name).name
+
+
+MethodName = Annotated[str, AfterValidator(_known)]
+"""The name of a registered method."""
 
 
 class Step(BaseModel):
@@ -34,9 +44,6 @@ class Step(BaseModel):
         if self.schedule == "paper" and self.size is not None:
             raise ValueError('schedule = "paper" sets its own size: remove size')
         return self
-
-
-Method = Literal["noise-aware", "psgld", "averaged"]
 
 
 class Inference(BaseModel):
@@ -71,7 +78,7 @@ class Inference(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    method: Method | None = None
+    method: MethodName | None = None
     chains: int | None = Field(default=None, ge=1, le=64)
     rounds: int | None = Field(default=None, ge=1, le=1_000_000)
     burn_in: float = Field(default=0.5, ge=0, lt=1)
@@ -95,12 +102,8 @@ class Inference(BaseModel):
 
     @model_validator(mode="after")
     def _fields_agree(self) -> Self:
-        if self.method == "noise-aware" and self.chain_settings:
-            raise ValueError(
-                f"inference.{self.chain_settings[0]} belongs to a chain: the "
-                "noise-aware method has rounds of its own; remove it or set "
-                'method = "psgld"'
-            )
+        if self.method is not None:
+            method_named(self.method).check(self)
         if self.gamma_term and self.preconditioner not in (None, "rmsprop"):
             raise ValueError('gamma_term belongs to preconditioner = "rmsprop"')
         return self

@@ -5,6 +5,10 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+import numpy as np
+
+from cipherbayes.typing import Floats
+
 
 def open_read_only(path: Path) -> sqlite3.Connection:
     """A database that is never changed by whoever reads it here."""
@@ -15,6 +19,14 @@ def lost_sites(database: sqlite3.Connection) -> tuple[tuple[str, int], ...]:
     """Sites that dropped out, and in which round, the first lost first."""
     rows = database.execute("SELECT site, round FROM lost ORDER BY rowid")
     return tuple((str(site), int(number)) for site, number in rows)
+
+
+def last_memory(database: sqlite3.Connection) -> Floats | None:
+    """The sampler's memory after the last round; None before the first."""
+    row = database.execute(
+        "SELECT memory FROM rounds ORDER BY round DESC LIMIT 1"
+    ).fetchone()
+    return None if row is None else np.frombuffer(row[0], dtype=np.float64)
 
 
 def round_times(database: sqlite3.Connection) -> tuple[tuple[int, float], ...]:

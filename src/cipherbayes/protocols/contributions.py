@@ -28,7 +28,7 @@ class Contributions:
 
     Formal guarantees
     -----------------
-    A record changes the sum of a phase by at most ``phase.privacy.clip`` in
+    A record changes the sum of a phase by at most ``phase.sums.clip`` in
     Euclidean norm, whatever the question is: a count changes by one, the moments'
     columns lie in [-1, 1], and gradients and information matrices are bounded
     record by record (the latter to ``phase.information.clip``). In a
@@ -57,17 +57,15 @@ class Contributions:
             return np.array([float(self._table.count)])
         if phase.purpose == "moments":
             return self._moments(phase)
-        if theta.size != phase.privacy.dimension:
+        if theta.size != phase.sums.dimension:
             raise ProtocolError("the question does not have the study's length")
         table = rescaled(self._table, question.moments)
         if phase.purpose == "influence":
             return self._influence(phase, table, theta)
         rows = None
-        if phase.privacy.rate < 1.0:
-            rows = poisson_sample(table.count, phase.privacy.rate)
-        return gradient_sum(
-            self._model, theta, table, rows=rows, clip=phase.privacy.clip
-        )
+        if phase.sums.rate < 1.0:
+            rows = poisson_sample(table.count, phase.sums.rate)
+        return gradient_sum(self._model, theta, table, rows=rows, clip=phase.sums.clip)
 
     def _moments(self, phase: Phase) -> Floats:
         first = 0 if self._table.design.intercept is None else 1

@@ -1,42 +1,38 @@
-"""The crypto service provider: holds the secret key, answers one sum a round.
+"""The crypto service provider of every protocol: holds the secret key.
 
-It is no decryption oracle. Before it decrypts it checks that every site of the
-round's roster signed exactly these bytes for exactly this exchange; it adds the
-ciphertexts itself; it decrypts the sum of each round once; and it returns only the
-integers of the study's vector, if they lie in the range that public numbers allow.
+What is common: it joins only the study's own run, answers rounds in order and each of
+them once, remembers its answers, and erases its keys at the end. What it opens, and
+what it checks before, is each protocol's own.
 """
 
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Generic
 
-from cipherbayes.crypto.bfv.ciphertext import Ciphertext, add
-from cipherbayes.crypto.bfv.scheme import KeyPair
 from cipherbayes.crypto.identity.signatures import Identity, SigningKey
 from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.errors import CipherbayesError, ProtocolError
 from cipherbayes.protocols.meeting import meet
 from cipherbayes.protocols.messages import (
     DecryptReply,
-    DecryptRequest,
-    KeyOffer,
     Reason,
     Refusal,
     RunManifest,
     decode,
     encode,
 )
-from cipherbayes.protocols.plan import StudyPlan
+from cipherbayes.protocols.plan import AnyPlan
 from cipherbayes.protocols.refusals import RefusalError, refuse
-from cipherbayes.protocols.releases import Phase
 from cipherbayes.protocols.stores import AnswerStore, Heads
 from cipherbayes.typing import Integers
 
 log = logging.getLogger("cipherbayes.csp")
 
 
-class Csp:
+class Csp(ABC, Generic[AnyPlan]):
     """The party with the secret key.
 
     Parameters
@@ -45,8 +41,6 @@ class Csp:
         Id of the run.
     plan
         What the study implies for every party.
-    pair
-        The key pair of this run.
     key
         Identity that signs what the CSP says.
     store
@@ -56,10 +50,8 @@ class Csp:
 
     Formal guarantees
     -----------------
-    For each round at most one vector leaves this object, and it is the decryption
-    of a sum over a roster of at least the study's minimum, each summand signed by
-    its site for this run, study, round, attempt and roster. A repeated question
-    gets the stored answer again, whatever it asks.
+    For each round at most one vector leaves this object. A repeated question gets the
+    stored answer again, whatever it asks.
     """
 
     heads: Heads | None = None
@@ -72,37 +64,41 @@ class Csp:
         self,
         *,
         run: bytes,
-        plan: StudyPlan,
-        pair: KeyPair,
+        plan: AnyPlan,
         key: SigningKey,
         store: AnswerStore,
         pinned: dict[str, Identity],
     ) -> None:
         self._run = run
         self._plan = plan
-        self._pair = pair
         self._key = key
         self._store = store
         self._pinned = pinned
         self._manifest: RunManifest | None = None
 
+    @property
+    @abstractmethod
+    def key_id(self) -> bytes:
+        """Id of the run's public key."""
+
+    @abstractmethod
     def offer(self) -> bytes:
-        """The run's public key, signed."""
-        return encode(
-            KeyOffer.signed(
-                self._key,
-                run=self._run,
-                study=self._plan.study_hash,
-                public_key=self._pair.public.to_bytes(),
-            )
-        )
+        """The run's public keys, signed."""
+
+    @abstractmethod
+    def erase_secret(self) -> None:
+        """Drop the run's secret key from memory."""
+
+    @abstractmethod
+    def respond(self, data: bytes) -> object:
+        """The message that answers a question; refuses by raising."""
 
     def join(self, data: bytes) -> None:
         """Take the run's manifest, if it is the study's."""
         manifest = decode(data, RunManifest)
         self._plan.check_manifest(manifest, self._run, self._pinned)
         meet(self.heads, self._plan, manifest, self._store.rounds())
-        if manifest.key_id != self._pair.public.key_id:
+        if manifest.key_id != self.key_id:
             raise ProtocolError("the manifest names another key", where="csp")
         self._manifest = manifest
 
@@ -110,45 +106,25 @@ class Csp:
         """The run is over: erase its keys, and answer nothing more."""
         if not self._over:
             self._over = True
-            self._drop_secret()
+            self.erase_secret()
         if self.forget_keys is not None:
             self.forget_keys()
 
-    def _drop_secret(self) -> None:
-        del self._pair
-
     def handle(self, data: bytes) -> bytes:
-        """Answer a :class:`DecryptRequest` with a total, or refuse."""
+        """Answer the server's question, or refuse."""
         try:
             if self._over:
                 raise RefusalError(Reason.WRONG_RUN, "the run is over")
-            return encode(self._respond(data))
+            return encode(self.respond(data))
         except CipherbayesError as error:
             refusal = refuse("csp", error)
             log.warning("refused (%s): %s", refusal.reason.value, refusal.text)
             return encode(refusal)
 
-    def _respond(self, data: bytes) -> object:
-        """The message that answers a question."""
-        request = decode(data, DecryptRequest)
+    def known_answer(self, exchange: RoundId) -> DecryptReply | Refusal | None:
+        """The answer that a round has already; None where it is the next one's turn.
 
-        def checked(phase: Phase) -> Callable[[], Integers]:
-            total = self._total(request, phase)
-            return lambda: self._decrypt(total, phase)
-
-        return self._once(request.round_id, checked)
-
-    def _once(
-        self,
-        exchange: RoundId,
-        checked: Callable[[Phase], Callable[[], Integers]],
-    ) -> DecryptReply | Refusal:
-        """The one answer of a round, made now or remembered.
-
-        Parameters
-        ----------
-        checked
-            Refuses what may not be decrypted; else what decrypts it.
+        Raises RefusalError where the exchange is not this run's, or not its turn.
         """
         if exchange.run != self._run:
             raise RefusalError(Reason.WRONG_RUN, "the request is of another run")
@@ -161,10 +137,24 @@ class Csp:
             raise RefusalError(
                 Reason.WRONG_ROUND, "rounds are answered in order, one at a time"
             )
-        phase = self._plan.phase_of(exchange.round)
-        if phase is None or exchange.purpose != phase.purpose:
+        if exchange.purpose != self._plan.purpose(exchange.round):
             raise RefusalError(Reason.WRONG_ROUND, "the study has no such round")
-        decrypt = checked(phase)
+        return None
+
+    def answer_once(
+        self, exchange: RoundId, checked: Callable[[], Callable[[], Integers]]
+    ) -> DecryptReply | Refusal:
+        """The one answer of a round, made now or remembered.
+
+        Parameters
+        ----------
+        checked
+            Refuses what may not be decrypted; else gives what decrypts it.
+        """
+        known = self.known_answer(exchange)
+        if known is not None:
+            return known
+        decrypt = checked()
         reply: DecryptReply | Refusal
         try:
             reply = DecryptReply.signed(self._key, round_id=exchange, values=decrypt())
@@ -176,40 +166,3 @@ class Csp:
         given = encode(reply)
         kept = self._store.keep(exchange.round, given)
         return reply if kept == given else decode(kept, DecryptReply, Refusal)
-
-    def _total(self, request: DecryptRequest, phase: Phase) -> Ciphertext:
-        """The sum of what the whole roster signed."""
-        if self._manifest is None:
-            raise RefusalError(Reason.WRONG_RUN, "the run has no manifest yet")
-        sites = [reply.site for reply in request.replies]
-        roster = self._manifest.roster.restrict(sites)
-        if roster.digest != request.round_id.roster:
-            raise RefusalError(
-                Reason.WRONG_ROSTER, "the replies are not those of the signed roster"
-            )
-        if len(roster) < self._plan.minimum_roster:
-            raise RefusalError(
-                Reason.WRONG_ROSTER, "the roster is smaller than the study allows"
-            )
-        for reply in request.replies:
-            reply.verify(self._pinned[reply.site])
-        public = self._pair.public
-        return add(
-            [
-                Ciphertext.from_bytes(
-                    reply.ciphertext,
-                    parameters=public.parameters,
-                    key_id=public.key_id,
-                    dimension=phase.dimension,
-                )
-                for reply in request.replies
-            ]
-        )
-
-    def _decrypt(self, total: Ciphertext, phase: Phase) -> Integers:
-        values = self._pair.secret.decrypt(total)
-        if not phase.in_range(values):
-            raise RefusalError(
-                Reason.RANGE, "the total is outside the range the study allows"
-            )
-        return values

@@ -11,12 +11,16 @@ privacy.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
+from cipherbayes.inference.methods import POINT
 from cipherbayes.inference.noise_aware.width import expected_width_ratio
 from cipherbayes.privacy.accountant import compose, epsilon
 from cipherbayes.privacy.gaussian import epsilon_of, mu_for
-from cipherbayes.protocols.plan import StudyPlan
+from cipherbayes.protocols.certificate import covers
+from cipherbayes.protocols.plan import Plan, StudyPlan
 from cipherbayes.study.tables import preparation_of
 
 MEAN_SQUARE = 0.25
@@ -24,6 +28,17 @@ MEAN_SQUARE = 0.25
 
 OWN_SHARE = 0.3
 """Part of a column's information that the other columns do not hold too, guessed."""
+
+INSECURE_NOISE = (
+    "noise       INSECURE: from a seed that everyone knows. It protects nobody and is "
+    "for tests on one machine"
+)
+NO_PARAMETERS = {
+    "scheme": None,
+    "ring": None,
+    "modulus_bits": None,
+    "security_bits": None,
+}
 
 CLEAR = 3.0
 """Signal over noise from which an effect of the prior's scale can be seen."""
@@ -64,9 +79,8 @@ class Outlook:
 
 def look_ahead(plan: StudyPlan) -> Outlook:
     """The prospects of a plan, from public numbers alone."""
-    study, release = plan.study, plan.gradient.privacy
+    study, release = plan.study, plan.last_phase.sums
     privacy = study.privacy
-    assert privacy is not None
     # A sampled study is as good as a full-batch one with the same ε and δ.
     spent = epsilon(compose(*(p.event for p in plan.sampling)), privacy.delta)
     mu = mu_for(spent, privacy.delta)
@@ -74,7 +88,7 @@ def look_ahead(plan: StudyPlan) -> Outlook:
     inflation = sites / (sites - release.colluders - release.dropouts)
     noise = release.clip * math.sqrt(inflation) / mu
     design = preparation_of(study).design
-    standardised = study.preparation.method == "private-moments"
+    standardised = study.preparation.releases_moments
     each = study.model.curvature(design) * (1.0 if standardised else MEAN_SQUARE)
     information = release.records * each
     largest = release.records * release.clip
@@ -95,7 +109,7 @@ def _width_ratio(
     plan: StudyPlan, mu: float, information: float, inflation: float
 ) -> float | None:
     """Of a noise-aware study, which also has to learn its information matrix."""
-    release, matrix = plan.gradient.privacy, plan.gradient.information
+    release, matrix = plan.last_phase.sums, plan.last_phase.information
     if matrix is None:
         return None
     return expected_width_ratio(
@@ -118,13 +132,12 @@ def advice(plan: StudyPlan, outlook: Outlook) -> list[str]:
     """Plain warnings about a study that will run, but not well."""
     study = plan.study
     privacy = study.privacy
-    assert privacy is not None
     warnings = []
     if study.insecure:
         warnings.append(
             "INSECURE-REPEATABLE NOISE: for tests only, protects nobody, not certified"
         )
-    records = plan.gradient.privacy.records
+    records = plan.last_phase.sums.records
     if privacy.records is not None and privacy.delta * records > 0.1:
         warnings.append(
             f"delta = {privacy.delta:g} is not much smaller than 1/N = "
@@ -138,8 +151,156 @@ def advice(plan: StudyPlan, outlook: Outlook) -> list[str]:
             "noise will drown effects of the prior's scale (signal/noise "
             f"{outlook.ratio:.2g}); {' or '.join(enough)} would suffice"
         )
-    if study.method == "psgld" and study.fallback is not None:
-        warnings.append(study.fallback)
-    if study.method == "averaged":
-        warnings.append("this method gives a point estimate without intervals")
+    warnings.extend(study.inference_method.cautions(study.model))
+    if study.inference_method.is_point:
+        warnings.append(POINT)
     return warnings
+
+
+# -- what `cipherbayes plan` and whoever approves a study read ---------------
+
+
+@dataclass
+class PlanDescription:
+    """What ``cipherbayes plan`` says: lines for people, values for programs.
+
+    Attributes
+    ----------
+    lines
+        Text without markup.
+    paper_claim
+        The claimed and the honest ε of the paper's own method.
+    parameters
+        Encryption parameters; all None where nothing is encrypted.
+    further
+        Values that only some protocols have.
+    """
+
+    lines: list[str]
+    rounds: int | None = None
+    noise_multiplier: float | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+    certified: bool = False
+    paper_claim: dict[str, float] | None = None
+    parameters: Mapping[str, str | int | None] = field(
+        default_factory=lambda: dict(NO_PARAMETERS)
+    )
+    bytes_per_round_site: int = 0
+    warnings: list[str] = field(default_factory=list)
+    further: dict[str, Any] = field(default_factory=dict)
+
+    def warning_of(self, text: str) -> PlanDescription:
+        """The same with one warning more."""
+        return replace(self, warnings=[*self.warnings, text])
+
+    def record(self) -> dict[str, Any]:
+        """What ``cipherbayes plan --json`` prints."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        further = values.pop("further")
+        del values["lines"]
+        return {**values, **further}
+
+
+def describe(plan: StudyPlan) -> PlanDescription:
+    """The plan of a study that releases noised sums."""
+    outlook = look_ahead(plan)
+    release, encryption = plan.last_phase.sums, plan.encryption
+    growth = epsilon_by_tenths(plan)
+    cautions = plan.protocol.cautions(plan)
+    return PlanDescription(
+        _lines(plan, outlook, growth),
+        rounds=plan.rounds,
+        noise_multiplier=plan.noise_multiplier,
+        epsilon=growth[-1][1],
+        delta=plan.study.privacy.delta,
+        certified=plan.certified,
+        parameters=NO_PARAMETERS if encryption is None else encryption.record(),
+        bytes_per_round_site=0 if encryption is None else encryption.message_bytes,
+        warnings=[*advice(plan, outlook), *cautions],
+        further={
+            "epsilon_after": {str(rounds): spent for rounds, spent in growth},
+            "sampling_rate": release.rate,
+            "clip": release.clip,
+            "dimension": release.dimension,
+            "signal_over_noise": outlook.ratio,
+            "width_ratio": outlook.width_ratio,
+        },
+    )
+
+
+def epsilon_by_tenths(plan: Plan) -> list[tuple[int, float]]:
+    """ε spent after each tenth of the rounds."""
+    tenths = sorted({-(-plan.rounds * k // 10) for k in range(1, 11)})
+    return [(rounds, plan.epsilon_after(rounds)) for rounds in tenths]
+
+
+def _lines(
+    plan: StudyPlan, outlook: Outlook, growth: list[tuple[int, float]]
+) -> list[str]:
+    study, release, encryption = plan.study, plan.last_phase.sums, plan.encryption
+    privacy = study.privacy
+    records = f"{privacy.records:,}" if privacy.records else "released with noise"
+    sites = f"{len(study.sites)} sites" if study.rules.federated else "one place"
+    spent = ", ".join(f"{e:.2g} after {n}" for n, e in growth)
+    sampled = f", each on {100 * release.rate:.3g} % of the rows"
+    lines = [
+        f"{study.name}: {study.model.kind}, {study.protocol}, "
+        f"{sites}, N = {records}, {release.dimension} parameters",
+        f"promise     ({privacy.epsilon:g}, {privacy.delta:g})-differential privacy, "
+        "adding or removing one record" + ("" if plan.certified else ", not certified"),
+        f"releases    {plan.rounds} rounds of {study.method}"
+        + (sampled if release.rate < 1 else ""),
+        f"noise       {_noise(plan)}",
+        f"epsilon     {spent}",
+        f"outlook     signal/noise {outlook.ratio:.3g} for an effect of the prior's "
+        f"scale; intervals at least {outlook.width_ratio:.2f} × those without privacy",
+        f"            (noise {outlook.noise:.3g}, typical signal {outlook.signal:.3g}, "
+        f"largest possible {outlook.largest:.3g}, all rounds together)",
+    ]
+    if encryption is not None:
+        lines += [
+            f"colluders   {release.colluders} of {release.sites} sites; "
+            f"{release.dropouts} may be lost",
+            f"encryption  {encryption}",
+            f"traffic     {encryption.message_bytes:,} bytes from each site in a "
+            f"round, about {encryption.total_bytes / 1e6:,.0f} MB in all",
+        ]
+    return lines
+
+
+def _noise(plan: StudyPlan) -> str:
+    release, weighting = plan.last_phase.sums, plan.last_phase.weighting
+    if weighting is None:
+        return (
+            f"{release.noise_multiplier:.4g} × the clipping norm {release.clip:g} in "
+            "every round"
+        )
+    matrix = plan.last_phase.information
+    assert matrix is not None
+    return (
+        f"{release.noise_multiplier:.4g} × {release.clip:.3g} on scores, "
+        f"{matrix.noise_multiplier:.4g} × {matrix.clip:.3g} on information in the "
+        f"last {plan.last_phase.rounds} rounds; rows beyond norm "
+        f"{weighting.clip:.3g} count less"
+    )
+
+
+def approval_lines(plan: StudyPlan) -> list[str]:
+    """What a study spends and sends, for whoever decides whether it may run."""
+    study, privacy = plan.study, plan.study.privacy
+    widest = max(phase.dimension for phase in plan.phases)
+    records = f"{privacy.records:,}" if privacy.records else "counted with noise"
+    against = "; ".join(plan.protocol.holds_against(study)) or "nobody"
+    lines = [
+        f"records     {records}, the most that all sites together may have",
+        f"promise     epsilon {privacy.epsilon:g}, delta {privacy.delta:g}; holds "
+        f"against {against}",
+        f"covers      {covers(plan)}",
+        f"rounds      {plan.rounds}, charged to the table's ledger first",
+        f"leaves here in each round one vector of at most {widest} numbers: a sum over "
+        f"rows, each bounded, plus noise drawn here; masked, encrypted, signed",
+        "is opened   what the vectors of all sites give together"
+        + (", or of all but the lost" if privacy.dropouts else ""),
+    ]
+    return [*lines, INSECURE_NOISE] if study.insecure else lines

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from cipherbayes.protocols.messages import RunManifest
-from cipherbayes.protocols.plan import StudyPlan
+from cipherbayes.protocols.plan import Plan
 from cipherbayes.protocols.stores import Heads
 
 
-def meet(
-    heads: Heads | None, plan: StudyPlan, manifest: RunManifest, answered: int
-) -> None:
+def meet(heads: Heads | None, plan: Plan, manifest: RunManifest, answered: int) -> None:
     """Raise ProtocolError where a site's ledger went back.
 
     Parameters
@@ -22,12 +20,9 @@ def meet(
     """
     if heads is None:
         return
-    privacy = plan.study.privacy
-    assert privacy is not None
     heads.meet(
         manifest.run,
         manifest.roster,
-        # The paper's own method charges a run once, not its rounds.
-        answered=0 if plan.study.as_printed else answered,
-        dropouts=privacy.dropouts > 0,
+        answered=answered if plan.protocol.charges_every_round else 0,
+        dropouts=plan.study.privacy.dropouts > 0,
     )

@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import hashlib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
-from cipherbayes.crypto.bfv.parameters import ParameterSet, choose
 from cipherbayes.crypto.identity.signatures import Identity
 from cipherbayes.crypto.wire.transcript import transcript
 from cipherbayes.errors import DataError, ProtocolError, StudyError
-from cipherbayes.inference.noise_aware.released import NoiseAwareRounds
-from cipherbayes.inference.released import RECURSIONS, Recursion
+from cipherbayes.inference.method import PublicFacts
+from cipherbayes.inference.released import Recursion
 from cipherbayes.models import Design
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.privacy.accountant import compose, epsilon
 from cipherbayes.privacy.events import Event, Repeated
 from cipherbayes.protocols.messages import RunManifest
-from cipherbayes.protocols.releases import Phase, Purpose, phases_of
-from cipherbayes.study.schema import Study
+from cipherbayes.protocols.protocol import Protocol, protocol_of
+from cipherbayes.protocols.releases import Phase, Purpose
+from cipherbayes.study.schema import PrivateStudy, Study
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats, Integers
 
@@ -35,11 +37,56 @@ PRIOR_SCALES, FARTHEST_THETA = 1e3, 1e7
 
 
 @dataclass(frozen=True)
-class StudyPlan:
+class Encryption:
+    """How a protocol encrypts, as a plan tells it.
+
+    Attributes
+    ----------
+    message_bytes, total_bytes
+        What a site sends in a round; what all parties send in all rounds.
+    circuit, flooding_bits
+        Of an update that is computed under encryption.
+    """
+
+    scheme: str
+    ring: int
+    modulus_bits: int
+    security_bits: int
+    id: str
+    message_bytes: int
+    total_bytes: int
+    circuit: str | None = None
+    flooding_bits: int | None = None
+
+    def record(self) -> dict[str, str | int]:
+        """What ``cipherbayes plan --json`` says of the parameters."""
+        sizes = ("message_bytes", "total_bytes")
+        return {
+            key: value
+            for key, value in asdict(self).items()
+            if value is not None and key not in sizes
+        }
+
+    def __str__(self) -> str:
+        said = (
+            f"{self.scheme}, ring {self.ring}, {self.modulus_bits} bits, "
+            f"{self.security_bits}-bit security"
+        )
+        if self.circuit is None:
+            return said
+        return f"{said}, circuit {self.circuit}, {self.flooding_bits} bits of flooding"
+
+
+@dataclass(frozen=True)
+class Plan(ABC):
     """What all parties of a private study agree on without talking to each other."""
 
-    study: Study
-    phases: tuple[Phase, ...]
+    study: PrivateStudy
+
+    @property
+    def protocol(self) -> Protocol:
+        """The study's protocol."""
+        return protocol_of(self.study)
 
     @cached_property
     def study_hash(self) -> bytes:
@@ -52,106 +99,54 @@ class StudyPlan:
         return hashlib.sha256(transcript("cipherbayes/study/1", *fields)).digest()
 
     @property
+    @abstractmethod
     def rounds(self) -> int:
-        """Releases of all phases."""
-        return sum(phase.rounds for phase in self.phases)
-
-    @property
-    def preparatory(self) -> tuple[Phase, ...]:
-        """The phases before the sampler's first round."""
-        return tuple(phase for phase in self.phases if phase.preparatory)
-
-    @property
-    def sampling(self) -> tuple[Phase, ...]:
-        """The phases that the posterior comes from."""
-        return tuple(phase for phase in self.phases if not phase.preparatory)
-
-    @property
-    def gradient(self) -> Phase:
-        """The last of these, the one with the most weight."""
-        return self.phases[-1]
-
-    @property
-    def event(self) -> Event:
-        """Everything that the study releases."""
-        return compose(*(phase.event for phase in self.phases))
-
-    def event_after(self, rounds: int) -> Event | None:
-        """What the first rounds have released; None for none."""
-        events: list[Event] = []
-        for phase in self.phases:
-            done = min(max(rounds - phase.first, 0), phase.rounds)
-            if done:
-                events.append(Repeated(phase.release, done))
-        return compose(*events) if events else None
-
-    def rounds_prepared(self, kept: Container[str]) -> int:
-        """Rounds behind the preparatory results of these names."""
-        return sum(phase.rounds for phase in self.preparatory if phase.purpose in kept)
-
-    def epsilon_after(self, rounds: int) -> float:
-        """ε that the first rounds have spent, at the study's δ; 0 before the first."""
-        assert self.study.privacy is not None
-        event = self.event_after(rounds)
-        return 0.0 if event is None else epsilon(event, self.study.privacy.delta)
-
-    @cached_property
-    def noise_multiplier(self) -> float:
-        """σ of a sampling round; where rounds differ, that of as many equal ones
-        with the same composition, √T / μ."""
-        parts = [
-            (part, phase.rounds) for phase in self.sampling for part in phase.parts
-        ]
-        if len(parts) == 1:
-            return parts[0][0].noise_multiplier
-        mu_squared = sum(n / part.noise_multiplier**2 for part, n in parts)
-        rounds = sum(phase.rounds for phase in self.sampling)
-        return math.sqrt(rounds / mu_squared)
-
-    @property
-    def minimum_roster(self) -> int:
-        """Fewest sites whose sum may be decrypted."""
-        assert self.study.privacy is not None
-        return len(self.study.sites) - self.study.privacy.dropouts
-
-    @cached_property
-    def parameters(self) -> ParameterSet | None:
-        """The smallest vetted parameter set that holds every release."""
-        if self.study.protocol != "secure-sum":
-            return None
-        return choose(
-            max(phase.bound for phase in self.phases),
-            len(self.study.sites),
-            max(phase.dimension for phase in self.phases),
-        )
+        """Releases in all."""
 
     @property
     def scheme(self) -> str | None:
         """Id of the encryption parameters; None where nothing is encrypted."""
-        return None if self.parameters is None else self.parameters.id
-
-    def phase_of(self, number: int) -> Phase | None:
-        """The phase of a round."""
-        for phase in self.phases:
-            if phase.first <= number < phase.first + phase.rounds:
-                return phase
         return None
 
-    def purpose(self, number: int) -> str:
-        """What a round is for."""
-        phase = self.phase_of(number)
-        assert phase is not None
-        return phase.purpose
+    @property
+    def encryption(self) -> Encryption | None:
+        """The encryption and what it sends; None where nothing is encrypted."""
+        return None
 
+    @property
+    def certified(self) -> bool:
+        """Whether a run of it can be certified."""
+        return self.protocol.certifies and not self.study.insecure
+
+    @property
+    def minimum_roster(self) -> int:
+        """Fewest sites whose sum may be decrypted."""
+        return len(self.study.sites) - self.study.privacy.dropouts
+
+    @abstractmethod
+    def epsilon_after(self, rounds: int) -> float:
+        """ε that the first rounds have spent, at the study's δ; 0 before the first."""
+
+    @abstractmethod
+    def purpose(self, number: int) -> str | None:
+        """What a round is for; None where the study has no such round."""
+
+    @property
+    @abstractmethod
+    def preparatory_names(self) -> tuple[str, ...]:
+        """Under which names the results of preparatory rounds are kept."""
+
+    @abstractmethod
+    def rounds_prepared(self, kept: Container[str]) -> int:
+        """Rounds behind the preparatory results of these names."""
+
+    @abstractmethod
     def check_site(self, name: str, count: int) -> None:
-        """Refuse a table that the plan's range was not made for."""
-        most = self.gradient.privacy.records
-        if count > most:
-            raise DataError(
-                f"the table has more rows than the study's {most}",
-                where=f"site {name}",
-                remedy="correct privacy.records, the number of rows over all sites",
-            )
+        """Refuse a table that the plan was not made for."""
+
+    def noise_in_words(self, sizes: Sequence[int]) -> str:
+        """How much noise totals over so many sites have; empty where it is not told."""
+        return ""
 
     def check_manifest(
         self, manifest: RunManifest, run: bytes, pinned: Mapping[str, Identity]
@@ -176,20 +171,118 @@ class StudyPlan:
             raise ProtocolError("the manifest names another CSP")
         manifest.roster.verify(run=run, study=self.study_hash, pinned=pinned)
 
+
+@dataclass(frozen=True)
+class StudyPlan(Plan):
+    """The plan of a study whose rounds release noised sums, in phases."""
+
+    phases: tuple[Phase, ...]
+
+    @property
+    def rounds(self) -> int:
+        """Releases of all phases."""
+        return sum(phase.rounds for phase in self.phases)
+
+    @property
+    def preparatory(self) -> tuple[Phase, ...]:
+        """The phases before the sampler's first round."""
+        return tuple(phase for phase in self.phases if phase.preparatory)
+
+    @property
+    def preparatory_names(self) -> tuple[str, ...]:
+        return tuple(phase.purpose for phase in self.preparatory)
+
+    @property
+    def sampling(self) -> tuple[Phase, ...]:
+        """The phases that the posterior comes from."""
+        return tuple(phase for phase in self.phases if not phase.preparatory)
+
+    @property
+    def last_phase(self) -> Phase:
+        """The phase with the most weight, which a study ends with."""
+        return self.phases[-1]
+
+    @property
+    def event(self) -> Event:
+        """Everything that the study releases."""
+        return compose(*(phase.event for phase in self.phases))
+
+    def event_after(self, rounds: int) -> Event | None:
+        """What the first rounds have released; None for none."""
+        events: list[Event] = []
+        for phase in self.phases:
+            done = min(max(rounds - phase.first, 0), phase.rounds)
+            if done:
+                events.append(Repeated(phase.release, done))
+        return compose(*events) if events else None
+
+    def rounds_prepared(self, kept: Container[str]) -> int:
+        """Rounds behind the preparatory results of these names."""
+        return sum(phase.rounds for phase in self.preparatory if phase.purpose in kept)
+
+    def epsilon_after(self, rounds: int) -> float:
+        """ε that the first rounds have spent, at the study's δ; 0 before the first."""
+        event = self.event_after(rounds)
+        return 0.0 if event is None else epsilon(event, self.study.privacy.delta)
+
+    @cached_property
+    def noise_multiplier(self) -> float:
+        """σ of a sampling round; where rounds differ, that of as many equal ones
+        with the same composition, √T / μ."""
+        parts = [
+            (part, phase.rounds) for phase in self.sampling for part in phase.parts
+        ]
+        if len(parts) == 1:
+            return parts[0][0].noise_multiplier
+        mu_squared = sum(n / part.noise_multiplier**2 for part, n in parts)
+        rounds = sum(phase.rounds for phase in self.sampling)
+        return math.sqrt(rounds / mu_squared)
+
+    def phase_of(self, number: int) -> Phase | None:
+        """The phase of a round."""
+        for phase in self.phases:
+            if phase.first <= number < phase.first + phase.rounds:
+                return phase
+        return None
+
+    def purpose(self, number: int) -> str | None:
+        phase = self.phase_of(number)
+        return None if phase is None else phase.purpose
+
+    def check_site(self, name: str, count: int) -> None:
+        """Refuse a table that the plan's range was not made for."""
+        most = self.last_phase.sums.records
+        if count > most:
+            raise DataError(
+                f"the table has more rows than the study's {most}",
+                where=f"site {name}",
+                remedy="correct privacy.records, the number of rows over all sites",
+            )
+
+    def noise_in_words(self, sizes: Sequence[int]) -> str:
+        last = self.phase_of(len(sizes) - 1)
+        assert last is not None
+        sums = last.sums
+        low, high = (sums.noise_sd(each(sizes)) / sums.clip for each in (min, max))
+        deep = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+        return (
+            f"in the last round honest sites' noise adds up to {deep} times what one "
+            f"record moves, at least the certified {sums.noise_multiplier:.4g}"
+        )
+
     def recursion(self, records: float) -> Recursion:
         """The study's sampler, for N declared or released."""
         design = preparation_of(self.study).design
-        settings = self.study.inference
-        prior = resolve_prior(self.study, design)
-        if self.study.method == "noise-aware":
-            return NoiseAwareRounds(settings, prior, self.study.model, design)
-        return RECURSIONS[self.study.method](
-            settings,
-            prior,
-            records=records,
-            rounds=sum(phase.rounds for phase in self.sampling),
-            rate=self.gradient.privacy.rate,
-            curvature=self.study.model.largest_curvature(design),
+        return self.study.inference_method.recursion(
+            PublicFacts(
+                settings=self.study.inference,
+                prior=resolve_prior(self.study, design),
+                model=self.study.model,
+                design=design,
+                records=records,
+                rounds=sum(phase.rounds for phase in self.sampling),
+                rate=self.last_phase.sums.rate,
+            )
         )
 
     @cached_property
@@ -217,7 +310,7 @@ class StudyPlan:
         """What the totals of the first preparatory rounds, in grid units, amount to."""
         facts: dict[Purpose, Floats] = {}
         for phase, values in zip(self.preparatory, totals, strict=False):
-            total = phase.privacy.from_grid(values)
+            total = phase.sums.from_grid(values)
             facts[phase.purpose] = self.digest(phase, total, self.records(facts))
         return facts
 
@@ -225,8 +318,7 @@ class StudyPlan:
         """N, as it was released or as the study declares it."""
         if "records" in facts:
             return float(facts["records"][0])
-        declared = self.study.privacy and self.study.privacy.records
-        return float(declared or 1)
+        return float(self.study.privacy.records or 1)
 
     def digest(self, phase: Phase, total: Floats, records: float) -> Floats:
         """What is kept of a preparatory release.
@@ -240,10 +332,14 @@ class StudyPlan:
         mean = np.clip(total[:width] / records, -1.0, 1.0)
         square = np.clip(total[width:] / records, 0.0, 1.0)
         # A variance below its own noise would blow a rare column up to any scale.
-        noise = phase.privacy.noise_sd(phase.privacy.sites) / records
+        noise = phase.sums.noise_sd(phase.sums.sites) / records
         lowest = min(max(0.01**2, 2.0 * noise), 1.0)
         variance = np.clip(square - mean**2, lowest, 1.0)
         return np.concatenate([mean, np.sqrt(variance)])
+
+
+AnyPlan = TypeVar("AnyPlan", bound=Plan)
+AnyStudyPlan = TypeVar("AnyStudyPlan", bound=StudyPlan)
 
 
 def resolve_prior(study: Study, design: Design) -> ResolvedPrior:
@@ -254,20 +350,21 @@ def resolve_prior(study: Study, design: Design) -> ResolvedPrior:
         raise StudyError(str(error), where=f"study '{study.name}', [prior]") from None
 
 
-def plan_study(study: Study) -> StudyPlan:
+def plan_releases(study: Study) -> StudyPlan:
+    """The plan of a study that releases noised sums, in phases."""
+    plan = plan_study(study)
+    if not isinstance(plan, StudyPlan):
+        raise StudyError("has no noised sums to look at", where=f"study '{study.name}'")
+    return plan
+
+
+def plan_study(study: Study) -> Plan:
     """Lay out a private study's releases within its budget.
 
     Formal guarantees
     -----------------
-    The composition of all phases is (ε, δ)-differentially private with the study's
-    ε and δ, by the accountant.
+    Those of :meth:`~cipherbayes.protocols.protocol.Protocol.plan`.
     """
-    design = preparation_of(study).design
-    resolve_prior(study, design)
-    if study.protocol == "encrypted-update":
-        from cipherbayes.protocols.encrypted_update.planning import (
-            plan_encrypted_update,
-        )
-
-        return plan_encrypted_update(study)
-    return StudyPlan(study, phases_of(study, design))
+    private = study.with_privacy()
+    resolve_prior(private, preparation_of(private).design)
+    return protocol_of(private).plan(private)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -14,15 +14,14 @@ import numpy as np
 from cipherbayes.errors import ProtocolError, StudyError
 from cipherbayes.inference.gradient import summation_depth
 from cipherbayes.inference.influence import packed_length
-from cipherbayes.inference.noise_aware import schedule
-from cipherbayes.inference.released import DEFAULT_ROUNDS
+from cipherbayes.inference.method import RoundShares
 from cipherbayes.models import Design
 from cipherbayes.models.base import InfluenceBound
 from cipherbayes.privacy.accountant import calibrate, calibrate_noise, compose
 from cipherbayes.privacy.events import Event, GaussianSum, PoissonSampled, Repeated
 from cipherbayes.privacy.gaussian import mu_for
 from cipherbayes.privacy.release import ReleasePlan
-from cipherbayes.study.schema import Study
+from cipherbayes.study.schema import PrivateStudy
 from cipherbayes.typing import Floats, Integers
 
 if TYPE_CHECKING:  # the server imports this module, and nothing that draws noise
@@ -58,8 +57,8 @@ class Phase:
         weighted by x alone (``influence``).
     first
         Number of the first round.
-    privacy
-        Clipping norm, length, grid, noise and range, coupled.
+    sums
+        Clipping norm, length, grid, noise and range of the sum, coupled.
     information
         The same of a second sum in the same message, the packed information
         matrix; None where a round has none.
@@ -69,20 +68,20 @@ class Phase:
 
     purpose: Purpose
     first: int
-    privacy: ReleasePlan
+    sums: ReleasePlan
     information: ReleasePlan | None = None
     weighting: InfluenceBound | None = None
 
     @property
     def rounds(self) -> int:
-        return self.privacy.rounds
+        return self.sums.rounds
 
     @property
     def parts(self) -> tuple[ReleasePlan, ...]:
         """The sums of one round, in the order of the vector."""
         if self.information is None:
-            return (self.privacy,)
-        return (self.privacy, self.information)
+            return (self.sums,)
+        return (self.sums, self.information)
 
     @property
     def dimension(self) -> int:
@@ -158,10 +157,9 @@ class Phase:
         )
 
 
-def phases_of(study: Study, design: Design) -> tuple[Phase, ...]:
+def phases_of(study: PrivateStudy, design: Design) -> tuple[Phase, ...]:
     """A study's phases, in order; their noise composes to its budget."""
     privacy = study.privacy
-    assert privacy is not None
     before = _preparatory_noise(study)
     columns = design.width - (design.intercept is not None)
     sizes: dict[Purpose, tuple[float, int]] = {
@@ -186,30 +184,31 @@ def phases_of(study: Study, design: Design) -> tuple[Phase, ...]:
     ]
     dimension = len(study.model.parameters(design))
     events = [GaussianSum(sigma) for sigma in before.values()]
-    if study.method == "noise-aware":
+    shares = study.inference_method.round_shares()
+    if shares is not None:
         sites = shape["sites"]
         # A study without an honest site is refused where its releases are planned.
         honest = max(sites - shape["colluders"] - shape["dropouts"], 1)
-        bound = schedule.influence_bound(
+        bound = study.inference_method.influence_bound(
             study.model,
             privacy.clip or typical_norm(study, design),
             records=privacy.records,
             mu=mu_for(privacy.epsilon, privacy.delta),
             excess=sites / honest,
         )
-        phases.extend(_influence(study, bound, dimension, events, shape))
+        phases.extend(_influence(study, shares, bound, dimension, events, shape))
     else:
         phases.append(_gradient(study, dimension, events, shape))
     return tuple(phases)
 
 
-def typical_norm(study: Study, design: Design) -> float:
+def typical_norm(study: PrivateStudy, design: Design) -> float:
     """A guess of the norm of a prepared row, from public numbers alone.
 
     Rows beyond it are weighted down. Too small or too large a bound costs width,
     never privacy or coverage.
     """
-    if study.preparation.method == "private-moments":
+    if study.preparation.releases_moments:
         squares = float(design.width - (design.intercept is not None))
     else:
         squares = sum(MEAN_SQUARES[f.kind] for f in study.features.values())
@@ -218,11 +217,10 @@ def typical_norm(study: Study, design: Design) -> float:
     return math.sqrt((design.intercept or 0.0) ** 2 + squares)
 
 
-def _shape(study: Study) -> dict[str, Any]:
+def _shape(study: PrivateStudy) -> dict[str, Any]:
     """What all releases of a study share."""
     privacy = study.privacy
-    assert privacy is not None
-    pooled = study.protocol == "pooled"
+    pooled = not study.rules.federated
     records = privacy.records or MOST_RECORDS
     return {
         "sites": 1 if pooled else max(len(study.sites), 1),
@@ -234,14 +232,13 @@ def _shape(study: Study) -> dict[str, Any]:
     }
 
 
-def _preparatory_noise(study: Study) -> dict[Purpose, float]:
+def _preparatory_noise(study: PrivateStudy) -> dict[Purpose, float]:
     """σ of each release before the sampler's first."""
     privacy = study.privacy
-    assert privacy is not None
     wanted: list[Purpose] = []
     if privacy.records is None:
         wanted.append("records")
-    if study.preparation.method == "private-moments":
+    if study.preparation.releases_moments:
         wanted.append("moments")
     if not wanted:
         return {}
@@ -250,15 +247,17 @@ def _preparatory_noise(study: Study) -> dict[Purpose, float]:
 
 
 def _gradient(
-    study: Study, dimension: int, before: list[GaussianSum], shape: dict[str, Any]
+    study: PrivateStudy,
+    dimension: int,
+    before: list[GaussianSum],
+    shape: dict[str, Any],
 ) -> Phase:
     """The rounds of a chain, all alike."""
     privacy = study.privacy
-    assert privacy is not None
     rate = 1.0
     if study.inference.batch is not None:
         rate = _sampling_rate(study, shape["records"])
-    rounds = study.inference.rounds or DEFAULT_ROUNDS[study.method]
+    rounds = study.inference.rounds or study.inference_method.default_rounds
 
     def everything(sigma: float) -> Event:
         release: Event = GaussianSum(sigma)
@@ -282,18 +281,17 @@ def _gradient(
 
 
 def _influence(
-    study: Study,
+    study: PrivateStudy,
+    rounds: Sequence[RoundShares],
     bound: InfluenceBound,
     dimension: int,
     before: list[GaussianSum],
     shape: dict[str, Any],
 ) -> Iterable[Phase]:
-    """The rounds of the noise-aware method, grouped where they are alike."""
+    """Rounds of sums weighted by x, grouped where they are alike."""
     privacy = study.privacy
-    assert privacy is not None
     sensitivities = study.model.sensitivities(bound)
     assert sensitivities is not None
-    rounds = schedule.rounds()
     shares = [share for r in rounds for share in (r.gradient_share, r.fisher_share)]
     relative = [1.0 / math.sqrt(share) for share in shares if share]
 
@@ -330,10 +328,9 @@ def _influence(
         first += count
 
 
-def _sampling_rate(study: Study, records: int) -> float:
+def _sampling_rate(study: PrivateStudy, records: int) -> float:
     batch = study.inference.batch
     assert batch is not None
-    assert study.privacy is not None
     if study.inference.sampling != "poisson":
         raise StudyError(
             'inference.sampling = "fixed" has no certified amplification here',

@@ -1,4 +1,4 @@
-"""The course of a study: what is asked in each round, and what becomes of answers.
+"""The rounds of a study: what is asked in each of them, and what becomes of answers.
 
 It sees released totals only, so all of it is post-processing: the same object
 moves θ in the server of a federated run and in a pooled private one.
@@ -6,25 +6,29 @@ moves θ in the server of a federated run and in a pooled private one.
 
 from __future__ import annotations
 
+import hashlib
+from abc import ABC, abstractmethod
+from typing import Generic
+
 import numpy as np
 
-from cipherbayes.errors import RunError
+from cipherbayes.errors import ProtocolError, RunError
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.released import Recursion, Release, State
-from cipherbayes.protocols.plan import StudyPlan
+from cipherbayes.protocols.messages import DecryptReply, decode
+from cipherbayes.protocols.plan import AnyPlan, AnyStudyPlan
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.releases import Phase, Purpose
 from cipherbayes.protocols.stores import Checkpoint
 from cipherbayes.typing import Floats, Integers
 
 
-class Course:
+class StudyRounds(ABC, Generic[AnyPlan]):
     """Where a study stands; made over an old checkpoint, it goes on from there."""
 
-    def __init__(self, plan: StudyPlan, checkpoint: Checkpoint) -> None:
+    def __init__(self, plan: AnyPlan, checkpoint: Checkpoint) -> None:
         self._plan = plan
         self._checkpoint = checkpoint
-        self._recursion: Recursion | None = None
         self._state: State | None = None
         self.round = self._rounds_done()
 
@@ -33,14 +37,66 @@ class Course:
         if last is not None:
             number, self._state = last
             return number + 1
-        preparatory = self._plan.preparatory
-        done = [p for p in preparatory if self._checkpoint.fact(p.purpose) is not None]
-        return sum(phase.rounds for phase in done)
+        names = self._plan.preparatory_names
+        kept = {name for name in names if self._checkpoint.fact(name) is not None}
+        return self._plan.rounds_prepared(kept)
 
     @property
     def finished(self) -> bool:
         """Whether every round has its total."""
         return self.round >= self._plan.rounds
+
+    @property
+    def purpose(self) -> str:
+        """What the present round is for."""
+        purpose = self._plan.purpose(self.round)
+        assert purpose is not None  # not finished
+        return purpose
+
+    @abstractmethod
+    def question(self) -> Floats:
+        """The vector that the present round asks every site about."""
+
+    def question_digest(self) -> bytes:
+        """SHA-256 of what the present round asks, as ledgers keep it."""
+        return hashlib.sha256(self.question().tobytes()).digest()
+
+    def signed_totals(self) -> tuple[DecryptReply, ...]:
+        """Totals that the present round's question rests on, as the CSP signed them."""
+        return ()
+
+    def check_total(self, values: Integers, what: str, *, where: str) -> None:
+        """Raise ProtocolError for a total that no run of the study can have."""
+
+    @abstractmethod
+    def take(self, values: Integers, sites: int) -> None:
+        """Take a round's total, in grid units, over ``sites`` shares of noise."""
+
+    @abstractmethod
+    def draws(self) -> Draws | None:
+        """What the rounds so far amount to; None before the first gradient."""
+
+    @abstractmethod
+    def moments(self) -> Floats | None:
+        """Released means and standard deviations, one after the other."""
+
+    def accept(self, message: bytes, values: Integers, sites: int) -> None:
+        """Take a round's total, and keep the message that carried it, in one commit."""
+        with self._checkpoint.one_commit():
+            self._checkpoint.keep_fact(_message(self.round), message)
+            self.take(values, sites)
+
+    def messages(self, first: int | None = None) -> list[bytes]:
+        """The messages that carried the totals of all rounds, or of the first ones."""
+        rounds = self.round if first is None else first
+        kept = (self._checkpoint.fact(_message(n)) for n in range(rounds))
+        return [message for message in kept if message is not None]
+
+
+class PhasedRounds(StudyRounds[AnyStudyPlan]):
+    """The rounds of a study that releases noised sums, in phases."""
+
+    _recursion: Recursion | None = None
 
     @property
     def phase(self) -> Phase:
@@ -68,6 +124,21 @@ class Course:
             )
         return theta
 
+    def question_digest(self) -> bytes:
+        return self.asked().digest
+
+    def signed_totals(self) -> tuple[DecryptReply, ...]:
+        if not self._plan.preparatory or self.phase.preparatory:
+            return ()
+        count = sum(phase.rounds for phase in self._plan.preparatory)
+        return tuple(decode(kept, DecryptReply) for kept in self.messages(count))
+
+    def check_total(self, values: Integers, what: str, *, where: str) -> None:
+        if values.size != self.phase.dimension:
+            raise ProtocolError(f"{what} has another length", where=where)
+        if not self.phase.in_range(values):
+            raise ProtocolError(f"{what} is outside the range", where=where)
+
     def asked(self) -> Question:
         """The whole question of the present round, as every table answers it."""
         theta = np.ascontiguousarray(self.question())
@@ -82,23 +153,11 @@ class Course:
             self._state = recursion.advance(state, release)
             self._checkpoint.keep_state(self.round, self._state)
         else:
-            total = phase.privacy.from_grid(values)
+            total = phase.sums.from_grid(values)
             records = self._plan.records(self._facts())
             kept = self._plan.digest(phase, total, records)
             self._checkpoint.keep_fact(phase.purpose, kept.tobytes())
         self.round += 1
-
-    def accept(self, message: bytes, values: Integers, sites: int) -> None:
-        """Take a round's total, and keep the message that carried it, in one commit."""
-        with self._checkpoint.one_commit():
-            self._checkpoint.keep_fact(_message(self.round), message)
-            self.take(values, sites)
-
-    def messages(self, first: int | None = None) -> list[bytes]:
-        """The messages that carried the totals of all rounds, or of the first ones."""
-        rounds = self.round if first is None else first
-        kept = (self._checkpoint.fact(_message(n)) for n in range(rounds))
-        return [message for message in kept if message is not None]
 
     def draws(self) -> Draws | None:
         """What the rounds so far amount to; None before the first gradient."""
@@ -138,8 +197,8 @@ def _message(number: int) -> str:
 def _release(phase: Phase, values: Integers, sites: int) -> Release:
     """A round's total in the units of the records, with the noise really in it."""
     gradient, *rest = phase.split(values)
-    total = phase.privacy.from_grid(gradient)
-    noise = phase.privacy.noise_sd(sites)
+    total = phase.sums.from_grid(gradient)
+    noise = phase.sums.noise_sd(sites)
     if phase.information is None:
         return Release(total, noise)
     (matrix,) = rest

@@ -1,4 +1,4 @@
-"""The server: asks the sites, has the sum decrypted, moves θ, remembers.
+"""The server of any protocol: asks the sites, has totals decrypted, moves θ, remembers.
 
 It holds ciphertexts, released totals and θ. It never holds a secret key, a noise
 value or a record, and it imports nothing that could: adding ciphertexts is adding
@@ -8,8 +8,10 @@ their coefficients, and all it learns is already private.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Generic
 
 from cipherbayes.crypto.identity.roster import Member, Roster
 from cipherbayes.crypto.identity.signatures import Identity
@@ -17,9 +19,7 @@ from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.errors import ProtocolError, RunError
 from cipherbayes.protocols.messages import (
     DecryptReply,
-    DecryptRequest,
     Enrolment,
-    KeyOffer,
     Reason,
     Refusal,
     RoundRequest,
@@ -28,15 +28,15 @@ from cipherbayes.protocols.messages import (
     decode,
     encode,
 )
-from cipherbayes.protocols.plan import StudyPlan
-from cipherbayes.protocols.rounds import Course
+from cipherbayes.protocols.plan import AnyPlan
+from cipherbayes.protocols.rounds import StudyRounds
 from cipherbayes.protocols.stores import Checkpoint
 from cipherbayes.protocols.transcripts import TranscriptHead, roster_of, written
 
 log = logging.getLogger("cipherbayes.server")
 
 
-class Server:
+class Server(ABC, Generic[AnyPlan]):
     """The party that drives a run.
 
     Parameters
@@ -45,7 +45,7 @@ class Server:
         Id of the run.
     plan
         What the study implies for every party.
-    course
+    rounds
         Where the study stands, and what becomes of each total.
     checkpoint
         Durable memory of the sites that were lost.
@@ -57,8 +57,8 @@ class Server:
         self,
         *,
         run: bytes,
-        plan: StudyPlan,
-        course: Course,
+        plan: AnyPlan,
+        rounds: StudyRounds[AnyPlan],
         checkpoint: Checkpoint,
         pinned: Mapping[str, Identity],
     ) -> None:
@@ -66,7 +66,7 @@ class Server:
         self._plan = plan
         self._checkpoint = checkpoint
         self._pinned = dict(pinned)
-        self._course = course
+        self._rounds = rounds
         self._lost = checkpoint.lost()
         self._attempt = len(self._lost)
         self._manifest: RunManifest | None = None
@@ -97,7 +97,7 @@ class Server:
             run=self._run,
             study=self._plan.study_hash,
             parameters=scheme,
-            key_id=self._offered(offer),
+            key_id=self.take_offer(offer),
             rounds=self._plan.rounds,
             csp=self._pinned["csp"].raw,
             roster=Roster.of(members),
@@ -120,23 +120,21 @@ class Server:
             site for site in sorted(self._plan.study.sites) if site not in self._lost
         )
 
-    def _offered(self, offer: bytes) -> bytes:
-        """Id of the key that the CSP offers."""
-        key = decode(offer, KeyOffer)
-        key.verify(self._pinned["csp"])
-        return key.key_id
+    @abstractmethod
+    def take_offer(self, offer: bytes) -> bytes:
+        """Take the keys that the CSP offers; the id of the public one."""
 
     # -- rounds ------------------------------------------------------------
 
     @property
     def rounds_done(self) -> int:
         """Rounds whose total is in the checkpoint."""
-        return self._course.round
+        return self._rounds.round
 
     @property
     def finished(self) -> bool:
         """Whether there is nothing left to ask."""
-        return self.stopped is not None or self._course.finished
+        return self.stopped is not None or self._rounds.finished
 
     def roster(self) -> Roster:
         """The sites that take part now."""
@@ -149,28 +147,20 @@ class Server:
         """The sites to ask in this attempt, and what to ask them."""
         roster = self.roster()
         message = RoundRequest(
-            self._exchange(roster),
+            self.exchange(roster),
             roster.sites,
-            self._course.question(),
-            self._signed_totals(),
+            self._rounds.question(),
+            self._rounds.signed_totals(),
         )
         return roster.sites, encode(message)
 
-    def _signed_totals(self) -> tuple[DecryptReply, ...]:
-        """The CSP's answers of all preparatory rounds, once these are over."""
-        if not self._plan.preparatory or self._course.phase.preparatory:
-            return ()
-        count = sum(phase.rounds for phase in self._plan.preparatory)
-        kept = self._course.messages(count)
-        return tuple(decode(message, DecryptReply) for message in kept)
-
-    def _exchange(self, roster: Roster) -> RoundId:
+    def exchange(self, roster: Roster) -> RoundId:
         return RoundId(
             run=self._run,
             study=self._plan.study_hash,
-            round=self._course.round,
+            round=self._rounds.round,
             attempt=self._attempt,
-            purpose=self._course.phase.purpose,
+            purpose=self._rounds.purpose,
             roster=roster.digest,
         )
 
@@ -186,31 +176,17 @@ class Server:
                 reply.verify(self._pinned[site])
                 self._verified[site] = (data, reply)
 
+    @abstractmethod
     def collect(self, answers: Mapping[str, bytes | None]) -> bytes | None:
-        """The question for the CSP, or None if the round must be tried again.
+        """The question for the CSP, or None if the sites must be asked again.
 
         Parameters
         ----------
         answers
             Each asked site's answer, None where none came.
         """
-        roster = self.roster()
-        exchange = self._exchange(roster)
-        replies, lost = [], []
-        for site in roster.sites:
-            reply = self._read(site, answers.get(site), exchange)
-            if reply is None:
-                lost.append(site)
-            else:
-                replies.append(reply)
-        if self.stopped is not None:
-            return None
-        if lost:
-            self._lose(lost, len(roster))
-            return None
-        return encode(DecryptRequest(exchange, tuple(replies)))
 
-    def _read(
+    def read_reply(
         self, site: str, data: bytes | None, exchange: RoundId
     ) -> SiteReply | None:
         """A site's reply; None if the site is to be left out."""
@@ -239,40 +215,37 @@ class Server:
             return None
         return message
 
-    def _lose(self, lost: list[str], present: int) -> None:
+    def lose(self, lost: list[str], present: int) -> None:
         names = ", ".join(lost)
         if present - len(lost) < self._plan.minimum_roster:
             raise RunError(
-                f"no usable answer from {names} in round {self._course.round}, and "
+                f"no usable answer from {names} in round {self._rounds.round}, and "
                 f"the study needs {self._plan.minimum_roster} sites",
                 where="server",
                 remedy="see the sites' logs, then `cipherbayes resume`",
             )
-        self._checkpoint.keep_lost(lost, self._course.round)
+        self._checkpoint.keep_lost(lost, self._rounds.round)
         self._lost = self._checkpoint.lost()
         self._attempt += 1
-        log.warning("round %d: going on without %s", self._course.round, names)
+        log.warning("round %d: going on without %s", self._rounds.round, names)
 
     def accept(self, data: bytes) -> None:
         """Take the CSP's answer: move θ, make it durable, go to the next round."""
         reply = decode(data, DecryptReply, Refusal)
         if isinstance(reply, Refusal):
             raise RunError(
-                f"the CSP refused round {self._course.round}: {reply.text}",
+                f"the CSP refused round {self._rounds.round}: {reply.text}",
                 where="csp",
                 remedy="see the CSP's log",
             )
         reply.verify(self._pinned["csp"])
-        asked = self._exchange(self.roster())
+        asked = self.exchange(self.roster())
         same = (asked.run, asked.study, asked.round, asked.purpose)
         given = reply.round_id
         if (given.run, given.study, given.round, given.purpose) != same:
             raise ProtocolError("the CSP answered another round", where="csp")
-        if reply.values.size != self._course.phase.dimension:
-            raise ProtocolError("the CSP's answer has another length", where="csp")
-        if not self._course.phase.in_range(reply.values):
-            raise ProtocolError("the CSP's answer is outside the range", where="csp")
-        self._course.accept(data, reply.values, self._size(given))
+        self._rounds.check_total(reply.values, "the CSP's answer", where="csp")
+        self._rounds.accept(data, reply.values, self._size(given))
 
     def transcript(self) -> bytes:
         """What anybody needs to compute the result again, and to see who signed it."""
@@ -285,7 +258,7 @@ class Server:
                 manifest=agreed,
                 lost=tuple(self._lost),
             ),
-            self._course.messages(),
+            self._rounds.messages(),
         )
 
     def _size(self, given: RoundId) -> int:

@@ -1,31 +1,31 @@
-"""A site: keeps its rows, answers with a noised, masked, encrypted, signed sum.
+"""A site of any protocol, and one that answers with a noised sum of its records.
 
-Clipped sum → grid → its share of the noise → entry in its ledger → pairwise masks
-→ encryption → signature. The ledger's entry is durable before anything leaves,
-and it holds the noised vector: the same round asked again gets the same vector,
-never a fresh one.
+Clipped sum → grid → its share of the noise → entry in its ledger → seal → signature.
+The ledger's entry is durable before anything leaves, and it holds the noised vector:
+the same round asked again gets the same vector, never a fresh one. How a vector is
+sealed (masked and encrypted) is each protocol's own.
 """
 
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from typing import Generic
 
 import numpy as np
 
-from cipherbayes.crypto.bfv.scheme import PublicKey
 from cipherbayes.crypto.identity.roster import LINK_BYTES, Member, Roster
 from cipherbayes.crypto.identity.signatures import Identity, SigningKey
 from cipherbayes.crypto.masks import ExchangeKey, PairwiseMasks
 from cipherbayes.crypto.wire.transcript import RoundId
-from cipherbayes.errors import CipherbayesError, ProtocolError
+from cipherbayes.errors import CipherbayesError
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import NoiseSource, PreparedNoise
 from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.meeting import meet
 from cipherbayes.protocols.messages import (
     Enrolment,
-    KeyOffer,
     Reason,
     RoundRequest,
     RunManifest,
@@ -33,7 +33,7 @@ from cipherbayes.protocols.messages import (
     decode,
     encode,
 )
-from cipherbayes.protocols.plan import StudyPlan
+from cipherbayes.protocols.plan import AnyPlan, AnyStudyPlan
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.refusals import RefusalError, refuse
 from cipherbayes.protocols.releases import Phase
@@ -45,7 +45,7 @@ from cipherbayes.typing import Floats, Integers
 log = logging.getLogger("cipherbayes.site")
 
 
-class Site:
+class Site(ABC, Generic[AnyPlan]):
     """The party that has records.
 
     Parameters
@@ -66,13 +66,6 @@ class Site:
         Where its share of the noise comes from.
     pinned
         Identity of every site and, under ``"csp"``, of the CSP.
-
-    Formal guarantees
-    -----------------
-    What leaves this object for round t is a function of one vector: the site's sum
-    on the grid plus a discrete Gaussian share, drawn once and recorded before. To
-    anyone but the CSP it is encrypted; to the CSP, alone or with the server, it is
-    masked unless all other sites of the roster help.
     """
 
     heads: Heads | None = None
@@ -86,7 +79,7 @@ class Site:
         *,
         name: str,
         run: bytes,
-        plan: StudyPlan,
+        plan: AnyPlan,
         contributions: Contributions,
         ledger: Ledger,
         key: SigningKey,
@@ -103,7 +96,6 @@ class Site:
         self._exchange = exchange
         self._noise = noise
         self._pinned = dict(pinned)
-        self._public: PublicKey | None = None
         self._roster: Roster | None = None
         self._masks: PairwiseMasks | None = None
         self._last: tuple[bytes, bytes] | None = None
@@ -131,19 +123,11 @@ class Site:
         return encode(Enrolment(self._run, self._plan.study_hash, member))
 
     def join(self, manifest: bytes, offer: bytes) -> None:
-        """Take the run's manifest and key, if both are the study's."""
+        """Take the run's manifest and keys, if both are the study's."""
         agreed = decode(manifest, RunManifest)
         self._plan.check_manifest(agreed, self._run, self._pinned)
         self._meet(agreed)
-        key = decode(offer, KeyOffer)
-        key.verify(self._pinned["csp"])
-        public = PublicKey.from_bytes(key.public_key)
-        if public.key_id != agreed.key_id or public.parameters != self._plan.parameters:
-            raise ProtocolError(
-                "the public key is not the one of the manifest",
-                where=f"site {self._name}",
-            )
-        self._public = public
+        self.take_keys(agreed, offer)
         self._roster = agreed.roster
         self._masks = PairwiseMasks(
             self._name,
@@ -152,6 +136,26 @@ class Site:
             run=self._run,
             study=self._plan.study_hash,
         )
+
+    @abstractmethod
+    def take_keys(self, manifest: RunManifest, offer: bytes) -> None:
+        """Take the CSP's keys; raise ProtocolError unless they are the manifest's."""
+
+    @abstractmethod
+    def respond(self, data: bytes) -> object:
+        """The message that answers a question; refuses by raising."""
+
+    def forget(self) -> None:
+        """Drop the run's keys from memory."""
+        self._roster = self._masks = self._last = None
+
+    def prepare(self) -> None:
+        """Do now what the next round needs and its question does not change."""
+
+    def masks(self) -> PairwiseMasks:
+        """The masks that this site shares with the others of the run."""
+        assert self._masks is not None  # a site that has joined
+        return self._masks
 
     def _meet(self, agreed: RunManifest) -> None:
         """Refuse to go on with a site whose ledger went back."""
@@ -166,7 +170,7 @@ class Site:
         releases nothing.
         """
         self._over = True
-        self._roster = self._public = self._masks = self._last = None
+        self.forget()
         self._ledger.end(self._run, self._name)
         if self.forget_keys is not None:
             self.forget_keys()
@@ -178,7 +182,7 @@ class Site:
         try:
             if self._over:
                 raise RefusalError(Reason.WRONG_RUN, "the run is over")
-            answer = encode(self._respond(data))
+            answer = encode(self.respond(data))
         except CipherbayesError as error:
             refusal = refuse(self._name, error)
             log.warning(
@@ -187,20 +191,6 @@ class Site:
             return encode(refusal)
         self._last = (data, answer)
         return answer
-
-    def prepare(self) -> None:
-        """Do now what the next round needs and its question does not change.
-
-        The share of the noise, the randomness of the encryption, the privacy spent.
-        """
-        phase = self._plan.phase_of(self._next)
-        if phase is None:
-            return
-        if isinstance(self._noise, PreparedNoise):
-            self._noise.prepare(phase.shares(_label(self._next)))
-        if self._public is not None:
-            self._public.prepare(phase.dimension)
-        self._ledger.expect(self._run, phase.release)
 
     def conclude(self, data: bytes) -> None:
         """Take the run's transcript; refuse one without the rounds answered here."""
@@ -212,40 +202,7 @@ class Site:
         """Rounds that this site's ledger was charged for; None where it cannot say."""
         return self.rounds_charged
 
-    def _respond(self, data: bytes) -> object:
-        """The message that answers a question."""
-        return self._answer(decode(data, RoundRequest))
-
-    def _answer(self, request: RoundRequest) -> SiteReply:
-        phase = self._phase(request.round_id)
-        roster = self._agreed_roster(request)
-        question = self._question(phase, request)
-        vector = self._noised(phase, request.round_id.round, question)
-        return SiteReply.signed(
-            self._key,
-            round_id=request.round_id,
-            site=self._name,
-            ciphertext=self._sealed(request.round_id, roster, vector, question.digest),
-        )
-
-    def _sealed(
-        self, exchange: RoundId, roster: Roster, vector: Integers, question: bytes
-    ) -> bytes:
-        """A vector masked and encrypted for one exchange and the question's hash."""
-        assert self._masks is not None
-        assert self._public is not None
-        masked = vector + self._masks.total(exchange, roster, question, vector.size)
-        return self._public.encrypt(masked).to_bytes()
-
-    def _phase(self, exchange: RoundId) -> Phase:
-        """The phase of an exchange, if it is one of this run and study."""
-        self._check_run(exchange)
-        phase = self._plan.phase_of(exchange.round)
-        if phase is None or phase.purpose != exchange.purpose:
-            raise RefusalError(Reason.WRONG_ROUND, "the study has no such round")
-        return phase
-
-    def _check_run(self, exchange: RoundId) -> None:
+    def check_run(self, exchange: RoundId) -> None:
         if self._roster is None:
             raise RefusalError(Reason.WRONG_RUN, "the site has not joined a run")
         if exchange.run != self._run:
@@ -253,7 +210,7 @@ class Site:
         if exchange.study != self._plan.study_hash:
             raise RefusalError(Reason.WRONG_STUDY, "the request is of another study")
 
-    def _agreed_roster(self, request: RoundRequest) -> Roster:
+    def agreed_roster(self, request: RoundRequest) -> Roster:
         assert self._roster is not None
         roster = self._roster.restrict(request.sites)
         if roster.digest != request.round_id.roster or self._name not in request.sites:
@@ -265,6 +222,59 @@ class Site:
                 Reason.WRONG_ROSTER, "the roster is smaller than the study allows"
             )
         return roster
+
+
+class SummingSite(Site[AnyStudyPlan]):
+    """A site that answers with the noised sum of its records.
+
+    Formal guarantees
+    -----------------
+    What leaves this object for round t is a function of one vector: the site's sum
+    on the grid plus a discrete Gaussian share, drawn once and recorded before.
+    """
+
+    @abstractmethod
+    def seal(
+        self, exchange: RoundId, roster: Roster, vector: Integers, question: bytes
+    ) -> bytes:
+        """A vector masked and encrypted for one exchange and the question's hash."""
+
+    def bounded(self, total: Floats) -> Floats:
+        """A projection of the site's sum that comes before grid and noise."""
+        return total
+
+    def prepare(self) -> None:
+        """Do now what the next round needs and its question does not change.
+
+        The share of the noise, the randomness of the encryption, the privacy spent.
+        """
+        phase = self._plan.phase_of(self._next)
+        if phase is None:
+            return
+        if isinstance(self._noise, PreparedNoise):
+            self._noise.prepare(phase.shares(_label(self._next)))
+        self._ledger.expect(self._run, phase.release)
+
+    def answer(self, request: RoundRequest) -> SiteReply:
+        """The site's part in a round: charged, noised, sealed and signed."""
+        phase = self.phase_of(request.round_id)
+        roster = self.agreed_roster(request)
+        question = self._question(phase, request)
+        vector = self._noised(phase, request.round_id.round, question)
+        return SiteReply.signed(
+            self._key,
+            round_id=request.round_id,
+            site=self._name,
+            ciphertext=self.seal(request.round_id, roster, vector, question.digest),
+        )
+
+    def phase_of(self, exchange: RoundId) -> Phase:
+        """The phase of an exchange, if it is one of this run and study."""
+        self.check_run(exchange)
+        phase = self._plan.phase_of(exchange.round)
+        if phase is None or phase.purpose != exchange.purpose:
+            raise RefusalError(Reason.WRONG_ROUND, "the study has no such round")
+        return phase
 
     def _question(self, phase: Phase, request: RoundRequest) -> Question:
         """What is asked, if the study allows it: the message alone decides."""
@@ -286,7 +296,7 @@ class Site:
             raise RefusalError(Reason.WRONG_ROUND, "rounds are answered in order")
 
         def compute() -> bytes:
-            total = self._total(phase, question)
+            total = self.bounded(self._contributions.total(phase, question))
             vector = phase.noised(total, self._noise, _label(number))
             return vector.astype("<i8").tobytes()
 
@@ -302,10 +312,6 @@ class Site:
         )
         self._next = number + 1
         return np.frombuffer(stored, dtype="<i8").astype(np.int64)
-
-    def _total(self, phase: Phase, question: Question) -> Floats:
-        """The site's bounded sum, before grid and noise."""
-        return self._contributions.total(phase, question)
 
 
 def _label(number: int) -> str:

@@ -51,7 +51,7 @@ from cipherbayes.protocols.messages import (
 from cipherbayes.typing import Integers
 
 if TYPE_CHECKING:
-    from cipherbayes.protocols.plan import StudyPlan
+    from cipherbayes.protocols.plan import Plan
 
 FILE = "transcript.bin"
 FORMAT = 1
@@ -173,9 +173,7 @@ class Transcript:
 
     # -- what must hold ----------------------------------------------------
 
-    def check(
-        self, plan: StudyPlan, run: bytes, pinned: Mapping[str, Identity]
-    ) -> None:
+    def check(self, plan: Plan, run: bytes, pinned: Mapping[str, Identity]) -> None:
         """Raise ProtocolError unless every total is signed, in its place, and of
         this run and study."""
         self.check_study(plan, run)
@@ -184,14 +182,14 @@ class Transcript:
         self.check_signatures(pinned["csp"])
         self.rosters(plan)
 
-    def check_study(self, plan: StudyPlan, run: bytes) -> None:
+    def check_study(self, plan: Plan, run: bytes) -> None:
         """Raise ProtocolError if it is of another study or run."""
         if self.head.study != plan.study_hash:
             raise ProtocolError("the transcript is of another study")
         if self.head.run != run:
             raise ProtocolError("the transcript is of another run")
 
-    def check_rounds(self, plan: StudyPlan) -> None:
+    def check_rounds(self, plan: Plan) -> None:
         """Raise ProtocolError unless rounds follow one another from the first on."""
         if len(self.totals) > plan.rounds:
             raise ProtocolError("the transcript has more rounds than the study")
@@ -225,7 +223,7 @@ class Transcript:
                     "the CSP did not sign this total", where=where
                 ) from None
 
-    def rosters(self, plan: StudyPlan) -> list[Roster]:
+    def rosters(self, plan: Plan) -> list[Roster]:
         """The sites in each total; ProtocolError where the study does not allow them.
 
         Formal guarantees

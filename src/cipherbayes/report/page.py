@@ -108,7 +108,10 @@ def _header(contents: Contents) -> Markup:
         ("Model", f"{record['model']}"),
         ("Sites", f"{count}"),
         ("Records", f"{declared:,}" if declared else "not declared"),
-        ("Rounds", f"{record['rounds']:,} of {_method(contents)}"),
+        (
+            "Rounds",
+            f"{record['rounds']:,} of {contents.protocol.method_words(contents.study)}",
+        ),
         ("Privacy", _promise_tile(privacy)),
         ("Time", duration(record["timing"]["wall_s"])),
     ]
@@ -116,21 +119,13 @@ def _header(contents: Contents) -> Markup:
         "header",
         tag("p", "cipherbayes report", class_="brand"),
         tag("h1", record["study"]),
-        tag("p", f"{_protocol(record['protocol'])}: {', '.join(record['sites'])}."),
+        tag("p", f"{contents.protocol.headline}: {', '.join(record['sites'])}."),
         tag(
             "dl",
             [tag("div", tag("dt", name), tag("dd", value)) for name, value in tiles],
             class_="tiles",
         ),
     )
-
-
-def _method(contents: Contents) -> str:
-    if contents.study.as_printed:
-        return "the paper’s method"
-    if contents.study.protocol == "encrypted-update":
-        return "encrypted ascent"
-    return str(contents.record["method"])
 
 
 def _promise_tile(privacy: dict[str, float | None]) -> Content:
@@ -140,14 +135,6 @@ def _promise_tile(privacy: dict[str, float | None]) -> Content:
     if privacy["certified"]:
         return join(said, " ", tag("span", "certified", class_="good"))
     return join(said, " ", tag("strong", "not certified", class_="bad"))
-
-
-def _protocol(name: str) -> str:
-    return {
-        "secure-sum": "Sites’ sums were added under encryption",
-        "encrypted-update": "The update was computed under encryption",
-        "pooled": "All tables in one place",
-    }.get(name, name)
 
 
 def _contents_list() -> Markup:

@@ -11,11 +11,16 @@ from typing import Any
 
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.protocols.checkpoint_view import lost_sites, open_read_only
-from cipherbayes.protocols.plan import StudyPlan, plan_study
-from cipherbayes.report.without_privacy import sd_without_privacy
+from cipherbayes.protocols.checkpoint_view import (
+    last_memory,
+    lost_sites,
+    open_read_only,
+)
+from cipherbayes.protocols.plan import StudyPlan, plan_releases, resolve_prior
+from cipherbayes.protocols.protocol import Protocol, protocol_of
 from cipherbayes.results.result import Result
 from cipherbayes.study.schema import Study
+from cipherbayes.study.tables import preparation_of
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,11 @@ class Contents:
         return self.result.study
 
     @property
+    def protocol(self) -> Protocol:
+        """The study's protocol."""
+        return protocol_of(self.study)
+
+    @property
     def record(self) -> dict[str, Any]:
         """The content of result.json."""
         return self.result.record
@@ -93,16 +103,16 @@ class Contents:
             key=encryption.get("key"),
             identities=parties or about.get("pinned", {}),
             lost=_lost(checkpoint),
-            sd_without_privacy=sd_without_privacy(study, checkpoint),
+            sd_without_privacy=_sd_without_privacy(study, checkpoint),
             ledgers=tuple(_ledgers(folder, sorted(study.sites))),
         )
 
 
 def _plan(study: Study) -> StudyPlan | None:
-    if not study.private or study.as_printed:
+    if not study.private:
         return None
     try:
-        return plan_study(study)
+        return plan_releases(study)
     except CipherbayesError:
         return None  # a release that another cipherbayes laid out
 
@@ -123,6 +133,22 @@ def _lost(path: Path) -> tuple[tuple[str, int], ...]:
             return lost_sites(database)
     except sqlite3.DatabaseError:
         return ()
+
+
+def _sd_without_privacy(study: Study, checkpoint: Path) -> tuple[float, ...] | None:
+    if not study.private or not checkpoint.is_file():
+        return None
+    try:
+        with closing(open_read_only(checkpoint)) as database:
+            memory = last_memory(database)
+    except sqlite3.DatabaseError:
+        return None
+    if memory is None:
+        return None
+    design = preparation_of(study).design
+    return study.inference_method.sd_without_privacy(
+        memory, resolve_prior(study, design), study.model, design
+    )
 
 
 def _ledgers(folder: Path, sites: list[str]) -> list[Spent]:

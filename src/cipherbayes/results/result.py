@@ -24,8 +24,8 @@ from cipherbayes.data.tables import open_table
 from cipherbayes.errors import RunError
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat_and_ess
-from cipherbayes.inference.noise_aware.flags import rare_levels
 from cipherbayes.models.base import Rows
+from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.results.effects import (
     baseline,
     effects,
@@ -40,15 +40,6 @@ from cipherbayes.version import __version__
 FORMAT = 1
 PREDICTIVE_DRAWS = 500
 """Most draws that a prediction averages over: its interval's ends need no more."""
-NOT_PRIVATE: dict[str, Any] = {
-    "epsilon": None,
-    "delta": None,
-    "relation": None,
-    "certified": False,
-    "holds_against": [],
-    "unit": None,
-    "covers": None,
-}
 
 
 @dataclass(frozen=True)
@@ -219,7 +210,7 @@ def assemble(
     study: Study,
     draws: Draws,
     *,
-    privacy: Mapping[str, Any],
+    privacy: Certificate,
     timing: Mapping[str, float],
     traffic: Mapping[str, int],
     metrics: Mapping[str, Any],
@@ -235,7 +226,7 @@ def assemble(
     names = study.model.parameters(design)
     user = study.model.to_user_scale(draws.theta, design)
     rows, notes = summarise(names, user, draws.is_point, study.inference.interval)
-    if study.method == "noise-aware":
+    if not study.inference_method.has_chains:
         notes = []  # its flags say whether it mixed, and it has no rounds to raise
     flat = draws.theta.reshape(-1, draws.theta.shape[-1])
     prior = study.prior.resolve(names)
@@ -249,8 +240,9 @@ def assemble(
     tail = None if draws.is_point else (1.0 - study.inference.interval) / 2.0
     shown = (study.model, study.features, design)
     flags = [flag.told(names) for flag in draws.flags]
-    if study.method == "noise-aware" and moments is not None:
-        flags += [flag.told(names) for flag in rare_levels(public, design)]
+    if moments is not None:
+        columns = study.inference_method.flags(public, design)
+        flags += [flag.told(names) for flag in columns]
     record = {
         "version": FORMAT,
         "cipherbayes": __version__,
@@ -261,7 +253,7 @@ def assemble(
         "method": study.method,
         "sites": sorted(study.sites),
         "rounds": draws.rounds,
-        "privacy": dict(privacy),
+        "privacy": privacy.record(),
         "interval": study.inference.interval,
         "posterior": rows,
         "effects": effects(*shown, user, tail),

@@ -15,12 +15,12 @@ from cipherbayes.engine.round_loop import Traffic
 from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.engine.table_identity import ledger_beside, refuse_equal_files
 from cipherbayes.errors import CipherbayesError, RunError, StudyError
-from cipherbayes.inference.chains import Draws, Progress, sample
+from cipherbayes.inference.chains import Draws, Progress
 from cipherbayes.inference.target import Target
 from cipherbayes.models.metrics import evaluate
-from cipherbayes.privacy.accountant import RELATION
-from cipherbayes.protocols.plan import StudyPlan, resolve_prior
-from cipherbayes.results.result import NOT_PRIVATE, Result, assemble
+from cipherbayes.protocols.certificate import Certificate
+from cipherbayes.protocols.plan import Plan, resolve_prior
+from cipherbayes.results.result import Result, assemble
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import (
     check_pooled,
@@ -31,8 +31,6 @@ from cipherbayes.study.tables import (
     with_sites,
 )
 
-UNIT = "row"
-"""What a certificate protects: a person with several rows is several of them."""
 INSECURE = (
     "INSECURE-REPEATABLE NOISE: drawn from a seed, for tests only; "
     "this result protects nobody and is not certified"
@@ -105,9 +103,10 @@ def resume(out: str | Path, *, progress: Progress = _silent) -> Result:
 def _run_without_privacy(
     study: Study, tables: Mapping[str, Any] | None, progress: Progress
 ) -> Result:
-    if study.method == "noise-aware":
+    method = study.inference_method
+    if method.needs_privacy:
         raise StudyError(
-            'inference.method = "noise-aware" needs the noise of a private study',
+            f'inference.method = "{method.name}" needs the noise of a private study',
             where=f"study '{study.name}'",
             remedy='set method = "psgld", or add a [privacy] table',
         )
@@ -117,12 +116,12 @@ def _run_without_privacy(
     train, test = split(study, prepared)
     prior = resolve_prior(study, preparation_of(study).design)
     target = Target(study.model, prior, list(train.values()))
-    draws = sample(target, study.inference, progress)
+    draws = method.sample(target, study.inference, progress)
     wall = time.perf_counter() - started
     return assemble(
         study,
         draws,
-        privacy=NOT_PRIVATE,
+        privacy=Certificate(),
         timing={"site_s": 0.0, "server_s": 0.0, "csp_s": 0.0, "wall_s": wall},
         traffic={"per_round_site": 0, "total": 0},
         metrics=score(study, draws, test),
@@ -194,7 +193,7 @@ def assemble_private(
     return assemble(
         study,
         finished.draws,
-        privacy=certificate(folder.plan, finished.rounds),
+        privacy=folder.protocol.certificate(folder.plan, finished.rounds),
         timing=timing,
         traffic={
             "per_round_site": traffic.site_bytes // messages,
@@ -207,19 +206,12 @@ def assemble_private(
     )
 
 
-def cautions_of(plan: StudyPlan) -> list[str]:
+def cautions_of(plan: Plan) -> list[str]:
     """What every result of a private study must warn of, whatever its rounds gave."""
     study = plan.study
-    warnings = []
-    if study.insecure:
-        warnings.append(INSECURE)
-    if study.method == "psgld" and study.fallback is not None:
-        warnings.append(study.fallback)
-    if study.protocol == "encrypted-update":
-        from cipherbayes.protocols.encrypted_update.certificate import cautions
-
-        warnings.extend(cautions(plan))
-    return warnings
+    warnings = [INSECURE] if study.insecure else []
+    warnings.extend(study.inference_method.cautions(study.model))
+    return [*warnings, *plan.protocol.cautions(plan)]
 
 
 def taking_part(folder: RunFolder, traffic: Traffic) -> dict[str, Any]:
@@ -245,83 +237,6 @@ def taking_part(folder: RunFolder, traffic: Traffic) -> dict[str, Any]:
             for name in ("csp", "server", *sorted(folder.study.sites))
         ],
     }
-
-
-def certificate(plan: StudyPlan, rounds: int) -> dict[str, Any]:
-    """(ε, δ) of what was released, and against whom it holds.
-
-    ``epsilon`` is that of the whole study also where a run stopped early: the parties
-    may have seen answers of a round whose total is not in the result. ``spent`` is ε of
-    the ``rounds`` that the result comes from.
-    """
-    if plan.study.as_printed:
-        from cipherbayes.protocols.as_printed.plan import printed_certificate
-
-        return printed_certificate(plan) | {"unit": UNIT, "covers": covers(plan.study)}
-    study, release = plan.study, plan.gradient.privacy
-    privacy = study.privacy
-    assert privacy is not None
-    spent = plan.epsilon_after(rounds)
-    promise = {
-        "epsilon": privacy.epsilon,
-        "delta": privacy.delta,
-        "relation": RELATION.value,
-        "certified": not study.insecure,
-        "holds_against": [] if study.insecure else holds_against(study),
-        "unit": UNIT,
-        "covers": covers(study),
-        "spent": spent,
-        "mechanism": f"discrete Gaussian on sums of {plan.gradient.contributions}",
-        "noise_multiplier": plan.noise_multiplier,
-        "clip": release.clip,
-        "sampling_rate": release.rate,
-        "colluders": release.colluders,
-        "dropouts": release.dropouts,
-    }
-    if study.protocol == "encrypted-update":
-        from cipherbayes.protocols.encrypted_update.certificate import encrypted_promise
-
-        promise |= encrypted_promise(plan)
-    return promise
-
-
-def covers(study: Study) -> str:
-    """Whose rows a certificate is about, and what of a result, in words."""
-    if study.insecure or study.as_printed:
-        return "nothing: this result is not certified"
-    assert study.privacy is not None
-    rows, outside = "every row", ["the times that parties took"]
-    if study.privacy.records is not None:
-        outside.insert(0, "the number of rows, which the study declares public")
-    if study.evaluation is not None:
-        rows = "every row that was not held out"
-        outside.insert(
-            0,
-            "the held-out rows, which the study declares public: they are not "
-            "protected, and scores on them are exact",
-        )
-    return f"{rows}, in everything that this study released; not covered: " + "; ".join(
-        outside
-    )
-
-
-def holds_against(study: Study) -> list[str]:
-    """Whom the promise holds against, in words."""
-    if study.protocol == "pooled":
-        return ["everyone but whoever holds the pooled tables"]
-    assert study.privacy is not None
-    parties = ["the public", "the server", "the CSP"]
-    c = study.colluders
-    if c:
-        parties.append("any one site" if c == 1 else f"any {c} sites together")
-    if study.privacy.dropouts:
-        parties.append(
-            "coalitions of these, unless a site's answer reaches them after it was "
-            "counted as lost"
-        )
-    else:
-        parties.append("coalitions of these")
-    return parties
 
 
 def score(

@@ -11,22 +11,33 @@ import hashlib
 import json
 import tomllib
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from cipherbayes.data.preparation import Feature
 from cipherbayes.errors import StudyError
-from cipherbayes.inference.settings import Inference, Method
+from cipherbayes.inference.method import Method, method_named
+from cipherbayes.inference.methods import CHAIN_DEFAULT, PRIVATE_DEFAULT
+from cipherbayes.inference.settings import Inference
 from cipherbayes.models import AnyModel
-from cipherbayes.models.base import InfluenceBound
 from cipherbayes.models.prior import Prior
 from cipherbayes.study.file import explained, read_text, require_filled_in
+from cipherbayes.study.protocol_rules import ProtocolRules, known_protocol, rules_of
 from cipherbayes.study.rules import NAME, require_agreement
 
-Protocol = Literal["secure-sum", "encrypted-update", "pooled"]
+ProtocolName = Annotated[str, AfterValidator(known_protocol)]
+"""The name of a registered protocol."""
 CircuitName = Literal["literal", "fast", "hardened"]
+RELEASING_MOMENTS = frozenset({"private-moments"})
 
 
 class Section(BaseModel):
@@ -45,7 +56,7 @@ class Header(Section):
     """
 
     name: str = Field(default="study", pattern=NAME)
-    protocol: Protocol | None = None
+    protocol: ProtocolName | None = None
     noise: Literal["in-gradient", "as-printed"] = "in-gradient"
     circuit: CircuitName | None = None
     engine: Literal["in-process", "local-processes"] = "in-process"
@@ -95,6 +106,11 @@ class Preparation(Section):
     method: Literal["public-bounds", "private-moments", "as-printed"] = "public-bounds"
     row_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     intercept: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+
+    @property
+    def releases_moments(self) -> bool:
+        """Whether noised means and variances of the columns are released."""
+        return self.method in RELEASING_MOMENTS
 
 
 class Evaluation(Section):
@@ -205,11 +221,16 @@ class Study(Section):
         return self.study.name
 
     @property
-    def protocol(self) -> Protocol:
+    def protocol(self) -> str:
         """As stated; else secure-sum where there are sites and a budget."""
         if self.study.protocol is not None:
             return self.study.protocol
         return "secure-sum" if self.private and self.sites else "pooled"
+
+    @property
+    def rules(self) -> ProtocolRules:
+        """The descriptor of the study's protocol."""
+        return rules_of(self.protocol, self.study.noise)
 
     @property
     def private(self) -> bool:
@@ -217,28 +238,22 @@ class Study(Section):
         return self.privacy is not None
 
     @property
-    def method(self) -> Method:
+    def method(self) -> str:
+        """The name of the method that the study runs: see :attr:`inference_method`."""
+        return self.inference_method.name
+
+    @property
+    def inference_method(self) -> Method:
         """As stated; else noise-aware in a private study that leaves it open.
 
-        A model without bounded influence has no noise-aware posterior: pSGLD then
-        stands in, and :attr:`fallback` says so.
+        A method that does not serve the model has another one in its place.
         """
         wanted = self.inference.method
         if wanted is None:
-            open_ = self.private and self.protocol != "encrypted-update"
-            chain = self.inference.chain_settings
-            wanted = "noise-aware" if open_ and not chain else "psgld"
-        return "psgld" if wanted == "noise-aware" and self.fallback else wanted
-
-    @property
-    def fallback(self) -> str | None:
-        """Why the study cannot be noise-aware; None where it can."""
-        if self.model.sensitivities(InfluenceBound(clip=1.0)) is not None:
-            return None
-        return (
-            f"a model of kind '{self.model.kind}' has no noise-aware posterior: pSGLD "
-            "is used, whose intervals ignore what clipping does"
-        )
+            left_open = self.private and not self.inference.chain_settings
+            private = left_open and self.rules.noise_aware
+            wanted = PRIVATE_DEFAULT if private else CHAIN_DEFAULT
+        return method_named(method_named(wanted).substitute(self.model))
 
     @property
     def insecure(self) -> bool:
@@ -249,31 +264,31 @@ class Study(Section):
         )
 
     @property
-    def as_printed(self) -> bool:
-        """Whether the study is in the paper's own, uncertified mode."""
-        return self.protocol == "encrypted-update" and self.study.noise == "as-printed"
-
-    @property
-    def circuit(self) -> CircuitName:
-        """As stated; else the paper's own in its own mode, hardened otherwise."""
-        return self.study.circuit or ("literal" if self.as_printed else "hardened")
-
-    @property
     def colluders(self) -> int:
         """Colluding sites tolerated: as stated, else one where there are several."""
         if self.privacy is not None and self.privacy.colluders is not None:
             return self.privacy.colluders
-        if self.protocol == "pooled":
+        if not self.rules.federated:
             return 0
         return min(1, max(len(self.sites) - 1, 0))
+
+    def with_privacy(self) -> PrivateStudy:
+        """The study as a private one; refused where it has no budget."""
+        if self.privacy is None:
+            raise StudyError(
+                "spends no privacy budget",
+                where=f"study '{self.name}'",
+                remedy="add a [privacy] table with epsilon and delta",
+            )
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return PrivateStudy.model_construct(self.model_fields_set, **fields)
 
     def document(self) -> dict[str, Any]:
         """The resolved study as plain values, defaults filled in."""
         document = self.model_dump(mode="json", exclude_none=True)
         document["study"]["protocol"] = self.protocol
         document["inference"]["method"] = self.method
-        if self.protocol == "encrypted-update":
-            document["study"]["circuit"] = self.circuit
+        document["study"] |= self.rules.defaults(self)
         return document
 
     def to_toml(self) -> str:
@@ -291,3 +306,9 @@ class Study(Section):
     def _fields_agree(self) -> Self:
         require_agreement(self)
         return self
+
+
+class PrivateStudy(Study):
+    """A study that is known to have a budget."""
+
+    privacy: Privacy

@@ -21,7 +21,7 @@ from cipherbayes.models.base import Design, RecordGradients, Rows
 from cipherbayes.privacy.accountant import calibrate_noise
 from cipherbayes.privacy.noise import NoiseSource, SecureNoise, poisson_sample
 from cipherbayes.privacy.release import ReleasePlan
-from cipherbayes.protocols.as_printed.claim import PaperSetting
+from cipherbayes.protocols.paper_claim import PaperSetting
 from cipherbayes.typing import Floats
 from cipherbayes.validation.canary import AuditResult, epsilon_lower_bound
 
@@ -141,7 +141,7 @@ def poisson_gaussian_sum(
     return Scores(present, absent, _name(source))
 
 
-def as_printed(
+def paper_releases(
     epsilon: float,
     delta: float,
     runs: int,
@@ -226,7 +226,7 @@ MECHANISMS: dict[str, Callable[[float, float, int], Scores]] = {
     "gaussian-sum": gaussian_sum,
     "poisson-gaussian-sum": poisson_gaussian_sum,
     "in-gradient": in_gradient,
-    "as-printed": as_printed,
+    "as-printed": paper_releases,
 }
 
 

@@ -30,7 +30,8 @@ from cipherbayes.protocols.messages import (
     decode,
     encode,
 )
-from cipherbayes.protocols.plan import StudyPlan, plan_study
+from cipherbayes.protocols.plan import StudyPlan, plan_releases
+from cipherbayes.protocols.protocol import protocol_of
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.releases import Phase
 from cipherbayes.study import tables as site_tables
@@ -55,13 +56,13 @@ MOST_ROUNDS = 40
 
 def audit_protocol(study: Study, *, confidence: float = 0.95) -> StudyAudit:
     """Attack the parties of a study over invented tables; no site's table is read."""
-    if study.protocol != "secure-sum" or study.insecure:
+    if study.insecure or not protocol_of(study).messages_audited:
         raise PrivacyError(
             "messages are audited of secure-sum studies with secure noise",
             where=f"study '{study.name}'",
             remedy="leave --protocol out: the releases themselves are audited then",
         )
-    plan = plan_study(study)
+    plan = plan_releases(study)
     near = neighbours(study, ROWS, canary=1, alike=True)
     with TemporaryDirectory(prefix="cipherbayes-audit-") as folder:
         worlds = [
@@ -94,6 +95,7 @@ class _World:
 
     def __init__(self, path: Path, study: Study, table: PreparedTable) -> None:
         self.folder = RunFolder.create(path, study, dict.fromkeys(study.sites))
+        self.plan = plan_releases(study)
         names = sorted(study.sites)
         self.tables = {
             name: neighbours(study, ROWS, canary=0, seed=number).present
@@ -153,15 +155,14 @@ class _World:
             return None
         question = DecryptRequest(request.round_id, replies)
         reply = decode(self.csp.handle(encode(question)), DecryptReply)
-        phase = self.folder.plan.phase_of(reply.round_id.round)
+        phase = self.plan.phase_of(reply.round_id.round)
         if phase is not None and phase.preparatory:
             self.released.append(reply)
         return reply.values
 
     def exact(self, phase: Phase, question: Question) -> Integers:
         """The sums without noise, as only an auditor knows them."""
-        plan = self.folder.plan
-        sums = [grid_sums(plan, phase, t, question) for t in self.tables.values()]
+        sums = [grid_sums(self.plan, phase, t, question) for t in self.tables.values()]
         known = [each for each in sums if each is not None]
         total: Integers = np.sum(known, axis=0)
         return total
@@ -246,7 +247,7 @@ def _malicious(
     worlds: Sequence[_World], number: int, phase: Phase
 ) -> Iterator[tuple[str, list[RoundRequest]]]:
     """Messages that no honest server sends, one for each consortium."""
-    size = 1 if phase.preparatory else phase.privacy.dimension
+    size = 1 if phase.preparatory else phase.sums.dimension
     plain = Question(np.zeros(size))
     honest = [world.request(number, phase, plain) for world in worlds]
     yield "theta far out", [replace(r, theta=np.full(size, 1e10)) for r in honest]

@@ -132,7 +132,7 @@ def grid_sums(
     plan: StudyPlan, phase: Phase, table: PreparedTable, question: Question
 ) -> Integers | None:
     """A table's sums on the grid; None where it refuses."""
-    whole = replace(phase, privacy=replace(phase.privacy, rate=1.0))
+    whole = replace(phase, sums=replace(phase.sums, rate=1.0))
     try:
         return phase.on_grid(
             Contributions(plan.study.model, table).total(whole, question)

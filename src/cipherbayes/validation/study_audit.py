@@ -16,7 +16,8 @@ import numpy as np
 
 from cipherbayes.privacy.noise import NoiseSource, SecureNoise
 from cipherbayes.privacy.release import ReleasePlan
-from cipherbayes.protocols.plan import StudyPlan, plan_study
+from cipherbayes.protocols.plan import StudyPlan, plan_releases
+from cipherbayes.protocols.protocol import protocol_of
 from cipherbayes.study.schema import Study
 from cipherbayes.typing import Floats
 from cipherbayes.validation.canary import (
@@ -24,7 +25,7 @@ from cipherbayes.validation.canary import (
     epsilon_lower_bound,
     gaussian_epsilon_lower_bound,
 )
-from cipherbayes.validation.mechanisms import Scores, as_printed
+from cipherbayes.validation.mechanisms import Scores, paper_releases
 from cipherbayes.validation.sensitivity import Shift, worst_shifts
 
 COORDINATES = 2
@@ -69,17 +70,16 @@ def audit_study(
 
     A study in the paper's own mode is audited as Algorithm 3 with its own numbers.
     """
-    assert study.privacy is not None
-    if study.as_printed:
-        from cipherbayes.protocols.as_printed.plan import paper_setting
-
-        claim = study.privacy.epsilon, study.privacy.delta
-        scores = as_printed(*claim, runs // 2, setting=paper_setting(study))
-        return StudyAudit(result_of(study, "as-printed", scores, confidence), ())
-    plan = plan_study(study)
+    private = study.with_privacy()
+    claimed = protocol_of(study).audited_claim(private)
+    if claimed is not None:
+        claim = private.privacy.epsilon, private.privacy.delta
+        scores = paper_releases(*claim, runs // 2, setting=claimed)
+        return StudyAudit(result_of(study, study.study.noise, scores, confidence), ())
+    plan = plan_releases(study)
     shifts = worst_shifts(plan)
     scores = _scores(plan, shifts, runs // 2, noise or SecureNoise())
-    gaussian = all(phase.privacy.rate == 1.0 for phase in plan.phases)
+    gaussian = all(phase.sums.rate == 1.0 for phase in plan.phases)
     result = result_of(study, study.protocol, scores, confidence, gaussian=gaussian)
     told = [shift.name for shift in shifts if shift.told_apart]
     return StudyAudit(result, shifts, told)
@@ -143,7 +143,7 @@ def _scores(
         return told_apart(runs)
     present, absent = np.zeros(runs), np.zeros(runs)
     for shift in shifts:
-        rate = shift.phase.privacy.rate
+        rate = shift.phase.sums.rate
         for _ in range(shift.phase.rounds):
             drawn, information = np.zeros(runs), 0.0
             for part, sizes in largest_coordinates(shift):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cipherbayes.errors import PrivacyError
-from cipherbayes.protocols.as_printed.claim import (
+from cipherbayes.protocols.paper_claim import (
     PaperSetting,
     blocks,
     composed_epsilon,

@@ -34,7 +34,8 @@ from cipherbayes.inference.gradient import gradient_sum
 from cipherbayes.privacy.noise import SecureNoise
 from cipherbayes.protocols.csp import Csp
 from cipherbayes.protocols.messages import SiteReply, encode
-from cipherbayes.protocols.plan import StudyPlan, plan_study
+from cipherbayes.protocols.plan import StudyPlan, plan_releases
+from cipherbayes.protocols.secure_sum.protocol import SecureSum
 from cipherbayes.protocols.server import Server
 from cipherbayes.protocols.site import Site
 from cipherbayes.study.schema import Study
@@ -110,9 +111,10 @@ def bench_iteration(
             party.join(manifest, offer)
         theta = np.zeros(dimension)
         message = 0
-        rounding = folder.plan.gradient.privacy.rounding_over_noise
+        plan = plan_releases(study)
+        rounding = plan.last_phase.sums.rounding_over_noise
         while not server.finished:
-            theta = _plaintext(folder.plan, table, theta, clock)
+            theta = _plaintext(plan, table, theta, clock)
             message = _secure(server, csp, parties, clock)
             if race is not None:
                 race.round(clock.call)
@@ -176,7 +178,7 @@ def _plaintext(
     plan: StudyPlan, table: PreparedTable, theta: Floats, clock: Clock
 ) -> Floats:
     """One iteration without encryption; returns the next θ."""
-    release, noise = plan.gradient.privacy, SecureNoise()
+    release, noise = plan.last_phase.sums, SecureNoise()
     with clock.measure("gradient"):
         total = gradient_sum(plan.study.model, theta, table, clip=release.clip)
     with clock.measure("noise"):
@@ -191,7 +193,9 @@ def _plaintext(
         return np.asarray(theta + step * release.from_grid(summed))
 
 
-def _secure(server: Server, csp: Csp, parties: dict[str, Site], clock: Clock) -> int:
+def _secure(
+    server: Server[Any], csp: Csp[Any], parties: dict[str, Site[Any]], clock: Clock
+) -> int:
     """One encrypted iteration; returns the size of a site's message."""
     with clock.measure("ask"):
         _, request = server.request()
@@ -221,9 +225,8 @@ def bench_site_crypto(dimension: int, sites: int, rounds: int) -> dict[str, floa
     rival is SEAL's ``encrypt`` alone, its plaintext encoded beforehand.
     """
     study = bench_study(dimension, sites, rounds + WARM_UP, 1)
-    plan = plan_study(study)
-    release, parameters = plan.gradient.privacy, plan.parameters
-    assert parameters is not None
+    plan = SecureSum().plan(study.with_privacy())
+    release, parameters = plan.last_phase.sums, plan.parameters
     public = generate_keys(parameters).public
     run = secrets.token_bytes(16)
     exchange_keys = {name: ExchangeKey.generate() for name in study.sites}

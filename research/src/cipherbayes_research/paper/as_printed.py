@@ -12,7 +12,7 @@ not; the error of encryption itself is not simulated.
 Formal guarantees
 -----------------
 None. z comes from a seed, and the algorithm spends far more than it claims
-(:mod:`cipherbayes.protocols.as_printed.claim`).
+(:mod:`cipherbayes.protocols.paper_claim`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.polynomial.chebyshev import Chebyshev
 
-from cipherbayes.protocols.as_printed.claim import PaperSetting
+from cipherbayes.protocols.paper_claim import PaperSetting
 from cipherbayes.typing import Floats, Integers
 
 ALPHA = 0.9

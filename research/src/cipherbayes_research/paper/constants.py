@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cipherbayes.protocols.as_printed.claim import PaperSetting, paper_claim
+from cipherbayes.protocols.paper_claim import PaperSetting, paper_claim
 from cipherbayes_research.paper.cells import Cell, Outcome, Results, Sources
 from cipherbayes_research.paper.experiment import Experiment
 from cipherbayes_research.paper.pictures import COLOURS, panels

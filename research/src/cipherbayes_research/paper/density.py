@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from cipherbayes.protocols.as_printed.claim import PaperSetting, paper_claim
+from cipherbayes.protocols.paper_claim import PaperSetting, paper_claim
 from cipherbayes.results.run import run
 from cipherbayes.study.schema import Study
 from cipherbayes.typing import Floats, Integers

@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import expit
 
 from cipherbayes.models.metrics import accuracy, auc
-from cipherbayes.protocols.as_printed.claim import PaperSetting, paper_claim
+from cipherbayes.protocols.paper_claim import PaperSetting, paper_claim
 from cipherbayes.typing import Floats, Integers
 from cipherbayes_research.datasets.physionet2012 import OUTCOME
 from cipherbayes_research.paper import physionet

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cipherbayes.models.metrics import auc_at, c_index
-from cipherbayes.protocols.as_printed.claim import PaperSetting, paper_claim
+from cipherbayes.protocols.paper_claim import PaperSetting, paper_claim
 from cipherbayes.typing import Floats, Integers
 from cipherbayes_research.paper import flchain, mortality
 from cipherbayes_research.paper.as_printed import simulate

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from cipherbayes.data.features import Feature
 from cipherbayes.protocols.plan import plan_study
-from cipherbayes.results.run import covers, holds_against
 from cipherbayes.study.schema import Study
 
 
@@ -23,6 +22,7 @@ def in_words(study: Study) -> list[str]:
 
 
 def _lines(study: Study) -> list[str]:
+    plan = plan_study(study)
     reads = sorted(set(study.model.outcome_columns().values()))
     features = [
         f"feature     {name}: {_known(feature)}"
@@ -32,46 +32,8 @@ def _lines(study: Study) -> list[str]:
         f"study       {study.name}, {study.protocol}, sites {', '.join(study.sites)}",
         f"model       {study.model.kind}; outcome columns {', '.join(reads)}",
         *features,
-        *_as_printed(study),
-        *_private(study),
+        *plan.protocol.approval(plan),
     ]
-
-
-def _private(study: Study) -> list[str]:
-    """What is spent and sent."""
-    plan, privacy = plan_study(study), study.privacy
-    assert privacy is not None
-    lines = [f"rounds      {plan.rounds}, charged to the table's ledger first"]
-    if not study.as_printed:
-        widest = max(phase.dimension for phase in plan.phases)
-        records = privacy.records
-        against = "; ".join(holds_against(study)) or "nobody"
-        masked = "masked, " if study.protocol == "secure-sum" else ""
-        lines = [
-            f"records     {f'{records:,}' if records else 'counted with noise'}, the "
-            "most that all sites together may have",
-            f"promise     epsilon {privacy.epsilon:g}, delta {privacy.delta:g}; holds "
-            f"against {against}",
-            f"covers      {covers(study)}",
-            *lines,
-            f"leaves here in each round one vector of at most {widest} numbers: a sum "
-            f"over rows, each bounded, plus noise drawn here; {masked}encrypted, "
-            "signed",
-            "is opened   what the vectors of all sites give together"
-            + (", or of all but the lost" if privacy.dropouts else ""),
-        ]
-    if study.insecure:
-        lines.append(
-            "noise       INSECURE: from a seed that everyone knows. It protects "
-            "nobody and is for tests on one machine"
-        )
-    return lines
-
-
-def _as_printed(study: Study) -> list[str]:
-    if not study.as_printed:
-        return []
-    return ["promise     NONE: the paper's method as printed is not certified"]
 
 
 def _known(feature: Feature) -> str:

@@ -22,11 +22,11 @@ from nvflare.apis.signal import Signal
 from cipherbayes.engine.flare.channels import FlareCsp, FlareLine, FlareSite
 from cipherbayes.engine.flare.jobs import job_study
 from cipherbayes.engine.flare.kits import CSP, SERVER, Kit
-from cipherbayes.engine.local import finish
+from cipherbayes.engine.local import Finished, finish
 from cipherbayes.engine.round_loop import drive
+from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.errors import CipherbayesError, RunError
 from cipherbayes.protocols.transcripts import keep_transcript
-from cipherbayes.results.run import assemble_private
 
 log = logging.getLogger("cipherbayes.flare")
 
@@ -36,14 +36,10 @@ STARTUP_SECONDS = 120.0
 COLLECT_SECONDS = 20.0
 ENDING_SECONDS = 20.0
 """FLARE ends a job's process within five seconds, where it does."""
-HELD_OUT = (
-    "held-out rows stay at their sites and are not scored: use `cipherbayes predict` "
-    "there"
-)
 
 
-class ProtocolController(Controller):  # type: ignore[misc]
-    """The server party.
+class RoundsController(Controller):  # type: ignore[misc]
+    """The server party; a subclass puts the result together.
 
     Parameters
     ----------
@@ -101,7 +97,7 @@ class ProtocolController(Controller):  # type: ignore[misc]
         sites = {name: FlareSite(name, fl_ctx) for name in study.sites}
         try:
             self._gather([csp, *sites.values()])
-            server, course = folder.server()
+            server, rounds = folder.server()
             self._progress(server.rounds_done, folder.plan.rounds)
             traffic = drive(
                 server,
@@ -114,17 +110,20 @@ class ProtocolController(Controller):  # type: ignore[misc]
             for line in (csp, *sites.values()):
                 line.close()
         keep_transcript(folder.path, server.transcript())
-        finished = finish(course, server.stopped, traffic)
-        result = assemble_private(folder, finished, started, {})
-        if study.evaluation is not None:
-            result.record["warnings"].append(HELD_OUT)
+        finished = finish(rounds, server.stopped, traffic)
         with tempfile.TemporaryDirectory(dir=folder.path) as out:
-            result.save(Path(out))
+            self.save_result(folder, finished, started, Path(out))
             keep_transcript(Path(out), server.transcript())
             return {
                 path.name: base64.b64encode(path.read_bytes()).decode()
                 for path in Path(out).iterdir()
             }
+
+    def save_result(
+        self, folder: RunFolder, finished: Finished, started: float, out: Path
+    ) -> None:
+        """Write what the rounds amount to into a folder."""
+        raise NotImplementedError
 
     def _gather(self, lines: list[FlareLine]) -> None:
         """Wait until every party has taken the job's key."""

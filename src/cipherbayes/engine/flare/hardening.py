@@ -16,7 +16,7 @@ RESOURCES = "resources.json"
 _JOB_STORE = "job_store"
 
 ALLOWED_CLASSES = (
-    "cipherbayes.engine.flare.controller.ProtocolController",
+    "cipherbayes.results.flare_server.ResultController",
     "cipherbayes.engine.flare.executor.PartyExecutor",
 )
 

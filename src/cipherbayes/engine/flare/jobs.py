@@ -53,7 +53,7 @@ def write_job(folder: Path, study: Study, run: str) -> Path:
 def job_study(workspace: Any, job: str) -> Study:
     """The study of a job that has arrived."""
     study = Study.load(Path(workspace.get_app_config_dir(job)) / _STUDY)
-    if study.protocol == "pooled":
+    if not study.rules.federated:
         raise StudyError("is a pooled study", where=f"study '{study.name}'")
     return study
 

@@ -45,7 +45,7 @@ class Deployment:
 
     def __post_init__(self) -> None:
         where = f"study '{self.study.name}'"
-        if self.study.protocol == "pooled" or not self.study.sites:
+        if not self.study.rules.federated or not self.study.sites:
             raise StudyError(
                 "has no sites to deploy to",
                 where=where,

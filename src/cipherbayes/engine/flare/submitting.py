@@ -23,7 +23,6 @@ from cipherbayes.engine.flare.jobs import write_job
 from cipherbayes.engine.flare.kits import ADMIN, CSP, Kit, is_loopback
 from cipherbayes.engine.round_loop import Progress
 from cipherbayes.errors import RunError, StudyError
-from cipherbayes.results.result import Result
 from cipherbayes.study.schema import Study
 
 _FOLLOW = "cipherbayes"
@@ -39,8 +38,10 @@ class AbsentError(RunError):
 
 def submit(
     study: Study, kit: Kit, out: Path, progress: Progress, *, wait: float = 0.0
-) -> Result:
+) -> None:
     """Run a study on the parties' machines, from where it stands to its end.
+
+    The result is in the folder ``out`` afterwards.
 
     Parameters
     ----------
@@ -72,7 +73,6 @@ def submit(
         partial = out / f".{name}.partial"
         partial.write_bytes(base64.b64decode(files[name]))
         os.replace(partial, out / name)
-    return Result.load(out)
 
 
 def _run_of(out: Path, study: Study) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
+from cipherbayes.crypto.ckks.keys import CkksKeys
 from cipherbayes.crypto.ckks.precomputation import (
     PARAMETERS,
     PRODUCT_SCALE,
@@ -16,15 +19,15 @@ from cipherbayes.crypto.ckks.precomputation import (
 from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.protocols.as_printed.plan import UNIT, PrintedPlan
-from cipherbayes.protocols.encrypted_update.csp import EncryptedCsp
+from cipherbayes.protocols.csp import Csp
 from cipherbayes.protocols.encrypted_update.messages import (
     CiphertextReply,
     OutputRequest,
 )
+from cipherbayes.protocols.encrypted_update.offers import signed_trio
 from cipherbayes.protocols.messages import (
     DecryptReply,
     Reason,
-    Refusal,
     decode,
     encode,
 )
@@ -35,7 +38,7 @@ LARGEST = 2.0**22
 """Values beyond this mean that V has left the interval of the polynomial."""
 
 
-class PrintedCsp(EncryptedCsp):
+class PrintedCsp(Csp[PrintedPlan]):
     """The party with the secret key, as printed: nothing is attested or flooded.
 
     Formal guarantees
@@ -44,35 +47,37 @@ class PrintedCsp(EncryptedCsp):
     still answers each round once and in order.
     """
 
-    _plan: PrintedPlan  # type: ignore[assignment]
+    def __init__(self, *, keys: CkksKeys, **common: Any) -> None:
+        super().__init__(**common)
+        self._keys = keys
 
-    def _respond(self, data: bytes) -> object:
+    @property
+    def key_id(self) -> bytes:
+        return self._keys.public.key_id
+
+    def offer(self) -> bytes:
+        """The run's public and evaluation keys, signed."""
+        return signed_trio(self._key, self._keys, self._run, self._plan.study_hash)
+
+    def erase_secret(self) -> None:
+        del self._keys
+
+    def respond(self, data: bytes) -> object:
+        """Answer an :class:`OutputRequest` with whatever it holds."""
         request = decode(data, OutputRequest)
         exchange = request.round_id
-        if exchange.run != self._run:
-            raise RefusalError(Reason.WRONG_RUN, "the request is of another run")
-        if exchange.study != self._plan.study_hash:
-            raise RefusalError(Reason.WRONG_STUDY, "the request is of another study")
-        known = self._store.answer(exchange.round)
+        known = self.known_answer(exchange)
         if known is not None:
-            return decode(known, DecryptReply, Refusal)
-        number = exchange.round
-        if number != self._store.rounds() or number >= self._plan.rounds:
-            raise RefusalError(
-                Reason.WRONG_ROUND, "rounds are answered in order, one at a time"
-            )
-        if exchange.purpose != self._plan.purpose(number):
-            raise RefusalError(Reason.WRONG_ROUND, "the study has no such round")
+            return known
         if exchange.purpose == "maximum" and request.stage == 0:
             return self._largest(exchange, request)
-        reply: DecryptReply | Refusal
         try:
             values = self._opened(exchange, request)
             fixed = np.rint(values / UNIT).astype(np.int64)
             reply = DecryptReply.signed(self._key, round_id=exchange, values=fixed)
         except CipherbayesError as error:
             raise RefusalError(Reason.RANGE, error.what) from None
-        self._store.keep(number, encode(reply))
+        self._store.keep(exchange.round, encode(reply))
         return reply
 
     def _opened(self, exchange: RoundId, request: OutputRequest) -> Floats:

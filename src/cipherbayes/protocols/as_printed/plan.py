@@ -4,7 +4,7 @@ Three things are mended, without which nothing is learnt: the sign of the drift,
 floor max(g, 10⁻³), which as printed turns negative gradients positive, and the bound L
 on a scaled gradient, which the proof assumes and no step enforces. The claim (Theorem
 4) is false; the ledger and the certificate carry the honest figure of
-:mod:`cipherbayes.protocols.as_printed.claim`.
+:mod:`cipherbayes.protocols.paper_claim`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 from collections.abc import Container
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,9 +22,11 @@ from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.privacy.accountant import RELATION
 from cipherbayes.privacy.events import GaussianSum
 from cipherbayes.privacy.gaussian import mu_for
-from cipherbayes.protocols.as_printed.claim import PaperClaim, PaperSetting, paper_claim
-from cipherbayes.protocols.plan import StudyPlan, resolve_prior
-from cipherbayes.study.schema import Study
+from cipherbayes.protocols.certificate import UNIT as UNIT_OF_PRIVACY
+from cipherbayes.protocols.certificate import Certificate, covers
+from cipherbayes.protocols.paper_claim import PaperClaim, PaperSetting, paper_claim
+from cipherbayes.protocols.plan import Plan, resolve_prior
+from cipherbayes.study.schema import PrivateStudy
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats
 
@@ -47,7 +49,7 @@ BANNER = (
 
 
 @dataclass(frozen=True)
-class PrintedPlan(StudyPlan):
+class PrintedPlan(Plan):
     """What the paper's own method implies for every party."""
 
     @cached_property
@@ -74,9 +76,14 @@ class PrintedPlan(StudyPlan):
     def scheme(self) -> str:
         return "ckks-16384-literal"
 
-    def purpose(self, number: int) -> str:
-        """What a round is for."""
+    def purpose(self, number: int) -> str | None:
+        if not 0 <= number < self.rounds:
+            return None
         return PREPARATION[number] if number < self.prepared else "gradient"
+
+    @property
+    def preparatory_names(self) -> tuple[str, ...]:
+        return PREPARATION[: self.prepared]
 
     @cached_property
     def prior(self) -> ResolvedPrior:
@@ -102,7 +109,7 @@ class PrintedPlan(StudyPlan):
         return GaussianSum(1.0 / mu_for(self.claim.honest_epsilon, delta))
 
     def rounds_prepared(self, kept: Container[str]) -> int:
-        return sum(name in kept for name in PREPARATION[: self.prepared])
+        return sum(name in kept for name in self.preparatory_names)
 
     def epsilon_after(self, rounds: int) -> float:
         """The honest ε of the whole run from its first round on: as it is charged."""
@@ -158,11 +165,10 @@ class PrintedPlan(StudyPlan):
             )
 
 
-def paper_setting(study: Study) -> PaperSetting:
+def paper_setting(study: PrivateStudy) -> PaperSetting:
     """What Theorem 4 depends on, from a study in the paper's own mode."""
     privacy, paper = study.privacy, study.paper
-    assert privacy is not None
-    assert paper is not None
+    assert paper is not None  # the study's rules ask for it
     if privacy.records is None:
         raise StudyError(
             "the paper's claim depends on the number of records",
@@ -182,9 +188,9 @@ def paper_setting(study: Study) -> PaperSetting:
     )
 
 
-def plan_as_printed(study: Study) -> PrintedPlan:
+def plan_as_printed(study: PrivateStudy) -> PrintedPlan:
     """Lay out the paper's own method."""
-    plan = PrintedPlan(study, ())
+    plan = PrintedPlan(study)
     if plan.setting.rounds < 1:
         raise StudyError(
             "the paper's method has no round here",
@@ -200,27 +206,27 @@ def plan_as_printed(study: Study) -> PrintedPlan:
     return plan
 
 
-def printed_certificate(plan: StudyPlan) -> dict[str, Any]:
+def printed_certificate(plan: PrintedPlan) -> Certificate:
     """The honest figure, and that it is no certificate."""
-    assert isinstance(plan, PrintedPlan)
     setting, claim = plan.setting, plan.claim
-    return {
-        "epsilon": claim.honest_epsilon,
-        "delta": setting.delta,
-        "relation": RELATION.value,
-        "certified": False,
-        "holds_against": [],
-        "spent": claim.honest_epsilon,
-        "mechanism": "the paper's Algorithm 3 as printed: noise drawn by the server, "
+    return Certificate(
+        epsilon=claim.honest_epsilon,
+        delta=setting.delta,
+        relation=RELATION.value,
+        certified=False,
+        unit=UNIT_OF_PRIVACY,
+        covers=covers(plan),
+        spent=claim.honest_epsilon,
+        mechanism="the paper's Algorithm 3 as printed: noise drawn by the server, "
         "preconditioner of un-noised gradients",
-        "claimed_epsilon": claim.claimed_epsilon,
-        "noise_multiplier": setting.noise_multiplier(1),
-        "colluders": 0,
-        "dropouts": 0,
-        "circuit": "literal",
-        "flooding_bits": 0,
-        "exact_releases": exact_releases(plan),
-    }
+        claimed_epsilon=claim.claimed_epsilon,
+        noise_multiplier=setting.noise_multiplier(1),
+        colluders=0,
+        dropouts=0,
+        circuit="literal",
+        flooding_bits=0,
+        exact_releases=tuple(exact_releases(plan)),
+    )
 
 
 def exact_releases(plan: PrintedPlan) -> list[str]:
@@ -230,9 +236,8 @@ def exact_releases(plan: PrintedPlan) -> list[str]:
     return ["number of records", "column means", "column variances", "largest norm"]
 
 
-def printed_cautions(plan: StudyPlan) -> list[str]:
+def printed_cautions(plan: PrintedPlan) -> list[str]:
     """What every output of the paper's own mode shouts."""
-    assert isinstance(plan, PrintedPlan)
     warnings = [BANNER, str(plan.claim)]
     if plan.prepared:
         warnings.append(

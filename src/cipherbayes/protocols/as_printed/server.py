@@ -15,7 +15,6 @@ from cipherbayes.crypto.ckks.precomputation import (
     total,
     weighted_total,
 )
-from cipherbayes.crypto.identity.roster import Roster
 from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.errors import ProtocolError, RunError
 from cipherbayes.inference.chains import Draws
@@ -23,7 +22,6 @@ from cipherbayes.inference.released import State
 from cipherbayes.privacy.noise import NoiseSource
 from cipherbayes.protocols.as_printed.plan import (
     LARGEST_DRIFT,
-    PREPARATION,
     UNIT,
     PrintedPlan,
 )
@@ -31,8 +29,8 @@ from cipherbayes.protocols.encrypted_update.messages import (
     CiphertextReply,
     OutputRequest,
 )
+from cipherbayes.protocols.encrypted_update.offers import opened_trio
 from cipherbayes.protocols.encrypted_update.replay import Replay
-from cipherbayes.protocols.encrypted_update.site import opened_trio
 from cipherbayes.protocols.messages import (
     DecryptReply,
     Refusal,
@@ -40,7 +38,7 @@ from cipherbayes.protocols.messages import (
     decode,
     encode,
 )
-from cipherbayes.protocols.rounds import Course
+from cipherbayes.protocols.rounds import StudyRounds
 from cipherbayes.protocols.server import Server
 from cipherbayes.protocols.stores import Checkpoint
 from cipherbayes.typing import Floats, Integers
@@ -50,23 +48,8 @@ NORMAL_UNIT = 2.0**-30
 """z is a discrete Gaussian on this grid."""
 
 
-class PrintedCourse(Course):
+class PrintedRounds(StudyRounds[PrintedPlan]):
     """Where the paper's own method stands."""
-
-    _plan: PrintedPlan
-
-    def _rounds_done(self) -> int:
-        last = self._checkpoint.last_state()
-        if last is not None:
-            number, self._state = last
-            return number + 1
-        known = [self._checkpoint.fact(p) for p in PREPARATION[: self._plan.prepared]]
-        return sum(fact is not None for fact in known)
-
-    @property
-    def purpose(self) -> str:
-        """What the present round is for."""
-        return self._plan.purpose(self.round)
 
     def theta(self) -> Floats:
         """θ now; it starts at a draw from the prior ("random θ₁")."""
@@ -140,7 +123,7 @@ class PrintedCourse(Course):
         return np.frombuffer(known, dtype=np.float64)
 
 
-class PrintedServer(Server):
+class PrintedServer(Server[PrintedPlan]):
     """The party that drives the run, computes under encryption, and draws z.
 
     Formal guarantees
@@ -148,13 +131,12 @@ class PrintedServer(Server):
     None: it knows z and gets θ back, so it can remove it.
     """
 
-    _plan: PrintedPlan
-    _course: PrintedCourse
+    _rounds: PrintedRounds
 
     def __init__(
-        self, *, plan: PrintedPlan, memory: Checkpoint, noise: NoiseSource, **rest: Any
+        self, *, memory: Checkpoint, noise: NoiseSource, **common: Any
     ) -> None:
-        super().__init__(plan=plan, **rest)
+        super().__init__(**common)
         self._memory = memory
         self._noise = noise
         self._keys: EvaluationKeys | None = None
@@ -162,21 +144,11 @@ class PrintedServer(Server):
         self._masks: MaskedMaximum | None = None
         self._unmasked: bytes | None = None
 
-    def _offered(self, offer: bytes) -> bytes:
+    def take_offer(self, offer: bytes) -> bytes:
         public, keys = opened_trio(offer, self._pinned["csp"], None, "server")
         self._keys = keys
         self._replay = Replay(self._plan.circuit, keys, self._memory)
         return public.key_id
-
-    def _exchange(self, roster: Roster) -> RoundId:
-        return RoundId(
-            run=self._run,
-            study=self._plan.study_hash,
-            round=self._course.round,
-            attempt=0,
-            purpose=self._course.purpose,
-            roster=roster.digest,
-        )
 
     def request(self) -> tuple[tuple[str, ...], bytes]:
         """The sites' ciphertexts; nobody's, where only the CSP is to be asked."""
@@ -184,15 +156,17 @@ class PrintedServer(Server):
 
     def collect(self, answers: Mapping[str, bytes | None]) -> bytes | None:
         roster = self.roster()
-        exchange = self._exchange(roster)
+        exchange = self.exchange(roster)
         if self._unmasked is not None:
             return encode(OutputRequest(exchange, 1, (self._unmasked,), ()))
-        replies = {s: self._read(s, answers.get(s), exchange) for s in roster.sites}
+        replies = {
+            s: self.read_reply(s, answers.get(s), exchange) for s in roster.sites
+        }
         if self.stopped is not None:
             return None
         missing = [site for site, reply in replies.items() if reply is None]
         if missing:
-            self._lose(missing, len(roster))
+            self.lose(missing, len(roster))
         given = [reply for reply in replies.values() if reply is not None]
         outputs = tuple(o.to_bytes() for o in self._outputs(exchange, given))
         return encode(OutputRequest(exchange, 0, outputs, ()))
@@ -234,7 +208,7 @@ class PrintedServer(Server):
             self._plan.circuit.read_message(reply.ciphertext, self._keys.key_id)
             for reply in replies
         ]
-        drift = self._plan.drift(t, self._course.theta(), z)
+        drift = self._plan.drift(t, self._rounds.theta(), z)
         if not np.abs(drift).max() <= LARGEST_DRIFT:
             raise RunError(
                 f"θ ran away before round {t}: gradients times c left the interval of "
@@ -247,7 +221,7 @@ class PrintedServer(Server):
 
     def accept(self, data: bytes) -> None:
         """Take the CSP's answer; the masked maximum takes a second question."""
-        asked = self._exchange(self.roster())
+        asked = self.exchange(self.roster())
         masked = asked.purpose == "maximum" and self._unmasked is None
         expected = CiphertextReply if masked else DecryptReply
         reply = decode(data, expected, Refusal)
@@ -267,4 +241,4 @@ class PrintedServer(Server):
             self._unmasked = self._masks.unmasked(largest).to_bytes()
             return
         self._unmasked = None
-        self._course.accept(data, reply.values, len(self.roster()))
+        self._rounds.accept(data, reply.values, len(self.roster()))

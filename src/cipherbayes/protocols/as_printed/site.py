@@ -21,7 +21,7 @@ from cipherbayes.protocols.as_printed.plan import (
     UNIT,
     PrintedPlan,
 )
-from cipherbayes.protocols.encrypted_update.site import opened_trio
+from cipherbayes.protocols.encrypted_update.offers import opened_trio
 from cipherbayes.protocols.messages import (
     Reason,
     RoundRequest,
@@ -34,7 +34,7 @@ from cipherbayes.protocols.site import Site
 from cipherbayes.typing import Floats, Integers
 
 
-class PrintedSite(Site):
+class PrintedSite(Site[PrintedPlan]):
     """The party that has records, in the paper's own method.
 
     Parameters
@@ -48,34 +48,28 @@ class PrintedSite(Site):
     answer; that ε bounds an algorithm that is better than this one.
     """
 
-    _plan: PrintedPlan
-
-    def __init__(self, *, plan: PrintedPlan, table: PreparedTable, **rest: Any) -> None:
-        super().__init__(plan=plan, **rest)
+    def __init__(self, *, table: PreparedTable, **common: Any) -> None:
+        super().__init__(**common)
         self._table = table
         self._encryptor: SiteEncryptor | None = None
         self._public_key: CkksPublicKey | None = None
 
-    def join(self, manifest: bytes, offer: bytes) -> None:
-        """Take the run's manifest and keys, if both are the study's."""
-        agreed = decode(manifest, RunManifest)
-        self._plan.check_manifest(agreed, self._run, self._pinned)
-        self._meet(agreed)
+    def take_keys(self, manifest: RunManifest, offer: bytes) -> None:
         public, _ = opened_trio(
-            offer, self._pinned["csp"], agreed.key_id, f"site {self._name}"
+            offer, self._pinned["csp"], manifest.key_id, f"site {self._name}"
         )
         self._public_key = public
         self._encryptor = self._plan.circuit.encryptor(public)
-        self._roster = agreed.roster
 
-    def _answer(self, request: RoundRequest) -> SiteReply:
+    def respond(self, data: bytes) -> SiteReply:
+        """Answer a :class:`RoundRequest`, or refuse."""
+        request = decode(data, RoundRequest)
         exchange = request.round_id
-        self._check_run(exchange)
+        self.check_run(exchange)
         number = exchange.round
-        wrong = not 0 <= number < self._plan.rounds
-        if wrong or exchange.purpose != self._plan.purpose(number):
+        if exchange.purpose != self._plan.purpose(number):
             raise RefusalError(Reason.WRONG_ROUND, "the study has no such round")
-        self._agreed_roster(request)
+        self.agreed_roster(request)
         seed = self._charge()
         question = np.asarray(request.theta)
         if exchange.purpose == "gradient":

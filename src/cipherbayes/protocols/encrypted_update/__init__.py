@@ -1,1 +1,5 @@
-"""The encrypted update: preconditioner and step under CKKS, sites that check it."""
+"""Preconditioner and step computed under encryption, with noise in the gradient."""
+
+from cipherbayes.protocols.encrypted_update.protocol import EncryptedUpdate
+
+PROTOCOL = EncryptedUpdate()

@@ -9,10 +9,10 @@ cannot be kept, and a certificate covers both or is not given.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
+from cipherbayes.protocols.certificate import Certificate, certificate
 from cipherbayes.protocols.encrypted_update.plan import EncryptedPlan
-from cipherbayes.protocols.plan import StudyPlan
 
 UNFLOODED = (
     'not certified: circuit = "{circuit}" releases decrypted values without noise that '
@@ -21,8 +21,8 @@ UNFLOODED = (
 )
 
 
-def encrypted_promise(plan: StudyPlan) -> dict[str, Any]:
-    """What a certificate says about an encrypted update, and only there.
+def encrypted_certificate(plan: EncryptedPlan, rounds: int) -> Certificate:
+    """What a certificate says about an encrypted update.
 
     Formal guarantees
     -----------------
@@ -37,28 +37,17 @@ def encrypted_promise(plan: StudyPlan) -> dict[str, Any]:
     whether another's message is an honest encryption). They then see each round's
     noised sum, as everyone does in a secure sum: ε is the same.
     """
-    assert isinstance(plan, EncryptedPlan)
-    study = plan.study
-    promise: dict[str, Any] = {
-        "certified": plan.certified,
-        "mechanism": "discrete Gaussian on sums of clipped per-record gradients, "
+    unflooded = None if plan.flooding_bits else unflooded_caution(plan)
+    return replace(
+        certificate(plan, rounds),
+        mechanism="discrete Gaussian on sums of clipped per-record gradients, "
         "before the encrypted preconditioner and update",
-        "circuit": study.circuit,
-        "flooding_bits": plan.flooding_bits,
-    }
-    if not plan.certified:
-        promise["holds_against"] = []
-    if not plan.flooding_bits:
-        promise["not_certified_because"] = UNFLOODED.format(circuit=study.circuit)
-    return promise
+        circuit=plan.circuit_name,
+        flooding_bits=plan.flooding_bits,
+        not_certified_because=unflooded,
+    )
 
 
-def cautions(plan: StudyPlan) -> list[str]:
-    """What a plan and a result must say about an encrypted update."""
-    if not isinstance(plan, EncryptedPlan):
-        from cipherbayes.protocols.as_printed.plan import printed_cautions
-
-        return printed_cautions(plan)
-    if plan.flooding_bits:
-        return []
-    return [UNFLOODED.format(circuit=plan.study.circuit)]
+def unflooded_caution(plan: EncryptedPlan) -> str:
+    """Why a circuit whose values are not flooded is not certified."""
+    return UNFLOODED.format(circuit=plan.circuit_name)

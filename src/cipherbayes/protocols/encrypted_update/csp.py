@@ -9,30 +9,24 @@ on a grid.
 from __future__ import annotations
 
 import hmac
-import logging
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
 from cipherbayes.crypto.ckks.keys import CkksKeys
-from cipherbayes.crypto.identity.signatures import Identity, SigningKey
-from cipherbayes.errors import ProtocolError
 from cipherbayes.privacy.noise import NoiseSource
 from cipherbayes.protocols.csp import Csp
-from cipherbayes.protocols.encrypted_update.messages import OutputRequest, TrioOffer
+from cipherbayes.protocols.encrypted_update.messages import OutputRequest
+from cipherbayes.protocols.encrypted_update.offers import signed_trio
 from cipherbayes.protocols.encrypted_update.plan import EncryptedPlan
-from cipherbayes.protocols.meeting import meet
-from cipherbayes.protocols.messages import Reason, RunManifest, decode, encode
+from cipherbayes.protocols.messages import Reason, decode
 from cipherbayes.protocols.refusals import RefusalError
-from cipherbayes.protocols.releases import Phase
-from cipherbayes.protocols.stores import AnswerStore
 from cipherbayes.typing import Floats, Integers
 
-log = logging.getLogger("cipherbayes.csp")
 
-
-class EncryptedCsp(Csp):
+class EncryptedCsp(Csp[EncryptedPlan]):
     """The party with the secret key, in an encrypted update.
 
     Parameters
@@ -60,60 +54,31 @@ class EncryptedCsp(Csp):
     message, which is masked.
     """
 
-    _plan: EncryptedPlan
-
-    def __init__(
-        self,
-        *,
-        run: bytes,
-        plan: EncryptedPlan,
-        keys: CkksKeys,
-        key: SigningKey,
-        store: AnswerStore,
-        pinned: dict[str, Identity],
-        noise: NoiseSource,
-    ) -> None:
-        self._run = run
-        self._plan = plan
+    def __init__(self, *, keys: CkksKeys, noise: NoiseSource, **common: Any) -> None:
+        super().__init__(**common)
         self._keys = keys
-        self._key = key
-        self._store = store
-        self._pinned = pinned
         self._noise = noise
-        self._manifest: RunManifest | None = None
+
+    @property
+    def key_id(self) -> bytes:
+        return self._keys.public.key_id
 
     def offer(self) -> bytes:
         """The run's public and evaluation keys, signed."""
-        return encode(
-            TrioOffer.signed(
-                self._key,
-                run=self._run,
-                study=self._plan.study_hash,
-                public_key=self._keys.public.to_bytes(),
-                evaluation_keys=self._keys.evaluation.to_bytes(),
-            )
-        )
+        return signed_trio(self._key, self._keys, self._run, self._plan.study_hash)
 
-    def join(self, data: bytes) -> None:
-        """Take the run's manifest, if it is the study's."""
-        manifest = decode(data, RunManifest)
-        self._plan.check_manifest(manifest, self._run, self._pinned)
-        meet(self.heads, self._plan, manifest, self._store.rounds())
-        if manifest.key_id != self._keys.public.key_id:
-            raise ProtocolError("the manifest names another key", where="csp")
-        self._manifest = manifest
-
-    def _drop_secret(self) -> None:
+    def erase_secret(self) -> None:
         del self._keys
 
-    def _respond(self, data: bytes) -> object:
+    def respond(self, data: bytes) -> object:
+        """Answer an :class:`OutputRequest` with what it decrypts to, or refuse."""
         request = decode(data, OutputRequest)
 
-        def checked(phase: Phase) -> Callable[[], Integers]:
+        def checked() -> Callable[[], Integers]:
             output = self._attested(request)
             return lambda: self._released(output, request.round_id.round)
 
-        return self._once(request.round_id, checked)
+        return self.answer_once(request.round_id, checked)
 
     def _attested(self, request: OutputRequest) -> CkksCiphertext:
         """The output, if the whole roster attested to it."""
@@ -127,9 +92,7 @@ class EncryptedCsp(Csp):
             )
         if len(request.outputs) != 1 or request.stage != 0:
             raise RefusalError(Reason.MALFORMED, "a round has one output")
-        output = self._plan.circuit.read_output(
-            request.outputs[0], self._keys.public.key_id
-        )
+        output = self._plan.circuit.read_output(request.outputs[0], self.key_id)
         digest = output.digest()
         for attestation in request.attestations:
             if attestation.round_id != exchange:

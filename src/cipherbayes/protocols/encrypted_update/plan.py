@@ -31,9 +31,9 @@ import numpy as np
 from cipherbayes.errors import StudyError
 from cipherbayes.inference.ascent import EncryptedAscent, default_rounds
 from cipherbayes.models.prior import ResolvedPrior
-from cipherbayes.protocols.plan import StudyPlan, resolve_prior
+from cipherbayes.protocols.plan import Encryption, StudyPlan, resolve_prior
 from cipherbayes.protocols.releases import MOST_RECORDS, phases_of
-from cipherbayes.study.schema import Study
+from cipherbayes.study.schema import PrivateStudy
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats
 
@@ -54,6 +54,10 @@ SCHEMES = {
     "fast": "ckks-8192-fast",
     "hardened": "ckks-16384-hardened",
 }
+
+DEFAULT_CIRCUIT = "hardened"
+ENVELOPE_BYTES = 700
+"""Frames, names and signatures of a reply and an attestation, about."""
 
 FLOODING_BITS = 40
 LEAST_FLOODING_BITS = 20
@@ -79,13 +83,37 @@ class EncryptedPlan(StudyPlan):
     """
 
     @property
+    def circuit_name(self) -> str:
+        """How the update is computed: as stated, else hardened."""
+        return self.study.study.circuit or DEFAULT_CIRCUIT
+
+    @property
     def scheme(self) -> str:
-        return SCHEMES[self.study.circuit]
+        return SCHEMES[self.circuit_name]
+
+    @property
+    def encryption(self) -> Encryption:
+        circuit, sites = self.circuit, self.last_phase.sums.sites
+        parameters, dimension = circuit.parameters, circuit.update.dimension
+        payload = parameters.payload_bytes(dimension, 2, parameters.levels)
+        message = payload + ENVELOPE_BYTES
+        return Encryption(
+            scheme="CKKS",
+            ring=parameters.ring,
+            modulus_bits=parameters.modulus_bits,
+            security_bits=parameters.security_bits,
+            id=parameters.id,
+            circuit=self.circuit_name,
+            flooding_bits=self.flooding_bits,
+            message_bytes=message,
+            # Every site gets all messages back and checks what they amount to.
+            total_bytes=self.rounds * sites * message * (1 + sites),
+        )
 
     @cached_property
     def noise_sd(self) -> float:
         """σ_tot: noise really in the sum of all sites' gradients."""
-        return self.gradient.privacy.noise_sd(len(self.study.sites))
+        return self.last_phase.sums.noise_sd(len(self.study.sites))
 
     @property
     def unit(self) -> float:
@@ -135,7 +163,7 @@ class EncryptedPlan(StudyPlan):
         from cipherbayes.crypto.ckks.circuits import make_circuit
         from cipherbayes.crypto.ckks.polynomial import minimax
 
-        settings, release = self.study.inference, self.gradient.privacy
+        settings, release = self.study.inference, self.last_phase.sums
         update = Update(
             dimension=release.dimension,
             sites=len(self.study.sites),
@@ -145,16 +173,16 @@ class EncryptedPlan(StudyPlan):
             initial=UNIT_NOISE**2,
             drift=LARGEST_DRIFT,
         )
-        if self.study.circuit == "literal":
+        if self.circuit_name == "literal":
             from cipherbayes.crypto.ckks.stored_literal import DurableLiteral
 
             return DurableLiteral(update)
-        return make_circuit(self.study.circuit, update)
+        return make_circuit(self.circuit_name, update)
 
     @property
     def certified(self) -> bool:
         """Whether a result may be certified: real noise, and a key that is hidden."""
-        return not self.study.insecure and self.flooding_bits > 0
+        return super().certified and self.flooding_bits > 0
 
     @cached_property
     def flooding_bits(self) -> int:
@@ -164,7 +192,7 @@ class EncryptedPlan(StudyPlan):
         an output, σ' min P, pays for, at most 40. Fewer than 20 would be no protection
         worth naming.
         """
-        if self.study.circuit != "hardened":
+        if self.circuit_name != "hardened":
             return 0
         from cipherbayes.protocols.encrypted_update.flooding import Flooding
 
@@ -213,14 +241,13 @@ class EncryptedPlan(StudyPlan):
         )
 
 
-def plan_encrypted(study: Study) -> EncryptedPlan:
+def plan_encrypted(study: PrivateStudy) -> EncryptedPlan:
     """Lay out an encrypted update within its budget.
 
     N is not needed: neither the step nor the box depends on it. Where the study
     does not declare it, only the range of sums is planned for the largest N.
     """
     privacy = study.privacy
-    assert privacy is not None
     if study.inference.batch is not None and privacy.records is None:
         raise StudyError(
             "inference.batch needs the public number of records",

@@ -22,20 +22,18 @@ from cipherbayes.protocols.encrypted_update.messages import (
     OutputRequest,
     ReplayRequest,
 )
+from cipherbayes.protocols.encrypted_update.offers import opened_trio
 from cipherbayes.protocols.encrypted_update.plan import EncryptedPlan
 from cipherbayes.protocols.encrypted_update.replay import Replay
-from cipherbayes.protocols.encrypted_update.site import opened_trio
 from cipherbayes.protocols.messages import Refusal, SiteReply, decode, encode
-from cipherbayes.protocols.rounds import Course
+from cipherbayes.protocols.rounds import PhasedRounds
 from cipherbayes.protocols.server import Server
 from cipherbayes.protocols.stores import Checkpoint
 from cipherbayes.typing import Integers
 
 
-class EncryptedCourse(Course):
+class EncryptedRounds(PhasedRounds[EncryptedPlan]):
     """Where an encrypted update stands: θ ← θ + η · direction."""
-
-    _plan: EncryptedPlan
 
     def take(self, values: Integers, sites: int) -> None:
         recursion, state = self._ready()
@@ -54,7 +52,7 @@ class Computed:
     output: CkksCiphertext
 
 
-class EncryptedServer(Server):
+class EncryptedServer(Server[EncryptedPlan]):
     """The party that drives a run and computes under encryption.
 
     A round has two exchanges with the sites: their sums, then their attestations.
@@ -69,16 +67,14 @@ class EncryptedServer(Server):
         Durable memory of the evaluator.
     """
 
-    _plan: EncryptedPlan
-
-    def __init__(self, *, plan: EncryptedPlan, memory: Checkpoint, **rest: Any) -> None:
-        super().__init__(plan=plan, **rest)
+    def __init__(self, *, memory: Checkpoint, **common: Any) -> None:
+        super().__init__(**common)
         self._memory = memory
         self._replay: Replay | None = None
         self._key_id = b""
         self._computed: Computed | None = None
 
-    def _offered(self, offer: bytes) -> bytes:
+    def take_offer(self, offer: bytes) -> bytes:
         public, evaluation = opened_trio(offer, self._pinned["csp"], None, "server")
         self._replay = Replay(self._plan.circuit, evaluation, self._memory)
         self._key_id = public.key_id
@@ -90,7 +86,7 @@ class EncryptedServer(Server):
         if computed is None:
             return super().request()
         message = ReplayRequest(
-            computed.exchange, self._course.question(), computed.replies
+            computed.exchange, self._rounds.question(), computed.replies
         )
         return self.roster().sites, encode(message)
 
@@ -99,8 +95,8 @@ class EncryptedServer(Server):
         if self._computed is not None:
             return self._attested(self._computed, answers)
         roster = self.roster()
-        exchange = self._exchange(roster)
-        replies = [self._read(s, answers.get(s), exchange) for s in roster.sites]
+        exchange = self.exchange(roster)
+        replies = [self.read_reply(s, answers.get(s), exchange) for s in roster.sites]
         if self.stopped is not None:
             return None
         given = tuple(reply for reply in replies if reply is not None)
@@ -110,7 +106,7 @@ class EncryptedServer(Server):
             if reply is None
         ]
         if missing:
-            self._lose(missing, len(roster))
+            self.lose(missing, len(roster))
         self._computed = Computed(exchange, given, self._output(exchange, given))
         return None
 
@@ -130,7 +126,7 @@ class EncryptedServer(Server):
                     where=f"site {reply.site}",
                     remedy="see the site's log, then `cipherbayes resume`",
                 ) from None
-        drift = self._plan.drift(self._course.question())
+        drift = self._plan.drift(self._rounds.question())
         return self._replay.output(exchange.round, messages, drift)
 
     def _attested(

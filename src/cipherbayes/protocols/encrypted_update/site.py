@@ -14,18 +14,15 @@ import numpy as np
 
 from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
 from cipherbayes.crypto.ckks.circuit import SiteEncryptor
-from cipherbayes.crypto.ckks.keys import CkksPublicKey, EvaluationKeys
 from cipherbayes.crypto.ckks.masking import ring_mask
 from cipherbayes.crypto.identity.roster import Roster
-from cipherbayes.crypto.identity.signatures import Identity
-from cipherbayes.crypto.masks import PairwiseMasks
 from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.errors import ProtocolError
 from cipherbayes.protocols.encrypted_update.messages import (
     Attestation,
     ReplayRequest,
-    TrioOffer,
 )
+from cipherbayes.protocols.encrypted_update.offers import opened_trio
 from cipherbayes.protocols.encrypted_update.plan import EncryptedPlan
 from cipherbayes.protocols.encrypted_update.replay import Replay
 from cipherbayes.protocols.messages import (
@@ -36,17 +33,15 @@ from cipherbayes.protocols.messages import (
     decode,
     encode,
 )
-from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.refusals import RefusalError
-from cipherbayes.protocols.releases import Phase
-from cipherbayes.protocols.site import Site
+from cipherbayes.protocols.site import SummingSite
 from cipherbayes.protocols.stores import Checkpoint
 from cipherbayes.typing import Floats, Integers
 
 _REPLY = "reply"
 
 
-class EncryptedSite(Site):
+class EncryptedSite(SummingSite[EncryptedPlan]):
     """The party that has records, in an encrypted update.
 
     Parameters
@@ -74,34 +69,20 @@ class EncryptedSite(Site):
     malicious site, and no promise to a record rests on it.
     """
 
-    _plan: EncryptedPlan
-
-    def __init__(self, *, plan: EncryptedPlan, memory: Checkpoint, **rest: Any) -> None:
-        super().__init__(plan=plan, **rest)
+    def __init__(self, *, memory: Checkpoint, **common: Any) -> None:
+        super().__init__(**common)
         self._memory = memory
         self._encryptor: SiteEncryptor | None = None
         self._replay: Replay | None = None
         self._key_id = b""
 
-    def join(self, manifest: bytes, offer: bytes) -> None:
-        """Take the run's manifest and keys, if both are the study's."""
-        agreed = decode(manifest, RunManifest)
-        self._plan.check_manifest(agreed, self._run, self._pinned)
-        self._meet(agreed)
+    def take_keys(self, manifest: RunManifest, offer: bytes) -> None:
         public, evaluation = opened_trio(
-            offer, self._pinned["csp"], agreed.key_id, f"site {self._name}"
+            offer, self._pinned["csp"], manifest.key_id, f"site {self._name}"
         )
         self._encryptor = self._plan.circuit.encryptor(public)
         self._replay = Replay(self._plan.circuit, evaluation, self._memory)
         self._key_id = public.key_id
-        self._roster = agreed.roster
-        self._masks = PairwiseMasks(
-            self._name,
-            self._exchange,
-            agreed.roster,
-            run=self._run,
-            study=self._plan.study_hash,
-        )
 
     def prepare(self) -> None:
         super().prepare()
@@ -111,7 +92,7 @@ class EncryptedSite(Site):
         if self._plan.phase_of(self._next) is not None:
             encryptor.prepare()
 
-    def _respond(self, data: bytes) -> object:
+    def respond(self, data: bytes) -> object:
         request = decode(data, RoundRequest, ReplayRequest)
         if isinstance(request, ReplayRequest):
             return self._attest(request)
@@ -120,21 +101,19 @@ class EncryptedSite(Site):
         if known is not None and known[: len(exchange)] == exchange:
             # The same ciphertext after a restart, so that all replays agree.
             return decode(known[len(exchange) :], SiteReply)
-        reply = self._answer(request)
+        reply = self.answer(request)
         self._memory.keep_fact(_REPLY, exchange + encode(reply))
         return reply
 
-    def _total(self, phase: Phase, question: Question) -> Floats:
-        total = super()._total(phase, question)
+    def bounded(self, total: Floats) -> Floats:
         return np.clip(total, -self._plan.box, self._plan.box)
 
-    def _sealed(
+    def seal(
         self, exchange: RoundId, roster: Roster, vector: Integers, question: bytes
     ) -> bytes:
         assert self._encryptor is not None
-        assert self._masks is not None
         mask = ring_mask(
-            self._masks,
+            self.masks(),
             exchange,
             roster,
             question,
@@ -146,7 +125,7 @@ class EncryptedSite(Site):
     def _attest(self, request: ReplayRequest) -> Attestation:
         """Compute the round's output and sign its digest."""
         exchange = request.round_id
-        phase = self._phase(exchange)
+        phase = self.phase_of(exchange)
         if request.theta.size != phase.dimension:
             raise ProtocolError("theta does not have the study's length")
         messages = self._checked(request)
@@ -182,20 +161,3 @@ class EncryptedSite(Site):
             self._plan.circuit.read_message(reply.ciphertext, self._key_id)
             for reply in request.replies
         ]
-
-
-def opened_trio(
-    offer: bytes, csp: Identity, key_id: bytes | None, where: str
-) -> tuple[CkksPublicKey, EvaluationKeys]:
-    """The keys of an offer, if the CSP signed them and they belong together."""
-    trio = decode(offer, TrioOffer)
-    trio.verify(csp)
-    public = CkksPublicKey.from_bytes(trio.public_key)
-    evaluation = EvaluationKeys.from_bytes(trio.evaluation_keys)
-    if key_id is not None and public.key_id != key_id:
-        raise ProtocolError(
-            "the public key is not the one of the manifest", where=where
-        )
-    if evaluation.key_id != public.key_id:
-        raise ProtocolError("the evaluation keys belong to another key", where=where)
-    return public, evaluation

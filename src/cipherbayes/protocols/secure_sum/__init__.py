@@ -1,1 +1,5 @@
 """Sums of noised, masked, encrypted vectors; the default."""
+
+from cipherbayes.protocols.secure_sum.protocol import SecureSum
+
+PROTOCOL = SecureSum()

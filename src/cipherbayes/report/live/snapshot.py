@@ -20,7 +20,7 @@ from cipherbayes.protocols.checkpoint_view import (
     open_read_only,
     round_times,
 )
-from cipherbayes.protocols.plan import StudyPlan
+from cipherbayes.protocols.plan import Plan
 from cipherbayes.study.tables import preparation_of
 
 RECENT = 30
@@ -117,7 +117,7 @@ class Watcher:
     """Looks at a run's folder again and again."""
 
     folder: Path
-    plan: StudyPlan
+    plan: Plan
     _known: dict[int, float] = field(default_factory=dict)
 
     @classmethod
@@ -129,7 +129,6 @@ class Watcher:
         """The run as it stands now."""
         study = self.plan.study
         privacy = study.privacy
-        assert privacy is not None
         done, theta, lost, times = self._checkpoint()
         names = study.model.parameters(preparation_of(study).design)
         finished = (self.folder / "result.json").exists()
@@ -150,7 +149,7 @@ class Watcher:
             seconds=_durations(times),
             answered=max(time.time() - times[-1][1], 0.0) if times else None,
             parties=self.plan.scheme is not None,
-            certified=not (study.insecure or study.as_printed),
+            certified=self.plan.certified,
         )
 
     def _checkpoint(self) -> tuple[int, Any, Lost, Times]:

@@ -41,22 +41,8 @@ def banner(contents: Contents) -> Markup:
             "The noise was drawn from a seed, for tests only. Whoever knows the seed "
             "removes it. This result protects nobody."
         )
-    elif study.as_printed:
-        title = "Not certified: the paper’s method as printed"
-        text = (
-            f"The claimed ε = {short(privacy['claimed_epsilon'])} does not hold. Were "
-            "the preconditioner public, ε would be "
-            f"{number(privacy['epsilon'])}; it is not, for it is made of gradients "
-            "without noise. For reproduction only, never on private rows."
-        )
-    elif "not_certified_because" in privacy:
-        title = "Not certified: the secret key is not hidden"
-        text = (
-            f"The circuit “{privacy['circuit']}” releases decrypted values without "
-            "noise that hides the error of the encryption. Whoever sees them may find "
-            "the secret key and read every round’s sum, which this protocol is there "
-            "to hide. Use the circuit “hardened”."
-        )
+    elif (known := contents.protocol.not_certified(privacy)) is not None:
+        title, text = known
     else:
         title = "Not certified"
         text = "Nothing shows that this run kept its privacy promise."
@@ -267,7 +253,7 @@ def _not_promised(contents: Contents) -> Markup:
             "The held-out rows are not protected: the study declares them public, and "
             "their scores are exact.",
         )
-    if contents.study.protocol != "pooled":
+    if contents.protocol.federated:
         items.insert(
             0,
             "Parties on one machine are not apart: whoever owns the machine can read "

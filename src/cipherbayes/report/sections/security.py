@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from cipherbayes.crypto.bfv.parameters import PARAMETER_SETS
 from cipherbayes.crypto.ckks.parameters import CKKS_SETS
 from cipherbayes.crypto.identity.signatures import Identity
+from cipherbayes.protocols.protocol import Fact
 from cipherbayes.report.markup import Content, Markup, facts, join, table, tag
 from cipherbayes.report.run_contents import Contents
 
@@ -21,14 +20,9 @@ def security(contents: Contents) -> Markup:
             "All tables were in one place, so nothing was encrypted and nothing had to "
             "be signed. Whoever holds that place can read the rows.",
         )
-    if contents.study.as_printed:
-        lead, done = _as_printed()
-    elif contents.study.protocol == "encrypted-update":
-        lead, done = _encrypted_update(contents)
-    else:
-        lead, done = _secure_sum()
+    lead, done = contents.protocol.security(contents.record["privacy"])
     pairs: Facts = [
-        *done,
+        *((fact.name, _shown(fact)) for fact in done),
         *_parameters(contents.scheme),
         ("Encryption key", tag("code", contents.key or "not kept", class_="long")),
         ("Run", tag("code", contents.run or "not kept")),
@@ -49,73 +43,8 @@ def _parameters(scheme: str) -> Facts:
     ]
 
 
-def _secure_sum() -> tuple[str, Facts]:
-    lead = (
-        "Each site’s noised sum was masked and encrypted; only the sum over all sites "
-        "was ever decrypted, once a round."
-    )
-    return lead, [
-        ("Scheme", "BFV, sums only: exact integers, no multiplication"),
-        ("Masks", "X25519, pairwise, modulo the word size; they cancel in the sum"),
-    ]
-
-
-def _encrypted_update(contents: Contents) -> tuple[str, Facts]:
-    privacy = contents.record["privacy"]
-    bits = privacy["flooding_bits"]
-    lead = (
-        "Preconditioner and step were computed under encryption; only the direction in "
-        "which the parameters move was ever decrypted, once a round, after every site "
-        "had computed it too and signed what it found."
-    )
-    flooding: Content = (
-        f"{bits} statistical bits hide the error of each decrypted value"
-    )
-    if not bits:
-        flooding = tag(
-            "strong",
-            "none: the server may find the secret key in what is released",
-            class_="bad",
-        )
-    return lead, [
-        ("Scheme", f"CKKS, circuit “{privacy['circuit']}”"),
-        ("Flooding", flooding),
-        ("Replay", "every site recomputes every output; the CSP decrypts no other"),
-        *_ring_masks(privacy),
-    ]
-
-
-def _ring_masks(privacy: dict[str, Any]) -> Facts:
-    """What hides a single message from whoever has the secret key."""
-    # Runs of releases without masks say what that costs.
-    single = privacy.get("single_messages")
-    if single is not None:
-        cost = f"none: against {single['against']} ε is {single['epsilon']:.3g}"
-        return [("Masks", cost)]
-    masks = "X25519, pairwise, modulo the ciphertext’s modulus; they cancel in the sum"
-    key = (
-        "not hidden from the server together with a malicious site; no promise to a "
-        "record rests on it"
-    )
-    return [("Masks", masks), ("Secret key", key)]
-
-
-def _as_printed() -> tuple[str, Facts]:
-    lead = (
-        "This is the paper’s own protocol, kept for comparison. The CSP decrypts "
-        "whatever the server sends, so a server that wants the secret key gets it."
-    )
-    absent = tag("strong", "none", class_="bad")
-    return lead, [
-        ("Scheme", "CKKS, the paper’s circuit"),
-        ("Flooding", absent),
-        ("Replay", absent),
-        ("Masks", absent),
-        (
-            "Noise",
-            tag("strong", "drawn by the server, who can remove it", class_="bad"),
-        ),
-    ]
+def _shown(fact: Fact) -> Content:
+    return tag("strong", fact.text, class_="bad") if fact.alarming else fact.text
 
 
 def _who_signed(contents: Contents) -> Markup:

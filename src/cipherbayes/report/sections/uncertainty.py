@@ -36,18 +36,8 @@ def sure(contents: Contents) -> Markup:
 
 def _caution(contents: Contents) -> Markup:
     """What must be known before the intervals of this method are read."""
-    if contents.study.as_printed:
-        text = (
-            "The paper’s sampler takes its steps from the claimed ε, not from the "
-            "posterior: its intervals miss the truth far more often than they say."
-        )
-    elif contents.study.private and contents.study.method == "psgld":
-        text = (
-            "These intervals count the privacy noise but not the bias of clipping: "
-            "read them as a description of the chain. The noise-aware method counts "
-            "both."
-        )
-    else:
+    text = contents.protocol.interval_caution(contents.study)
+    if text is None:
         return Markup()
     return tag("p", tag("strong", "Do not rely on these intervals. "), text)
 

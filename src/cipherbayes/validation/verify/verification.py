@@ -16,10 +16,12 @@ import xarray as xr
 from cipherbayes.errors import CipherbayesError, ProtocolError
 from cipherbayes.inference.chains import Draws
 from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.checkpoint_view import open_read_only
-from cipherbayes.protocols.plan import StudyPlan, plan_study
+from cipherbayes.protocols.plan import Plan, plan_study
+from cipherbayes.protocols.protocol import protocol_of
 from cipherbayes.results.result import FORMAT, assemble
-from cipherbayes.results.run import cautions_of, certificate
+from cipherbayes.results.run import cautions_of
 from cipherbayes.typing import Floats
 from cipherbayes.validation.verify.comparing import (
     difference,
@@ -95,9 +97,7 @@ def verify(
 # -- signatures and rounds -------------------------------------------------
 
 
-def _signed(
-    findings: Findings, evidence: Evidence, plan: StudyPlan
-) -> list[int] | None:
+def _signed(findings: Findings, evidence: Evidence, plan: Plan) -> list[int] | None:
     """Sites in each total; None where it makes no sense to go on."""
     transcript = evidence.transcript
     with findings.checking("study"):
@@ -109,7 +109,7 @@ def _signed(
         )
     if findings.failed:
         return None
-    if transcript.pooled != (plan.study.protocol == "pooled"):
+    if transcript.pooled == plan.protocol.federated:
         findings.fails("study", "a transcript without signatures is of a pooled study")
         return None
     with findings.checking("rounds"):
@@ -132,7 +132,7 @@ def _signed(
     return None if findings.failed else sizes
 
 
-def _rounds_in_words(count: int, plan: StudyPlan) -> str:
+def _rounds_in_words(count: int, plan: Plan) -> str:
     if count == plan.rounds:
         return f"all {count} rounds are there, in order, none twice"
     return (
@@ -141,7 +141,7 @@ def _rounds_in_words(count: int, plan: StudyPlan) -> str:
     )
 
 
-def _identities(findings: Findings, evidence: Evidence, plan: StudyPlan) -> None:
+def _identities(findings: Findings, evidence: Evidence, plan: Plan) -> None:
     transcript = evidence.transcript
     missing = sorted({"csp", *plan.study.sites} - set(evidence.pinned))
     if missing:
@@ -168,32 +168,20 @@ def _identities(findings: Findings, evidence: Evidence, plan: StudyPlan) -> None
         )
 
 
-def _sizes_in_words(sizes: list[int], plan: StudyPlan) -> str:
+def _sizes_in_words(sizes: list[int], plan: Plan) -> str:
     if not sizes:
         return "there is no total yet"
     span = f"{min(sizes)} to {max(sizes)}" if len(set(sizes)) > 1 else f"{sizes[0]}"
     text = f"every total is over {span} sites, at least {plan.minimum_roster}"
-    if plan.study.as_printed:
-        return text
-    last = plan.phase_of(len(sizes) - 1)
-    assert last is not None
-    privacy = last.privacy
-    low, high = (
-        privacy.noise_sd(min(sizes)) / privacy.clip,
-        privacy.noise_sd(max(sizes)) / privacy.clip,
-    )
-    deep = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
-    return (
-        f"{text}; in the last round honest sites' noise adds up to {deep} times what "
-        f"one record moves, at least the certified {privacy.noise_multiplier:.4g}"
-    )
+    noise = plan.noise_in_words(sizes)
+    return f"{text}; {noise}" if noise else text
 
 
 # -- what the totals imply -------------------------------------------------
 
 
 def _replayed(
-    findings: Findings, evidence: Evidence, plan: StudyPlan, sizes: list[int]
+    findings: Findings, evidence: Evidence, plan: Plan, sizes: list[int]
 ) -> Replayed | None:
     with findings.checking("range"):
         replayed = replay(plan, evidence.transcript, sizes)
@@ -222,11 +210,11 @@ def _checkpoint(findings: Findings, evidence: Evidence, replayed: Replayed) -> N
 
 
 def _ledgers(
-    findings: Findings, evidence: Evidence, plan: StudyPlan, replayed: Replayed
+    findings: Findings, evidence: Evidence, plan: Plan, replayed: Replayed
 ) -> None:
     """That sites were asked for these rounds, where a site's ledger is here."""
     transcript = evidence.transcript
-    if plan.study.as_printed or transcript.pooled:
+    if transcript.pooled or not plan.protocol.charges_every_round:
         return
     for site, path in sorted(evidence.ledgers.items()):
         check = f"ledger of {site}"
@@ -240,7 +228,7 @@ def _ledgers(
             transcript.check_site(site, answered)
             findings.holds(check, f"its {answered} rounds are those told here")
             implied = {
-                (number, plan.purpose(number)): digest
+                (number, str(plan.purpose(number))): digest
                 for number, digest in enumerate(replayed.questions)
             }
             if any(asked.get(key, digest) != digest for key, digest in implied.items()):
@@ -270,7 +258,7 @@ def _asked(path: Path, run: bytes) -> dict[tuple[int, str], bytes]:
 def _result(
     findings: Findings,
     evidence: Evidence,
-    plan: StudyPlan,
+    plan: Plan,
     replayed: Replayed,
     *,
     exact: bool,
@@ -289,7 +277,8 @@ def _result(
         findings.fails("result", "result.json cannot be read, or has another version")
         return
     # As JSON has it: tuples become lists.
-    implied = json.loads(json.dumps(certificate(plan, replayed.rounds)))
+    certificate = plan.protocol.certificate(plan, replayed.rounds)
+    implied = json.loads(json.dumps(certificate.record()))
     spent = implied["spent"]
     findings.judge(
         "certificate",
@@ -310,7 +299,7 @@ def _result(
 
 
 def _who(
-    findings: Findings, evidence: Evidence, plan: StudyPlan, record: dict[str, Any]
+    findings: Findings, evidence: Evidence, plan: Plan, record: dict[str, Any]
 ) -> None:
     """Run, key and identities, as result.json names them."""
     transcript = evidence.transcript
@@ -353,7 +342,7 @@ def _warnings(findings: Findings, due: list[str], record: dict[str, Any]) -> Non
 def _posterior(
     findings: Findings,
     evidence: Evidence,
-    plan: StudyPlan,
+    plan: Plan,
     replayed: Replayed,
     record: dict[str, Any],
     *,
@@ -375,7 +364,7 @@ def _posterior(
     found, same, alike = draws_differ(
         prepared,
         ours.theta,
-        sampled=study.method == "noise-aware",
+        sampled=study.inference_method.samples_at_the_end,
         tail=(1.0 - study.inference.interval) / 2.0,
     )
     if found is None and exact and not same:
@@ -408,11 +397,11 @@ def _posterior(
         findings.unknown("flags", "flags and warnings depend on every bit of the draws")
 
 
-def _assembled(plan: StudyPlan, replayed: Replayed, draws: Draws) -> Any:
+def _assembled(plan: Plan, replayed: Replayed, draws: Draws) -> Any:
     return assemble(
         plan.study,
         draws,
-        privacy={},
+        privacy=Certificate(),
         timing={},
         traffic={},
         metrics={},
@@ -456,12 +445,7 @@ def _never(findings: Findings, evidence: Evidence) -> None:
     findings.unknown(
         "decryption", "that the CSP decrypted honestly: it signs what it says it found"
     )
-    if evidence.study.as_printed:
-        findings.unknown("noise", "the server drew it itself and knows it")
-    else:
-        findings.unknown(
-            "noise", "that sites drew their noise and summed their own rows honestly"
-        )
+    findings.unknown("noise", protocol_of(evidence.study).unverifiable_noise)
     if evidence.result is not None:
         findings.unknown("cost", "seconds and bytes, as the parties told them")
         findings.unknown(

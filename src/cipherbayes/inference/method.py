@@ -1,0 +1,166 @@
+"""What an inference method is, and which ones there are.
+
+A method is one object: what it releases, how it moves theta, what it may say about its
+result. A study names it; nothing outside this room asks which one it is.
+:func:`register` adds another.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+if TYPE_CHECKING:  # a study file is read without loading samplers
+    from cipherbayes.inference.chains import Draws
+    from cipherbayes.inference.noise_aware.flags import Flag
+    from cipherbayes.inference.released import Recursion
+    from cipherbayes.inference.settings import Inference
+    from cipherbayes.inference.target import Target
+    from cipherbayes.models import Design, Model
+    from cipherbayes.models.base import InfluenceBound
+    from cipherbayes.models.prior import ResolvedPrior
+    from cipherbayes.typing import Floats
+
+Progress = Callable[[int, int], None]
+
+
+class RoundShares(Protocol):
+    """Shares of μ² of one round: of its score sum and of its information sum."""
+
+    @property
+    def gradient_share(self) -> float: ...
+    @property
+    def fisher_share(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class PublicFacts:
+    """What a method knows of a private study before its first release.
+
+    Attributes
+    ----------
+    records
+        N, declared or released with noise.
+    rounds
+        Releases that the budget pays for.
+    rate
+        Probability with which a record takes part in a release.
+    """
+
+    settings: Inference
+    prior: ResolvedPrior
+    model: Model
+    design: Design
+    records: float
+    rounds: int
+    rate: float
+
+
+class Method(ABC):
+    """An inference method.
+
+    Attributes
+    ----------
+    name
+        What ``[inference] method`` calls it.
+    default_rounds
+        Rounds of a private study that names none.
+    needs_privacy
+        Whether it works with released, noised sums only.
+    is_point
+        Whether it gives a point without intervals.
+    samples_at_the_end
+        Whether draws are made by a sampler after the last round, so that they need
+        not be the same bit for bit on another machine.
+    has_chains
+        Whether R-hat and effective draws judge its rounds; else its own flags do.
+    interval_caution
+        Why intervals of a private study should not be relied on; None where they may.
+    """
+
+    name: ClassVar[str]
+    default_rounds: ClassVar[int]
+    needs_privacy: ClassVar[bool] = False
+    is_point: ClassVar[bool] = False
+    samples_at_the_end: ClassVar[bool] = False
+    has_chains: ClassVar[bool] = True
+    interval_caution: ClassVar[str | None] = None
+
+    def check(self, settings: Inference) -> None:
+        """Raise ValueError for settings that contradict the method."""
+        return
+
+    def substitute(self, model: Model) -> str:
+        """The name of the method that takes its place with a model; its own if it
+        serves the model itself."""
+        return self.name
+
+    def cautions(self, model: Model) -> list[str]:
+        """What every plan and result of a private study with it must warn of."""
+        return []
+
+    def round_shares(self) -> Sequence[RoundShares] | None:
+        """Shares of the budget, round by round, of sums weighted by x.
+
+        None where every round releases clipped gradients, all alike.
+        """
+        return None
+
+    def influence_bound(
+        self,
+        model: Model,
+        clip: float,
+        *,
+        records: int | None,
+        mu: float,
+        excess: float,
+    ) -> InfluenceBound:
+        """How far a record counts, where :meth:`round_shares` gives shares."""
+        raise NotImplementedError(f"{self.name} releases clipped gradients")
+
+    @abstractmethod
+    def recursion(self, facts: PublicFacts) -> Recursion:
+        """How theta moves from release to release in a private study."""
+
+    @abstractmethod
+    def sample(self, target: Target, settings: Inference, progress: Progress) -> Draws:
+        """Draws over pooled tables without privacy."""
+
+    def flags(self, public: Design, standardised: Design) -> tuple[Flag, ...]:
+        """What must be said about columns that released moments standardised."""
+        return ()
+
+    def sd_without_privacy(
+        self, memory: Floats, prior: ResolvedPrior, model: Model, design: Design
+    ) -> tuple[float, ...] | None:
+        """Posterior sd to expect without privacy noise, from the sampler's last state.
+
+        None where the method has not released what it takes.
+        """
+        return None
+
+
+_METHODS: dict[str, Method] = {}
+
+
+def register(method: Method) -> None:
+    """Add a method; its name must be new."""
+    if method.name in _METHODS:
+        raise ValueError(f"there is a method '{method.name}' already")
+    _METHODS[method.name] = method
+
+
+def unregister(name: str) -> None:
+    """Take a method out again."""
+    del _METHODS[name]
+
+
+def method_named(name: str) -> Method:
+    """The method of a name; raises ValueError where there is none."""
+    try:
+        return _METHODS[name]
+    except KeyError:
+        known = " or ".join(f"'{each}'" for each in _METHODS)
+        raise ValueError(f"no method is called '{name}': use {known}") from None

@@ -1,0 +1,237 @@
+"""The paper's own method as a protocol: for reproduction only, never certified."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from cipherbayes.protocols.protocol import (
+    Fact,
+    PartyFolder,
+    Protocol,
+    ServerParts,
+    SiteParts,
+)
+
+if TYPE_CHECKING:
+    from cipherbayes.data.prepared import PreparedTable
+    from cipherbayes.protocols.as_printed.csp import PrintedCsp
+    from cipherbayes.protocols.as_printed.plan import PrintedPlan
+    from cipherbayes.protocols.as_printed.server import PrintedRounds, PrintedServer
+    from cipherbayes.protocols.as_printed.site import PrintedSite
+    from cipherbayes.protocols.certificate import Certificate
+    from cipherbayes.protocols.forecast import PlanDescription
+    from cipherbayes.protocols.paper_claim import PaperSetting
+    from cipherbayes.protocols.plan import Plan
+    from cipherbayes.protocols.stores import Checkpoint
+    from cipherbayes.study.schema import PrivateStudy, Study
+
+NAME = "as-printed"
+CIRCUIT = "literal"
+# Section 4.1 and appendix B of the paper.
+PARAMETERS: dict[str, str | int | None] = {
+    "scheme": "CKKS",
+    "ring": 16384,
+    "modulus_bits": 380,
+    "security_bits": 128,
+}
+MESSAGE_BYTES = 2 * 16384 * 7 * 8
+"""Two polynomials of 7 primes (55 and 6 × 45 bits) in 64-bit words."""
+
+
+class AsPrinted(Protocol):
+    """Algorithms 3, 4 and 5 of the paper, whose claim (Theorem 4) is false.
+
+    A study asks for it with ``protocol = "encrypted-update"`` and
+    ``noise = "as-printed"``.
+    """
+
+    name = "encrypted-update"
+    noise = NAME
+    noise_aware = False
+    certifies = False
+    charges_every_round = False
+    headline = "The update was computed under encryption"
+    unverifiable_noise = "the server drew it itself and knows it"
+
+    # -- study files -------------------------------------------------------
+
+    def check(self, study: Study) -> None:
+        from cipherbayes.protocols.encrypted_update.protocol import check_update
+
+        if study.paper is None:
+            raise ValueError(
+                'study.noise = "as-printed" needs a [paper] table with scale, '
+                "lipschitz, gamma, batch and epochs"
+            )
+        check_update(study)
+        if study.study.circuit not in (None, CIRCUIT):
+            raise ValueError(
+                'study.circuit: the paper\'s own mode is the circuit "literal"'
+            )
+        if study.inference.chain_settings:
+            raise ValueError(
+                f"inference.{study.inference.chain_settings[0]}: batches, rounds and "
+                "steps of the paper's own mode come from [paper]: remove it"
+            )
+        exact = study.preparation.method == NAME
+        if exact and len(study.sites) == 2 and not study.paper.accept_two_sites:
+            raise ValueError(
+                "with two sites Algorithm 4 tells each the other's exact number of "
+                "rows, means and variances: set paper.accept_two_sites = true to "
+                'accept that, or preparation.method = "public-bounds"'
+            )
+
+    def refuse_elsewhere(self, study: Study) -> None:
+        if study.study.noise == NAME:
+            raise ValueError(
+                'study.noise = "as-printed" belongs to protocol = "encrypted-update"'
+            )
+        if study.paper is not None:
+            raise ValueError(
+                'a [paper] table belongs to protocol = "encrypted-update" with '
+                'noise = "as-printed": remove it'
+            )
+        if study.preparation.method == NAME:
+            raise ValueError(
+                'preparation.method = "as-printed" releases exact moments: it belongs '
+                'to noise = "as-printed"'
+            )
+
+    def defaults(self, study: Study) -> dict[str, Any]:
+        return {"circuit": study.study.circuit or CIRCUIT}
+
+    # -- releases and parties ----------------------------------------------
+
+    def plan(self, study: PrivateStudy) -> Plan:
+        from cipherbayes.protocols.as_printed.plan import plan_as_printed
+
+        return plan_as_printed(study)
+
+    def first_budget(self, study: PrivateStudy) -> float:
+        """The honest ε: the claimed one would stop the run at its first round."""
+        from cipherbayes.protocols.as_printed.plan import paper_setting
+        from cipherbayes.protocols.paper_claim import composed_epsilon
+
+        return composed_epsilon(paper_setting(study))
+
+    def rounds(self, plan: PrintedPlan, checkpoint: Checkpoint) -> PrintedRounds:
+        from cipherbayes.protocols.as_printed.server import PrintedRounds
+
+        return PrintedRounds(plan, checkpoint)
+
+    def site(
+        self, folder: PartyFolder, table: PreparedTable, parts: SiteParts
+    ) -> PrintedSite:
+        from cipherbayes.protocols.as_printed.site import PrintedSite
+
+        return PrintedSite(**parts, table=table)
+
+    def csp(self, folder: PartyFolder) -> PrintedCsp:
+        from cipherbayes.protocols.as_printed.csp import PrintedCsp
+        from cipherbayes.protocols.encrypted_update.protocol import run_keys
+        from cipherbayes.protocols.stores import AnswerStore
+
+        return PrintedCsp(
+            run=folder.run,
+            plan=folder.plan,
+            keys=run_keys(folder),
+            key=folder.keys("csp").identity(),
+            store=AnswerStore(folder.home("csp") / "answers.sqlite"),
+            pinned=folder.pinned(),
+        )
+
+    def server(self, folder: PartyFolder, parts: ServerParts) -> PrintedServer:
+        from cipherbayes.protocols.as_printed.server import PrintedServer
+        from cipherbayes.protocols.encrypted_update.protocol import evaluator
+
+        return PrintedServer(
+            **parts,
+            memory=evaluator(folder, "server"),
+            noise=folder.noise("server"),
+        )
+
+    # -- words -------------------------------------------------------------
+
+    def certificate(self, plan: PrintedPlan, rounds: int) -> Certificate:
+        from cipherbayes.protocols.as_printed.plan import printed_certificate
+
+        return printed_certificate(plan)
+
+    def cautions(self, plan: PrintedPlan) -> list[str]:
+        from cipherbayes.protocols.as_printed.plan import printed_cautions
+
+        return printed_cautions(plan)
+
+    def describe(self, plan: PrintedPlan) -> PlanDescription:
+        from cipherbayes.protocols.forecast import PlanDescription
+
+        study, setting, claim = plan.study, plan.setting, plan.claim
+        lines = [
+            f"{study.name}: {study.model.kind}, the paper's method as printed",
+            f"claimed     ε = {claim.claimed_epsilon:g} (Theorem 4, c = "
+            f"{setting.scale:g})",
+            f"honest      ε ≈ {claim.honest_epsilon:,.0f} over {claim.rounds:,} "
+            f"rounds, {claim.first_round_epsilon:,.0f} from the first alone, "
+            "not certified",
+            "encryption  CKKS, ring 16384, 380 bits, 128-bit security",
+        ]
+        return PlanDescription(
+            lines,
+            rounds=claim.rounds,
+            noise_multiplier=setting.noise_multiplier(1),
+            epsilon=claim.honest_epsilon,
+            delta=setting.delta,
+            paper_claim={
+                "claimed_epsilon": claim.claimed_epsilon,
+                "honest_epsilon": claim.honest_epsilon,
+            },
+            parameters=PARAMETERS,
+            bytes_per_round_site=MESSAGE_BYTES,
+            warnings=self.cautions(plan),
+        )
+
+    def approval(self, plan: PrintedPlan) -> list[str]:
+        from cipherbayes.protocols.forecast import INSECURE_NOISE
+
+        lines = [
+            "promise     NONE: the paper's method as printed is not certified",
+            f"rounds      {plan.rounds}, charged to the table's ledger first",
+        ]
+        return [*lines, INSECURE_NOISE] if plan.study.insecure else lines
+
+    def method_words(self, study: Study) -> str:
+        return "the paper’s method"
+
+    def interval_caution(self, study: Study) -> str | None:
+        return (
+            "The paper’s sampler takes its steps from the claimed ε, not from the "
+            "posterior: its intervals miss the truth far more often than they say."
+        )
+
+    def not_certified(self, privacy: Mapping[str, Any]) -> tuple[str, str]:
+        return (
+            "Not certified: the paper’s method as printed",
+            f"The claimed ε = {privacy['claimed_epsilon']:g} does not hold. Were the "
+            f"preconditioner public, ε would be {privacy['epsilon']:,.4g}; it is not, "
+            "for it is made of gradients without noise. For reproduction only, never "
+            "on private rows.",
+        )
+
+    def security(self, privacy: Mapping[str, Any]) -> tuple[str, list[Fact]]:
+        lead = (
+            "This is the paper’s own protocol, kept for comparison. The CSP decrypts "
+            "whatever the server sends, so a server that wants the secret key gets it."
+        )
+        return lead, [
+            Fact("Scheme", "CKKS, the paper’s circuit"),
+            Fact("Flooding", "none", alarming=True),
+            Fact("Replay", "none", alarming=True),
+            Fact("Masks", "none", alarming=True),
+            Fact("Noise", "drawn by the server, who can remove it", alarming=True),
+        ]
+
+    def audited_claim(self, study: PrivateStudy) -> PaperSetting:
+        from cipherbayes.protocols.as_printed.plan import paper_setting
+
+        return paper_setting(study)

@@ -1,0 +1,134 @@
+"""What a result may promise: the fields of a certificate, and their words."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from cipherbayes.study.schema import PrivateStudy
+
+if TYPE_CHECKING:
+    from cipherbayes.protocols.plan import Plan, StudyPlan
+
+UNIT = "row"
+"""What a certificate protects: a person with several rows is several of them."""
+NOT_CERTIFIED = "nothing: this result is not certified"
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """(ε, δ) of what was released, and against whom it holds.
+
+    Attributes
+    ----------
+    epsilon, delta, relation
+        What is promised about neighbouring tables; None where nothing is.
+    certified
+        Whether the promise was kept, and nothing is missing for it.
+    holds_against
+        Whom it holds against, in words; empty where it is not certified.
+    unit, covers
+        What one record is, and whose rows and what of a result are covered.
+    spent
+        ε of the rounds that the result comes from. ``epsilon`` is that of the whole
+        study also where a run stopped early: parties may have seen answers of a round
+        whose total is not in the result.
+    mechanism, noise_multiplier, clip, sampling_rate, colluders, dropouts
+        How the promise is kept.
+    circuit, flooding_bits, not_certified_because
+        Of an update that was computed under encryption.
+    claimed_epsilon, exact_releases
+        Of the paper's own method: its claim, and what it releases without noise.
+    """
+
+    epsilon: float | None = None
+    delta: float | None = None
+    relation: str | None = None
+    certified: bool = False
+    holds_against: tuple[str, ...] = ()
+    unit: str | None = None
+    covers: str | None = None
+    spent: float | None = None
+    mechanism: str | None = None
+    noise_multiplier: float | None = None
+    clip: float | None = None
+    sampling_rate: float | None = None
+    colluders: int | None = None
+    dropouts: int | None = None
+    circuit: str | None = None
+    flooding_bits: int | None = None
+    not_certified_because: str | None = None
+    claimed_epsilon: float | None = None
+    exact_releases: tuple[str, ...] | None = None
+
+    def record(self) -> dict[str, Any]:
+        """The certificate as ``result.json`` has it: its first seven fields always,
+        the others where they mean something."""
+        fields = asdict(self)
+        always = list(fields)[:7]
+        return {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in fields.items()
+            if key in always or value is not None
+        }
+
+
+def certificate(plan: StudyPlan, rounds: int) -> Certificate:
+    """The certificate of sums that are noised before they leave a site or a curator."""
+    from cipherbayes.privacy.accountant import RELATION
+
+    study, release = plan.study, plan.last_phase.sums
+    return Certificate(
+        epsilon=study.privacy.epsilon,
+        delta=study.privacy.delta,
+        relation=RELATION.value,
+        certified=plan.certified,
+        holds_against=tuple(plan.protocol.holds_against(study))
+        if plan.certified
+        else (),
+        unit=UNIT,
+        covers=covers(plan),
+        spent=plan.epsilon_after(rounds),
+        mechanism=f"discrete Gaussian on sums of {plan.last_phase.contributions}",
+        noise_multiplier=plan.noise_multiplier,
+        clip=release.clip,
+        sampling_rate=release.rate,
+        colluders=release.colluders,
+        dropouts=release.dropouts,
+    )
+
+
+def covers(plan: Plan) -> str:
+    """Whose rows a certificate is about, and what of a result, in words."""
+    study = plan.study
+    if study.insecure or not plan.protocol.certifies:
+        return NOT_CERTIFIED
+    rows, outside = "every row", ["the times that parties took"]
+    if study.privacy.records is not None:
+        outside.insert(0, "the number of rows, which the study declares public")
+    if study.evaluation is not None:
+        rows = "every row that was not held out"
+        outside.insert(
+            0,
+            "the held-out rows, which the study declares public: they are not "
+            "protected, and scores on them are exact",
+        )
+    return f"{rows}, in everything that this study released; not covered: " + "; ".join(
+        outside
+    )
+
+
+def parties_held_against(study: PrivateStudy) -> list[str]:
+    """Whom the promise of a federated study holds against, in words."""
+    parties = ["the public", "the server", "the CSP"]
+    c = study.colluders
+    if c:
+        parties.append("any one site" if c == 1 else f"any {c} sites together")
+    if study.privacy.dropouts:
+        parties.append(
+            "coalitions of these, unless a site's answer reaches them after it was "
+            "counted as lost"
+        )
+    else:
+        parties.append("coalitions of these")
+    return parties

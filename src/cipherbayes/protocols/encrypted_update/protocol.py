@@ -1,0 +1,211 @@
+"""The encrypted update: only the direction in which θ moves is ever decrypted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from cipherbayes.protocols.protocol import (
+    Fact,
+    PartyFolder,
+    Protocol,
+    ServerParts,
+    SiteParts,
+)
+
+if TYPE_CHECKING:
+    from cipherbayes.crypto.ckks.keys import CkksKeys
+    from cipherbayes.data.prepared import PreparedTable
+    from cipherbayes.protocols.certificate import Certificate
+    from cipherbayes.protocols.encrypted_update.csp import EncryptedCsp
+    from cipherbayes.protocols.encrypted_update.plan import EncryptedPlan
+    from cipherbayes.protocols.encrypted_update.server import (
+        EncryptedRounds,
+        EncryptedServer,
+    )
+    from cipherbayes.protocols.encrypted_update.site import EncryptedSite
+    from cipherbayes.protocols.forecast import PlanDescription
+    from cipherbayes.protocols.plan import Plan
+    from cipherbayes.protocols.stores import Checkpoint
+    from cipherbayes.study.schema import PrivateStudy, Study
+
+MOST_SITES = 64
+POINT = "this protocol gives a point estimate without intervals"
+
+
+class EncryptedUpdate(Protocol):
+    """Sites' noised sums are preconditioned and added to θ under encryption.
+
+    Beside what every run keeps, the server and each site keep their evaluator's state
+    in ``evaluator.sqlite`` of their own folder.
+    """
+
+    name = "encrypted-update"
+    noise_aware = False
+    headline = "The update was computed under encryption"
+
+    # -- study files -------------------------------------------------------
+
+    def check(self, study: Study) -> None:
+        check_update(study)
+
+    def refuse_elsewhere(self, study: Study) -> None:
+        if study.study.circuit is not None and study.protocol != self.name:
+            raise ValueError(
+                'study.circuit belongs to protocol = "encrypted-update": remove it'
+            )
+
+    def defaults(self, study: Study) -> dict[str, Any]:
+        from cipherbayes.protocols.encrypted_update.plan import DEFAULT_CIRCUIT
+
+        return {"circuit": study.study.circuit or DEFAULT_CIRCUIT}
+
+    # -- releases and parties ----------------------------------------------
+
+    def plan(self, study: PrivateStudy) -> Plan:
+        from cipherbayes.protocols.encrypted_update.plan import plan_encrypted
+
+        return plan_encrypted(study)
+
+    def rounds(self, plan: EncryptedPlan, checkpoint: Checkpoint) -> EncryptedRounds:
+        from cipherbayes.protocols.encrypted_update.server import EncryptedRounds
+
+        return EncryptedRounds(plan, checkpoint)
+
+    def site(
+        self, folder: PartyFolder, table: PreparedTable, parts: SiteParts
+    ) -> EncryptedSite:
+        from cipherbayes.protocols.encrypted_update.site import EncryptedSite
+
+        return EncryptedSite(**parts, memory=evaluator(folder, parts["name"]))
+
+    def csp(self, folder: PartyFolder) -> EncryptedCsp:
+        from cipherbayes.protocols.encrypted_update.csp import EncryptedCsp
+        from cipherbayes.protocols.stores import AnswerStore
+
+        return EncryptedCsp(
+            run=folder.run,
+            plan=folder.plan,
+            keys=run_keys(folder),
+            key=folder.keys("csp").identity(),
+            store=AnswerStore(folder.home("csp") / "answers.sqlite"),
+            pinned=folder.pinned(),
+            noise=folder.noise("csp"),
+        )
+
+    def server(self, folder: PartyFolder, parts: ServerParts) -> EncryptedServer:
+        from cipherbayes.protocols.encrypted_update.server import EncryptedServer
+
+        return EncryptedServer(**parts, memory=evaluator(folder, "server"))
+
+    # -- words -------------------------------------------------------------
+
+    def certificate(self, plan: EncryptedPlan, rounds: int) -> Certificate:
+        from cipherbayes.protocols.encrypted_update.certificate import (
+            encrypted_certificate,
+        )
+
+        return encrypted_certificate(plan, rounds)
+
+    def cautions(self, plan: EncryptedPlan) -> list[str]:
+        from cipherbayes.protocols.encrypted_update.certificate import (
+            unflooded_caution,
+        )
+
+        return [] if plan.flooding_bits else [unflooded_caution(plan)]
+
+    def describe(self, plan: EncryptedPlan) -> PlanDescription:
+        return super().describe(plan).warning_of(POINT)
+
+    def method_words(self, study: Study) -> str:
+        return "encrypted ascent"
+
+    def not_certified(self, privacy: Mapping[str, Any]) -> tuple[str, str] | None:
+        if "not_certified_because" not in privacy:
+            return None
+        return (
+            "Not certified: the secret key is not hidden",
+            f"The circuit “{privacy['circuit']}” releases decrypted values without "
+            "noise that hides the error of the encryption. Whoever sees them may find "
+            "the secret key and read every round’s sum, which this protocol is there "
+            "to hide. Use the circuit “hardened”.",
+        )
+
+    def security(self, privacy: Mapping[str, Any]) -> tuple[str, list[Fact]]:
+        bits = privacy["flooding_bits"]
+        lead = (
+            "Preconditioner and step were computed under encryption; only the "
+            "direction in which the parameters move was ever decrypted, once a round, "
+            "after every site had computed it too and signed what it found."
+        )
+        hidden = f"{bits} statistical bits hide the error of each decrypted value"
+        shown = "none: the server may find the secret key in what is released"
+        return lead, [
+            Fact("Scheme", f"CKKS, circuit “{privacy['circuit']}”"),
+            Fact("Flooding", hidden if bits else shown, alarming=not bits),
+            Fact(
+                "Replay",
+                "every site recomputes every output; the CSP decrypts no other",
+            ),
+            *_masks(privacy),
+        ]
+
+
+def check_update(study: Study) -> None:
+    """Raise ValueError for a study whose update cannot be computed under encryption."""
+    if study.privacy is not None and study.privacy.dropouts:
+        raise ValueError(
+            "privacy.dropouts: an encrypted update needs every site in every "
+            "round, because all of them check it: set dropouts = 0"
+        )
+    if study.preparation.releases_moments:
+        raise ValueError(
+            f'preparation.method = "{study.preparation.method}" belongs to secure-sum: '
+            'an encrypted update uses "public-bounds"'
+        )
+    if study.inference.method is not None and study.inference_method.needs_privacy:
+        raise ValueError(
+            f"inference.method: an encrypted update has no {study.inference.method} "
+            "posterior, only a point: remove it, or use secure-sum"
+        )
+    if study.inference.step.schedule != "constant":
+        raise ValueError(
+            "inference.step.schedule: the steps of an encrypted update are "
+            "constant (the paper's own come with [paper]): remove it"
+        )
+    if study.inference.preconditioner not in (None, "rmsprop"):
+        raise ValueError(
+            "inference.preconditioner: an encrypted update computes rmsprop"
+        )
+    if len(study.sites) > MOST_SITES:
+        raise ValueError(f"an encrypted update has at most {MOST_SITES} sites")
+
+
+def evaluator(folder: PartyFolder, name: str) -> Checkpoint:
+    """Where a party's evaluator is kept."""
+    from cipherbayes.protocols.stores import Checkpoint
+
+    return Checkpoint(folder.home(name) / "evaluator.sqlite")
+
+
+def run_keys(folder: PartyFolder) -> CkksKeys:
+    """The run's keys, made at the first call."""
+    keys = folder.keys("csp")
+    if keys.has_ckks(folder.run):
+        return keys.load_ckks(folder.run)
+    return keys.create_ckks(folder.run, folder.plan.circuit)
+
+
+def _masks(privacy: Mapping[str, Any]) -> list[Fact]:
+    """What hides a single message from whoever has the secret key."""
+    # Runs of releases without masks say what that costs.
+    single = privacy.get("single_messages")
+    if single is not None:
+        cost = f"none: against {single['against']} ε is {single['epsilon']:.3g}"
+        return [Fact("Masks", cost)]
+    masks = "X25519, pairwise, modulo the ciphertext’s modulus; they cancel in the sum"
+    key = (
+        "not hidden from the server together with a malicious site; no promise to a "
+        "record rests on it"
+    )
+    return [Fact("Masks", masks), Fact("Secret key", key)]

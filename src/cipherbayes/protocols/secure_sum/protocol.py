@@ -1,0 +1,82 @@
+"""The secure sum: only the sum over all sites is ever decrypted, once a round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from cipherbayes.protocols.protocol import (
+    Fact,
+    PartyFolder,
+    Protocol,
+    ServerParts,
+    SiteParts,
+)
+
+if TYPE_CHECKING:
+    from cipherbayes.data.prepared import PreparedTable
+    from cipherbayes.protocols.secure_sum.csp import SecureSumCsp
+    from cipherbayes.protocols.secure_sum.plan import SecureSumPlan
+    from cipherbayes.protocols.secure_sum.server import SecureSumServer
+    from cipherbayes.protocols.secure_sum.site import SecureSumSite
+    from cipherbayes.study.schema import PrivateStudy
+
+
+class SecureSum(Protocol):
+    """Sites mask and encrypt noised sums; server and CSP add and open them."""
+
+    name = "secure-sum"
+    messages_audited = True
+    headline = "Sites’ sums were added under encryption"
+
+    def plan(self, study: PrivateStudy) -> SecureSumPlan:
+        from cipherbayes.protocols.releases import phases_of
+        from cipherbayes.protocols.secure_sum.plan import SecureSumPlan
+        from cipherbayes.study.tables import preparation_of
+
+        return SecureSumPlan(study, phases_of(study, preparation_of(study).design))
+
+    def site(
+        self, folder: PartyFolder, table: PreparedTable, parts: SiteParts
+    ) -> SecureSumSite:
+        from cipherbayes.protocols.secure_sum.site import SecureSumSite
+
+        return SecureSumSite(**parts)
+
+    def server(self, folder: PartyFolder, parts: ServerParts) -> SecureSumServer:
+        from cipherbayes.protocols.secure_sum.server import SecureSumServer
+
+        return SecureSumServer(**parts)
+
+    def csp(self, folder: PartyFolder) -> SecureSumCsp:
+        from cipherbayes.protocols.secure_sum.csp import SecureSumCsp
+        from cipherbayes.protocols.stores import AnswerStore
+
+        keys = folder.keys("csp")
+        known = any(record.run == folder.run.hex() for record in keys.records())
+        pair = (
+            keys.load_pair(folder.run)
+            if known
+            else keys.create_pair(folder.run, folder.plan.parameters)
+        )
+        return SecureSumCsp(
+            run=folder.run,
+            plan=folder.plan,
+            pair=pair,
+            key=keys.identity(),
+            store=AnswerStore(folder.home("csp") / "answers.sqlite"),
+            pinned=folder.pinned(),
+        )
+
+    def security(self, privacy: Mapping[str, Any]) -> tuple[str, list[Fact]]:
+        lead = (
+            "Each site’s noised sum was masked and encrypted; only the sum over all "
+            "sites was ever decrypted, once a round."
+        )
+        return lead, [
+            Fact("Scheme", "BFV, sums only: exact integers, no multiplication"),
+            Fact(
+                "Masks",
+                "X25519, pairwise, modulo the word size; they cancel in the sum",
+            ),
+        ]
