@@ -38,10 +38,10 @@ from nvflare.apis.shareable import Shareable
 import cipherbayes.engine.flare.controller as controlling
 from cipherbayes.engine.flare import submitting
 from cipherbayes.engine.flare.channels import FlareCsp, FlareLine, FlareSite
-from cipherbayes.engine.flare.controller import ProtocolController
 from cipherbayes.engine.flare.executor import PartyExecutor
 from cipherbayes.engine.flare.jobs import write_job
 from cipherbayes.engine.party_client import ROUND
+from cipherbayes.results.flare_server import ResultController
 from cipherbayes.study.schema import Study
 from flare_machines import Machines
 
@@ -89,7 +89,7 @@ class BareExecutor(PartyExecutor):
         return reply
 
 
-class BareController(ProtocolController):
+class BareController(ResultController):
     """A server that times its rounds and as many bare ones of both kinds."""
 
     def __init__(self, run: str) -> None:

@@ -19,7 +19,6 @@ from cipherbayes.cli.main import app
 from cipherbayes.crypto.bfv.parameters import PARAMETER_SETS
 from cipherbayes.models.metrics import binary_metrics, survival_metrics
 from cipherbayes.protocols.plan import plan_study
-from cipherbayes.results.run import certificate
 from conftest import logistic_frame
 from terminal import cipherbayes
 
@@ -234,4 +233,5 @@ def test_every_field_of_a_result_is_described() -> None:
 def test_every_field_of_a_certificate_is_described() -> None:
     study = cb.Study.load(ROOT / "examples" / "flchain.toml")
     described = set(inline_code(ROOT / "docs" / "privacy.md"))
-    assert set(certificate(plan_study(study), 0)) <= described
+    plan = plan_study(study)
+    assert set(plan.protocol.certificate(plan, 0).record()) <= described

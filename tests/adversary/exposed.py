@@ -189,12 +189,12 @@ def exact(consortium: Consortium, name: str, theta: Any, number: int = 0) -> Any
     phase = consortium.plan.phase_of(number)
     assert phase is not None
     total = consortium.contributions(name).total(phase, Question(np.asarray(theta)))
-    return phase.privacy.to_grid(total)
+    return phase.sums.to_grid(total)
 
 
 def certified(consortium: Consortium) -> float:
     """σΔ: the noise, in grid units, that must stand between a coalition and a sum."""
-    release = consortium.plan.gradient.privacy
+    release = consortium.plan.last_phase.sums
     return release.noise_multiplier * release.sensitivity
 
 

@@ -98,7 +98,7 @@ def protocol_scores(
         source = Silent() if name == "c" else noise(name)
         consortium.sites[name] = consortium.site(name, noise=source)
         consortium.sites[name].join(consortium.manifest, consortium.offer)
-    phase = consortium.plan.gradient
+    phase = consortium.plan.last_phase
     zero = np.zeros(phase.dimension)
     truth = sum(exact(consortium, name, zero) for name in consortium.names)
     left = zero.copy()
@@ -109,7 +109,7 @@ def protocol_scores(
     with_canary = coded_table(consortium.study, "b", canary=True).total(
         phase, Question(zero)
     )
-    moved = phase.privacy.to_grid(with_canary) - exact(consortium, "b", zero)
+    moved = phase.sums.to_grid(with_canary) - exact(consortium, "b", zero)
     shift = ROUNDS * float(np.linalg.norm(moved))
     spread = np.std(left) / (np.sqrt(ROUNDS) * certified(consortium))
     return left + shift, left, float(spread)

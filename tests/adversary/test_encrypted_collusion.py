@@ -129,7 +129,7 @@ def distance_from_a(consortium: EncryptedConsortium) -> float:
     update, theta = consortium.plan.circuit.update, consortium.plan.prior.mean
     found = undone(update, reply.values * consortium.plan.grid) / update.unit
     sent = consortium.vector("a", 0, np.array(theta))
-    share = consortium.plan.gradient.privacy.share_scale
+    share = consortium.plan.last_phase.sums.share_scale
     return float(np.abs(found - sent).max() / share)
 
 
@@ -138,7 +138,7 @@ def test_a_site_cannot_cancel_all_but_one_other_site(tmp_path):
     consortium = EncryptedConsortium(tmp_path / "out", encrypted_study())
     with without("ring masks"):
         assert distance_from_a(consortium) < 0.005
-    share = consortium.plan.gradient.privacy.share_scale
+    share = consortium.plan.last_phase.sums.share_scale
     assert share < 0.75 * certified(consortium)
     # What is left in the sum is the mask that a and b share. The CSP opens an average
     # of uniform numbers, which is that near to three given ones once in 10⁶ runs.
@@ -337,9 +337,9 @@ def answered_twice(folder) -> tuple[Any, Any]:
     site.join(three.manifest, three.offer)
     again = decode(site.handle(three.request(theta=moved)), SiteReply)
     bits = three.pair.public.parameters.word_bits
-    phase = three.plan.gradient
+    phase = three.plan.last_phase
     sums = [
-        phase.privacy.to_grid(three.contributions("a").total(phase, Question(theta)))
+        phase.sums.to_grid(three.contributions("a").total(phase, Question(theta)))
         for theta in (np.zeros(3), moved)
     ]
     seen = three.opened(again) - three.opened(first)

@@ -27,6 +27,7 @@ from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.ledger_file import facts_of, link_at
 from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.messages import DecryptReply, SiteReply, decode, encode
+from cipherbayes.protocols.pooled.protocol import Pooled
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.stores import Heads
 from cipherbayes.results.run import resume, run
@@ -54,7 +55,7 @@ def bits_learnt(folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
                 ledger.release(
                     run=os.urandom(16), site="a", round=0, purpose="gradient",
                     study=three.plan.study_hash, question=bytes([number]) * 32,
-                    event=three.plan.gradient.release,
+                    event=three.plan.last_phase.release,
                     compute=lambda: three.contributions("a").total(None, None),
                 )  # fmt: skip
             except ArithmeticError:
@@ -307,10 +308,11 @@ def jumps_ahead(folder: Path) -> bool:
     study = write_tables(folder, small_study(("a", "b"), header={"protocol": "pooled"}))
     ledgers = {name: folder / f"{name}.csv.ledger" for name in ("a", "b")}
     made = RunFolder.create(folder / "run", study, ledgers)
-    curator, course = made.curator(None)
-    question = Question(np.zeros(made.plan.gradient.privacy.dimension))
+    curator = Pooled().curator(made, made.held_tables(None))
+    phase = made.plan.phase_of(2)
+    question = Question(np.zeros(made.plan.last_phase.sums.dimension))
     try:
-        curator.release(2, course.phase, question)
+        curator.release(2, phase, question)
     except CipherbayesError as error:
         return "in order" not in str(error)
     return True

@@ -91,7 +91,7 @@ def lie(consortium: Consortium, values: Any) -> bytes:
 @pytest.mark.parametrize("value", [lambda bound: bound + 1, lambda _: -(2**63)])
 def test_an_answer_out_of_range_moves_nothing(three, value):
     """A lie within the range cannot be told from a total; one outside it can."""
-    answer = lie(three, np.array([0, value(three.plan.gradient.privacy.bound), 0]))
+    answer = lie(three, np.array([0, value(three.plan.last_phase.sums.bound), 0]))
     with pytest.raises(ProtocolError, match="range"):
         three.server.accept(answer)
     assert three.server.rounds_done == 0
@@ -123,7 +123,7 @@ def test_server_and_csp_that_invent_a_dropout_see_one_share(tmp_path):
     sums = [sum(four.opened(r) for r in each.replies) for each in (whole, part)]
     alone = centred(sums[0] - sums[1], bits)
     left = alone - exact(four, "d", np.zeros(3))
-    noise = four.plan.gradient.privacy.share_scale
+    noise = four.plan.last_phase.sums.share_scale
     assert (np.abs(left) < 6 * noise).all()
     assert left.any()
     # With dropouts = 0 no site answers for a smaller roster.
@@ -134,8 +134,8 @@ def test_server_and_csp_that_invent_a_dropout_see_one_share(tmp_path):
 
 
 def test_the_range_that_is_checked_is_the_studys(three):
-    phase: Phase = three.plan.gradient
-    bound = phase.privacy.bound
+    phase: Phase = three.plan.last_phase
+    bound = phase.sums.bound
     assert phase.in_range(np.array([bound, -bound, 0]))
     for outside in (bound + 1, -bound - 1, 2**63 - 1, -(2**63)):
         assert not phase.in_range(np.array([outside, 0, 0]))

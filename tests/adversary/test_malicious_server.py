@@ -75,7 +75,7 @@ def share_recovered(tmp_path, noise: dict[str, Any]) -> float:
         consortium.sites[name] = consortium.site(name, noise=noise[name])
         consortium.sites[name].join(consortium.manifest, consortium.offer)
     consortium.play(60)
-    release = consortium.plan.gradient.privacy
+    release = consortium.plan.last_phase.sums
     recursion = consortium.plan.recursion(1000.0)
     state = recursion.start()
     hits = []
@@ -202,7 +202,7 @@ def test_a_single_message_is_not_decrypted_and_is_masked_if_it_were(three):
     def succeeds(seen: Any) -> bool:
         bits = three.pair.public.parameters.word_bits
         truth = exact(three, "a", np.zeros(3))
-        noise = three.plan.gradient.privacy.share_scale
+        noise = three.plan.last_phase.sums.share_scale
         return seen is not None and bool(
             (np.abs(centred(seen - truth, bits)) < 6 * noise).all()
         )
@@ -224,7 +224,7 @@ def difference_of_rosters(four: Consortium) -> Any:
 def test_two_rosters_of_one_round_cannot_be_subtracted(tmp_path):
     study = small_study(FOUR, privacy={"dropouts": 1})
     four = Consortium(tmp_path, study)
-    noise = four.plan.gradient.privacy.share_scale
+    noise = four.plan.last_phase.sums.share_scale
     truth = exact(four, "d", np.zeros(3))
     with without("one answer"):
         seen = difference_of_rosters(four)
@@ -324,7 +324,7 @@ def test_the_server_cannot_make_sites_encrypt_to_its_own_key(three):
     offer = encode(
         KeyOffer(RUN, three.plan.study_hash, own.public.to_bytes(), bytes(64))
     )
-    noise = three.plan.gradient.privacy.share_scale
+    noise = three.plan.last_phase.sums.share_scale
     truth = exact(three, "a", np.zeros(3))
     bits = own.public.parameters.word_bits
     request = three.request()
@@ -380,7 +380,7 @@ def test_a_poisoned_theta_gives_no_record_more_weight(tmp_path):
         inference={"rounds": 1, "method": "averaged"},
         sites={"a": {}, "b": {}},
     )
-    phase = plan_study(study).gradient
+    phase = plan_study(study).last_phase
     frame = survival_frame(50)
     frame.loc[0] = [99.0, 1500.0, 1]
     poisoned = np.array([6.0, 6.0])
@@ -394,7 +394,7 @@ def test_a_poisoned_theta_gives_no_record_more_weight(tmp_path):
             for rows in (frame, frame.iloc[1:])
         ]
         moved = np.linalg.norm(sums[0] - sums[1])
-        return float(moved / phase.privacy.noise_sd(2))
+        return float(moved / phase.sums.noise_sd(2))
 
     honest = contributions.gradient_sum
     with pytest.MonkeyPatch.context() as patch:
@@ -405,4 +405,4 @@ def test_a_poisoned_theta_gives_no_record_more_weight(tmp_path):
         )
         # Fifty sds: the server is certain that the record is there.
         assert shift() > 50.0
-    assert shift() <= 1.0 / phase.privacy.noise_multiplier
+    assert shift() <= 1.0 / phase.sums.noise_multiplier

@@ -55,7 +55,7 @@ def residual(
         sites, privacy=privacy, inference={"rounds": ROUNDS, "method": "averaged"}
     )
     consortium = Consortium(tmp_path / "run", study)
-    step = consortium.plan.gradient.privacy.step
+    step = consortium.plan.last_phase.sums.step
     honest = [name for name in sites if name not in colluding]
     truth = sum(exact(consortium, name, np.zeros(3)) for name in honest)
     left = []
@@ -67,7 +67,7 @@ def residual(
             consortium.unmasked(r) for r in question.replies if r.site in colluding
         ]
         left.append((total - sum(known) - truth) * step)
-    release = claim.plan.gradient.privacy
+    release = claim.plan.last_phase.sums
     return float(np.std(left) / (certified(claim) * release.step))
 
 
@@ -132,8 +132,8 @@ def difference_of_two_runs(tmp_path, noise: Any) -> tuple[Any, Any, float]:
             consortium.sites[name].join(consortium.manifest, consortium.offer)
         question = encode(consortium.question())
         seen.append(decode(consortium.csp.handle(question), DecryptReply).values)
-        phase = consortium.plan.gradient
-        sums.append(phase.privacy.to_grid(given.total(phase, Question(np.zeros(3)))))
+        phase = consortium.plan.last_phase
+        sums.append(phase.sums.to_grid(given.total(phase, Question(np.zeros(3)))))
     return seen[0] - seen[1], sums[0] - sums[1], certified(consortium)
 
 
@@ -160,7 +160,7 @@ def three(tmp_path) -> Consortium:
 def test_a_value_out_of_range_spoils_the_round_and_is_not_told(three):
     question = three.question()
     a, b, c = question.replies
-    huge = three.opened(a) + 3 * three.plan.gradient.privacy.bound
+    huge = three.opened(a) + 3 * three.plan.last_phase.sums.bound
     reply = SiteReply.signed(
         three.keys["a"],
         round_id=a.round_id,
@@ -181,7 +181,7 @@ def test_a_sum_that_is_no_number_never_becomes_a_message(three, value, monkeypat
     assert answer.reason is Reason.UNAVAILABLE
     assert [entry.kept for entry in three.ledger("a").entries()] == [False]
     with pytest.raises(PrivacyError):
-        three.plan.gradient.privacy.to_grid(np.array([value]))
+        three.plan.last_phase.sums.to_grid(np.array([value]))
 
 
 @pytest.mark.parametrize("kind", ["another round", "another's signature"])
@@ -276,6 +276,6 @@ def test_in_range_poisoning_is_not_stopped(three):
     three.sites["a"].join(three.manifest, three.offer)
     question = three.question()
     reply = decode(three.csp.handle(encode(question)), DecryptReply)
-    phase: Phase = three.plan.gradient
+    phase: Phase = three.plan.last_phase
     truth = sum(exact(three, name, np.zeros(3)) for name in "abc")
-    assert (reply.values - truth > 30 * phase.privacy.share_scale).all()
+    assert (reply.values - truth > 30 * phase.sums.share_scale).all()

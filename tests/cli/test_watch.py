@@ -20,7 +20,6 @@ from cipherbayes.protocols.forecast import epsilon_by_tenths
 from cipherbayes.protocols.plan import plan_study
 from cipherbayes.protocols.stores import Checkpoint
 from cipherbayes.report.live import Watcher, page, serving
-from cipherbayes.results.run import certificate
 from cipherbayes.study.schema import Study
 from finished_runs import FinishedRuns, runs
 from terminal import cipherbayes
@@ -205,7 +204,7 @@ def test_the_papers_own_mode_shows_its_honest_epsilon(runs: FinishedRuns) -> Non
 def test_epsilon_after_a_round_is_one_figure_everywhere() -> None:
     study = Study.load(Path(__file__).parents[2] / "examples" / "paper-as-printed.toml")
     plan = plan_study(study)
-    honest = certificate(plan, plan.rounds)["epsilon"]
+    honest = plan.protocol.certificate(plan, plan.rounds).epsilon
     assert plan.epsilon_after(0) == 0.0
     # The whole run is charged with its first answer.
     assert plan.epsilon_after(1) == plan.epsilon_after(plan.rounds) == honest

@@ -176,7 +176,7 @@ def test_a_run_that_goes_on_does_not_bring_an_old_budget_back(tmp_path):
     site = folder.site("a")
     assert Ledger.read(files["a"]).epsilon == 9.0
     phase = folder.plan.phases[0]
-    site._noised(phase, 0, Question(np.zeros(phase.privacy.dimension)))
+    site._noised(phase, 0, Question(np.zeros(phase.sums.dimension)))
     Ledger.read(files["a"]).set_budget(4.0)
     folder.site("a")
     assert Ledger.read(files["a"]).epsilon == 4.0

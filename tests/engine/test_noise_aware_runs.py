@@ -124,8 +124,8 @@ def test_a_model_without_bounded_influence_falls_back_and_says_so():
     document["preparation"] = {"intercept": 0.0}
     study = Study.model_validate(document)
     assert study.method == "psgld"
-    assert study.fallback is not None
-    assert "no noise-aware posterior" in study.fallback
+    (caution,) = study.inference_method.cautions(study.model)
+    assert "no noise-aware posterior" in caution
 
 
 def test_a_resolved_study_means_the_same_when_it_is_read_again(tmp_path):

@@ -13,7 +13,7 @@ from cipherbayes.errors import StudyError
 from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.messages import DecryptReply, decode
 from cipherbayes.protocols.plan import plan_study
-from cipherbayes.protocols.rounds import Course
+from cipherbayes.protocols.rounds import PhasedRounds
 from cipherbayes.protocols.stores import AnswerStore, Checkpoint
 from cipherbayes.results.run import run
 from cipherbayes.study.schema import Study
@@ -25,23 +25,23 @@ def plaintext_run(study: Study) -> tuple[list[np.ndarray], list[bytes]]:
     """The same study without keys, masks or messages: totals, and θ."""
     plan = plan_study(study)
     checkpoint = Checkpoint()
-    course = Course(plan, checkpoint)
+    rounds = PhasedRounds(plan, checkpoint)
     tables = {
         name: Contributions(study.model, open_site(study, name, site.data))
         for name, site in study.sites.items()
     }
     noise = {name: noise_source(study, name) for name in study.sites}
     totals = []
-    while not course.finished:
-        phase = course.phase
-        question = course.asked()
+    while not rounds.finished:
+        phase = rounds.phase
+        question = rounds.asked()
         total = np.zeros(phase.dimension, dtype=np.int64)
         for name, table in tables.items():
             total += phase.noised(
-                table.total(phase, question), noise[name], f"round {course.round}"
+                table.total(phase, question), noise[name], f"round {rounds.round}"
             )
         totals.append(total)
-        course.take(total, len(tables))
+        rounds.take(total, len(tables))
     return totals, [theta.tobytes() for theta in checkpoint.trajectory()]
 
 
@@ -125,14 +125,14 @@ def test_processes_need_files(tmp_path):
 
 
 def test_one_site_and_a_pooled_table_have_the_same_noise():
-    alone = plan_study(small_study(("a",))).gradient.privacy
+    alone = plan_study(small_study(("a",))).last_phase.sums
     pooled = plan_study(small_study(("a",), header={"protocol": "pooled"}))
     assert pooled.gradient.privacy == alone
 
 
 def test_noise_in_a_secure_sum_is_that_of_a_pooled_run_but_for_colluders():
     study = small_study(SITES, privacy={"colluders": 2})
-    shared = plan_study(study).gradient.privacy
+    shared = plan_study(study).last_phase.sums
     pooled = plan_study(small_study(SITES, header={"protocol": "pooled"}))
     ratio = shared.noise_sd(5) / pooled.gradient.privacy.noise_sd(1)
     assert ratio == pytest.approx((5 / 3) ** 0.5, rel=1e-9)

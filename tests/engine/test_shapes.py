@@ -43,7 +43,7 @@ def test_two_sites_of_which_one_may_collude():
     assert_sound(result, 4)
     assert "any one site" in result.certificate["holds_against"]
     # Each alone must protect itself: its share is the whole noise.
-    release = plan_study(study).gradient.privacy
+    release = plan_study(study).last_phase.sums
     assert release.share_scale >= release.noise_multiplier * release.sensitivity
 
 
@@ -156,7 +156,7 @@ def test_the_released_count_is_near_the_number_of_rows(tmp_path):
     checkpoint = Checkpoint(tmp_path / "run" / "server" / "checkpoint.sqlite")
     (count,) = np.frombuffer(checkpoint.fact("records"))
     checkpoint.close()
-    noise = plan_study(study).phases[0].privacy.noise_sd(2)
+    noise = plan_study(study).phases[0].sums.noise_sd(2)
     assert count != 1000
     assert abs(count - 1000) < 6 * noise
     assert count == round(count)

@@ -36,7 +36,7 @@ from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.protocols.encrypted_update.messages import ReplayRequest
 from cipherbayes.protocols.messages import Reason, Refusal, decode, encode
 from cipherbayes.protocols.plan import plan_study
-from cipherbayes.protocols.rounds import Course
+from cipherbayes.protocols.rounds import PhasedRounds
 from cipherbayes.protocols.stores import AnswerStore, Checkpoint
 from cipherbayes.protocols.transcripts import Transcript
 from cipherbayes.results.result import Result
@@ -246,7 +246,7 @@ def _ledger(path: Path) -> object:
 def _checkpoint(path: Path) -> object:
     checkpoint = Checkpoint(path)
     try:
-        Course(consortium().plan, checkpoint)
+        PhasedRounds(consortium().plan, checkpoint)
         return checkpoint.lost(), checkpoint.trajectory()
     finally:
         checkpoint.close()

@@ -29,6 +29,7 @@ from cipherbayes.protocols.messages import (
     decode,
     encode,
 )
+from cipherbayes.protocols.pooled.protocol import Pooled as PooledProtocol
 from cipherbayes.protocols.questions import Question
 from cipherbayes.validation.neighbours import neighbours
 
@@ -114,7 +115,8 @@ class Pooled(World):
 
     def __init__(self, path: Path, study: cb.Study, present: bool) -> None:
         super().__init__(path, study, present)
-        self.curator, _ = self.folder.curator(self.tables)
+        held = self.folder.held_tables(self.tables)
+        self.curator = PooledProtocol().curator(self.folder, held)
 
     def react(self, asked: dict[str, Any]) -> tuple[str, list[int]]:
         phase = self.folder.plan.phase_of(asked["round"])

@@ -21,7 +21,6 @@ from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import InsecureRepeatableNoise
 from cipherbayes.protocols.contributions import Contributions
-from cipherbayes.protocols.csp import Csp
 from cipherbayes.protocols.messages import (
     DecryptRequest,
     Refusal,
@@ -31,9 +30,10 @@ from cipherbayes.protocols.messages import (
     encode,
 )
 from cipherbayes.protocols.plan import StudyPlan, plan_study
-from cipherbayes.protocols.rounds import Course
-from cipherbayes.protocols.server import Server
-from cipherbayes.protocols.site import Site
+from cipherbayes.protocols.rounds import PhasedRounds
+from cipherbayes.protocols.secure_sum.csp import SecureSumCsp
+from cipherbayes.protocols.secure_sum.server import SecureSumServer
+from cipherbayes.protocols.secure_sum.site import SecureSumSite
 from cipherbayes.protocols.stores import AnswerStore, Checkpoint
 from cipherbayes.study.tables import open_site
 from conftest import another_owner, logistic_frame
@@ -72,16 +72,16 @@ def key_pair(parameters: ParameterSet) -> KeyPair:
     return generate_keys(parameters)
 
 
-class RememberingSite(Site):
+class RememberingSite(SecureSumSite):
     """A site that lets a test know the hash of the question it answered."""
 
     asked: ClassVar[dict[tuple[str, bytes], bytes]] = {}
 
-    def _sealed(
+    def seal(
         self, exchange: RoundId, roster: Roster, vector: Any, question: bytes
     ) -> bytes:
         self.asked[self._name, exchange.digest] = question
-        return super()._sealed(exchange, roster, vector, question)
+        return super().seal(exchange, roster, vector, question)
 
 
 @dataclass
@@ -125,7 +125,7 @@ class Consortium:
         frame = logistic_frame(self.rows.get(name, ROWS), seed=ord(name[-1]))
         return Contributions(self.study.model, open_site(self.study, name, frame))
 
-    def site(self, name: str, **changes: Any) -> Site:
+    def site(self, name: str, **changes: Any) -> SecureSumSite:
         """A site over its ledger and keys: as it is after a restart."""
         given = {
             "name": name,
@@ -140,9 +140,9 @@ class Consortium:
         }
         return RememberingSite(**{**given, **changes})
 
-    def make_csp(self) -> Csp:
+    def make_csp(self) -> SecureSumCsp:
         """The CSP over its keys and the answers it has given."""
-        return Csp(
+        return SecureSumCsp(
             run=RUN,
             plan=self.plan,
             pair=self.pair,
@@ -151,12 +151,12 @@ class Consortium:
             pinned=self.pinned,
         )
 
-    def make_server(self) -> Server:
+    def make_server(self) -> SecureSumServer:
         """The server over its checkpoint."""
-        return Server(
+        return SecureSumServer(
             run=RUN,
             plan=self.plan,
-            course=Course(self.plan, self.checkpoint),
+            rounds=PhasedRounds(self.plan, self.checkpoint),
             checkpoint=self.checkpoint,
             pinned=self.pinned,
         )
@@ -170,7 +170,7 @@ class Consortium:
         for site in self.sites.values():
             site.join(self.manifest, self.offer)
 
-    def restart(self, name: str) -> Site:
+    def restart(self, name: str) -> SecureSumSite:
         """End a site's process and start it again."""
         self.sites[name] = self.site(name)
         self.sites[name].join(self.manifest, self.offer)

@@ -389,7 +389,7 @@ def outside_the_range(three: Consortium) -> DecryptRequest:
     """Site a, dishonest, adds more than any records could."""
     question = three.question()
     a, b, c = question.replies
-    bound = three.plan.gradient.privacy.bound
+    bound = three.plan.last_phase.sums.bound
     vector = three.opened(a) + 3 * bound
     ciphertext = three.pair.public.encrypt(vector).to_bytes()
     return DecryptRequest(

@@ -79,8 +79,8 @@ def test_every_party_derives_the_same_plan_wherever_its_table_is() -> None:
 def test_full_batches_get_the_noise_of_the_closed_form() -> None:
     plan = plan_study(study_of())
     (phase,) = plan.phases
-    assert phase.privacy.noise_multiplier == calibrate_noise(1.0, 1e-5, 20)
-    assert phase.event == Repeated(GaussianSum(phase.privacy.noise_multiplier), 20)
+    assert phase.sums.noise_multiplier == calibrate_noise(1.0, 1e-5, 20)
+    assert phase.event == Repeated(GaussianSum(phase.sums.noise_multiplier), 20)
     assert 0.999 <= spent(plan) <= 1.0
 
 
@@ -129,23 +129,23 @@ def test_moments_are_released_within_the_budget() -> None:
     assert moments.privacy.clip == pytest.approx(math.sqrt(6.0))
     assert [phase.first for phase in plan.phases] == [0, 1, 2]
     shares = {
-        phase.purpose: phase.rounds / phase.privacy.noise_multiplier**2
+        phase.purpose: phase.rounds / phase.sums.noise_multiplier**2
         for phase in plan.phases
     }
     total = sum(shares.values())
     assert shares["records"] / total == pytest.approx(SHARES["records"], rel=1e-3)
     assert shares["moments"] / total == pytest.approx(SHARES["moments"], rel=1e-3)
     assert spent(plan) <= 1.0
-    assert gradient is plan.gradient
+    assert gradient is plan.last_phase
     assert count.privacy.noise_multiplier > gradient.privacy.noise_multiplier / 10
 
 
 def test_sampling_needs_less_noise_and_is_charged_as_sampling() -> None:
     whole = plan_study(study_of())
     plan = plan_study(study_of(inference={"batch": 150, "rounds": 20}))
-    assert plan.gradient.privacy.rate == 150 / 3000
-    assert isinstance(plan.gradient.privacy.event, PoissonSampled)
-    sigma = plan.gradient.privacy.noise_multiplier
+    assert plan.last_phase.sums.rate == 150 / 3000
+    assert isinstance(plan.last_phase.sums.event, PoissonSampled)
+    sigma = plan.last_phase.sums.noise_multiplier
     assert sigma < whole.gradient.privacy.noise_multiplier
     assert 0.995 <= spent(plan) <= 1.0
 
@@ -165,7 +165,7 @@ def test_sampling_after_moments_keeps_the_budget() -> None:
 
 def test_a_batch_of_everyone_is_a_full_batch() -> None:
     plan = plan_study(study_of(inference={"batch": 5000, "rounds": 20}))
-    assert plan.gradient.privacy.rate == 1.0
+    assert plan.last_phase.sums.rate == 1.0
     assert plan.phases == plan_study(study_of()).phases
 
 
@@ -182,21 +182,21 @@ def test_the_parameters_hold_every_phases_bound(sites: int, target: float) -> No
     )
     assert plan.parameters is not None
     for phase in plan.phases:
-        assert plan.parameters.fits(phase.privacy.bound, sites)
-        assert phase.privacy.sites == sites
-        assert phase.privacy.colluders == 1
+        assert plan.parameters.fits(phase.sums.bound, sites)
+        assert phase.sums.sites == sites
+        assert phase.sums.colluders == 1
 
 
 def test_a_pooled_study_has_one_curator_and_no_encryption() -> None:
     plan = plan_study(study_of(study={"protocol": "pooled"}))
     assert plan.parameters is None
-    release = plan.gradient.privacy
+    release = plan.last_phase.sums
     assert (release.sites, release.colluders, release.dropouts) == (1, 0, 0)
 
 
 def test_colluders_and_dropouts_raise_every_sites_share() -> None:
-    calm = plan_study(study_of(privacy={"colluders": 0})).gradient.privacy
-    wary = plan_study(study_of(privacy={"dropouts": 1})).gradient.privacy
+    calm = plan_study(study_of(privacy={"colluders": 0})).last_phase.sums
+    wary = plan_study(study_of(privacy={"dropouts": 1})).last_phase.sums
     assert wary.share_scale == pytest.approx(calm.share_scale * math.sqrt(3.0))
     assert plan_study(study_of(privacy={"dropouts": 1})).minimum_roster == 2
 

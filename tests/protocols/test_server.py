@@ -277,14 +277,14 @@ def test_the_run_goes_on_without_a_lost_site_and_the_noise_is_counted(four, capl
     assert names == ("a", "b", "c")
     assert decode(request, RoundRequest).round_id.attempt == 1
     sizes = []
-    take = type(four.server._course).take
+    take = type(four.server._rounds).take
 
     def spy(self, values, sites):
         sizes.append(sites)
         take(self, values, sites)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(four.server._course), "take", spy)
+        patch.setattr(type(four.server._rounds), "take", spy)
         four.play(3)
     assert sizes == [3, 3, 3]
     # The sites that stayed answered round 1 twice with one entry.
@@ -335,14 +335,14 @@ def test_a_round_the_csp_answered_before_a_loss_is_taken_for_its_first_roster(
     answer = five.csp.handle(question)
     assert np.array_equal(decode(answer, DecryptReply).values, given.values)
     sizes = []
-    take = type(five.server._course).take
+    take = type(five.server._rounds).take
 
     def spy(self, values, sites):
         sizes.append(sites)
         take(self, values, sites)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(five.server._course), "take", spy)
+        patch.setattr(type(five.server._rounds), "take", spy)
         five.server.accept(answer)
     assert sizes == [4]
 

@@ -113,7 +113,7 @@ def test_a_theta_that_is_not_finite_is_refused_when_it_is_read(three, value):
 @pytest.mark.parametrize("size", [1e-300, 1.0, 1e3])
 def test_every_theta_within_the_public_bound_is_answered(three, size):
     reply = three.replies(three.request(theta=(size, -size, size)))["a"]
-    plan = three.plan.gradient.privacy
+    plan = three.plan.last_phase.sums
     assert np.abs(three.unmasked(reply)).max() <= plan.bound
 
 
@@ -381,21 +381,21 @@ def test_masks_cancel_over_the_roster(three):
 def test_all_other_sites_with_server_and_csp_see_the_noised_vector_only(three):
     """Two of three collude: what is left is one share of noise, never the sum."""
     reply = three.replies(three.request())["a"]
-    phase = three.plan.gradient
-    exact = phase.privacy.to_grid(
+    phase = three.plan.last_phase
+    exact = phase.sums.to_grid(
         three.contributions("a").total(phase, Question(np.zeros(phase.dimension)))
     )
     left = three.unmasked(reply) - exact
     assert (left != 0).any()
-    assert np.abs(left).max() < 7 * phase.privacy.share_scale
+    assert np.abs(left).max() < 7 * phase.sums.share_scale
 
 
 def test_a_single_site_is_protected_by_its_whole_noise(tmp_path):
     one = Consortium(tmp_path, small_study(("a",)))
     reply = one.replies(one.request())["a"]
     assert np.array_equal(one.opened(reply), one.unmasked(reply))
-    phase = one.plan.gradient
-    release = phase.privacy
+    phase = one.plan.last_phase
+    release = phase.sums
     assert release.share_scale >= release.noise_multiplier * release.sensitivity
     exact = release.to_grid(
         one.contributions("a").total(phase, Question(np.zeros(phase.dimension)))

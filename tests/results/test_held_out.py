@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import cipherbayes as cb
-from cipherbayes.results.run import covers
+from cipherbayes.protocols.certificate import covers
+from cipherbayes.protocols.plan import plan_study
 from cipherbayes.study.tables import open_sites, split
 from conftest import logistic_frame
 
@@ -82,14 +83,14 @@ def test_the_certificate_says_that_held_out_rows_are_not_covered() -> None:
 
 
 def test_without_held_out_rows_everything_released_is_covered() -> None:
-    said = covers(private(privacy={"epsilon": 3.0}))
+    said = covers(plan_study(private(privacy={"epsilon": 3.0})))
     assert said.startswith("every row, in everything that this study released")
     assert "held" not in said
     assert "number of rows" not in said
-    declared = covers(private(privacy={"epsilon": 3.0, "records": 1000}))
+    declared = covers(plan_study(private(privacy={"epsilon": 3.0, "records": 1000})))
     assert "the number of rows, which the study declares public" in declared
 
 
 def test_what_is_not_certified_covers_nothing() -> None:
     randomness = {"epsilon": 3.0, "randomness": "insecure-repeatable"}
-    assert covers(private(privacy=randomness)).startswith("nothing")
+    assert covers(plan_study(private(privacy=randomness))).startswith("nothing")

@@ -21,7 +21,7 @@ from cipherbayes.protocols.encrypted_update.csp import EncryptedCsp
 from cipherbayes.protocols.encrypted_update.messages import OutputRequest, ReplayRequest
 from cipherbayes.protocols.encrypted_update.plan import EncryptedPlan
 from cipherbayes.protocols.encrypted_update.server import (
-    EncryptedCourse,
+    EncryptedRounds,
     EncryptedServer,
 )
 from cipherbayes.protocols.encrypted_update.site import EncryptedSite
@@ -130,7 +130,7 @@ class EncryptedConsortium:
         return EncryptedServer(
             run=RUN,
             plan=self.plan,
-            course=EncryptedCourse(self.plan, self.checkpoint),
+            rounds=EncryptedRounds(self.plan, self.checkpoint),
             checkpoint=self.checkpoint,
             pinned=self.pinned,
             memory=self.memories["server"],
@@ -177,7 +177,7 @@ class EncryptedConsortium:
 
     def vector(self, name: str, number: int, theta: np.ndarray) -> np.ndarray:
         """The integers that an honest site encrypts in a round."""
-        phase, box = self.plan.gradient, self.plan.box
+        phase, box = self.plan.last_phase, self.plan.box
         total = self.contributions(name).total(phase, Question(theta))
         noise = InsecureRepeatableNoise(name)
         return phase.noised(np.clip(total, -box, box), noise, f"round {number}")

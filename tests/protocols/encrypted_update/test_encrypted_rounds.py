@@ -78,12 +78,12 @@ def test_theta_follows_the_recursion_in_plain_numbers(tmp_path, circuit):
 
 def test_the_box_comes_before_the_noise(consortium):
     """A site's noise is whole even where its sum is at the edge of the box."""
-    plan, release = consortium.plan, consortium.plan.gradient.privacy
+    plan, release = consortium.plan, consortium.plan.last_phase.sums
     theta = np.array([-30.0, 0.0, 0.0])
     asked = decode(consortium.server.request()[1], RoundRequest)
     number = asked.round_id.round
-    vector = consortium.sites["a"]._noised(plan.gradient, number, Question(theta))
-    total = consortium.contributions("a").total(plan.gradient, Question(theta))
+    vector = consortium.sites["a"]._noised(plan.last_phase, number, Question(theta))
+    total = consortium.contributions("a").total(plan.last_phase, Question(theta))
     assert np.abs(total).max() > 2 * plan.box
     edge = release.to_grid(np.clip(total, -plan.box, plan.box))
     share = InsecureRepeatableNoise("a").share(3, release.share_scale, "round 0")
@@ -98,7 +98,7 @@ def test_the_box_moves_with_no_table(consortium):
 
 
 def test_shares_leave_the_whole_noise_without_the_colluders(consortium):
-    release = consortium.plan.gradient.privacy
+    release = consortium.plan.last_phase.sums
     honest = release.sites - release.colluders
     left = release.share_scale * np.sqrt(honest)
     assert left >= release.noise_multiplier * release.sensitivity
@@ -106,7 +106,7 @@ def test_shares_leave_the_whole_noise_without_the_colluders(consortium):
 
 def test_the_result_is_a_point_that_says_so(consortium):
     consortium.play(4)
-    draws = consortium.server._course.draws()
+    draws = consortium.server._rounds.draws()
     assert draws is not None
     assert draws.is_point
     half = consortium.checkpoint.trajectory()[2:]

@@ -12,10 +12,8 @@ from typer.testing import CliRunner
 
 from cipherbayes.cli.main import app
 from cipherbayes.privacy.accountant import epsilon
-from cipherbayes.protocols.encrypted_update.certificate import cautions
 from cipherbayes.protocols.encrypted_update.plan import EncryptedPlan
 from cipherbayes.protocols.plan import plan_study
-from cipherbayes.results.run import certificate
 
 
 @pytest.mark.parametrize(
@@ -53,6 +51,10 @@ def test_the_number_of_records_is_not_released():
     assert [phase.purpose for phase in plan.phases] == ["gradient"]
 
 
+def certificate(plan):
+    return plan.protocol.certificate(plan, 4).record()
+
+
 def secure(**changes):
     plan = plan_study(encrypted_study(privacy={"randomness": "secure"}, **changes))
     assert isinstance(plan, EncryptedPlan)
@@ -60,7 +62,7 @@ def secure(**changes):
 
 
 def test_the_certificate_states_circuit_and_flooding_bits():
-    promise = certificate(secure(circuit="hardened"), 4)
+    promise = certificate(secure(circuit="hardened"))
     assert promise["certified"]
     assert promise["circuit"] == "hardened"
     assert promise["flooding_bits"] >= 20
@@ -72,11 +74,11 @@ def test_without_flooding_nothing_is_certified_and_every_output_says_why(
     tmp_path, circuit
 ):
     plan = secure(circuit=circuit)
-    promise = certificate(plan, 4)
+    promise = certificate(plan)
     assert promise["flooding_bits"] == 0
     assert promise["certified"] is False
     assert promise["holds_against"] == []
-    (why,) = cautions(plan)
+    (why,) = plan.protocol.cautions(plan)
     assert promise["not_certified_because"] == why
     assert f'circuit = "{circuit}"' in why
     assert "may find the secret key" in why
@@ -95,8 +97,8 @@ def test_with_flooding_plan_and_certificate_agree_that_it_is_certified(tmp_path)
     path.write_text(plan.study.to_toml(), encoding="utf-8")
     result = CliRunner().invoke(app, ["plan", str(path), "--json"])
     assert json.loads(result.stdout)["certified"] is True
-    assert "not_certified_because" not in certificate(plan, 4)
-    assert cautions(plan) == []
+    assert "not_certified_because" not in certificate(plan)
+    assert plan.protocol.cautions(plan) == []
 
 
 def test_more_parameters_leave_fewer_bits_and_the_certificate_states_them():
@@ -108,7 +110,7 @@ def test_more_parameters_leave_fewer_bits_and_the_certificate_states_them():
     )
     assert few.flooding_bits == 40
     assert 30 <= many.flooding_bits < 40
-    assert certificate(many, 4)["flooding_bits"] == many.flooding_bits
+    assert certificate(many)["flooding_bits"] == many.flooding_bits
 
 
 def test_flooding_widens_the_noise_by_one_per_cent_at_most():
@@ -124,7 +126,7 @@ def test_flooding_widens_the_noise_by_one_per_cent_at_most():
 
 def test_the_promise_holds_against_coalitions_with_the_csp():
     """Single messages are masked: there is no second, weaker figure."""
-    promise = certificate(secure(circuit="hardened"), 4)
+    promise = certificate(secure(circuit="hardened"))
     assert promise["holds_against"] == [
         "the public",
         "the server",

@@ -1,4 +1,4 @@
-"""The run again, from its totals: the same course, over an empty memory."""
+"""The run again, from its totals: the same rounds, over an empty memory."""
 
 from __future__ import annotations
 

@@ -1,0 +1,161 @@
+"""An inference method that only this file knows runs through every command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import cipherbayes as cb
+from cipherbayes.cli.main import app
+from cipherbayes.errors import StudyError
+from cipherbayes.inference.chains import Draws
+from cipherbayes.inference.method import (
+    Method,
+    Progress,
+    PublicFacts,
+    register,
+    unregister,
+)
+from cipherbayes.inference.released import Recursion, Release, State
+from cipherbayes.inference.settings import Inference
+from cipherbayes.inference.target import Target
+from cipherbayes.models import Model
+from cipherbayes.report.live.snapshot import Watcher
+from cipherbayes.typing import Floats
+from conftest import LOGISTIC, logistic_frame
+
+CAUTION = "signs of gradients know no size"
+UNRELIABLE = "A sign walk has no posterior."
+
+
+class SignWalk(Recursion):
+    """Steps of one size along the signs of the gradient; it can be cut."""
+
+    stops_after: int | None = None
+
+    def advance(self, state: State, release: Release) -> State:
+        if self.stops_after is not None and state.rounds >= self.stops_after:
+            raise KeyboardInterrupt
+        drift = release.gradient_sum + self.prior.gradient(state.theta)
+        theta = state.theta + 0.05 * np.sign(drift)
+        return State(theta, state.memory, state.rounds + 1)
+
+    def draws(self, trajectory: Sequence[Floats], last: State) -> Draws:
+        kept = np.array(trajectory)[None, len(trajectory) // 2 :]
+        sizes = np.full(kept.shape[:2], 0.05)
+        return Draws(kept, sizes, is_point=False, rounds=len(trajectory))
+
+
+class SignMethod(Method):
+    """Follows signs."""
+
+    name = "signs"
+    default_rounds = 12
+    interval_caution = UNRELIABLE
+
+    def cautions(self, model: Model) -> list[str]:
+        return [CAUTION]
+
+    def check(self, settings: Inference) -> None:
+        if settings.batch is not None:
+            raise ValueError("inference.batch: signs are of all rows")
+
+    def recursion(self, facts: PublicFacts) -> Recursion:
+        return SignWalk.of(facts)
+
+    def sample(self, target: Target, settings: Inference, progress: Progress) -> Draws:
+        theta = np.zeros((1, 10, target.start.size))
+        progress(10, 10)
+        return Draws(theta, np.ones((1, 10)), is_point=False, rounds=10)
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> Iterator[None]:
+    register(SignMethod())
+    yield
+    unregister("signs")
+
+
+def study_file(folder: Path, protocol: str = "secure-sum") -> Path:
+    for number, name in enumerate(("north", "south")):
+        logistic_frame(300, seed=number).to_csv(folder / f"{name}.csv", index=False)
+    text = (
+        LOGISTIC.replace("[model]", f'protocol = "{protocol}"\n[model]')
+        + '[inference]\nmethod = "signs"\n'
+        + "[privacy]\nepsilon = 3.0\nrecords = 600\n"
+        + '[sites]\nnorth = { data = "north.csv" }\nsouth = { data = "south.csv" }\n'
+    )
+    path = folder / "study.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def command(*words: str) -> str:
+    done = CliRunner().invoke(app, list(words))
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.mark.parametrize("protocol", ["secure-sum", "pooled"])
+def test_it_is_planned_run_watched_reported_and_verified(
+    tmp_path: Path, protocol: str
+) -> None:
+    path, out = study_file(tmp_path, protocol), tmp_path / "out"
+    assert "12 rounds of signs" in command("plan", str(path))
+    assert CAUTION in json.loads(command("plan", str(path), "--json"))["warnings"]
+    record = json.loads(
+        command("run", str(path), "--out", str(out), "--json", "--no-report")
+    )
+    assert record["method"] == "signs"
+    assert record["rounds"] == 12
+    assert CAUTION in record["warnings"]
+    assert Watcher.open(out).look().finished
+    command("report", str(out))
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "12 of signs" in page
+    assert UNRELIABLE in page
+    command("verify", str(out))
+
+
+def test_a_run_that_was_cut_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, out = study_file(tmp_path), tmp_path / "out"
+    monkeypatch.setattr(SignWalk, "stops_after", 4)
+    with pytest.raises(KeyboardInterrupt):
+        cb.run(cb.Study.load(path), out=out)
+    assert Watcher.open(out).look().done == 4
+    monkeypatch.setattr(SignWalk, "stops_after", None)
+    command("resume", str(out), "--json")
+    assert Watcher.open(out).look().finished
+
+
+def test_it_samples_without_privacy_too() -> None:
+    study = cb.Study(
+        model={"kind": "logistic", "outcome": "death"},  # type: ignore[arg-type]
+        features={"age": {"low": 18, "high": 100}},  # type: ignore[dict-item]
+        inference={"method": "signs"},  # type: ignore[arg-type]
+    )
+    result = cb.run(study, {"all": logistic_frame(100)})
+    assert result.record["method"] == "signs"
+    assert len(result.draws()) == 10
+
+
+def test_its_own_rules_are_kept(tmp_path: Path) -> None:
+    path = study_file(tmp_path)
+    text = path.read_text().replace('method = "signs"', 'method = "signs"\nbatch = 10')
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(StudyError, match="signs are of all rows"):
+        cb.Study.load(path)
+
+
+def test_a_method_that_nobody_registered_is_refused(tmp_path: Path) -> None:
+    path = study_file(tmp_path)
+    path.write_text(path.read_text().replace('"signs"', '"omens"'), encoding="utf-8")
+    with pytest.raises(StudyError, match="no method is called 'omens'"):
+        cb.Study.load(path)

@@ -1,0 +1,172 @@
+"""A protocol that only this file knows runs through every command.
+
+It counts votes: a clerk holds all tables, adds noise to each total and posts it.
+Nothing in the package was changed for it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import cipherbayes as cb
+from cipherbayes.cli.main import app
+from cipherbayes.errors import StudyError
+from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.protocols.contributions import Contributions
+from cipherbayes.protocols.plan import StudyPlan
+from cipherbayes.protocols.pooled.curator import Curator
+from cipherbayes.protocols.protocol import (
+    CuratedProtocol,
+    PartyFolder,
+    register,
+    unregister,
+)
+from cipherbayes.protocols.questions import Question
+from cipherbayes.protocols.releases import Phase, phases_of
+from cipherbayes.report.live.snapshot import Watcher
+from cipherbayes.study.schema import PrivateStudy, Study
+from cipherbayes.study.tables import preparation_of
+from cipherbayes.typing import Integers
+from conftest import LOGISTIC, logistic_frame
+
+CAUTION = "the clerk sees every row"
+
+
+class Clerk:
+    """Posts each noised total; a power cut may stop it after a round."""
+
+    power_cut_after: int | None = None
+
+    def __init__(self, curator: Curator) -> None:
+        self._curator = curator
+
+    def release(self, number: int, phase: Phase, question: Question) -> Integers:
+        if self.power_cut_after is not None and number > self.power_cut_after:
+            raise KeyboardInterrupt
+        return self._curator.release(number, phase, question)
+
+
+class PostedTotals(CuratedProtocol):
+    """Totals that a clerk posts."""
+
+    name = "posted-totals"
+    headline = "A clerk posted every total"
+
+    def check(self, study: Study) -> None:
+        if len(study.sites) > 4:
+            raise ValueError("a clerk has four drawers: name at most 4 sites")
+
+    def plan(self, study: PrivateStudy) -> StudyPlan:
+        return StudyPlan(study, phases_of(study, preparation_of(study).design))
+
+    def curator(
+        self, folder: PartyFolder, tables: Mapping[str, tuple[Contributions, Ledger]]
+    ) -> Clerk:
+        return Clerk(
+            Curator(
+                run=folder.run,
+                plan=folder.plan,
+                tables=tables,
+                noise=folder.noise("clerk"),
+            )
+        )
+
+    def holds_against(self, study: PrivateStudy) -> list[str]:
+        return ["everyone but the clerk"]
+
+    def cautions(self, plan: Any) -> list[str]:
+        return [CAUTION]
+
+    def method_words(self, study: Study) -> str:
+        return f"posted {study.method}"
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> Iterator[None]:
+    protocol = PostedTotals()
+    register(protocol)
+    yield
+    unregister(protocol)
+
+
+@pytest.fixture
+def study_path(tmp_path: Path) -> Path:
+    for number, name in enumerate(("north", "south")):
+        logistic_frame(300, seed=number).to_csv(tmp_path / f"{name}.csv", index=False)
+    text = (
+        LOGISTIC.replace("[model]", 'protocol = "posted-totals"\n[model]')
+        + '[inference]\nmethod = "psgld"\nrounds = 12\n'
+        + "[privacy]\nepsilon = 3.0\nrecords = 600\n"
+        + '[sites]\nnorth = { data = "north.csv" }\nsouth = { data = "south.csv" }\n'
+    )
+    path = tmp_path / "study.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def command(*words: str) -> str:
+    done = CliRunner().invoke(app, list(words))
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_it_is_planned_run_watched_reported_and_verified(study_path: Path) -> None:
+    out = study_path.parent / "out"
+    said = command("plan", str(study_path))
+    assert "posted-totals, one place" in said
+    assert CAUTION in " ".join(said.split())
+    planned = json.loads(command("plan", str(study_path), "--json"))
+    assert planned["certified"] is True
+    assert CAUTION in planned["warnings"]
+
+    record = json.loads(
+        command("run", str(study_path), "--out", str(out), "--json", "--no-report")
+    )
+    assert record["protocol"] == "posted-totals"
+    assert record["privacy"]["certified"] is True
+    assert record["privacy"]["holds_against"] == ["everyone but the clerk"]
+    assert CAUTION in record["warnings"]
+
+    seen = Watcher.open(out).look()
+    assert seen.finished
+    assert seen.spent == pytest.approx(3.0, rel=1e-3)
+
+    command("report", str(out))
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "A clerk posted every total" in page
+    assert "posted psgld" in page
+    command("verify", str(out))
+
+
+def test_a_run_that_was_cut_goes_on(
+    study_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = study_path.parent / "out"
+    monkeypatch.setattr(Clerk, "power_cut_after", 5)
+    with pytest.raises(KeyboardInterrupt):
+        cb.run(cb.Study.load(study_path), out=out)
+    seen = Watcher.open(out).look()
+    assert (seen.done, seen.finished) == (6, False)
+    monkeypatch.setattr(Clerk, "power_cut_after", None)
+    command("resume", str(out), "--json")
+    assert Watcher.open(out).look().finished
+
+
+def test_its_own_rules_are_kept(study_path: Path) -> None:
+    more = "".join(f"s{k} = {{}}\n" for k in range(5))
+    study_path.write_text(study_path.read_text() + more, encoding="utf-8")
+    with pytest.raises(StudyError, match="four drawers"):
+        cb.Study.load(study_path)
+
+
+def test_a_protocol_that_nobody_registered_is_refused(study_path: Path) -> None:
+    text = study_path.read_text().replace("posted-totals", "whispered-totals")
+    study_path.write_text(text, encoding="utf-8")
+    with pytest.raises(StudyError, match="no protocol is called 'whispered-totals'"):
+        cb.Study.load(study_path)
