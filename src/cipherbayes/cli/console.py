@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -24,6 +24,9 @@ from rich.progress import (
 )
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from cipherbayes.results.record import ResultRecord
 
 console = Console()
 
@@ -66,7 +69,7 @@ def progress_bar(
         yield report
 
 
-def summary_table(record: dict[str, Any]) -> Table:
+def summary_table(record: ResultRecord) -> Table:
     """The posterior of ``result.json`` as a table."""
     share = f"{100 * record['interval']:g} %"
     table = Table(title=f"{record['study']}: posterior on your own units")
@@ -118,7 +121,7 @@ def logging_to(folder: Path) -> Iterator[None]:
         handler.stream.close()
 
 
-def print_result(record: dict[str, Any]) -> None:
+def print_result(record: ResultRecord) -> None:
     """Summary, metrics, privacy and warnings of a finished run."""
     console.print(summary_table(record))
     metrics = {k: v for k, v in record["metrics"].items() if isinstance(v, float)}

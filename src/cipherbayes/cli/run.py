@@ -23,6 +23,7 @@ from cipherbayes.cli.console import (
 from cipherbayes.errors import RunError
 
 if TYPE_CHECKING:
+    from cipherbayes.results.record import EffectRow, MedianSurvival, ResultRecord
     from cipherbayes.results.result import Result
     from cipherbayes.study.schema import Study
 
@@ -109,7 +110,7 @@ def live_page(folder: Path, wanted: bool) -> Iterator[None]:
 
 
 def show(
-    record: dict[str, Any], folder: Path, as_json: bool, report: bool = False
+    record: ResultRecord, folder: Path, as_json: bool, report: bool = False
 ) -> None:
     """Print a finished run, and write its page where one is wanted."""
     page = None
@@ -127,7 +128,7 @@ def show(
         console.print(f"report: {page}", soft_wrap=True)
 
 
-def print_effects(record: dict[str, Any]) -> None:
+def print_effects(record: ResultRecord) -> None:
     """Ratios or differences, and the baseline's median survival, where there are."""
     effects, baseline = record.get("effects"), record.get("baseline")
     if effects:
@@ -150,10 +151,10 @@ def print_effects(record: dict[str, Any]) -> None:
         )
 
 
-def _step_of(effect: dict[str, Any]) -> str:
+def _step_of(effect: EffectRow) -> str:
     """The step, with the name of the feature where its words do not hold it."""
     feature = effect["name"].partition("[")[0]
-    per: str = effect["per"]
+    per = effect["per"]
     return per if feature in per else f"{feature}: {per}"
 
 
@@ -161,15 +162,15 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _median_text(median: dict[str, Any]) -> str:
+def _median_text(median: MedianSurvival) -> str:
     """E.g. ``12.3 (10.1 to not reached)``."""
-    ends = {
-        key: "not reached" if median[key] is None else f"{median[key]:.4g}"
-        for key in ("estimate", "lower", "upper")
-    }
+    middle, lower, upper = (
+        "not reached" if end is None else f"{end:.4g}"
+        for end in (median["estimate"], median["lower"], median["upper"])
+    )
     if median["lower"] is None and median["upper"] is None:
-        return ends["estimate"]  # a point estimate, or nowhere reached
-    return f"{ends['estimate']} ({ends['lower']} to {ends['upper']})"
+        return middle  # a point estimate, or nowhere reached
+    return f"{middle} ({lower} to {upper})"
 
 
 def refuse_used_folder(folder: Path) -> None:

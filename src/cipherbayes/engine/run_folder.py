@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from cipherbayes.crypto.identity.signatures import Identity
 from cipherbayes.crypto.key_folder import KeyFolder
@@ -54,6 +54,22 @@ from cipherbayes.protocols.site import Site
 from cipherbayes.protocols.stores import Checkpoint, Heads
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import open_site, split_site
+
+
+class LocalSettings(TypedDict):
+    """What a site keeps to itself: its table, its ledger, its budget."""
+
+    data: str | None
+    ledger: str
+    budget: float | None
+
+
+class AboutRun(TypedDict):
+    """``run.json``: id, study hash, every party's public identity."""
+
+    run: str
+    study: str
+    pinned: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -91,7 +107,7 @@ class RunFolder:
             home = folder.home(name)
             home.mkdir(parents=True, mode=0o700)
             ledger = ledgers[name] or home / "ledger.sqlite"
-            local = {
+            local: LocalSettings = {
                 "data": None if site.data is None else str(Path(site.data).absolute()),
                 "ledger": str(ledger.absolute()),
                 "budget": site.budget,
@@ -207,11 +223,11 @@ class RunFolder:
             return table
         return split_site(self.study, name, table)[0]
 
-    def local(self, name: str) -> dict[str, Any]:
+    def local(self, name: str) -> LocalSettings:
         """What a site keeps to itself: its table, its ledger, its budget."""
         path = self.home(name) / "site.json"
         try:
-            local: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            local: LocalSettings = json.loads(path.read_text(encoding="utf-8"))
             data, budget = local["data"], local["budget"]
             strings = isinstance(data, str | None) and isinstance(local["ledger"], str)
             # A budget that is no number would be none.
@@ -302,7 +318,7 @@ def noise_source(study: Study, name: str) -> NoiseSource:
 
 
 def open_ledger(
-    study: Study, name: str, local: Mapping[str, Any], run: bytes | None = None
+    study: Study, name: str, local: LocalSettings, run: bytes | None = None
 ) -> Ledger:
     """A table's ledger; the budget belongs to the table.
 
@@ -333,7 +349,7 @@ def open_ledger(
     return ledger
 
 
-def ledger_path(local: Mapping[str, Any]) -> Path:
+def ledger_path(local: LocalSettings) -> Path:
     """Where a site's ledger is: beside the table itself, where nobody says else."""
     given = Path(local["ledger"])
     if local["data"] is not None and given == Path(f"{local['data']}.ledger"):
@@ -341,14 +357,18 @@ def ledger_path(local: Mapping[str, Any]) -> Path:
     return given
 
 
-def _read_about(path: Path) -> dict[str, Any]:
+def _read_about(path: Path) -> AboutRun:
     """The content of run.json."""
     try:
         about = json.loads((path / "run.json").read_text(encoding="utf-8"))
         if about["version"] != 1:
             raise ValueError
         bytes.fromhex(about["run"])
-        return {key: about[key] for key in ("run", "study", "pinned")}
+        return {
+            "run": about["run"],
+            "study": about["study"],
+            "pinned": about["pinned"],
+        }
     except FileNotFoundError:
         raise RunError(
             "holds no run",

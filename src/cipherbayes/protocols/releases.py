@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar
 
 import numpy as np
 
@@ -43,6 +43,16 @@ DEFAULT_CLIP = 1.0
 MEAN_SQUARES = {"number": 0.25, "text": 0.5}
 """What a feature is guessed to add to a prepared row's squared norm: a number that
 fills half of its range, a category whose reference level is as common as the rest."""
+
+
+class _Shape(TypedDict):
+    """What all releases of a study share."""
+
+    sites: int
+    colluders: int
+    dropouts: int
+    records: int
+    depth: int
 
 
 @dataclass(frozen=True)
@@ -217,7 +227,7 @@ def typical_norm(study: PrivateStudy, design: Design) -> float:
     return math.sqrt((design.intercept or 0.0) ** 2 + squares)
 
 
-def _shape(study: PrivateStudy) -> dict[str, Any]:
+def _shape(study: PrivateStudy) -> _Shape:
     """What all releases of a study share."""
     privacy = study.privacy
     pooled = not study.rules.federated
@@ -250,7 +260,7 @@ def _gradient(
     study: PrivateStudy,
     dimension: int,
     before: list[GaussianSum],
-    shape: dict[str, Any],
+    shape: _Shape,
 ) -> Phase:
     """The rounds of a chain, all alike."""
     privacy = study.privacy
@@ -286,7 +296,7 @@ def _influence(
     bound: InfluenceBound,
     dimension: int,
     before: list[GaussianSum],
-    shape: dict[str, Any],
+    shape: _Shape,
 ) -> Iterable[Phase]:
     """Rounds of sums weighted by x, grouped where they are alike."""
     privacy = study.privacy

@@ -61,23 +61,29 @@ class Effects:
 
 def effects_of(contents: Contents) -> Effects | None:
     """Effects of a regression; None where coefficients mean nothing alone."""
-    entries = [
-        e for e in contents.record.get("effects", []) if e["estimate"] is not None
-    ]
-    if not entries:
+    entries = contents.record.get("effects", [])
+    if not any(entry["estimate"] is not None for entry in entries):
         return None
     theta = np.asarray(contents.result.posterior["posterior"].to_dataset()["theta"])
     flat = theta.reshape(-1, theta.shape[-1])
     place = {row["name"]: j for j, row in enumerate(contents.record["posterior"])}
     rows = []
     for entry in entries:
+        if entry["estimate"] is None:
+            continue
         above = None
         if entry["lower"] is not None:
             above = float((flat[:, place[entry["name"]]] > 0.0).mean())
-        ends = {
-            key: entry[key] for key in ("name", "per", "estimate", "lower", "upper")
-        }
-        rows.append(Effect(**ends, above=above))
+        rows.append(
+            Effect(
+                name=entry["name"],
+                per=entry["per"],
+                estimate=entry["estimate"],
+                lower=entry["lower"],
+                upper=entry["upper"],
+                above=above,
+            )
+        )
     return Effects(entries[0]["measure"], tuple(rows))
 
 

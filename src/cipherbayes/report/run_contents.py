@@ -18,6 +18,7 @@ from cipherbayes.protocols.checkpoint_view import (
 )
 from cipherbayes.protocols.plan import StudyPlan, plan_releases, resolve_prior
 from cipherbayes.protocols.protocol import Protocol, protocol_of
+from cipherbayes.results.record import ResultRecord
 from cipherbayes.results.result import Result
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
@@ -72,7 +73,7 @@ class Contents:
         return protocol_of(self.study)
 
     @property
-    def record(self) -> dict[str, Any]:
+    def record(self) -> ResultRecord:
         """The content of result.json."""
         return self.result.record
 
@@ -87,7 +88,7 @@ class Contents:
         result = Result.load(folder)
         study = result.study
         about = _json(folder / "run.json")
-        encryption = result.record.get("encryption") or {}
+        encryption = result.record.get("encryption")
         parties = {
             party["name"]: party["identity"]
             for party in result.record.get("parties", [])
@@ -99,8 +100,8 @@ class Contents:
             result=result,
             plan=plan,
             run=result.record.get("run") or about.get("run", ""),
-            scheme=encryption.get("parameters") or (plan.scheme if plan else None),
-            key=encryption.get("key"),
+            scheme=encryption["parameters"] if encryption else plan and plan.scheme,
+            key=encryption and encryption["key"],
             identities=parties or about.get("pinned", {}),
             lost=_lost(checkpoint),
             sd_without_privacy=_sd_without_privacy(study, checkpoint),

@@ -13,6 +13,7 @@ import numpy as np
 
 from cipherbayes.data.features import Feature, level_name
 from cipherbayes.models.base import Design, Model, Rows
+from cipherbayes.results.record import Baseline, EffectRow, MedianSurvival, Spread
 from cipherbayes.typing import Floats
 
 Features = Mapping[str, Feature]
@@ -38,7 +39,7 @@ def effects(
     design: Design,
     user: Floats,
     tail: float | None,
-) -> list[dict[str, Any]]:
+) -> list[EffectRow]:
     """One entry a column: what a step of the feature does, in the model's measure.
 
     exp(b step) is an odds, hazard or rate ratio, b step a difference; ``estimate`` is
@@ -55,11 +56,11 @@ def effects(
         return []
     flat = user.reshape(-1, user.shape[-1])
     column = {name: j for j, name in enumerate(design.names)}
-    entries = []
+    entries: list[EffectRow] = []
     for name, per, step in _steps(features):
         values = model.effect(step * flat[:, column[name]])
-        entry = {"name": name, "measure": model.measure}
-        entries.append({**entry, **_spread(values, tail), "per": per})
+        spread = _spread(values, tail)
+        entries.append({"name": name, "measure": model.measure, **spread, "per": per})
     return entries
 
 
@@ -69,7 +70,7 @@ def baseline(
     design: Design,
     draws: Floats,
     tail: float | None,
-) -> dict[str, Any] | None:
+) -> Baseline | None:
     """Survival of a reference record: each number at the middle of its public range,
     each category at its first level; None for a model without curves.
 
@@ -93,7 +94,7 @@ def baseline(
     }
 
 
-def median_survival(times: Floats, tail: float | None) -> dict[str, Any]:
+def median_survival(times: Floats, tail: float | None) -> MedianSurvival:
     """The median survival time over the draws; null where it is not reached by the
     horizon, which ``not_reached`` gives the probability of."""
     never = float(np.mean(np.isinf(times)))
@@ -126,7 +127,7 @@ def held_by_prior(
     return [name for name, held in zip(names, far & wide, strict=True) if held]
 
 
-def _spread(values: Floats, tail: float | None) -> dict[str, float | None]:
+def _spread(values: Floats, tail: float | None) -> Spread:
     """Median and interval; order statistics, as an infinite value has no mean."""
     if tail is None:
         points: list[float | None] = [float(values[0]), None, None]
@@ -134,8 +135,11 @@ def _spread(values: Floats, tail: float | None) -> dict[str, float | None]:
         quantiles = [0.5, tail, 1.0 - tail]
         found = np.quantile(values, quantiles, method="inverted_cdf")
         points = [float(value) for value in found]
-    finite = [p if p is not None and math.isfinite(p) else None for p in points]
-    return dict(zip(("estimate", "lower", "upper"), finite, strict=True))
+    middle, lower, upper = (
+        point if point is not None and math.isfinite(point) else None
+        for point in points
+    )
+    return {"estimate": middle, "lower": lower, "upper": upper}
 
 
 def _steps(features: Features) -> Iterator[tuple[str, str, float]]:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import xarray as xr
@@ -32,6 +32,16 @@ from cipherbayes.results.effects import (
     held_by_prior,
     median_survival,
 )
+from cipherbayes.results.record import (
+    Baseline,
+    Bytes,
+    EffectRow,
+    MedianSurvival,
+    ParameterRow,
+    ResultRecord,
+    TakingPart,
+    Timing,
+)
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats
@@ -40,6 +50,10 @@ from cipherbayes.version import __version__
 FORMAT = 1
 PREDICTIVE_DRAWS = 500
 """Most draws that a prediction averages over: its interval's ends need no more."""
+
+
+NO_TIME: Timing = {"site_s": 0.0, "server_s": 0.0, "csp_s": 0.0, "wall_s": 0.0}
+NO_BYTES: Bytes = {"per_round_site": 0, "total": 0}
 
 
 @dataclass(frozen=True)
@@ -57,7 +71,7 @@ class Result:
 
     study: Study
     posterior: xr.DataTree
-    record: dict[str, Any] = field(repr=False)
+    record: ResultRecord = field(repr=False)
 
     @property
     def certificate(self) -> dict[str, Any]:
@@ -70,19 +84,18 @@ class Result:
         """Scores on the held-out rows, where the study asked for them."""
         return dict(self.record["metrics"])
 
-    def summary(self) -> list[dict[str, Any]]:
+    def summary(self) -> list[ParameterRow]:
         """Mean, sd and interval of each parameter, on the user's own scale."""
-        return [dict(row) for row in self.record["posterior"]]
+        return [row.copy() for row in self.record["posterior"]]
 
-    def effects(self) -> list[dict[str, Any]]:
+    def effects(self) -> list[EffectRow]:
         """Odds, hazard or rate ratios (or differences) with intervals, per step of
         each feature; empty for a model whose coefficients mean nothing alone."""
-        return [dict(row) for row in self.record.get("effects", [])]
+        return [row.copy() for row in self.record.get("effects", [])]
 
-    def baseline(self) -> dict[str, Any] | None:
+    def baseline(self) -> Baseline | None:
         """Survival curve and median survival of the reference record."""
-        found: dict[str, Any] | None = self.record.get("baseline")
-        return found
+        return self.record.get("baseline")
 
     def draws(self) -> Floats:
         """All draws on the prepared scale, chains joined, shape ``(s, d)``."""
@@ -119,7 +132,7 @@ class Result:
 
     def median_survival(
         self, table: Any, *, where: str = "table"
-    ) -> list[dict[str, Any]]:
+    ) -> list[MedianSurvival]:
         """Median survival time of each row of a table, with its interval.
 
         An end that is not reached by the horizon is None; ``not_reached`` is the
@@ -171,7 +184,7 @@ class Result:
             if digest not in (None, hashlib.sha256(draws.read_bytes()).hexdigest()):
                 raise ValueError
             with xr.open_datatree(draws, engine="h5netcdf") as posterior:
-                return cls(study, posterior.load(), record)
+                return cls(study, posterior.load(), cast(ResultRecord, record))
         except FileNotFoundError:
             raise RunError(
                 "holds no finished run",
@@ -211,12 +224,12 @@ def assemble(
     draws: Draws,
     *,
     privacy: Certificate,
-    timing: Mapping[str, float],
-    traffic: Mapping[str, int],
+    timing: Timing = NO_TIME,
+    traffic: Bytes = NO_BYTES,
     metrics: Mapping[str, Any],
     warnings: list[str],
     moments: Floats | None = None,
-    taking_part: Mapping[str, Any] | None = None,
+    taking_part: TakingPart | None = None,
 ) -> Result:
     """Turn a sampler's draws into a result on the user's own scale."""
     public = design = preparation_of(study).design
@@ -239,11 +252,12 @@ def assemble(
         )
     tail = None if draws.is_point else (1.0 - study.inference.interval) / 2.0
     shown = (study.model, study.features, design)
+    part = taking_part or {}
     flags = [flag.told(names) for flag in draws.flags]
     if moments is not None:
         columns = study.inference_method.flags(public, design)
         flags += [flag.told(names) for flag in columns]
-    record = {
+    record: ResultRecord = {
         "version": FORMAT,
         "cipherbayes": __version__,
         "study": study.name,
@@ -258,12 +272,11 @@ def assemble(
         "posterior": rows,
         "effects": effects(*shown, user, tail),
         "baseline": baseline(*shown, _thinned(flat), tail),
-        "timing": dict(timing),
-        "bytes": dict(traffic),
-        "run": None,
-        "encryption": None,
-        "parties": [],
-        **(taking_part or {}),
+        "timing": timing,
+        "bytes": traffic,
+        "run": part.get("run"),
+        "encryption": part.get("encryption"),
+        "parties": part.get("parties", []),
         "metrics": dict(metrics),
         "warnings": [*warnings, *(flag["message"] for flag in flags), *notes],
         "flags": flags,
@@ -296,13 +309,20 @@ def datatree(names: tuple[str, ...], user: Floats, draws: Draws) -> xr.DataTree:
 
 def summarise(
     names: tuple[str, ...], user: Floats, is_point: bool, interval: float
-) -> tuple[list[dict[str, Any]], list[str]]:
+) -> tuple[list[ParameterRow], list[str]]:
     """One row per parameter, and warnings about chains that did not mix."""
-    rows: list[dict[str, Any]]
+    rows: list[ParameterRow]
     if is_point:
-        empty = {"sd": None, "lower": None, "upper": None, "rhat": None, "ess": None}
         rows = [
-            {"name": name, "mean": float(value), **empty}
+            {
+                "name": name,
+                "mean": float(value),
+                "sd": None,
+                "lower": None,
+                "upper": None,
+                "rhat": None,
+                "ess": None,
+            }
             for name, value in zip(names, user[0, 0], strict=True)
         ]
         return rows, ["a point estimate: this method gives no intervals"]

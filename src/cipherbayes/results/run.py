@@ -20,6 +20,7 @@ from cipherbayes.inference.target import Target
 from cipherbayes.models.metrics import evaluate
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.plan import Plan, resolve_prior
+from cipherbayes.results.record import TakingPart, Timing
 from cipherbayes.results.result import Result, assemble
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import (
@@ -184,7 +185,7 @@ def assemble_private(
             "budget across studies"
         )
     messages = max(traffic.site_messages, 1)
-    timing = {
+    timing: Timing = {
         "site_s": max(traffic.site_seconds.values(), default=0.0),
         "server_s": traffic.server_seconds,
         "csp_s": traffic.csp_seconds,
@@ -214,7 +215,7 @@ def cautions_of(plan: Plan) -> list[str]:
     return [*warnings, *plan.protocol.cautions(plan)]
 
 
-def taking_part(folder: RunFolder, traffic: Traffic) -> dict[str, Any]:
+def taking_part(folder: RunFolder, traffic: Traffic) -> TakingPart:
     """Who took part in a run: keys by their public ids, time and bytes of each."""
     if folder.plan.scheme is None:
         return {}

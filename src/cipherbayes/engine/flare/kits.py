@@ -31,7 +31,7 @@ from cryptography.x509.oid import NameOID
 
 from cipherbayes.crypto.identity.signatures import Identity
 from cipherbayes.crypto.key_folder import KeyFolder
-from cipherbayes.engine.run_folder import RunFolder
+from cipherbayes.engine.run_folder import LocalSettings, RunFolder
 from cipherbayes.errors import CryptoError, RunError, StudyError
 from cipherbayes.protocols.messages import Reason
 from cipherbayes.protocols.plan import plan_study
@@ -230,7 +230,7 @@ class Kit:
                 remedy='set privacy.randomness = "secure"',
             )
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> LocalSettings:
         """A site's own table, ledger and budget, from ``site.toml``."""
         return site_settings(self.path)
 
@@ -278,13 +278,13 @@ class KitRun(RunFolder):
         # Beside the keys: what a party remembers outlives its runs.
         return Heads(self.kit.keys().path / "heads.sqlite")
 
-    def local(self, name: str) -> dict[str, Any]:
+    def local(self, name: str) -> LocalSettings:
         if name != self.kit.name:
             raise RunError(f"the certificate is not of site '{name}'", where=name)
         return self.kit.settings()
 
 
-def site_settings(kit: Path) -> dict[str, Any]:
+def site_settings(kit: Path) -> LocalSettings:
     """A site's own table, ledger and budget, from ``site.toml`` in its kit."""
     path = kit / "site.toml"
     try:

@@ -61,7 +61,11 @@ def _of_each(contents: Contents) -> list[tuple[str, float, int]]:
     if not parties:
         # No parties, or a result that was written before they were kept.
         timing = record["timing"]
-        known = {"all": "site_s", "server": "server_s", "csp": "csp_s"}
-        return [(n, timing[key], 0) for n, key in known.items() if timing[key]]
+        known = {
+            "all": timing["site_s"],
+            "server": timing["server_s"],
+            "csp": timing["csp_s"],
+        }
+        return [(name, seconds, 0) for name, seconds in known.items() if seconds]
     order = sorted(parties, key=lambda party: party["name"] in PARTIES)
     return [(party["name"], party["seconds"], party["bytes"]) for party in order]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from cipherbayes.report.charts import bar_row, trace
 from cipherbayes.report.markup import Content, Markup, join, table, tag
 from cipherbayes.report.numbers import NONE, number, percent
 from cipherbayes.report.run_contents import Contents
+from cipherbayes.results.record import ParameterRow
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats
 
@@ -157,7 +157,7 @@ def _chains(contents: Contents) -> Markup:
     )
 
 
-def _verdict(row: dict[str, Any]) -> Content:
+def _verdict(row: ParameterRow) -> Content:
     rhat, ess = row["rhat"], row["ess"]
     if rhat is None and ess is None:
         return tag("strong", "too few draws to tell", class_="bad")

@@ -402,8 +402,6 @@ def _assembled(plan: Plan, replayed: Replayed, draws: Draws) -> Any:
         plan.study,
         draws,
         privacy=Certificate(),
-        timing={},
-        traffic={},
         metrics={},
         warnings=[],
         moments=replayed.moments,

@@ -1,0 +1,122 @@
+"""The shape of ``result.json``."""
+
+from __future__ import annotations
+
+from typing import Any, NotRequired, TypedDict
+
+
+class ParameterRow(TypedDict):
+    """A parameter's posterior in the user's own units; a point has no spread."""
+
+    name: str
+    mean: float
+    sd: float | None
+    lower: float | None
+    upper: float | None
+    rhat: float | None
+    ess: float | None
+
+
+class Spread(TypedDict):
+    """A median over draws and its interval; None where an end is not reached."""
+
+    estimate: float | None
+    lower: float | None
+    upper: float | None
+
+
+class EffectRow(Spread):
+    """What a step of a feature does, in the model's measure."""
+
+    name: str
+    measure: str
+    per: str
+
+
+class SurvivalPoint(Spread):
+    """Survival at a time."""
+
+    time: float
+
+
+class MedianSurvival(Spread):
+    """A median survival time; ``not_reached`` is the probability that there is none."""
+
+    not_reached: float
+
+
+class Baseline(TypedDict):
+    """Survival of a reference record."""
+
+    at: dict[str, Any]
+    survival: list[SurvivalPoint]
+    median: MedianSurvival
+
+
+class PartyRecord(TypedDict):
+    """What a party contributed: who it is, its time and its bytes."""
+
+    name: str
+    identity: str | None
+    seconds: float
+    bytes: int
+
+
+class EncryptionRecord(TypedDict):
+    """The encryption parameters and the id of the run's key."""
+
+    parameters: str
+    key: str | None
+
+
+class TakingPart(TypedDict, total=False):
+    """Who took part in a run; empty where there were no parties."""
+
+    run: str
+    encryption: EncryptionRecord
+    parties: list[PartyRecord]
+
+
+class Timing(TypedDict):
+    """Seconds: the slowest site's, the server's, the CSP's, and by the clock."""
+
+    site_s: float
+    server_s: float
+    csp_s: float
+    wall_s: float
+
+
+class Bytes(TypedDict):
+    """Bytes of a site's message, and of all messages."""
+
+    per_round_site: int
+    total: int
+
+
+class ResultRecord(TypedDict):
+    """The content of ``result.json``."""
+
+    version: int
+    cipherbayes: str
+    study: str
+    study_hash: str
+    protocol: str
+    model: str
+    method: str
+    sites: list[str]
+    rounds: int
+    privacy: dict[str, Any]
+    interval: float
+    posterior: list[ParameterRow]
+    effects: list[EffectRow]
+    baseline: Baseline | None
+    timing: Timing
+    bytes: Bytes
+    run: str | None
+    encryption: EncryptionRecord | None
+    parties: list[PartyRecord]
+    metrics: dict[str, Any]
+    warnings: list[str]
+    flags: list[dict[str, Any]]
+    moments: list[float] | None
+    posterior_sha256: NotRequired[str]
