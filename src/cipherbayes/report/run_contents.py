@@ -95,12 +95,13 @@ class Contents:
             if party["identity"] is not None
         }
         plan = _plan(study)
+        scheme = None if plan is None else plan.scheme
         checkpoint = folder / "server" / "checkpoint.sqlite"
         return cls(
             result=result,
             plan=plan,
             run=result.record.get("run") or about.get("run", ""),
-            scheme=encryption["parameters"] if encryption else plan and plan.scheme,
+            scheme=encryption["parameters"] if encryption else scheme,
             key=encryption and encryption["key"],
             identities=parties or about.get("pinned", {}),
             lost=_lost(checkpoint),
