@@ -37,7 +37,7 @@ from nvflare.apis.shareable import Shareable
 
 import cipherbayes.engine.flare.controller as controlling
 from cipherbayes.engine.flare import submitting
-from cipherbayes.engine.flare.channels import FlareCsp, FlareLine, FlareSite
+from cipherbayes.engine.flare.channels import FlareConnection, FlareCsp, FlareSite
 from cipherbayes.engine.flare.executor import PartyExecutor
 from cipherbayes.engine.flare.jobs import write_job
 from cipherbayes.engine.party_client import ROUND
@@ -58,7 +58,7 @@ def some_bytes(size: int) -> bytes:
     return secrets.token_bytes(size)
 
 
-class BareLine(FlareLine):
+class BareLine(FlareConnection):
     """A line that carries unsealed messages in one piece."""
 
     def exchange(self, body: bytes, want: int) -> bytes:

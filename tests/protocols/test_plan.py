@@ -18,7 +18,8 @@ from cipherbayes.privacy.accountant import calibrate_noise, epsilon
 from cipherbayes.privacy.events import GaussianSum, PoissonSampled, Repeated
 from cipherbayes.protocols.plan import StudyPlan, plan_study
 from cipherbayes.protocols.releases import MOST_RECORDS, SHARES
-from cipherbayes.study.schema import Study, tables
+from cipherbayes.study import tables
+from cipherbayes.study.schema import Study
 
 SITES = {name: {"data": f"absent/{name}.csv"} for name in ("north", "south", "west")}
 

@@ -18,7 +18,7 @@ from cipherbayes.protocols.site import Site
 from cipherbayes.protocols.transcripts import keep_transcript
 
 
-class Desk:
+class PartyEndpoint:
     """A party behind its verbs: a question in, an answer out.
 
     ``home`` is the party's own folder, where a site keeps the run's transcript.
@@ -87,7 +87,7 @@ def serve(party: Site[Any] | Csp[Any], name: str, home: Path) -> None:
     # Whatever else prints must not get between the messages.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    desk = Desk(party, home)
+    desk = PartyEndpoint(party, home)
     while (question := pipes.read(sys.stdin.buffer)) is not None:
         try:
             pipes.write(answers, b"=", desk.respond(*question))

@@ -1,7 +1,7 @@
-"""Parties at the far end of a line: each question a verb and bytes.
+"""Parties at the far end of a connection: each question is a verb and bytes.
 
-The verbs are those of :class:`~cipherbayes.engine.party.Desk`. What carries them
-(pipes, a network) implements the methods of :class:`Line`.
+The verbs are those of :class:`~cipherbayes.engine.party.PartyEndpoint`. What carries
+them (pipes, a network) implements the methods of :class:`PartyConnection`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TRANSCRIPT = b"V"
 """The run's transcript, when it has ended."""
 
 
-class Line(ABC):
+class PartyConnection(ABC):
     """A way to carry questions to one party."""
 
     @abstractmethod
@@ -36,7 +36,7 @@ class Line(ABC):
         """Hang up."""
 
 
-class SiteLine(Line):
+class SiteConnection(PartyConnection):
     """A site at the far end."""
 
     def enrol(self) -> bytes:
@@ -65,7 +65,7 @@ class SiteLine(Line):
         self.receive()
 
 
-class CspLine(Line):
+class CspConnection(PartyConnection):
     """The CSP at the far end."""
 
     def offer(self) -> bytes:

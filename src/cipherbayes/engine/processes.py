@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from cipherbayes.engine import pipes
-from cipherbayes.engine.party_client import CspLine, SiteLine
+from cipherbayes.engine.party_client import CspConnection, SiteConnection
 from cipherbayes.errors import RunError
 
 
@@ -82,9 +82,9 @@ class PartyProcess:
             self._process.wait()
 
 
-class RemoteSite(PartyProcess, SiteLine):
+class RemoteSite(PartyProcess, SiteConnection):
     """A site in its own process."""
 
 
-class RemoteCsp(PartyProcess, CspLine):
+class RemoteCsp(PartyProcess, CspConnection):
     """The CSP in its own process."""

@@ -45,7 +45,7 @@ CLEAR = 3.0
 
 
 @dataclass(frozen=True)
-class Outlook:
+class Forecast:
     """Prospects of a private study.
 
     Attributes
@@ -77,7 +77,7 @@ class Outlook:
         return self.ratio < CLEAR
 
 
-def look_ahead(plan: StudyPlan) -> Outlook:
+def forecast_of(plan: StudyPlan) -> Forecast:
     """The prospects of a plan, from public numbers alone."""
     study, release = plan.study, plan.last_phase.sums
     privacy = study.privacy
@@ -94,7 +94,7 @@ def look_ahead(plan: StudyPlan) -> Outlook:
     largest = release.records * release.clip
     signal = min(information * study.prior.scale, largest)
     factor = max(CLEAR * noise / signal, 1.0)
-    return Outlook(
+    return Forecast(
         noise=noise,
         signal=signal,
         largest=largest,
@@ -128,7 +128,7 @@ def _epsilon_for(mu: float, delta: float) -> float | None:
     return found if found < 100.0 else None
 
 
-def advice(plan: StudyPlan, outlook: Outlook) -> list[str]:
+def advice(plan: StudyPlan, forecast: Forecast) -> list[str]:
     """Plain warnings about a study that will run, but not well."""
     study = plan.study
     privacy = study.privacy
@@ -143,13 +143,13 @@ def advice(plan: StudyPlan, outlook: Outlook) -> list[str]:
             f"delta = {privacy.delta:g} is not much smaller than 1/N = "
             f"{1.0 / records:.2g}: lower it, e.g. to {0.01 / records:.0e}"
         )
-    if outlook.drowned:
-        enough = [f"N = {outlook.records_needed:,} records"]
-        if outlook.epsilon_needed is not None:
-            enough.append(f"epsilon = {outlook.epsilon_needed:.2g}")
+    if forecast.drowned:
+        enough = [f"N = {forecast.records_needed:,} records"]
+        if forecast.epsilon_needed is not None:
+            enough.append(f"epsilon = {forecast.epsilon_needed:.2g}")
         warnings.append(
             "noise will drown effects of the prior's scale (signal/noise "
-            f"{outlook.ratio:.2g}); {' or '.join(enough)} would suffice"
+            f"{forecast.ratio:.2g}); {' or '.join(enough)} would suffice"
         )
     warnings.extend(study.inference_method.cautions(study.model))
     if study.inference_method.is_point:
@@ -204,12 +204,12 @@ class PlanDescription:
 
 def describe(plan: StudyPlan) -> PlanDescription:
     """The plan of a study that releases noised sums."""
-    outlook = look_ahead(plan)
+    forecast = forecast_of(plan)
     release, encryption = plan.last_phase.sums, plan.encryption
     growth = epsilon_by_tenths(plan)
     cautions = plan.protocol.cautions(plan)
     return PlanDescription(
-        _lines(plan, outlook, growth),
+        _lines(plan, forecast, growth),
         rounds=plan.rounds,
         noise_multiplier=plan.noise_multiplier,
         epsilon=growth[-1][1],
@@ -217,14 +217,14 @@ def describe(plan: StudyPlan) -> PlanDescription:
         certified=plan.certified,
         parameters=NO_PARAMETERS if encryption is None else encryption.record(),
         bytes_per_round_site=0 if encryption is None else encryption.message_bytes,
-        warnings=[*advice(plan, outlook), *cautions],
+        warnings=[*advice(plan, forecast), *cautions],
         further={
             "epsilon_after": {str(rounds): spent for rounds, spent in growth},
             "sampling_rate": release.rate,
             "clip": release.clip,
             "dimension": release.dimension,
-            "signal_over_noise": outlook.ratio,
-            "width_ratio": outlook.width_ratio,
+            "signal_over_noise": forecast.ratio,
+            "width_ratio": forecast.width_ratio,
         },
     )
 
@@ -236,7 +236,7 @@ def epsilon_by_tenths(plan: Plan) -> list[tuple[int, float]]:
 
 
 def _lines(
-    plan: StudyPlan, outlook: Outlook, growth: list[tuple[int, float]]
+    plan: StudyPlan, forecast: Forecast, growth: list[tuple[int, float]]
 ) -> list[str]:
     study, release, encryption = plan.study, plan.last_phase.sums, plan.encryption
     privacy = study.privacy
@@ -253,10 +253,10 @@ def _lines(
         + (sampled if release.rate < 1 else ""),
         f"noise       {_noise(plan)}",
         f"epsilon     {spent}",
-        f"outlook     signal/noise {outlook.ratio:.3g} for an effect of the prior's "
-        f"scale; intervals at least {outlook.width_ratio:.2f} × those without privacy",
-        f"            (noise {outlook.noise:.3g}, typical signal {outlook.signal:.3g}, "
-        f"largest possible {outlook.largest:.3g}, all rounds together)",
+        f"outlook     signal/noise {forecast.ratio:.3g} for an effect of the prior's "
+        f"scale; intervals at least {forecast.width_ratio:.2f} × those without privacy",
+        f"            (noise {forecast.noise:.3g}, typical signal "
+        f"{forecast.signal:.3g}, largest possible {forecast.largest:.3g}, all rounds together)",
     ]
     if encryption is not None:
         lines += [

@@ -10,11 +10,11 @@ from pathlib import Path
 from cipherbayes.report.markup import Content, Markup, join, tag
 from cipherbayes.report.numbers import duration, short
 from cipherbayes.report.run_contents import Contents
-from cipherbayes.report.sections.cost import cost
-from cipherbayes.report.sections.findings import found
-from cipherbayes.report.sections.privacy import banner, promise
-from cipherbayes.report.sections.security import security
-from cipherbayes.report.sections.uncertainty import sure
+from cipherbayes.report.sections.cost import cost_section
+from cipherbayes.report.sections.findings import findings_section
+from cipherbayes.report.sections.privacy import banner, privacy_section
+from cipherbayes.report.sections.security import security_section
+from cipherbayes.report.sections.uncertainty import uncertainty_section
 from cipherbayes.version import __version__
 
 NAME = "report.html"
@@ -23,11 +23,11 @@ NAME = "report.html"
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 SECTIONS: tuple[tuple[str, str, Callable[[Contents], Markup]], ...] = (
-    ("found", "What was found", found),
-    ("sure", "How sure", sure),
-    ("privacy", "Privacy", promise),
-    ("security", "Security", security),
-    ("cost", "Cost", cost),
+    ("found", "What was found", findings_section),
+    ("sure", "How sure", uncertainty_section),
+    ("privacy", "Privacy", privacy_section),
+    ("security", "Security", security_section),
+    ("cost", "Cost", cost_section),
     ("study", "The study file", lambda contents: _study(contents)),
 )
 

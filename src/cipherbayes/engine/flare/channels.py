@@ -41,7 +41,12 @@ from cipherbayes.engine.flare.questions import (
     Question,
     Sealed,
 )
-from cipherbayes.engine.party_client import ROUND, CspLine, Line, SiteLine
+from cipherbayes.engine.party_client import (
+    ROUND,
+    CspConnection,
+    PartyConnection,
+    SiteConnection,
+)
 from cipherbayes.errors import RunError
 
 log = logging.getLogger("cipherbayes.flare")
@@ -62,7 +67,7 @@ WHOLE_FAILURES = 3
 """After this many all questions of a line are streams: its party or network is slow."""
 
 
-class FlareLine(Line):
+class FlareConnection(PartyConnection):
     """A line to one party of the running job.
 
     Parameters
@@ -226,9 +231,9 @@ class FlareLine(Line):
         return reply
 
 
-class FlareSite(FlareLine, SiteLine):
+class FlareSite(FlareConnection, SiteConnection):
     """A site on its own machine."""
 
 
-class FlareCsp(FlareLine, CspLine):
+class FlareCsp(FlareConnection, CspConnection):
     """The CSP on its own machine."""

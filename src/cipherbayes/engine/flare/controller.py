@@ -19,7 +19,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.signal import Signal
 
-from cipherbayes.engine.flare.channels import FlareCsp, FlareLine, FlareSite
+from cipherbayes.engine.flare.channels import FlareConnection, FlareCsp, FlareSite
 from cipherbayes.engine.flare.jobs import job_study
 from cipherbayes.engine.flare.kits import CSP, SERVER, Kit
 from cipherbayes.engine.local import Finished, finish
@@ -125,7 +125,7 @@ class RoundsController(Controller):  # type: ignore[misc]
         """Write what the rounds amount to into a folder."""
         raise NotImplementedError
 
-    def _gather(self, lines: list[FlareLine]) -> None:
+    def _gather(self, lines: list[FlareConnection]) -> None:
         """Wait until every party has taken the job's key."""
         deadline = time.monotonic() + STARTUP_SECONDS
         missing = [x.name for x in lines if not x.greet(deadline)]

@@ -41,7 +41,7 @@ from cipherbayes.engine.flare.questions import (
     Question,
     Sealed,
 )
-from cipherbayes.engine.party import Desk
+from cipherbayes.engine.party import PartyEndpoint
 from cipherbayes.engine.party_client import ROUND
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.protocols.messages import encode
@@ -137,10 +137,10 @@ class PartyExecutor(Executor):  # type: ignore[misc]
             self._working += change
 
 
-def _open(workspace: Any, job: str, run: str) -> Desk:
+def _open(workspace: Any, job: str, run: str) -> PartyEndpoint:
     """The party that the kit's certificate names."""
     mine = Kit.open(Path(workspace.get_root_dir()))
     folder = mine.run(run, job_study(workspace, job))
     if mine.role == CSP:
-        return Desk(folder.csp(), folder.path)
-    return Desk(folder.site(mine.name), folder.path, tells_time=False)
+        return PartyEndpoint(folder.csp(), folder.path)
+    return PartyEndpoint(folder.site(mine.name), folder.path, tells_time=False)

@@ -26,7 +26,7 @@ LONGEST_PAUSE = 1.0
 
 
 class Answering(Protocol):
-    """What answers questions; see :class:`cipherbayes.engine.party.Desk`."""
+    """What answers questions; see :class:`cipherbayes.engine.party.PartyEndpoint`."""
 
     def respond(self, verb: bytes, body: bytes) -> bytes:
         """The answer to a question."""

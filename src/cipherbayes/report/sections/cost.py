@@ -11,7 +11,7 @@ PARTIES = {"csp": "CSP", "server": "Server", "all": "Whoever holds the tables"}
 """What parties that are no sites are called."""
 
 
-def cost(contents: Contents) -> Markup:
+def cost_section(contents: Contents) -> Markup:
     """The whole section."""
     timing, traffic = contents.record["timing"], contents.record["bytes"]
     rounds = max(contents.plan.rounds if contents.plan else contents.rounds, 1)

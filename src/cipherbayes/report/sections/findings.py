@@ -53,7 +53,7 @@ METRICS = {
 }
 
 
-def found(contents: Contents) -> Markup:
+def findings_section(contents: Contents) -> Markup:
     """The whole section."""
     effects = effects_of(contents)
     return join(

@@ -56,7 +56,7 @@ def banner(contents: Contents) -> Markup:
     )
 
 
-def promise(contents: Contents) -> Markup:
+def privacy_section(contents: Contents) -> Markup:
     """The whole section."""
     privacy = contents.record["privacy"]
     if privacy["epsilon"] is None:

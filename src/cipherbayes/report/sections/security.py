@@ -12,7 +12,7 @@ from cipherbayes.report.run_contents import Contents
 Facts = list[tuple[str, Content]]
 
 
-def security(contents: Contents) -> Markup:
+def security_section(contents: Contents) -> Markup:
     """The whole section."""
     if contents.scheme is None:
         return tag(

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from cipherbayes.protocols.forecast import look_ahead
+from cipherbayes.protocols.forecast import forecast_of
 from cipherbayes.protocols.plan import resolve_prior
 from cipherbayes.report.charts import bar_row, trace
 from cipherbayes.report.markup import Content, Markup, join, table, tag
@@ -23,7 +23,7 @@ MOSTLY_PRIOR = 0.5
 """Posterior sd over prior sd from which the prior speaks louder than the rows."""
 
 
-def sure(contents: Contents) -> Markup:
+def uncertainty_section(contents: Contents) -> Markup:
     """The whole section."""
     if contents.record["posterior"][0]["sd"] is None:
         return tag(
@@ -77,7 +77,7 @@ def _widths(contents: Contents) -> Markup:
             f"makes an interval {number(cost, 2)} times as wide."
         )
     elif contents.plan is not None:
-        ratio = look_ahead(contents.plan).width_ratio
+        ratio = forecast_of(contents.plan).width_ratio
         text += (
             "This sampler releases no information matrix, so what privacy costs in "
             "width is known from public numbers only (records, clipping norm, ε): a "
