@@ -115,9 +115,9 @@ def test_the_number_of_records_is_released_first_where_it_is_not_public() -> Non
     plan = plan_study(study_of(privacy=WITHOUT_RECORDS))
     count, gradient = plan.phases
     assert (count.purpose, count.first, count.rounds) == ("records", 0, 1)
-    assert (count.dimension, count.privacy.clip) == (1, 1.0)
+    assert (count.dimension, count.sums.clip) == (1, 1.0)
     assert (gradient.purpose, gradient.first, gradient.rounds) == ("gradient", 1, 20)
-    assert gradient.privacy.records == MOST_RECORDS
+    assert gradient.sums.records == MOST_RECORDS
     assert spent(plan) <= 1.0
 
 
@@ -127,7 +127,7 @@ def test_moments_are_released_within_the_budget() -> None:
     count, moments, gradient = plan.phases
     # age, sex[M] and dose, each with its square; every one of them in [-1, 1].
     assert moments.dimension == 6
-    assert moments.privacy.clip == pytest.approx(math.sqrt(6.0))
+    assert moments.sums.clip == pytest.approx(math.sqrt(6.0))
     assert [phase.first for phase in plan.phases] == [0, 1, 2]
     shares = {
         phase.purpose: phase.rounds / phase.sums.noise_multiplier**2
@@ -138,7 +138,7 @@ def test_moments_are_released_within_the_budget() -> None:
     assert shares["moments"] / total == pytest.approx(SHARES["moments"], rel=1e-3)
     assert spent(plan) <= 1.0
     assert gradient is plan.last_phase
-    assert count.privacy.noise_multiplier > gradient.privacy.noise_multiplier / 10
+    assert count.sums.noise_multiplier > gradient.sums.noise_multiplier / 10
 
 
 def test_sampling_needs_less_noise_and_is_charged_as_sampling() -> None:
@@ -147,7 +147,7 @@ def test_sampling_needs_less_noise_and_is_charged_as_sampling() -> None:
     assert plan.last_phase.sums.rate == 150 / 3000
     assert isinstance(plan.last_phase.sums.event, PoissonSampled)
     sigma = plan.last_phase.sums.noise_multiplier
-    assert sigma < whole.gradient.privacy.noise_multiplier
+    assert sigma < whole.last_phase.sums.noise_multiplier
     assert 0.995 <= spent(plan) <= 1.0
 
 
@@ -159,8 +159,8 @@ def test_sampling_after_moments_keeps_the_budget() -> None:
         )
     )
     moments, gradient = plan.phases
-    assert moments.privacy.rate == 1.0
-    assert gradient.privacy.rate == 0.05
+    assert moments.sums.rate == 1.0
+    assert gradient.sums.rate == 0.05
     assert 0.99 <= spent(plan) <= 1.0
 
 
@@ -190,7 +190,7 @@ def test_the_parameters_hold_every_phases_bound(sites: int, target: float) -> No
 
 def test_a_pooled_study_has_one_curator_and_no_encryption() -> None:
     plan = plan_study(study_of(study={"protocol": "pooled"}))
-    assert plan.parameters is None
+    assert plan.encryption is None
     release = plan.last_phase.sums
     assert (release.sites, release.colluders, release.dropouts) == (1, 0, 0)
 
@@ -252,7 +252,7 @@ def test_a_released_variance_is_never_below_its_noise() -> None:
     )
     moments = plan.phases[1]
     digest = plan.digest(moments, np.zeros(6), 1e4)
-    noise = moments.privacy.noise_sd(moments.privacy.sites) / 1e4
+    noise = moments.sums.noise_sd(moments.sums.sites) / 1e4
     assert digest[3:].min() ** 2 == pytest.approx(2.0 * noise)
 
 

@@ -256,7 +256,8 @@ def _lines(
         f"outlook     signal/noise {forecast.ratio:.3g} for an effect of the prior's "
         f"scale; intervals at least {forecast.width_ratio:.2f} × those without privacy",
         f"            (noise {forecast.noise:.3g}, typical signal "
-        f"{forecast.signal:.3g}, largest possible {forecast.largest:.3g}, all rounds together)",
+        f"{forecast.signal:.3g}, largest possible {forecast.largest:.3g}, "
+        "all rounds together)",
     ]
     if encryption is not None:
         lines += [
