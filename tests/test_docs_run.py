@@ -37,7 +37,7 @@ NOT_RUN = {
     "make demo": "installs from the network; CI runs it on its own",
     "make test": "is what runs this",
     "make torture": MINUTES,
-    "python benchmarks/intervals.py": PHYSIONET,
+    "python research/benchmarks/intervals.py": PHYSIONET,
     "cipherbayes reproduce": f"{MINUTES}; tests/reproduce runs it on less",
     "cipherbayes calibrate": MINUTES,
     "cipherbayes bench": MINUTES,

@@ -22,8 +22,7 @@ from cipherbayes.models.metrics import accuracy, auc
 from cipherbayes.protocols.as_printed.claim import PaperSetting, paper_claim
 from cipherbayes.typing import Floats, Integers
 from cipherbayes_research.datasets.physionet2012 import OUTCOME
-from cipherbayes_research.paper import physionet
-from cipherbayes_research.paper import ranked_columns as ranked
+from cipherbayes_research.paper import physionet, ranked_columns
 from cipherbayes_research.paper.as_printed import Trace, simulate
 from cipherbayes_research.paper.cells import Cell, Outcome, Results, Sources
 from cipherbayes_research.paper.fitting import fit_and_score
@@ -78,8 +77,8 @@ def compute(cell: Cell, sources: Sources) -> Outcome:
     protocol = "pooled" if cell.kind == "private" else cell.kind
     known: dict[str, Any] = {"records": train.size, "protocol": protocol}
     if is_ranked(cell):
-        table = ranked.read(sources.physionet)
-        study = ranked.ranked_study(cell.epsilon, **known)
+        table = ranked_columns.read(sources.physionet)
+        study = ranked_columns.ranked_study(cell.epsilon, **known)
     else:
         study = physionet.certified_study(cell.epsilon, **known)
     # The learning curve is that of the first run.
@@ -102,7 +101,7 @@ def runs_of(cell: Cell) -> int:
 
 def is_ranked(cell: Cell) -> bool:
     """Whether the cell is of the settings with ranked columns."""
-    return ranked.CHOICE in cell.choice.split()
+    return ranked_columns.CHOICE in cell.choice.split()
 
 
 def sizes_of(cell: Cell) -> str:

@@ -1,6 +1,6 @@
 """Non-private fits beside scikit-learn and lifelines, on the same splits.
 
-``python benchmarks/accuracy.py [ARCHIVE]`` prints the differences; ARCHIVE is
+``python research/benchmarks/accuracy.py [ARCHIVE]`` prints the differences; ARCHIVE is
 PhysioNet 2012's set-a.tar.gz (without it that comparison is left out).
 """
 
@@ -19,7 +19,7 @@ from cipherbayes.study.tables import open_sites
 from cipherbayes_research.datasets.flchain import load_flchain
 from cipherbayes_research.datasets.physionet2012 import load_physionet2012
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def split_rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

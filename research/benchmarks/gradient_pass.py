@@ -8,7 +8,7 @@ Three comparisons, each with its rival measured in the same run, in turn:
 - against automatic differentiation record by record: autograd, jitted jax, and, for
   honesty, jax vectorised over the records, which is not record by record.
 
-    python benchmarks/gradient_pass.py [--rows N] [--file FILE] [--json]
+    python research/benchmarks/gradient_pass.py [--rows N] [--file FILE] [--json]
 """
 
 from __future__ import annotations
