@@ -1,7 +1,7 @@
 """Speed of the protocols, all variants interleaved in one run, CPU time, medians.
 
-The machine is noisy, so only ratios within one run mean anything. The rival of
-``secure-sum`` is ``plaintext``: the same federated, differentially private iteration
+Only ratios within one run carry over to another machine. ``secure-sum`` is compared
+with ``plaintext``: the same federated, differentially private iteration
 with the same integers (gradient pass, grid, exact noise share, sum, θ), without
 masks, encryption, signatures, ledger and CSP. ``over_unprotected`` compares with an
 iteration that has no noise either.
@@ -217,8 +217,8 @@ def _secure(server: Server, csp: Csp, parties: dict[str, Site], clock: Clock) ->
 def bench_site_crypto(dimension: int, sites: int, rounds: int) -> dict[str, float]:
     """A site's crypto beside one bare SEAL encryption of the same ring.
 
-    Grid, masks, encryption, signature and framing; the noise sampler apart. The
-    rival is SEAL's ``encrypt`` alone, its plaintext encoded beforehand.
+    Grid, masks, encryption, signature and framing; the noise sampler apart. It is
+    compared with SEAL's ``encrypt`` alone, its plaintext encoded beforehand.
     """
     study = bench_study(dimension, sites, rounds + WARM_UP, 1)
     plan = plan_study(study)

@@ -52,7 +52,7 @@ NAMES = {
 
 
 def cells(quick: bool) -> list[Cell]:
-    """One cell a rival, budget and split; it runs its whole grid."""
+    """One cell for each peer, budget and split; it runs the peer's whole grid."""
     return [
         Cell(kind, split, epsilon=epsilon)
         for split in range(2 if quick else SPLITS)
@@ -125,7 +125,7 @@ def _rows(study: Study, table: Any) -> tuple[Floats, Floats]:
 
 
 def report(results: Results, quick: bool) -> Report:
-    """The best setting of each rival, and ours less it, split by split."""
+    """The best setting of each peer, and ours less it, split by split."""
     best: dict[tuple[str, float], dict[int, float]] = {}
     chosen = {}
     for head, outcomes in mortality.grouped(results).items():
