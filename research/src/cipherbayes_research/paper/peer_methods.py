@@ -1,4 +1,4 @@
-"""The methods that ``peers`` compares with: DP-SGD and diffprivlib's logistic regression.
+"""What ``peers`` compares with: DP-SGD and diffprivlib's logistic regression.
 
 Both get the prepared rows of our own study. Their noise comes from seeded or the
 libraries' own generators: here it measures accuracy and protects nobody.
