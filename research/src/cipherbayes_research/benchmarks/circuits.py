@@ -1,9 +1,9 @@
-"""The CKKS circuits in one race: CPU time of a round in the steady state, and error.
+"""The CKKS circuits compared: CPU time of a round in the steady state, and error.
 
-``literal`` is the paper's circuit, honestly implemented, and the unit of all ratios.
+``literal`` is the paper's circuit and the unit of all ratios.
 The server's time is that of the whole step: adding the sites' ciphertexts, loading
 them into SEAL, the circuit, reading the result; ``server_mean_ms`` is the mean over
-the sixteen rounds of a block, in one of which the past is put together.
+the sixteen rounds of a block, in one of which the sums of past rounds are rebuilt.
 
 ``encrypt_ms`` is all of a site's encryption, ``encrypt_online_ms`` what is left of it
 in the round when the encryption of zero was prepared while the site waited.

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from scipy.special import expit
 
 from cipherbayes.models.metrics import accuracy, auc
@@ -35,7 +36,7 @@ CONSTANTS = {1: 3500.0, 2: 3500.0, 5: 1000.0, 10: 1000.0, 16: 900.0}
 BATCH, EPOCHS, TRAINING_ROWS = 320, 500, 3200
 
 REFERENCE = {0.01: 0.52, 0.1: 0.62, 1.0: 0.71, 10.0: 0.79}
-"""AUC of the paper's own method by claimed ε, from an earlier run of it; the paper
+"""AUC that the paper's own method reached in an earlier run, by claimed ε; the paper
 prints curves without numbers."""
 
 CERTIFIED = ("private", "secure-sum", "encrypted-update")
@@ -142,7 +143,11 @@ def paper_setting(cell: Cell) -> PaperSetting:
 
 
 def _as_printed(
-    cell: Cell, table: Any, sites: Sequence[Integers], train: Integers, test: Integers
+    cell: Cell,
+    table: pa.Table,
+    sites: Sequence[Integers],
+    train: Integers,
+    test: Integers,
 ) -> Outcome:
     x, y = physionet.as_printed_rows(table, train)
 

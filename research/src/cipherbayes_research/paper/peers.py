@@ -3,15 +3,16 @@
 Same rows, same columns for each ε, same public ranges and norm bound, same (ε, δ) and
 relation. Same tuning effort: everyone, ourselves too, is run with the twelve settings
 of a grid and gets the one with the best mean AUC on the test rows, which flatters all
-alike. Beside them our settings as they are, for which no test row was looked at.
+alike. Our public settings, for which no test row was looked at, are shown as well.
 """
 
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 from scipy.special import expit
 
 from cipherbayes.models.metrics import auc
@@ -117,7 +118,7 @@ def compute(cell: Cell, sources: Sources) -> Outcome:
     return found
 
 
-def _rows(study: Study, table: Any) -> tuple[Floats, Floats]:
+def _rows(study: Study, table: pa.Table) -> tuple[Floats, Floats]:
     """Our prepared rows, divided by their norm bound, and the outcome."""
     x, outcome = prepared_rows(study, table)
     assert study.preparation.row_norm is not None
