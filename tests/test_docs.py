@@ -159,11 +159,42 @@ def test_every_test_named_exists(page: Path, every_test: set[str]) -> None:
             assert code in every_test, code
 
 
+@pages
+def test_every_module_named_exists(page: Path) -> None:
+    sources = {"cipherbayes": "src", "cipherbayes_research": "research/src"}
+    for code in inline_code(page):
+        for name in re.findall(r"\bcipherbayes(?:_research)?\.[a-z_.]+\b", code):
+            if name == "cipherbayes.commands":  # a group of entry points
+                continue
+            here = ROOT / sources[name.partition(".")[0]] / name.replace(".", "/")
+            assert here.is_dir() or here.with_suffix(".py").is_file(), name
+
+
 def test_the_site_has_every_page() -> None:
     menu = re.findall(
         r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE
     )
     assert sorted(menu) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+
+
+def test_the_floors_of_the_architecture_page_are_the_ones_that_lint_checks() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    rule = settings["tool"]["importlinter"]["contracts"][0]["layers"]
+    (shown,) = fenced(ROOT / "docs" / "architecture.md", "text")
+    assert shown.splitlines() == rule
+
+
+def test_every_room_and_module_of_the_architecture_page_exists() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rooms = re.findall(r"^\| `(\w+)` \| .+ \| (.+) \|$", text, re.MULTILINE)
+    source = ROOT / "src" / "cipherbayes"
+    assert {room for room, _ in rooms} == {
+        path.parent.name for path in source.glob("*/__init__.py")
+    }
+    for room, modules in rooms:
+        for name in re.findall(r"`(\w+)`", modules):
+            here = source / room / name
+            assert here.is_dir() or here.with_suffix(".py").is_file(), f"{room}/{name}"
 
 
 # -- blocks ----------------------------------------------------------------

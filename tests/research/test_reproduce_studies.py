@@ -13,8 +13,7 @@ from cipherbayes.privacy.accountant import epsilon as spent
 from cipherbayes.protocols.plan import plan_study
 from cipherbayes.study.schema import Study
 from cipherbayes_research.datasets.physionet2012 import FEATURES
-from cipherbayes_research.paper import flchain, mortality, physionet
-from cipherbayes_research.paper import ranked_columns as ranked
+from cipherbayes_research.paper import flchain, mortality, physionet, ranked_columns
 from cipherbayes_research.paper.cells import Cell, Sources
 from cipherbayes_research.paper.fitting import prepared_rows
 from cipherbayes_research.paper.peer_methods import DpSgd, fit_dp_sgd
@@ -64,7 +63,7 @@ def _numbers(study: Study) -> list[float | None]:
 
 BUDGETS = [
     (physionet.certified_study, physionet.SETTINGS),
-    (ranked.ranked_study, ranked.SETTINGS),
+    (ranked_columns.ranked_study, ranked_columns.SETTINGS),
     (flchain.certified_study, flchain.SETTINGS),
 ]
 
@@ -143,8 +142,8 @@ def test_a_prepared_row_is_the_maps_formula() -> None:
 def test_a_ranked_row_is_half_widths_times_the_columns_scale(epsilon: float) -> None:
     """w (value − centre)/half-width, |·| ≤ 1.5 w, norm R, constant 0.3 R."""
     rng = np.random.default_rng(1)
-    setting = ranked.SETTINGS[epsilon]
-    scales = ranked.column_scales(setting)
+    setting = ranked_columns.SETTINGS[epsilon]
+    scales = ranked_columns.column_scales(setting)
     columns, expected = {}, []
     for name, scale in scales.items():
         bounds = physionet.feature(name)
@@ -159,15 +158,15 @@ def test_a_ranked_row_is_half_widths_times_the_columns_scale(epsilon: float) -> 
     lengths = np.linalg.norm(rows, axis=1)
     rows *= np.minimum(1.0, setting.norm / lengths)[:, None]
     deaths = {"In-hospital_death": np.arange(60) % 2}
-    table = ranked.within_ranges(pa.table(columns | deaths))
-    study = ranked.ranked_study(epsilon, records=60)
+    table = ranked_columns.within_ranges(pa.table(columns | deaths))
+    study = ranked_columns.ranked_study(epsilon, records=60)
     x, _ = prepared_rows(study, table)
     assert 1.5 * x[:, 1:] == pytest.approx(rows, abs=1e-9)
     assert 1.5 * x[:, 0] == pytest.approx(np.full(60, 0.3 * setting.norm))
 
 
 def test_the_ranked_prior_is_a_severity_score_at_the_usual_mortality() -> None:
-    study = ranked.ranked_study(1.0, records=60)
+    study = ranked_columns.ranked_study(1.0, records=60)
     normal = {name: [physionet.feature(name)["missing"]] for name in physionet.CORE}
     older = normal | {"Age": [90.0]}
 
@@ -179,7 +178,7 @@ def test_the_ranked_prior_is_a_severity_score_at_the_usual_mortality() -> None:
         return float(x[0] @ prior.mean)
 
     assert 1 / (1 + np.exp(-log_odds(normal))) == pytest.approx(0.13)
-    effect = ranked.SETTINGS[1.0].effect
+    effect = ranked_columns.SETTINGS[1.0].effect
     assert log_odds(older) - log_odds(normal) == pytest.approx(effect)
 
 

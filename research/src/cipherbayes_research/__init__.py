@@ -1,3 +1,3 @@
-"""The paper reproduced, its data sets, and benchmarks: what runs at no hospital."""
+"""The paper reproduced, its data sets, and benchmarks: what no hospital needs."""
 
 __version__ = "0.1.0"

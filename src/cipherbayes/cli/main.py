@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated
 
 import typer
@@ -33,6 +33,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+
+
+RESEARCH = ("data", "bench", "reproduce")
+"""Commands of the package cipherbayes-research, for whoever has not installed it."""
 
 
 def _version(wanted: bool) -> None:
@@ -73,9 +77,45 @@ for _role, _what in {
     "server": "The server on its own machine: request, install, start.",
 }.items():
     app.add_typer(party.party_commands(_role, _what), name=_role)
-for _extra in sorted(entry_points(group="cipherbayes.commands")):
-    # Each names a function of a package that is installed beside this one.
-    app.command(_extra.name)(_extra.load())
+
+
+def _add_extra(extra: EntryPoint) -> None:
+    """Add a command of a package that is installed beside this one."""
+    package = extra.dist.name if extra.dist else extra.module
+    try:
+        function = extra.load()
+    except Exception as error:  # whatever is wrong there, the other commands work
+        reason = f"{type(error).__name__}: {error}"
+        why = f"the package {package} cannot be loaded ({reason})"
+        _add_refusal(extra.name, why, f"install {package} again")
+    else:
+        app.command(extra.name)(function)
+
+
+def _add_refusal(name: str, why: str, remedy: str) -> None:
+    """Add a command that is not listed and only says why it cannot be had."""
+
+    def refuse() -> None:
+        raise CipherbayesError(why, where=name, remedy=remedy)
+
+    app.command(
+        name,
+        hidden=True,
+        add_help_option=False,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )(refuse)
+
+
+_extras = entry_points(group="cipherbayes.commands")
+for _extra in sorted(_extras):
+    _add_extra(_extra)
+for _name in sorted({*RESEARCH} - _extras.names):
+    _add_refusal(
+        _name,
+        "this command comes with the package cipherbayes-research, which is not "
+        "installed",
+        "pip install cipherbayes-research, or ./research in a checkout",
+    )
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
-"""The CKKS circuits in one race: CPU time of a round in the steady state, and error.
+"""The CKKS circuits compared: CPU time of a round in the steady state, and error.
 
-``literal`` is the paper's circuit, honestly implemented, and the unit of all ratios.
+``literal`` is the paper's circuit and the unit of all ratios.
 The server's time is that of the whole step: adding the sites' ciphertexts, loading
 them into SEAL, the circuit, reading the result; ``server_mean_ms`` is the mean over
-the sixteen rounds of a block, in one of which the past is put together.
+the sixteen rounds of a block, in one of which the sums of past rounds are rebuilt.
 
 ``encrypt_ms`` is all of a site's encryption, ``encrypt_online_ms`` what is left of it
 in the round when the encryption of zero was prepared while the site waited.
@@ -38,6 +38,7 @@ from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.privacy.noise import SecureNoise
 from cipherbayes.protocols.encrypted_update.flooding import Flooding
 from cipherbayes.typing import Floats, Integers
+from cipherbayes_research.benchmarks.measurements import Variant
 
 STEADY = 224
 """Rounds after which every circuit's window is full."""
@@ -190,9 +191,9 @@ class CircuitRace:
 
     def variants(
         self, median: Callable[[str], float], spent: dict[str, list[float]], sites: int
-    ) -> dict[str, Any]:
+    ) -> dict[str, Variant]:
         """The benchmark's rows, without ratios."""
-        rows: dict[str, Any] = {}
+        rows: dict[str, Variant] = {}
         for name, lane in self.lanes.items():
             online = median(f"{name} online")
             encrypt = online + median(f"{name} prepare")
@@ -229,24 +230,29 @@ def _flooding(flooding: Flooding, circuit: Circuit) -> float:
     return widest / (DP_NOISE * smallest)
 
 
-def add_ratios(variants: dict[str, Any], sites: int) -> None:
+def add_ratios(variants: dict[str, Variant], sites: int) -> None:
     """Fill in every variant's ratios to ``literal``: crypto only, no gradients."""
     if "literal" not in variants:
         return
     base = variants["literal"]
-    literal = _iteration(base, sites, "encrypt_ms")
+    literal = _iteration(base, sites)
     for name, row in variants.items():
-        every = _iteration(row, sites, "encrypt_ms")
-        online = _iteration(row, sites, "encrypt_online_ms")
+        every = _iteration(row, sites)
+        online = _iteration(row, sites, prepared=True)
         row["server_ratio"] = row["server_ms"] / base["server_ms"]
         row["iteration_ratio"] = (every if name == "literal" else online) / literal
         row["iteration_ratio_all_cpu"] = every / literal
         row["iteration_ratio_both_prepared"] = online / _iteration(
-            base, sites, "encrypt_online_ms"
+            base, sites, prepared=True
         )
 
 
-def _iteration(row: dict[str, Any], sites: int, encryption: str) -> float:
-    """CPU of one round: every site, the server, the CSP."""
-    encrypt = row.get(encryption, row["encrypt_ms"])
-    return float(sites * encrypt + row["server_ms"] + row["decrypt_ms"])
+def _iteration(row: Variant, sites: int, *, prepared: bool = False) -> float:
+    """CPU of one round: every site, the server, the CSP.
+
+    With ``prepared`` a site's encryption counts only what is left of it in the round.
+    """
+    encrypt = row["encrypt_ms"]
+    if prepared:
+        encrypt = row.get("encrypt_online_ms", encrypt)
+    return sites * encrypt + row["server_ms"] + row["decrypt_ms"]

@@ -1,7 +1,7 @@
 """Speed of the protocols, all variants interleaved in one run, CPU time, medians.
 
-The machine is noisy, so only ratios within one run mean anything. The rival of
-``secure-sum`` is ``plaintext``: the same federated, differentially private iteration
+Only ratios within one run carry over to another machine. ``secure-sum`` is compared
+with ``plaintext``: the same federated, differentially private iteration
 with the same integers (gradient pass, grid, exact noise share, sum, θ), without
 masks, encryption, signatures, ledger and CSP. ``over_unprotected`` compares with an
 iteration that has no noise either.
@@ -42,6 +42,7 @@ from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats
 from cipherbayes_research.benchmarks.circuits import CircuitRace, add_ratios
+from cipherbayes_research.benchmarks.measurements import Bench, Setting, SiteCrypto
 
 WARM_UP = 3
 
@@ -92,7 +93,7 @@ def bench_iteration(
     rounds: int,
     race: CircuitRace | None = None,
     clock: Clock | None = None,
-) -> dict[str, Any]:
+) -> Setting:
     """One setting: plaintext, secure-sum and, if given, the circuits, turn by turn."""
     study = bench_study(dimension, sites, rounds + WARM_UP, rows)
     table = _random_table(study, rows)
@@ -123,7 +124,7 @@ def bench_iteration(
     plain = unprotected + noise * sites
     site = clock.median("site")
     secure = site * sites + clock.median("server") + clock.median("csp")
-    document: dict[str, Any] = {
+    setting: Setting = {
         "d": dimension,
         "sites": sites,
         "rows_per_site": rows,
@@ -160,9 +161,9 @@ def bench_iteration(
         },
     }
     if race is not None:
-        document["variants"] |= race.variants(clock.median, clock.spent, sites)
-        add_ratios(document["variants"], sites)
-    return document
+        setting["variants"] |= race.variants(clock.median, clock.spent, sites)
+        add_ratios(setting["variants"], sites)
+    return setting
 
 
 def _random_table(study: Study, rows: int) -> PreparedTable:
@@ -218,11 +219,11 @@ def _secure(
     return max(map(len, answers.values()))
 
 
-def bench_site_crypto(dimension: int, sites: int, rounds: int) -> dict[str, float]:
+def bench_site_crypto(dimension: int, sites: int, rounds: int) -> SiteCrypto:
     """A site's crypto beside one bare SEAL encryption of the same ring.
 
-    Grid, masks, encryption, signature and framing; the noise sampler apart. The
-    rival is SEAL's ``encrypt`` alone, its plaintext encoded beforehand.
+    Grid, masks, encryption, signature and framing; the noise sampler apart. It is
+    compared with SEAL's ``encrypt`` alone, its plaintext encoded beforehand.
     """
     study = bench_study(dimension, sites, rounds + WARM_UP, 1)
     plan = SecureSum().plan(study.with_privacy())
@@ -290,13 +291,14 @@ def run_bench(
     rows: int = 100_000,
     rounds: int = 16,
     circuits: bool = True,
-) -> dict[str, Any]:
+) -> Bench:
     """The whole benchmark: the asked setting, and how cost grows around it."""
     race = CircuitRace(dimension, sites) if circuits else None
-    asked = bench_iteration(dimension, sites, rows, rounds, race)
-    asked["site_crypto"] = bench_site_crypto(dimension, sites, 4 * rounds)
     settings = {(sites, 1_000), (5, rows), (16, 1_000), (16, rows)} - {(sites, rows)}
-    asked["scaling"] = [
-        bench_iteration(dimension, k, n, rounds) for k, n in sorted(settings)
-    ]
-    return asked
+    return {
+        **bench_iteration(dimension, sites, rows, rounds, race),
+        "site_crypto": bench_site_crypto(dimension, sites, 4 * rounds),
+        "scaling": [
+            bench_iteration(dimension, k, n, rounds) for k, n in sorted(settings)
+        ],
+    }

@@ -8,10 +8,10 @@ work: gradient pass, noise and cryptography.
 from __future__ import annotations
 
 import statistics
-from typing import Any
 
 from cipherbayes_research.benchmarks.circuits import STEADY, CircuitRace
 from cipherbayes_research.benchmarks.iteration import WARM_UP, Clock, bench_iteration
+from cipherbayes_research.benchmarks.measurements import Costs, Growth, GrowthRow
 
 DIMENSION, SITES, ROWS = 184, 2, 10_000
 DIMENSIONS = (23, DIMENSION, 736, 2944)
@@ -22,41 +22,46 @@ PROTOCOLS = ("secure-sum", "fast", "hardened")
 _CIRCUITS = ("fast", "hardened")
 
 
-def run_scaling() -> dict[str, Any]:
-    """The table: ``{"base", "rows": [{"quantity", "value", "protocol", …_ms}]}``."""
+def run_scaling() -> Growth:
+    """The table: a row for each quantity, value and protocol."""
     settings = [("d", d, (d, SITES, ROWS)) for d in DIMENSIONS]
     settings += [("sites", k, (DIMENSION, k, ROWS)) for k in SITE_COUNTS]
     settings += [("rows", n, (DIMENSION, SITES, n)) for n in ROW_COUNTS]
     measured = {where: _point(*where) for where in {where for *_, where in settings}}
-    rows = [
-        {"quantity": quantity, "value": value, "protocol": protocol} | costs
+    rows: list[GrowthRow] = [
+        {"quantity": quantity, "value": value, **costs}
         for quantity, value, where in settings
-        for protocol, costs in measured[where].items()
+        for costs in measured[where]
     ]
-    base = {"d": DIMENSION, "sites": SITES, "rows": ROWS}
-    return {"base": base, "rows": rows + _over_rounds()}
+    return {
+        "base": {"d": DIMENSION, "sites": SITES, "rows": ROWS},
+        "rows": rows + _over_rounds(),
+    }
 
 
-def _point(dimension: int, sites: int, rows: int) -> dict[str, dict[str, float]]:
+def _point(dimension: int, sites: int, rows: int) -> list[Costs]:
     """The costs of every protocol in one setting, in its first rounds."""
     race = CircuitRace(dimension, sites, _CIRCUITS, rounds_before=0)
     variants = bench_iteration(dimension, sites, rows, ROUNDS, race)["variants"]
     plain = variants["plaintext"]["site_ms"]
-    costs = {}
+    costs: list[Costs] = []
     for name in PROTOCOLS:
         row = variants[name]
         site = row.get("site_ms", plain + row["encrypt_ms"])
-        costs[name] = {
-            "site_ms": site,
-            "server_ms": row["server_ms"],
-            "csp_ms": row["decrypt_ms"],
-            "iteration_ms": sites * site + row["server_ms"] + row["decrypt_ms"],
-            "message_bytes": row["message_bytes"],
-        }
+        costs.append(
+            {
+                "protocol": name,
+                "site_ms": site,
+                "server_ms": row["server_ms"],
+                "csp_ms": row["decrypt_ms"],
+                "iteration_ms": sites * site + row["server_ms"] + row["decrypt_ms"],
+                "message_bytes": row["message_bytes"],
+            }
+        )
     return costs
 
 
-def _over_rounds() -> list[dict[str, Any]]:
+def _over_rounds() -> list[GrowthRow]:
     """The server's and the CSP's time early in a run and after hundreds of rounds."""
     early, late = Clock(), Clock()
     for clock, before in ((early, 0), (late, STEADY)):
@@ -65,7 +70,7 @@ def _over_rounds() -> list[dict[str, Any]]:
             race.round(clock.call)
     whole = Clock()
     bench_iteration(DIMENSION, SITES, 1_000, STEADY + ROUNDS, clock=whole)
-    rows: list[dict[str, Any]] = []
+    rows: list[GrowthRow] = []
     for value, clock in ((1, early), (STEADY + 1, late)):
         part = slice(WARM_UP, WARM_UP + ROUNDS) if value == 1 else slice(-ROUNDS, None)
         for name in PROTOCOLS:

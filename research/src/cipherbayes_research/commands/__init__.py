@@ -1,1 +1,1 @@
-"""Commands that `cipherbayes` shows where this package is installed."""
+"""Commands that ``cipherbayes`` has where this package is installed."""

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from cipherbayes.cli.console import console
+
+if TYPE_CHECKING:
+    from cipherbayes_research.benchmarks.measurements import (
+        Bench,
+        Growth,
+        Setting,
+        Variant,
+    )
 
 
 def bench(
@@ -57,7 +65,7 @@ def bench(
     )
 
 
-def _growth(document: dict[str, Any]) -> Table:
+def _growth(document: Growth) -> Table:
     """One quantity varied at a time."""
     base = document["base"]
     table = Table(
@@ -68,7 +76,9 @@ def _growth(document: dict[str, Any]) -> Table:
         table.add_column(heading, justify="right")
     table.add_column("bytes", justify="right")
     for row in document["rows"]:
-        times = (row.get(f"{who}_ms") for who in ("site", "server", "csp", "iteration"))
+        times = (
+            row.get("site_ms"), row["server_ms"], row["csp_ms"], row.get("iteration_ms")
+        )  # fmt: skip
         table.add_row(
             row["quantity"],
             f"{row['value']:,}",
@@ -79,7 +89,7 @@ def _growth(document: dict[str, Any]) -> Table:
     return table
 
 
-def _circuits(document: dict[str, Any]) -> Table:
+def _circuits(document: Bench) -> Table:
     """Every variant's cryptography against the paper's circuit."""
     table = Table(title=f"cryptography of a round, {document['sites']} sites, CPU ms")
     for heading in ("variant", "encrypt", "server", "CSP", "bytes", "server ratio"):
@@ -102,9 +112,7 @@ def _circuits(document: dict[str, Any]) -> Table:
     return table
 
 
-def _add(
-    table: Table, setting: dict[str, Any], name: str, variant: dict[str, Any]
-) -> None:
+def _add(table: Table, setting: Setting, name: str, variant: Variant) -> None:
     table.add_row(
         str(setting["sites"]),
         f"{setting['rows_per_site']:,}",

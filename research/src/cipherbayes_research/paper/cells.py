@@ -38,7 +38,7 @@ class Cell:
     epsilon
         The budget, or the paper's claim; 0 for none.
     choice
-        What else distinguishes it: a prior, a constant, a rival's setting.
+        What else distinguishes it: a prior, a constant, a peer's setting.
     """
 
     kind: str

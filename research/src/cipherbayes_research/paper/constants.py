@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cipherbayes.protocols.paper_claim import PaperSetting, paper_claim
@@ -14,39 +15,48 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "Table of c, with the honest ε of each"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task of the paper: training rows N, batch τ, epochs T, and c by the number of
+    sites."""
+
+    records: int
+    batch: int
+    epochs: int
+    constants: dict[int, int]
+
+
 TASKS = {
-    "density estimation": (10_000, 1000, 100, {1: 80, 2: 80}),
-    "logistic regression": (
-        3200,
-        320,
-        500,
-        {1: 3500, 2: 3500, 5: 1000, 10: 1000, 16: 900},
+    "density estimation": Task(10_000, 1000, 100, {1: 80, 2: 80}),
+    "logistic regression": Task(
+        3200, 320, 500, {1: 3500, 2: 3500, 5: 1000, 10: 1000, 16: 900}
     ),
-    "survival analysis": (6299, 320, 500, {1: 2000, 2: 2000, 5: 800}),
+    "survival analysis": Task(6299, 320, 500, {1: 2000, 2: 2000, 5: 800}),
 }
-"""Training rows N, batch τ, epochs T, and c by the number of sites."""
 
 
 def cells(quick: bool) -> list[Cell]:
     """Every c of the table, and c = 1; quick: one c of each task."""
     chosen = []
-    for task, (*_, constants) in TASKS.items():
-        known = {k: c for k, c in constants.items() if not quick or k == 2}
-        chosen += [Cell(task, 0, k, 1.0, str(c)) for k, c in known.items()]
-        chosen.append(Cell(task, 0, 1, 1.0, "1"))
+    for name, task in TASKS.items():
+        known = {k: c for k, c in task.constants.items() if not quick or k == 2}
+        chosen += [Cell(name, 0, k, 1.0, str(c)) for k, c in known.items()]
+        chosen.append(Cell(name, 0, 1, 1.0, "1"))
     return chosen
 
 
 def compute(cell: Cell, sources: Sources) -> Outcome:
     """The accountant's answer."""
-    records, batch, epochs, _ = TASKS[cell.kind]
+    task = TASKS[cell.kind]
     claim = paper_claim(
         PaperSetting(
             epsilon=cell.epsilon,
             delta=1e-5,
-            records=records,
-            batch=batch,
-            epochs=epochs,
+            records=task.records,
+            batch=task.batch,
+            epochs=task.epochs,
             scale=float(cell.choice),
         )
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -112,7 +113,9 @@ def study(cell: Cell) -> Study:
     return Study.model_validate(document)
 
 
-def _outcome(draws: Floats, exact: Floats, sd: Any = None) -> Outcome:
+def _outcome(
+    draws: Floats, exact: Floats, sd: Sequence[float] | None = None
+) -> Outcome:
     last = draws[len(draws) // 2 :]
     kept = np.unique(np.linspace(0, len(draws) - 1, 50).round().astype(int))
     return {

@@ -5,7 +5,7 @@ assays the middle of the healthy range (Katzmann et al. 2002), eight times more 
 less (creatinine: four times). Prior means: the hazard of death doubles every eight
 years of age (Gompertz's law) from 0.4 % a year at 50 and is a third higher in men. It
 rises with free light chains and creatinine, both signs of failing kidneys, by an
-amount not presumed: 0.3 each, as for sex. Settings: the best of a grid on made-up
+amount not presumed: 0.3 each, as for sex. Settings: the best of a grid on simulated
 cohorts (:mod:`cipherbayes_research.paper.flchain_population`).
 """
 
@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, Integers
 from cipherbayes_research.datasets.flchain import load_flchain
 
 HORIZON = 5000.0
@@ -110,7 +110,7 @@ def prior_mean(study: Study) -> Floats:
     return np.array([MEANS.get(name, 0.0) for name in names])
 
 
-def as_printed_rows(table: pa.Table, train: Any) -> Floats:
+def as_printed_rows(table: pa.Table, train: Integers) -> Floats:
     """The paper's seven columns, prepared by its Algorithms 4 and 5."""
     columns = [np.asarray(table["sex"].to_pylist()) == "M"]
     columns += [table[name].to_numpy() for name in FEATURES if name != "sex"]

@@ -1,4 +1,4 @@
-"""A made-up cohort, from facts known before FLchain, on which settings are chosen.
+"""A simulated cohort, from facts known before FLchain, on which settings are chosen.
 
 No row of FLchain is read here. Facts: mortality doubles every eight years of age
 (Gompertz) from 0.4 % a year at 50, and is a third higher in men; free light chains of

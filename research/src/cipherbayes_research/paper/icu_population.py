@@ -1,19 +1,20 @@
-"""Made-up stays in intensive care, from what is published about such stays.
+"""Simulated stays in intensive care, from what is published about such stays.
 
 No stay of PhysioNet's is read here: settings of private studies are chosen on these
 populations (:mod:`cipherbayes_research.paper.search_settings`). Facts and where
 they are from:
 
-- what kills: the points of SAPS II (Le Gall, Lemeshow and Saulnier 1993, JAMA 270)
-  and its law, logit = a + 0.0737 s + 0.9971 ln(s + 1), here of the second of two days,
-  with a such that 13 % die, as is usual;
+- the risk of death: the points of SAPS II (Le Gall, Lemeshow and Saulnier 1993, JAMA
+  270) and its formula, logit = a + 0.0737 s + 0.9971 ln(s + 1), here of the second of
+  two days, with a such that 13 % die, as is usual;
 - how ill stays are: a score of 38 in the median, quartiles 27 and 51, in MIMIC-II
   (Pirracchio et al. 2015, Lancet Respir Med 3: 24,508 stays; the challenge's come from
   the same hospital); here 40, 30 and 51;
-- how well the score of the first day tells: AUC 0.78 there, 0.80 (Granholm et al.
-  2016, PLoS ONE 11), 0.86 (its authors); here 0.81 on average;
-- it carries over badly, the same variables weighed anew do much better (Pirracchio),
-  many more variables do little (Johnson et al. 2013, Crit Care Med 41: ten suffice);
+- how well the score of the first day predicts death: AUC 0.78 there, 0.80 (Granholm et
+  al. 2016, PLoS ONE 11), 0.86 (its authors); here 0.81 on average;
+- the score transfers badly to other hospitals, and the same variables with new weights
+  do much better (Pirracchio); many more variables add little (Johnson et al. 2013, Crit
+  Care Med 41: ten suffice);
 - normal values and the widths that severity scores look at: the public map.
 
 Assumptions, since nothing better is public: values spread by about half of a
@@ -41,8 +42,8 @@ MORTALITY = 0.13
 """Deaths among stays in intensive care, as is usual."""
 
 DRIFT, UNLISTED = 0.8, 1.5
-"""What points mean elsewhere, a factor of e^N(0, DRIFT²) a variable; points of a
-half-width of a variable that has none in the score, N(0, UNLISTED²)."""
+"""How hospitals differ: the points of each variable are multiplied by e^N(0, DRIFT²),
+and a half-width of a variable without points in the score is worth N(0, UNLISTED²)."""
 
 SLOTS = 12
 """Four-hour slots of two days."""

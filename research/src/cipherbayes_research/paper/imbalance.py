@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cipherbayes_research.paper import mortality
-from cipherbayes_research.paper import ranked_columns as ranked
+from cipherbayes_research.paper import mortality, ranked_columns
 from cipherbayes_research.paper.cells import Cell, Results
 from cipherbayes_research.paper.experiment import Experiment
 from cipherbayes_research.paper.pictures import draw_budgets
@@ -24,7 +23,7 @@ def cells(quick: bool) -> list[Cell]:
     budgets = (0.1, 1.0) if quick else (0.01, 0.1, 1.0, 10.0)
     claims = (1.0,) if quick else budgets
     epochs = "50" if quick else ""
-    runs = [("secure-sum", e, ranked.CHOICE) for e in budgets]
+    runs = [("secure-sum", e, ranked_columns.CHOICE) for e in budgets]
     runs += [("printed-federated", e, epochs) for e in claims]
     chosen = [
         Cell(kind, split, 2, epsilon, f"{choice} {sizes}".strip())

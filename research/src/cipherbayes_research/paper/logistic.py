@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cipherbayes_research.paper import mortality, physionet
-from cipherbayes_research.paper import ranked_columns as ranked
+from cipherbayes_research.paper import mortality, physionet, ranked_columns
 from cipherbayes_research.paper.cells import Cell, Results
 from cipherbayes_research.paper.experiment import Experiment
 from cipherbayes_research.paper.pictures import draw_budgets
@@ -33,19 +32,21 @@ def cells(quick: bool) -> list[Cell]:
     chosen: list[Cell] = []
     for split in range(2 if quick else SPLITS):
         chosen += [Cell("no-data", split), Cell("pooled", split)]
-        for choice, budgets in (("", mapped), (ranked.CHOICE, certified)):
+        for choice, budgets in (("", mapped), (ranked_columns.CHOICE, certified)):
             chosen += [Cell("private", split, 1, e, choice) for e in budgets]
         chosen += [Cell("printed-pooled", split, 1, e, epochs) for e in claimed]
         for k in federated:
-            chosen += [Cell("secure-sum", split, k, e, ranked.CHOICE)
+            chosen += [Cell("secure-sum", split, k, e, ranked_columns.CHOICE)
                        for e in certified]  # fmt: skip
             chosen += [Cell("printed-federated", split, k, e, epochs) for e in claimed]
         if not quick:
             chosen += [Cell("secure-sum", split, 5, e) for e in mapped]
-            chosen.append(Cell("encrypted-update", split, 2, 1.0, ranked.CHOICE))
+            chosen.append(
+                Cell("encrypted-update", split, 2, 1.0, ranked_columns.CHOICE)
+            )
     more = [(2, e) for e in OTHERS] + [(5, 1.0)]
     chosen += [
-        Cell("encrypted-update", split, k, e, ranked.CHOICE)
+        Cell("encrypted-update", split, k, e, ranked_columns.CHOICE)
         for split in range(1 if quick else 2)
         for k, e in ([(2, 1.0)] if quick else more)
     ]

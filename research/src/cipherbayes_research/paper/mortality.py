@@ -16,14 +16,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from scipy.special import expit
 
 from cipherbayes.models.metrics import accuracy, auc
 from cipherbayes.protocols.paper_claim import PaperSetting, paper_claim
 from cipherbayes.typing import Floats, Integers
 from cipherbayes_research.datasets.physionet2012 import OUTCOME
-from cipherbayes_research.paper import physionet
-from cipherbayes_research.paper import ranked_columns as ranked
+from cipherbayes_research.paper import physionet, ranked_columns
 from cipherbayes_research.paper.as_printed import Trace, simulate
 from cipherbayes_research.paper.cells import Cell, Outcome, Results, Sources
 from cipherbayes_research.paper.fitting import fit_and_score
@@ -36,7 +36,7 @@ CONSTANTS = {1: 3500.0, 2: 3500.0, 5: 1000.0, 10: 1000.0, 16: 900.0}
 BATCH, EPOCHS, TRAINING_ROWS = 320, 500, 3200
 
 REFERENCE = {0.01: 0.52, 0.1: 0.62, 1.0: 0.71, 10.0: 0.79}
-"""AUC of the paper's own method by claimed ε, from an earlier run of it; the paper
+"""AUC that the paper's own method reached in an earlier run, by claimed ε; the paper
 prints curves without numbers."""
 
 CERTIFIED = ("private", "secure-sum", "encrypted-update")
@@ -78,8 +78,8 @@ def compute(cell: Cell, sources: Sources) -> Outcome:
     protocol = "pooled" if cell.kind == "private" else cell.kind
     known: dict[str, Any] = {"records": train.size, "protocol": protocol}
     if is_ranked(cell):
-        table = ranked.read(sources.physionet)
-        study = ranked.ranked_study(cell.epsilon, **known)
+        table = ranked_columns.read(sources.physionet)
+        study = ranked_columns.ranked_study(cell.epsilon, **known)
     else:
         study = physionet.certified_study(cell.epsilon, **known)
     # The learning curve is that of the first run.
@@ -102,7 +102,7 @@ def runs_of(cell: Cell) -> int:
 
 def is_ranked(cell: Cell) -> bool:
     """Whether the cell is of the settings with ranked columns."""
-    return ranked.CHOICE in cell.choice.split()
+    return ranked_columns.CHOICE in cell.choice.split()
 
 
 def sizes_of(cell: Cell) -> str:
@@ -143,7 +143,11 @@ def paper_setting(cell: Cell) -> PaperSetting:
 
 
 def _as_printed(
-    cell: Cell, table: Any, sites: Sequence[Integers], train: Integers, test: Integers
+    cell: Cell,
+    table: pa.Table,
+    sites: Sequence[Integers],
+    train: Integers,
+    test: Integers,
 ) -> Outcome:
     x, y = physionet.as_printed_rows(table, train)
 

@@ -4,7 +4,7 @@
 
 A table of the page stands below a comment ``<!-- table: NAME -->`` and is replaced as
 a whole; ``pictures/NAME.svg`` beside the page are drawn again. Sentences around them
-are not touched: whoever refreshes the page reads them again.
+are not touched: read them again after refreshing the page.
 """
 
 from __future__ import annotations

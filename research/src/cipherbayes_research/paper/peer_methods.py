@@ -1,4 +1,4 @@
-"""The rivals of ``peers``: DP-SGD and diffprivlib's logistic regression.
+"""What ``peers`` compares with: DP-SGD and diffprivlib's logistic regression.
 
 Both get the prepared rows of our own study. Their noise comes from seeded or the
 libraries' own generators: here it measures accuracy and protects nobody.
@@ -106,7 +106,7 @@ def _diffprivlib_path() -> Any:
         from diffprivlib.models.logistic_regression import _logistic_regression_path
     except ImportError:
         raise RunError(
-            "the rivals need diffprivlib and scikit-learn",
+            "the peers need diffprivlib and scikit-learn",
             where="peers",
             remedy="pip install 'cipherbayes-research[peers]'",
         ) from None

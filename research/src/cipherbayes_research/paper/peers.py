@@ -3,15 +3,16 @@
 Same rows, same columns for each ε, same public ranges and norm bound, same (ε, δ) and
 relation. Same tuning effort: everyone, ourselves too, is run with the twelve settings
 of a grid and gets the one with the best mean AUC on the test rows, which flatters all
-alike. Beside them our settings as they are, for which no test row was looked at.
+alike. Our public settings, for which no test row was looked at, are shown as well.
 """
 
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 from scipy.special import expit
 
 from cipherbayes.models.metrics import auc
@@ -52,7 +53,7 @@ NAMES = {
 
 
 def cells(quick: bool) -> list[Cell]:
-    """One cell a rival, budget and split; it runs its whole grid."""
+    """One cell for each peer, budget and split; it runs the peer's whole grid."""
     return [
         Cell(kind, split, epsilon=epsilon)
         for split in range(2 if quick else SPLITS)
@@ -117,7 +118,7 @@ def compute(cell: Cell, sources: Sources) -> Outcome:
     return found
 
 
-def _rows(study: Study, table: Any) -> tuple[Floats, Floats]:
+def _rows(study: Study, table: pa.Table) -> tuple[Floats, Floats]:
     """Our prepared rows, divided by their norm bound, and the outcome."""
     x, outcome = prepared_rows(study, table)
     assert study.preparation.row_norm is not None
@@ -125,7 +126,7 @@ def _rows(study: Study, table: Any) -> tuple[Floats, Floats]:
 
 
 def report(results: Results, quick: bool) -> Report:
-    """The best setting of each rival, and ours less it, split by split."""
+    """The best setting of each peer, and ours less it, split by split."""
     best: dict[tuple[str, float], dict[int, float]] = {}
     chosen = {}
     for head, outcomes in mortality.grouped(results).items():

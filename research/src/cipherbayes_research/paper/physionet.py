@@ -10,18 +10,17 @@ ranges do not clip anyway.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
 from cipherbayes.study.schema import Study
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, Integers
 from cipherbayes_research.datasets.physionet2012 import FEATURES, OUTCOME, STATIC
 
 REACH = 1.5
@@ -104,7 +103,16 @@ SETTINGS = {
 none for ε = 0.01."""
 
 
-def feature(column: str, reach: float = REACH) -> dict[str, Any]:
+class PublicRange(TypedDict):
+    """A number's entry of ``[features]``."""
+
+    low: float
+    high: float
+    transform: NotRequired[Literal["log"]]
+    missing: float
+
+
+def feature(column: str, reach: float = REACH) -> PublicRange:
     """The public range of a column, as ``[features]`` has it.
 
     Parameters
@@ -202,7 +210,7 @@ def saps_prior(setting: Setting) -> dict[str, Any]:
     }
 
 
-def as_printed_rows(table: pa.Table, train: Sequence[int] | Any) -> tuple[Floats, Any]:
+def as_printed_rows(table: pa.Table, train: Integers) -> tuple[Floats, Floats]:
     """The paper's preparation from the training rows: means for missing values,
     Algorithm 4 (standardise) and Algorithm 5 (divide by the longest row)."""
     x = np.column_stack([table[name].to_numpy() for name in FEATURES])

@@ -2,8 +2,8 @@
 
 The real protocol, Algorithms 3, 4 and 5 with the paper's circuit and two sites, and
 the plaintext simulation with the same θ₁, z and (full) batches: what lies between
-their trajectories is the error of encryption. The noise is drawn from a seed and the
-rows are made up: nobody is protected, nobody needs to be.
+their trajectories is the error of encryption. The noise is drawn from a seed and
+protects nobody; the rows are simulated.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""PhysioNet 2012 with columns that count by their rank in severity scores.
+"""PhysioNet 2012 with columns scaled by their rank in severity scores.
 
-Beside the public map's own settings (:mod:`cipherbayes_research.paper.physionet`).
-What is clipped of a record, and the noise, are shared by all columns alike; so a
-column is worth its scale only as far as it is known to matter:
+An alternative to the public map's own settings
+(:mod:`cipherbayes_research.paper.physionet`). All columns share one clipping bound and
+one noise level, so a column gets a large scale only if it is known to matter:
 
     x_j = w_j z_j,   w = 1 for the last values of the eight core variables,
 
@@ -12,8 +12,8 @@ severity score: so much of log-odds for a half-width to the worse, and 13 % deat
 intercept), where the map starts from a chance of one half and spends its first rounds
 on getting away from it.
 
-The settings come from no row of PhysioNet, but from stays that were made up from
-published facts: :mod:`cipherbayes_research.paper.search_settings`.
+The settings do not come from rows of PhysioNet, but from stays simulated from published
+facts: :mod:`cipherbayes_research.paper.search_settings`.
 """
 
 from __future__ import annotations

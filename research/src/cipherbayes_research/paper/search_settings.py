@@ -1,4 +1,4 @@
-"""Chooses the settings of :mod:`.ranked_columns` on made-up stays.
+"""Chooses the settings of :mod:`.ranked_columns` on simulated stays.
 
     python -m cipherbayes_research.paper.search_settings
 
@@ -9,7 +9,7 @@ finite grid, one field of a setting after the other (and the norm with all that
 depends on it) until none gets better, from the public map's setting of that budget
 and from what the budget before it chose; the better of the two ends counts. A change
 is taken only if it gains more than the standard error of that gain over the
-populations: what these cannot tell apart stays as the map has it.
+populations; otherwise the map's value stays.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cipherbayes_research.paper import mortality
-from cipherbayes_research.paper import ranked_columns as ranked
+from cipherbayes_research.paper import mortality, ranked_columns
 from cipherbayes_research.paper.cells import Cell, Results
 from cipherbayes_research.paper.experiment import Experiment
 from cipherbayes_research.paper.mortality import SETTINGS, values_of
@@ -25,9 +24,9 @@ def cells(quick: bool) -> list[Cell]:
     epochs = "50" if quick else ""
     chosen: list[Cell] = []
     for split in range(2 if quick else SPLITS):
-        chosen.append(Cell("private", split, 1, 1.0, ranked.CHOICE))
+        chosen.append(Cell("private", split, 1, 1.0, ranked_columns.CHOICE))
         for k in (2, 5) if quick else SITES:
-            chosen.append(Cell("secure-sum", split, k, 1.0, ranked.CHOICE))
+            chosen.append(Cell("secure-sum", split, k, 1.0, ranked_columns.CHOICE))
             chosen.append(Cell("printed-federated", split, k, 1.0, epochs))
     return chosen + mortality.honest_cells(chosen)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from cipherbayes.models.metrics import auc_at, c_index
 from cipherbayes.protocols.paper_claim import PaperSetting, paper_claim
@@ -110,7 +111,7 @@ def compute(cell: Cell, sources: Sources) -> Outcome:
     return {"c_index": metrics["c_index"], "auc": middle[1]["auc"], "curve": curve}
 
 
-def _prior_risk(rows: Any) -> Floats:
+def _prior_risk(rows: pa.Table) -> Floats:
     """The linear predictor of the prior means, no row of the study used."""
     from cipherbayes.study.tables import open_site
 

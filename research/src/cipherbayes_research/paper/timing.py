@@ -12,10 +12,12 @@ import statistics
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cipherbayes.typing import Integers
 from cipherbayes_research.paper.cells import Cell, Outcome, Results, Sources
 from cipherbayes_research.paper.experiment import Experiment
 from cipherbayes_research.paper.pictures import COLOURS, panels
@@ -25,26 +27,69 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "Table 1: operations and time of an iteration"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task of the paper's table.
+
+    Attributes
+    ----------
+    dimension
+        Parameters d.
+    iterations
+        T' = ⌊NT/τ⌋.
+    seconds
+        By the number of sites, the paper's seconds of all iterations: sites, server,
+        CSP.
+    """
+
+    dimension: int
+    iterations: int
+    seconds: dict[int, tuple[float, float, float]]
+
+
 TASKS = {
-    "density estimation": (2, 1000, {2: (34.4, 252.0, 1.0)}),
-    "logistic regression": (
-        184,
-        5000,
-        {2: (420.0, 2046.0, 9.4), 5: (936.0, 2190.0, 10.4)},
+    "density estimation": Task(2, 1000, {2: (34.4, 252.0, 1.0)}),
+    "logistic regression": Task(
+        184, 5000, {2: (420.0, 2046.0, 9.4), 5: (936.0, 2190.0, 10.4)}
     ),
-    "survival analysis": (
-        7,
-        9842,
-        {2: (852.0, 4026.0, 17.3), 5: (1716.0, 4182.0, 17.7)},
+    "survival analysis": Task(
+        7, 9842, {2: (852.0, 4026.0, 17.3), 5: (1716.0, 4182.0, 17.7)}
     ),
 }
-"""Parameters d, iterations T' = ⌊NT/τ⌋ and, by sites, the paper's seconds of all
-iterations: sites, server, CSP."""
 
 CIRCUITS = ("literal", "fast", "hardened")
 WINDOW, SLOTS, WARM_UP = 219, 8192, 3
 UNIT = 2.0**-20
 PARTS = ("sites", "server", "CSP")
+
+
+@dataclass
+class Variant:
+    """One way to do a round, with its keys made.
+
+    Attributes
+    ----------
+    keys_s
+        CPU seconds of key generation.
+    encrypt, evaluate, decrypt
+        What a site, the server and the CSP do, each given the round's number.
+    fill
+        Brings the state to that of a round, as if the rounds before had been run.
+    counts
+        Operations of the server since they were last cleared.
+    message_bytes
+        Size of a site's last message.
+    """
+
+    keys_s: float
+    encrypt: Callable[[Integers, int], Any]
+    evaluate: Callable[[list[Any], int], Any]
+    decrypt: Callable[[Any, int], Any]
+    fill: Callable[[int], None] = lambda start: None
+    counts: Counter[str] = field(default_factory=Counter)
+    message_bytes: int = 0
 
 
 def cells(quick: bool) -> list[Cell]:
@@ -53,8 +98,8 @@ def cells(quick: bool) -> list[Cell]:
     rounds = "1+6" if quick else f"{WINDOW + 1}+20"
     return [
         Cell(task, sites=k, choice=rounds)
-        for task, (_, _, paper) in TASKS.items()
-        for k in paper
+        for task in TASKS
+        for k in TASKS[task].seconds
         if not quick or (task, k) == ("logistic regression", 2)
     ]
 
@@ -73,28 +118,27 @@ def theory(dimension: int, iteration: int) -> dict[str, int]:
 
 def compute(cell: Cell, sources: Sources) -> Outcome:
     """Median CPU milliseconds, key generation, message sizes and counts."""
-    dimension, _, _ = TASKS[cell.kind]
+    dimension = TASKS[cell.kind].dimension
     first, _, count = cell.choice.partition("+")
     start, rounds = int(first), int(count) + WARM_UP
     variants = {name: _ckks(name, dimension, cell.sites) for name in CIRCUITS}
     variants["secure-sum"] = _secure_sum(dimension, cell.sites)
     rng = np.random.default_rng(0)
     spent: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for name in CIRCUITS:
-        variants[name]["fill"](start)
+    for variant in variants.values():
+        variant.fill(start)
     for t in range(start, start + rounds):
         h = np.clip(0.1 * rng.standard_normal(dimension), -0.5, 0.5)
         parts = np.rint(h / UNIT / cell.sites).astype(np.int64)
         for name, variant in variants.items():
-            encrypt, evaluate, decrypt = variant["round"]
             messages = [
-                _timed(spent[name]["site"], encrypt, parts, t)
+                _timed(spent[name]["site"], variant.encrypt, parts, t)
                 for _ in range(cell.sites)
             ]
-            variant["counts"].clear()
-            output = _timed(spent[name]["server"], evaluate, messages, t)
-            _timed(spent[name]["CSP"], decrypt, output, t)
-            variant["bytes"] = len(messages[0].to_bytes())
+            variant.counts.clear()
+            output = _timed(spent[name]["server"], variant.evaluate, messages, t)
+            _timed(spent[name]["CSP"], variant.decrypt, output, t)
+            variant.message_bytes = len(messages[0].to_bytes())
     found: Outcome = {}
     for name, variant in variants.items():
         kept = {part: values[len(values) // rounds * WARM_UP :]
@@ -103,9 +147,9 @@ def compute(cell: Cell, sources: Sources) -> Outcome:
             "sites": statistics.median(kept["site"]) * cell.sites,
             "server": statistics.median(kept["server"]),
             "CSP": statistics.median(kept["CSP"]),
-            "keys_s": variant["keys_s"],
-            "bytes": variant["bytes"],
-            "counts": dict(variant["counts"]),
+            "keys_s": variant.keys_s,
+            "bytes": variant.message_bytes,
+            "counts": dict(variant.counts),
         }
     return found | {"iteration": start + rounds - 1}
 
@@ -117,7 +161,7 @@ def _timed(into: list[float], function: Callable[..., Any], *arguments: Any) -> 
     return answer
 
 
-def _ckks(name: str, dimension: int, sites: int) -> dict[str, Any]:
+def _ckks(name: str, dimension: int, sites: int) -> Variant:
     from cipherbayes.crypto.ckks.circuit import Update
     from cipherbayes.crypto.ckks.circuits import make_circuit
     from cipherbayes.crypto.ckks.counting import CountingEvaluator
@@ -142,19 +186,17 @@ def _ckks(name: str, dimension: int, sites: int) -> dict[str, Any]:
             message = encryptor.encrypt(np.full(dimension, 1000, dtype=np.int64), t)
             evaluator.absorb(t, [message] * sites)
 
-    return {
-        "keys_s": spent,
-        "fill": fill,
-        "counts": counts,
-        "round": (
-            encryptor.encrypt,
-            lambda messages, t: evaluator.step(t, messages, drift),
-            lambda output, t: circuit.decrypt_exactly(keys.secret, output, t),
-        ),
-    }
+    return Variant(
+        spent,
+        encryptor.encrypt,
+        lambda messages, t: evaluator.step(t, messages, drift),
+        lambda output, t: circuit.decrypt_exactly(keys.secret, output, t),
+        fill,
+        counts,
+    )
 
 
-def _secure_sum(dimension: int, sites: int) -> dict[str, Any]:
+def _secure_sum(dimension: int, sites: int) -> Variant:
     """BFV with the smallest set that holds the sums; additions only."""
     from cipherbayes.crypto.bfv.ciphertext import add
     from cipherbayes.crypto.bfv.parameters import choose
@@ -165,24 +207,21 @@ def _secure_sum(dimension: int, sites: int) -> dict[str, Any]:
     started = time.process_time()
     keys = generate_keys(parameters)
     spent = time.process_time() - started
-    return {
-        "keys_s": spent,
-        "counts": Counter(),
-        "round": (
-            lambda parts, t: keys.public.encrypt(parts),
-            lambda messages, t: add(messages),
-            lambda output, t: keys.secret.decrypt(output),
-        ),
-    }
+    return Variant(
+        spent,
+        lambda parts, t: keys.public.encrypt(parts),
+        lambda messages, t: add(messages),
+        lambda output, t: keys.secret.decrypt(output),
+    )
 
 
 def report(results: Results, quick: bool) -> Report:
     """Per iteration: the paper's seconds over its T' iterations, beside ours."""
     rows, notes = [], []
     for cell, outcome in sorted(results.items(), key=lambda item: item[0].sites):
-        dimension, iterations, paper = TASKS[cell.kind]
-        theirs = dict(zip(PARTS, paper[cell.sites], strict=True))
-        counted = theory(dimension, outcome["iteration"])
+        task = TASKS[cell.kind]
+        theirs = dict(zip(PARTS, task.seconds[cell.sites], strict=True))
+        counted = theory(task.dimension, outcome["iteration"])
         for name in (*CIRCUITS, "secure-sum"):
             found, setting = outcome[name], f"{cell.kind}, {name}"
 
@@ -196,7 +235,7 @@ def report(results: Results, quick: bool) -> Report:
                 return Row(setting, sites, None, False, metric, value, None, 0, figure)
 
             rows += [
-                row(f"{part}, ms", found[part], 1000.0 * theirs[part] / iterations)
+                row(f"{part}, ms", found[part], 1000.0 * theirs[part] / task.iterations)
                 for part in PARTS
             ]
             rows.append(row("key generation, s", found["keys_s"], 3.2))

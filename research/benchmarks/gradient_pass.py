@@ -1,6 +1,6 @@
 """Speed of one pass of the clipped logistic gradient, as ratios of one run.
 
-Three comparisons, each with its rival measured in the same run, in turn:
+Three comparisons, each with its baseline measured in the same run, in turn:
 
 - over a Parquet file, against the fastest way pyarrow has of merely scanning the
   same columns (all of them are tried, whatever memory they take);
@@ -8,7 +8,7 @@ Three comparisons, each with its rival measured in the same run, in turn:
 - against automatic differentiation record by record: autograd, jitted jax, and, for
   honesty, jax vectorised over the records, which is not record by record.
 
-    python benchmarks/gradient_pass.py [--rows N] [--file FILE] [--json]
+    python research/benchmarks/gradient_pass.py [--rows N] [--file FILE] [--json]
 """
 
 from __future__ import annotations
@@ -84,13 +84,13 @@ def compare_with_scans(path: Path, rounds: int) -> dict[str, Any]:
     fastest = {
         name: min(run["seconds"] for run in runs) for name, runs in scans.items()
     }
-    rival = min(fastest, key=fastest.__getitem__)
+    baseline = min(fastest, key=fastest.__getitem__)
     return {
-        "ratio": fastest[rival] / seconds,
+        "ratio": fastest[baseline] / seconds,
         "seconds": seconds,
         "peak_megabytes": max(run["peak_megabytes"] for run in passes),
-        "rival": rival,
-        "rivals": {
+        "baseline": baseline,
+        "baselines": {
             name: {
                 "seconds": fastest[name],
                 "peak_megabytes": max(run["peak_megabytes"] for run in runs),
@@ -165,8 +165,8 @@ def in_memory(rows: int) -> dict[str, float]:
     return {
         "ratio": min(read) / min(passed),
         "seconds": min(passed),
-        "rival_seconds": min(read),
-        "rival_gigabytes_per_second": x.nbytes / min(read) / 1e9,
+        "baseline_seconds": min(read),
+        "baseline_gigabytes_per_second": x.nbytes / min(read) / 1e9,
     }
 
 
@@ -305,18 +305,18 @@ def show(answer: dict[str, Any]) -> None:
     )
     print(
         f"  Parquet: {parquet['ratio']:.2f} of the speed of pyarrow's fastest scan "
-        f"({parquet['rival']}); {parquet['seconds']:.3f} s, "
+        f"({parquet['baseline']}); {parquet['seconds']:.3f} s, "
         f"peak {parquet['peak_megabytes']:.0f} MB"
     )
-    for name, run in parquet["rivals"].items():
+    for name, run in parquet["baselines"].items():
         print(
             f"    scan: {name}: {run['seconds']:.3f} s, "
             f"peak {run['peak_megabytes']:.0f} MB"
         )
     print(
         f"  memory: {memory['ratio']:.2f} of the speed of x.sum() "
-        f"({memory['seconds']:.4f} s against {memory['rival_seconds']:.4f} s, "
-        f"{memory['rival_gigabytes_per_second']:.1f} GB/s)"
+        f"({memory['seconds']:.4f} s against {memory['baseline_seconds']:.4f} s, "
+        f"{memory['baseline_gigabytes_per_second']:.1f} GB/s)"
     )
     each = auto["record_by_record_ns"]
     print(

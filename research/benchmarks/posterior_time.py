@@ -1,8 +1,10 @@
 """How long the noise-aware posterior takes, with a study's full effort.
 
-``python benchmarks/posterior_time.py [D ...]`` (10 and 40 by default) simulates a study
-of 8,000 records a model at ε = 1 and prints the seconds of its rounds, all records in
-one place and unencrypted, and of its posterior.
+    python research/benchmarks/posterior_time.py [D ...]
+
+simulates, for each model and each number D of parameters (10 and 40 by default), a
+study of 8,000 records at ε = 1. It prints the seconds of its rounds, all records in one
+place and unencrypted, and the seconds of its posterior.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ messages. Memory is the most that process ever had: all parties together, Python
 libraries included (some 250 MB of it). Milliseconds are CPU time a round, of the
 slowest site, the server and the CSP; bytes are what one site sends in a round.
 
-    python benchmarks/load.py [--quick] [--json] [ROW ...]
+    python research/benchmarks/load.py [--quick] [--json] [ROW ...]
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ against FLARE's own way to send it, the second what the protocol adds to its own
 Blocks, because sites draw noise ahead while they wait: a bare round between two full
 ones would hide that work and pay for it. The first round of a block does not count.
 
-    python benchmarks/flare_round.py [PARAMETERS ...]
+    python research/benchmarks/flare_round.py [PARAMETERS ...]
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The encrypted update beside secure-sum pSGLD: test AUC on the same splits.
 
-``python benchmarks/encrypted_update.py ARCHIVE [--splits N]`` runs PhysioNet 2012
-(ARCHIVE is its set-a.tar.gz; last values and static variables) over five sites at a
-certified ε = 1: ten encrypted rounds on the hardened circuit, and pSGLD on secure
-sums, both as a study gets them that names no settings.
+    python research/benchmarks/encrypted_update.py ARCHIVE [--splits N]
+
+runs PhysioNet 2012 (ARCHIVE is its set-a.tar.gz; last values and static variables) over
+five sites at a certified ε = 1: ten encrypted rounds on the hardened circuit, and pSGLD
+on secure sums, both with the default settings.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import cipherbayes as cb
 from cipherbayes.study.schema import Study
 from cipherbayes_research.datasets.physionet2012 import load_physionet2012
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SITES = 5
 VARIANTS: dict[str, dict[str, Any]] = {
     "encrypted-update": {"study": {"protocol": "encrypted-update"}, "inference": {}},

@@ -10,8 +10,7 @@ from scipy.special import expit
 
 from cipherbayes.models.metrics import auc
 from cipherbayes_research.datasets.physionet2012 import FEATURES
-from cipherbayes_research.paper import ranked_columns as ranked
-from cipherbayes_research.paper import search_settings as designing
+from cipherbayes_research.paper import ranked_columns, search_settings
 from cipherbayes_research.paper.fitting import Averaging, simulate_averaged
 from cipherbayes_research.paper.icu_population import MORTALITY, Population, population
 from cipherbayes_research.paper.search_settings import GRID, STARTS, climb, mean_auc
@@ -58,11 +57,11 @@ def test_a_population_is_its_seed() -> None:
 def test_many_draws_at_once_are_the_products_recursion(
     hospitals: list[Population], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(designing, "TRAINING", 2000)
+    monkeypatch.setattr(search_settings, "TRAINING", 2000)
     setting = STARTS[1.0]
-    rows = designing.prepared(hospitals[0], setting)
+    rows = search_settings.prepared(hospitals[0], setting)
     rows = replace(rows, x=rows.x.astype(np.float64))
-    ours = designing.averaged_thetas(rows, setting, epsilon=1.0, draws=1, seed=3)
+    ours = search_settings.averaged_thetas(rows, setting, epsilon=1.0, draws=1, seed=3)
     plain = Averaging(setting.clip, setting.step, setting.precision, setting.rounds)
     theirs = simulate_averaged(
         rows.x,
@@ -76,15 +75,15 @@ def test_many_draws_at_once_are_the_products_recursion(
 
 
 def test_every_setting_is_on_the_grid() -> None:
-    assert set(GRID) == {field.name for field in fields(ranked.RankedSetting)}
-    for settings in (ranked.SETTINGS, STARTS):
+    assert set(GRID) == {field.name for field in fields(ranked_columns.RankedSetting)}
+    for settings in (ranked_columns.SETTINGS, STARTS):
         assert settings.keys() == STARTS.keys()
         for setting in settings.values():
             assert all(getattr(setting, name) in GRID[name] for name in GRID)
 
 
 def test_a_climb_takes_what_is_clearly_better_and_nothing_else() -> None:
-    def value(setting: ranked.RankedSetting) -> np.ndarray:
+    def value(setting: ranked_columns.RankedSetting) -> np.ndarray:
         luck = np.array([0.1, -0.1]) * (setting.rounds == 40)
         return luck - abs(setting.clip - 0.3) - abs(setting.norm - 4.8)
 
@@ -96,14 +95,14 @@ def test_a_climb_takes_what_is_clearly_better_and_nothing_else() -> None:
 @pytest.mark.slow
 def test_no_single_change_betters_the_setting_of_a_small_budget() -> None:
     """The search of the whole module, from where it ended."""
-    size = designing.TRAINING + designing.TEST
-    stays = [population(size, seed) for seed in range(designing.POPULATIONS)]
-    known: dict[ranked.RankedSetting, np.ndarray] = {}
+    size = search_settings.TRAINING + search_settings.TEST
+    stays = [population(size, seed) for seed in range(search_settings.POPULATIONS)]
+    known: dict[ranked_columns.RankedSetting, np.ndarray] = {}
 
-    def value(setting: ranked.RankedSetting) -> np.ndarray:
+    def value(setting: ranked_columns.RankedSetting) -> np.ndarray:
         if setting not in known:
             known[setting] = mean_auc(setting, stays, 0.1)
         return known[setting]
 
-    assert climb(ranked.SETTINGS[0.1], value) == ranked.SETTINGS[0.1]
-    assert value(ranked.SETTINGS[0.1]).mean() > value(STARTS[0.1]).mean()
+    assert climb(ranked_columns.SETTINGS[0.1], value) == ranked_columns.SETTINGS[0.1]
+    assert value(ranked_columns.SETTINGS[0.1]).mean() > value(STARTS[0.1]).mean()

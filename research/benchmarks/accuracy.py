@@ -1,6 +1,6 @@
 """Non-private fits beside scikit-learn and lifelines, on the same splits.
 
-``python benchmarks/accuracy.py [ARCHIVE]`` prints the differences; ARCHIVE is
+``python research/benchmarks/accuracy.py [ARCHIVE]`` prints the differences; ARCHIVE is
 PhysioNet 2012's set-a.tar.gz (without it that comparison is left out).
 """
 
@@ -19,7 +19,7 @@ from cipherbayes.study.tables import open_sites
 from cipherbayes_research.datasets.flchain import load_flchain
 from cipherbayes_research.datasets.physionet2012 import load_physionet2012
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def split_rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -37,7 +37,7 @@ def held_out(result: cb.Result, test: pd.DataFrame) -> dict:
 def physionet_auc(archive: Path, splits: int) -> list[tuple[float, float]]:
     """(ours, scikit-learn's) test AUC with all 184 features.
 
-    The rival standardises its columns and even gets its ridge strength picked on
+    The baseline standardises its columns and even gets its ridge strength picked on
     the test rows.
     """
     from sklearn.linear_model import LogisticRegression
@@ -58,7 +58,7 @@ def physionet_auc(archive: Path, splits: int) -> list[tuple[float, float]]:
     for seed in range(splits):
         train, test = split_rows(len(frame), seed)
         result = cb.run(study, {"all": frame.iloc[train]})
-        rival = max(
+        baseline = max(
             roc_auc_score(
                 y.iloc[test],
                 make_pipeline(StandardScaler(), LogisticRegression(C=c, max_iter=2000))
@@ -67,7 +67,7 @@ def physionet_auc(archive: Path, splits: int) -> list[tuple[float, float]]:
             )
             for c in (0.001, 0.01, 0.1, 1.0)
         )
-        found.append((held_out(result, frame.iloc[test])["auc"], float(rival)))
+        found.append((held_out(result, frame.iloc[test])["auc"], float(baseline)))
     return found
 
 
@@ -100,10 +100,10 @@ def flchain_concordance(splits: int) -> list[tuple[float, float]]:
         result = cb.run(study, {"all": frame.iloc[train]})
         cox = CoxPHFitter().fit(coded.iloc[train], "futime", "death")
         risk = cox.predict_log_partial_hazard(coded.iloc[test])
-        rival = concordance_index(
+        baseline = concordance_index(
             coded["futime"].iloc[test], -risk, coded["death"].iloc[test]
         )
-        found.append((held_out(result, frame.iloc[test])["c_index"], float(rival)))
+        found.append((held_out(result, frame.iloc[test])["c_index"], float(baseline)))
     return found
 
 

@@ -1,10 +1,11 @@
 """Private intervals beside the non-private posterior, on real data.
 
-``python benchmarks/intervals.py [ARCHIVE] [--out FOLDER]`` runs FLchain, FLchain with
-two columns that it should not have and, with ARCHIVE (PhysioNet 2012's set-a.tar.gz),
-mortality in intensive care with eight core variables, each over five encrypted sites at
-ε = 1 and 3 and pooled without privacy. It prints a table for each and, with FOLDER,
-draws the intervals.
+    python research/benchmarks/intervals.py [ARCHIVE] [--out FOLDER]
+
+runs FLchain, FLchain with two columns that it should not have and, with ARCHIVE
+(PhysioNet 2012's set-a.tar.gz), mortality in intensive care with eight core variables,
+each over five encrypted sites at ε = 1 and 3 and pooled without privacy. It prints a
+table for each and, with FOLDER, draws the intervals.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from cipherbayes.study.schema import Study
 from cipherbayes_research.datasets.flchain import load_flchain
 from cipherbayes_research.datasets.physionet2012 import load_physionet2012
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CORE = (
     "Age", "GCS_last", "BUN_last", "Urine_last", "Lactate_last", "HR_last",
     "HCO3_last", "Bilirubin_last",
