@@ -40,9 +40,9 @@ lint: $(VENV)/.dev
 	$(VENV)/bin/lint-imports
 
 bench: $(VENV)/.dev
-	$(PY) benchmarks/accuracy.py $(ARCHIVE)
-	$(if $(ARCHIVE),$(PY) benchmarks/encrypted_update.py $(ARCHIVE))
-	$(PY) benchmarks/gradient_pass.py
+	$(PY) research/benchmarks/accuracy.py $(ARCHIVE)
+	$(if $(ARCHIVE),$(PY) research/benchmarks/encrypted_update.py $(ARCHIVE))
+	$(PY) research/benchmarks/gradient_pass.py
 	$(PY) -m cipherbayes bench
 
 # Attacks, bad bytes, kills and full disks, the long versions; then the load table.
@@ -50,7 +50,7 @@ torture: $(VENV)/.dev
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[fuzz]"
 	$(PY) -m pytest $(SCRATCH) -m torture tests/adversary tests/faults tests/flare tests/fuzz
 	$(PY) tests/fuzz/coverage_guided.py --runs 1000000
-	$(PY) benchmarks/load.py
+	$(PY) research/benchmarks/load.py
 
 docs: $(VENV)/.dev
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
