@@ -11,7 +11,7 @@ from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.inference.influence import influence_sums, pack, unpack
 from cipherbayes.inference.noise_aware import influence_bound
 from cipherbayes.models import Design, Exponential, Logistic, Model
-from cipherbayes.models.base import InfluenceBound
+from cipherbayes.models.influence import InfluenceBound, require_bounded_influence
 from cipherbayes.models.linear import Linear
 from cipherbayes.models.piecewise import Piecewise
 from cipherbayes.models.poisson import Poisson
@@ -96,7 +96,8 @@ def test_the_fisher_sum_is_the_slope_of_the_score_sum(kind: str) -> None:
     width = len(model.parameters(design))
     theta = np.array([0.2, -0.5, 0.6, 0.1, -0.3, 0.2])[:width]
     table = drawn(kind, theta, 400_000, rng)
-    bound, basis = InfluenceBound(1.3, 1.0), model.influence_basis(design)
+    bound = InfluenceBound(1.3, 1.0)
+    basis = require_bounded_influence(model).basis(design)
     fisher = influence_sums(model, theta, table, bound, fisher=True).fisher
     assert fisher is not None
     step = 0.05
@@ -144,16 +145,15 @@ def test_no_record_moves_a_sum_by_more_than_its_sensitivity(
         {role: np.array(values) for role, values in outcome.items()},
     )
     bound = InfluenceBound(clip, stop)
-    most = model.sensitivities(bound)
-    assert most is not None
+    bounded = require_bounded_influence(model)
+    most = bounded.sensitivities(bound)
     sums = influence_sums(model, np.array(theta)[:width], table, bound, fisher=True)
     assert sums.fisher is not None
     assert np.linalg.norm(sums.gradient) <= most[0]
     assert np.linalg.norm(sums.fisher) <= most[1]
     # The algebra alone keeps the bound: what is bounded once more was never shortened.
     rows = next(iter(table.blocks()))
-    found = model.influence(np.array(theta)[:width], rows, bound)
-    assert found is not None
+    found = bounded.at(np.array(theta)[:width], rows, bound)
     square = found.score**2 * rows.squared_norms
     if found.extra is not None:
         square = square + (found.extra**2).sum(axis=0)
@@ -169,7 +169,7 @@ def test_packing_keeps_the_frobenius_norm() -> None:
 
 def test_a_learnt_variance_has_no_bounded_influence() -> None:
     model = Linear(outcome="y", low=-1.0, high=1.0)
-    assert model.sensitivities(InfluenceBound(1.0)) is None
+    assert model.bounded_influence is None
 
 
 def test_a_record_is_followed_longer_only_where_noise_is_known_to_be_small() -> None:

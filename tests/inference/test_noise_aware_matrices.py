@@ -16,7 +16,7 @@ from cipherbayes.inference.noise_aware.shrinkage import (
     shrunk,
     spikes_of,
 )
-from cipherbayes.models.base import InfluenceBound
+from cipherbayes.models.influence import InfluenceBound
 from cipherbayes.typing import Floats
 from cipherbayes.validation.simulation import release_rounds, simulate
 

@@ -14,7 +14,12 @@ import numpy as np
 
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.models import kernels
-from cipherbayes.models.base import Influence, InfluenceBound, Model, Rows
+from cipherbayes.models.base import Model, Rows
+from cipherbayes.models.influence import (
+    Influence,
+    InfluenceBound,
+    require_bounded_influence,
+)
 from cipherbayes.typing import Floats
 
 UNIT_ROUNDOFF = 2.0**-53
@@ -52,12 +57,12 @@ def influence_sums(
 
     Formal guarantees
     -----------------
-    With (Δ_g, Δ_H) = ``model.sensitivities(bound)``, the contribution of every
-    record, as the float64 numbers that are added, has Euclidean norm at most Δ_g in
-    the gradient and at most Δ_H in the packed Fisher vector, all roundings counted.
-    It depends on that record and theta alone. Contributions are bounded here once
-    more, to Δ less what rounding can add, so the promise does not rest on the
-    model's own algebra. The error of a sum of n contributions is that of
+    With (Δ_g, Δ_H) the ``sensitivities(bound)`` of the model's bounded influence, the
+    contribution of every record, as the float64 numbers that are added, has Euclidean
+    norm at most Δ_g in the gradient and at most Δ_H in the packed Fisher vector, all
+    roundings counted. It depends on that record and theta alone. Contributions are
+    bounded here once more, to Δ less what rounding can add, so the promise does not
+    rest on the model's own algebra. The error of a sum of n contributions is that of
     :func:`cipherbayes.inference.gradient.summation_depth`, with four roundings more.
 
     Edge cases
@@ -65,9 +70,8 @@ def influence_sums(
     A contribution that is NaN, infinite, or of a record whose squared norm exceeds
     1e200 counts as zero. No records: zero.
     """
-    sensitivities = model.sensitivities(bound)
-    if sensitivities is None:
-        raise ValueError(f"a model of kind '{model.kind}' has no bounded influence")
+    bounded = require_bounded_influence(model)
+    sensitivities = bounded.sensitivities(bound)
     if not all(SMALLEST_CLIP <= each <= LARGEST_CLIP for each in sensitivities):
         raise ValueError(f"bounds lie between {SMALLEST_CLIP} and {LARGEST_CLIP}")
     dimension = len(model.parameters(table.design))
@@ -77,8 +81,7 @@ def influence_sums(
     def part(rows: Rows) -> tuple[Floats, Floats | None]:
         # A warning of an overflow would depend on the records.
         with np.errstate(all="ignore"):
-            influence = model.influence(theta, rows, bound)
-            assert influence is not None
+            influence = bounded.at(theta, rows, bound)
             gradient = _gradient(influence, most_score)
             return gradient, _fisher(influence, most_information) if fisher else None
 

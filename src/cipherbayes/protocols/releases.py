@@ -17,7 +17,7 @@ from cipherbayes.inference.influence import packed_length
 from cipherbayes.inference.noise_aware import schedule
 from cipherbayes.inference.released import DEFAULT_ROUNDS
 from cipherbayes.models import Design
-from cipherbayes.models.base import InfluenceBound
+from cipherbayes.models.influence import InfluenceBound, require_bounded_influence
 from cipherbayes.privacy.accountant import calibrate, calibrate_noise, compose
 from cipherbayes.privacy.events import Event, GaussianSum, PoissonSampled, Repeated
 from cipherbayes.privacy.gaussian import mu_for
@@ -291,8 +291,7 @@ def _influence(
     """The rounds of the noise-aware method, grouped where they are alike."""
     privacy = study.privacy
     assert privacy is not None
-    sensitivities = study.model.sensitivities(bound)
-    assert sensitivities is not None
+    sensitivities = require_bounded_influence(study.model).sensitivities(bound)
     rounds = schedule.rounds()
     shares = [share for r in rounds for share in (r.gradient_share, r.fisher_share)]
     relative = [1.0 / math.sqrt(share) for share in shares if share]

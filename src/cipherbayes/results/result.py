@@ -26,6 +26,7 @@ from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat_and_ess
 from cipherbayes.inference.noise_aware.flags import rare_levels
 from cipherbayes.models.base import Rows
+from cipherbayes.models.survival import require_survival_curves
 from cipherbayes.results.effects import (
     baseline,
     effects,
@@ -139,7 +140,7 @@ class Result:
         return [
             median_survival(times, tail)
             for rows in _slices(self._prepared(table, where))
-            for times in model.median(draws, rows).T
+            for times in require_survival_curves(model).median(draws, rows).T
         ]
 
     def _prepared(self, table: Any, where: str) -> PreparedTable:

@@ -20,7 +20,6 @@ from cipherbayes.data.preparation import Feature
 from cipherbayes.errors import StudyError
 from cipherbayes.inference.settings import Inference, Method
 from cipherbayes.models import AnyModel
-from cipherbayes.models.base import InfluenceBound
 from cipherbayes.models.prior import Prior
 from cipherbayes.study.file import explained, read_text, require_filled_in
 from cipherbayes.study.rules import NAME, require_agreement
@@ -233,7 +232,7 @@ class Study(Section):
     @property
     def fallback(self) -> str | None:
         """Why the study cannot be noise-aware; None where it can."""
-        if self.model.sensitivities(InfluenceBound(clip=1.0)) is not None:
+        if self.model.bounded_influence is not None:
             return None
         return (
             f"a model of kind '{self.model.kind}' has no noise-aware posterior: pSGLD "

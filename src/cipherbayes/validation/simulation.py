@@ -35,6 +35,7 @@ from cipherbayes.models import (
     Prior,
     Weibull,
 )
+from cipherbayes.models.influence import require_bounded_influence
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.privacy.gaussian import mu_for
 from cipherbayes.privacy.release import ReleasePlan
@@ -202,8 +203,7 @@ def release_rounds(
     bound = influence_bound(
         study.model, clip or study.clip, records=study.table.count, mu=mu
     )
-    sensitivities = study.model.sensitivities(bound)
-    assert sensitivities is not None
+    sensitivities = require_bounded_influence(study.model).sensitivities(bound)
     shape = ScoreShape.of(study.model, study.table.design)
     recursion = NoiseAware(study.prior, shape)
     state = recursion.init()

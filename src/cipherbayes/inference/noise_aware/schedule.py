@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from cipherbayes.models.base import InfluenceBound, Model
+from cipherbayes.models.base import Model
+from cipherbayes.models.influence import InfluenceBound, require_bounded_influence
 
 BURN_IN, WINDOW = 20, 4
 ROUNDS = BURN_IN + WINDOW
@@ -83,12 +84,13 @@ def influence_bound(
     excess
         Variance really present over the certified one, K / (K − c − r).
     """
-    usual = InfluenceBound(clip)
-    sensitivities = model.sensitivities(usual)
-    if sensitivities is None or records is None:
+    bounded, usual = require_bounded_influence(model), InfluenceBound(clip)
+    if records is None:
         return usual
-    noise = excess * (sensitivities[0] / mu) ** 2
-    return InfluenceBound(clip, model.quiet_stop) if noise < QUIET * records else usual
+    noise = excess * (bounded.sensitivities(usual)[0] / mu) ** 2
+    if noise < QUIET * records:
+        return InfluenceBound(clip, bounded.quiet_stop)
+    return usual
 
 
 def noise_multiplier(mu: float, share: float) -> float:
