@@ -9,10 +9,12 @@ import numpy as np
 from cipherbayes.models import kernels
 from cipherbayes.models.base import RecordGradients, Rows
 from cipherbayes.models.influence import LinearPredictorInfluence
+from cipherbayes.models.registry import register
 from cipherbayes.models.survival import Survival, bounded_exp, linear_predictors
 from cipherbayes.typing import Floats
 
 
+@register
 class Exponential(Survival):
     """A survival time with hazard exp(eta), eta = x'beta.
 

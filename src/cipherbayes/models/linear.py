@@ -21,6 +21,7 @@ from cipherbayes.models.base import (
 )
 from cipherbayes.models.influence import LinearPredictorInfluence
 from cipherbayes.models.metrics import Metrics, numeric_metrics
+from cipherbayes.models.registry import register
 from cipherbayes.typing import Floats
 
 FARTHEST = 10.0
@@ -36,6 +37,7 @@ TYPICAL_SD = 0.5
 """A public guess of a learnt residual sd, as a share of the half width."""
 
 
+@register
 class Linear(Model):
     """A number y ~ N(eta, v), eta = x'beta.
 

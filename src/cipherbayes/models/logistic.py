@@ -23,9 +23,11 @@ from cipherbayes.models.influence import (
     mallows_weights,
 )
 from cipherbayes.models.metrics import Metrics, binary_metrics
+from cipherbayes.models.registry import register
 from cipherbayes.typing import Floats
 
 
+@register
 class Logistic(Model):
     """A binary outcome y with P(y = 1) = p = 1 / (1 + exp(-eta)), eta = x'beta.
 

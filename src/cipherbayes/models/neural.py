@@ -17,6 +17,7 @@ from cipherbayes.models import kernels
 from cipherbayes.models.base import Design, Model, RecordGradients, Rows
 from cipherbayes.models.logistic import Logistic
 from cipherbayes.models.metrics import Metrics
+from cipherbayes.models.registry import register
 from cipherbayes.models.survival import SurvivalCurves
 from cipherbayes.models.weibull import Weibull
 from cipherbayes.typing import Floats
@@ -164,6 +165,7 @@ class Neural(Model):
         return eta, extra
 
 
+@register
 class NeuralLogistic(Neural):
     """A binary outcome with log odds eta, a network of the columns.
 
@@ -183,6 +185,7 @@ class NeuralLogistic(Neural):
         return Logistic(outcome=self.outcome)
 
 
+@register
 class NeuralWeibull(Neural, SurvivalCurves):
     """A survival time with hazard k t^(k-1) exp(eta), eta a network of the columns.
 

@@ -24,6 +24,7 @@ from cipherbayes.models.influence import (
     InfluenceBound,
     mallows_weights,
 )
+from cipherbayes.models.registry import register
 from cipherbayes.models.survival import LARGEST_HORIZONS, Survival
 from cipherbayes.typing import Floats
 
@@ -32,6 +33,7 @@ LARGEST_HALF = 350.0
 hazard of at most exp(700)."""
 
 
+@register
 class Piecewise(Survival):
     """A survival time with hazard exp(b_j + eta) in interval j, eta = x'beta.
 

@@ -21,6 +21,7 @@ from cipherbayes.models.base import (
 )
 from cipherbayes.models.influence import LinearPredictorInfluence
 from cipherbayes.models.metrics import Metrics, count_metrics
+from cipherbayes.models.registry import register
 from cipherbayes.typing import Floats
 
 LARGEST_LOG_MEAN = 700.0
@@ -30,6 +31,7 @@ COUNTS = 4.0
 """A count counts up to so many (times the stop c), its mean corrected for that."""
 
 
+@register
 class Poisson(Model):
     """A count y with mean m = exp(eta + o), eta = x'beta, o a known offset.
 

@@ -15,6 +15,7 @@ from cipherbayes.models.influence import (
     InfluenceBound,
     mallows_weights,
 )
+from cipherbayes.models.registry import register
 from cipherbayes.models.survival import (
     LARGEST_LOG_HAZARD,
     Survival,
@@ -38,6 +39,7 @@ LARGEST_CHANGE = 1.5
 """Of the log shape, in the mean of a score sum taken elsewhere."""
 
 
+@register
 class Weibull(Survival):
     """A survival time with hazard k t^(k-1) exp(eta), eta = x'beta, k = exp(kappa).
 
