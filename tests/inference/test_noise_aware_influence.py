@@ -80,17 +80,19 @@ def test_scores_are_unbiased_at_the_truth_and_their_variance_is_bounded(
     theta = np.array([0.3, -0.6, 0.8, 0.2, -0.4, 0.3])[:width]
     n = 50_000
     table = drawn(kind, theta, n, rng)
-    sums = influence_sums(model, theta, table, InfluenceBound(1.3, stop), fisher=True)
-    assert sums.fisher is not None
-    variance = unpack(sums.fisher)
-    # The Fisher sum bounds the variance: no coordinate is 4.5 of its sd away.
+    sums = influence_sums(
+        model, theta, table, InfluenceBound(1.3, stop), with_information=True
+    )
+    assert sums.information is not None
+    variance = unpack(sums.information)
+    # The information sum bounds the variance: no coordinate is 4.5 of its sd away.
     z = sums.gradient / np.sqrt(np.diag(variance))
     assert np.abs(z).max() < 4.5
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
-def test_the_fisher_sum_is_the_slope_of_the_score_sum(kind: str) -> None:
+def test_the_information_sum_is_the_slope_of_the_score_sum(kind: str) -> None:
     model, rng = MODELS[kind], np.random.default_rng(4)
     design = design_of(kind)
     width = len(model.parameters(design))
@@ -98,16 +100,22 @@ def test_the_fisher_sum_is_the_slope_of_the_score_sum(kind: str) -> None:
     table = drawn(kind, theta, 400_000, rng)
     bound = InfluenceBound(1.3, 1.0)
     basis = require_bounded_influence(model).basis(design)
-    fisher = influence_sums(model, theta, table, bound, fisher=True).fisher
-    assert fisher is not None
+    information = influence_sums(
+        model, theta, table, bound, with_information=True
+    ).information
+    assert information is not None
     step = 0.05
     for j in range(width):
         move = step * basis[:, j]
-        ahead = influence_sums(model, theta + move, table, bound, fisher=False)
-        behind = influence_sums(model, theta - move, table, bound, fisher=False)
+        ahead = influence_sums(
+            model, theta + move, table, bound, with_information=False
+        )
+        behind = influence_sums(
+            model, theta - move, table, bound, with_information=False
+        )
         slope = (behind.gradient - ahead.gradient) / (2.0 * step)
-        size = np.diag(unpack(fisher)).max()
-        assert np.abs(slope - unpack(fisher)[j]).max() < 0.03 * size
+        size = np.diag(unpack(information)).max()
+        assert np.abs(slope - unpack(information)[j]).max() < 0.03 * size
 
 
 finite = st.floats(-50.0, 50.0)
@@ -147,10 +155,12 @@ def test_no_record_moves_a_sum_by_more_than_its_sensitivity(
     bound = InfluenceBound(clip, stop)
     bounded = require_bounded_influence(model)
     most = bounded.sensitivities(bound)
-    sums = influence_sums(model, np.array(theta)[:width], table, bound, fisher=True)
-    assert sums.fisher is not None
+    sums = influence_sums(
+        model, np.array(theta)[:width], table, bound, with_information=True
+    )
+    assert sums.information is not None
     assert np.linalg.norm(sums.gradient) <= most[0]
-    assert np.linalg.norm(sums.fisher) <= most[1]
+    assert np.linalg.norm(sums.information) <= most[1]
     # The algebra alone keeps the bound: what is bounded once more was never shortened.
     rows = next(iter(table.blocks()))
     found = bounded.at(np.array(theta)[:width], rows, bound)

@@ -21,10 +21,10 @@ def taken_at(study: Simulated, place: Floats) -> tuple[Floats, TiltedScore]:
     """Score sum at a θ̄, without noise, and its mean as a function of θ."""
     shape = ScoreShape.of(study.model, study.table.design)
     bound = InfluenceBound(study.clip)
-    sums = influence_sums(study.model, place, study.table, bound, fisher=True)
-    assert sums.fisher is not None
+    sums = influence_sums(study.model, place, study.table, bound, with_information=True)
+    assert sums.information is not None
     assert shape.unit is not None
-    information = unpack(sums.fisher)[None]
+    information = unpack(sums.information)[None]
     pull = information @ shape.unit
     return sums.gradient, TiltedScore(
         shape, shape.inside(place), information, pull, pull @ shape.unit, pull

@@ -95,9 +95,11 @@ def test_no_record_moves_its_sums_by_more_than_their_sensitivities(
             sums = []
             for kept in (slice(0, 5), slice(0, 6)):
                 table = PreparedTable.from_arrays(design, x[:, kept], {"y": y[kept]})
-                found = influence_sums(probit, theta, table, BOUND, fisher=True)
-                assert found.fisher is not None
-                sums.append((found.gradient, found.fisher))
+                found = influence_sums(
+                    probit, theta, table, BOUND, with_information=True
+                )
+                assert found.information is not None
+                sums.append((found.gradient, found.information))
             moved = [np.linalg.norm(a - b) for a, b in zip(*sums, strict=True)]
             largest = np.maximum(largest, moved)
     assert np.all(largest <= np.array(most) * (1.0 + 1e-12))
@@ -123,13 +125,17 @@ def test_its_scores_are_unbiased_and_their_information_is_the_slope(
 ) -> None:
     theta = np.array([0.3, -1.2, 0.8, 1.0])
     table = table_of(theta, 100_000, np.random.default_rng(4))
-    sums = influence_sums(probit, theta, table, BOUND, fisher=True)
-    assert sums.fisher is not None
-    information = unpack(sums.fisher)
+    sums = influence_sums(probit, theta, table, BOUND, with_information=True)
+    assert sums.information is not None
+    information = unpack(sums.information)
     assert np.abs(sums.gradient / np.sqrt(np.diag(information))).max() < 4.5
     for j, unit in enumerate(np.eye(4)):
-        ahead = influence_sums(probit, theta + 0.02 * unit, table, BOUND, fisher=False)
-        behind = influence_sums(probit, theta - 0.02 * unit, table, BOUND, fisher=False)
+        ahead = influence_sums(
+            probit, theta + 0.02 * unit, table, BOUND, with_information=False
+        )
+        behind = influence_sums(
+            probit, theta - 0.02 * unit, table, BOUND, with_information=False
+        )
         slope = (behind.gradient - ahead.gradient) / 0.04
         assert np.abs(slope - information[j]).max() < 0.03 * information.max()
 

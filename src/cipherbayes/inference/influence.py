@@ -1,6 +1,6 @@
-"""Passes over a site's records: bounded weighted score sums and Fisher sums.
+"""Passes over a site's records: bounded weighted score sums and information sums.
 
-A Fisher sum is released as its upper triangle, row by row, with the off-diagonal
+An information sum is released as its upper triangle, row by row, with the off-diagonal
 entries times √2: the Euclidean norm of the packed vector is then the Frobenius norm
 of the matrix, and isotropic noise of standard deviation s on it is noise of sd s on
 the diagonal and s/√2 off it.
@@ -33,7 +33,7 @@ class InfluenceSums:
     """Σ g_i, and Σ A_i packed (None where it was not asked for)."""
 
     gradient: Floats
-    fisher: Floats | None
+    information: Floats | None
 
 
 def influence_sums(
@@ -42,7 +42,7 @@ def influence_sums(
     table: PreparedTable,
     bound: InfluenceBound,
     *,
-    fisher: bool,
+    with_information: bool,
 ) -> InfluenceSums:
     """Sums over the records of the model's bounded scores and information.
 
@@ -52,14 +52,14 @@ def influence_sums(
         Parameters on the prepared scale.
     bound
         The public bounds C and c.
-    fisher
-        Whether the Fisher sum is wanted too.
+    with_information
+        Whether the information sum is wanted too.
 
     Formal guarantees
     -----------------
     With (Δ_g, Δ_H) the ``sensitivities(bound)`` of the model's bounded influence, the
     contribution of every record, as the float64 numbers that are added, has Euclidean
-    norm at most Δ_g in the gradient and at most Δ_H in the packed Fisher vector, all
+    norm at most Δ_g in the score sum and at most Δ_H in the packed information sum, all
     roundings counted. It depends on that record and theta alone. Contributions are
     bounded here once more, to Δ less what rounding can add, so the promise does not
     rest on the model's own algebra. The error of a sum of n contributions is that of
@@ -83,14 +83,16 @@ def influence_sums(
         with np.errstate(all="ignore"):
             influence = bounded.at(theta, rows, bound)
             gradient = _gradient(influence, most_score)
-            return gradient, _fisher(influence, most_information) if fisher else None
+            if not with_information:
+                return gradient, None
+            return gradient, _information(influence, most_information)
 
     gradient = np.zeros(dimension)
-    information = np.zeros(packed_length(dimension)) if fisher else None
-    for gradient_part, fisher_part in table.map(part):
+    information = np.zeros(packed_length(dimension)) if with_information else None
+    for gradient_part, information_part in table.map(part):
         gradient += gradient_part
-        if information is not None and fisher_part is not None:
-            information += fisher_part
+        if information is not None and information_part is not None:
+            information += information_part
     return InfluenceSums(gradient, information)
 
 
@@ -134,7 +136,7 @@ def _gradient(influence: Influence, limit: float) -> Floats:
     return np.concatenate([total, kernels.weighted_sum(extra, weights)])
 
 
-def _fisher(influence: Influence, limit: float) -> Floats:
+def _information(influence: Influence, limit: float) -> Floats:
     rows, information = influence.rows, influence.information
     cross, corner = influence.cross, influence.corner
     with np.errstate(all="ignore"):

@@ -132,8 +132,8 @@ class RecordGradients:
 class Model(BaseModel, ABC):
     """One likelihood, as the study's ``[model]`` table describes it.
 
-    A subclass is one file: its fields are the keys of the table and its class
-    attributes say what nobody else needs to know. Theta is on the scale of the
+    A subclass is one file: its fields are the keys of the table, its class attributes
+    what is true of every study with it. Theta is on the scale of the
     prepared columns throughout; only :meth:`to_user_scale`, predictions and the
     densities of :meth:`log_likelihood` are in the user's own units.
 
@@ -247,8 +247,8 @@ class Model(BaseModel, ABC):
     def curvature(self, design: Design) -> float:
         """A public guess of -d²(log-likelihood of a record) / d eta².
 
-        Only scales the automatic step and the outlook of a plan; no promise
-        depends on it.
+        Only scales the automatic step and the widths that a plan forecasts; privacy
+        does not depend on it.
         """
         return 0.25
 

@@ -293,7 +293,9 @@ def _influence(
     assert privacy is not None
     sensitivities = require_bounded_influence(study.model).sensitivities(bound)
     rounds = schedule.rounds()
-    shares = [share for r in rounds for share in (r.gradient_share, r.fisher_share)]
+    shares = [
+        share for r in rounds for share in (r.gradient_share, r.information_share)
+    ]
     relative = [1.0 / math.sqrt(share) for share in shares if share]
 
     def everything(sigma: float) -> Event:
@@ -316,7 +318,7 @@ def _influence(
 
     first = len(before)
     for (score, matrix), alike in groupby(
-        rounds, key=lambda r: (r.gradient_share, r.fisher_share)
+        rounds, key=lambda r: (r.gradient_share, r.information_share)
     ):
         count = len(list(alike))
         yield Phase(

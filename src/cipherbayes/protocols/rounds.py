@@ -10,7 +10,7 @@ import numpy as np
 
 from cipherbayes.errors import RunError
 from cipherbayes.inference.chains import Draws
-from cipherbayes.inference.released import Recursion, Release, State
+from cipherbayes.inference.released import Recursion, Release, ServerState
 from cipherbayes.protocols.plan import StudyPlan
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.releases import Phase, Purpose
@@ -25,7 +25,7 @@ class Course:
         self._plan = plan
         self._checkpoint = checkpoint
         self._recursion: Recursion | None = None
-        self._state: State | None = None
+        self._state: ServerState | None = None
         self.round = self._rounds_done()
 
     def _rounds_done(self) -> int:
@@ -112,7 +112,7 @@ class Course:
         """Released means and standard deviations, one after the other."""
         return self._facts().get("moments")
 
-    def _ready(self) -> tuple[Recursion, State]:
+    def _ready(self) -> tuple[Recursion, ServerState]:
         """The sampler and its state, made when N is known."""
         if self._recursion is None:
             self._recursion = self._plan.recursion(self._plan.records(self._facts()))

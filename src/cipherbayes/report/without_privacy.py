@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from cipherbayes.inference.noise_aware.evidence import Evidence
-from cipherbayes.inference.noise_aware.recursion import NoiseAware, State
+from cipherbayes.inference.noise_aware.recursion import NoiseAware, NoiseAwareState
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.protocols.checkpoint_view import open_read_only
@@ -40,7 +40,7 @@ def sd_without_privacy(study: Study, checkpoint: Path) -> tuple[float, ...] | No
         return None
     if row is None:
         return None
-    state = State.from_vector(np.frombuffer(row[0], dtype=np.float64))
+    state = NoiseAwareState.from_vector(np.frombuffer(row[0], dtype=np.float64))
     if state.rounds != ROUNDS:
         return None
     design = preparation_of(study).design

@@ -249,9 +249,9 @@ def assemble(
         )
     tail = None if draws.is_point else (1.0 - study.inference.interval) / 2.0
     shown = (study.model, study.features, design)
-    flags = [flag.told(names) for flag in draws.flags]
+    flags = [flag.as_record(names) for flag in draws.flags]
     if study.method == "noise-aware" and moments is not None:
-        flags += [flag.told(names) for flag in rare_levels(public, design)]
+        flags += [flag.as_record(names) for flag in rare_levels(public, design)]
     record = {
         "version": FORMAT,
         "cipherbayes": __version__,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cipherbayes.inference.noise_aware.shrinkage import Layout, fitted
+from cipherbayes.inference.noise_aware.shrinkage import Layout, fitted_frame
 from cipherbayes.models.base import Design, Model
 from cipherbayes.models.influence import require_bounded_influence
 from cipherbayes.typing import Floats
@@ -129,7 +129,7 @@ class ScoreShape:
         frame = self.frame(theta)
         if frame is None:
             return Layout(self.constants, None, self.predictor(theta))
-        frame = fitted(frame, noisy, noise_sd, self.constants)
+        frame = fitted_frame(frame, noisy, noise_sd, self.constants)
         shares: tuple[tuple[int, float], ...] = ()
         if self.skew is not None and self.unit is not None:
             per_mass = SKEWED_VARIANCE * self.unit[self.constants[0]] ** 2

@@ -1,7 +1,7 @@
 """The mean of a score sum that grows with the exponential of the linear predictor.
 
 A hazard model's score at θ̄ is a sum over records and over the hazard they have lived
-through, g = Σ ∫ z (dN − dL̄), and its Fisher sum H = Σ ∫ zz' dL̄. Under θ events come
+through, g = Σ ∫ z (dN − dL̄), with information sum H = Σ ∫ zz' dL̄. Under θ events come
 e^u times as often as under θ̄, u = z'(θ − θ̄), so that given the same time at risk
 
     E g(θ̄) = Σ ∫ z (e^u − 1) dL̄,

@@ -19,7 +19,7 @@ from cipherbayes.crypto.identity.roster import Roster
 from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.errors import ProtocolError, RunError
 from cipherbayes.inference.chains import Draws
-from cipherbayes.inference.released import State
+from cipherbayes.inference.released import ServerState
 from cipherbayes.privacy.noise import NoiseSource
 from cipherbayes.protocols.as_printed.plan import (
     LARGEST_DRIFT,
@@ -74,7 +74,7 @@ class PrintedCourse(Course):
             rng = np.random.default_rng(self._plan.study.inference.seed)
             prior = self._plan.prior
             start = prior.mean + prior.scale * rng.standard_normal(prior.mean.size)
-            self._state = State(start, np.zeros(1), 0)
+            self._state = ServerState(start, np.zeros(1), 0)
         return self._state.theta
 
     def question(self) -> Floats:
@@ -102,7 +102,7 @@ class PrintedCourse(Course):
         else:
             theta = self.theta() + values
             rounds = 1 if self._state is None else self._state.rounds + 1
-            self._state = State(theta, np.zeros(1), rounds)
+            self._state = ServerState(theta, np.zeros(1), rounds)
             self._checkpoint.keep_state(self.round, self._state)
         self.round += 1
 
