@@ -16,7 +16,7 @@ from cipherbayes.crypto.bfv.limbs import join
 from cipherbayes.crypto.bfv.scheme import KeyPair, generate_keys
 from cipherbayes.crypto.seal import scheme
 from cipherbayes.errors import CipherbayesError
-from cipherbayes.inference.released import Recursion, Release, State
+from cipherbayes.inference.released import Recursion, Release, ServerState
 from cipherbayes.privacy.noise import InsecureRepeatableNoise, SecureNoise
 from cipherbayes.protocols import contributions
 from cipherbayes.protocols.messages import (
@@ -51,7 +51,7 @@ def answered(consortium: Consortium, question: bytes) -> Any:
 # -- the gradient from θ_t and θ_{t+1} ---------------------------------------
 
 
-def released_from(recursion: Recursion, state: State, after: Any) -> Any:
+def released_from(recursion: Recursion, state: ServerState, after: Any) -> Any:
     """The gradient sum that moved θ_t to θ_{t+1}: the move is affine in it."""
     size = state.theta.size
 
@@ -86,7 +86,7 @@ def share_recovered(tmp_path, noise: dict[str, Any]) -> float:
             estimate -= guess.share(3, release.share_scale, f"round {number}")
         truth = sum(exact(consortium, name, state.theta) for name in consortium.names)
         hits += list(np.abs(estimate - truth) < 0.02 * release.share_scale)
-        state = State(after, state.memory, number + 1)
+        state = ServerState(after, state.memory, number + 1)
     return float(np.mean(hits))
 
 

@@ -24,8 +24,8 @@ def drawn(seed: int) -> tuple[Floats, Floats, Floats]:
 def test_coordinates_come_back(share: float, seed: int) -> None:
     x, centre, log_scale = drawn(seed)
     form = Centring(share)
-    y = form.back(x, centre, log_scale)
-    assert form.out(y, centre, log_scale) == pytest.approx(x)
+    y = form.from_coordinates(x, centre, log_scale)
+    assert form.to_coordinates(y, centre, log_scale) == pytest.approx(x)
 
 
 @given(share=shares, seed=st.integers(0, 99))
@@ -33,7 +33,7 @@ def test_the_law_of_x_does_not_depend_on_the_share(share: float, seed: int) -> N
     """p(y) dy = p(x) dx, so that log p(y) = log N(x; μ, σ²) + log |dx / dy|."""
     y, centre, log_scale = drawn(seed)
     form = Centring(share)
-    x = form.out(y, centre, log_scale)
+    x = form.to_coordinates(y, centre, log_scale)
     law = norm.logpdf(x, centre[:, None], np.exp(log_scale)[:, None]).sum(axis=1)
     stretched = 5 * (1.0 - share) * log_scale
     constant = -2.5 * np.log(2.0 * np.pi)

@@ -11,7 +11,7 @@ from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.inference.influence import influence_sums, pack, unpack
 from cipherbayes.inference.noise_aware import influence_bound
 from cipherbayes.models import Design, Exponential, Logistic, Model
-from cipherbayes.models.base import InfluenceBound
+from cipherbayes.models.influence import InfluenceBound, require_bounded_influence
 from cipherbayes.models.linear import Linear
 from cipherbayes.models.piecewise import Piecewise
 from cipherbayes.models.poisson import Poisson
@@ -80,33 +80,42 @@ def test_scores_are_unbiased_at_the_truth_and_their_variance_is_bounded(
     theta = np.array([0.3, -0.6, 0.8, 0.2, -0.4, 0.3])[:width]
     n = 50_000
     table = drawn(kind, theta, n, rng)
-    sums = influence_sums(model, theta, table, InfluenceBound(1.3, stop), fisher=True)
-    assert sums.fisher is not None
-    variance = unpack(sums.fisher)
-    # The Fisher sum bounds the variance: no coordinate is 4.5 of its sd away.
+    sums = influence_sums(
+        model, theta, table, InfluenceBound(1.3, stop), with_information=True
+    )
+    assert sums.information is not None
+    variance = unpack(sums.information)
+    # The information sum bounds the variance: no coordinate is 4.5 of its sd away.
     z = sums.gradient / np.sqrt(np.diag(variance))
     assert np.abs(z).max() < 4.5
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
-def test_the_fisher_sum_is_the_slope_of_the_score_sum(kind: str) -> None:
+def test_the_information_sum_is_the_slope_of_the_score_sum(kind: str) -> None:
     model, rng = MODELS[kind], np.random.default_rng(4)
     design = design_of(kind)
     width = len(model.parameters(design))
     theta = np.array([0.2, -0.5, 0.6, 0.1, -0.3, 0.2])[:width]
     table = drawn(kind, theta, 400_000, rng)
-    bound, basis = InfluenceBound(1.3, 1.0), model.influence_basis(design)
-    fisher = influence_sums(model, theta, table, bound, fisher=True).fisher
-    assert fisher is not None
+    bound = InfluenceBound(1.3, 1.0)
+    basis = require_bounded_influence(model).basis(design)
+    information = influence_sums(
+        model, theta, table, bound, with_information=True
+    ).information
+    assert information is not None
     step = 0.05
     for j in range(width):
         move = step * basis[:, j]
-        ahead = influence_sums(model, theta + move, table, bound, fisher=False)
-        behind = influence_sums(model, theta - move, table, bound, fisher=False)
+        ahead = influence_sums(
+            model, theta + move, table, bound, with_information=False
+        )
+        behind = influence_sums(
+            model, theta - move, table, bound, with_information=False
+        )
         slope = (behind.gradient - ahead.gradient) / (2.0 * step)
-        size = np.diag(unpack(fisher)).max()
-        assert np.abs(slope - unpack(fisher)[j]).max() < 0.03 * size
+        size = np.diag(unpack(information)).max()
+        assert np.abs(slope - unpack(information)[j]).max() < 0.03 * size
 
 
 finite = st.floats(-50.0, 50.0)
@@ -144,16 +153,17 @@ def test_no_record_moves_a_sum_by_more_than_its_sensitivity(
         {role: np.array(values) for role, values in outcome.items()},
     )
     bound = InfluenceBound(clip, stop)
-    most = model.sensitivities(bound)
-    assert most is not None
-    sums = influence_sums(model, np.array(theta)[:width], table, bound, fisher=True)
-    assert sums.fisher is not None
+    bounded = require_bounded_influence(model)
+    most = bounded.sensitivities(bound)
+    sums = influence_sums(
+        model, np.array(theta)[:width], table, bound, with_information=True
+    )
+    assert sums.information is not None
     assert np.linalg.norm(sums.gradient) <= most[0]
-    assert np.linalg.norm(sums.fisher) <= most[1]
+    assert np.linalg.norm(sums.information) <= most[1]
     # The algebra alone keeps the bound: what is bounded once more was never shortened.
     rows = next(iter(table.blocks()))
-    found = model.influence(np.array(theta)[:width], rows, bound)
-    assert found is not None
+    found = bounded.at(np.array(theta)[:width], rows, bound)
     square = found.score**2 * rows.squared_norms
     if found.extra is not None:
         square = square + (found.extra**2).sum(axis=0)
@@ -169,7 +179,7 @@ def test_packing_keeps_the_frobenius_norm() -> None:
 
 def test_a_learnt_variance_has_no_bounded_influence() -> None:
     model = Linear(outcome="y", low=-1.0, high=1.0)
-    assert model.sensitivities(InfluenceBound(1.0)) is None
+    assert model.bounded_influence is None
 
 
 def test_a_record_is_followed_longer_only_where_noise_is_known_to_be_small() -> None:

@@ -16,7 +16,7 @@ from cipherbayes.inference.noise_aware.shrinkage import (
     shrunk,
     spikes_of,
 )
-from cipherbayes.models.base import InfluenceBound
+from cipherbayes.models.influence import InfluenceBound
 from cipherbayes.typing import Floats
 from cipherbayes.validation.simulation import release_rounds, simulate
 
@@ -144,9 +144,11 @@ def test_the_information_about_a_weibull_shape_is_known_from_its_mass(
         shape = ScoreShape.of(study.model, study.table.design)
         place = 0.8 * study.truth
         bound = InfluenceBound(study.clip, stop)
-        sums = influence_sums(study.model, place, study.table, bound, fisher=True)
-        assert sums.fisher is not None
-        information = unpack(sums.fisher)
+        sums = influence_sums(
+            study.model, place, study.table, bound, with_information=True
+        )
+        assert sums.information is not None
+        information = unpack(sums.information)
         layout = shape.layout(shape.inside(place), information, 1e-3)
         parts = Coordinates(information, (0,), frame=layout.frame)
         masses, _, rest = parts.blocks(information)

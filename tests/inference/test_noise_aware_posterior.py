@@ -10,8 +10,7 @@ from cipherbayes.inference.noise_aware import (
     ROUNDS,
     Effort,
     NoiseAware,
-    RoundRelease,
-    State,
+    NoiseAwareState,
     rounds,
     sample_posterior,
 )
@@ -19,6 +18,7 @@ from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.flags import rare_levels
 from cipherbayes.inference.noise_aware.information import InformationSampler
 from cipherbayes.inference.noise_aware.schedule import BURN_IN
+from cipherbayes.inference.released import Release
 from cipherbayes.models import Design, Prior
 from cipherbayes.validation.calibration import _plain
 from cipherbayes.validation.simulation import release_rounds, simulate
@@ -26,25 +26,25 @@ from cipherbayes.validation.simulation import release_rounds, simulate
 
 def finished(
     epsilon: float = 1.0, seed: int = 0, kind: str = "logistic"
-) -> tuple[NoiseAware, State]:
+) -> tuple[NoiseAware, NoiseAwareState]:
     rng = np.random.default_rng(seed)
     return release_rounds(simulate(kind, 3_000, 5, rng), epsilon, rng)
 
 
 def test_the_shares_of_all_releases_add_to_one() -> None:
-    total = sum(each.gradient_share + each.fisher_share for each in rounds())
+    total = sum(each.gradient_share + each.information_share for each in rounds())
     assert total == pytest.approx(1.0, abs=1e-14)
     assert len(rounds()) == ROUNDS
 
 
 def test_a_state_survives_its_vector_and_goes_on_the_same() -> None:
     recursion, state = finished()
-    again = State.from_vector(state.to_vector())
+    again = NoiseAwareState.from_vector(state.to_vector())
     assert np.array_equal(again.to_vector(), state.to_vector())
     with pytest.raises(ValueError):
-        State.from_vector(state.to_vector()[:-1])
+        NoiseAwareState.from_vector(state.to_vector()[:-1])
     with pytest.raises(ValueError):
-        recursion.advance(state, RoundRelease(np.zeros(5), 1.0))
+        recursion.advance(state, Release(np.zeros(5), 1.0))
 
 
 @pytest.mark.parametrize("kind", ["logistic", "weibull"])
@@ -140,7 +140,7 @@ def test_levels_that_few_records_have_are_named_once_standardised() -> None:
     mean, sd = np.array([0.1, 0.5, 0.015]), np.array([0.15, 0.5, 0.12])
     (flag,) = rare_levels(public, rescaled_design(public, mean, sd))
     assert flag.parameters == (3,)
-    assert "mgus[1]" in flag.told(names)["message"]
+    assert "mgus[1]" in flag.as_record(names)["message"]
     assert rare_levels(public, rescaled_design(public, mean, np.full(3, 0.3))) == ()
 
 

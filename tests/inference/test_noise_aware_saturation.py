@@ -13,8 +13,8 @@ from cipherbayes.inference.noise_aware.saturation import (
     pulled_back,
     unflattened,
 )
+from cipherbayes.inference.noise_aware.shape import saturating_bend
 from cipherbayes.inference.noise_aware.slicing import slice_theta
-from cipherbayes.models import Logistic
 from cipherbayes.typing import Floats
 from cipherbayes.validation.simulation import release_rounds, simulate
 
@@ -79,11 +79,11 @@ def test_the_mean_of_a_logistic_score_is_close_far_from_where_it_was_taken() -> 
         return np.asarray((x * (p * (1.0 - p))) @ x.T)
 
     information, start = curvature(place), curvature(np.zeros(D))
-    model, bend = Logistic(outcome="y"), 0.0
+    bend = 0.0
     for _ in range(30):
         slope = unflattened(information, place, bend)
         fall = np.array(np.trace(slope) / np.trace(start))
-        bend = 0.5 * (bend + float(model.score_bend(fall)))
+        bend = 0.5 * (bend + float(saturating_bend(fall)))
     score = SaturatingScore(
         slope[None],
         np.array([bend / (place @ slope @ place)]),

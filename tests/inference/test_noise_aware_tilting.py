@@ -10,7 +10,7 @@ import pytest
 from cipherbayes.inference.influence import influence_sums, unpack
 from cipherbayes.inference.noise_aware import ScoreShape
 from cipherbayes.inference.noise_aware.tilting import TiltedScore
-from cipherbayes.models.base import InfluenceBound
+from cipherbayes.models.influence import InfluenceBound, require_bounded_influence
 from cipherbayes.typing import Floats
 from cipherbayes.validation.simulation import Simulated, simulate
 
@@ -21,10 +21,10 @@ def taken_at(study: Simulated, place: Floats) -> tuple[Floats, TiltedScore]:
     """Score sum at a θ̄, without noise, and its mean as a function of θ."""
     shape = ScoreShape.of(study.model, study.table.design)
     bound = InfluenceBound(study.clip)
-    sums = influence_sums(study.model, place, study.table, bound, fisher=True)
-    assert sums.fisher is not None
+    sums = influence_sums(study.model, place, study.table, bound, with_information=True)
+    assert sums.information is not None
     assert shape.unit is not None
-    information = unpack(sums.fisher)[None]
+    information = unpack(sums.information)[None]
     pull = information @ shape.unit
     return sums.gradient, TiltedScore(
         shape, shape.inside(place), information, pull, pull @ shape.unit, pull
@@ -75,7 +75,7 @@ def test_its_derivative_is_that_of_differences(kind: str) -> None:
 def test_a_straightened_weibull_change_is_the_change_of_the_log_hazard() -> None:
     study = simulate("weibull", 10, 3, np.random.default_rng(0))
     design, away = study.table.design, np.array([[0.2, -0.1, 0.4]])
-    straight = study.model.straightened(away, design)[0][0]
+    straight = require_bounded_influence(study.model).straightened(away, design)[0][0]
     shape, log_time, x = np.exp(0.3), np.log(0.2), np.array([1.0, 0.7])
     changed = (np.exp(0.4) - 1.0) * shape * log_time + 0.4 + away[0, :2] @ x
     z = np.array([*x, 1.0 + shape * log_time])

@@ -130,7 +130,7 @@ def test_the_drift_climbs_the_log_posterior() -> None:
 def test_gamma_is_the_derivative_of_the_preconditioner() -> None:
     target = logistic_target()
     theta, alpha, floor = np.array([0.3, -0.2, 0.1, 0.5]), 0.9, 1e-4
-    past = psgld.State(theta, np.full(4, 1e-3), 5)
+    past = psgld.PsgldState(theta, np.full(4, 1e-3), 5)
 
     def preconditioner_at(point: np.ndarray) -> np.ndarray:
         mean = target.likelihood_gradient(point) / target.records

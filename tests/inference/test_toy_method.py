@@ -21,7 +21,7 @@ from cipherbayes.inference.method import (
     register,
     unregister,
 )
-from cipherbayes.inference.released import Recursion, Release, State
+from cipherbayes.inference.released import Recursion, Release, ServerState
 from cipherbayes.inference.settings import Inference
 from cipherbayes.inference.target import Target
 from cipherbayes.models import Model
@@ -38,14 +38,14 @@ class SignWalk(Recursion):
 
     stops_after: int | None = None
 
-    def advance(self, state: State, release: Release) -> State:
+    def advance(self, state: ServerState, release: Release) -> ServerState:
         if self.stops_after is not None and state.rounds >= self.stops_after:
             raise KeyboardInterrupt
         drift = release.gradient_sum + self.prior.gradient(state.theta)
         theta = state.theta + 0.05 * np.sign(drift)
-        return State(theta, state.memory, state.rounds + 1)
+        return ServerState(theta, state.memory, state.rounds + 1)
 
-    def draws(self, trajectory: Sequence[Floats], last: State) -> Draws:
+    def draws(self, trajectory: Sequence[Floats], last: ServerState) -> Draws:
         kept = np.array(trajectory)[None, len(trajectory) // 2 :]
         sizes = np.full(kept.shape[:2], 0.05)
         return Draws(kept, sizes, is_point=False, rounds=len(trajectory))

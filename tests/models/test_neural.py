@@ -59,7 +59,7 @@ def plain_network(model: Neural, theta: Floats, rows: Rows) -> Floats:
 def test_the_network_is_the_one_its_docstring_states(model: Neural) -> None:
     rows, theta = case(model)
     np.testing.assert_allclose(
-        model.risk(theta, rows), plain_network(model, theta, rows), rtol=1e-12
+        model.predictor(theta, rows), plain_network(model, theta, rows), rtol=1e-12
     )
 
 

@@ -10,6 +10,7 @@ from model_scenarios import HORIZON, KINDS, rows_of, scenario
 from pydantic import TypeAdapter, ValidationError
 
 from cipherbayes.models import AnyModel, Exponential, GaussianMean, Logistic, Model
+from cipherbayes.models.survival import require_survival_curves
 
 LOGISTIC = Logistic(outcome="died")
 SURVIVAL = Exponential(time="days", event="died", horizon=HORIZON)
@@ -114,23 +115,25 @@ def test_survival_needs_sensible_times(times: list[float] | None) -> None:
         case.model.predict(draws, case.rows, times and np.array(times))
 
 
-def test_risk_ranks_like_the_prediction() -> None:
+def test_fitted_values_rank_like_the_prediction() -> None:
     for kind in ("logistic", "exponential"):
         case = scenario(kind, 6, count=30)
         theta = np.random.default_rng(2).normal(size=case.rows.design.width)
-        risk = case.model.risk(theta, case.rows)
+        fitted = case.model.fitted(theta, case.rows)
+        assert fitted is not None
         times = np.array([1.0]) if kind == "exponential" else None
         predicted = case.model.predict(theta[None], case.rows, times)[0].reshape(-1)
         likelier = predicted if kind == "logistic" else -predicted
-        np.testing.assert_array_equal(np.argsort(risk), np.argsort(likelier))
+        np.testing.assert_array_equal(np.argsort(fitted), np.argsort(likelier))
 
 
-def test_a_gaussian_mean_has_nothing_to_predict_or_rank() -> None:
+def test_a_gaussian_mean_has_nothing_to_predict() -> None:
     model, rows = GaussianMean(variance=1.0), rows_of(np.zeros((2, 3)), {})
     with pytest.raises(ValueError, match="no outcome to predict"):
         model.predict(np.zeros((1, 2)), rows)
-    with pytest.raises(ValueError, match="does not rank"):
-        model.risk(np.zeros(2), rows)
+    assert model.fitted(np.zeros(2), rows) is None
+    with pytest.raises(ValueError, match="has no survival times"):
+        require_survival_curves(model)
 
 
 @pytest.mark.parametrize("kind", KINDS)

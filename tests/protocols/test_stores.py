@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cipherbayes.inference.released import State
+from cipherbayes.inference.released import ServerState
 from cipherbayes.protocols.stores import Checkpoint
 
 
@@ -25,7 +25,7 @@ def test_every_round_is_stamped_when_it_is_kept(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path / "checkpoint.sqlite")
     before = time.time()
     for number in (2, 3):
-        checkpoint.keep_state(number, State(np.ones(2), np.zeros(2), 1))
+        checkpoint.keep_state(number, ServerState(np.ones(2), np.zeros(2), 1))
     found = ends(tmp_path / "checkpoint.sqlite")
     checkpoint.close()
     assert sorted(found) == [2, 3]
@@ -36,13 +36,13 @@ def test_every_round_is_stamped_when_it_is_kept(tmp_path: Path) -> None:
 def test_an_older_checkpoint_is_gone_on_with(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.sqlite"
     checkpoint = Checkpoint(path)
-    checkpoint.keep_state(0, State(np.ones(2), np.zeros(2), 1))
+    checkpoint.keep_state(0, ServerState(np.ones(2), np.zeros(2), 1))
     checkpoint.close()
     database = sqlite3.connect(path)
     database.executescript("DROP TRIGGER stamp; DROP TABLE finished;")
     database.close()
     checkpoint = Checkpoint(path)
-    checkpoint.keep_state(1, State(np.ones(2), np.zeros(2), 2))
+    checkpoint.keep_state(1, ServerState(np.ones(2), np.zeros(2), 2))
     last = checkpoint.last_state()
     checkpoint.close()
     assert last is not None
@@ -61,7 +61,7 @@ def test_a_round_and_its_total_become_durable_together_or_not_at_all(
             checkpoint.keep_fact(f"total/{number}", b"signed")
             if number:
                 raise MemoryError
-            checkpoint.keep_state(number, State(np.ones(2), np.zeros(2), 1))
+            checkpoint.keep_state(number, ServerState(np.ones(2), np.zeros(2), 1))
 
     keep(0)
     with pytest.raises(MemoryError):

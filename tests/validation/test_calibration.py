@@ -10,7 +10,7 @@ import pytest
 
 from cipherbayes.errors import RunError
 from cipherbayes.inference.noise_aware.width import expected_width_ratio
-from cipherbayes.models.base import InfluenceBound
+from cipherbayes.models.influence import InfluenceBound, require_bounded_influence
 from cipherbayes.privacy.gaussian import mu_for
 from cipherbayes.protocols.forecast import MEAN_SQUARE, OWN_SHARE
 from cipherbayes.validation.calibration import Cell, calibrate, grid, replicate
@@ -56,8 +56,8 @@ def test_a_results_file_that_cannot_be_written_is_refused_first(tmp_path: Path) 
 )
 def test_the_width_a_plan_expects_is_about_the_width_there_is(cell: Cell) -> None:
     study = simulate(cell.model, 500, cell.d, np.random.default_rng(1))
-    sensitivities = study.model.sensitivities(InfluenceBound(study.clip))
-    assert sensitivities is not None
+    bounded = require_bounded_influence(study.model)
+    sensitivities = bounded.sensitivities(InfluenceBound(study.clip))
     each = study.model.curvature(study.table.design) * MEAN_SQUARE
     expected = expected_width_ratio(
         records=cell.n,

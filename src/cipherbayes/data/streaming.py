@@ -33,7 +33,7 @@ class Source:
     """A table, how its records are prepared, and how their outcomes are read.
 
     Without a model there are no outcomes: records to predict for. Outcomes beyond
-    their public range are refused where ``strict``, else held at its ends and told
+    their public range are refused where ``strict``, else held at its ends and mentioned
     in this machine's log alone.
     """
 
@@ -50,7 +50,7 @@ class Source:
         self.design: Design = preparation.design
         self._model = model
         self._strict = strict
-        self._told: str | None = None
+        self._logged: str | None = None
         self._roles = {} if model is None else model.outcome_columns()
         outcomes: dict[str, Kind] = dict.fromkeys(self._roles.values(), "number")
         self._columns = {**preparation.columns, **outcomes}
@@ -65,7 +65,7 @@ class Source:
         most = CHUNK_BYTES // self.bytes_per_record
         return self.table.chunks(self._columns, part, most)
 
-    def prepare(self, chunk: Chunk, x: Floats) -> Mapping[str, Floats]:
+    def fill(self, chunk: Chunk, x: Floats) -> Mapping[str, Floats]:
         """Write the records of a chunk to ``x``; returns their outcomes."""
         self.preparation.fill(chunk, x, self.table.where)
         if self._model is None:
@@ -77,18 +77,18 @@ class Source:
         }
         try:
             prepared = self._model.prepare_outcome(raw)
-            self._tell(self._model.out_of_range(raw))
+            self._refuse_or_log(self._model.out_of_range(raw))
         except ValueError as error:
             raise DataError(str(error), where=self.table.where) from None
         return prepared
 
-    def _tell(self, mistake: str | None) -> None:
-        """Refuse outcomes out of range, or log them once where that would tell."""
-        if mistake is None or mistake == self._told:
+    def _refuse_or_log(self, mistake: str | None) -> None:
+        """Refuse outcomes out of range, or log them where a refusal reveals them."""
+        if mistake is None or mistake == self._logged:
             return
         if self._strict:
             raise ValueError(mistake)
-        self._told = mistake
+        self._logged = mistake
         log.warning("%s: %s", self.table.where, mistake)
 
 
@@ -210,7 +210,7 @@ class StreamedBlocks:
         room = BLOCK_ROWS - job.position % BLOCK_ROWS
         for chunk in _taken(self._source.chunks(job.part), job.rows):
             with space.borrow(self.design.width, chunk.num_rows) as x:
-                outcome = self._source.prepare(chunk, x)
+                outcome = self._source.fill(chunk, x)
                 start = 0
                 while start < chunk.num_rows:
                     stop = min(start + room, chunk.num_rows)

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cipherbayes.inference.chains import Draws
-from cipherbayes.inference.released import Recursion, Release, State
+from cipherbayes.inference.released import Recursion, Release, ServerState
 from cipherbayes.inference.settings import Inference
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
@@ -52,16 +52,16 @@ class EncryptedAscent(Recursion):
         )
         self.size = size
 
-    def advance(self, state: State, release: Release) -> State:
+    def advance(self, state: ServerState, release: Release) -> ServerState:
         theta = state.theta + self.size * release.gradient_sum
         rounds = state.rounds + 1
         kept = rounds - self.rounds // 2
         average = state.memory
         if kept >= 1:
             average = average + (theta - average) / kept
-        return State(theta, average, rounds)
+        return ServerState(theta, average, rounds)
 
-    def draws(self, trajectory: Sequence[Floats], last: State) -> Draws:
+    def draws(self, trajectory: Sequence[Floats], last: ServerState) -> Draws:
         # A run that stopped in its first half has no average yet.
         averaged = last.rounds > self.rounds // 2
         point = (last.memory if averaged else last.theta)[None, None, :]

@@ -20,7 +20,7 @@ from cipherbayes.typing import Floats
 
 
 @dataclass(frozen=True)
-class State:
+class AveragedState:
     """The iterate, and the mean of those after half of all rounds."""
 
     theta: Floats
@@ -28,24 +28,24 @@ class State:
     rounds: int
 
 
-def init(theta: Floats) -> State:
+def init(theta: Floats) -> AveragedState:
     """Start at ``theta``."""
-    return State(theta.copy(), np.zeros_like(theta), 0)
+    return AveragedState(theta.copy(), np.zeros_like(theta), 0)
 
 
 def step(
-    state: State,
+    state: AveragedState,
     *,
     mean_gradient: Floats,
     prior_gradient: Floats,
     records: float,
     size: float,
     total_rounds: int,
-) -> State:
+) -> AveragedState:
     """One update; the average takes in the iterates after round T // 2."""
     theta = state.theta + size * (mean_gradient + prior_gradient / records)
     rounds = state.rounds + 1
     kept = rounds - total_rounds // 2
     if kept < 1:
-        return State(theta, state.average, rounds)
-    return State(theta, state.average + (theta - state.average) / kept, rounds)
+        return AveragedState(theta, state.average, rounds)
+    return AveragedState(theta, state.average + (theta - state.average) / kept, rounds)

@@ -166,7 +166,8 @@ def _rmsprop_walk(
             if burn_in // 2 <= t < burn_in:
                 settled += state.second_moment / (burn_in - burn_in // 2)
             if t == burn_in and settings.adapt == "burn-in" and burn_in > 1:
-                state, frozen = psgld.State(state.theta, settled, state.rounds), True
+                state = psgld.PsgldState(state.theta, settled, state.rounds)
+                frozen = True
         scale = (
             psgld.preconditioner(state, settings.floor)
             if adaptive

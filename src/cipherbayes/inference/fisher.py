@@ -23,7 +23,7 @@ from cipherbayes.typing import Floats
 
 
 @dataclass(frozen=True)
-class State:
+class LangevinState:
     """Where a chain stands after ``rounds`` updates."""
 
     theta: Floats
@@ -52,21 +52,21 @@ def metric(information: Floats) -> Metric:
     return Metric(np.tril(lower))
 
 
-def init(theta: Floats) -> State:
+def init(theta: Floats) -> LangevinState:
     """A chain that starts at ``theta``."""
-    return State(theta.copy(), 0)
+    return LangevinState(theta.copy(), 0)
 
 
 def step(
     rng: np.random.Generator,
-    state: State,
+    state: LangevinState,
     *,
     gradient: Floats,
     metric: Metric,
     size: float,
-) -> State:
+) -> LangevinState:
     """One update; ``gradient`` is that of the whole log posterior, h = size / 2."""
     h = 0.5 * size
     noise = np.sqrt(2.0 * h * (1.0 - 0.5 * h)) * metric.noise(rng)
     theta = state.theta + h * metric.solve(gradient) + noise
-    return State(theta, state.rounds + 1)
+    return LangevinState(theta, state.rounds + 1)

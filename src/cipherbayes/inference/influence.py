@@ -1,6 +1,6 @@
-"""Passes over a site's records: bounded weighted score sums and Fisher sums.
+"""Passes over a site's records: bounded weighted score sums and information sums.
 
-A Fisher sum is released as its upper triangle, row by row, with the off-diagonal
+An information sum is released as its upper triangle, row by row, with the off-diagonal
 entries times √2: the Euclidean norm of the packed vector is then the Frobenius norm
 of the matrix, and isotropic noise of standard deviation s on it is noise of sd s on
 the diagonal and s/√2 off it.
@@ -14,7 +14,12 @@ import numpy as np
 
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.models import kernels
-from cipherbayes.models.base import Influence, InfluenceBound, Model, Rows
+from cipherbayes.models.base import Model, Rows
+from cipherbayes.models.influence import (
+    Influence,
+    InfluenceBound,
+    require_bounded_influence,
+)
 from cipherbayes.typing import Floats
 
 UNIT_ROUNDOFF = 2.0**-53
@@ -28,7 +33,7 @@ class InfluenceSums:
     """Σ g_i, and Σ A_i packed (None where it was not asked for)."""
 
     gradient: Floats
-    fisher: Floats | None
+    information: Floats | None
 
 
 def influence_sums(
@@ -37,7 +42,7 @@ def influence_sums(
     table: PreparedTable,
     bound: InfluenceBound,
     *,
-    fisher: bool,
+    with_information: bool,
 ) -> InfluenceSums:
     """Sums over the records of the model's bounded scores and information.
 
@@ -47,17 +52,17 @@ def influence_sums(
         Parameters on the prepared scale.
     bound
         The public bounds C and c.
-    fisher
-        Whether the Fisher sum is wanted too.
+    with_information
+        Whether the information sum is wanted too.
 
     Formal guarantees
     -----------------
-    With (Δ_g, Δ_H) = ``model.sensitivities(bound)``, the contribution of every
-    record, as the float64 numbers that are added, has Euclidean norm at most Δ_g in
-    the gradient and at most Δ_H in the packed Fisher vector, all roundings counted.
-    It depends on that record and theta alone. Contributions are bounded here once
-    more, to Δ less what rounding can add, so the promise does not rest on the
-    model's own algebra. The error of a sum of n contributions is that of
+    With (Δ_g, Δ_H) the ``sensitivities(bound)`` of the model's bounded influence, the
+    contribution of every record, as the float64 numbers that are added, has Euclidean
+    norm at most Δ_g in the score sum and at most Δ_H in the packed information sum, all
+    roundings counted. It depends on that record and theta alone. Contributions are
+    bounded here once more, to Δ less what rounding can add, so the promise does not
+    rest on the model's own algebra. The error of a sum of n contributions is that of
     :func:`cipherbayes.inference.gradient.summation_depth`, with four roundings more.
 
     Edge cases
@@ -65,9 +70,8 @@ def influence_sums(
     A contribution that is NaN, infinite, or of a record whose squared norm exceeds
     1e200 counts as zero. No records: zero.
     """
-    sensitivities = model.sensitivities(bound)
-    if sensitivities is None:
-        raise ValueError(f"a model of kind '{model.kind}' has no bounded influence")
+    bounded = require_bounded_influence(model)
+    sensitivities = bounded.sensitivities(bound)
     if not all(SMALLEST_CLIP <= each <= LARGEST_CLIP for each in sensitivities):
         raise ValueError(f"bounds lie between {SMALLEST_CLIP} and {LARGEST_CLIP}")
     dimension = len(model.parameters(table.design))
@@ -77,17 +81,18 @@ def influence_sums(
     def part(rows: Rows) -> tuple[Floats, Floats | None]:
         # A warning of an overflow would depend on the records.
         with np.errstate(all="ignore"):
-            influence = model.influence(theta, rows, bound)
-            assert influence is not None
+            influence = bounded.at(theta, rows, bound)
             gradient = _gradient(influence, most_score)
-            return gradient, _fisher(influence, most_information) if fisher else None
+            if not with_information:
+                return gradient, None
+            return gradient, _information(influence, most_information)
 
     gradient = np.zeros(dimension)
-    information = np.zeros(packed_length(dimension)) if fisher else None
-    for gradient_part, fisher_part in table.map(part):
+    information = np.zeros(packed_length(dimension)) if with_information else None
+    for gradient_part, information_part in table.map(part):
         gradient += gradient_part
-        if information is not None and fisher_part is not None:
-            information += fisher_part
+        if information is not None and information_part is not None:
+            information += information_part
     return InfluenceSums(gradient, information)
 
 
@@ -131,7 +136,7 @@ def _gradient(influence: Influence, limit: float) -> Floats:
     return np.concatenate([total, kernels.weighted_sum(extra, weights)])
 
 
-def _fisher(influence: Influence, limit: float) -> Floats:
+def _information(influence: Influence, limit: float) -> Floats:
     rows, information = influence.rows, influence.information
     cross, corner = influence.cross, influence.corner
     with np.errstate(all="ignore"):

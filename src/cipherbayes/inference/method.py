@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # a study file is read without loading samplers
     from cipherbayes.inference.settings import Inference
     from cipherbayes.inference.target import Target
     from cipherbayes.models import Design, Model
-    from cipherbayes.models.base import InfluenceBound
+    from cipherbayes.models.influence import InfluenceBound
     from cipherbayes.models.prior import ResolvedPrior
     from cipherbayes.typing import Floats
 
@@ -32,7 +32,7 @@ class RoundShares(Protocol):
     @property
     def gradient_share(self) -> float: ...
     @property
-    def fisher_share(self) -> float: ...
+    def information_share(self) -> float: ...
 
 
 @dataclass(frozen=True)

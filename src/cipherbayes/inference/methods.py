@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cipherbayes.inference.settings import Inference
     from cipherbayes.inference.target import Target
     from cipherbayes.models import Design, Model
-    from cipherbayes.models.base import InfluenceBound
+    from cipherbayes.models.influence import InfluenceBound
     from cipherbayes.models.prior import ResolvedPrior
     from cipherbayes.typing import Floats
 
@@ -46,7 +46,7 @@ class NoiseAwareMethod(Method):
             )
 
     def substitute(self, model: Model) -> str:
-        return CHAIN_DEFAULT if _unbounded(model) else self.name
+        return self.name if model.bounded_influence is not None else CHAIN_DEFAULT
 
     def round_shares(self) -> Sequence[RoundShares]:
         from cipherbayes.inference.noise_aware import schedule
@@ -100,7 +100,7 @@ class ChainMethod(Method):
     )
 
     def cautions(self, model: Model) -> list[str]:
-        if not _unbounded(model):
+        if model.bounded_influence is not None:
             return []
         return [
             f"a model of kind '{model.kind}' has no noise-aware posterior: pSGLD is "
@@ -134,13 +134,6 @@ class AveragedMethod(Method):
         from cipherbayes.inference.chains import average
 
         return average(target, settings, progress)
-
-
-def _unbounded(model: Model) -> bool:
-    """Whether no bound on a record's influence is known for a model."""
-    from cipherbayes.models.base import InfluenceBound
-
-    return model.sensitivities(InfluenceBound(clip=1.0)) is None
 
 
 for _method in (NoiseAwareMethod(), ChainMethod(), AveragedMethod()):

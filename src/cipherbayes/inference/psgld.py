@@ -26,7 +26,7 @@ from cipherbayes.typing import Floats
 
 
 @dataclass(frozen=True)
-class State:
+class PsgldState:
     """Where a chain stands after ``rounds`` updates."""
 
     theta: Floats
@@ -47,24 +47,26 @@ class Info:
     langevin_share: float
 
 
-def init(theta: Floats) -> State:
+def init(theta: Floats) -> PsgldState:
     """A chain that starts at ``theta`` with V = 0."""
-    return State(theta.copy(), np.zeros_like(theta), 0)
+    return PsgldState(theta.copy(), np.zeros_like(theta), 0)
 
 
-def update_second_moment(state: State, mean_gradient: Floats, alpha: float) -> State:
+def update_second_moment(
+    state: PsgldState, mean_gradient: Floats, alpha: float
+) -> PsgldState:
     """V ← α V + (1 − α) ĝ²."""
     moment = alpha * state.second_moment + (1.0 - alpha) * mean_gradient**2
-    return State(state.theta, moment, state.rounds)
+    return PsgldState(state.theta, moment, state.rounds)
 
 
-def preconditioner(state: State, floor: float) -> Floats:
+def preconditioner(state: PsgldState, floor: float) -> Floats:
     """The diagonal of G = 1 / (λ + √V)."""
     return np.asarray(1.0 / (floor + np.sqrt(state.second_moment)))
 
 
 def gamma(
-    state: State,
+    state: PsgldState,
     mean_gradient: Floats,
     mean_information: Floats,
     *,
@@ -84,7 +86,7 @@ def gamma(
 
 def step(
     rng: np.random.Generator,
-    state: State,
+    state: PsgldState,
     *,
     mean_gradient: Floats,
     prior_gradient: Floats,
@@ -93,7 +95,7 @@ def step(
     scale: Floats | float = 1.0,
     correction: Floats | float = 0.0,
     noise_variance: float = 0.0,
-) -> tuple[State, Info]:
+) -> tuple[PsgldState, Info]:
     """One update of θ with preconditioner diagonal ``scale`` (1: plain SGLD).
 
     Parameters
@@ -114,4 +116,4 @@ def step(
     noise = np.sqrt(missing) * rng.standard_normal(state.theta.shape)
     theta = state.theta + 0.5 * size * drift + noise
     info = Info(size, float(np.min(missing / target)))
-    return State(theta, state.second_moment, state.rounds + 1), info
+    return PsgldState(theta, state.second_moment, state.rounds + 1), info

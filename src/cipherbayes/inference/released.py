@@ -32,16 +32,17 @@ STIFFEST_STEP = 0.5
 
 @dataclass(frozen=True)
 class Release:
-    """A gradient sum over the records, and the noise really in it.
+    """What one round released: noised sums over the records, and the noise in them.
 
     Attributes
     ----------
     gradient_sum
-        Sum of bounded per-record gradients plus noise.
+        Sum of bounded per-record gradients (scores) plus noise.
     noise_sd
-        Standard deviation of the noise in each coordinate.
+        Standard deviation of the noise in each coordinate: that of all shares that
+        were added, not the certified one.
     information, information_sd
-        The same of the packed information matrix, where the round released it.
+        The same of the packed information sum; None and 0 in rounds without one.
     """
 
     gradient_sum: Floats
@@ -51,10 +52,10 @@ class Release:
 
 
 @dataclass(frozen=True)
-class State:
-    """What a server remembers between rounds.
+class ServerState:
+    """What a server remembers between rounds, whatever the method.
 
-    ``memory`` is V of RMSprop, or the running average.
+    ``memory`` is V of RMSprop, the running average, or everything released so far.
     """
 
     theta: Floats
@@ -113,17 +114,17 @@ class Recursion(ABC):
         taken = self.records * self.rate
         return release.gradient_sum / taken, release.noise_sd / taken
 
-    def start(self) -> State:
+    def start(self) -> ServerState:
         """The prior mean."""
         theta = np.array(self.prior.mean, dtype=np.float64)
-        return State(theta, np.zeros_like(theta), 0)
+        return ServerState(theta, np.zeros_like(theta), 0)
 
     @abstractmethod
-    def advance(self, state: State, release: Release) -> State:
+    def advance(self, state: ServerState, release: Release) -> ServerState:
         """One round."""
 
     @abstractmethod
-    def draws(self, trajectory: Sequence[Floats], last: State) -> Draws | None:
+    def draws(self, trajectory: Sequence[Floats], last: ServerState) -> Draws | None:
         """What the run reports, from θ after each round; None if that is too soon."""
 
 
@@ -139,10 +140,10 @@ class PrivatePsgld(Recursion):
     of V.
     """
 
-    def advance(self, state: State, release: Release) -> State:
+    def advance(self, state: ServerState, release: Release) -> ServerState:
         settings, n = self.settings, self.records
         mean, noise = self.mean_gradient(release)
-        inner = psgld.State(state.theta, state.memory, state.rounds)
+        inner = psgld.PsgldState(state.theta, state.memory, state.rounds)
         scale: Floats | float = 1.0
         if settings.preconditioner != "none":
             inner = psgld.update_second_moment(inner, mean, self._alpha(state))
@@ -158,9 +159,9 @@ class PrivatePsgld(Recursion):
             scale=scale,
             noise_variance=noise**2,
         )
-        return State(inner.theta, inner.second_moment, inner.rounds)
+        return ServerState(inner.theta, inner.second_moment, inner.rounds)
 
-    def _floor(self, state: psgld.State) -> float:
+    def _floor(self, state: psgld.PsgldState) -> float:
         """λ; where the step is automatic, at least half the largest √V.
 
         G then varies by a factor of three at most. Without that bound the
@@ -173,7 +174,7 @@ class PrivatePsgld(Recursion):
         largest = float(np.sqrt(state.second_moment.max()))
         return max(self.settings.floor, 0.5 * largest if automatic else 0.0)
 
-    def _alpha(self, state: State) -> float:
+    def _alpha(self, state: ServerState) -> float:
         """The first V is ĝ² itself, not (1 − α) ĝ²: a tenth of it steps too far."""
         return self.settings.alpha if state.rounds else 0.0
 
@@ -196,7 +197,7 @@ class PrivatePsgld(Recursion):
             size = min(size, share)
         return constant(size)
 
-    def draws(self, trajectory: Sequence[Floats], last: State) -> Draws:
+    def draws(self, trajectory: Sequence[Floats], last: ServerState) -> Draws:
         burn_in = int(self.settings.burn_in * len(trajectory))
         kept = np.array(trajectory[burn_in :: self.settings.thin])[None]
         sizes = np.full(kept.shape[:2], np.nan)
@@ -206,19 +207,19 @@ class PrivatePsgld(Recursion):
 class PrivateAverage(Recursion):
     """Noisy gradient ascent, averaged over its last half: a point, no intervals."""
 
-    def advance(self, state: State, release: Release) -> State:
+    def advance(self, state: ServerState, release: Release) -> ServerState:
         size = self.settings.step.size or 1.0 / self.curvature
         inner = averaged.step(
-            averaged.State(state.theta, state.memory, state.rounds),
+            averaged.AveragedState(state.theta, state.memory, state.rounds),
             mean_gradient=self.mean_gradient(release)[0],
             prior_gradient=self.prior.gradient(state.theta),
             records=self.records,
             size=size,
             total_rounds=self.rounds,
         )
-        return State(inner.theta, inner.average, inner.rounds)
+        return ServerState(inner.theta, inner.average, inner.rounds)
 
-    def draws(self, trajectory: Sequence[Floats], last: State) -> Draws:
+    def draws(self, trajectory: Sequence[Floats], last: ServerState) -> Draws:
         point = last.memory[None, None, :]
         return Draws(
             point, np.full((1, 1), np.nan), is_point=True, rounds=len(trajectory)

@@ -1,10 +1,6 @@
-"""The models: one file each, one line in ``AnyModel``."""
+"""The models: one file each, registered there and imported here."""
 
 from __future__ import annotations
-
-from typing import Annotated
-
-from pydantic import Field
 
 from cipherbayes.models.base import Design, Model, RecordGradients, Rows
 from cipherbayes.models.exponential import Exponential
@@ -16,22 +12,9 @@ from cipherbayes.models.neural import NeuralLogistic, NeuralWeibull
 from cipherbayes.models.piecewise import Piecewise
 from cipherbayes.models.poisson import Poisson
 from cipherbayes.models.prior import Prior, ResolvedPrior
+from cipherbayes.models.registry import AnyModel, register
 from cipherbayes.models.survival import Survival
 from cipherbayes.models.weibull import Weibull
-
-AnyModel = Annotated[
-    GaussianMean
-    | Linear
-    | Logistic
-    | Poisson
-    | Exponential
-    | Weibull
-    | Gompertz
-    | Piecewise
-    | NeuralLogistic
-    | NeuralWeibull,
-    Field(discriminator="kind"),
-]
 
 __all__ = [
     "AnyModel",
@@ -52,4 +35,5 @@ __all__ = [
     "Rows",
     "Survival",
     "Weibull",
+    "register",
 ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -18,6 +18,9 @@ from pydantic import BaseModel, ConfigDict
 from cipherbayes.models import kernels
 from cipherbayes.models.metrics import Metrics
 from cipherbayes.typing import Floats
+
+if TYPE_CHECKING:  # which imports this module
+    from cipherbayes.models.influence import BoundedInfluence
 
 
 @dataclass(frozen=True)
@@ -126,60 +129,11 @@ class RecordGradients:
         return np.concatenate(parts)
 
 
-@dataclass(frozen=True)
-class InfluenceBound:
-    """How far one record may move a weighted score sum; public.
-
-    Attributes
-    ----------
-    clip
-        C: records with ‖x‖ beyond it are weighted down by (C / ‖x‖)².
-    stop
-        c: a survival record is followed until its cumulative hazard is c; a count
-        or a residual is bounded at a multiple of it.
-    """
-
-    clip: float
-    stop: float = 1.0
-
-
-@dataclass(frozen=True)
-class Influence:
-    """Weighted scores and information of m records, bounded without bias.
-
-    With z_i = (x_i, extra columns) and w_i a function of x_i alone, record i adds
-
-        g_i = w_i ∫ z_i dM_i = (score_i x_i, extra_i),
-        A_i = w_i ∫ z_i z_i' dΛ_i,
-
-    whose blocks are ``information_i`` x x', x ⊗ ``cross_i`` and ``corner_i``. At the
-    true θ the g_i have mean zero given x_i, at any other -dE[Σ g_i]/dθ = E[Σ A_i],
-    and E[g_i g_i'] ≤ E[A_i] (equality where w_i = 1), so Σ A_i is slope and (an upper
-    bound of the) variance of Σ g_i at once.
-
-    Attributes
-    ----------
-    score, information
-        Shape ``(m,)``.
-    extra, cross
-        Shape ``(q, m)`` for q parameters that multiply no column; None for q = 0.
-    corner
-        Shape ``(q, q, m)``; None for q = 0.
-    """
-
-    rows: Rows
-    score: Floats
-    information: Floats
-    extra: Floats | None = None
-    cross: Floats | None = None
-    corner: Floats | None = None
-
-
 class Model(BaseModel, ABC):
     """One likelihood, as the study's ``[model]`` table describes it.
 
-    A subclass is one file: its fields are the keys of the table and its class
-    attributes say what nobody else needs to know. Theta is on the scale of the
+    A subclass is one file: its fields are the keys of the table, its class attributes
+    what is true of every study with it. Theta is on the scale of the
     prepared columns throughout; only :meth:`to_user_scale`, predictions and the
     densities of :meth:`log_likelihood` are in the user's own units.
 
@@ -194,9 +148,6 @@ class Model(BaseModel, ABC):
         Sort of outcome, for readers; nothing depends on it.
     needs_intercept
         Whether the design matrix starts with a constant column.
-    multiplicative
-        Whether the mean of an influence grows with the exponential of the linear
-        predictor's error (:mod:`~cipherbayes.inference.noise_aware.tilting`).
     measure
         What :meth:`effect` of a coefficient is called, e.g. "odds ratio"; None
         where coefficients mean nothing by themselves.
@@ -204,9 +155,6 @@ class Model(BaseModel, ABC):
         Whether :meth:`predict` needs times.
     near_gaussian
         Whether one metric serves the whole posterior; else samplers adapt theirs.
-    quiet_stop
-        c of :class:`InfluenceBound` where noise is small: what a record says late is
-        then worth the larger sensitivity.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -214,11 +162,9 @@ class Model(BaseModel, ABC):
     roles: ClassVar[Mapping[str, str]] = {}
     family: ClassVar[str]
     needs_intercept: ClassVar[bool] = True
-    multiplicative: ClassVar[bool] = False
     measure: ClassVar[str | None] = None
     predicts_over_time: ClassVar[bool] = False
     near_gaussian: ClassVar[bool] = True
-    quiet_stop: ClassVar[float] = 1.0
     kind: str
 
     def outcome_columns(self) -> dict[str, str]:
@@ -290,68 +236,19 @@ class Model(BaseModel, ABC):
             result[j] = change / (ahead[j] - behind[j])
         return result
 
-    def influence(
-        self, theta: Floats, rows: Rows, bound: InfluenceBound
-    ) -> Influence | None:
-        """Bounded, unbiased scores and their information; None where none is known.
+    @property
+    def bounded_influence(self) -> BoundedInfluence | None:
+        """What the noise-aware posterior needs; None where a model states nothing.
 
-        A model that has it can be given a posterior that knows of its noise.
-        Scores are gradients in phi, theta = B phi, B = :meth:`influence_basis`.
+        See :mod:`cipherbayes.models.influence`.
         """
         return None
-
-    def sensitivities(self, bound: InfluenceBound) -> tuple[float, float] | None:
-        """(Δ_g, Δ_H): bounds on ‖g_i‖ and ‖A_i‖_F of any record; None as above."""
-        return None
-
-    def influence_basis(self, design: Design) -> Floats:
-        """B with theta = B phi, phi what a score sum is the gradient in."""
-        return np.eye(len(self.parameters(design)))
-
-    def constants(self, design: Design) -> tuple[int, ...]:
-        """Parameters with a constant column, or whose columns exclude each other."""
-        return () if design.intercept is None else (0,)
-
-    def frame(self, theta: Floats, design: Design) -> Floats | None:
-        """R such that the columns R z of a score at theta are about unrelated.
-
-        z is the gradient of the log-hazard; None where nothing is known about how
-        its entries hang together. Shape ``(d, d)``, invertible.
-        """
-        return None
-
-    def skew(self, design: Design) -> Floats | None:
-        """b: z has a part 1 - E times b, E a unit exponential, if it has one.
-
-        Over the hazard that a record has lived through, ln L is minus a unit
-        exponential up to a constant: no normal column. In theta's coordinates.
-        """
-        return None
-
-    def straightened(
-        self, away: Floats, design: Design
-    ) -> tuple[Floats, Floats | None]:
-        """(δ, dδ / dθ) with log-hazard at θ̄ + away less that at θ̄ equal to z'δ.
-
-        z is the gradient of the log-hazard at θ̄. ``away`` has shape ``(m, d)``; the
-        second is None where δ is ``away``, else of shape ``(m, d, d)``.
-        """
-        return away, None
-
-    def score_bend(self, fall: Floats) -> Floats:
-        """β of :mod:`~cipherbayes.inference.noise_aware.saturation`; 0 for a line.
-
-        ``fall`` is the mean curvature at θ̄ over that at θ = 0, of any shape. Zero
-        unless the model's curvature averaged over a normal linear predictor of
-        variance v is about proportional to (1 + b v)^(−½).
-        """
-        return np.zeros_like(fall)
 
     def curvature(self, design: Design) -> float:
         """A public guess of -d²(log-likelihood of a record) / d eta².
 
-        Only scales the automatic step and the outlook of a plan; no promise
-        depends on it.
+        Only scales the automatic step and the widths that a plan forecasts; privacy
+        does not depend on it.
         """
         return 0.25
 
@@ -366,10 +263,6 @@ class Model(BaseModel, ABC):
         columns = design.width - (design.intercept is not None)
         return self.curvature(design) * (first + columns / 10.0)
 
-    def risk(self, theta: Floats, rows: Rows) -> Floats:
-        """Larger means the event is likelier or sooner, shape ``(m,)``."""
-        raise ValueError(f"a model of kind '{self.kind}' does not rank records")
-
     def predict(self, draws: Floats, rows: Rows, times: Floats | None = None) -> Floats:
         """What each draw of theta (shape ``(s, d)``) says of each record.
 
@@ -382,22 +275,13 @@ class Model(BaseModel, ABC):
             "read its posterior instead"
         )
 
-    def reference_times(self) -> Floats | None:
-        """Times at which a model with curves shows its baseline; None without."""
-        return None
-
-    def median(self, draws: Floats, rows: Rows) -> Floats:
-        """Median survival time of each draw and record, infinite where it is not
-        reached, shape ``(s, m)``."""
-        raise ValueError(f"a model of kind '{self.kind}' has no survival times")
-
-    def score(self, theta: Floats, rows: Rows) -> Floats | None:
+    def fitted(self, theta: Floats, rows: Rows) -> Floats | None:
         """What :meth:`metrics` compare with the outcome: a probability, a mean, a
         risk; shape ``(m,)``. None where a model predicts nothing."""
         return None
 
-    def metrics(self, outcome: Mapping[str, Floats], score: Floats) -> Metrics:
-        """How well the mean of :meth:`score` over the draws fits held-out outcomes.
+    def metrics(self, outcome: Mapping[str, Floats], fitted: Floats) -> Metrics:
+        """How well the mean of :meth:`fitted` over the draws fits held-out outcomes.
 
         Parameters
         ----------
@@ -425,16 +309,6 @@ def refuse_times(model: Model, times: Floats | None) -> None:
             f"a model of kind '{model.kind}' predicts one number for a row, not a "
             "curve: leave the times out"
         )
-
-
-def mallows_weights(squared_norms: Floats, clip: float) -> Floats:
-    """w = min(1, (C / ‖z‖)²): ‖w z‖ ≤ C and ‖w z z'‖ ≤ C² for every record.
-
-    A function of the covariates alone keeps a weighted score unbiased (Mallows
-    1975; Krasker and Welsch 1982), which clipping a score does not.
-    """
-    weights: Floats = clip**2 / np.maximum(squared_norms, clip**2)
-    return weights
 
 
 def require_finite(values: Floats, column: str) -> None:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from cipherbayes.models import kernels
-from cipherbayes.models.base import (
-    Influence,
-    InfluenceBound,
-    RecordGradients,
-    Rows,
-    mallows_weights,
-)
+from cipherbayes.models.base import RecordGradients, Rows
+from cipherbayes.models.influence import LinearPredictorInfluence
+from cipherbayes.models.registry import register
 from cipherbayes.models.survival import Survival, bounded_exp, linear_predictors
 from cipherbayes.typing import Floats
 
 
+@register
 class Exponential(Survival):
     """A survival time with hazard exp(eta), eta = x'beta.
 
@@ -49,26 +46,34 @@ class Exponential(Survival):
         result: Floats = rows.x**2 @ (rows.outcome["time"] * hazard)
         return result
 
-    def influence(self, theta: Floats, rows: Rows, bound: InfluenceBound) -> Influence:
-        """The martingale residual, stopped when the cumulative hazard reaches c.
-
-        With Λ = t exp(eta): r = event − Λ where Λ ≤ c, else −c; v = min(Λ, c);
-        g = w x r, A = w v x x'. A stopped martingale still has mean zero and
-        variance E[v], whatever the censoring; a clipped residual has not.
-        """
-        hazard = bounded_exp(kernels.linear_predictor(theta, rows.x))
-        cumulative = rows.outcome["time"] * hazard
-        followed = np.minimum(cumulative, bound.stop)
-        event = np.where(cumulative <= bound.stop, rows.outcome["event"], 0.0)
-        weights = mallows_weights(rows.squared_norms, bound.clip)
-        return Influence(
-            rows, score=weights * (event - followed), information=weights * followed
-        )
-
-    def sensitivities(self, bound: InfluenceBound) -> tuple[float, float]:
-        """|r| ≤ max(1, c) and v ≤ c."""
-        return bound.clip * max(1.0, bound.stop), bound.stop * bound.clip**2
+    @property
+    def bounded_influence(self) -> ExponentialInfluence:
+        return ExponentialInfluence(self)
 
     def cumulative_hazard(self, draws: Floats, rows: Rows, times: Floats) -> Floats:
         hazards: Floats = bounded_exp(linear_predictors(draws, rows)) * times
         return hazards
+
+
+class ExponentialInfluence(LinearPredictorInfluence):
+    """The martingale residual, stopped when the cumulative hazard reaches c.
+
+    With Λ = t exp(eta): r = event − Λ where Λ ≤ c, else −c; v = min(Λ, c). A stopped
+    martingale still has mean zero and variance E[v], whatever the censoring; a clipped
+    residual has not.
+    """
+
+    multiplicative: ClassVar[bool] = True
+
+    def residuals(
+        self, theta: Floats, rows: Rows, stop: float
+    ) -> tuple[Floats, Floats]:
+        hazard = bounded_exp(kernels.linear_predictor(theta, rows.x))
+        cumulative = rows.outcome["time"] * hazard
+        followed = np.minimum(cumulative, stop)
+        event = np.where(cumulative <= stop, rows.outcome["event"], 0.0)
+        return event - followed, followed
+
+    def limits(self, stop: float) -> tuple[float, float]:
+        """|r| ≤ max(1, c) and v ≤ c."""
+        return max(1.0, stop), stop

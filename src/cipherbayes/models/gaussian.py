@@ -9,9 +9,11 @@ import numpy as np
 from pydantic import Field
 
 from cipherbayes.models.base import Design, Model, RecordGradients, Rows
+from cipherbayes.models.registry import register
 from cipherbayes.typing import Floats
 
 
+@register
 class GaussianMean(Model):
     """Vectors x_i ~ N(theta, v I): the study's features are the coordinates of x.
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from cipherbayes.models import kernels
 from cipherbayes.models.base import Design, RecordGradients, Rows
+from cipherbayes.models.registry import register
 from cipherbayes.models.survival import (
     LARGEST_LOG_HAZARD,
     Survival,
@@ -20,6 +21,7 @@ LARGEST_GROWTH = 300.0
 """The hazard changes by no more than exp(±300) over a horizon."""
 
 
+@register
 class Gompertz(Survival):
     """A survival time with hazard exp(eta + a t), eta = x'beta.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
 import numpy as np
@@ -12,16 +13,15 @@ from scipy.special import ndtr
 from cipherbayes.models import kernels
 from cipherbayes.models.base import (
     Design,
-    Influence,
-    InfluenceBound,
     Model,
     RecordGradients,
     Rows,
-    mallows_weights,
     refuse_times,
     require_finite,
 )
+from cipherbayes.models.influence import LinearPredictorInfluence
 from cipherbayes.models.metrics import Metrics, numeric_metrics
+from cipherbayes.models.registry import register
 from cipherbayes.typing import Floats
 
 FARTHEST = 10.0
@@ -37,6 +37,7 @@ TYPICAL_SD = 0.5
 """A public guess of a learnt residual sd, as a share of the half width."""
 
 
+@register
 class Linear(Model):
     """A number y ~ N(eta, v), eta = x'beta.
 
@@ -116,14 +117,14 @@ class Linear(Model):
         return np.full(theta.shape[:-1], known)
 
     def log_likelihood(self, theta: Floats, rows: Rows) -> Floats:
-        residual, log_sd = self._residual(theta, rows), self.log_sd(theta)
+        residual, log_sd = self.residual(theta, rows), self.log_sd(theta)
         squares = (residual * np.exp(-log_sd)) ** 2
         constant = 0.5 * np.log(2.0 * np.pi) + np.log(self.half_width)
         result: Floats = -0.5 * squares - log_sd - constant
         return result
 
     def gradients(self, theta: Floats, rows: Rows) -> RecordGradients:
-        residual, precision = self._residual(theta, rows), self._precision(theta)
+        residual, precision = self.residual(theta, rows), self._precision(theta)
         score = residual * precision
         if self.variance is not None:
             return RecordGradients(rows, score=score)
@@ -134,41 +135,16 @@ class Linear(Model):
         linear: Floats = rows.x**2 @ np.full(rows.count, precision)
         if self.variance is not None:
             return linear
-        squares = 2.0 * precision * self._residual(theta, rows) ** 2
+        squares = 2.0 * precision * self.residual(theta, rows) ** 2
         return np.append(linear, squares.sum())
 
-    def influence(
-        self, theta: Floats, rows: Rows, bound: InfluenceBound
-    ) -> Influence | None:
-        """Huber's score for a known variance; none for a learnt one.
+    @property
+    def bounded_influence(self) -> LinearInfluence | None:
+        """None for a learnt variance: its sd would scale Huber's score by itself.
 
-        With u = (y - eta) / sd and psi = clip(u, ±b), b = 2 c: g = w x psi and
-        A = w P(|u| < b) x x', of the parameters beta / sd. psi is odd, hence
-        unbiased under the model, and E psi² ≤ E[psi u] = E psi' (Stein), so A bounds
-        the variance. A learnt sd would scale psi by itself: the slope of its score
-        in (beta, sd) is then not symmetric, and no posterior is offered.
+        The slope of that score in (beta, sd) is then not symmetric.
         """
-        if self.variance is None:
-            return None
-        sd = float(np.exp(self.log_sd(theta)))
-        limit = RESIDUAL_STOP * bound.stop
-        slope = float(2.0 * ndtr(limit) - 1.0)
-        weights = mallows_weights(rows.squared_norms, bound.clip)
-        residual = np.clip(self._residual(theta, rows) / sd, -limit, limit)
-        return Influence(rows, score=weights * residual, information=weights * slope)
-
-    def sensitivities(self, bound: InfluenceBound) -> tuple[float, float] | None:
-        """|psi| ≤ b and E psi' ≤ 1."""
-        if self.variance is None:
-            return None
-        return RESIDUAL_STOP * bound.stop * bound.clip, bound.clip**2
-
-    def influence_basis(self, design: Design) -> Floats:
-        """The score above is the gradient in beta / sd."""
-        basis = super().influence_basis(design)
-        if self.variance is not None:
-            basis *= np.sqrt(self.variance) / self.half_width
-        return basis
+        return None if self.variance is None else LinearInfluence(self, self.variance)
 
     def curvature(self, design: Design) -> float:
         if self.variance is None:
@@ -180,12 +156,12 @@ class Linear(Model):
         eta: Floats = draws[:, : rows.design.width] @ rows.x
         return self.centre + self.half_width * eta
 
-    def score(self, theta: Floats, rows: Rows) -> Floats:
+    def fitted(self, theta: Floats, rows: Rows) -> Floats:
         eta = kernels.linear_predictor(theta[: rows.design.width], rows.x)
         return self.centre + self.half_width * eta
 
-    def metrics(self, outcome: Mapping[str, Floats], score: Floats) -> Metrics:
-        return numeric_metrics(self.centre + self.half_width * outcome["y"], score)
+    def metrics(self, outcome: Mapping[str, Floats], fitted: Floats) -> Metrics:
+        return numeric_metrics(self.centre + self.half_width * outcome["y"], fitted)
 
     def effect(self, change: Floats) -> Floats:
         return change
@@ -204,10 +180,42 @@ class Linear(Model):
         scaled: Floats = (y - self.centre) / self.half_width
         return scaled
 
-    def _residual(self, theta: Floats, rows: Rows) -> Floats:
+    def residual(self, theta: Floats, rows: Rows) -> Floats:
+        """y - eta of each record on the prepared scale, shape ``(m,)``."""
         eta = kernels.linear_predictor(theta[: rows.design.width], rows.x)
         residual: Floats = rows.outcome["y"] - eta
         return residual
 
     def _precision(self, theta: Floats) -> float:
         return float(np.exp(-2.0 * self.log_sd(theta)))
+
+
+@dataclass(frozen=True)
+class LinearInfluence(LinearPredictorInfluence):
+    """Huber's score for a known variance.
+
+    With u = (y - eta) / sd and b = 2 c: r = clip(u, ±b) and v = P(|u| < b), of the
+    parameters beta / sd. r is odd in u, hence unbiased under the model, and
+    E[r²] ≤ E[r u] = E[dr / du] = v (Stein).
+    """
+
+    model: Linear
+    variance: float
+
+    def residuals(
+        self, theta: Floats, rows: Rows, stop: float
+    ) -> tuple[Floats, Floats]:
+        sd = float(np.exp(self.model.log_sd(theta)))
+        limit = RESIDUAL_STOP * stop
+        residual = np.clip(self.model.residual(theta, rows) / sd, -limit, limit)
+        return residual, np.asarray(2.0 * ndtr(limit) - 1.0)
+
+    def limits(self, stop: float) -> tuple[float, float]:
+        """|r| ≤ b and v ≤ 1."""
+        return RESIDUAL_STOP * stop, 1.0
+
+    def basis(self, design: Design) -> Floats:
+        """The score above is the gradient in beta / sd."""
+        basis = super().basis(design)
+        basis *= np.sqrt(self.variance) / self.model.half_width
+        return basis

@@ -10,19 +10,24 @@ from scipy.special import expit
 
 from cipherbayes.models import kernels
 from cipherbayes.models.base import (
-    Influence,
-    InfluenceBound,
     Model,
     RecordGradients,
     Rows,
-    mallows_weights,
     refuse_times,
     require_binary,
 )
+from cipherbayes.models.influence import (
+    BoundedInfluence,
+    Influence,
+    InfluenceBound,
+    mallows_weights,
+)
 from cipherbayes.models.metrics import Metrics, binary_metrics
+from cipherbayes.models.registry import register
 from cipherbayes.typing import Floats
 
 
+@register
 class Logistic(Model):
     """A binary outcome y with P(y = 1) = p = 1 / (1 + exp(-eta)), eta = x'beta.
 
@@ -70,8 +75,32 @@ class Logistic(Model):
         result: Floats = rows.x**2 @ (expit(eta) * expit(-eta))
         return result
 
-    def influence(self, theta: Floats, rows: Rows, bound: InfluenceBound) -> Influence:
-        """g = w x (y − p), A = w p (1 − p) x x': bounded as |y − p| ≤ 1."""
+    @property
+    def bounded_influence(self) -> LogisticInfluence:
+        return LogisticInfluence(self)
+
+    def predict(self, draws: Floats, rows: Rows, times: Floats | None = None) -> Floats:
+        refuse_times(self, times)
+        probabilities: Floats = expit(draws @ rows.x)
+        return probabilities
+
+    def fitted(self, theta: Floats, rows: Rows) -> Floats:
+        probability: Floats = expit(kernels.linear_predictor(theta, rows.x))
+        return probability
+
+    def metrics(self, outcome: Mapping[str, Floats], fitted: Floats) -> Metrics:
+        return binary_metrics(outcome["y"], fitted)
+
+
+class LogisticInfluence(BoundedInfluence):
+    """g = w x (y − p), A = w p (1 − p) x x': a score that is bounded as it is.
+
+    E[p (1 − p)] ≈ ¼ (1 + π v / 8)^(−½) for a normal eta of variance v (MacKay 1992).
+    """
+
+    saturates: ClassVar[bool] = True
+
+    def at(self, theta: Floats, rows: Rows, bound: InfluenceBound) -> Influence:
         eta = kernels.linear_predictor(theta, rows.x)
         weights = mallows_weights(rows.squared_norms, bound.clip)
         return Influence(
@@ -81,24 +110,5 @@ class Logistic(Model):
         )
 
     def sensitivities(self, bound: InfluenceBound) -> tuple[float, float]:
-        """‖g‖ ≤ C; ‖A‖ ≤ C² / 4 because p (1 − p) ≤ 1/4."""
+        """‖g‖ ≤ C because |y − p| ≤ 1; ‖A‖ ≤ C² / 4 because p (1 − p) ≤ 1/4."""
         return bound.clip, 0.25 * bound.clip**2
-
-    def score_bend(self, fall: Floats) -> Floats:
-        """β = π v / 8, from E[p (1 − p)] ≈ ¼ (1 + π v / 8)^(−½) (MacKay 1992)."""
-        return np.asarray(np.minimum(fall, 1.0) ** -2.0 - 1.0)
-
-    def risk(self, theta: Floats, rows: Rows) -> Floats:
-        return kernels.linear_predictor(theta, rows.x)
-
-    def predict(self, draws: Floats, rows: Rows, times: Floats | None = None) -> Floats:
-        refuse_times(self, times)
-        probabilities: Floats = expit(draws @ rows.x)
-        return probabilities
-
-    def score(self, theta: Floats, rows: Rows) -> Floats:
-        probability: Floats = expit(kernels.linear_predictor(theta, rows.x))
-        return probability
-
-    def metrics(self, outcome: Mapping[str, Floats], score: Floats) -> Metrics:
-        return binary_metrics(outcome["y"], score)

@@ -55,7 +55,7 @@ def evaluate(model: Model, draws: Floats, tables: Iterable[HeldOutTable]) -> Met
         total: Floats | None = np.zeros(rows.count)
         for theta in draws:
             density = np.logaddexp(density, model.log_likelihood(theta, rows))
-            score = model.score(theta, rows)
+            score = model.fitted(theta, rows)
             total = None if score is None or total is None else total + score
         densities.append(density - np.log(len(draws)))
         if total is not None:

@@ -17,6 +17,8 @@ from cipherbayes.models import kernels
 from cipherbayes.models.base import Design, Model, RecordGradients, Rows
 from cipherbayes.models.logistic import Logistic
 from cipherbayes.models.metrics import Metrics
+from cipherbayes.models.registry import register
+from cipherbayes.models.survival import SurvivalCurves
 from cipherbayes.models.weibull import Weibull
 from cipherbayes.typing import Floats
 
@@ -100,30 +102,25 @@ class Neural(Model):
         # tanh(W x) is about as large as x, and so, for |v| ~ 1, is its slope in W.
         return 2.0 * self.head.largest_curvature(design)
 
-    def risk(self, theta: Floats, rows: Rows) -> Floats:
+    def predictor(self, theta: Floats, rows: Rows) -> Floats:
+        """eta of each record, shape ``(m,)``."""
         return self._network(theta, rows, gradients=False)[0]
 
     def predict(self, draws: Floats, rows: Rows, times: Floats | None = None) -> Floats:
-        return self._each(draws, rows, lambda d, r: self.head.predict(d, r, times))
+        return self.each_draw(draws, rows, lambda d, r: self.head.predict(d, r, times))
 
-    def reference_times(self) -> Floats | None:
-        return self.head.reference_times()
-
-    def median(self, draws: Floats, rows: Rows) -> Floats:
-        return self._each(draws, rows, self.head.median)
-
-    def score(self, theta: Floats, rows: Rows) -> Floats | None:
+    def fitted(self, theta: Floats, rows: Rows) -> Floats | None:
         eta, _ = self._network(theta, rows, gradients=False)
-        return self.head.score(*self._output(theta, rows, eta))
+        return self.head.fitted(*self._output(theta, rows, eta))
 
-    def metrics(self, outcome: Mapping[str, Floats], score: Floats) -> Metrics:
-        return self.head.metrics(outcome, score)
+    def metrics(self, outcome: Mapping[str, Floats], fitted: Floats) -> Metrics:
+        return self.head.metrics(outcome, fitted)
 
     def to_user_scale(self, draws: Floats, design: Design) -> Floats:
         """The weights as they are."""
         return np.array(draws)
 
-    def _each(
+    def each_draw(
         self, draws: Floats, rows: Rows, function: Callable[[Floats, Rows], Floats]
     ) -> Floats:
         """What the head says of each draw's own output."""
@@ -168,6 +165,7 @@ class Neural(Model):
         return eta, extra
 
 
+@register
 class NeuralLogistic(Neural):
     """A binary outcome with log odds eta, a network of the columns.
 
@@ -183,11 +181,12 @@ class NeuralLogistic(Neural):
     outcome: str
 
     @property
-    def head(self) -> Model:
+    def head(self) -> Logistic:
         return Logistic(outcome=self.outcome)
 
 
-class NeuralWeibull(Neural):
+@register
+class NeuralWeibull(Neural, SurvivalCurves):
     """A survival time with hazard k t^(k-1) exp(eta), eta a network of the columns.
 
     Parameters
@@ -205,8 +204,14 @@ class NeuralWeibull(Neural):
     horizon: float = Field(gt=0.0, allow_inf_nan=False)
 
     @property
-    def head(self) -> Model:
+    def head(self) -> Weibull:
         return Weibull(time=self.time, event=self.event, horizon=self.horizon)
+
+    def reference_times(self) -> Floats:
+        return self.head.reference_times()
+
+    def median(self, draws: Floats, rows: Rows) -> Floats:
+        return self.each_draw(draws, rows, self.head.median)
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import ClassVar, Literal, Self
@@ -13,13 +14,17 @@ from pydantic import Field, model_validator
 from cipherbayes.models import kernels
 from cipherbayes.models.base import (
     Design,
-    Influence,
-    InfluenceBound,
     RecordGradients,
     Rows,
-    mallows_weights,
     require_finite,
 )
+from cipherbayes.models.influence import (
+    BoundedInfluence,
+    Influence,
+    InfluenceBound,
+    mallows_weights,
+)
+from cipherbayes.models.registry import register
 from cipherbayes.models.survival import LARGEST_HORIZONS, Survival
 from cipherbayes.typing import Floats
 
@@ -28,6 +33,7 @@ LARGEST_HALF = 350.0
 hazard of at most exp(700)."""
 
 
+@register
 class Piecewise(Survival):
     """A survival time with hazard exp(b_j + eta) in interval j, eta = x'beta.
 
@@ -103,7 +109,7 @@ class Piecewise(Survival):
 
     def check_outcomes(self, outcome: Mapping[str, Floats]) -> None:
         super().check_outcomes(outcome)
-        used = np.unique(self._interval(outcome["time"][outcome["event"] == 1.0]))
+        used = np.unique(self.interval(outcome["time"][outcome["event"] == 1.0]))
         if used.size == 1:
             raise ValueError(
                 "the grid misses the events, which are all in one of its intervals: "
@@ -123,12 +129,9 @@ class Piecewise(Survival):
             )
         return super().parameters(design)
 
-    def constants(self, design: Design) -> tuple[int, ...]:
-        return tuple(range(design.width, design.width + len(self.starts)))
-
     def log_likelihood(self, theta: Floats, rows: Rows) -> Floats:
         eta, baseline = self._eta(theta, rows), self._baseline(theta)
-        at_event = baseline[self._interval(rows.outcome["time"])]
+        at_event = baseline[self.interval(rows.outcome["time"])]
         # The hazard per horizon is `horizon` times that per unit of the user's time.
         log_hazard = eta + at_event - np.log(self.horizon)
         result: Floats = rows.outcome["event"] * log_hazard
@@ -136,63 +139,24 @@ class Piecewise(Survival):
         return result
 
     def gradients(self, theta: Floats, rows: Rows) -> RecordGradients:
-        hazards = self._hazards(theta, rows)
+        hazards = self.hazards(theta, rows)
         score = rows.outcome["event"] - kernels.add_rows(hazards)
-        event_in = self._interval(rows.outcome["time"])
+        event_in = self.interval(rows.outcome["time"])
         extra = np.negative(hazards, out=hazards)
         extra[event_in, np.arange(rows.count)] += rows.outcome["event"]
         return RecordGradients(rows, score=score, extra=extra)
 
     def information_diagonal(self, theta: Floats, rows: Rows) -> Floats:
-        hazards = self._hazards(theta, rows)
+        hazards = self.hazards(theta, rows)
         return np.append(rows.x**2 @ hazards.sum(axis=0), hazards.sum(axis=1))
 
     def largest_curvature(self, design: Design) -> float:
         # The baseline does what an intercept would, its events in several parameters.
         return self.curvature(design) * (1.0 + design.width / 10.0)
 
-    def influence(self, theta: Floats, rows: Rows, bound: InfluenceBound) -> Influence:
-        """∫ z dM stopped where the cumulative hazard reaches c; z = (x, interval).
-
-        L_j is the hazard gathered in interval j, cut where Σ_j L_j reaches c; the
-        event counts where that is not before it. g = w (x (c - L), c_j - L_j), and
-        A = w Σ_j L_j z_j z_j'.
-        """
-        hazards = self._hazards(theta, rows)
-        after = np.cumsum(hazards, axis=0)
-        followed = np.maximum(
-            np.minimum(after, bound.stop) - np.minimum(after - hazards, bound.stop), 0.0
-        )
-        event = np.where(after[-1] <= bound.stop, rows.outcome["event"], 0.0)
-        weights = mallows_weights(rows.squared_norms + 1.0, bound.clip)
-        total = np.minimum(after[-1], bound.stop)
-        extra = -followed
-        extra[self._interval(rows.outcome["time"]), np.arange(rows.count)] += event
-        corner = np.zeros((len(followed), len(followed), rows.count))
-        index = np.arange(len(followed))
-        corner[index, index] = weights * followed
-        return Influence(
-            rows,
-            score=weights * (event - total),
-            information=weights * total,
-            extra=weights * extra,
-            cross=weights * followed,
-            corner=corner,
-        )
-
-    def sensitivities(self, bound: InfluenceBound) -> tuple[float, float]:
-        """w² max(n, c² n, (1 - c)² (n - 1) + 1 + c²) and w c n, n = ‖x‖² + 1.
-
-        w = min(1, C² / n). With l ≤ c the hazard gathered, the score is -l x and -L_j
-        without an event, ‖L‖ ≤ l; with one (1 - l) x and at most 1 + l² for the square
-        of the baseline's part, all hazard gathered before the interval of the event.
-        That is convex in l: largest at 0 or c.
-        """
-        stop, square = bound.stop, max(bound.clip**2, 1.0)
-        weight = min(1.0, bound.clip**2)
-        late = (1.0 - stop) ** 2 * (square - 1.0) + 1.0 + stop**2
-        most = max(square, stop**2 * square, late)
-        return weight * float(np.sqrt(most)), stop * bound.clip**2
+    @property
+    def bounded_influence(self) -> PiecewiseInfluence:
+        return PiecewiseInfluence(self)
 
     def cumulative_hazard(self, draws: Floats, rows: Rows, times: Floats) -> Floats:
         eta = np.clip(
@@ -220,9 +184,7 @@ class Piecewise(Survival):
         starts = np.array(self.starts) / self.horizon
         return starts, np.append(np.diff(starts), np.inf)
 
-    def _interval(
-        self, time: Floats
-    ) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    def interval(self, time: Floats) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         """In which interval (start, end] a time lies."""
         found = np.searchsorted(self._grid()[0], time, side="left") - 1
         return found.astype(np.int64)
@@ -247,9 +209,63 @@ class Piecewise(Survival):
         )
         return held
 
-    def _hazards(self, theta: Floats, rows: Rows) -> Floats:
+    def hazards(self, theta: Floats, rows: Rows) -> Floats:
         """d_j exp(b_j + eta) of each record, shape ``(J, m)``."""
         hazards = self._at_risk(rows)
         hazards *= np.exp(self._baseline(theta))[:, None]
         hazards *= np.exp(self._eta(theta, rows))
         return hazards
+
+
+@dataclass(frozen=True)
+class PiecewiseInfluence(BoundedInfluence):
+    """∫ z dM stopped where the cumulative hazard reaches c; z = (x, interval).
+
+    L_j is the hazard gathered in interval j, cut where Σ_j L_j reaches c; the
+    event counts where that is not before it. g = w (x (c - L), c_j - L_j), and
+    A = w Σ_j L_j z_j z_j'.
+    """
+
+    model: Piecewise
+
+    multiplicative: ClassVar[bool] = True
+
+    def at(self, theta: Floats, rows: Rows, bound: InfluenceBound) -> Influence:
+        hazards = self.model.hazards(theta, rows)
+        after = np.cumsum(hazards, axis=0)
+        followed = np.maximum(
+            np.minimum(after, bound.stop) - np.minimum(after - hazards, bound.stop), 0.0
+        )
+        event = np.where(after[-1] <= bound.stop, rows.outcome["event"], 0.0)
+        weights = mallows_weights(rows.squared_norms + 1.0, bound.clip)
+        total = np.minimum(after[-1], bound.stop)
+        extra = -followed
+        extra[self.model.interval(rows.outcome["time"]), np.arange(rows.count)] += event
+        corner = np.zeros((len(followed), len(followed), rows.count))
+        index = np.arange(len(followed))
+        corner[index, index] = weights * followed
+        return Influence(
+            rows,
+            score=weights * (event - total),
+            information=weights * total,
+            extra=weights * extra,
+            cross=weights * followed,
+            corner=corner,
+        )
+
+    def sensitivities(self, bound: InfluenceBound) -> tuple[float, float]:
+        """w² max(n, c² n, (1 - c)² (n - 1) + 1 + c²) and w c n, n = ‖x‖² + 1.
+
+        w = min(1, C² / n). With l ≤ c the hazard gathered, the score is -l x and -L_j
+        without an event, ‖L‖ ≤ l; with one (1 - l) x and at most 1 + l² for the square
+        of the baseline's part, all hazard gathered before the interval of the event.
+        That is convex in l: largest at 0 or c.
+        """
+        stop, square = bound.stop, max(bound.clip**2, 1.0)
+        weight = min(1.0, bound.clip**2)
+        late = (1.0 - stop) ** 2 * (square - 1.0) + 1.0 + stop**2
+        most = max(square, stop**2 * square, late)
+        return weight * float(np.sqrt(most)), stop * bound.clip**2
+
+    def constants(self, design: Design) -> tuple[int, ...]:
+        return tuple(range(design.width, design.width + len(self.model.starts)))

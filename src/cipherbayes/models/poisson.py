@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
 import numpy as np
@@ -12,16 +13,15 @@ from scipy.special import gammaln, pdtr
 from cipherbayes.models import kernels
 from cipherbayes.models.base import (
     Design,
-    Influence,
-    InfluenceBound,
     Model,
     RecordGradients,
     Rows,
-    mallows_weights,
     refuse_times,
     require_finite,
 )
+from cipherbayes.models.influence import LinearPredictorInfluence
 from cipherbayes.models.metrics import Metrics, count_metrics
+from cipherbayes.models.registry import register
 from cipherbayes.typing import Floats
 
 LARGEST_LOG_MEAN = 700.0
@@ -31,6 +31,7 @@ COUNTS = 4.0
 """A count counts up to so many (times the stop c), its mean corrected for that."""
 
 
+@register
 class Poisson(Model):
     """A count y with mean m = exp(eta + o), eta = x'beta, o a known offset.
 
@@ -99,49 +100,26 @@ class Poisson(Model):
             )
 
     def log_likelihood(self, theta: Floats, rows: Rows) -> Floats:
-        y, log_mean = rows.outcome["y"], self._log_mean(theta, rows)
+        y, log_mean = rows.outcome["y"], self.log_mean(theta, rows)
         result: Floats = y * log_mean - _mean(log_mean) - gammaln(y + 1.0)
         return result
 
     def gradients(self, theta: Floats, rows: Rows) -> RecordGradients:
-        score = rows.outcome["y"] - _mean(self._log_mean(theta, rows))
+        score = rows.outcome["y"] - _mean(self.log_mean(theta, rows))
         return RecordGradients(rows, score=score)
 
     def information_diagonal(self, theta: Floats, rows: Rows) -> Floats:
-        result: Floats = rows.x**2 @ _mean(self._log_mean(theta, rows))
+        result: Floats = rows.x**2 @ _mean(self.log_mean(theta, rows))
         return result
 
-    def influence(self, theta: Floats, rows: Rows, bound: InfluenceBound) -> Influence:
-        """The count held at b, less its mean under the model.
-
-        With Y ~ Poisson(m), b = 4 c rounded up and psi(y) = min(y, b):
-        r = psi(y) - E psi(Y), v = dE psi / d eta = m P(Y < b) (as E psi grows by
-        P(Y ≥ k) summed over k ≤ b), g = w x r and A = w v x x'. E r = 0 under the
-        model; Var psi ≤ Cov(psi, Y) = v, because psi and y - psi both grow with y.
-        """
-        log_mean = self._log_mean(theta, rows)
-        mean, most = _mean(log_mean), _most(bound)
-        # E min(Y, b) = m P(Y ≤ b - 2) + b P(Y ≥ b), and P(Y < b) = P(Y ≤ b - 1).
-        below = pdtr(most - 1.0, mean)
-        before = pdtr(most - 2.0, mean) if most > 1.0 else np.zeros_like(mean)
-        expected = np.where(before > 0.0, mean * before, 0.0) + most * (1.0 - below)
-        slope = np.where(below > 0.0, mean * below, 0.0)
-        weights = mallows_weights(rows.squared_norms, bound.clip)
-        residual = np.minimum(rows.outcome["y"], most) - expected
-        return Influence(rows, score=weights * residual, information=weights * slope)
-
-    def sensitivities(self, bound: InfluenceBound) -> tuple[float, float]:
-        """|r| ≤ b and v = m P(Y < b) ≤ b, since m P(Y = k) = (k + 1) P(Y = k + 1)."""
-        most = _most(bound)
-        return most * bound.clip, most * bound.clip**2
+    @property
+    def bounded_influence(self) -> PoissonInfluence:
+        return PoissonInfluence(self)
 
     def curvature(self, design: Design) -> float:
         # The mean count per ``per``, of which nothing is known but that the study
         # chose ``per`` for it to be about one.
         return 1.0
-
-    def risk(self, theta: Floats, rows: Rows) -> Floats:
-        return kernels.linear_predictor(theta, rows.x)
 
     def predict(self, draws: Floats, rows: Rows, times: Floats | None = None) -> Floats:
         """The rate per unit of the exposure, or the mean count without one."""
@@ -149,11 +127,11 @@ class Poisson(Model):
         rate: Floats = _mean(draws @ rows.x - np.log(self.per))
         return rate
 
-    def score(self, theta: Floats, rows: Rows) -> Floats:
-        return _mean(self._log_mean(theta, rows))
+    def fitted(self, theta: Floats, rows: Rows) -> Floats:
+        return _mean(self.log_mean(theta, rows))
 
-    def metrics(self, outcome: Mapping[str, Floats], score: Floats) -> Metrics:
-        return count_metrics(outcome["y"], score)
+    def metrics(self, outcome: Mapping[str, Floats], fitted: Floats) -> Metrics:
+        return count_metrics(outcome["y"], fitted)
 
     def to_user_scale(self, draws: Floats, design: Design) -> Floats:
         """Log rates per unit of the exposure: the intercept less log(per)."""
@@ -188,10 +166,39 @@ class Poisson(Model):
             "an offset is the natural log of an exposure"
         )
 
-    def _log_mean(self, theta: Floats, rows: Rows) -> Floats:
+    def log_mean(self, theta: Floats, rows: Rows) -> Floats:
+        """eta + o of each record, shape ``(m,)``."""
         eta = kernels.linear_predictor(theta, rows.x)
         log_mean: Floats = eta + rows.outcome["offset"]
         return log_mean
+
+
+@dataclass(frozen=True)
+class PoissonInfluence(LinearPredictorInfluence):
+    """The count held at b, less its mean under the model.
+
+    With Y ~ Poisson(m), b = 4 c rounded up and psi(y) = min(y, b):
+    r = psi(y) - E psi(Y) and v = dE psi / d eta = m P(Y < b) (as E psi grows by
+    P(Y ≥ k) summed over k ≤ b). E r = 0 under the model; Var psi ≤ Cov(psi, Y) = v,
+    because psi and y - psi both grow with y.
+    """
+
+    model: Poisson
+
+    def residuals(
+        self, theta: Floats, rows: Rows, stop: float
+    ) -> tuple[Floats, Floats]:
+        mean, most = _mean(self.model.log_mean(theta, rows)), _most(stop)
+        # E min(Y, b) = m P(Y ≤ b - 2) + b P(Y ≥ b), and P(Y < b) = P(Y ≤ b - 1).
+        below = pdtr(most - 1.0, mean)
+        before = pdtr(most - 2.0, mean) if most > 1.0 else np.zeros_like(mean)
+        expected = np.where(before > 0.0, mean * before, 0.0) + most * (1.0 - below)
+        slope = np.where(below > 0.0, mean * below, 0.0)
+        return np.minimum(rows.outcome["y"], most) - expected, slope
+
+    def limits(self, stop: float) -> tuple[float, float]:
+        """|r| ≤ b and v = m P(Y < b) ≤ b, since m P(Y = k) = (k + 1) P(Y = k + 1)."""
+        return _most(stop), _most(stop)
 
 
 def _mean(log_mean: Floats) -> Floats:
@@ -199,5 +206,5 @@ def _mean(log_mean: Floats) -> Floats:
     return result
 
 
-def _most(bound: InfluenceBound) -> float:
-    return float(np.ceil(COUNTS * bound.stop))
+def _most(stop: float) -> float:
+    return float(np.ceil(COUNTS * stop))

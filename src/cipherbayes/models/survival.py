@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar, Self
 
@@ -33,7 +33,27 @@ LARGEST_HORIZONS = 10.0
 """A time so many horizons long is a mistake of units, not a long follow-up."""
 
 
-class Survival(Model):
+class SurvivalCurves(ABC):
+    """What a model that predicts survival over time offers besides curves."""
+
+    @abstractmethod
+    def reference_times(self) -> Floats:
+        """Times in the user's unit at which a baseline curve is shown."""
+
+    @abstractmethod
+    def median(self, draws: Floats, rows: Rows) -> Floats:
+        """Median survival time of each draw and record in the user's unit, infinite
+        where it is not reached by the horizon, shape ``(s, m)``."""
+
+
+def require_survival_curves(model: Model) -> SurvivalCurves:
+    """A model that predicts survival over time; ValueError for any other."""
+    if not isinstance(model, SurvivalCurves):
+        raise ValueError(f"a model of kind '{model.kind}' has no survival times")
+    return model
+
+
+class Survival(Model, SurvivalCurves):
     """Times t > 0 with events c ∈ {0, 1}, c = 0 meaning still event-free at t.
 
     The model sees t / horizon: log hazards are per horizon on the prepared scale
@@ -54,7 +74,6 @@ class Survival(Model):
     family: ClassVar[str] = "survival"
     measure: ClassVar[str | None] = "hazard ratio"
     predicts_over_time: ClassVar[bool] = True
-    multiplicative: ClassVar[bool] = True
     time: str
     event: str
     horizon: float = Field(gt=0.0, allow_inf_nan=False)
@@ -106,15 +125,13 @@ class Survival(Model):
             In horizons; any shape that broadcasts to ``(s, m, k)``.
         """
 
-    def risk(self, theta: Floats, rows: Rows) -> Floats:
+    def fitted(self, theta: Floats, rows: Rows) -> Floats:
+        """The risk, which is eta: larger means that the event comes sooner."""
         return kernels.linear_predictor(theta[: rows.design.width], rows.x)
 
-    def score(self, theta: Floats, rows: Rows) -> Floats:
-        return self.risk(theta, rows)
-
-    def metrics(self, outcome: Mapping[str, Floats], score: Floats) -> Metrics:
+    def metrics(self, outcome: Mapping[str, Floats], fitted: Floats) -> Metrics:
         time = outcome["time"] * self.horizon
-        return survival_metrics(time, outcome["event"], score)
+        return survival_metrics(time, outcome["event"], fitted)
 
     def predict(self, draws: Floats, rows: Rows, times: Floats | None = None) -> Floats:
         """S(t | x) at ``times`` in the user's unit, shape ``(s, m, k)``."""
@@ -124,9 +141,7 @@ class Survival(Model):
         return survival
 
     def reference_times(self) -> Floats:
-        """Tenths of the horizon."""
-        tenths: Floats = self.horizon * np.arange(1.0, 11.0) / 10.0
-        return tenths
+        return tenths_of(self.horizon)
 
     def median(self, draws: Floats, rows: Rows) -> Floats:
         """Time at which S(t | x) falls to one half, in the user's unit, by bisection.
@@ -164,6 +179,12 @@ class Survival(Model):
             raise ValueError("times to predict at must be finite and not negative")
         scaled: Floats = times / self.horizon
         return scaled
+
+
+def tenths_of(horizon: float) -> Floats:
+    """A tenth of the horizon, two tenths, and so on up to the horizon."""
+    tenths: Floats = horizon * np.arange(1.0, 11.0) / 10.0
+    return tenths
 
 
 def linear_predictors(draws: Floats, rows: Rows) -> Floats:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from cipherbayes.models import kernels
-from cipherbayes.models.base import (
-    Design,
+from cipherbayes.models.base import Design, RecordGradients, Rows
+from cipherbayes.models.influence import (
+    BoundedInfluence,
     Influence,
     InfluenceBound,
-    RecordGradients,
-    Rows,
     mallows_weights,
 )
+from cipherbayes.models.registry import register
 from cipherbayes.models.survival import (
     LARGEST_LOG_HAZARD,
     Survival,
@@ -38,6 +39,7 @@ LARGEST_CHANGE = 1.5
 """Of the log shape, in the mean of a score sum taken elsewhere."""
 
 
+@register
 class Weibull(Survival):
     """A survival time with hazard k t^(k-1) exp(eta), eta = x'beta, k = exp(kappa).
 
@@ -52,13 +54,12 @@ class Weibull(Survival):
     """
 
     kind: Literal["weibull"] = "weibull"
-    quiet_stop: ClassVar[float] = 1.4
 
     def extra_parameters(self) -> tuple[str, ...]:
         return ("log_shape",)
 
     def log_likelihood(self, theta: Floats, rows: Rows) -> Floats:
-        log_time, power, hazard = self._parts(theta, rows)
+        log_time, power, hazard = self.powers(theta, rows)
         eta = kernels.linear_predictor(theta[:-1], rows.x)
         log_shape = _log_shape(theta)
         # The hazard per horizon is `horizon` times that per unit of the user's time.
@@ -67,13 +68,13 @@ class Weibull(Survival):
         return result
 
     def gradients(self, theta: Floats, rows: Rows) -> RecordGradients:
-        _, power, hazard = self._parts(theta, rows)
+        _, power, hazard = self.powers(theta, rows)
         residual = rows.outcome["event"] - hazard
         shape = rows.outcome["event"] + power * residual
         return RecordGradients(rows, score=residual, extra=shape[None])
 
     def information_diagonal(self, theta: Floats, rows: Rows) -> Floats:
-        _, power, hazard = self._parts(theta, rows)
+        _, power, hazard = self.powers(theta, rows)
         shape = power * (hazard * (1.0 + power) - rows.outcome["event"])
         return np.append(rows.x**2 @ hazard, shape.sum())
 
@@ -82,18 +83,52 @@ class Weibull(Survival):
         # most, L a unit exponential.
         return super().largest_curvature(design) + 1.8 * self.curvature(design)
 
-    def influence(self, theta: Floats, rows: Rows, bound: InfluenceBound) -> Influence:
-        """∫ z dM stopped where the cumulative hazard L(s) reaches c.
+    @property
+    def bounded_influence(self) -> WeibullInfluence:
+        return WeibullInfluence(self)
 
-        z = (x, u), u = a clip(h + k ln s, ±1/a), is the gradient of the log hazard in
-        what :meth:`influence_basis` says wherever u is not held; h = 1 + 2, or 1
-        where no constant column can take the 2. L(s) = s^k exp(eta), so
-        h + k ln s = h - eta + ln L. With l = min(L(t), c) and u
-        held where ln L is outside [eta - h ± 1/a], the integrals are those of 1, u and
-        u² over (0, l]. Predictable and bounded, so the mean is zero whatever the
-        censoring.
-        """
-        _, power, cumulative = self._parts(theta, rows)
+    def cumulative_hazard(self, draws: Floats, rows: Rows, times: Floats) -> Floats:
+        shape = np.exp(_log_shape(draws))[:, None, None]
+        with np.errstate(divide="ignore"):  # t = 0: exp(-inf) = 0
+            exponent = linear_predictors(draws, rows) + shape * np.log(times)
+        return bounded_exp(exponent, LARGEST_LOG_HAZARD)
+
+    def to_user_scale(self, draws: Floats, design: Design) -> Floats:
+        """(t / horizon)^k exp(eta) = t^k exp(eta - k ln horizon)."""
+        user = super().to_user_scale(draws, design)
+        if design.intercept is not None:
+            shape = np.exp(_log_shape(draws))
+            user[..., 0] -= (shape - 1.0) * np.log(self.horizon)
+        return user
+
+    def powers(self, theta: Floats, rows: Rows) -> tuple[Floats, Floats, Floats]:
+        """ln t, k ln t and the cumulative hazard L at t."""
+        log_time: Floats = np.log(rows.outcome["time"])
+        power: Floats = np.exp(_log_shape(theta)) * log_time
+        eta = kernels.linear_predictor(theta[:-1], rows.x)
+        return log_time, power, bounded_exp(power + eta, LARGEST_LOG_HAZARD)
+
+
+@dataclass(frozen=True)
+class WeibullInfluence(BoundedInfluence):
+    """∫ z dM stopped where the cumulative hazard L(s) reaches c.
+
+    z = (x, u), u = a clip(h + k ln s, ±1/a), is the gradient of the log hazard in
+    what :meth:`basis` says wherever u is not held; h = 1 + 2, or 1
+    where no constant column can take the 2. L(s) = s^k exp(eta), so
+    h + k ln s = h - eta + ln L. With l = min(L(t), c) and u
+    held where ln L is outside [eta - h ± 1/a], the integrals are those of 1, u and
+    u² over (0, l]. Predictable and bounded, so the mean is zero whatever the
+    censoring.
+    """
+
+    model: Weibull
+
+    multiplicative: ClassVar[bool] = True
+    quiet_stop: ClassVar[float] = 1.4
+
+    def at(self, theta: Floats, rows: Rows, bound: InfluenceBound) -> Influence:
+        _, power, cumulative = self.model.powers(theta, rows)
         eta = kernels.linear_predictor(theta[:-1], rows.x)
         height = 1.0 + _centre(rows.design)
         followed = np.minimum(cumulative, bound.stop)
@@ -125,12 +160,12 @@ class Weibull(Survival):
         longest = max(1.0, stop, (1.0 + SHAPE_SHARE) * stop - 1.0)
         return longest * float(np.sqrt(square)), stop * square
 
-    def influence_basis(self, design: Design) -> Floats:
+    def basis(self, design: Design) -> Floats:
         """kappa = a phi, and the constant's coefficient takes its middle's share.
 
         z'phi = x'beta + (1 + k ln s) kappa, u = a (1 + 2 + k ln s).
         """
-        basis = super().influence_basis(design)
+        basis = super().basis(design)
         basis[-1, -1] = SHAPE_SHARE
         if design.intercept is not None:
             basis[0, -1] = SHAPE_SHARE * _centre(design) / design.intercept
@@ -162,27 +197,6 @@ class Weibull(Survival):
         jacobian[:, 0, -1] = (1.0 - growth) / design.intercept
         jacobian[:, -1, -1] = growth
         return straight, jacobian
-
-    def cumulative_hazard(self, draws: Floats, rows: Rows, times: Floats) -> Floats:
-        shape = np.exp(_log_shape(draws))[:, None, None]
-        with np.errstate(divide="ignore"):  # t = 0: exp(-inf) = 0
-            exponent = linear_predictors(draws, rows) + shape * np.log(times)
-        return bounded_exp(exponent, LARGEST_LOG_HAZARD)
-
-    def to_user_scale(self, draws: Floats, design: Design) -> Floats:
-        """(t / horizon)^k exp(eta) = t^k exp(eta - k ln horizon)."""
-        user = super().to_user_scale(draws, design)
-        if design.intercept is not None:
-            shape = np.exp(_log_shape(draws))
-            user[..., 0] -= (shape - 1.0) * np.log(self.horizon)
-        return user
-
-    def _parts(self, theta: Floats, rows: Rows) -> tuple[Floats, Floats, Floats]:
-        """ln t, k ln t and the cumulative hazard L at t."""
-        log_time: Floats = np.log(rows.outcome["time"])
-        power: Floats = np.exp(_log_shape(theta)) * log_time
-        eta = kernels.linear_predictor(theta[:-1], rows.x)
-        return log_time, power, bounded_exp(power + eta, LARGEST_LOG_HAZARD)
 
 
 def _log_shape(theta: Floats) -> Floats:

@@ -83,8 +83,8 @@ class Contributions:
             theta,
             table,
             phase.weighting,
-            fisher=phase.information is not None,
+            with_information=phase.information is not None,
         )
-        if sums.fisher is None:
+        if sums.information is None:
             return sums.gradient
-        return np.concatenate([sums.gradient, sums.fisher])
+        return np.concatenate([sums.gradient, sums.information])

@@ -16,7 +16,7 @@ from cipherbayes.inference.gradient import summation_depth
 from cipherbayes.inference.influence import packed_length
 from cipherbayes.inference.method import RoundShares
 from cipherbayes.models import Design
-from cipherbayes.models.base import InfluenceBound
+from cipherbayes.models.influence import InfluenceBound, require_bounded_influence
 from cipherbayes.privacy.accountant import calibrate, calibrate_noise, compose
 from cipherbayes.privacy.events import Event, GaussianSum, PoissonSampled, Repeated
 from cipherbayes.privacy.gaussian import mu_for
@@ -300,9 +300,10 @@ def _influence(
 ) -> Iterable[Phase]:
     """Rounds of sums weighted by x, grouped where they are alike."""
     privacy = study.privacy
-    sensitivities = study.model.sensitivities(bound)
-    assert sensitivities is not None
-    shares = [share for r in rounds for share in (r.gradient_share, r.fisher_share)]
+    sensitivities = require_bounded_influence(study.model).sensitivities(bound)
+    shares = [
+        share for r in rounds for share in (r.gradient_share, r.information_share)
+    ]
     relative = [1.0 / math.sqrt(share) for share in shares if share]
 
     def everything(sigma: float) -> Event:
@@ -325,7 +326,7 @@ def _influence(
 
     first = len(before)
     for (score, matrix), alike in groupby(
-        rounds, key=lambda r: (r.gradient_share, r.fisher_share)
+        rounds, key=lambda r: (r.gradient_share, r.information_share)
     ):
         count = len(list(alike))
         yield Phase(

@@ -14,7 +14,7 @@ import numpy as np
 
 from cipherbayes.errors import ProtocolError, RunError
 from cipherbayes.inference.chains import Draws
-from cipherbayes.inference.released import Recursion, Release, State
+from cipherbayes.inference.released import Recursion, Release, ServerState
 from cipherbayes.protocols.messages import DecryptReply, decode
 from cipherbayes.protocols.plan import AnyPlan, AnyStudyPlan
 from cipherbayes.protocols.questions import Question
@@ -29,7 +29,7 @@ class StudyRounds(ABC, Generic[AnyPlan]):
     def __init__(self, plan: AnyPlan, checkpoint: Checkpoint) -> None:
         self._plan = plan
         self._checkpoint = checkpoint
-        self._state: State | None = None
+        self._state: ServerState | None = None
         self.round = self._rounds_done()
 
     def _rounds_done(self) -> int:
@@ -171,7 +171,7 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
         """Released means and standard deviations, one after the other."""
         return self._facts().get("moments")
 
-    def _ready(self) -> tuple[Recursion, State]:
+    def _ready(self) -> tuple[Recursion, ServerState]:
         """The sampler and its state, made when N is known."""
         if self._recursion is None:
             self._recursion = self._plan.recursion(self._plan.records(self._facts()))

@@ -15,7 +15,7 @@ import numpy as np
 from cipherbayes.crypto.identity.roster import Member
 from cipherbayes.crypto.wire.transcript import transcript
 from cipherbayes.errors import ProtocolError, RunError
-from cipherbayes.inference.released import State
+from cipherbayes.inference.released import ServerState
 from cipherbayes.storage.custody import KEY_BYTES, Custody
 from cipherbayes.storage.private_files import trouble_with
 from cipherbayes.typing import Floats
@@ -185,20 +185,20 @@ class Checkpoint(_Store):
         statement = "INSERT OR REPLACE INTO facts VALUES (?, ?, ?)"
         self._do(statement, *row, self._checksum(*row))
 
-    def keep_state(self, number: int, state: State) -> None:
+    def keep_state(self, number: int, state: ServerState) -> None:
         """Make the state after round ``number`` durable."""
         row = (number, state.theta.tobytes(), state.memory.tobytes())
         statement = "INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?)"
         self._do(statement, *row, self._checksum(*row))
 
-    def last_state(self) -> tuple[int, State] | None:
+    def last_state(self) -> tuple[int, ServerState] | None:
         """The newest round and the state after it."""
         rows = self._do("SELECT * FROM rounds ORDER BY round DESC LIMIT 1")
         if not rows:
             return None
         ((number, theta, memory),) = self._checked(rows)
         ((count,),) = self._do("SELECT COUNT(*) FROM rounds")
-        return int(number), State(_floats(theta), _floats(memory), int(count))
+        return int(number), ServerState(_floats(theta), _floats(memory), int(count))
 
     def trajectory(self) -> list[Floats]:
         """θ after each round so far."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from cipherbayes.data.features import Feature, level_name
 from cipherbayes.models.base import Design, Model, Rows
+from cipherbayes.models.survival import SurvivalCurves
 from cipherbayes.results.record import Baseline, EffectRow, MedianSurvival, Spread
 from cipherbayes.typing import Floats
 
@@ -79,9 +80,9 @@ def baseline(
     draws
         Draws on the prepared scale, shape ``(s, d)``.
     """
-    times = model.reference_times()
-    if times is None:
+    if not isinstance(model, SurvivalCurves):
         return None
+    times = model.reference_times()
     rows = _reference_rows(features, design)
     curve = model.predict(draws, rows, times)[:, 0, :]
     return {

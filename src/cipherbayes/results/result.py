@@ -25,6 +25,7 @@ from cipherbayes.errors import RunError
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat_and_ess
 from cipherbayes.models.base import Rows
+from cipherbayes.models.survival import require_survival_curves
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.results.effects import (
     baseline,
@@ -143,7 +144,7 @@ class Result:
         return [
             median_survival(times, tail)
             for rows in _slices(self._prepared(table, where))
-            for times in model.median(draws, rows).T
+            for times in require_survival_curves(model).median(draws, rows).T
         ]
 
     def _prepared(self, table: Any, where: str) -> PreparedTable:
@@ -253,10 +254,10 @@ def assemble(
     tail = None if draws.is_point else (1.0 - study.inference.interval) / 2.0
     shown = (study.model, study.features, design)
     part = taking_part or {}
-    flags = [flag.told(names) for flag in draws.flags]
+    flags = [flag.as_record(names) for flag in draws.flags]
     if moments is not None:
         columns = study.inference_method.flags(public, design)
-        flags += [flag.told(names) for flag in columns]
+        flags += [flag.as_record(names) for flag in columns]
     record: ResultRecord = {
         "version": FORMAT,
         "cipherbayes": __version__,

@@ -17,13 +17,13 @@ from cipherbayes.errors import RunError
 from cipherbayes.inference.influence import influence_sums
 from cipherbayes.inference.noise_aware import (
     NoiseAware,
-    RoundRelease,
+    NoiseAwareState,
     ScoreShape,
-    State,
     influence_bound,
     noise_multiplier,
     rounds,
 )
+from cipherbayes.inference.released import Release
 from cipherbayes.models import (
     Design,
     Exponential,
@@ -35,6 +35,7 @@ from cipherbayes.models import (
     Prior,
     Weibull,
 )
+from cipherbayes.models.influence import require_bounded_influence
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.privacy.gaussian import mu_for
 from cipherbayes.privacy.release import ReleasePlan
@@ -192,7 +193,7 @@ def release_rounds(
     epsilon: float,
     rng: np.random.Generator,
     clip: float | None = None,
-) -> tuple[NoiseAware, State]:
+) -> tuple[NoiseAware, NoiseAwareState]:
     """All rounds of a study, with the noise of all records in one place.
 
     With K sites of which c may collude there is K / (K − c) times its variance,
@@ -202,8 +203,7 @@ def release_rounds(
     bound = influence_bound(
         study.model, clip or study.clip, records=study.table.count, mu=mu
     )
-    sensitivities = study.model.sensitivities(bound)
-    assert sensitivities is not None
+    sensitivities = require_bounded_influence(study.model).sensitivities(bound)
     shape = ScoreShape.of(study.model, study.table.design)
     recursion = NoiseAware(study.prior, shape)
     state = recursion.init()
@@ -230,11 +230,13 @@ def release_rounds(
             recursion.position(state),
             study.table,
             bound,
-            fisher=each.fisher_share > 0.0,
+            with_information=each.information_share > 0.0,
         )
         gradient = noised(sums.gradient, sensitivities[0], each.gradient_share)
-        fisher: tuple[Floats | None, float] = (None, 0.0)
-        if sums.fisher is not None:
-            fisher = noised(sums.fisher, sensitivities[1], each.fisher_share)
-        state = recursion.advance(state, RoundRelease(*gradient, *fisher))
+        information: tuple[Floats | None, float] = (None, 0.0)
+        if sums.information is not None:
+            information = noised(
+                sums.information, sensitivities[1], each.information_share
+            )
+        state = recursion.advance(state, Release(*gradient, *information))
     return recursion, state

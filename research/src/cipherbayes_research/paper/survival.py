@@ -113,12 +113,14 @@ def compute(cell: Cell, sources: Sources) -> Outcome:
 
 def _prior_risk(rows: pa.Table) -> Floats:
     """The linear predictor of the prior means, no row of the study used."""
+    from cipherbayes.models import Survival
     from cipherbayes.study.tables import open_site
 
     study = flchain.certified_study(0.0, records=1)
     held_out = open_site(study, "test", rows)
     theta = flchain.prior_mean(study)
-    parts = [study.model.risk(theta, block) for block in held_out.blocks()]
+    assert isinstance(study.model, Survival)
+    parts = [study.model.fitted(theta, block) for block in held_out.blocks()]
     return np.concatenate(parts)
 
 

@@ -15,8 +15,7 @@ from cipherbayes.inference.noise_aware.posterior import (
 )
 from cipherbayes.inference.noise_aware.recursion import (
     NoiseAware,
-    RoundRelease,
-    State,
+    NoiseAwareState,
 )
 from cipherbayes.inference.noise_aware.schedule import (
     ROUNDS,
@@ -32,11 +31,10 @@ __all__ = [
     "Effort",
     "Flag",
     "NoiseAware",
+    "NoiseAwareState",
     "Posterior",
     "Round",
-    "RoundRelease",
     "ScoreShape",
-    "State",
     "influence_bound",
     "noise_multiplier",
     "rounds",

@@ -53,13 +53,13 @@ class Centring:
 
     share: float
 
-    def out(self, y: Floats, centre: Floats, log_scale: Floats) -> Floats:
-        """x of y."""
+    def to_coordinates(self, y: Floats, centre: Floats, log_scale: Floats) -> Floats:
+        """The coordinate x of what is moved, y."""
         away = y - self.share * centre[:, None]
         return np.asarray(centre[:, None] + self._stretch(log_scale) * away)
 
-    def back(self, x: Floats, centre: Floats, log_scale: Floats) -> Floats:
-        """y of x."""
+    def from_coordinates(self, x: Floats, centre: Floats, log_scale: Floats) -> Floats:
+        """What is moved, y, of the coordinate x."""
         away = (x - centre[:, None]) / self._stretch(log_scale)
         return np.asarray(self.share * centre[:, None] + away)
 
@@ -75,7 +75,7 @@ class Centring:
         by_centre, by_scale = share * pull.sum(axis=1), share * (squares - y.shape[1])
         return value, (-pull, by_centre, by_scale)
 
-    def chained(
+    def chain_rule(
         self, y: Floats, centre: Floats, log_scale: Floats, slope: Floats
     ) -> tuple[Floats, Floats, Floats]:
         """Derivatives by y, μ and log σ of what has those by x in ``slope``."""

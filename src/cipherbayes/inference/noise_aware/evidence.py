@@ -4,8 +4,8 @@
         + log N(ḡ + H (θ̄ − μ₀); 0, s² I + H + H Λ⁻¹ H)
         − ½ Σ_t ‖(g_t − ḡ) + H (θ_t − θ̄)‖² / σ_t²,
 
-θ* integrated out. The first term is the Fisher sums' noise, the second the averaged
-score sum (mean H (θ* − θ̄), variance H + s² I), the third the contrasts between
+θ* integrated out. The first term is the noise of the information sums, the second the
+averaged score sum (mean H (θ* − θ̄), variance H + s² I), the third the contrasts between
 rounds, which hold no sampling variation but only the known noise. All rounds count,
 those far from the window with a larger σ_t (:func:`~.recursion.everything`): the
 window alone would forget that θ̄ is where it is because the rounds before brought it.
@@ -19,10 +19,10 @@ import numpy as np
 
 from cipherbayes.inference.noise_aware.recursion import (
     NoiseAware,
-    State,
+    NoiseAwareState,
     estimate_at,
     everything,
-    fisher_estimate,
+    information_estimate,
 )
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.inference.noise_aware.shape import ScoreShape
@@ -48,7 +48,7 @@ class Evidence:
     ----------
     place, gradient, variance
         θ̄, ḡ and s².
-    fisher, fisher_sd
+    information, information_sd
         H̃ and s_H.
     quadratic, linear
         B = Σ b_t b_t' / σ_t² and A = Σ a_t b_t' / σ_t² with b_t = θ_t − θ̄ and
@@ -58,7 +58,7 @@ class Evidence:
     visited, weights
         Every θ_t, and each one's weight in θ̄.
     first_trace
-        Trace of the first round's Fisher sum, and the sd of its noise.
+        Trace of the first round's information sum, and the sd of its noise.
     layout
         What is known about H at θ̄ besides.
     extra
@@ -68,8 +68,8 @@ class Evidence:
     place: Floats
     gradient: Floats
     variance: float
-    fisher: Floats
-    fisher_sd: float
+    information: Floats
+    information_sd: float
     quadratic: Floats
     linear: Floats
     prior_mean: Floats
@@ -81,7 +81,7 @@ class Evidence:
     extra: int = 0
 
     @classmethod
-    def of(cls, recursion: NoiseAware, state: State) -> Evidence:
+    def of(cls, recursion: NoiseAware, state: NoiseAwareState) -> Evidence:
         """What a finished recursion knows."""
         if state.rounds != ROUNDS:
             raise ValueError("the posterior needs all rounds")
@@ -89,13 +89,13 @@ class Evidence:
         place, gradient, variance, trust = everything(state, shape)
         moved, rest = state.visited - place, state.gradients - gradient
         weights = _straightness(state, shape, moved, trust)[:, None]
-        fisher, fisher_sd = fisher_estimate(state)
+        information, information_sd = information_estimate(state)
         return cls(
             place,
             gradient,
             variance,
-            fisher,
-            fisher_sd,
+            information,
+            information_sd,
             quadratic=moved.T @ (weights * moved),
             linear=rest.T @ (weights * moved),
             prior_mean=recursion.prior_mean,
@@ -103,7 +103,7 @@ class Evidence:
             visited=state.visited,
             weights=trust / trust.sum(),
             first_trace=state.first_trace,
-            layout=shape.layout(place, fisher, fisher_sd),
+            layout=shape.layout(place, information, information_sd),
             extra=place.size - (shape.width or place.size),
         )
 
@@ -114,17 +114,17 @@ class Evidence:
     @property
     def estimate(self) -> Floats:
         """A positive definite estimate of H."""
-        return shrunk(self.fisher, self.fisher_sd, self.layout)
+        return shrunk(self.information, self.information_sd, self.layout)
 
     @property
     def hidden(self) -> tuple[int, ...]:
         """Parameters whose own information, means apart, is not clear of its noise."""
-        fisher, noise = self.fisher, self.fisher_sd
+        information, noise = self.information, self.information_sd
         constants, frame = self.layout.constants, self.layout.frame
         varying = [j for j in range(self.dimension) if j not in constants]
         if frame is not None:
-            fisher = frame @ fisher @ frame.T
-        own = np.diag(without_means(fisher, noise, constants)[1])
+            information = frame @ information @ frame.T
+        own = np.diag(without_means(information, noise, constants)[1])
         return tuple(
             j for j, each in zip(varying, own, strict=True) if each < HIDDEN * noise
         )
@@ -149,7 +149,9 @@ class Evidence:
         e r̄ q, q = Σ_k r_k (θ_k − θ̄_k)², of which the posterior mean is found by
         fixed-point iteration.
         """
-        error, sizes = left_out(self.fisher, self.fisher_sd, self.layout.constants)
+        error, sizes = left_out(
+            self.information, self.information_sd, self.layout.constants
+        )
         h, index = self.estimate, np.arange(self.dimension)
         prior = np.linalg.inv(self.prior_covariance)
         variance = self.variance
@@ -185,9 +187,9 @@ class Evidence:
         _, log_determinant = np.linalg.slogdet(total)
         residual = self.gradient + h @ away
         solved = np.matvec(inverse, residual)
-        difference = self.fisher - h
+        difference = self.information - h
         curved = h @ self.quadratic
-        value = -0.5 * (difference**2).sum(axis=(1, 2)) / self.fisher_sd**2
+        value = -0.5 * (difference**2).sum(axis=(1, 2)) / self.information_sd**2
         value -= 0.5 * (log_determinant + (solved * residual).sum(axis=1))
         value -= 0.5 * (curved * h).sum(axis=(1, 2)) + (self.linear * h).sum((1, 2))
         spread = inverse - solved[:, :, None] * solved[:, None, :]
@@ -195,11 +197,11 @@ class Evidence:
         slope = -0.5 * spread - crossed
         slope -= solved[:, :, None] * away + curved + self.linear
         slope = 0.5 * (slope + slope.transpose(0, 2, 1))
-        return value, slope + difference / self.fisher_sd**2
+        return value, slope + difference / self.information_sd**2
 
 
 def _straightness(
-    state: State, shape: ScoreShape, moved: Floats, trust: Floats
+    state: NoiseAwareState, shape: ScoreShape, moved: Floats, trust: Floats
 ) -> Floats:
     """Precision of each round's contrast to the average, as a line in θ.
 
@@ -209,7 +211,7 @@ def _straightness(
     """
     if shape.unit is None:
         return trust
-    information = estimate_at(shape, state.theta, *fisher_estimate(state))
+    information = estimate_at(shape, state.theta, *information_estimate(state))
     pushed = moved @ information
     squares = (pushed * moved).sum(axis=1) / (shape.unit @ information @ shape.unit)
     bent = np.minimum(squares, 1.0) * (pushed**2).mean(axis=1)

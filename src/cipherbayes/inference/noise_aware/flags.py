@@ -12,7 +12,11 @@ from scipy.stats import chi2, norm
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat_and_ess
 from cipherbayes.inference.noise_aware.evidence import Evidence
-from cipherbayes.inference.noise_aware.recursion import NoiseAware, State, averages
+from cipherbayes.inference.noise_aware.recursion import (
+    NoiseAware,
+    NoiseAwareState,
+    averages,
+)
 from cipherbayes.inference.noise_aware.schedule import BURN_IN
 from cipherbayes.models.base import Design
 from cipherbayes.typing import Floats
@@ -54,8 +58,8 @@ class Flag:
     unusable: bool
     parameters: tuple[int, ...] = ()
 
-    def told(self, names: Sequence[str]) -> dict[str, Any]:
-        """As it stands in a result, its parameters named."""
+    def as_record(self, names: Sequence[str]) -> dict[str, Any]:
+        """As a result records it, its parameters by name."""
         about = [names[index] for index in self.parameters]
         shown = ", ".join(about[:MOST_NAMED])
         if len(about) > MOST_NAMED:
@@ -64,9 +68,9 @@ class Flag:
         return {**asdict(self), "message": message, "parameters": about}
 
 
-def raised(
+def flags_of(
     recursion: NoiseAware,
-    state: State,
+    state: NoiseAwareState,
     evidence: Evidence,
     draws: Draws,
     alike: tuple[int, ...] = (),
@@ -111,7 +115,7 @@ def raised(
                 unusable=False,
             )
         )
-    if np.diag(evidence.fisher).mean() < evidence.fisher_sd:
+    if np.diag(evidence.information).mean() < evidence.information_sd:
         flags.append(
             Flag(
                 "correlation-not-learnt",

@@ -105,41 +105,43 @@ class Hierarchy:
             np.log(max(float(diagonal.std()), 0.3)),
             np.log(max(float(strength), 0.1)),
         )
-        moved = self.back(np.tile(place, (chains, 1)), np.tile(learnt, (chains, 1)))
+        moved = self.from_coordinates(
+            np.tile(place, (chains, 1)), np.tile(learnt, (chains, 1))
+        )
         return moved, np.full(chains, max(float(size), 0.1))
 
     def recentred(self, moved: Floats, data: Floats) -> Floats:
         """What is moved with λ renewed; ``data`` is what they say of (p, U, ℓ, S)."""
-        parts, place = self.parts, self.out(moved)
+        parts, place = self.parts, self.to_coordinates(moved)
         _, spread, strength = np.exp(np.median(moved[:, -LEARNT:], axis=0))
         strength = strength / np.sqrt(parts.others)
         self._diagonal = Centring(_share(data[self._alike], spread))
         self._entries = Centring(_share(data[parts.entries], strength))
-        return self.back(place, moved[:, parts.size :])
+        return self.from_coordinates(place, moved[:, parts.size :])
 
-    def out(self, moved: Floats) -> Floats:
+    def to_coordinates(self, moved: Floats) -> Floats:
         """(p, U, ℓ, S) of what is moved."""
         place = moved[:, : self.parts.size].copy()
         for which, form, centre, scale in self._laws(moved):
-            place[:, which] = form.out(place[:, which], centre, scale)
+            place[:, which] = form.to_coordinates(place[:, which], centre, scale)
         place[:, self.parts.entries] += self._centre
         return np.asarray(place - moved[:, self.depths] @ self._deeper)
 
-    def back(self, place: Floats, learnt: Floats) -> Floats:
+    def from_coordinates(self, place: Floats, learnt: Floats) -> Floats:
         """What is moved, of (p, U, ℓ, S) and (t, m, log ω, log ρ)."""
         moved = np.hstack([place, learnt])
         moved[:, : self.parts.size] += moved[:, self.depths] @ self._deeper
         moved[:, self.parts.entries] -= self._centre
         for which, form, centre, scale in self._laws(moved):
-            moved[:, which] = form.back(moved[:, which], centre, scale)
+            moved[:, which] = form.from_coordinates(moved[:, which], centre, scale)
         return moved
 
-    def chained(self, moved: Floats, slope: Floats) -> Floats:
+    def chain_rule(self, moved: Floats, slope: Floats) -> Floats:
         """Derivatives by what is moved, of those by (p, U, ℓ, S)."""
         by_depth = -slope @ self._deeper.T
         found = np.hstack([slope, by_depth, np.zeros((len(slope), LEARNT))])
         for column, (which, form, centre, scale) in enumerate(self._laws(moved), -2):
-            found[:, which], by_centre, by_scale = form.chained(
+            found[:, which], by_centre, by_scale = form.chain_rule(
                 moved[:, which], centre, scale, slope[:, which]
             )
             found[:, column] += by_scale

@@ -1,10 +1,11 @@
 """Draws of the information matrix H, given the releases, by Hamiltonian Monte Carlo.
 
 The prior is that of :mod:`~.hierarchy`. HMC moves all coordinates and the scales m, ω
-and ρ of their prior together, in a metric that combines the prior's and the Fisher
-noise's precision: by themselves the scales would creep, held by hundreds of
-coordinates. υ² has a conjugate conditional. With more than 60 parameters S is not moved
-but taken as estimated: what that leaves out is in the evidence's noise
+and ρ of their prior together, in a metric that combines the precision of the
+prior and of the noise in the information sums: by themselves the scales would creep,
+held by hundreds of coordinates. υ² has a conjugate conditional. With more than 60
+parameters S is not moved but taken as estimated: what that leaves out is in the
+evidence's noise
 (:meth:`~.evidence.Evidence.blurred`).
 
 References
@@ -24,8 +25,8 @@ from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.hierarchy import Hierarchy
 from cipherbayes.inference.noise_aware.saturation import (
     flattened,
+    limited_bend,
     pulled_back,
-    tame,
     unflattened,
 )
 from cipherbayes.inference.noise_aware.shrinkage import spikes_of
@@ -104,7 +105,7 @@ class InformationSampler:
             masses, _, rest = parts.blocks(start)
             spikes, low = spikes_of(
                 rest,
-                evidence.fisher_sd,
+                evidence.information_sd,
                 None if along is None else parts.turned(along),
                 layout.expected(masses),
             )
@@ -123,7 +124,7 @@ class InformationSampler:
         white = rng.standard_normal(self.chains.moved.shape)
         wide = 2.0 / evidence.dimension * (white @ self._metric.T)
         self.chains.moved = self.chains.moved + wide
-        place = self.hierarchy.out(self.chains.moved)
+        place = self.hierarchy.to_coordinates(self.chains.moved)
         self.chains.slope = parts.build(place).matrix
 
     def information(self) -> Floats:
@@ -132,7 +133,7 @@ class InformationSampler:
 
     def set_bend(self, bend: Floats) -> None:
         """Take β from now on, A as it is."""
-        self.chains.bend = tame(self.evidence, self.chains.slope, bend)
+        self.chains.bend = limited_bend(self.evidence, self.chains.slope, bend)
 
     def sweep(self, prior_covariance: Floats, *, adapting: bool) -> Floats:
         """One update of everything; the chance with which each move was accepted."""
@@ -147,16 +148,16 @@ class InformationSampler:
         """Take the metric, and λ, at where the chains are now.
 
         The metric is M with M M' the inverse of J'J / s_H² + the prior's precision,
-        J = dA / dx: the Fisher noise is isotropic in H.
+        J = dA / dx: the noise of an information sum is isotropic in H.
         """
         here, hierarchy = self.chains, self.hierarchy
-        place = hierarchy.out(here.moved).mean(axis=0)
-        jacobian = self.parts.jacobian(place) / self.evidence.fisher_sd
+        place = hierarchy.to_coordinates(here.moved).mean(axis=0)
+        jacobian = self.parts.jacobian(place) / self.evidence.information_sd
         here.moved = hierarchy.recentred(here.moved, (jacobian**2).sum(axis=1))
         # The chain rule, for every entry of A.
         middle = here.moved.mean(axis=0)
         rows = np.broadcast_to(middle, (jacobian.shape[1], middle.size))
-        jacobian = hierarchy.chained(rows, jacobian.T).T
+        jacobian = hierarchy.chain_rule(rows, jacobian.T).T
         prior = hierarchy.precision(middle, float(np.median(here.means)))
         lower = np.linalg.cholesky(jacobian @ jacobian.T + prior)
         identity = np.eye(len(lower))
@@ -172,15 +173,17 @@ class InformationSampler:
     ) -> tuple[Floats, Floats, Floats]:
         """log p(what is moved | υ, releases), its gradient, and A."""
         place, bend = self.evidence.place, self.chains.bend
-        out = self.hierarchy.out(moved)
+        coordinates = self.hierarchy.to_coordinates(moved)
         # A scale may have grown such that the coordinates overflow.
-        lost = ~(np.abs(out) < LARGEST_COORDINATE).all(axis=1)
-        out[lost] = self.parts.usual
-        built = self.parts.build(out)
+        lost = ~(np.abs(coordinates) < LARGEST_COORDINATE).all(axis=1)
+        coordinates[lost] = self.parts.usual
+        built = self.parts.build(coordinates)
         information = flattened(built.matrix, place, bend)
         value, slope = self.evidence.log_density(information, prior_covariance)
         slope = pulled_back(slope, built.matrix, place, bend)
-        gradient = self.hierarchy.chained(moved, self.parts.pulled_back(built, slope))
+        gradient = self.hierarchy.chain_rule(
+            moved, self.parts.pulled_back(built, slope)
+        )
         prior, pull = self.hierarchy.log_density(moved, self.chains.means)
         value = np.where(lost, -np.inf, value + prior)
         return value, gradient + pull, built.matrix

@@ -20,13 +20,13 @@ import numpy as np
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat_and_ess
 from cipherbayes.inference.noise_aware.evidence import Evidence
-from cipherbayes.inference.noise_aware.flags import Flag, raised
+from cipherbayes.inference.noise_aware.flags import Flag, flags_of
 from cipherbayes.inference.noise_aware.information import DENSE, InformationSampler
-from cipherbayes.inference.noise_aware.recursion import NoiseAware, State
+from cipherbayes.inference.noise_aware.recursion import NoiseAware, NoiseAwareState
 from cipherbayes.inference.noise_aware.saturation import (
     LARGEST_FALL,
     SaturatingScore,
-    tame,
+    limited_bend,
     unflattened,
 )
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
@@ -75,7 +75,7 @@ class Effort:
 
 def sample_posterior(
     recursion: NoiseAware,
-    state: State,
+    state: NoiseAwareState,
     *,
     seed: int,
     effort: Effort | None = None,
@@ -122,7 +122,7 @@ def sample_posterior(
     theta = recursion.shape.outside(theta)
     draws = Draws(theta, sizes, is_point=False, rounds=ROUNDS)
     alike = walk.sampler.hierarchy.alike
-    return Posterior(draws, raised(recursion, state, evidence, draws, alike))
+    return Posterior(draws, flags_of(recursion, state, evidence, draws, alike))
 
 
 class _Walk:
@@ -202,7 +202,7 @@ class _Walk:
         return 0.5 * (self.sampler.chains.bend + bend)
 
     def _first_bend(self) -> float:
-        """β of the shrunk Fisher sums, by fixed-point iteration."""
+        """β of the shrunk information sums, by fixed-point iteration."""
         evidence = self.evidence
         start, bend = evidence.estimate, np.zeros(1)
         for _ in range(30):
@@ -210,7 +210,7 @@ class _Walk:
             found = self._of_traces(
                 np.array([np.trace(slope)]), evidence.first_trace[0]
             )
-            bend = 0.5 * (bend + tame(evidence, slope[None], found))
+            bend = 0.5 * (bend + limited_bend(evidence, slope[None], found))
         return float(bend[0])
 
     def _of_traces(self, now: Floats, first: Floats) -> Floats:

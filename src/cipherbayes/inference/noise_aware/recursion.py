@@ -1,7 +1,7 @@
 """The rounds: from released sums to the θ at which the next ones are taken.
 
 With ḡ, θ̄ precision-weighted averages of the released score sums and of where they
-were taken, s² the variance of ḡ and H the shrunk Fisher sum,
+were taken, s² the variance of ḡ and H the shrunk information sum,
 
     ḡ ~ N(H (θ* − θ̄), H + s² I),     θ* ~ N(μ₀, Λ⁻¹),
     K = H (H + s² I)⁻¹,  J = Λ + K H,  m = J⁻¹ (Λ μ₀ + K (ḡ + H θ̄)),
@@ -24,11 +24,12 @@ import numpy as np
 from cipherbayes.inference.influence import packed_length, unpack
 from cipherbayes.inference.noise_aware.schedule import (
     BURN_IN,
-    EARLY_FISHER,
+    EARLY_INFORMATION,
     ROUNDS,
 )
 from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.inference.noise_aware.shrinkage import shrunk
+from cipherbayes.inference.released import Release
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
 
@@ -36,7 +37,7 @@ TRUST = 0.7
 CURVATURE_CHANGE = 0.3
 """λ."""
 FORGETTING = 0.25
-"""Weight of the Fisher sums so far when another arrives before the window."""
+"""Weight of the information sums so far when another arrives before the window."""
 HALF, TURN = 0.5, -0.5
 """Share of a step that is made within the window, whose sums are averaged: the average
 of sums is the sum at the average place only where these are close. And of a step whose
@@ -45,27 +46,8 @@ of the mode to the other and back."""
 
 
 @dataclass(frozen=True)
-class RoundRelease:
-    """One round's sums and the noise really in them.
-
-    Attributes
-    ----------
-    gradient, gradient_sd
-        Score sum, and the standard deviation of each coordinate's noise: that of
-        all shares that were added, not the certified one.
-    fisher, fisher_sd
-        The same of the packed Fisher sum; None and 0 in rounds without one.
-    """
-
-    gradient: Floats
-    gradient_sd: float
-    fisher: Floats | None = None
-    fisher_sd: float = 0.0
-
-
-@dataclass(frozen=True)
-class State:
-    """All that the rounds so far have released, and where the next one is taken.
+class NoiseAwareState:
+    """All sums that the rounds so far have released, and the θ of the next round.
 
     Attributes
     ----------
@@ -77,11 +59,11 @@ class State:
         θ and score sum of every round, shape ``(24, d)``; zero where not yet done.
     gradient_sd, held_back
         Noise of every score sum; 1 where the trust region shortened the step.
-    fisher, fisher_precision
+    information, information_precision
         Packed sums Σ H̃_t / sd² and Σ 1 / sd² of the early rounds and the window,
         shapes ``(2, d (d + 1) / 2)`` and ``(2,)``.
     first_trace
-        Trace of the first round's Fisher sum, and the sd of its noise.
+        Trace of the first round's information sum, and the sd of its noise.
     """
 
     theta: Floats
@@ -90,8 +72,8 @@ class State:
     gradients: Floats
     gradient_sd: Floats
     held_back: Floats
-    fisher: Floats
-    fisher_precision: Floats
+    information: Floats
+    information_precision: Floats
     first_trace: Floats
 
     def to_vector(self) -> Floats:
@@ -101,7 +83,7 @@ class State:
         return np.concatenate(parts)
 
     @classmethod
-    def from_vector(cls, vector: Floats) -> State:
+    def from_vector(cls, vector: Floats) -> NoiseAwareState:
         """The inverse of :meth:`to_vector`."""
         dimension = int(vector[0]) if vector.size > 2 else 0
         shapes = _shapes(dimension)
@@ -123,8 +105,8 @@ def _shapes(dimension: int) -> dict[str, tuple[int, ...]]:
         "gradients": (ROUNDS, dimension),
         "gradient_sd": (ROUNDS,),
         "held_back": (ROUNDS,),
-        "fisher": (2, packed_length(dimension)),
-        "fisher_precision": (2,),
+        "information": (2, packed_length(dimension)),
+        "information_precision": (2,),
         "first_trace": (2,),
     }
 
@@ -149,49 +131,52 @@ class NoiseAware:
         """μ₀ in internal units."""
         return self.shape.inside(self.prior.mean)
 
-    def init(self) -> State:
+    def init(self) -> NoiseAwareState:
         """The state before the first round: θ at the prior mean."""
         shapes = _shapes(len(self.shape.basis))
         arrays = {name: np.zeros(shape) for name, shape in shapes.items()}
         arrays["theta"] = self.prior_mean.copy()
-        return State(rounds=0, **arrays)
+        return NoiseAwareState(rounds=0, **arrays)
 
-    def position(self, state: State) -> Floats:
+    def position(self, state: NoiseAwareState) -> Floats:
         """θ on the prepared scale, at which the next round's sums are taken."""
         return self.shape.outside(state.theta)
 
-    def advance(self, state: State, release: RoundRelease) -> State:
+    def advance(self, state: NoiseAwareState, release: Release) -> NoiseAwareState:
         """The state after one more round."""
         t = state.rounds
         if not 0 <= t < ROUNDS:
             raise ValueError("all rounds have been done")
-        if (release.fisher is not None) != (t >= BURN_IN or t in EARLY_FISHER):
-            raise ValueError(f"round {t} and its Fisher sum do not go together")
+        if (release.information is not None) != (
+            t >= BURN_IN or t in EARLY_INFORMATION
+        ):
+            raise ValueError(f"round {t} and its information sum do not go together")
         visited, gradients = state.visited.copy(), state.gradients.copy()
         deviations, held = state.gradient_sd.copy(), state.held_back.copy()
-        visited[t], gradients[t] = state.theta, release.gradient
-        deviations[t] = release.gradient_sd
-        fisher, precision = state.fisher.copy(), state.fisher_precision.copy()
+        visited[t], gradients[t] = state.theta, release.gradient_sum
+        deviations[t] = release.noise_sd
+        information = state.information.copy()
+        precision = state.information_precision.copy()
         trace = state.first_trace
-        if release.fisher is not None:
+        if release.information is not None:
             part = int(t >= BURN_IN)
             if part == 0:  # information at a θ that has been left is worth less
-                fisher[0] *= FORGETTING
+                information[0] *= FORGETTING
                 precision[0] *= FORGETTING
-            fisher[part] += release.fisher / release.fisher_sd**2
-            precision[part] += 1.0 / release.fisher_sd**2
+            information[part] += release.information / release.information_sd**2
+            precision[part] += 1.0 / release.information_sd**2
             if t == 0:
                 dimension = state.theta.size
-                total = np.trace(unpack(release.fisher))
-                trace = np.array([total, release.fisher_sd * np.sqrt(dimension)])
+                total = np.trace(unpack(release.information))
+                trace = np.array([total, release.information_sd * np.sqrt(dimension)])
         seen = replace(
             state,
             rounds=t + 1,
             visited=visited,
             gradients=gradients,
             gradient_sd=deviations,
-            fisher=fisher,
-            fisher_precision=precision,
+            information=information,
+            information_precision=precision,
             first_trace=trace,
         )
         target = self._posterior_mean(seen)
@@ -200,8 +185,8 @@ class NoiseAware:
         here = self.shape.outside(step) / self.prior.scale
         last = self.shape.outside(state.theta - state.visited[t - 1]) / self.prior.scale
         length = float(np.linalg.norm(here))
-        back = t > 0 and here @ last < TURN * length * np.linalg.norm(last)
-        if t >= BURN_IN or back:
+        turns_back = t > 0 and here @ last < TURN * length * np.linalg.norm(last)
+        if t >= BURN_IN or turns_back:
             step *= HALF
             length *= HALF
         most = TRUST * np.sqrt(step.size)
@@ -210,8 +195,8 @@ class NoiseAware:
             step *= most / length
         return replace(seen, theta=state.theta + step, held_back=held)
 
-    def _posterior_mean(self, state: State) -> Floats:
-        information = estimate_at(self.shape, state.theta, *_fisher_so_far(state))
+    def _posterior_mean(self, state: NoiseAwareState) -> Floats:
+        information = estimate_at(self.shape, state.theta, *_information_so_far(state))
         if state.rounds > BURN_IN:
             place, gradient, variance = averages(state)
         else:
@@ -224,19 +209,21 @@ class NoiseAware:
         return np.asarray(np.linalg.solve(precision + weight @ information, right))
 
 
-def averages(state: State) -> tuple[Floats, Floats, float]:
+def averages(state: NoiseAwareState) -> tuple[Floats, Floats, float]:
     """(θ̄, ḡ, s²) of the window's rounds so far."""
     window = slice(BURN_IN, state.rounds)
     return _averaged(state, window, 1.0 / state.gradient_sd[window] ** 2)
 
 
-def everything(state: State, shape: ScoreShape) -> tuple[Floats, Floats, float, Floats]:
+def everything(
+    state: NoiseAwareState, shape: ScoreShape
+) -> tuple[Floats, Floats, float, Floats]:
     """(θ̄, ḡ, s²) of all rounds, and the precision of each round's score sum.
 
     Those taken far from the window count less, as in the steps.
     """
     centre = averages(state)[0]
-    information = estimate_at(shape, centre, *fisher_estimate(state))
+    information = estimate_at(shape, centre, *information_estimate(state))
     moved = (state.visited - centre) @ information
     change = CURVATURE_CHANGE**2 * (moved**2).mean(axis=1)
     change[BURN_IN:] = 0.0
@@ -244,7 +231,9 @@ def everything(state: State, shape: ScoreShape) -> tuple[Floats, Floats, float, 
     return *_averaged(state, slice(0, ROUNDS), weights), weights
 
 
-def _recent(state: State, information: Floats) -> tuple[Floats, Floats, float]:
+def _recent(
+    state: NoiseAwareState, information: Floats
+) -> tuple[Floats, Floats, float]:
     """(θ̄, ḡ, s²) of all rounds so far, those taken far from θ counting less."""
     done = slice(0, state.rounds)
     moved = (state.visited[done] - state.theta) @ information
@@ -254,7 +243,7 @@ def _recent(state: State, information: Floats) -> tuple[Floats, Floats, float]:
 
 
 def _averaged(
-    state: State, chosen: slice, weights: Floats
+    state: NoiseAwareState, chosen: slice, weights: Floats
 ) -> tuple[Floats, Floats, float]:
     total = float(weights.sum())
     place = weights @ state.visited[chosen] / total
@@ -269,13 +258,13 @@ def estimate_at(
     return shrunk(noisy, noise_sd, shape.layout(theta, noisy, noise_sd))
 
 
-def fisher_estimate(state: State) -> tuple[Floats, float]:
+def information_estimate(state: NoiseAwareState) -> tuple[Floats, float]:
     """(H̃, s_H) of the window."""
-    precision = float(state.fisher_precision[1])
-    return unpack(state.fisher[1] / precision), float(precision**-0.5)
+    precision = float(state.information_precision[1])
+    return unpack(state.information[1] / precision), float(precision**-0.5)
 
 
-def _fisher_so_far(state: State) -> tuple[Floats, float]:
+def _information_so_far(state: NoiseAwareState) -> tuple[Floats, float]:
     """(H̃, s_H) of all rounds: a step may be wrong where the posterior may not."""
-    precision = float(state.fisher_precision.sum())
-    return unpack(state.fisher.sum(axis=0) / precision), float(precision**-0.5)
+    precision = float(state.information_precision.sum())
+    return unpack(state.information.sum(axis=0) / precision), float(precision**-0.5)

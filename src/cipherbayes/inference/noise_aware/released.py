@@ -1,4 +1,4 @@
-"""The noise-aware rounds as a server runs them, one release after the other."""
+"""The noise-aware method as a server runs it, one release after the other."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cipherbayes.inference.chains import Draws
-from cipherbayes.inference.noise_aware import recursion
 from cipherbayes.inference.noise_aware.posterior import sample_posterior
-from cipherbayes.inference.noise_aware.recursion import NoiseAware, RoundRelease
+from cipherbayes.inference.noise_aware.recursion import NoiseAware, NoiseAwareState
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.inference.noise_aware.shape import ScoreShape
-from cipherbayes.inference.released import Recursion, Release, State
+from cipherbayes.inference.released import Recursion, Release, ServerState
 from cipherbayes.inference.settings import Inference
 from cipherbayes.models import Design, Model
 from cipherbayes.models.prior import ResolvedPrior
@@ -31,28 +30,22 @@ class NoiseAwareRounds(Recursion):
         self.prior = prior
         self._rounds = NoiseAware(prior, ScoreShape.of(model, design))
 
-    def start(self) -> State:
+    def start(self) -> ServerState:
         return self._state(self._rounds.init())
 
-    def advance(self, state: State, release: Release) -> State:
-        inner = self._rounds.advance(
-            recursion.State.from_vector(state.memory),
-            RoundRelease(
-                release.gradient_sum,
-                release.noise_sd,
-                release.information,
-                release.information_sd,
-            ),
-        )
+    def advance(self, state: ServerState, release: Release) -> ServerState:
+        inner = self._rounds.advance(NoiseAwareState.from_vector(state.memory), release)
         return self._state(inner)
 
-    def draws(self, trajectory: Sequence[Floats], last: State) -> Draws | None:
+    def draws(self, trajectory: Sequence[Floats], last: ServerState) -> Draws | None:
         """The posterior; None before the last round, when there is none yet."""
         if last.rounds < ROUNDS:
             return None
-        inner = recursion.State.from_vector(last.memory)
+        inner = NoiseAwareState.from_vector(last.memory)
         posterior = sample_posterior(self._rounds, inner, seed=self.settings.seed)
         return replace(posterior.draws, flags=posterior.flags)
 
-    def _state(self, inner: recursion.State) -> State:
-        return State(self._rounds.position(inner), inner.to_vector(), inner.rounds)
+    def _state(self, inner: NoiseAwareState) -> ServerState:
+        return ServerState(
+            self._rounds.position(inner), inner.to_vector(), inner.rounds
+        )

@@ -121,7 +121,7 @@ def pulled_back(gradient: Floats, slope: Floats, place: Floats, bend: Floats) ->
     return np.asarray(gradient - outer - outer.transpose(0, 2, 1))
 
 
-def tame(evidence: Evidence, slope: Floats, bend: Floats) -> Floats:
+def limited_bend(evidence: Evidence, slope: Floats, bend: Floats) -> Floats:
     """β no larger than a θ typical of the prior allows.
 
     β is b v(θ̄), so where θ̄ is almost zero so is β, whatever noise says.

@@ -2,9 +2,10 @@
 
 Twenty-four rounds: twenty that bring θ to its place, then a window of four that takes
 most of the budget. All of them are data of the posterior. Every round releases the
-weighted score sum; rounds 0, 4, 8, 12, 16 and the window release the weighted Fisher
-sum too. A release with share f of μ² has noise Δ / (μ √f); the shares add to one, so
-all releases together are exactly μ-GDP (Dong, Roth and Su 2022, Corollary 3.3).
+weighted score sum; rounds 0, 4, 8, 12, 16 and the window release the weighted
+information sum too. A release with share f of μ² has noise Δ / (μ √f); the shares add
+to one, so all releases together are exactly μ-GDP (Dong, Roth and Su 2022, Corollary
+3.3).
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from cipherbayes.models.base import InfluenceBound, Model
+from cipherbayes.models.base import Model
+from cipherbayes.models.influence import InfluenceBound, require_bounded_influence
 
 BURN_IN, WINDOW = 20, 4
 ROUNDS = BURN_IN + WINDOW
-EARLY_FISHER = (0, 4, 8, 12, 16)
+EARLY_INFORMATION = (0, 4, 8, 12, 16)
 
 GRADIENTS, GRADIENTS_IN_WINDOW = 0.75, 0.7
 """Share of all score sums; share of theirs that the window takes."""
-FISHERS_IN_WINDOW, FIRST_FISHER = 0.7, 0.1
-"""Shares of the Fisher sums' budget that the window takes, and round 0: its Fisher
-sum is what the curvature's fall on the way is measured against."""
+INFORMATION_IN_WINDOW, FIRST_INFORMATION = 0.7, 0.1
+"""Shares of the information sums' budget that the window takes, and round 0: its
+information sum is what the curvature's fall on the way is measured against."""
 GROWTH = 1.15
 """A burn-in round's share over that of the round before: the nearer θ is to its
 place, the more accurate a step must be. Many cheap rounds, because a score sum taken
@@ -35,11 +37,11 @@ QUIET = 0.003
 
 @dataclass(frozen=True)
 class Round:
-    """Shares of μ² of one round's releases; no Fisher sum where its share is 0."""
+    """Shares of μ² of one round's releases; no information sum where its share is 0."""
 
     number: int
     gradient_share: float
-    fisher_share: float
+    information_share: float
 
     @property
     def in_window(self) -> bool:
@@ -57,12 +59,12 @@ def rounds() -> tuple[Round, ...]:
     growth = [GROWTH**t for t in range(BURN_IN)]
     early = GRADIENTS * (1.0 - GRADIENTS_IN_WINDOW) / sum(growth)
     late = GRADIENTS * GRADIENTS_IN_WINDOW / WINDOW
-    fishers = 1.0 - GRADIENTS
-    first = fishers * FIRST_FISHER
-    between = fishers * (1.0 - FISHERS_IN_WINDOW - FIRST_FISHER)
-    matrices = {t: between / (len(EARLY_FISHER) - 1) for t in EARLY_FISHER}
+    information_budget = 1.0 - GRADIENTS
+    first = information_budget * FIRST_INFORMATION
+    between = information_budget * (1.0 - INFORMATION_IN_WINDOW - FIRST_INFORMATION)
+    matrices = {t: between / (len(EARLY_INFORMATION) - 1) for t in EARLY_INFORMATION}
     matrices[0] = first
-    last = fishers * FISHERS_IN_WINDOW / WINDOW
+    last = information_budget * INFORMATION_IN_WINDOW / WINDOW
     burn_in = tuple(
         Round(t, early * growth[t], matrices.get(t, 0.0)) for t in range(BURN_IN)
     )
@@ -83,12 +85,13 @@ def influence_bound(
     excess
         Variance really present over the certified one, K / (K − c − r).
     """
-    usual = InfluenceBound(clip)
-    sensitivities = model.sensitivities(usual)
-    if sensitivities is None or records is None:
+    bounded, usual = require_bounded_influence(model), InfluenceBound(clip)
+    if records is None:
         return usual
-    noise = excess * (sensitivities[0] / mu) ** 2
-    return InfluenceBound(clip, model.quiet_stop) if noise < QUIET * records else usual
+    noise = excess * (bounded.sensitivities(usual)[0] / mu) ** 2
+    if noise < QUIET * records:
+        return InfluenceBound(clip, bounded.quiet_stop)
+    return usual
 
 
 def noise_multiplier(mu: float, share: float) -> float:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cipherbayes.inference.noise_aware.shrinkage import Layout, fitted
+from cipherbayes.inference.noise_aware.shrinkage import Layout, fitted_frame
 from cipherbayes.models.base import Design, Model
+from cipherbayes.models.influence import require_bounded_influence
 from cipherbayes.typing import Floats
 
 SKEWED_VARIANCE = 1.2
@@ -16,7 +17,17 @@ SKEWED_VARIANCE = 1.2
 and more where records are not followed equally far."""
 
 
+def saturating_bend(fall: Floats) -> Floats:
+    """β = b v of :mod:`~cipherbayes.inference.noise_aware.saturation`.
+
+    ``fall`` = (1 + b v)^(−½) is the mean curvature at θ̄ over that at θ = 0, of any
+    shape.
+    """
+    return np.asarray(np.minimum(fall, 1.0) ** -2.0 - 1.0)
+
+
 def _straight(fall: Floats) -> Floats:
+    """β = 0: the score does not saturate."""
     return np.zeros_like(fall)
 
 
@@ -27,9 +38,10 @@ class ScoreShape:
     Attributes
     ----------
     basis
-        ``model.influence_basis(design)``: B of θ = B · (internal θ).
+        Of the model's :class:`~cipherbayes.models.influence.BoundedInfluence`: B of
+        θ = B · (internal θ).
     bend
-        ``model.score_bend``: zero where the score does not saturate.
+        β as a function of the curvature's fall; zero where the score does not saturate.
     constants
         Parameters whose columns are constant, or exclude each other.
     unit
@@ -37,11 +49,11 @@ class ScoreShape:
         only where the score grows with the exponential of the linear predictor, else
         None.
     straightened, frame
-        ``model.straightened`` and ``model.frame`` in internal units.
+        As the model's bounded influence states them, in internal units.
     width
         How many of the parameters are coefficients of columns; all where None.
     skew
-        ``model.skew`` in internal units.
+        The same.
     """
 
     basis: Floats
@@ -59,30 +71,31 @@ class ScoreShape:
     @classmethod
     def of(cls, model: Model, design: Design) -> ScoreShape:
         """Of a model's influences on prepared columns."""
-        basis = model.influence_basis(design)
+        bounded = require_bounded_influence(model)
+        basis = bounded.basis(design)
         inverse = np.linalg.inv(basis)
-        constants = model.constants(design)
+        constants = bounded.constants(design)
         unit = None
-        if model.multiplicative and constants:
+        if bounded.multiplicative and constants:
             value = 1.0 if design.intercept is None else design.intercept
             ones = np.zeros(len(basis))
             ones[list(constants)] = 1.0 / value
             unit = inverse @ ones
 
         def straightened(away: Floats) -> tuple[Floats, Floats | None]:
-            straight, jacobian = model.straightened(away @ basis.T, design)
+            straight, jacobian = bounded.straightened(away @ basis.T, design)
             if jacobian is not None:
                 jacobian = inverse @ jacobian @ basis
             return straight @ inverse.T, jacobian
 
         def frame(theta: Floats) -> Floats | None:
-            found = model.frame(basis @ theta, design)
+            found = bounded.frame(basis @ theta, design)
             return None if found is None else basis.T @ found @ inverse.T
 
-        skew = model.skew(design)
+        skew = bounded.skew(design)
         return cls(
             basis,
-            model.score_bend,
+            saturating_bend if bounded.saturates else _straight,
             constants,
             unit,
             straightened,
@@ -116,7 +129,7 @@ class ScoreShape:
         frame = self.frame(theta)
         if frame is None:
             return Layout(self.constants, None, self.predictor(theta))
-        frame = fitted(frame, noisy, noise_sd, self.constants)
+        frame = fitted_frame(frame, noisy, noise_sd, self.constants)
         shares: tuple[tuple[int, float], ...] = ()
         if self.skew is not None and self.unit is not None:
             per_mass = SKEWED_VARIANCE * self.unit[self.constants[0]] ** 2

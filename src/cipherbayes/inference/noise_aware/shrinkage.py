@@ -19,7 +19,7 @@ HEIGHT, LEAST_HEIGHT = 0.3, 0.1
 """How much the height along the linear predictor differs from the usual, and its
 least."""
 MIDDLE, MIDDLE_SPREAD = 0.5, 0.3
-"""g of :func:`fitted`, where nothing is seen of it, and how much it differs."""
+"""g of :func:`fitted_frame`, where nothing is seen of it, and how much it differs."""
 SHARE_SPREAD = 0.2
 """Of the logarithm of a column's information where it is known."""
 CLEAR = 3.0
@@ -74,11 +74,11 @@ def shrunk(noisy: Floats, noise_sd: float, layout: Layout = NOTHING) -> Floats:
     """
     constants, along = layout.constants, layout.along
     if (frame := layout.frame) is not None:
-        back = np.linalg.inv(frame)
-        turned = None if along is None else back.T @ along
+        inverse = np.linalg.inv(frame)
+        turned = None if along is None else inverse.T @ along
         unframed = replace(layout, frame=None, along=turned)
         inside = shrunk(frame @ noisy @ frame.T, noise_sd, unframed)
-        return np.asarray(back @ inside @ back.T)
+        return np.asarray(inverse @ inside @ inverse.T)
     masses = np.diag(noisy)[list(constants)]
     rest = [j for j in range(len(noisy)) if j not in constants]
     if not constants or not rest or masses.min() < CLEAR * noise_sd:
@@ -98,7 +98,7 @@ def shrunk(noisy: Floats, noise_sd: float, layout: Layout = NOTHING) -> Floats:
     return result
 
 
-def fitted(
+def fitted_frame(
     frame: Floats, noisy: Floats, noise_sd: float, constants: tuple[int, ...]
 ) -> Floats:
     """A frame whose rows add as much of other columns as H̃ says, in unit length.

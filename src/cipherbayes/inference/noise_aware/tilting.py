@@ -1,7 +1,7 @@
 """The mean of a score sum that grows with the exponential of the linear predictor.
 
 A hazard model's score at θ̄ is a sum over records and over the hazard they have lived
-through, g = Σ ∫ z (dN − dL̄), and its Fisher sum H = Σ ∫ zz' dL̄. Under θ events come
+through, g = Σ ∫ z (dN − dL̄), with information sum H = Σ ∫ zz' dL̄. Under θ events come
 e^u times as often as under θ̄, u = z'(θ − θ̄), so that given the same time at risk
 
     E g(θ̄) = Σ ∫ z (e^u − 1) dL̄,
@@ -16,9 +16,9 @@ and the mean of ḡ = Σ w_t g(θ_t) is F(θ) − Σ w_t F(θ_t).
 Along the direction e in which u of every record grows by one (the intercept), z'e = 1:
 M = e'He, M m = He and M V = H − He e'H / M, so nothing but H is needed. For a Weibull
 hazard u is not linear in the shape; δ is first made such that it is
-(``model.straightened``). Nor is the shape's column normal: ln L, over the L that a
-record lives through, is minus a unit exponential. Where z has a part (1 − E) b, its
-cumulants are those of 1 − E, and with t = b'δ
+(``BoundedInfluence.straightened``). Nor is the shape's column normal: ln L, over the L
+that a record lives through, is minus a unit exponential. Where z has a part (1 − E) b,
+its cumulants are those of 1 − E, and with t = b'δ
 
     log E exp(u) = m'δ + ½ (δ'V δ − t²) + t − log(1 + t),
 

@@ -47,12 +47,14 @@ def expected_width_ratio(
         Variance really present over the certified one, K / (K − c − r).
     """
     score_share = sum(each.gradient_share for each in rounds())
-    fisher_share = sum(each.fisher_share for each in rounds() if each.in_window)
+    information_share = sum(
+        each.information_share for each in rounds() if each.in_window
+    )
     score_noise = excess * (sensitivities[0] / mu) ** 2 / score_share
-    fisher_noise = excess * (sensitivities[1] / mu) ** 2 / fisher_share
+    information_noise = excess * (sensitivities[1] / mu) ** 2 / information_share
     total = records * information
     # Half of the Frobenius noise's variance off the diagonal, in d directions.
-    blur = 1.0 + LEFT * 0.5 * dimension * fisher_noise / total**2
+    blur = 1.0 + LEFT * 0.5 * dimension * information_noise / total**2
     learnt = total**2 / (total + score_noise) / blur
     prior = prior_sd**-2.0
     return math.sqrt((prior + total) / (prior + learnt))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from cipherbayes.inference.noise_aware.evidence import Evidence
-from cipherbayes.inference.noise_aware.recursion import NoiseAware, State
+from cipherbayes.inference.noise_aware.recursion import NoiseAware, NoiseAwareState
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.models import Design, Model
@@ -25,7 +25,7 @@ def expected_sd(
 
     None where the run has not finished.
     """
-    state = State.from_vector(memory)
+    state = NoiseAwareState.from_vector(memory)
     if state.rounds != ROUNDS:
         return None
     shape = ScoreShape.of(model, design)

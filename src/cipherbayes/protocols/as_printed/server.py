@@ -18,7 +18,7 @@ from cipherbayes.crypto.ckks.precomputation import (
 from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.errors import ProtocolError, RunError
 from cipherbayes.inference.chains import Draws
-from cipherbayes.inference.released import State
+from cipherbayes.inference.released import ServerState
 from cipherbayes.privacy.noise import NoiseSource
 from cipherbayes.protocols.as_printed.plan import (
     LARGEST_DRIFT,
@@ -57,7 +57,7 @@ class PrintedRounds(StudyRounds[PrintedPlan]):
             rng = np.random.default_rng(self._plan.study.inference.seed)
             prior = self._plan.prior
             start = prior.mean + prior.scale * rng.standard_normal(prior.mean.size)
-            self._state = State(start, np.zeros(1), 0)
+            self._state = ServerState(start, np.zeros(1), 0)
         return self._state.theta
 
     def question(self) -> Floats:
@@ -85,7 +85,7 @@ class PrintedRounds(StudyRounds[PrintedPlan]):
         else:
             theta = self.theta() + values
             rounds = 1 if self._state is None else self._state.rounds + 1
-            self._state = State(theta, np.zeros(1), rounds)
+            self._state = ServerState(theta, np.zeros(1), rounds)
             self._checkpoint.keep_state(self.round, self._state)
         self.round += 1
 

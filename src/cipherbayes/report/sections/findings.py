@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from cipherbayes.models.survival import SurvivalCurves
 from cipherbayes.report.charts import (
     Chart,
     Line,
@@ -189,8 +190,10 @@ def _predictions(contents: Contents) -> Markup:
     study = contents.study
     if not can_predict(study):
         return Markup()
-    until = study.model.reference_times()
-    times = None if until is None else np.linspace(0.0, float(until[-1]), CURVE_POINTS)
+    times = None
+    if isinstance(study.model, SurvivalCurves):
+        until = float(study.model.reference_times()[-1])
+        times = np.linspace(0.0, until, CURVE_POINTS)
     made = panels(contents, times)
     if times is not None:
         figures = [_survival_panel(panel, times, contents) for panel in made]

@@ -1,0 +1,51 @@
+"""Which models a study file may name, by their ``kind``."""
+
+from __future__ import annotations
+
+from functools import cache, reduce
+from operator import or_
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field, PlainValidator, SerializeAsAny, TypeAdapter
+
+from cipherbayes.models.base import Model
+
+AModel = TypeVar("AModel", bound=Model)
+
+registered: dict[str, type[Model]] = {}
+
+
+def register(model: type[AModel]) -> type[AModel]:
+    """Let study files name a model by the default of its field ``kind``.
+
+    A decorator of the class. Only processes that import the class know it: those of
+    :mod:`cipherbayes.models` are known to every party.
+    """
+    kind = model.model_fields["kind"].default
+    if not isinstance(kind, str):
+        raise ValueError(
+            f"{model.__name__} does not say its kind: give the class a field "
+            '`kind: Literal["name"] = "name"`'
+        )
+    if registered.setdefault(kind, model) is not model:
+        raise ValueError(
+            f"two models of kind '{kind}': give {model.__name__} another kind"
+        )
+    return model
+
+
+def _read_model(value: Any) -> Model:
+    """A model from the ``[model]`` table of a study, or as it is."""
+    models = [registered[kind] for kind in sorted(registered)]
+    return _reader(tuple(models)).validate_python(value)
+
+
+@cache
+def _reader(models: tuple[type[Model], ...]) -> TypeAdapter[Model]:
+    """Reads a table by its ``kind``; an unknown kind is an error that lists all."""
+    union: Any = reduce(or_, models)
+    return TypeAdapter(Annotated[union, Field(discriminator="kind")])
+
+
+AnyModel = Annotated[SerializeAsAny[Model], PlainValidator(_read_model)]
+"""A field that holds any registered model."""
