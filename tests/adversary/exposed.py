@@ -28,6 +28,7 @@ from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.models import kernels
 from cipherbayes.privacy import ledger_file
 from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.privacy.ledger_records import LedgerRecords
 from cipherbayes.protocols.encrypted_update import site as encrypted_site
 from cipherbayes.protocols.messages import (
     DecryptReply,
@@ -141,7 +142,7 @@ SWITCHES: dict[str, list[tuple[Any, str, Any]]] = {
         (tables, "refuse_equal_rows", _nothing),
     ],
     "one ledger a table": [(assembly, "open_table_ledger", _beside_its_name)],
-    "marks": [(Ledger, "_check_mark", _nothing)],
+    "marks": [(LedgerRecords, "_check_mark", _nothing)],
     "keyed seals": [(ledger_file, "seal", _sum_of_bytes)],
     "keyed checksums": [(Checkpoint, "_checksum", unkeyed_checksum)],
     "remembered ledgers": [(Heads, "meet", _nothing)],
