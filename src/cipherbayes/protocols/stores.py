@@ -220,6 +220,66 @@ class Checkpoint(_Store):
             )
 
 
+def checkpoint_file(run: Path) -> Path:
+    """Where the server's checkpoint lies in the folder of a run."""
+    return run / "server" / "checkpoint.sqlite"
+
+
+class CheckpointReader:
+    """A server's checkpoint, read while somebody else may be writing it.
+
+    The file is never changed, and checksums are not checked, since a reader need not
+    have the owner's key: what is found is to be shown or compared, not to go on from.
+    ``sqlite3.Error`` says that the file is not laid out yet, or damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        address = f"{path.absolute().as_uri()}?mode=ro"
+        self._database = sqlite3.connect(address, uri=True, timeout=5.0)
+
+    def __enter__(self) -> CheckpointReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._database.close()
+
+    def trajectory(self) -> list[tuple[int, Floats]]:
+        """Each round so far, and θ after it."""
+        rows = self._database.execute("SELECT round, theta FROM rounds ORDER BY round")
+        return [(int(number), _floats(theta)) for number, theta in rows]
+
+    def last_memory(self) -> Floats | None:
+        """What the method remembers after the newest round; None before the first."""
+        row = self._database.execute(
+            "SELECT memory FROM rounds ORDER BY round DESC LIMIT 1"
+        ).fetchone()
+        return None if row is None else _floats(row[0])
+
+    def fact_names(self) -> set[str]:
+        """Names that values are kept under."""
+        return {
+            str(name) for (name,) in self._database.execute("SELECT name FROM facts")
+        }
+
+    def lost(self) -> tuple[tuple[str, int], ...]:
+        """Sites that dropped out, and in which round, the first lost first."""
+        rows = self._database.execute("SELECT site, round FROM lost ORDER BY rowid")
+        return tuple((str(site), int(number)) for site, number in rows)
+
+    def round_times(self) -> tuple[tuple[int, float], ...]:
+        """When each round ended, in seconds since 1970; empty where it was not kept."""
+        known = self._database.execute(
+            "SELECT 1 FROM sqlite_master WHERE name = 'finished'"
+        )
+        if known.fetchone() is None:
+            return ()
+        # Rounds that were taken back are not shown.
+        rows = self._database.execute(
+            "SELECT round, at FROM finished JOIN rounds USING (round) ORDER BY round"
+        )
+        return tuple((int(number), float(at)) for number, at in rows)
+
+
 class Heads(_Store):
     """How far every site's ledger had come when it was last met, over all runs.
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.protocols.checkpoint_view import lost_sites, open_read_only
 from cipherbayes.protocols.plan import StudyPlan, plan_study
+from cipherbayes.protocols.stores import CheckpointReader, checkpoint_file
 from cipherbayes.report.without_privacy import sd_without_privacy
 from cipherbayes.results.result import Result
 from cipherbayes.study.schema import Study
@@ -84,7 +83,7 @@ class Contents:
             if party["identity"] is not None
         }
         plan = _plan(study)
-        checkpoint = folder / "server" / "checkpoint.sqlite"
+        checkpoint = checkpoint_file(folder)
         return cls(
             result=result,
             plan=plan,
@@ -119,8 +118,8 @@ def _lost(path: Path) -> tuple[tuple[str, int], ...]:
     if not path.is_file():
         return ()
     try:
-        with closing(open_read_only(path)) as database:
-            return lost_sites(database)
+        with CheckpointReader(path) as checkpoint:
+            return checkpoint.lost()
     except sqlite3.DatabaseError:
         return ()
 

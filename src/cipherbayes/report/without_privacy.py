@@ -8,7 +8,6 @@ covariance (H + Λ)⁻¹; nothing but released sums is used.
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +16,8 @@ from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.recursion import NoiseAware, State
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.inference.noise_aware.shape import ScoreShape
-from cipherbayes.protocols.checkpoint_view import open_read_only
 from cipherbayes.protocols.plan import resolve_prior
+from cipherbayes.protocols.stores import CheckpointReader
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
 
@@ -32,15 +31,13 @@ def sd_without_privacy(study: Study, checkpoint: Path) -> tuple[float, ...] | No
     if not study.private or study.method != "noise-aware" or not checkpoint.is_file():
         return None
     try:
-        with closing(open_read_only(checkpoint)) as database:
-            row = database.execute(
-                "SELECT memory FROM rounds ORDER BY round DESC LIMIT 1"
-            ).fetchone()
+        with CheckpointReader(checkpoint) as reader:
+            memory = reader.last_memory()
     except sqlite3.DatabaseError:
         return None
-    if row is None:
+    if memory is None:
         return None
-    state = State.from_vector(np.frombuffer(row[0], dtype=np.float64))
+    state = State.from_vector(memory)
     if state.rounds != ROUNDS:
         return None
     design = preparation_of(study).design
