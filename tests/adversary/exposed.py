@@ -18,10 +18,10 @@ import tenseal.sealapi as sealapi
 from parties import Consortium
 
 from cipherbayes.crypto.bfv.ciphertext import Ciphertext
-from cipherbayes.crypto.bfv.scheme import SecretKey
+from cipherbayes.crypto.bfv.keys import SecretKey
+from cipherbayes.crypto.bfv.scheme import bfv_scheme
 from cipherbayes.crypto.ckks.masking import RingMask
 from cipherbayes.crypto.masks import PairwiseMasks
-from cipherbayes.crypto.seal import scheme
 from cipherbayes.crypto.wire.transcript import transcript
 from cipherbayes.engine import run_folder as assembly
 from cipherbayes.engine.run_folder import RunFolder
@@ -56,7 +56,7 @@ def _no_mask(
 
 def _all_slots(self: SecretKey, ciphertext: Ciphertext) -> Any:
     """SEAL's own decryption: every slot of the first chunk, nothing checked."""
-    parts = scheme(self.parameters)
+    parts = bfv_scheme(self.parameters)
     plain, cipher = sealapi.Plaintext(), sealapi.Ciphertext()
     parts.ciphertext.write(cipher, ciphertext.polynomials[0], parts.context)
     self._decryptor.decrypt(cipher, plain)

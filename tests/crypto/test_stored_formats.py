@@ -12,7 +12,7 @@ import struct
 import numpy as np
 import pytest
 
-from cipherbayes.crypto.bfv import scheme as bfv
+from cipherbayes.crypto.bfv import keys as bfv
 from cipherbayes.crypto.bfv.ciphertext import Ciphertext
 from cipherbayes.crypto.bfv.parameters import PARAMETER_SETS
 from cipherbayes.crypto.ckks import keys as ckks

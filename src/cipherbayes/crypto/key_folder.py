@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cipherbayes.crypto.bfv.keys import KeyPair, generate_keys
 from cipherbayes.crypto.bfv.parameters import ParameterSet
-from cipherbayes.crypto.bfv.scheme import KeyPair, generate_keys
 from cipherbayes.crypto.identity.signatures import SigningKey
 from cipherbayes.crypto.masks import ExchangeKey
 from cipherbayes.crypto.wire.transcript import RUN_BYTES, check_bytes

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 
 from cipherbayes.crypto.bfv.ciphertext import Ciphertext, add
-from cipherbayes.crypto.bfv.scheme import KeyPair
+from cipherbayes.crypto.bfv.keys import KeyPair
 from cipherbayes.crypto.identity.signatures import Identity, SigningKey
 from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.errors import CipherbayesError, ProtocolError

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from cipherbayes.crypto.bfv.scheme import PublicKey
+from cipherbayes.crypto.bfv.keys import PublicKey
 from cipherbayes.crypto.identity.roster import LINK_BYTES, Member, Roster
 from cipherbayes.crypto.identity.signatures import Identity, SigningKey
 from cipherbayes.crypto.masks import ExchangeKey, PairwiseMasks

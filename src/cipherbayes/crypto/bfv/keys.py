@@ -7,36 +7,30 @@ neither and adds (:func:`cipherbayes.crypto.bfv.ciphertext.add`).
 from __future__ import annotations
 
 import math
-import struct
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import tenseal.sealapi as sealapi
 
-from cipherbayes.crypto.bfv import limbs as words
-from cipherbayes.crypto.bfv.ciphertext import (
-    Ciphertext,
+from cipherbayes.crypto import rlwe
+from cipherbayes.crypto.bfv import limbs
+from cipherbayes.crypto.bfv.ciphertext import Ciphertext, public_key_id
+from cipherbayes.crypto.bfv.parameters import MAX_DIMENSION, ParameterSet, parameter_set
+from cipherbayes.crypto.bfv.scheme import bfv_scheme
+from cipherbayes.crypto.coefficients import (
     Coefficients,
+    are_reduced,
     pack_coefficients,
-    public_key_id,
     unpack_coefficients,
 )
-from cipherbayes.crypto.bfv.parameters import MAX_DIMENSION, ParameterSet, parameter_set
-from cipherbayes.crypto.prepared_zeros import Zeros
-from cipherbayes.crypto.seal import scheme
+from cipherbayes.crypto.prepared_zeros import PreparedZeros
+from cipherbayes.crypto.seal import HeldSecretKey, encryptor_of
 from cipherbayes.crypto.wire.framing import Kind, decode_frame, encode_frame
 from cipherbayes.errors import CryptoError
 from cipherbayes.typing import Integers
 
-_NAME = struct.Struct("<24s")
 _MAX_KEY_BYTES = 2**20
-
-
-def _check_reduced(coefficients: Coefficients, parameters: ParameterSet) -> None:
-    primes = np.array(parameters.primes, dtype=np.uint64)
-    if not (coefficients < primes[:, None]).all():
-        raise CryptoError("a key has a coefficient that is not reduced")
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,26 +48,20 @@ class PublicKey:
     parameters: ParameterSet
     key_id: bytes
     _coefficients: Coefficients = field(repr=False)
-    _zeros: Zeros = field(repr=False)
+    _zeros: PreparedZeros = field(repr=False)
 
     @classmethod
     def _of(cls, parameters: ParameterSet, coefficients: Coefficients) -> PublicKey:
-        _check_reduced(coefficients, parameters)
-        if not coefficients.any(axis=2).all():
-            raise CryptoError("a public key has an empty polynomial")
-        parts = scheme(parameters)
-        key = sealapi.PublicKey()
-        parts.public_key.write(key, coefficients, parts.context)
-        encryptor = sealapi.Encryptor(parts.context, key)
+        _require_reduced(coefficients, parameters)
+        encryptor = encryptor_of(bfv_scheme(parameters), coefficients)
 
         def encrypt_zero() -> Any:
             cipher = sealapi.Ciphertext()
             encryptor.encrypt_zero(cipher)
             return cipher
 
-        zeros = Zeros(encrypt_zero)
-        unnamed = cls(parameters, b"", coefficients, zeros)
-        key_id = public_key_id(unnamed.to_bytes())
+        zeros = PreparedZeros(encrypt_zero)
+        key_id = public_key_id(_public_frame(parameters, coefficients))
         return cls(parameters, key_id, coefficients, zeros)
 
     def prepare(self, dimension: int) -> None:
@@ -85,7 +73,7 @@ class PublicKey:
         Formal guarantees
         -----------------
         What is made ahead has the law of what is made on demand, and is used once
-        (:class:`~cipherbayes.crypto.prepared_zeros.Zeros`).
+        (:class:`~cipherbayes.crypto.prepared_zeros.PreparedZeros`).
         """
         self._zeros.prepare(self.parameters.chunks(dimension) - len(self._zeros))
 
@@ -107,8 +95,8 @@ class PublicKey:
             raise CryptoError("only a vector of 64-bit integers can be encrypted")
         if not 1 <= len(vector) <= MAX_DIMENSION:
             raise CryptoError(f"only 1 to {MAX_DIMENSION} values can be encrypted")
-        parts = scheme(self.parameters)
-        slots = words.split(vector, self.parameters)
+        parts = bfv_scheme(self.parameters)
+        slots = limbs.split(vector, self.parameters)
         ring = self.parameters.ring
         chunks = self.parameters.chunks(len(vector))
         polynomials = np.empty((chunks, 2, ring), dtype=np.uint64)
@@ -123,12 +111,7 @@ class PublicKey:
 
     def to_bytes(self) -> bytes:
         """One PUBLIC_KEY frame."""
-        width = self.parameters.coefficient_bytes
-        return encode_frame(
-            Kind.PUBLIC_KEY,
-            _NAME.pack(self.parameters.id.encode()),
-            pack_coefficients(self._coefficients, width),
-        )
+        return _public_frame(self.parameters, self._coefficients)
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> PublicKey:
@@ -139,22 +122,16 @@ class PublicKey:
         return cls._of(parameters, _shaped(rest, shape, parameters))
 
 
-class SecretKey:
+class SecretKey(HeldSecretKey[ParameterSet]):
     """What the CSP decrypts with. Never printed, pickled or compared."""
 
-    __slots__ = ("_coefficients", "_decryptor", "key_id", "parameters")
+    __slots__ = ()
 
     def __init__(
         self, parameters: ParameterSet, key_id: bytes, coefficients: Coefficients
     ) -> None:
-        _check_reduced(coefficients, parameters)
-        parts = scheme(parameters)
-        key = sealapi.SecretKey()
-        parts.secret_key.write(key, coefficients, parts.context)
-        self.parameters = parameters
-        self.key_id = key_id
-        self._coefficients = coefficients
-        self._decryptor = sealapi.Decryptor(parts.context, key)
+        _require_reduced(coefficients, parameters)
+        super().__init__(parameters, bfv_scheme(parameters), key_id, coefficients)
 
     def decrypt(self, ciphertext: Ciphertext) -> Integers:
         """The sum of the encrypted vectors, centred modulo 2^b.
@@ -178,7 +155,7 @@ class SecretKey:
                 "the ciphertext was made with another key",
                 remedy="every run has its own key: use the one of this run",
             )
-        parts = scheme(parameters)
+        parts = bfv_scheme(parameters)
         chunks, _, ring = ciphertext.polynomials.shape
         slots = np.empty(chunks * ring, dtype=np.uint64)
         for chunk in range(chunks):
@@ -200,13 +177,7 @@ class SecretKey:
                 "the ciphertext does not hold a sum of encoded vectors",
                 remedy="a site encrypted something else than its vector",
             )
-        return words.join(slots[:used], parameters)
-
-    def __repr__(self) -> str:
-        return f"SecretKey(of {self.key_id.hex()[:16]}, {self.parameters.id})"
-
-    def __reduce__(self) -> NoReturn:
-        raise CryptoError("a secret key cannot be pickled")
+        return limbs.join(slots[:used], parameters)
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,7 +193,7 @@ class KeyPair:
         width = parameters.coefficient_bytes
         return encode_frame(
             Kind.SECRET_KEY,
-            _NAME.pack(parameters.id.encode()),
+            rlwe.set_name(parameters),
             pack_coefficients(self.public._coefficients, width),
             pack_coefficients(self.secret._coefficients, width),
         )
@@ -242,7 +213,7 @@ class KeyPair:
 
 def generate_keys(parameters: ParameterSet) -> KeyPair:
     """A fresh key pair from the operating system's randomness."""
-    parts = scheme(parameters)
+    parts = bfv_scheme(parameters)
     generator = sealapi.KeyGenerator(parts.context)
     key = sealapi.PublicKey()
     generator.create_public_key(key)
@@ -251,21 +222,25 @@ def generate_keys(parameters: ParameterSet) -> KeyPair:
     return KeyPair(public, SecretKey(parameters, public.key_id, secret))
 
 
+def _public_frame(parameters: ParameterSet, coefficients: Coefficients) -> bytes:
+    packed = pack_coefficients(coefficients, parameters.coefficient_bytes)
+    return encode_frame(Kind.PUBLIC_KEY, rlwe.set_name(parameters), packed)
+
+
 def _named(body: memoryview) -> tuple[ParameterSet, memoryview]:
     """The parameter set a key's frame begins with, and what follows."""
-    if len(body) < _NAME.size:
-        raise CryptoError("a key frame is too short", remedy="restore the key")
-    name = bytes(body[: _NAME.size]).rstrip(b"\0").decode("ascii", "replace")
-    return parameter_set(name), body[_NAME.size :]
+    name, rest = rlwe.split_set_name(body)
+    return parameter_set(name), rest
 
 
 def _shaped(
     data: memoryview, shape: tuple[int, ...], parameters: ParameterSet
 ) -> Coefficients:
     width = parameters.coefficient_bytes
-    if len(data) != width * math.prod(shape):
-        raise CryptoError(
-            "a key does not have the size of its parameter set",
-            remedy="restore the key, or make a new one",
-        )
+    rlwe.require_key_size(data, width * math.prod(shape))
     return unpack_coefficients(data, width).reshape(shape)
+
+
+def _require_reduced(coefficients: Coefficients, parameters: ParameterSet) -> None:
+    if not are_reduced(coefficients, parameters.primes):
+        raise rlwe.key_not_reduced()

@@ -146,9 +146,9 @@ class EncryptedPlan(StudyPlan):
             drift=LARGEST_DRIFT,
         )
         if self.study.circuit == "literal":
-            from cipherbayes.crypto.ckks.stored_literal import DurableLiteral
+            from cipherbayes.crypto.ckks.stored_literal import StoredLiteral
 
-            return DurableLiteral(update)
+            return StoredLiteral(update)
         return make_circuit(self.study.circuit, update)
 
     @property
