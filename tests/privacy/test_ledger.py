@@ -1,4 +1,4 @@
-"""The ledger answers once, charges everything, and says no."""
+"""The ledger answers once, charges every release, and keeps to the budget."""
 
 from __future__ import annotations
 

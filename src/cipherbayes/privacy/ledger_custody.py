@@ -13,7 +13,7 @@ import sqlite3
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from cipherbayes.errors import PrivacyError
 from cipherbayes.privacy import ledger_file as layout
@@ -29,9 +29,25 @@ from cipherbayes.privacy.ledger_file import (
 )
 from cipherbayes.privacy.ledger_records import LedgerRecords
 from cipherbayes.storage.custody import ID_BYTES, Custody
-from cipherbayes.storage.private_files import sync_folder, trouble_with
+from cipherbayes.storage.private_files import sync_folder, why_not_trusted
 
 WAIT_SECONDS = 600.0
+
+
+class OldEntry(NamedTuple):
+    """An entry of version 1: charge and answer in one row, of no named site."""
+
+    number: int
+    time: str
+    run: bytes
+    round: int
+    purpose: str
+    study: bytes
+    question: bytes
+    event: str
+    epsilon: float
+    answer: bytes
+    link: bytes
 
 
 def begin(path: Path, dataset: str, budget: Budget, *, lasting: bool) -> None:
@@ -85,8 +101,8 @@ def open_records(path: Path, *, adopt: bool = False) -> LedgerRecords:
         raise PrivacyError("no such ledger", where=str(path), remedy="check the path")
     if not layout.is_database(path):
         raise damaged(path)
-    if (trouble := trouble_with(path)) is not None:
-        what, remedy = trouble
+    if (reason := why_not_trusted(path)) is not None:
+        what, remedy = reason
         raise PrivacyError(what, where=str(path), remedy=remedy)
     custody = Custody.of_user()
     database = sqlite3.connect(path, isolation_level=None, timeout=WAIT_SECONDS)
@@ -144,26 +160,27 @@ def _upgrade(database: sqlite3.Connection, path: Path, custody: Custody) -> None
     if facts.get("version") == VERSION:  # another process was first
         database.execute("ROLLBACK")
         return
-    columns = "number, time, run, round, purpose, study, question, event, epsilon"
+    columns = ", ".join(OldEntry._fields)
     rows = database.execute(
-        f"SELECT {columns}, answer, link FROM entries ORDER BY number"  # noqa: S608
-    ).fetchall()
+        f"SELECT {columns} FROM entries ORDER BY number"  # noqa: S608
+    )
+    entries = [OldEntry(*row) for row in rows]
     link = b""
-    for number, (*row, known) in enumerate(rows, start=1):
-        link = layout.chain(link, tuple(row))
-        if row[0] != number or link != known:
+    for number, entry in enumerate(entries, start=1):
+        link = layout.chain(link, entry[:-1])
+        if entry.number != number or entry.link != link:
             raise damaged(path)
     if facts.get("seal") != hashlib.sha256(link + layout.facts_text(facts)).hexdigest():
         raise damaged(path)
     try:
-        _write_anew(database, rows, facts, custody)
+        _write_anew(database, entries, facts, custody)
     except sqlite3.Error:
         raise unwritable(path) from None
 
 
 def _write_anew(
     database: sqlite3.Connection,
-    rows: Sequence[tuple[Any, ...]],
+    entries: Sequence[OldEntry],
     facts: Mapping[str, str],
     custody: Custody,
 ) -> None:
@@ -177,22 +194,32 @@ def _write_anew(
         database.execute(statement)
     link, place = b"", 0
     runs: dict[bytes, str] = {}
-    for *row, answer, old_link in rows:
-        number, time, run, *rest = row
-        salt = custody.mac("upgrade/salt", old_link)
-        digest = layout.answer_digest(salt, answer)
-        charge = Charge(place + 1, number, time, run, ANY_SITE, *rest)
+    for old in entries:
+        salt = custody.mac("upgrade/salt", old.link)
+        digest = layout.answer_digest(salt, old.answer)
+        charge = Charge(
+            place=place + 1,
+            number=old.number,
+            time=old.time,
+            run=old.run,
+            site=ANY_SITE,
+            round=old.round,
+            purpose=old.purpose,
+            study=old.study,
+            question=old.question,
+            event=old.event,
+            epsilon=old.epsilon,
+        )
         link = layout.append(database, charge, link)
-        link = layout.append(database, Answer(place + 2, number, digest), link)
-        place, runs[run] = place + 2, time
+        link = layout.append(database, Answer(place + 2, old.number, digest), link)
+        place, runs[old.run] = place + 2, old.time
     for run, time in runs.items():
         place += 1
         link = layout.append(database, End(place, time, run, ANY_SITE), link)
     dataset, epsilon, delta = facts["dataset"], facts["epsilon"], facts["delta"]
     new = layout.new_facts(dataset, float(epsilon), float(delta), custody, lasting=True)
-    if rows:
-        first_link = rows[0][-1]
-        new["id"] = custody.mac("upgrade/id", first_link)[:ID_BYTES].hex()
+    if entries:
+        new["id"] = custody.mac("upgrade/id", entries[0].link)[:ID_BYTES].hex()
     database.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", new.items())
     layout.write_seal(database, link, custody)
     database.execute("COMMIT")

@@ -225,7 +225,7 @@ def facts_text(facts: Mapping[str, str]) -> bytes:
 
 
 def unwritable(path: Path) -> PrivacyError:
-    """The ledger's disk does not take an entry."""
+    """The refusal of a release that cannot be recorded."""
     return PrivacyError(
         "cannot be written, so nothing is released",
         where=str(path),
@@ -234,7 +234,7 @@ def unwritable(path: Path) -> PrivacyError:
 
 
 def damaged(path: Path) -> PrivacyError:
-    """The ledger is not what it was."""
+    """The refusal of a ledger that was changed or is damaged."""
     return PrivacyError(
         "is damaged, was changed, or is no ledger",
         where=str(path),

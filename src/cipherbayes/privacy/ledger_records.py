@@ -131,10 +131,10 @@ class LedgerRecords:
     def refresh(self) -> None:
         """Take in records that this object has not seen, checking chain and seal."""
         if not self.database.in_transaction:
-            # Records and seal must be of one moment.
+            # One transaction, so that the seal is that of these records.
             with self._snapshot():
                 return self.refresh()
-        # Counts commits of others: without one there is nothing that is not known.
+        # SQLite's count of other connections' commits: the same, so nothing is new.
         ((version,),) = self.database.execute("PRAGMA data_version").fetchall()
         if version == self._version:
             return None

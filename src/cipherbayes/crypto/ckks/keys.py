@@ -39,7 +39,7 @@ MAX_TRIO_BYTES = 2**28
 def _unpack(
     parameters: CkksParameters, data: memoryview, outer: tuple[int, ...]
 ) -> Coefficients:
-    """Coefficients of a key, prime by prime; refuses wrong sizes and other numbers."""
+    """Coefficients of a key, prime by prime; refuses a wrong size or residue."""
     widths, ring = parameters.widths, parameters.ring
     rlwe.require_key_size(data, math.prod(outer) * ring * sum(widths))
     coefficients = unpack_by_prime(data, widths, outer, ring)

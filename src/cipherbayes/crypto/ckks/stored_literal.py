@@ -1,4 +1,4 @@
-"""The paper's circuit with a memory, and with Algorithm 3's own step sizes."""
+"""The paper's circuit with evaluators that can be stored, and Algorithm 3's steps."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from cipherbayes.crypto.ckks.literal import (
     LiteralCircuit,
     LiteralEvaluator,
 )
+from cipherbayes.crypto.coefficients import Coefficients, are_reduced
 from cipherbayes.crypto.wire.framing import Kind, decode_frame, encode_frame
 from cipherbayes.errors import CryptoError
 
@@ -111,11 +112,10 @@ class StoredLiteralEvaluator(LiteralEvaluator):
         self._means = nodes[chunks * packs :]
         self._packs = [nodes[i * chunks : (i + 1) * chunks] for i in range(packs)]
 
-    def _loaded(self, words: Any) -> Encrypted:
+    def _loaded(self, words: Coefficients) -> Encrypted:
         circuit = self._circuit
         level = words.shape[1]
-        moduli = np.array(circuit.parameters.primes[:level], dtype=np.uint64)
-        if not (words.max(axis=2) < moduli).all():
+        if not are_reduced(words, circuit.parameters.primes[:level]):
             raise CryptoError("the circuit's state is not reduced")
         scale = SCALE * circuit.update.sites
         if level < circuit.parameters.levels:
