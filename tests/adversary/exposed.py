@@ -18,16 +18,17 @@ import tenseal.sealapi as sealapi
 from parties import Consortium
 
 from cipherbayes.crypto.bfv.ciphertext import Ciphertext
-from cipherbayes.crypto.bfv.scheme import SecretKey
+from cipherbayes.crypto.bfv.keys import SecretKey
+from cipherbayes.crypto.bfv.scheme import bfv_scheme
 from cipherbayes.crypto.ckks.masking import RingMask
 from cipherbayes.crypto.masks import PairwiseMasks
-from cipherbayes.crypto.seal import scheme
 from cipherbayes.crypto.wire.transcript import transcript
 from cipherbayes.engine import run_folder as assembly
 from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.models import kernels
 from cipherbayes.privacy import ledger_file
 from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.privacy.ledger_records import LedgerRecords
 from cipherbayes.protocols.encrypted_update import site as encrypted_site
 from cipherbayes.protocols.messages import (
     DecryptReply,
@@ -55,7 +56,7 @@ def _no_mask(
 
 def _all_slots(self: SecretKey, ciphertext: Ciphertext) -> Any:
     """SEAL's own decryption: every slot of the first chunk, nothing checked."""
-    parts = scheme(self.parameters)
+    parts = bfv_scheme(self.parameters)
     plain, cipher = sealapi.Plaintext(), sealapi.Ciphertext()
     parts.ciphertext.write(cipher, ciphertext.polynomials[0], parts.context)
     self._decryptor.decrypt(cipher, plain)
@@ -141,7 +142,7 @@ SWITCHES: dict[str, list[tuple[Any, str, Any]]] = {
         (tables, "refuse_equal_rows", _nothing),
     ],
     "one ledger a table": [(assembly, "open_table_ledger", _beside_its_name)],
-    "marks": [(Ledger, "_check_mark", _nothing)],
+    "marks": [(LedgerRecords, "_check_mark", _nothing)],
     "keyed seals": [(ledger_file, "seal", _sum_of_bytes)],
     "keyed checksums": [(Checkpoint, "_checksum", unkeyed_checksum)],
     "remembered ledgers": [(Heads, "meet", _nothing)],

@@ -22,13 +22,9 @@ from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext, add_coefficients
 from cipherbayes.crypto.ckks.circuit import Circuit, SiteEncryptor, Update
 from cipherbayes.crypto.ckks.circuits import make_circuit
 from cipherbayes.crypto.ckks.keys import CkksKeys
-from cipherbayes.crypto.ckks.masking import RingMask, ring_mask
+from cipherbayes.crypto.ckks.masking import RingMask
 from cipherbayes.crypto.ckks.polynomial import minimax
 from cipherbayes.crypto.ckks.scheme import ckks_scheme
-from cipherbayes.crypto.identity.roster import Member, Roster
-from cipherbayes.crypto.identity.signatures import SigningKey
-from cipherbayes.crypto.masks import ExchangeKey, PairwiseMasks
-from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.privacy.gaussian import epsilon_of
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import SecureNoise
@@ -47,6 +43,7 @@ from cipherbayes.protocols.messages import (
     encode,
 )
 from cipherbayes.protocols.questions import Question
+from enrolled_sites import EnrolledSites
 
 Forge = Callable[[dict[str, CkksCiphertext]], np.ndarray]
 
@@ -157,7 +154,6 @@ def test_what_cancelling_all_but_one_site_would_cost():
 # -- the secret key -----------------------------------------------------------
 
 DIMENSION = 8192
-QUESTION = bytes(32)
 
 
 class Ward:
@@ -168,23 +164,7 @@ class Ward:
         self.circuit: Circuit = make_circuit("hardened", update)
         self.keys: CkksKeys = self.circuit.generate_keys()
         self.encryptor: SiteEncryptor = self.circuit.encryptor(self.keys.public)
-        exchanges = {name: ExchangeKey.generate() for name in "abc"}
-        run, study = bytes(16), bytes(32)
-        self.roster = Roster.of(
-            Member.enrol(
-                SigningKey.generate(),
-                run=run,
-                study=study,
-                site=name,
-                exchange=key.public,
-            )
-            for name, key in exchanges.items()
-        )
-        self.masks = {
-            name: PairwiseMasks(name, key, self.roster, run=run, study=study)
-            for name, key in exchanges.items()
-        }
-        self.exchange = RoundId(run, study, 0, 0, "gradient", self.roster.digest)
+        self.sites = EnrolledSites("abc")
         rng = np.random.default_rng(3)
         self.vectors = rng.integers(-(2**12), 2**12, (2, DIMENSION))
         self.messages = {
@@ -193,14 +173,7 @@ class Ward:
         }
 
     def mask(self, name: str) -> RingMask:
-        return ring_mask(
-            self.masks[name],
-            self.exchange,
-            self.roster,
-            QUESTION,
-            self.circuit.parameters,
-            DIMENSION,
-        )
+        return self.sites.ring_mask(name, self.circuit.parameters, DIMENSION)
 
     def transformed(self, polynomial: Any) -> Any:
         """A polynomial as ciphertexts hold it."""

@@ -12,9 +12,9 @@ from parties import RUN, Consortium, changed, small_study
 
 import cipherbayes as cb
 from cipherbayes.crypto.bfv.ciphertext import Ciphertext
+from cipherbayes.crypto.bfv.keys import KeyPair, generate_keys
 from cipherbayes.crypto.bfv.limbs import join
-from cipherbayes.crypto.bfv.scheme import KeyPair, generate_keys
-from cipherbayes.crypto.seal import scheme
+from cipherbayes.crypto.bfv.scheme import bfv_scheme
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.inference.released import Recursion, Release, ServerState
 from cipherbayes.privacy.noise import InsecureRepeatableNoise, SecureNoise
@@ -134,7 +134,7 @@ def secret_from(consortium: Consortium, slots: Any) -> Any:
     if slots is None or len(slots) < parameters.ring:
         return None
     plain = sealapi.Plaintext()
-    scheme(parameters).encoder.encode(slots.tolist(), plain)
+    bfv_scheme(parameters).encoder.encode(slots.tolist(), plain)
     key = np.zeros(parameters.ring, dtype=np.int64)
     key[: plain.coeff_count()] = [plain.data(i) for i in range(plain.coeff_count())]
     key[key == parameters.plain_modulus - 1] = -1
@@ -158,7 +158,9 @@ def opened_with(key: Any, reply: SiteReply, consortium: Consortium) -> Any:
     message = [(int(c) * t + q // 2) // q % t for c in phase]
     powers = [f"{message[i]:X}x^{i}" for i in range(n - 1, 0, -1) if message[i]]
     plain = sealapi.Plaintext(" + ".join([*powers, f"{message[0]:X}"]))
-    slots = np.array(scheme(parameters).encoder.decode_uint64(plain), dtype=np.uint64)
+    slots = np.array(
+        bfv_scheme(parameters).encoder.decode_uint64(plain), dtype=np.uint64
+    )
     return join(slots[: 3 * parameters.limbs], parameters)
 
 

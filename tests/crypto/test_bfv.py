@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cipherbayes.crypto.bfv.ciphertext import Ciphertext, add
+from cipherbayes.crypto.bfv.keys import KeyPair, PublicKey, SecretKey, generate_keys
 from cipherbayes.crypto.bfv.limbs import centre
 from cipherbayes.crypto.bfv.parameters import PARAMETER_SETS, ParameterSet
-from cipherbayes.crypto.bfv.scheme import KeyPair, PublicKey, SecretKey, generate_keys
-from cipherbayes.crypto.seal import scheme
+from cipherbayes.crypto.bfv.scheme import bfv_scheme
 from cipherbayes.crypto.wire.framing import HEADER_BYTES, Kind, encode_frame
 from cipherbayes.errors import CryptoError
 from cipherbayes.typing import Integers
@@ -82,7 +82,7 @@ def test_the_largest_sum_that_is_proven_decrypts_exactly(pair: KeyPair) -> None:
 @every_pair
 def test_fresh_noise_is_within_the_bound_that_the_proof_uses(pair: KeyPair) -> None:
     parameters = pair.public.parameters
-    parts = scheme(parameters)
+    parts = bfv_scheme(parameters)
     worst = parameters.plain_modulus * (parameters.noise_bound + 0.5)
     proven = math.floor(math.log2(parameters.modulus / worst)) - 1
     for _ in range(20):

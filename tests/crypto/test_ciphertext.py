@@ -14,15 +14,11 @@ import tenseal.sealapi as sealapi
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cipherbayes.crypto.bfv.ciphertext import (
-    Ciphertext,
-    add,
-    pack_coefficients,
-    unpack_coefficients,
-)
+from cipherbayes.crypto.bfv.ciphertext import Ciphertext, add
+from cipherbayes.crypto.bfv.keys import KeyPair, generate_keys
 from cipherbayes.crypto.bfv.parameters import PARAMETER_SETS, ParameterSet
-from cipherbayes.crypto.bfv.scheme import KeyPair, generate_keys
-from cipherbayes.crypto.seal import scheme
+from cipherbayes.crypto.bfv.scheme import bfv_scheme
+from cipherbayes.crypto.coefficients import pack_coefficients, unpack_coefficients
 from cipherbayes.crypto.wire.framing import HEADER_BYTES, Kind, encode_frame
 from cipherbayes.errors import CryptoError
 
@@ -227,7 +223,7 @@ def test_the_sum_is_the_one_seal_computes(name: str) -> None:
     parameters: ParameterSet = PARAMETER_SETS[name]
     pair = generate_keys(parameters)
     summands = [pair.public.encrypt(VALUES * k) for k in range(7)]
-    parts = scheme(parameters)
+    parts = bfv_scheme(parameters)
     loaded = []
     for summand in summands:
         loaded.append(sealapi.Ciphertext())
@@ -250,6 +246,7 @@ def test_whoever_adds_needs_neither_key_nor_encryption_library() -> None:
     program = (
         "import sys, cipherbayes.crypto.bfv.ciphertext, cipherbayes.protocols.messages;"
         "sys.exit(any(m.startswith(('tenseal', 'cipherbayes.crypto.bfv.scheme',"
+        " 'cipherbayes.crypto.bfv.keys',"
         " 'cipherbayes.crypto.key_folder', 'cipherbayes.crypto.seal'))"
         " for m in sys.modules))"
     )

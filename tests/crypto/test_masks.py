@@ -11,44 +11,18 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from cipherbayes.crypto.identity.roster import Member, Roster
-from cipherbayes.crypto.identity.signatures import SigningKey
 from cipherbayes.crypto.masks import ExchangeKey, PairwiseMasks
-from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.errors import CryptoError, ProtocolError
 from cipherbayes.typing import Integers
-
-RUN, STUDY = b"r" * 16, b"s" * 32
-ASKED = b"q" * 32
+from enrolled_sites import QUESTION, RUN, STUDY, EnrolledSites, round_id
 
 
-class Consortium:
-    """K sites that enrolled in one run."""
-
-    def __init__(self, count: int) -> None:
-        self.keys = {f"site-{k:02d}": ExchangeKey.generate() for k in range(count)}
-        self.roster = Roster.of(
-            Member.enrol(
-                SigningKey.generate(),
-                run=RUN,
-                study=STUDY,
-                site=site,
-                exchange=key.public,
-            )
-            for site, key in self.keys.items()
-        )
-        self.masks = {site: self.masks_of(site) for site in self.keys}
-
-    def masks_of(self, site: str) -> PairwiseMasks:
-        key = self.keys[site]
-        return PairwiseMasks(site, key, self.roster, run=RUN, study=STUDY)
+def enrolled(count: int) -> EnrolledSites:
+    return EnrolledSites(f"site-{k:02d}" for k in range(count))
 
 
-def exchange(roster: Roster, round: int = 0, attempt: int = 0) -> RoundId:
-    return RoundId(RUN, STUDY, round, attempt, "gradient", roster.digest)
-
-
-SIXTY_FOUR = Consortium(64)
-THREE = Consortium(3)
+SIXTY_FOUR = enrolled(64)
+THREE = enrolled(3)
 
 
 @settings(max_examples=30, deadline=None)
@@ -62,15 +36,15 @@ def test_masks_cancel_over_every_roster(
     sites: set[str], round: int, attempt: int, dimension: int
 ) -> None:
     roster = SIXTY_FOUR.roster.restrict(sites)
-    at = exchange(roster, round, attempt)
-    masks = [SIXTY_FOUR.masks[s].total(at, roster, ASKED, dimension) for s in sites]
+    at = round_id(roster, round, attempt)
+    masks = [SIXTY_FOUR.masks[s].total(at, roster, QUESTION, dimension) for s in sites]
     assert not np.add.reduce(masks).any()
 
 
 def test_masks_cancel_in_ten_thousand_dimensions() -> None:
     roster = THREE.roster
-    at = exchange(roster)
-    masks = [each.total(at, roster, ASKED, 10_000) for each in THREE.masks.values()]
+    at = round_id(roster)
+    masks = [each.total(at, roster, QUESTION, 10_000) for each in THREE.masks.values()]
     assert not np.add.reduce(masks).any()
     assert all(np.count_nonzero(mask) == 10_000 for mask in masks)
 
@@ -78,7 +52,8 @@ def test_masks_cancel_in_ten_thousand_dimensions() -> None:
 def test_masks_do_not_cancel_over_a_part_of_the_roster() -> None:
     roster = THREE.roster
     masks = [
-        each.total(exchange(roster), roster, ASKED, 50) for each in THREE.masks.values()
+        each.total(round_id(roster), roster, QUESTION, 50)
+        for each in THREE.masks.values()
     ]
     for one, other in ((0, 1), (0, 2), (1, 2)):
         assert np.count_nonzero(masks[one] + masks[other]) == 50
@@ -86,45 +61,45 @@ def test_masks_do_not_cancel_over_a_part_of_the_roster() -> None:
 
 def test_a_roster_of_one_has_no_mask() -> None:
     roster = THREE.roster.restrict(["site-01"])
-    mask = THREE.masks["site-01"].total(exchange(roster), roster, ASKED, 7)
+    mask = THREE.masks["site-01"].total(round_id(roster), roster, QUESTION, 7)
     assert mask.tolist() == [0] * 7
 
 
 def test_every_exchange_has_a_mask_of_its_own() -> None:
     full, pair = THREE.roster, THREE.roster.restrict(["site-00", "site-01"])
-    at = exchange(full)
+    at = round_id(full)
     mine = THREE.masks["site-00"]
     found = [
-        mine.total(at, full, ASKED, 20),
-        mine.total(replace(at, round=1), full, ASKED, 20),
-        mine.total(replace(at, attempt=1), full, ASKED, 20),
+        mine.total(at, full, QUESTION, 20),
+        mine.total(replace(at, round=1), full, QUESTION, 20),
+        mine.total(replace(at, attempt=1), full, QUESTION, 20),
         mine.total(at, full, b"x" * 32, 20),
-        mine.total(replace(at, round=1, attempt=1), full, ASKED, 20),
-        mine.total(replace(at, purpose="moments"), full, ASKED, 20),
-        mine.total(exchange(pair), pair, ASKED, 20),
+        mine.total(replace(at, round=1, attempt=1), full, QUESTION, 20),
+        mine.total(replace(at, purpose="moments"), full, QUESTION, 20),
+        mine.total(round_id(pair), pair, QUESTION, 20),
     ]
     for run, study in ((b"x" * 16, STUDY), (RUN, b"x" * 32)):
         key = THREE.keys["site-00"]
         other = PairwiseMasks("site-00", key, full, run=run, study=study)
-        found.append(other.total(replace(at, run=run, study=study), full, ASKED, 20))
+        found.append(other.total(replace(at, run=run, study=study), full, QUESTION, 20))
     # No word may appear twice, at the same place or shifted.
     assert len(np.unique(np.concatenate(found))) == 20 * len(found)
 
 
 def test_a_repeated_exchange_has_the_same_mask() -> None:
     roster, mine = THREE.roster, THREE.masks["site-02"]
-    first = mine.total(exchange(roster, 5), roster, ASKED, 30)
-    mine.total(exchange(roster, 6), roster, ASKED, 300)
-    assert (mine.total(exchange(roster, 5), roster, ASKED, 30) == first).all()
+    first = mine.total(round_id(roster, 5), roster, QUESTION, 30)
+    mine.total(round_id(roster, 6), roster, QUESTION, 300)
+    assert (mine.total(round_id(roster, 5), roster, QUESTION, 30) == first).all()
     again = THREE.masks_of("site-02")
-    assert (again.total(exchange(roster, 5), roster, ASKED, 30) == first).all()
+    assert (again.total(round_id(roster, 5), roster, QUESTION, 30) == first).all()
 
 
 def test_many_rosters_do_not_pile_up_in_memory() -> None:
     mine = SIXTY_FOUR.masks_of("site-00")
     for k in range(1, 40):
         roster = SIXTY_FOUR.roster.restrict(["site-00", f"site-{k:02d}"])
-        mine.total(exchange(roster), roster, ASKED, 3)
+        mine.total(round_id(roster), roster, QUESTION, 3)
     assert len(mine._pairs) <= 8
 
 
@@ -138,7 +113,7 @@ def test_one_masked_vector_looks_uniform(shift: int) -> None:
     secret = np.full(100_000, 123_456, dtype=np.int64)
     roster = THREE.roster
     sent = secret + THREE.masks["site-01"].total(
-        exchange(roster), roster, ASKED, len(secret)
+        round_id(roster), roster, QUESTION, len(secret)
     )
     byte = (sent.view(np.uint64) >> np.uint64(shift)) & np.uint64(255)
     # Keys are fresh in every session: five bytes, one failure in 10^7 sessions.
@@ -155,10 +130,10 @@ def test_the_mask_is_the_same_on_every_machine() -> None:
         for name, key in zip("ab", keys, strict=True)
     ]
     roster = Roster.of(members)
-    at = exchange(roster, 7, 1)
+    at = round_id(roster, 7, 1)
     masks = [
         PairwiseMasks(name, key, roster, run=RUN, study=STUDY).total(
-            at, roster, ASKED, 2
+            at, roster, QUESTION, 2
         )
         for name, key in zip("ab", keys, strict=True)
     ]
@@ -168,20 +143,20 @@ def test_the_mask_is_the_same_on_every_machine() -> None:
 
 def test_masks_of_another_run_study_or_roster_are_refused() -> None:
     roster, mine = THREE.roster, THREE.masks["site-00"]
-    at = exchange(roster)
-    stranger = Consortium(2).roster
+    at = round_id(roster)
+    stranger = enrolled(2).roster
     pair = roster.restrict(["site-00", "site-01"])
     for wrong, members in (
         (replace(at, run=b"x" * 16), roster),
         (replace(at, study=b"x" * 32), roster),
         (at, pair),
-        (exchange(stranger), stranger),
-        (exchange(others := roster.restrict(["site-01", "site-02"])), others),
+        (round_id(stranger), stranger),
+        (round_id(others := roster.restrict(["site-01", "site-02"])), others),
     ):
         with pytest.raises(ProtocolError):
-            mine.total(wrong, members, ASKED, 3)
+            mine.total(wrong, members, QUESTION, 3)
     with pytest.raises(CryptoError):
-        mine.total(at, roster, ASKED, 0)
+        mine.total(at, roster, QUESTION, 0)
 
 
 def test_a_site_whose_key_was_replaced_in_the_roster_notices() -> None:

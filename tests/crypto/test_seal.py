@@ -11,8 +11,9 @@ import pytest
 import tenseal.sealapi as sealapi
 
 from cipherbayes.crypto import seal
+from cipherbayes.crypto.bfv import scheme
+from cipherbayes.crypto.bfv.keys import generate_keys
 from cipherbayes.crypto.bfv.parameters import PARAMETER_SETS
-from cipherbayes.crypto.bfv.scheme import generate_keys
 from cipherbayes.errors import CryptoError
 
 PARAMETERS = PARAMETER_SETS["bfv-2048-22"]
@@ -48,7 +49,7 @@ def test_without_memfd_the_file_is_private_and_removed(
 
 def test_every_compression_that_a_build_of_seal_may_use_is_understood() -> None:
     ciphertext = generate_keys(PARAMETERS).public.encrypt(np.arange(5, dtype=np.int64))
-    parts = seal.scheme(PARAMETERS)
+    parts = scheme.bfv_scheme(PARAMETERS)
     thing = sealapi.Ciphertext()
     parts.ciphertext.write(thing, ciphertext.polynomials[0], parts.context)
     saved = seal.saved(thing)
@@ -64,11 +65,13 @@ def test_every_compression_that_a_build_of_seal_may_use_is_understood() -> None:
 def test_parameters_below_128_bits_are_refused_by_seal() -> None:
     primes = PARAMETER_SETS["bfv-4096-32"].primes
     with pytest.raises(CryptoError, match="SEAL refuses"):
-        seal._scheme(2048, primes, PARAMETERS.plain_modulus)
+        scheme._scheme(2048, primes, PARAMETERS.plain_modulus)
 
 
 def test_a_context_is_built_once() -> None:
-    assert seal.scheme(PARAMETERS) is seal.scheme(PARAMETER_SETS["bfv-2048-64"])
+    assert scheme.bfv_scheme(PARAMETERS) is scheme.bfv_scheme(
+        PARAMETER_SETS["bfv-2048-64"]
+    )
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import cipherbayes.results.run
-from cipherbayes.crypto.bfv.scheme import PublicKey, SecretKey
+from cipherbayes.crypto.bfv.keys import PublicKey, SecretKey
 from cipherbayes.crypto.key_folder import KeyFolder
 from cipherbayes.engine.processes import PartyProcess
 from cipherbayes.engine.run_folder import RunFolder

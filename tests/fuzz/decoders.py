@@ -22,7 +22,7 @@ from encrypted_parties import EncryptedConsortium, encrypted_study
 from parties import Consortium, small_study, write_tables
 
 from cipherbayes.crypto.bfv.ciphertext import Ciphertext
-from cipherbayes.crypto.bfv.scheme import KeyPair, PublicKey
+from cipherbayes.crypto.bfv.keys import KeyPair, PublicKey
 from cipherbayes.crypto.ckks.keys import CkksPublicKey
 from cipherbayes.crypto.identity.signatures import SigningKey
 from cipherbayes.crypto.masks import ExchangeKey

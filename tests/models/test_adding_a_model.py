@@ -152,7 +152,7 @@ def test_a_private_study_file_with_it_gets_a_noise_aware_posterior(
     frames = {name: logistic_frame(seed=k) for k, name in enumerate("abc")}
     result = cb.run(study, frames)
     assert result.record["method"] == "noise-aware"
-    assert study.fallback is None
+    assert study.method == "noise-aware"
     assert not any("pSGLD" in warning for warning in result.record["warnings"])
     age = next(row for row in result.summary() if row["name"] == "age")
     # The table's truth is logistic: a probit slope is about 1 / 1.7 of it.

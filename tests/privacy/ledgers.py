@@ -1,8 +1,9 @@
-"""Ledgers to ask, and questions to ask them."""
+"""Ledgers to ask, questions to ask them, and copies of them."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -59,3 +60,14 @@ def ask(
 
 def never() -> bytes:
     raise AssertionError("a second answer was computed")
+
+
+def backup(path: Path, place: Path) -> None:
+    for file in path.parent.glob(f"{path.name}*"):
+        shutil.copy(file, place.parent / file.name.replace(path.name, place.name))
+
+
+def restore(place: Path, path: Path) -> None:
+    for file in path.parent.glob(f"{path.name}*"):
+        file.unlink()
+    backup(place, path)

@@ -1,7 +1,8 @@
-"""The ledger answers once, charges everything, and says no."""
+"""The ledger answers once, charges every release, and keeps to the budget."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -299,4 +300,30 @@ def test_hundreds_of_sampled_rounds_are_never_under_counted(
     for entry in list(ledger.entries())[::40]:
         assert entry.epsilon >= exact(Repeated(event, entry.number), DELTA)
     assert ledger.spent() <= 1.0
+    ledger.close()
+
+
+# -- the end of a run ---------------------------------------------------------
+
+
+def test_a_run_that_is_over_keeps_its_charges_and_no_answer(path: Path) -> None:
+    ledger = opened(path)
+    answers = [ask(ledger, n, compute=lambda: os.urandom(64)) for n in range(3)]
+    other = ask(ledger, 0, run=b"another", compute=lambda: os.urandom(64))
+    spent = ledger.spent()
+    assert any(answers[0] in file.read_bytes() for file in path.parent.iterdir())
+    ledger.end(b"run", "north")
+    for file in path.parent.iterdir():
+        content = file.read_bytes()
+        assert not any(answer in content for answer in answers), file
+    assert [entry.kept for entry in ledger.entries()] == [False] * 3 + [True]
+    for book in (ledger, Ledger.read(path)):
+        for number in (0, 2, 3):
+            with pytest.raises(PrivacyError, match="the run is over"):
+                ask(book, number, compute=never)
+        assert ask(book, 0, run=b"another", compute=never) == other
+        assert book.spent() == spent
+        book.end(b"run", "north")  # twice is once
+        book.end(b"no run", "north")
+    assert Ledger.read(path).head == ledger.head
     ledger.close()

@@ -1,22 +1,22 @@
-"""The ledger's file is private, and survives tampering, kills and crowds."""
+"""The ledger's file is private, and survives tampering."""
 
 from __future__ import annotations
 
+import hashlib
 import os
-import signal
 import sqlite3
 import stat
-import subprocess
-import sys
-import threading
 from pathlib import Path
 
 import pytest
-from ledgers import DELTA, SIGMA, ask, ledger, never, opened, path
+from ledgers import DELTA, ask, ledger, never, opened, path
 
 from cipherbayes.errors import PrivacyError
-from cipherbayes.privacy.accountant import calibrate_noise
+from cipherbayes.privacy import ledger_file
+from cipherbayes.privacy.events import GaussianSum, to_json
 from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.privacy.ledger_file import Answer, Charge, End
+from cipherbayes.storage.custody import Custody, Head
 
 __all__ = ["ledger", "path"]
 
@@ -145,7 +145,7 @@ def assert_refused(path: Path) -> None:
 def test_a_ledger_that_cannot_be_written_releases_nothing(
     ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger._database.execute("PRAGMA busy_timeout = 10")
+    ledger._records.database.execute("PRAGMA busy_timeout = 10")
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(PrivacyError, match="cannot be written, so nothing"):
@@ -155,168 +155,53 @@ def test_a_ledger_that_cannot_be_written_releases_nothing(
     assert len(ask(ledger)) == 16
 
 
-# -- kills and crowds --------------------------------------------------------
-
-CHILD = '''
-import os, signal, sys
-from pathlib import Path
-from cipherbayes.privacy.events import GaussianSum
-from cipherbayes.privacy.ledger import Ledger
-
-path, moment, sigma = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
-
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-class Deadly:
-    """A connection during which the process is killed."""
-
-    def __init__(self, database):
-        self._database = database
-        self._passed = {}
-
-    def __getattr__(self, name):
-        return getattr(self._database, name)
-
-    def execute(self, statement, *values):
-        first = statement.split()[0]
-        number = self._passed[first] = self._passed.get(first, 0) + 1
-        if f"before {first} {number}" == moment:
-            die()
-        result = self._database.execute(statement, *values)
-        if f"after {first} {number}" == moment:
-            die()
-        return result
-
-ledger = Ledger.open(path, dataset="north.csv", epsilon=1.0, delta=1e-5)
-ledger._database = Deadly(ledger._database)
-
-def compute():
-    answer = os.urandom(16)
-    path.with_suffix(".computed").write_bytes(answer)
-    if moment == "in compute":
-        die()
-    return answer
-
-answer = ledger.release(run=b"run", site="north", round=0, purpose="gradient",
-                        study=b"study", question=b"theta", event=GaussianSum(sigma),
-                        compute=compute)
-path.with_suffix(".answered").write_bytes(answer)
-die()
-'''
-
-CROWD = """
-import os, sys
-from pathlib import Path
-from cipherbayes.errors import BudgetError
-from cipherbayes.privacy.events import GaussianSum
-from cipherbayes.privacy.ledger import Ledger
-
-path, own, sigma = Path(sys.argv[1]), sys.argv[2].encode(), float(sys.argv[3])
-ledger = Ledger.open(path, dataset="north.csv", epsilon=1.0, delta=1e-5)
-
-def ask(run, number):
-    return ledger.release(run=run, site="north", round=number, purpose="gradient",
-                          study=b"study", question=b"theta", event=GaussianSum(sigma),
-                          compute=lambda: os.urandom(8))
-
-shared = [ask(b"shared", number).hex() for number in range(10)]
-fresh = 0
-try:
-    for number in range(1000):
-        ask(own, number)
-        fresh += 1
-except BudgetError:
-    pass
-print(fresh, *shared)
-"""
+# -- the format --------------------------------------------------------------
 
 
-def child(code: str, *arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        text=True,
+def test_ledgers_of_older_installations_stay_readable(path: Path) -> None:
+    """Tables, chain, seal and mark, byte for byte: these figures must never change."""
+    tables = ledger_file.ABOUT + ledger_file.SCHEMA
+    assert hashlib.sha256(tables.encode()).hexdigest() == (
+        "c973057d2ac55ac8886eb4daa187ad408575a8dc8bed09787eff4b237382ddc1"
     )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("moment", "charged", "kept"),
-    [
-        ("before BEGIN 1", False, False),
-        ("after BEGIN 1", False, False),
-        ("before INSERT 1", False, False),  # the entry
-        ("after INSERT 2", False, False),  # the seal
-        ("before COMMIT 1", False, False),
-        ("after COMMIT 1", True, False),
-        ("in compute", True, False),
-        ("after BEGIN 2", True, False),
-        ("after INSERT 3", True, False),  # the vector
-        ("after INSERT 4", True, False),  # the answer's record
-        ("before COMMIT 2", True, False),
-        ("after COMMIT 2", True, True),
-        ("after the answer", True, True),
-    ],
-)
-def test_a_kill_at_any_moment_leaves_no_answer_without_an_entry(
-    path: Path, moment: str, charged: bool, kept: bool
-) -> None:
-    process = child(CHILD, path, moment, SIGMA)
-    process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGKILL
-    answered = path.with_suffix(".answered")
-    ledger = Ledger.read(path)
-    entries = list(ledger.entries())
-    assert len(entries) == int(charged)
-    assert answered.exists() == (moment == "after the answer")
-    assert [entry.kept for entry in entries] == [kept] * charged
-    if kept:
-        # The answer that was computed is the only one there will ever be.
-        computed = path.with_suffix(".computed").read_bytes()
-        assert ask(ledger, compute=never) == computed
-    if charged:
-        assert ledger.spent() == entries[0].epsilon > 0.0
-        with pytest.raises(PrivacyError, match="another question"):
-            ask(ledger, question=b"changed", compute=never)
-    else:
-        assert ledger.spent() == 0.0
-    answer = ask(ledger)
-    assert ask(ledger, compute=never) == answer
-    assert len(list(ledger.entries())) == 1
-    ledger.close()
-
-
-@pytest.mark.slow
-def test_concurrent_processes_cannot_overspend(path: Path) -> None:
-    rounds = 200
-    sigma = calibrate_noise(1.0, DELTA, rounds)
-    crowd = [child(CROWD, path, f"run {number}", sigma) for number in range(3)]
-    lines = [process.communicate(timeout=120)[0].split() for process in crowd]
-    assert [process.returncode for process in crowd] == [0, 0, 0]
-    # All saw the same ten answers of the shared run, and the rest was shared out.
-    assert len({tuple(line[1:]) for line in lines}) == 1
-    assert sum(int(line[0]) for line in lines) + 10 == rounds
-    ledger = Ledger.read(path)
-    assert len(list(ledger.entries())) == rounds
-    assert ledger.spent() <= 1.0 * (1.0 + 1e-9)
-    ledger.close()
-
-
-def test_two_threads_that_begin_one_ledger_share_it(path: Path) -> None:
-    barrier = threading.Barrier(4)
-    answers: list[bytes] = []
-
-    def begin() -> None:
-        barrier.wait()
-        ledger = opened(path)
-        answers.append(ask(ledger))
-        ledger.close()
-
-    threads = [threading.Thread(target=begin) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(answers) == 4
-    assert len(set(answers)) == 1
+    time = "2026-01-01T00:00:00+00:00"
+    event = to_json(GaussianSum(3.5))
+    records = [
+        Charge(1, 1, time, b"run", "north", 0, "gradient", b"study", b"theta", event,
+               0.125),
+        Answer(2, 1, ledger_file.answer_digest(bytes(32), b"answer")),
+        End(3, time, b"run", "north"),
+    ]  # fmt: skip
+    link, links = b"", []
+    for record in records:
+        link = ledger_file.link_of(link, record)
+        links.append(link.hex())
+    assert links == [
+        "d515f99b7297c7627477cad7fca090e9f08540948236084da8da674024606701",
+        "354b558696d3ad857bfbe7592fece485d09586b02ca6d14296792c744c949837",
+        "0ea002a2071711aee3d70346469ceee4acf8e702deebeead3b16d6a821d147ce",
+    ]
+    custody = Custody(path.parent / "state")
+    (custody.path).mkdir(mode=0o700)
+    (custody.path / "seal.key").touch(mode=0o600)
+    (custody.path / "seal.key").write_bytes(bytes(range(32)))
+    facts = ledger_file.new_facts("north.csv", 1.0, 1e-5, custody, lasting=True)
+    assert facts == {
+        "version": "2",
+        "id": facts["id"],
+        "key": "61f3d38bf0ad18232643a9bc83442de9",
+        "dataset": "north.csv",
+        "epsilon": "1.0",
+        "delta": "1e-05",
+        "lasting": "yes",
+    }
+    facts["id"] = "00" * 16
+    assert ledger_file.seal(facts, link, custody) == (
+        "69c6ac7a7438d1984a1fe106c5b7159c9a9eae1dcaa3e971c34f4d79af6a3412"
+    )
+    custody.raise_mark(bytes(16), Head(3, link))
+    mark = custody.path / "marks" / f"{bytes(16).hex()}.mark"
+    assert mark.read_bytes().hex() == (
+        "03000000000000000ea002a2071711aee3d70346469ceee4acf8e702deebeead3b16d6a821d1"
+        "47cee2decbb191a18b0444bca392320af5afa179d0de08eaeaa02fcb3ba8b01b1dff"
+    )

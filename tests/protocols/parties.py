@@ -12,8 +12,8 @@ import numpy as np
 
 import cipherbayes as cb
 from cipherbayes.crypto.bfv.ciphertext import Ciphertext
+from cipherbayes.crypto.bfv.keys import KeyPair, generate_keys
 from cipherbayes.crypto.bfv.parameters import ParameterSet
-from cipherbayes.crypto.bfv.scheme import KeyPair, generate_keys
 from cipherbayes.crypto.identity.roster import Roster
 from cipherbayes.crypto.identity.signatures import Identity, SigningKey
 from cipherbayes.crypto.masks import ExchangeKey, PairwiseMasks

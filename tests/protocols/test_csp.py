@@ -10,7 +10,7 @@ import pytest
 from parties import RUN, Consortium, changed, refusal, small_study
 
 from cipherbayes.crypto.bfv.ciphertext import Ciphertext
-from cipherbayes.crypto.bfv.scheme import SecretKey, generate_keys
+from cipherbayes.crypto.bfv.keys import SecretKey, generate_keys
 from cipherbayes.crypto.wire.framing import Kind, decode_frame, encode_frame
 from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.errors import CryptoError, ProtocolError

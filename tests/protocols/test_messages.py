@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cipherbayes.crypto.bfv.keys import generate_keys
 from cipherbayes.crypto.bfv.parameters import PARAMETER_SETS
-from cipherbayes.crypto.bfv.scheme import generate_keys
 from cipherbayes.crypto.identity.roster import Member, Roster
 from cipherbayes.crypto.identity.signatures import SigningKey
 from cipherbayes.crypto.masks import ExchangeKey

@@ -10,7 +10,7 @@ import pytest
 from parties import RUN, Consortium, refusal, small_study
 from scipy import stats
 
-from cipherbayes.crypto.bfv.scheme import PublicKey
+from cipherbayes.crypto.bfv.keys import PublicKey
 from cipherbayes.crypto.identity.roster import Member, Roster
 from cipherbayes.crypto.identity.signatures import SigningKey
 from cipherbayes.crypto.masks import ExchangeKey

@@ -21,6 +21,7 @@ from cipherbayes.cli.console import (
     progress_bar,
 )
 from cipherbayes.errors import RunError
+from cipherbayes.storage.folders import require_new_folder
 
 if TYPE_CHECKING:
     from cipherbayes.results.record import EffectRow, MedianSurvival, ResultRecord
@@ -175,12 +176,7 @@ def _median_text(median: MedianSurvival) -> str:
 
 def refuse_used_folder(folder: Path) -> None:
     """A result never overwrites another, and never mixes with other files."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunError(
-            "exists and is not empty",
-            where=str(folder),
-            remedy="choose another --out, or remove it first",
-        )
+    require_new_folder(folder, remedy="choose another --out, or remove it first")
 
 
 def predict(

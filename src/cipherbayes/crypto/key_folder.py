@@ -10,28 +10,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cipherbayes.crypto.bfv.keys import KeyPair, PublicKey, generate_keys
 from cipherbayes.crypto.bfv.parameters import ParameterSet
-from cipherbayes.crypto.bfv.scheme import KeyPair, generate_keys
 from cipherbayes.crypto.identity.signatures import SigningKey
 from cipherbayes.crypto.masks import ExchangeKey
 from cipherbayes.crypto.wire.transcript import RUN_BYTES, check_bytes
 from cipherbayes.errors import CryptoError
 from cipherbayes.storage.private_files import (
     erase,
-    failed,
     make_private_folder,
     read_private,
     sync_folder,
+    system_refused,
     write_private,
 )
 
 if TYPE_CHECKING:
     from cipherbayes.crypto.ckks.circuit import Circuit
-    from cipherbayes.crypto.ckks.keys import CkksKeys
+    from cipherbayes.crypto.ckks.keys import CkksKeys, CkksPublicKey
 
 _MAX_FILE_BYTES = 2**21
 _MAX_TRIO_BYTES = 2**29
 _IDENTITY = "identity.key"
+# What follows a run's id in the names of its files.
+_EXCHANGE, _PAIR, _TRIO = "exchange.key", "pair.key", "trio.key"
 # A run whose keys were erased: it gets no others.
 _OVER = ".over"
 
@@ -97,7 +99,7 @@ class KeyFolder:
     def exchange_key(self, run: bytes) -> ExchangeKey:
         """A site's exchange key for a run, made at the first call."""
         self._refuse_over(run)
-        name = f"{_hex(run)}.exchange.key"
+        name = f"{_hex(run)}.{_EXCHANGE}"
         try:
             return ExchangeKey.from_secret_bytes(self._read(name))
         except FileNotFoundError:
@@ -107,59 +109,47 @@ class KeyFolder:
     def create_pair(self, run: bytes, parameters: ParameterSet) -> KeyPair:
         """The CSP's BFV pair for a run; refused if the run has one."""
         self._refuse_over(run)
-        name = f"{_hex(run)}.pair.key"
         pair = generate_keys(parameters)
-        if not self._write(name, pair.to_secret_bytes()):
-            raise CryptoError(
-                "the run already has a key pair",
-                where=str(self.path / name),
-                remedy="load it, or start a new run: a pair serves one run",
-            )
+        self._write_new(
+            _pair_file(run),
+            pair.to_secret_bytes(),
+            taken="the run already has a key pair",
+            remedy="load it, or start a new run: a pair serves one run",
+        )
         return pair
 
     def load_pair(self, run: bytes) -> KeyPair:
         """The BFV pair of a run."""
         self._refuse_over(run)
-        name = f"{_hex(run)}.pair.key"
-        try:
-            return KeyPair.from_secret_bytes(self._read(name))
-        except FileNotFoundError:
-            raise CryptoError(
-                "the run has no key pair here",
-                where=str(self.path / name),
-                remedy="use the key folder of the CSP that started the run",
-            ) from None
+        data = self._read_made(
+            _pair_file(run), _MAX_FILE_BYTES, missing="the run has no key pair here"
+        )
+        return KeyPair.from_secret_bytes(data)
 
     def create_ckks(self, run: bytes, circuit: Circuit) -> CkksKeys:
         """The CSP's CKKS trio for a run and circuit; refused if the run has one."""
         self._refuse_over(run)
-        name = f"{_hex(run)}.trio.key"
         trio = circuit.generate_keys()
-        if not self._write(name, trio.to_secret_bytes()):
-            raise CryptoError(
-                "the run already has keys",
-                where=str(self.path / name),
-                remedy="load them, or start a new run: a trio serves one run",
-            )
+        self._write_new(
+            _trio_file(run),
+            trio.to_secret_bytes(),
+            taken="the run already has keys",
+            remedy="load them, or start a new run: a trio serves one run",
+        )
         return trio
 
     def load_ckks(self, run: bytes) -> CkksKeys:
         """The CKKS trio of a run."""
         from cipherbayes.crypto.ckks.keys import CkksKeys
 
-        name = f"{_hex(run)}.trio.key"
-        try:
-            return CkksKeys.from_secret_bytes(self._read(name, _MAX_TRIO_BYTES))
-        except FileNotFoundError:
-            raise CryptoError(
-                "the run has no keys here",
-                where=str(self.path / name),
-                remedy="use the key folder of the CSP that started the run",
-            ) from None
+        data = self._read_made(
+            _trio_file(run), _MAX_TRIO_BYTES, missing="the run has no keys here"
+        )
+        return CkksKeys.from_secret_bytes(data)
 
     def has_ckks(self, run: bytes) -> bool:
         """Whether a run's CKKS trio is here."""
-        return (self.path / f"{_hex(run)}.trio.key").exists()
+        return (self.path / _trio_file(run)).exists()
 
     def forget(self, run: bytes) -> int:
         """Erase the keys of a run that is over; returns how many files there were.
@@ -180,7 +170,7 @@ class KeyFolder:
                 erase(file)
             sync_folder(self.path)
         except OSError as problem:
-            raise failed("a key cannot be erased", self.path, problem) from None
+            raise system_refused("a key cannot be erased", self.path, problem) from None
         return len(found)
 
     def is_over(self, run: bytes) -> bool:
@@ -189,30 +179,30 @@ class KeyFolder:
 
     def records(self) -> list[KeyRecord]:
         """All keys by id, never by content."""
-        found = []
-        for file in sorted(self.path.glob("*.key")):
-            run, _, rest = file.name.partition(".")
-            if file.name == _IDENTITY:
-                signing = SigningKey.from_secret_bytes(self._read(file.name))
-                found.append(KeyRecord(file.name, "identity", signing.identity.id))
-            elif rest == "exchange.key":
-                exchange = ExchangeKey.from_secret_bytes(self._read(file.name))
-                public_id = exchange.public.hex()
-                found.append(KeyRecord(file.name, "exchange", public_id, run))
-            elif rest == "pair.key":
-                public = KeyPair.from_secret_bytes(self._read(file.name)).public
-                public_id, parameters = public.key_id.hex(), public.parameters.id
-                record = KeyRecord(file.name, "encryption", public_id, run, parameters)
-                found.append(record)
-            elif rest == "trio.key":
-                from cipherbayes.crypto.ckks.keys import CkksKeys
+        found = (self._record(file.name) for file in sorted(self.path.glob("*.key")))
+        return [record for record in found if record is not None]
 
-                secret = self._read(file.name, _MAX_TRIO_BYTES)
-                trio = CkksKeys.from_secret_bytes(secret).public
-                public_id, parameters = trio.key_id.hex(), trio.parameters.id
-                record = KeyRecord(file.name, "encryption", public_id, run, parameters)
-                found.append(record)
-        return found
+    def _record(self, name: str) -> KeyRecord | None:
+        """What may be said about the key in a file; None if it is no key of ours."""
+        if name == _IDENTITY:
+            signing = SigningKey.from_secret_bytes(self._read(name))
+            return KeyRecord(name, "identity", signing.identity.id)
+        run, _, kind = name.partition(".")
+        if kind == _EXCHANGE:
+            exchange = ExchangeKey.from_secret_bytes(self._read(name))
+            return KeyRecord(name, "exchange", exchange.public.hex(), run)
+        public: PublicKey | CkksPublicKey
+        if kind == _PAIR:
+            public = KeyPair.from_secret_bytes(self._read(name)).public
+        elif kind == _TRIO:
+            from cipherbayes.crypto.ckks.keys import CkksKeys
+
+            secret = self._read(name, _MAX_TRIO_BYTES)
+            public = CkksKeys.from_secret_bytes(secret).public
+        else:
+            return None
+        key_id, parameters = public.key_id.hex(), public.parameters.id
+        return KeyRecord(name, "encryption", key_id, run, parameters)
 
     def _refuse_over(self, run: bytes) -> None:
         if self.is_over(run):
@@ -226,6 +216,22 @@ class KeyFolder:
         """Put a whole file in place; False if there is one already, which stays."""
         return write_private(self.path / name, data)
 
+    def _write_new(self, name: str, data: bytes, *, taken: str, remedy: str) -> None:
+        """Put a file in place, or raise CryptoError if there is one already."""
+        if not self._write(name, data):
+            raise CryptoError(taken, where=str(self.path / name), remedy=remedy)
+
+    def _read_made(self, name: str, most: int, *, missing: str) -> bytes:
+        """A file that the CSP made when the run began."""
+        try:
+            return self._read(name, most)
+        except FileNotFoundError:
+            raise CryptoError(
+                missing,
+                where=str(self.path / name),
+                remedy="use the key folder of the CSP that started the run",
+            ) from None
+
     def _read(self, name: str, most: int = _MAX_FILE_BYTES) -> bytes:
         """The content of a file that only this user could have written."""
         return read_private(self.path / name, most)
@@ -233,3 +239,11 @@ class KeyFolder:
 
 def _hex(run: bytes) -> str:
     return check_bytes(run, RUN_BYTES, "the run id").hex()
+
+
+def _pair_file(run: bytes) -> str:
+    return f"{_hex(run)}.{_PAIR}"
+
+
+def _trio_file(run: bytes) -> str:
+    return f"{_hex(run)}.{_TRIO}"

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 
-class Zeros:
+class PreparedZeros:
     """Fresh encryptions of zero, each handed out once.
 
     Parameters
@@ -42,7 +42,7 @@ class Zeros:
             held.append(self._fresh())
 
     def take(self) -> Any:
-        """One that nobody had before."""
+        """An encryption of zero that was never handed out before."""
         with suppress(IndexError):
             return self._held().popleft()
         return self._fresh()

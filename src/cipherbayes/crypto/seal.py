@@ -18,16 +18,15 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, NoReturn
 
 import numpy as np
 import pyarrow as pa
 import tenseal.sealapi as sealapi
 
-from cipherbayes.crypto.bfv.ciphertext import Coefficients
-from cipherbayes.crypto.bfv.parameters import ParameterSet
+from cipherbayes.crypto.coefficients import Coefficients
+from cipherbayes.crypto.rlwe import AnySet
 from cipherbayes.errors import CryptoError
 
 # magic u16, header size u8, version u8 u8, compression u8, zero u16, size u64
@@ -36,8 +35,15 @@ _COMPRESSION_AT = 5
 _NONE, _ZLIB, _ZSTD = 0, 1, 2
 _CODEC = pa.Codec("zstd")
 
-_PROBLEM = "this build of SEAL writes a format that is not understood"
-_REMEDY = "install the tenseal release that the constraints file pins"
+SEAL_HEADER_BYTES = _SEAL_HEADER.size
+
+
+def not_understood() -> CryptoError:
+    """SEAL wrote something else than the release that this was made for."""
+    return CryptoError(
+        "this build of SEAL writes a format that is not understood",
+        remedy="install the tenseal release that the constraints file pins",
+    )
 
 
 @contextmanager
@@ -77,7 +83,7 @@ def saved(thing: Any) -> bytes:
         size = os.fstat(descriptor).st_size
         data = os.pread(descriptor, size, 0)
     if len(data) < _SEAL_HEADER.size or _SEAL_HEADER.unpack_from(data)[6] != size:
-        raise CryptoError(_PROBLEM, remedy=_REMEDY)
+        raise not_understood()
     return data
 
 
@@ -89,7 +95,7 @@ def inflate(data: bytes, size: int | None = None) -> bytes:
     if mode == _ZLIB:
         return zlib.decompress(body)
     if mode != _ZSTD:
-        raise CryptoError(_PROBLEM, remedy=_REMEDY)
+        raise not_understood()
     if size is None:
         with pa.CompressedInputStream(pa.BufferReader(body), "zstd") as stream:
             return bytes(stream.read())
@@ -104,6 +110,23 @@ def uncompressed(data: bytes) -> bytes:
     fields[_COMPRESSION_AT - 1] = _NONE
     fields[6] = _SEAL_HEADER.size + len(members)
     return _SEAL_HEADER.pack(*fields) + members
+
+
+def fill(thing: Any, content: bytes, context: Any, called: str) -> None:
+    """Load an empty SEAL object from uncompressed content that was put together here.
+
+    Parameters
+    ----------
+    called
+        What the content is, for a refusal.
+    """
+    with memory_file(content) as (path, _):
+        try:
+            thing.load(context, path)
+        except RuntimeError:  # pragma: no cover - everything was checked before
+            raise CryptoError(f"SEAL refuses these {called}") from None
+    if not sealapi.is_valid_for(thing, context):
+        raise CryptoError(f"the {called} are not valid for the parameters")
 
 
 @dataclass(frozen=True)
@@ -127,7 +150,7 @@ class Layout:
         """The coefficients of an object that SEAL made."""
         members = inflate(saved(thing), self.size)
         if len(members) != self.size or not members.startswith(self.metadata):
-            raise CryptoError(_PROBLEM, remedy=_REMEDY)
+            raise not_understood()
         words = np.frombuffer(members, dtype="<u8", offset=len(self.metadata))
         return words.astype(np.uint64, copy=False).reshape(self.shape)
 
@@ -137,57 +160,76 @@ class Layout:
             raise CryptoError("the coefficients do not have the shape of the object")
         words = np.ascontiguousarray(coefficients, dtype="<u8")
         content = b"".join((self.header, self.metadata, words.tobytes()))
-        with memory_file(content) as (path, _):
-            try:
-                thing.load(context, path)
-            except RuntimeError:  # pragma: no cover - everything was checked before
-                raise CryptoError("SEAL refuses these coefficients") from None
-        if not sealapi.is_valid_for(thing, context):
-            raise CryptoError("the coefficients are not valid for the parameters")
+        fill(thing, content, context, "coefficients")
 
 
-@dataclass(frozen=True)
-class Scheme:
-    """SEAL's context for a parameter set, with what depends on nothing else."""
+def seal_context(
+    description: Any, ring: int, primes: tuple[int, ...], *, levels: bool
+) -> Any:
+    """SEAL's context for these parameters, at 128 bits of security.
 
-    context: Any
-    encoder: Any
-    evaluator: Any
-    ciphertext: Layout
-    public_key: Layout
-    secret_key: Layout
-
-
-def scheme(parameters: ParameterSet) -> Scheme:
-    """The context of a parameter set, built once per process."""
-    return _scheme(parameters.ring, parameters.primes, parameters.plain_modulus)
-
-
-@cache
-def _scheme(ring: int, primes: tuple[int, ...], plain_modulus: int) -> Scheme:
-    description = sealapi.EncryptionParameters(sealapi.SCHEME_TYPE.BFV)
+    Parameters
+    ----------
+    description
+        The scheme, and what belongs to it alone.
+    levels
+        Whether ciphertexts may drop primes.
+    """
     description.set_poly_modulus_degree(ring)
     description.set_coeff_modulus([sealapi.Modulus(prime) for prime in primes])
-    description.set_plain_modulus(sealapi.Modulus(plain_modulus))
-    context = sealapi.SEALContext(description, False, sealapi.SEC_LEVEL_TYPE.TC128)
+    context = sealapi.SEALContext(description, levels, sealapi.SEC_LEVEL_TYPE.TC128)
     if not context.parameters_set():
         raise CryptoError(
             f"SEAL refuses the parameters: {context.parameters_error_message()}"
         )
-    data_primes = context.first_context_data().parms().coeff_modulus()
-    if [prime.value() for prime in data_primes] != [primes[0]]:
-        raise CryptoError("the parameters must leave one ciphertext prime")
+    return context
 
-    empty = sealapi.Ciphertext(context, context.first_parms_id(), 2)
-    empty.resize(2)
-    generator = sealapi.KeyGenerator(context)
-    public_key = sealapi.PublicKey()
-    generator.create_public_key(public_key)
-    return Scheme(
-        context,
-        sealapi.BatchEncoder(context),
-        sealapi.Evaluator(context),
-        Layout.learn(empty, (2, ring)),
-        Layout.learn(public_key, (2, len(primes), ring)),
-        Layout.learn(generator.secret_key(), (len(primes), ring)),
-    )
+
+@dataclass(frozen=True)
+class KeyLayouts:
+    """SEAL's context for a parameter set, and how it stores the keys of that set."""
+
+    context: Any
+    public_key: Layout
+    secret_key: Layout
+
+
+def encryptor_of(scheme: KeyLayouts, coefficients: Coefficients) -> Any:
+    """SEAL's encryptor with the public key of these coefficients."""
+    if not coefficients.any(axis=2).all():
+        raise CryptoError("a public key has an empty polynomial")
+    key = sealapi.PublicKey()
+    scheme.public_key.write(key, coefficients, scheme.context)
+    return sealapi.Encryptor(scheme.context, key)
+
+
+def decryptor_of(scheme: KeyLayouts, coefficients: Coefficients) -> Any:
+    """SEAL's decryptor with the secret key of these coefficients."""
+    key = sealapi.SecretKey()
+    scheme.secret_key.write(key, coefficients, scheme.context)
+    return sealapi.Decryptor(scheme.context, key)
+
+
+class HeldSecretKey(Generic[AnySet]):
+    """A secret key in memory: never printed, pickled or compared."""
+
+    __slots__ = ("_coefficients", "_decryptor", "key_id", "parameters")
+
+    def __init__(
+        self,
+        parameters: AnySet,
+        scheme: KeyLayouts,
+        key_id: bytes,
+        coefficients: Coefficients,
+    ) -> None:
+        self.parameters = parameters
+        self.key_id = key_id
+        self._coefficients = coefficients
+        self._decryptor = decryptor_of(scheme, coefficients)
+
+    def __repr__(self) -> str:
+        of = f"of {self.key_id.hex()[:16]}, {self.parameters.id}"
+        return f"{type(self).__name__}({of})"
+
+    def __reduce__(self) -> NoReturn:
+        raise CryptoError("a secret key cannot be pickled")

@@ -52,6 +52,7 @@ from cipherbayes.protocols.rounds import StudyRounds
 from cipherbayes.protocols.server import Server
 from cipherbayes.protocols.site import Site
 from cipherbayes.protocols.stores import Checkpoint, Heads
+from cipherbayes.storage.folders import require_new_folder
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import open_site, split_site
 
@@ -92,13 +93,12 @@ class RunFolder:
         ledgers
             Ledger file of each site; None keeps it in the run's folder.
         """
+        require_new_folder(
+            path,
+            remedy="give a new folder, or go on with `cipherbayes resume`",
+            allowed=("run.log",),
+        )
         path.mkdir(parents=True, exist_ok=True)
-        if any(entry.name != "run.log" for entry in path.iterdir()):
-            raise RunError(
-                "is not empty",
-                where=str(path),
-                remedy="give a new folder, or go on with `cipherbayes resume`",
-            )
         run = secrets.token_bytes(16)
         folder = cls(path, run, study, plan_study(study))
         text = study.without_paths().to_toml()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cipherbayes.errors import DataError, PrivacyError
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.storage.custody import Custody, Listed, file_digest
+from cipherbayes.storage.custody import Custody, RegisteredTable, file_digest
 from cipherbayes.study.tables import equal_tables
 
 
@@ -123,7 +123,7 @@ def open_table_ledger(
             ledger.close()
             raise _has_another(data, listed)
     for key in table.keys:
-        custody.list_table(*key, ledger.id, path)
+        custody.register(*key, ledger.id, path)
     return ledger
 
 
@@ -134,22 +134,22 @@ def forget_public_table(path: Path) -> None:
     """
     custody, table = Custody.of_user(), TableFile.open(path)
     for key in table.keys:
-        if (listed := custody.listed(*key)) is not None:
+        if (listed := custody.registered(*key)) is not None:
             listed.file.unlink()
 
 
-def _listed(custody: Custody, table: TableFile, path: Path) -> Listed | None:
+def _listed(custody: Custody, table: TableFile, path: Path) -> RegisteredTable | None:
     """How the register knows a table."""
-    listed = custody.listed("content", table.content)
+    listed = custody.registered("content", table.content)
     if listed is not None or path.exists():
         return listed
     # It may have changed since, under its own name or under another one.
     if table.names > 1:
-        listed = custody.listed("inode", table.inode)
-    return listed or custody.listed("place", table.place)
+        listed = custody.registered("inode", table.inode)
+    return listed or custody.registered("place", table.place)
 
 
-def _elsewhere(listed: Listed, path: Path) -> bool:
+def _elsewhere(listed: RegisteredTable, path: Path) -> bool:
     """Whether the table's own ledger lies at another place, so that this is a copy."""
     return listed.path.exists() and listed.path.resolve() != path.resolve()
 
@@ -165,7 +165,7 @@ def _refuse_ledger_of_link(given: Path, path: Path) -> None:
         )
 
 
-def _has_another(data: Path, listed: Listed) -> PrivacyError:
+def _has_another(data: Path, listed: RegisteredTable) -> PrivacyError:
     if listed.path.exists():
         return PrivacyError(
             "is a table that has a ledger already, under another name",

@@ -1,1 +1,1 @@
-"""Bounded contributions, exact noise, accounting, and the ledger that says no."""
+"""Bounded contributions, exact noise, accounting, and each table's ledger."""

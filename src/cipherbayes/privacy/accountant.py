@@ -31,7 +31,7 @@ from cipherbayes.privacy.gaussian import delta_of, epsilon_of, mu_for, require_d
 RELATION = Relation.ADD_OR_REMOVE_ONE_RECORD
 
 LEAST_NOISE = 2.0**-4
-"""No calibration answers less, also where δ alone would pay for no noise at all."""
+"""Least noise that a calibration returns, even where δ alone would allow none."""
 MOST_LOG_NOISE = 60.0 * math.log(2.0)
 
 TRUSTED = 10.0

@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal, TypedDict
 
 from cipherbayes.errors import PrivacyError
 
@@ -164,7 +164,42 @@ def from_json(text: str) -> Event:
         raise _unreadable("text that is not an event") from None
 
 
-def _document(event: Event) -> dict[str, Any]:
+class GaussianSumDocument(TypedDict):
+    """A :class:`GaussianSum` as JSON."""
+
+    kind: Literal["gaussian-sum"]
+    noise_multiplier: float
+
+
+class PoissonSampledDocument(TypedDict):
+    """A :class:`PoissonSampled` as JSON."""
+
+    kind: Literal["poisson-sampled"]
+    rate: float
+    event: EventDocument
+
+
+class RepeatedDocument(TypedDict):
+    """A :class:`Repeated` as JSON."""
+
+    kind: Literal["repeated"]
+    count: int
+    event: EventDocument
+
+
+class ComposedDocument(TypedDict):
+    """A :class:`Composed` as JSON."""
+
+    kind: Literal["composed"]
+    events: list[EventDocument]
+
+
+EventDocument = (
+    GaussianSumDocument | PoissonSampledDocument | RepeatedDocument | ComposedDocument
+)
+
+
+def _document(event: Event) -> EventDocument:
     match event:
         case GaussianSum(noise_multiplier=sigma):
             if not 0.0 < sigma < math.inf:
@@ -250,7 +285,7 @@ def _json_float(value: object) -> float:
     return value
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     document = dict(pairs)
     if len(document) != len(pairs):
         raise _unreadable("a key that is given twice")

@@ -13,7 +13,7 @@ import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from cipherbayes.errors import PrivacyError
 from cipherbayes.storage.custody import ID_BYTES, Custody
@@ -58,20 +58,51 @@ CREATE TABLE vectors (
 """
 ABOUT = "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;"
 
-CHARGE, ANSWER, END = "charge", "answer", "end"
-COLUMNS = {
-    CHARGE: (
-        "entries",
-        "place, number, time, run, site, round, purpose, study, question, event, "
-        "epsilon",
-    ),
-    ANSWER: ("answers", "place, number, digest"),
-    END: ("ended", "place, time, run, site"),
-}
 ANY_SITE = ""
-"""Where a record was made before ledgers knew sites."""
+"""The site of a record that version 1 wrote, which did not know sites."""
 
-Row = tuple[Any, ...]
+
+class Charge(NamedTuple):
+    """A release is paid for. The fields are the columns, in the chain's order."""
+
+    place: int
+    number: int
+    time: str
+    run: bytes
+    site: str
+    round: int
+    purpose: str
+    study: bytes
+    question: bytes
+    event: str
+    epsilon: float
+
+
+class Answer(NamedTuple):
+    """The answer to the charge of this number is stored."""
+
+    place: int
+    number: int
+    digest: bytes
+
+
+class End(NamedTuple):
+    """A run is over at a site."""
+
+    place: int
+    time: str
+    run: bytes
+    site: str
+
+
+Record = Charge | Answer | End
+
+KINDS: dict[type[Record], tuple[str, str]] = {
+    Charge: ("charge", "entries"),
+    Answer: ("answer", "answers"),
+    End: ("end", "ended"),
+}
+"""What the chain calls each kind of record, and its table."""
 
 
 def is_database(path: Path) -> bool:
@@ -110,7 +141,7 @@ def facts_of(database: sqlite3.Connection) -> dict[str, str]:
 
 def seal(facts: Mapping[str, str], link: bytes, custody: Custody) -> str:
     """MAC over budget, table and the last record: shows edits and lost records."""
-    return custody.mac("ledger", link + _text(facts)).hex()
+    return custody.mac("ledger", link + facts_text(facts)).hex()
 
 
 def write_seal(database: sqlite3.Connection, link: bytes, custody: Custody) -> None:
@@ -121,13 +152,19 @@ def write_seal(database: sqlite3.Connection, link: bytes, custody: Custody) -> N
     )
 
 
-def chain(before: bytes, row: Row) -> bytes:
-    """The link of a record."""
+def chain(before: bytes, values: tuple[object, ...]) -> bytes:
+    """Hash of some values and the link before them."""
     digest = hashlib.sha256(before)
-    for value in row:
+    for value in values:
         part = value if isinstance(value, bytes) else repr(value).encode()
         digest.update(len(part).to_bytes(8, "little") + part)
     return digest.digest()
+
+
+def link_of(before: bytes, record: Record) -> bytes:
+    """The link of a record."""
+    kind, _ = KINDS[type(record)]
+    return chain(before, (kind, *record))
 
 
 def answer_digest(salt: bytes, answer: bytes) -> bytes:
@@ -135,36 +172,35 @@ def answer_digest(salt: bytes, answer: bytes) -> bytes:
     return hashlib.sha256(salt + answer).digest()
 
 
-def append(database: sqlite3.Connection, kind: str, row: Row, before: bytes) -> bytes:
+def append(database: sqlite3.Connection, record: Record, before: bytes) -> bytes:
     """Write a record behind the last one; its link."""
-    table, columns = COLUMNS[kind]
-    link = chain(before, (kind, *row))
-    marks = ", ".join("?" * (len(row) + 1))
+    _, table = KINDS[type(record)]
+    link = link_of(before, record)
+    columns = ", ".join(record._fields)
+    placeholders = ", ".join("?" * (len(record) + 1))
     database.execute(
-        f"INSERT INTO {table} ({columns}, link) VALUES ({marks})",  # noqa: S608
-        (*row, link),
+        f"INSERT INTO {table} ({columns}, link) VALUES ({placeholders})",  # noqa: S608
+        (*record, link),
     )
     return link
 
 
-def records(
-    database: sqlite3.Connection, after: int
-) -> Iterator[tuple[str, Row, bytes]]:
-    """Records behind a place, in their order: kind, columns and link."""
-    found = [
-        (kind, tuple(row[:-1]), row[-1])
-        for kind, (table, columns) in COLUMNS.items()
-        for row in database.execute(
+def records(database: sqlite3.Connection, after: int) -> Iterator[tuple[Record, bytes]]:
+    """Records behind a place, in their order, each with its link."""
+    found: list[tuple[Record, bytes]] = []
+    for kind, (_, table) in KINDS.items():
+        columns = ", ".join(kind._fields)
+        rows = database.execute(
             f"SELECT {columns}, link FROM {table} WHERE place > ?",  # noqa: S608
             (after,),
         )
-    ]
-    yield from sorted(found, key=lambda record: record[1][0])
+        found += [(kind(*values), link) for *values, link in rows]
+    yield from sorted(found, key=lambda item: item[0].place)
 
 
 def link_at(database: sqlite3.Connection, place: int) -> bytes | None:
     """The link of the record at a place."""
-    for table, _ in COLUMNS.values():
+    for _, table in KINDS.values():
         row = database.execute(
             f"SELECT link FROM {table} WHERE place = ?",  # noqa: S608 - constants
             (place,),
@@ -172,72 +208,6 @@ def link_at(database: sqlite3.Connection, place: int) -> bytes | None:
         if row is not None:
             return bytes(row[0])
     return None
-
-
-def upgrade(database: sqlite3.Connection, path: Path, custody: Custody) -> None:
-    """Make a ledger of version 1 one of this version.
-
-    Formal guarantees
-    -----------------
-    Every entry stays, with its event and ε, so what is spent stays spent. Its chain and
-    seal are checked first. All its runs are over: their answers are erased, since
-    version 1 did not say which site they were for.
-    """
-    database.execute("BEGIN IMMEDIATE")
-    facts = facts_of(database)
-    if facts.get("version") == VERSION:  # another process was first
-        database.execute("ROLLBACK")
-        return
-    columns = "number, time, run, round, purpose, study, question, event, epsilon"
-    rows = database.execute(
-        f"SELECT {columns}, answer, link FROM entries ORDER BY number"  # noqa: S608
-    ).fetchall()
-    link = b""
-    for number, (*row, known) in enumerate(rows, start=1):
-        link = chain(link, tuple(row))
-        if row[0] != number or link != known:
-            raise damaged(path)
-    if facts.get("seal") != hashlib.sha256(link + _text(facts)).hexdigest():
-        raise damaged(path)
-    try:
-        _write_anew(database, rows, facts, custody)
-    except sqlite3.Error:
-        raise unwritable(path) from None
-
-
-def _write_anew(
-    database: sqlite3.Connection,
-    rows: list[Row],
-    facts: Mapping[str, str],
-    custody: Custody,
-) -> None:
-    """Write the entries of version 1 as records.
-
-    Id and salts follow from what was there and the owner's key: an old copy that is
-    put back and upgraded again is still known by its mark.
-    """
-    database.execute("DROP TABLE entries")
-    for statement in SCHEMA.split(";")[:-1]:
-        database.execute(statement)
-    link, place, runs = b"", 0, {}
-    for *row, answer, old in rows:
-        number, time, run, *rest = row
-        digest = answer_digest(custody.mac("upgrade/salt", old), answer)
-        charge = (place + 1, number, time, run, ANY_SITE, *rest)
-        link = append(database, CHARGE, charge, link)
-        link = append(database, ANSWER, (place + 2, number, digest), link)
-        place, runs[run] = place + 2, time
-    for run, time in runs.items():
-        place += 1
-        link = append(database, END, (place, time, run, ANY_SITE), link)
-    dataset, epsilon, delta = facts["dataset"], facts["epsilon"], facts["delta"]
-    new = new_facts(dataset, float(epsilon), float(delta), custody, lasting=True)
-    if rows:
-        new["id"] = custody.mac("upgrade/id", rows[0][-1])[:ID_BYTES].hex()
-    database.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", new.items())
-    write_seal(database, link, custody)
-    database.execute("COMMIT")
-    empty_journal(database)
 
 
 def empty_journal(database: sqlite3.Connection) -> None:
@@ -248,13 +218,14 @@ def empty_journal(database: sqlite3.Connection) -> None:
     database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
-def _text(facts: Mapping[str, str]) -> bytes:
+def facts_text(facts: Mapping[str, str]) -> bytes:
+    """What the seal covers of the facts: all of them but the seal itself."""
     text = "|".join(f"{k}={v}" for k, v in sorted(facts.items()) if k != "seal")
     return text.encode()
 
 
 def unwritable(path: Path) -> PrivacyError:
-    """The ledger's disk does not take an entry."""
+    """The refusal of a release that cannot be recorded."""
     return PrivacyError(
         "cannot be written, so nothing is released",
         where=str(path),
@@ -263,7 +234,7 @@ def unwritable(path: Path) -> PrivacyError:
 
 
 def damaged(path: Path) -> PrivacyError:
-    """The ledger is not what it was."""
+    """The refusal of a ledger that was changed or is damaged."""
     return PrivacyError(
         "is damaged, was changed, or is no ledger",
         where=str(path),

@@ -29,7 +29,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 
-from cipherbayes.crypto.bfv.ciphertext import KEY_ID_BYTES, public_key_id
+from cipherbayes.crypto.bfv.ciphertext import public_key_id
 from cipherbayes.crypto.bfv.parameters import MAX_DIMENSION, parameter_set
 from cipherbayes.crypto.ckks.parameters import CKKS_SETS
 from cipherbayes.crypto.identity.roster import MAX_SITES, Member, Roster
@@ -39,6 +39,7 @@ from cipherbayes.crypto.identity.signatures import (
     Identity,
     SigningKey,
 )
+from cipherbayes.crypto.rlwe import KEY_ID_BYTES
 from cipherbayes.crypto.wire.fields import Blob, Record, Vector, pack_body, unpack_body
 from cipherbayes.crypto.wire.framing import Kind, decode_frame, encode_frame, frame_kind
 from cipherbayes.crypto.wire.transcript import (

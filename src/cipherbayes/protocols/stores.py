@@ -17,7 +17,7 @@ from cipherbayes.crypto.wire.transcript import transcript
 from cipherbayes.errors import ProtocolError, RunError
 from cipherbayes.inference.released import ServerState
 from cipherbayes.storage.custody import KEY_BYTES, Custody
-from cipherbayes.storage.private_files import trouble_with
+from cipherbayes.storage.private_files import why_not_trusted
 from cipherbayes.typing import Floats
 
 
@@ -41,7 +41,7 @@ class _Store:
                 path or ":memory:", isolation_level=None, timeout=60.0
             )
         except (OSError, sqlite3.Error) as error:
-            raise self._failed(error) from None
+            raise self._error(error) from None
         try:
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = FULL")
@@ -49,22 +49,22 @@ class _Store:
             self._database.executescript(self.schema)
         except (sqlite3.Error, UnicodeDecodeError) as error:
             self._database.close()
-            raise self._failed(error) from None
+            raise self._error(error) from None
 
     def _refuse_untrusted(self, path: Path) -> None:
-        if (trouble := trouble_with(path)) is not None:
-            what, remedy = trouble
+        if (reason := why_not_trusted(path)) is not None:
+            what, remedy = reason
             raise RunError(what, where=str(path), remedy=remedy)
 
-    def _do(self, statement: str, *values: bytes | str | int) -> list[Any]:
+    def _execute(self, statement: str, *values: bytes | str | int) -> list[Any]:
         """The rows of a statement; a file that fails is named."""
         try:
             return self._database.execute(statement, values).fetchall()
         # SQLite's own words about a damaged file need not be UTF-8.
         except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
-            raise self._failed(error) from None
+            raise self._error(error) from None
 
-    def _failed(self, error: Exception) -> RunError:
+    def _error(self, error: Exception) -> RunError:
         if isinstance(error, sqlite3.OperationalError | OSError):
             what = "cannot be opened or written"
             remedy = "check the disk and its permissions, then `cipherbayes resume`"
@@ -88,16 +88,16 @@ class AnswerStore(_Store):
 
     def rounds(self) -> int:
         """How many rounds were answered."""
-        ((last,),) = self._do("SELECT MAX(round) FROM answers")
+        ((last,),) = self._execute("SELECT MAX(round) FROM answers")
         if type(last) not in (int, type(None)):
-            raise self._failed(TypeError())
+            raise self._error(TypeError())
         return 0 if last is None else int(last) + 1
 
     def answer(self, number: int) -> bytes | None:
         """The answer given in a round, if one was."""
-        rows = self._do("SELECT reply FROM answers WHERE round = ?", number)
+        rows = self._execute("SELECT reply FROM answers WHERE round = ?", number)
         if rows and type(rows[0][0]) is not bytes:
-            raise self._failed(TypeError())
+            raise self._error(TypeError())
         return rows[0][0] if rows else None
 
     def keep(self, number: int, reply: bytes) -> bytes:
@@ -105,7 +105,7 @@ class AnswerStore(_Store):
 
         Returns what is to be given: where another process was first, its answer.
         """
-        self._do("INSERT OR IGNORE INTO answers VALUES (?, ?)", number, reply)
+        self._execute("INSERT OR IGNORE INTO answers VALUES (?, ?)", number, reply)
         kept = self.answer(number)
         assert kept is not None
         return kept
@@ -142,7 +142,7 @@ class Checkpoint(_Store):
 
     def __init__(self, path: Path | None = None) -> None:
         super().__init__(path)
-        # What lasts as long as this object needs no key that lasts longer.
+        # In memory nothing outlives this object, so a random key will do.
         self._key = os.urandom(KEY_BYTES) if path is None else Custody.of_user().key
 
     def _checksum(self, *values: bytes | str | int) -> bytes:
@@ -164,10 +164,10 @@ class Checkpoint(_Store):
     @contextmanager
     def one_commit(self) -> Iterator[None]:
         """All that is kept within the block becomes durable together, or not at all."""
-        self._do("BEGIN IMMEDIATE")
+        self._execute("BEGIN IMMEDIATE")
         try:
             yield
-            self._do("COMMIT")
+            self._execute("COMMIT")
         except BaseException:
             # On a full disk it may fail as well; the journal is then ignored.
             with suppress(sqlite3.Error):
@@ -176,48 +176,108 @@ class Checkpoint(_Store):
 
     def fact(self, name: str) -> bytes | None:
         """A value kept under a name."""
-        rows = self._do("SELECT * FROM facts WHERE name = ?", name)
+        rows = self._execute("SELECT * FROM facts WHERE name = ?", name)
         return bytes(self._checked(rows)[0][1]) if rows else None
 
     def keep_fact(self, name: str, value: bytes) -> None:
         """Keep a value under a name."""
         row = (name, value)
         statement = "INSERT OR REPLACE INTO facts VALUES (?, ?, ?)"
-        self._do(statement, *row, self._checksum(*row))
+        self._execute(statement, *row, self._checksum(*row))
 
     def keep_state(self, number: int, state: ServerState) -> None:
         """Make the state after round ``number`` durable."""
         row = (number, state.theta.tobytes(), state.memory.tobytes())
         statement = "INSERT OR REPLACE INTO rounds VALUES (?, ?, ?, ?)"
-        self._do(statement, *row, self._checksum(*row))
+        self._execute(statement, *row, self._checksum(*row))
 
     def last_state(self) -> tuple[int, ServerState] | None:
         """The newest round and the state after it."""
-        rows = self._do("SELECT * FROM rounds ORDER BY round DESC LIMIT 1")
+        rows = self._execute("SELECT * FROM rounds ORDER BY round DESC LIMIT 1")
         if not rows:
             return None
         ((number, theta, memory),) = self._checked(rows)
-        ((count,),) = self._do("SELECT COUNT(*) FROM rounds")
+        ((count,),) = self._execute("SELECT COUNT(*) FROM rounds")
         return int(number), ServerState(_floats(theta), _floats(memory), int(count))
 
     def trajectory(self) -> list[Floats]:
         """θ after each round so far."""
-        rows = self._checked(self._do("SELECT * FROM rounds ORDER BY round"))
+        rows = self._checked(self._execute("SELECT * FROM rounds ORDER BY round"))
         return [_floats(theta) for _, theta, _ in rows]
 
     def lost(self) -> list[str]:
         """Sites that dropped out, the first lost first."""
-        rows = self._checked(self._do("SELECT * FROM lost ORDER BY rowid"))
+        rows = self._checked(self._execute("SELECT * FROM lost ORDER BY rowid"))
         return [str(site) for site, _ in rows]
 
     def keep_lost(self, sites: Sequence[str], number: int) -> None:
         """Remember sites that dropped out in a round."""
         for row in ((site, number) for site in sites):
-            self._do(
+            self._execute(
                 "INSERT OR IGNORE INTO lost VALUES (?, ?, ?)",
                 *row,
                 self._checksum(*row),
             )
+
+
+def checkpoint_file(run: Path) -> Path:
+    """Where the server's checkpoint lies in the folder of a run."""
+    return run / "server" / "checkpoint.sqlite"
+
+
+class CheckpointReader:
+    """A server's checkpoint, read while somebody else may be writing it.
+
+    The file is never changed, and checksums are not checked, since a reader need not
+    have the owner's key: what is found is to be shown or compared, not to go on from.
+    ``sqlite3.Error`` says that the file is not laid out yet, or damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        address = f"{path.absolute().as_uri()}?mode=ro"
+        self._database = sqlite3.connect(address, uri=True, timeout=5.0)
+
+    def __enter__(self) -> CheckpointReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._database.close()
+
+    def trajectory(self) -> list[tuple[int, Floats]]:
+        """Each round so far, and θ after it."""
+        rows = self._database.execute("SELECT round, theta FROM rounds ORDER BY round")
+        return [(int(number), _floats(theta)) for number, theta in rows]
+
+    def last_memory(self) -> Floats | None:
+        """What the method remembers after the newest round; None before the first."""
+        row = self._database.execute(
+            "SELECT memory FROM rounds ORDER BY round DESC LIMIT 1"
+        ).fetchone()
+        return None if row is None else _floats(row[0])
+
+    def fact_names(self) -> set[str]:
+        """Names that values are kept under."""
+        return {
+            str(name) for (name,) in self._database.execute("SELECT name FROM facts")
+        }
+
+    def lost(self) -> tuple[tuple[str, int], ...]:
+        """Sites that dropped out, and in which round, the first lost first."""
+        rows = self._database.execute("SELECT site, round FROM lost ORDER BY rowid")
+        return tuple((str(site), int(number)) for site, number in rows)
+
+    def round_times(self) -> tuple[tuple[int, float], ...]:
+        """When each round ended, in seconds since 1970; empty where it was not kept."""
+        known = self._database.execute(
+            "SELECT 1 FROM sqlite_master WHERE name = 'finished'"
+        )
+        if known.fetchone() is None:
+            return ()
+        # Rounds that were taken back are not shown.
+        rows = self._database.execute(
+            "SELECT round, at FROM finished JOIN rounds USING (round) ORDER BY round"
+        )
+        return tuple((int(number), float(at)) for number, at in rows)
 
 
 class Heads(_Store):
@@ -261,14 +321,14 @@ class Heads(_Store):
             if not (dropouts and self._is_as_met(run, member)):
                 self._refuse_behind(run, member, answered)
             head = (member.ledger, member.records, member.link)
-            self._do(
+            self._execute(
                 "INSERT INTO heads VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
                 "records = excluded.records, link = excluded.link "
                 "WHERE excluded.records > records",
                 member.identity,
                 *head,
             )
-            self._do(
+            self._execute(
                 "INSERT INTO met VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
                 "records = excluded.records, link = excluded.link",
                 run,
@@ -280,7 +340,7 @@ class Heads(_Store):
             )
 
     def _is_as_met(self, run: bytes, member: Member) -> bool:
-        rows = self._do(
+        rows = self._execute(
             "SELECT ledger, records, link FROM met WHERE run = ? AND identity = ?",
             run,
             member.identity,
@@ -288,12 +348,12 @@ class Heads(_Store):
         return rows == [(member.ledger, member.records, member.link)]
 
     def _refuse_behind(self, run: bytes, member: Member, answered: int) -> None:
-        known = self._do(
+        known = self._execute(
             "SELECT records, link FROM heads WHERE identity = ? AND ledger = ?",
             member.identity,
             member.ledger,
         )
-        begun = self._do(
+        begun = self._execute(
             "SELECT ledger, began FROM met WHERE run = ? AND identity = ?",
             run,
             member.identity,

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.protocols.checkpoint_view import (
-    last_memory,
-    lost_sites,
-    open_read_only,
-)
 from cipherbayes.protocols.plan import StudyPlan, plan_releases, resolve_prior
 from cipherbayes.protocols.protocol import Protocol, protocol_of
+from cipherbayes.protocols.stores import CheckpointReader, checkpoint_file
 from cipherbayes.results.record import ResultRecord
 from cipherbayes.results.result import Result
 from cipherbayes.study.schema import Study
@@ -96,7 +91,7 @@ class Contents:
         }
         plan = _plan(study)
         scheme = None if plan is None else plan.scheme
-        checkpoint = folder / "server" / "checkpoint.sqlite"
+        checkpoint = checkpoint_file(folder)
         return cls(
             result=result,
             plan=plan,
@@ -131,8 +126,8 @@ def _lost(path: Path) -> tuple[tuple[str, int], ...]:
     if not path.is_file():
         return ()
     try:
-        with closing(open_read_only(path)) as database:
-            return lost_sites(database)
+        with CheckpointReader(path) as checkpoint:
+            return checkpoint.lost()
     except sqlite3.DatabaseError:
         return ()
 
@@ -141,8 +136,8 @@ def _sd_without_privacy(study: Study, checkpoint: Path) -> tuple[float, ...] | N
     if not study.private or not checkpoint.is_file():
         return None
     try:
-        with closing(open_read_only(checkpoint)) as database:
-            memory = last_memory(database)
+        with CheckpointReader(checkpoint) as reader:
+            memory = reader.last_memory()
     except sqlite3.DatabaseError:
         return None
     if memory is None:

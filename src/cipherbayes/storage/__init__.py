@@ -1,1 +1,1 @@
-"""Files as a party keeps them: private, whole, and known again."""
+"""How a party keeps its files: private, written whole, old copies recognised."""

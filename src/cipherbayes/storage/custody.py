@@ -37,7 +37,7 @@ ID_BYTES = 16
 LINK_BYTES = 32
 
 _SLOT = struct.Struct("<Q32s32s")
-_MOST = 2**16
+_MAX_FILE_BYTES = 2**16
 
 
 class Head(NamedTuple):
@@ -50,7 +50,7 @@ class Head(NamedTuple):
 BEGINNING = Head(0, b"")
 
 
-class Listed(NamedTuple):
+class RegisteredTable(NamedTuple):
     """A table that is registered: its ledger's id and where that ledger was."""
 
     ledger: bytes
@@ -100,11 +100,11 @@ class Custody:
         make_private_folder(self.path)
         file = self.path / "seal.key"
         try:
-            key = read_private(file, _MOST)
+            key = read_private(file, _MAX_FILE_BYTES)
         except FileNotFoundError:
             write_private(file, secrets.token_bytes(KEY_BYTES))
             # Read back: where two processes raced, both must use the first key.
-            key = read_private(file, _MOST)
+            key = read_private(file, _MAX_FILE_BYTES)
         if len(key) != KEY_BYTES:
             raise CryptoError(
                 "is not a sealing key",
@@ -115,14 +115,11 @@ class Custody:
 
     @cached_property
     def key_id(self) -> str:
-        """Which key it is, without telling it."""
-        return self._mac("key id").hex()[:32]
+        """Names the key without revealing anything of it."""
+        return self.mac("key id").hex()[:32]
 
-    def mac(self, purpose: str, data: bytes) -> bytes:
+    def mac(self, purpose: str, data: bytes = b"") -> bytes:
         """32 bytes that only the holder of the key can make."""
-        return self._mac(purpose, data)
-
-    def _mac(self, purpose: str, data: bytes = b"") -> bytes:
         text = f"cipherbayes/{purpose}/".encode()
         return hmac.digest(self.key, text + data, "sha256")
 
@@ -132,7 +129,7 @@ class Custody:
         """How far a ledger is known to have come."""
         file = self._folder("marks") / f"{ledger.hex()}.mark"
         try:
-            return self._highest(ledger, file, read_private(file, _MOST))
+            return self._highest(ledger, file, read_private(file, _MAX_FILE_BYTES))
         except FileNotFoundError:
             return BEGINNING
 
@@ -152,7 +149,7 @@ class Custody:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 check_private(os.fstat(descriptor), file, folder=False)
-                slots = os.pread(descriptor, _MOST, 0)
+                slots = os.pread(descriptor, _MAX_FILE_BYTES, 0)
                 known = self._highest(ledger, file, slots)
                 if known.records >= head.records:
                     return known
@@ -194,11 +191,11 @@ class Custody:
 
     def _sealed(self, ledger: bytes, head: Head) -> bytes:
         body = struct.pack("<Q32s", head.records, head.link)
-        return body + self._mac("mark", ledger + body)
+        return body + self.mac("mark", ledger + body)
 
     # -- the register of tables --------------------------------------------
 
-    def listed(self, kind: str, content: bytes) -> Listed | None:
+    def registered(self, kind: str, content: bytes) -> RegisteredTable | None:
         """The ledger that a table is registered with, if it is.
 
         Parameters
@@ -207,12 +204,12 @@ class Custody:
             What the table is known by: ``"content"`` and its digest, ``"inode"`` and
             its place on the disk, ``"place"`` and its name. Only a MAC of it is kept.
         """
-        name = self._mac(f"table/{kind}", content)
+        name = self.mac(f"table/{kind}", content)
         file = self._folder("tables") / name.hex()
         try:
-            entry = json.loads(read_private(file, _MOST))
+            entry = json.loads(read_private(file, _MAX_FILE_BYTES))
             ledger, path = bytes.fromhex(entry["ledger"]), entry["path"]
-            right = self._mac("table", name + ledger + path.encode()).hex()
+            right = self.mac("table", name + ledger + path.encode()).hex()
             if not hmac.compare_digest(entry["mac"], right):
                 raise ValueError
         except FileNotFoundError:
@@ -223,15 +220,18 @@ class Custody:
                 where=str(file),
                 remedy="put it back from the newest copy of the state folder",
             ) from None
-        return Listed(ledger, Path(path), file)
+        return RegisteredTable(ledger, Path(path), file)
 
-    def list_table(self, kind: str, content: bytes, ledger: bytes, path: Path) -> None:
+    def register(self, kind: str, content: bytes, ledger: bytes, path: Path) -> None:
         """Register a table with its ledger, and where that lies now."""
-        name = self._mac(f"table/{kind}", content)
-        mac = self._mac("table", name + ledger + str(path).encode())
+        name = self.mac(f"table/{kind}", content)
+        mac = self.mac("table", name + ledger + str(path).encode())
         entry = {"ledger": ledger.hex(), "path": str(path), "mac": mac.hex()}
         file, text = self._folder("tables") / name.hex(), json.dumps(entry).encode()
-        if not write_private(file, text) and read_private(file, _MOST) != text:
+        if (
+            not write_private(file, text)
+            and read_private(file, _MAX_FILE_BYTES) != text
+        ):
             file.unlink(missing_ok=True)
             write_private(file, text)
 

@@ -21,7 +21,7 @@ def make_private_folder(path: Path) -> None:
             path.chmod(0o700)
         status = path.lstat()
     except OSError as problem:
-        raise failed("the key folder cannot be made", path, problem) from None
+        raise system_refused("the key folder cannot be made", path, problem) from None
     check_private(status, path, folder=True)
 
 
@@ -39,7 +39,7 @@ def write_private(path: Path, data: bytes) -> bool:
     except FileExistsError:
         return False
     except OSError as problem:
-        raise failed("the key cannot be stored", path.parent, problem) from None
+        raise system_refused("the key cannot be stored", path.parent, problem) from None
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
@@ -60,7 +60,7 @@ def read_private(path: Path, most: int) -> bytes:
     except FileNotFoundError:
         raise
     except OSError as problem:
-        raise failed("the key file cannot be opened", path, problem) from None
+        raise system_refused("the key file cannot be opened", path, problem) from None
     try:
         status = os.fstat(descriptor)
         check_private(status, path, folder=False)
@@ -98,8 +98,8 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def failed(what: str, path: Path, problem: OSError) -> CryptoError:
-    """What the system refused, in words."""
+def system_refused(what: str, path: Path, problem: OSError) -> CryptoError:
+    """The error for something that the operating system did not do."""
     reason = f"{what}: {problem.strerror}"
     return CryptoError(reason, where=str(path), remedy=_RESTORE)
 
@@ -126,7 +126,7 @@ def check_private(status: os.stat_result, path: Path, *, folder: bool) -> None:
         )
 
 
-def trouble_with(path: Path) -> tuple[str, str] | None:
+def why_not_trusted(path: Path) -> tuple[str, str] | None:
     """Why a database is not to be trusted, and what to do; None if it is.
 
     It, and the journals beside it, must be files of this user that no other user can

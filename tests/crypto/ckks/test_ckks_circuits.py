@@ -16,6 +16,7 @@ from cipherbayes.crypto.ckks.literal import LiteralCircuit, LiteralEvaluator
 from cipherbayes.crypto.ckks.polynomial import minimax
 from cipherbayes.crypto.ckks.reference import ReferenceUpdate
 from cipherbayes.crypto.ckks.scheme import ckks_scheme
+from cipherbayes.crypto.ckks.stored_literal import StoredLiteral
 from cipherbayes.errors import CryptoError
 from cipherbayes.typing import Floats, Integers
 
@@ -206,6 +207,32 @@ def test_a_restored_or_replayed_state_gives_the_same_bytes(
     assert out.digest() == again.digest() == site.output(drift).digest()
     assert out.digest() == restarted.output(drift).digest()
     assert out.digest() != server.output(drift / 2).digest()
+
+
+def test_a_stored_literal_circuit_takes_its_own_steps_and_goes_on(trios: Trios) -> None:
+    literal, keys = trios["literal"]
+    circuit = StoredLiteral(literal.update, lambda t: 0.5 / t)
+    encryptor = circuit.encryptor(keys.public)
+    server, restarted = (circuit.evaluator(keys.evaluation) for _ in range(2))
+    drift: Floats = np.linspace(-0.2, 0.2, DIMENSION)
+    totals, reference = gradients(2, DIMENSION), ReferenceUpdate(circuit.update)
+    for t, total in enumerate(totals, start=1):
+        messages = [encryptor.encrypt(part, t) for part in shares(total, 2)]
+        reference.step(total)
+        server.absorb(t, messages)
+        if t == 1:
+            restarted.restore(server.state())
+        else:
+            restarted.absorb(t, messages)
+    out = server.output(drift)
+    assert out.digest() == restarted.output(drift).digest()
+    gain = circuit.update.polynomial(reference.variance)
+    expected = gain * (0.25 * circuit.update.values(totals[1]) + drift)
+    error = np.abs(circuit.decrypt_exactly(keys.secret, out, 2) - expected)
+    assert (error / (DP_NOISE * gain)).max() < TOLERANCE["literal"]
+    for wrong in (np.full(DIMENSION, np.nan), np.full(DIMENSION, 9.0)):
+        with pytest.raises(CryptoError, match="harder than the circuit was made for"):
+            restarted.output(wrong)
 
 
 def test_rounds_must_come_in_order(

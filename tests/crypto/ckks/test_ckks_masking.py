@@ -12,58 +12,31 @@ from cipherbayes.crypto.ckks.ciphertext import add_coefficients
 from cipherbayes.crypto.ckks.circuit import Update
 from cipherbayes.crypto.ckks.circuits import make_circuit
 from cipherbayes.crypto.ckks.encoding import FRACTION_BITS, _table, encode_exactly
-from cipherbayes.crypto.ckks.masking import RingMask, ring_mask, uniform_residues
+from cipherbayes.crypto.ckks.masking import RingMask, uniform_residues
 from cipherbayes.crypto.ckks.parameters import CkksParameters
 from cipherbayes.crypto.ckks.polynomial import minimax
 from cipherbayes.crypto.ckks.scheme import ckks_scheme
-from cipherbayes.crypto.identity.roster import Member, Roster
-from cipherbayes.crypto.identity.signatures import SigningKey
-from cipherbayes.crypto.masks import ExchangeKey, PairwiseMasks
-from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.errors import CryptoError, ProtocolError
+from enrolled_sites import QUESTION, EnrolledSites
 
-RUN, STUDY, QUESTION = bytes(16), bytes(32), b"q" * 32
 NAMES = ("a", "b", "c")
 CIRCUIT = make_circuit("fast", Update(64, 3, 2.0**-16, minimax(0.01)))
 KEYS = CIRCUIT.generate_keys()
 RNG = np.random.default_rng(11)
 
 
-class Sites:
-    """Three sites that enrolled in one run."""
-
-    def __init__(self) -> None:
-        keys = {name: ExchangeKey.generate() for name in NAMES}
-        self.roster = Roster.of(
-            Member.enrol(
-                SigningKey.generate(),
-                run=RUN,
-                study=STUDY,
-                site=name,
-                exchange=key.public,
-            )
-            for name, key in keys.items()
-        )
-        self.masks = {
-            name: PairwiseMasks(name, key, self.roster, run=RUN, study=STUDY)
-            for name, key in keys.items()
-        }
-
-    def mask(
-        self,
-        name: str,
-        *,
-        round: int = 0,
-        question: bytes = QUESTION,
-        parameters: CkksParameters = CIRCUIT.parameters,
-        dimension: int = 64,
-    ) -> RingMask:
-        at = RoundId(RUN, STUDY, round, 0, "gradient", self.roster.digest)
-        masks = self.masks[name]
-        return ring_mask(masks, at, self.roster, question, parameters, dimension)
+SITES = EnrolledSites(NAMES)
 
 
-SITES = Sites()
+def mask_of(
+    name: str,
+    *,
+    round: int = 0,
+    question: bytes = QUESTION,
+    parameters: CkksParameters = CIRCUIT.parameters,
+    dimension: int = 64,
+) -> RingMask:
+    return SITES.ring_mask(name, parameters, dimension, round=round, question=question)
 
 
 # -- the encoding -------------------------------------------------------------
@@ -181,7 +154,7 @@ def test_every_division_of_a_sum_has_a_mask_that_gives_the_same_messages() -> No
 
 @pytest.mark.parametrize("dimension", [64, 5000])
 def test_masks_of_all_sites_cancel_to_the_last_bit(dimension: int) -> None:
-    masks = [SITES.mask(name, dimension=dimension) for name in NAMES]
+    masks = [mask_of(name, dimension=dimension) for name in NAMES]
     assert not np.sum([mask.fractions for mask in masks], axis=0).any()
     for level, prime in enumerate(CIRCUIT.parameters.primes):
         parts = [mask.residues[:, level].astype(object) for mask in masks]
@@ -190,7 +163,7 @@ def test_masks_of_all_sites_cancel_to_the_last_bit(dimension: int) -> None:
 
 
 def test_a_part_of_the_sites_does_not_unmask() -> None:
-    one, other = SITES.mask("a"), SITES.mask("b")
+    one, other = mask_of("a"), mask_of("b")
     for level, prime in enumerate(CIRCUIT.parameters.primes):
         both = one.residues[:, level].astype(object) + other.residues[:, level]
         assert np.mean(both % prime == 0) < 0.01
@@ -199,22 +172,22 @@ def test_a_part_of_the_sites_does_not_unmask() -> None:
 
 def test_every_round_and_question_has_a_mask_of_its_own() -> None:
     masks = [
-        SITES.mask("a"),
-        SITES.mask("a", round=1),
-        SITES.mask("a", question=b"x" * 32),
+        mask_of("a"),
+        mask_of("a", round=1),
+        mask_of("a", question=b"x" * 32),
     ]
     for level in range(CIRCUIT.parameters.levels):
         words = np.concatenate([mask.residues[0, level] for mask in masks])
         # 24,576 numbers below 2³⁴ at least: a few may meet by chance.
         assert len(np.unique(words)) > len(words) - 100
-    again = SITES.mask("a")
+    again = mask_of("a")
     np.testing.assert_array_equal(again.residues, masks[0].residues)
     np.testing.assert_array_equal(again.fractions, masks[0].fractions)
 
 
 def test_a_mask_needs_the_hash_of_a_question() -> None:
     with pytest.raises(ProtocolError, match="question"):
-        SITES.mask("a", question=b"short")
+        mask_of("a", question=b"short")
 
 
 class Scripted:
@@ -247,7 +220,7 @@ def test_masked_residues_are_uniform(level: int, low: bool) -> None:
     prime = CIRCUIT.parameters.primes[level]
     words = np.concatenate(
         [
-            encryptor.encrypt(zeros, 1, SITES.mask("a", round=round))
+            encryptor.encrypt(zeros, 1, mask_of("a", round=round))
             .polynomials[0, 0, level]
             .astype(object)
             for round in range(8)
@@ -276,7 +249,7 @@ def sums(masked: bool, zeros: list[Any], *, fractions: bool) -> Any:
     vectors = np.arange(192, dtype=np.int64).reshape(3, 64) * 1_000
     messages = []
     for name, vector in zip(NAMES, vectors, strict=True):
-        mask = SITES.mask(name)
+        mask = mask_of(name)
         if not fractions:
             mask = RingMask(mask.residues, np.zeros_like(mask.fractions))
         messages.append(encryptor.encrypt(vector, 1, mask if masked else None))

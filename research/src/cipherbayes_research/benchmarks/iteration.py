@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from cipherbayes.crypto.bfv.scheme import PublicKey, generate_keys
+from cipherbayes.crypto.bfv.keys import PublicKey, generate_keys
+from cipherbayes.crypto.bfv.scheme import bfv_scheme
 from cipherbayes.crypto.identity.roster import Member, Roster
 from cipherbayes.crypto.identity.signatures import SigningKey
 from cipherbayes.crypto.masks import ExchangeKey, PairwiseMasks
-from cipherbayes.crypto.seal import scheme
 from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.engine.run_folder import RunFolder
@@ -276,7 +276,7 @@ def _bare_encryption(public: PublicKey) -> Callable[[], None]:
     """SEAL's own encryption of an encoded plaintext, nothing of ours around it."""
     import tenseal.sealapi as sealapi
 
-    parts = scheme(public.parameters)
+    parts = bfv_scheme(public.parameters)
     plain, cipher = sealapi.Plaintext(), sealapi.Ciphertext()
     parts.encoder.encode([1] * public.parameters.ring, plain)
     key = sealapi.PublicKey()

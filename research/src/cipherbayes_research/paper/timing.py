@@ -199,8 +199,8 @@ def _ckks(name: str, dimension: int, sites: int) -> Variant:
 def _secure_sum(dimension: int, sites: int) -> Variant:
     """BFV with the smallest set that holds the sums; additions only."""
     from cipherbayes.crypto.bfv.ciphertext import add
+    from cipherbayes.crypto.bfv.keys import generate_keys
     from cipherbayes.crypto.bfv.parameters import choose
-    from cipherbayes.crypto.bfv.scheme import generate_keys
 
     bound = math.ceil(sites / UNIT)
     parameters = choose(bound, sites, dimension)

@@ -8,48 +8,30 @@ compression, no metadata of a library, one encoding for one ciphertext.
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cipherbayes.crypto import rlwe
 from cipherbayes.crypto.bfv.parameters import MAX_DIMENSION, ParameterSet
-from cipherbayes.crypto.wire.framing import Kind, decode_frame, encode_frame
-from cipherbayes.crypto.wire.transcript import transcript
+from cipherbayes.crypto.coefficients import (
+    Coefficients,
+    add_modulo,
+    pack_coefficients,
+    unpack_coefficients,
+)
+from cipherbayes.crypto.wire.framing import Kind, encode_frame
 from cipherbayes.errors import CryptoError
 
-Coefficients = NDArray[np.uint64]
-
-KEY_ID_BYTES = 32
-
+# Set name and key id, then the length of the vector and the number of summands.
 _HEADER = struct.Struct("<24s32sII")
-
-
-def _low_bytes(words: Coefficients, width: int) -> NDArray[np.void]:
-    """The ``width`` low bytes of each word, as opaque items of a shared view."""
-    return np.ndarray((words.size,), f"V{width}", words, 0, (8,))
 
 
 def public_key_id(frame: bytes) -> bytes:
     """Which public key: SHA-256 of its frame, known to parties without the library."""
-    return hashlib.sha256(transcript("cipherbayes/public-key/2", frame)).digest()
-
-
-def pack_coefficients(coefficients: Coefficients, width: int) -> bytes:
-    """The ``width`` low bytes of each coefficient, little endian."""
-    words = np.ascontiguousarray(coefficients, dtype="<u8")
-    return _low_bytes(words, width).tobytes()
-
-
-def unpack_coefficients(data: bytes | memoryview, width: int) -> Coefficients:
-    """The inverse of :func:`pack_coefficients`, one-dimensional."""
-    packed = np.frombuffer(data, dtype=f"V{width}")
-    words = np.zeros(len(packed), dtype="<u8")
-    _low_bytes(words, width)[...] = packed
-    return words.astype(np.uint64, copy=False)
+    return rlwe.hash_of_key("cipherbayes/public-key/2", frame)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +43,7 @@ class Ciphertext:
     parameters
         The set it was encrypted with.
     key_id
-        Which public key; a hash, see :class:`cipherbayes.crypto.bfv.scheme.PublicKey`.
+        Which public key; a hash, see :class:`cipherbayes.crypto.bfv.keys.PublicKey`.
     dimension
         Length of the vector.
     summands
@@ -90,15 +72,11 @@ class Ciphertext:
                 f"a sum of {self.summands} ciphertexts need not decrypt exactly",
                 remedy=f"{self.parameters.id} allows {self.parameters.max_summands}",
             )
-        if len(self.key_id) != KEY_ID_BYTES or self.polynomials.shape != expected:
-            raise CryptoError("a ciphertext's parts do not belong together")
+        if len(self.key_id) != rlwe.KEY_ID_BYTES or self.polynomials.shape != expected:
+            raise rlwe.parts_do_not_fit()
         largest = self.polynomials.max(axis=2)
-        if int(largest.max()) >= self.parameters.modulus:
-            raise CryptoError("a ciphertext has a coefficient that is not reduced")
-        if not largest.all():
-            # c_1 = 0 is an unencrypted value ("transparent"), c_0 = 0 a question
-            # about the secret key; honest encryption makes neither.
-            raise CryptoError("a ciphertext has an empty polynomial: not encrypted")
+        reduced = int(largest.max()) < self.parameters.modulus
+        rlwe.require_sound(largest, reduced=reduced)
         self.polynomials.flags.writeable = False
 
     def to_bytes(self) -> bytes:
@@ -132,24 +110,9 @@ class Ciphertext:
             If the bytes were damaged, or belong to other parameters, another key,
             another dimension or another number of summands.
         """
-        payload = parameters.payload_bytes(dimension)
-        body = decode_frame(data, Kind.CIPHERTEXT, limit=_HEADER.size + payload)
-        if len(body) != _HEADER.size + payload:
-            raise CryptoError(
-                "a ciphertext does not have the size of the study's vectors",
-                remedy="every party must use the same study and release",
-            )
-        name, key, length, count = _HEADER.unpack_from(body)
-        if name != parameters.id.encode().ljust(24, b"\0"):
-            raise CryptoError(
-                "a ciphertext was made with other parameters",
-                remedy=f"this run uses {parameters.id}",
-            )
-        if key != key_id:
-            raise CryptoError(
-                "a ciphertext was made with another key",
-                remedy="every run has its own key: fetch the one of this run",
-            )
+        expected = _HEADER.size + parameters.payload_bytes(dimension)
+        body = rlwe.ciphertext_body(data, expected, parameters, key_id)
+        _, _, length, count = _HEADER.unpack_from(body)
         if length != dimension or count != summands:
             raise CryptoError(
                 f"a ciphertext of {length} values and {count} summands, expected "
@@ -170,24 +133,12 @@ def add(ciphertexts: Sequence[Ciphertext]) -> Ciphertext:
         many that the sum need not decrypt exactly.
     """
     if not ciphertexts:
-        raise CryptoError("there is no ciphertext to add")
+        raise rlwe.nothing_to_add()
     first = ciphertexts[0]
     modulus = np.uint64(first.parameters.modulus)
-    total = first.polynomials.copy()
+    total = first.polynomials
     for other in ciphertexts[1:]:
-        if (
-            other.parameters != first.parameters
-            or other.key_id != first.key_id
-            or other.dimension != first.dimension
-        ):
-            raise CryptoError(
-                "ciphertexts of different keys, parameters or dimensions cannot be "
-                "added",
-                remedy="every site must use the key of this run",
-            )
-        total += other.polynomials
-        # Both were below q < 2^63: subtracting q wraps to a huge value exactly
-        # when it must not be subtracted.
-        np.minimum(total, total - modulus, out=total)
+        rlwe.require_addable(first, other)
+        total = add_modulo(total, other.polynomials, modulus)
     summands = sum(each.summands for each in ciphertexts)
     return Ciphertext(first.parameters, first.key_id, first.dimension, summands, total)

@@ -34,6 +34,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cipherbayes.crypto.coefficients import byte_width
+from cipherbayes.crypto.rlwe import look_up
 from cipherbayes.errors import CryptoError
 
 ERROR_BOUND = 21
@@ -96,7 +98,7 @@ class ParameterSet:
     @property
     def coefficient_bytes(self) -> int:
         """Bytes of one coefficient in a message."""
-        return -(-max(prime.bit_length() for prime in self.primes) // 8)
+        return byte_width(max(self.primes))
 
     @property
     def noise_bound(self) -> int:
@@ -148,13 +150,7 @@ PARAMETER_SETS = {parameters.id: parameters for parameters in _SETS}
 
 def parameter_set(name: str) -> ParameterSet:
     """The vetted set of that name."""
-    try:
-        return PARAMETER_SETS[name]
-    except KeyError:
-        raise CryptoError(
-            "the parameter set is not in the table of vetted sets",
-            remedy="install the same release at every party",
-        ) from None
+    return look_up(name, PARAMETER_SETS, "sets")
 
 
 def choose(bound: int, summands: int, dimension: int) -> ParameterSet:

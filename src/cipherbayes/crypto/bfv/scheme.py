@@ -1,271 +1,50 @@
-"""Key pairs, encryption and decryption of integer vectors with BFV (SEAL).
-
-Sites hold a :class:`PublicKey`, the CSP a :class:`SecretKey`; the server holds
-neither and adds (:func:`cipherbayes.crypto.bfv.ciphertext.add`).
-"""
+"""SEAL's BFV context and the layouts of its objects, built once per process."""
 
 from __future__ import annotations
 
-import math
-import struct
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
-import numpy as np
 import tenseal.sealapi as sealapi
 
-from cipherbayes.crypto.bfv import limbs as words
-from cipherbayes.crypto.bfv.ciphertext import (
-    Ciphertext,
-    Coefficients,
-    pack_coefficients,
-    public_key_id,
-    unpack_coefficients,
-)
-from cipherbayes.crypto.bfv.parameters import MAX_DIMENSION, ParameterSet, parameter_set
-from cipherbayes.crypto.prepared_zeros import Zeros
-from cipherbayes.crypto.seal import scheme
-from cipherbayes.crypto.wire.framing import Kind, decode_frame, encode_frame
+from cipherbayes.crypto.bfv.parameters import ParameterSet
+from cipherbayes.crypto.seal import KeyLayouts, Layout, seal_context
 from cipherbayes.errors import CryptoError
-from cipherbayes.typing import Integers
-
-_NAME = struct.Struct("<24s")
-_MAX_KEY_BYTES = 2**20
 
 
-def _check_reduced(coefficients: Coefficients, parameters: ParameterSet) -> None:
-    primes = np.array(parameters.primes, dtype=np.uint64)
-    if not (coefficients < primes[:, None]).all():
-        raise CryptoError("a key has a coefficient that is not reduced")
+@dataclass(frozen=True)
+class BfvScheme(KeyLayouts):
+    """SEAL's context for a parameter set, with what depends on nothing else."""
+
+    encoder: Any
+    evaluator: Any
+    ciphertext: Layout
 
 
-@dataclass(frozen=True, eq=False)
-class PublicKey:
-    """What a site encrypts with.
-
-    Attributes
-    ----------
-    parameters
-        The set the key belongs to.
-    key_id
-        :func:`~cipherbayes.crypto.bfv.ciphertext.public_key_id` of its frame.
-    """
-
-    parameters: ParameterSet
-    key_id: bytes
-    _coefficients: Coefficients = field(repr=False)
-    _zeros: Zeros = field(repr=False)
-
-    @classmethod
-    def _of(cls, parameters: ParameterSet, coefficients: Coefficients) -> PublicKey:
-        _check_reduced(coefficients, parameters)
-        if not coefficients.any(axis=2).all():
-            raise CryptoError("a public key has an empty polynomial")
-        parts = scheme(parameters)
-        key = sealapi.PublicKey()
-        parts.public_key.write(key, coefficients, parts.context)
-        encryptor = sealapi.Encryptor(parts.context, key)
-
-        def encrypt_zero() -> Any:
-            cipher = sealapi.Ciphertext()
-            encryptor.encrypt_zero(cipher)
-            return cipher
-
-        zeros = Zeros(encrypt_zero)
-        unnamed = cls(parameters, b"", coefficients, zeros)
-        key_id = public_key_id(unnamed.to_bytes())
-        return cls(parameters, key_id, coefficients, zeros)
-
-    def prepare(self, dimension: int) -> None:
-        """Make the random part of the next encryption now, while nobody waits for it.
-
-        A ciphertext is a fresh encryption of zero plus round(q m / t) for the
-        message m (Fan and Vercauteren 2012); only the second depends on m.
-
-        Formal guarantees
-        -----------------
-        What is made ahead has the law of what is made on demand, and is used once
-        (:class:`~cipherbayes.crypto.prepared_zeros.Zeros`).
-        """
-        self._zeros.prepare(self.parameters.chunks(dimension) - len(self._zeros))
-
-    def encrypt(self, values: Integers) -> Ciphertext:
-        """Encrypt a vector of integers modulo 2^b, in as many chunks as it takes.
-
-        Formal guarantees
-        -----------------
-        IND-CPA under RLWE with the set's ring and modulus: fresh randomness of the
-        operating system in every call, 128 bits. Not malleability-proof: sign it.
-
-        Edge cases
-        ----------
-        Values outside [-2^(b-1), 2^(b-1)) are taken modulo 2^b, as masked values
-        must be. An empty vector is refused.
-        """
-        vector = np.asarray(values)
-        if vector.ndim != 1 or vector.dtype != np.int64:
-            raise CryptoError("only a vector of 64-bit integers can be encrypted")
-        if not 1 <= len(vector) <= MAX_DIMENSION:
-            raise CryptoError(f"only 1 to {MAX_DIMENSION} values can be encrypted")
-        parts = scheme(self.parameters)
-        slots = words.split(vector, self.parameters)
-        ring = self.parameters.ring
-        chunks = self.parameters.chunks(len(vector))
-        polynomials = np.empty((chunks, 2, ring), dtype=np.uint64)
-        for chunk in range(chunks):
-            plain, cipher = sealapi.Plaintext(), self._zeros.take()
-            parts.encoder.encode(
-                slots[chunk * ring : (chunk + 1) * ring].tolist(), plain
-            )
-            parts.evaluator.add_plain_inplace(cipher, plain)
-            polynomials[chunk] = parts.ciphertext.read(cipher)
-        return Ciphertext(self.parameters, self.key_id, len(vector), 1, polynomials)
-
-    def to_bytes(self) -> bytes:
-        """One PUBLIC_KEY frame."""
-        width = self.parameters.coefficient_bytes
-        return encode_frame(
-            Kind.PUBLIC_KEY,
-            _NAME.pack(self.parameters.id.encode()),
-            pack_coefficients(self._coefficients, width),
-        )
-
-    @classmethod
-    def from_bytes(cls, data: bytes | memoryview) -> PublicKey:
-        """The key in a frame; whose it is, the CSP's signature must say."""
-        body = decode_frame(data, Kind.PUBLIC_KEY, limit=_MAX_KEY_BYTES)
-        parameters, rest = _named(body)
-        shape = (2, len(parameters.primes), parameters.ring)
-        return cls._of(parameters, _shaped(rest, shape, parameters))
+def bfv_scheme(parameters: ParameterSet) -> BfvScheme:
+    """The context of a parameter set; sets that differ in limbs only share it."""
+    return _scheme(parameters.ring, parameters.primes, parameters.plain_modulus)
 
 
-class SecretKey:
-    """What the CSP decrypts with. Never printed, pickled or compared."""
-
-    __slots__ = ("_coefficients", "_decryptor", "key_id", "parameters")
-
-    def __init__(
-        self, parameters: ParameterSet, key_id: bytes, coefficients: Coefficients
-    ) -> None:
-        _check_reduced(coefficients, parameters)
-        parts = scheme(parameters)
-        key = sealapi.SecretKey()
-        parts.secret_key.write(key, coefficients, parts.context)
-        self.parameters = parameters
-        self.key_id = key_id
-        self._coefficients = coefficients
-        self._decryptor = sealapi.Decryptor(parts.context, key)
-
-    def decrypt(self, ciphertext: Ciphertext) -> Integers:
-        """The sum of the encrypted vectors, centred modulo 2^b.
-
-        Formal guarantees
-        -----------------
-        Exact, or refused: the noise must leave a bit of SEAL's budget, unused
-        slots must be zero and no limb may exceed what ``summands`` words add up
-        to. A ciphertext of another key, like any random one, leaves a bit of
-        budget with probability 2^-n.
-
-        Edge cases
-        ----------
-        Whoever has the public key can alter a ciphertext so that it passes, and
-        learn about the secret key from answers and refusals. What may be asked,
-        and how often, is for the CSP to decide before it calls this method.
-        """
-        parameters = self.parameters
-        if ciphertext.parameters != parameters or ciphertext.key_id != self.key_id:
-            raise CryptoError(
-                "the ciphertext was made with another key",
-                remedy="every run has its own key: use the one of this run",
-            )
-        parts = scheme(parameters)
-        chunks, _, ring = ciphertext.polynomials.shape
-        slots = np.empty(chunks * ring, dtype=np.uint64)
-        for chunk in range(chunks):
-            plain, cipher = sealapi.Plaintext(), sealapi.Ciphertext()
-            polynomials = ciphertext.polynomials[chunk]
-            parts.ciphertext.write(cipher, polynomials, parts.context)
-            if self._decryptor.invariant_noise_budget(cipher) < 1:
-                raise CryptoError(
-                    "the ciphertext is not of this key, or its noise is too large",
-                    remedy="a site encrypted with another key or altered its message",
-                )
-            self._decryptor.decrypt(cipher, plain)
-            decoded = parts.encoder.decode_uint64(plain)
-            slots[chunk * ring : (chunk + 1) * ring] = decoded
-        used = ciphertext.dimension * parameters.limbs
-        largest = ciphertext.summands * parameters.limb_mask
-        if slots[used:].any() or int(slots[:used].max()) > largest:
-            raise CryptoError(
-                "the ciphertext does not hold a sum of encoded vectors",
-                remedy="a site encrypted something else than its vector",
-            )
-        return words.join(slots[:used], parameters)
-
-    def __repr__(self) -> str:
-        return f"SecretKey(of {self.key_id.hex()[:16]}, {self.parameters.id})"
-
-    def __reduce__(self) -> NoReturn:
-        raise CryptoError("a secret key cannot be pickled")
-
-
-@dataclass(frozen=True, eq=False)
-class KeyPair:
-    """A public key and the secret key that goes with it."""
-
-    public: PublicKey
-    secret: SecretKey
-
-    def to_secret_bytes(self) -> bytes:
-        """Both keys, framed: for :class:`~.key_folder.KeyFolder` only."""
-        parameters = self.public.parameters
-        width = parameters.coefficient_bytes
-        return encode_frame(
-            Kind.SECRET_KEY,
-            _NAME.pack(parameters.id.encode()),
-            pack_coefficients(self.public._coefficients, width),
-            pack_coefficients(self.secret._coefficients, width),
-        )
-
-    @classmethod
-    def from_secret_bytes(cls, data: bytes | memoryview) -> KeyPair:
-        """Both keys, after a trial that they belong together."""
-        body = decode_frame(data, Kind.SECRET_KEY, limit=_MAX_KEY_BYTES)
-        parameters, rest = _named(body)
-        shape = (3, len(parameters.primes), parameters.ring)
-        coefficients = _shaped(rest, shape, parameters)
-        public = PublicKey._of(parameters, coefficients[:2])
-        secret = SecretKey(parameters, public.key_id, coefficients[2])
-        secret.decrypt(public.encrypt(np.zeros(1, dtype=np.int64)))
-        return cls(public, secret)
-
-
-def generate_keys(parameters: ParameterSet) -> KeyPair:
-    """A fresh key pair from the operating system's randomness."""
-    parts = scheme(parameters)
-    generator = sealapi.KeyGenerator(parts.context)
-    key = sealapi.PublicKey()
-    generator.create_public_key(key)
-    public = PublicKey._of(parameters, parts.public_key.read(key))
-    secret = parts.secret_key.read(generator.secret_key())
-    return KeyPair(public, SecretKey(parameters, public.key_id, secret))
-
-
-def _named(body: memoryview) -> tuple[ParameterSet, memoryview]:
-    """The parameter set a key's frame begins with, and what follows."""
-    if len(body) < _NAME.size:
-        raise CryptoError("a key frame is too short", remedy="restore the key")
-    name = bytes(body[: _NAME.size]).rstrip(b"\0").decode("ascii", "replace")
-    return parameter_set(name), body[_NAME.size :]
-
-
-def _shaped(
-    data: memoryview, shape: tuple[int, ...], parameters: ParameterSet
-) -> Coefficients:
-    width = parameters.coefficient_bytes
-    if len(data) != width * math.prod(shape):
-        raise CryptoError(
-            "a key does not have the size of its parameter set",
-            remedy="restore the key, or make a new one",
-        )
-    return unpack_coefficients(data, width).reshape(shape)
+@cache
+def _scheme(ring: int, primes: tuple[int, ...], plain_modulus: int) -> BfvScheme:
+    description = sealapi.EncryptionParameters(sealapi.SCHEME_TYPE.BFV)
+    description.set_plain_modulus(sealapi.Modulus(plain_modulus))
+    context = seal_context(description, ring, primes, levels=False)
+    data_primes = context.first_context_data().parms().coeff_modulus()
+    if [prime.value() for prime in data_primes] != [primes[0]]:
+        raise CryptoError("the parameters must leave one ciphertext prime")
+    empty = sealapi.Ciphertext(context, context.first_parms_id(), 2)
+    empty.resize(2)
+    generator = sealapi.KeyGenerator(context)
+    public_key = sealapi.PublicKey()
+    generator.create_public_key(public_key)
+    return BfvScheme(
+        context,
+        Layout.learn(public_key, (2, len(primes), ring)),
+        Layout.learn(generator.secret_key(), (len(primes), ring)),
+        sealapi.BatchEncoder(context),
+        sealapi.Evaluator(context),
+        Layout.learn(empty, (2, ring)),
+    )

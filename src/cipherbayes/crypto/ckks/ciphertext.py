@@ -13,17 +13,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cipherbayes.crypto.bfv.ciphertext import (
-    KEY_ID_BYTES,
-    Coefficients,
-    pack_coefficients,
-    unpack_coefficients,
-)
+from cipherbayes.crypto import rlwe
 from cipherbayes.crypto.ckks.parameters import MAX_CHUNKS, CkksParameters
-from cipherbayes.crypto.wire.framing import Kind, decode_frame, encode_frame
+from cipherbayes.crypto.coefficients import (
+    Coefficients,
+    add_modulo,
+    column,
+    pack_by_prime,
+    unpack_by_prime,
+)
+from cipherbayes.crypto.wire.framing import Kind, encode_frame
 from cipherbayes.crypto.wire.transcript import transcript
 from cipherbayes.errors import CryptoError
 
+# Set name and key id, then the length of the vector, its polynomials and its primes.
 _HEADER = struct.Struct("<24s32sIBB")
 HEADER_BYTES = _HEADER.size
 
@@ -61,21 +64,17 @@ class CkksCiphertext:
         if self.dimension < 1 or chunks > MAX_CHUNKS:
             raise CryptoError("a ciphertext holds no such number of values")
         if (
-            len(self.key_id) != KEY_ID_BYTES
+            len(self.key_id) != rlwe.KEY_ID_BYTES
             or len(shape) != 4
             or shape[0] != chunks
             or shape[1] < 2
             or not 1 <= shape[2] <= self.parameters.levels
             or shape[3] != self.parameters.ring
         ):
-            raise CryptoError("a ciphertext's parts do not belong together")
+            raise rlwe.parts_do_not_fit()
         largest = self.polynomials.max(axis=3)
-        if not (largest < _moduli(self.parameters, self.level)).all():
-            raise CryptoError("a ciphertext has a coefficient that is not reduced")
-        if not largest.all():
-            # c_1 = 0 is an unencrypted value ("transparent"), c_0 = 0 a question
-            # about the secret key; honest encryption makes neither.
-            raise CryptoError("a ciphertext has an empty polynomial: not encrypted")
+        moduli = np.array(self.parameters.primes[: self.level], dtype=np.uint64)
+        rlwe.require_sound(largest, reduced=bool((largest < moduli).all()))
         self.polynomials.flags.writeable = False
 
     @property
@@ -108,12 +107,8 @@ class CkksCiphertext:
 
     def to_bytes(self) -> bytes:
         """One CIPHERTEXT frame."""
-        widths = self.parameters.widths
-        planes = [
-            pack_coefficients(self.polynomials[:, :, index], widths[index])
-            for index in range(self.level)
-        ]
-        return encode_frame(Kind.CIPHERTEXT, self._header(), *planes)
+        pieces = pack_by_prime(self.polynomials, self.parameters.widths)
+        return encode_frame(Kind.CIPHERTEXT, self._header(), *pieces)
 
     @classmethod
     def from_bytes(
@@ -138,43 +133,21 @@ class CkksCiphertext:
             If the bytes were damaged or are not of this kind.
         """
         level = parameters.levels if level is None else level
-        payload = parameters.payload_bytes(dimension, size, level)
-        body = decode_frame(data, Kind.CIPHERTEXT, limit=_HEADER.size + payload)
-        if len(body) != _HEADER.size + payload:
-            raise CryptoError(
-                "a ciphertext does not have the size of the study's vectors",
-                remedy="every party must use the same study and release",
-            )
-        name, key, length, polynomials, primes = _HEADER.unpack_from(body)
-        if name != parameters.id.encode().ljust(24, b"\0"):
-            raise CryptoError(
-                "a ciphertext was made with other parameters",
-                remedy=f"this run uses {parameters.id}",
-            )
-        if key != key_id:
-            raise CryptoError(
-                "a ciphertext was made with another key",
-                remedy="every run has its own key: fetch the one of this run",
-            )
+        expected = _HEADER.size + parameters.payload_bytes(dimension, size, level)
+        body = rlwe.ciphertext_body(data, expected, parameters, key_id)
+        _, _, length, polynomials, primes = _HEADER.unpack_from(body)
         if (length, polynomials, primes) != (dimension, size, level):
             raise CryptoError(
                 f"a ciphertext of {length} values, {polynomials} polynomials and "
                 f"{primes} primes, expected {dimension}, {size} and {level}",
             )
-        shape = (parameters.chunks(dimension), size, parameters.ring)
-        words = np.empty((shape[0], size, level, shape[2]), dtype=np.uint64)
-        start = _HEADER.size
-        for index in range(level):
-            width = parameters.widths[index]
-            end = start + width * shape[0] * size * shape[2]
-            plane = unpack_coefficients(body[start:end], width)
-            words[:, :, index] = plane.reshape(shape)
-            start = end
+        words = unpack_by_prime(
+            body[_HEADER.size :],
+            parameters.widths[:level],
+            (parameters.chunks(dimension), size),
+            parameters.ring,
+        )
         return cls(parameters, key_id, dimension, words)
-
-
-def _moduli(parameters: CkksParameters, level: int) -> Coefficients:
-    return np.array(parameters.primes[:level], dtype=np.uint64)
 
 
 def add_coefficients(ciphertexts: Sequence[CkksCiphertext]) -> Coefficients:
@@ -186,37 +159,11 @@ def add_coefficients(ciphertexts: Sequence[CkksCiphertext]) -> Coefficients:
         If they are not of one key, one parameter set and one shape.
     """
     if not ciphertexts:
-        raise CryptoError("there is no ciphertext to add")
+        raise rlwe.nothing_to_add()
     first = ciphertexts[0]
-    moduli = _moduli(first.parameters, first.level)[:, None]
+    moduli = column(first.parameters.primes[: first.level])
     total = first.polynomials
     for other in ciphertexts[1:]:
-        if (
-            other.parameters != first.parameters
-            or other.key_id != first.key_id
-            or other.dimension != first.dimension
-            or other.polynomials.shape != first.polynomials.shape
-        ):
-            raise CryptoError(
-                "ciphertexts of different keys, parameters or dimensions cannot be "
-                "added",
-                remedy="every site must use the key of this run",
-            )
-        total = _reduced_sum(total, other.polynomials, moduli)
+        rlwe.require_addable(first, other)
+        total = add_modulo(total, other.polynomials, moduli)
     return total
-
-
-def added_modulo(
-    one: Coefficients, other: Coefficients, primes: Sequence[int]
-) -> Coefficients:
-    """Reduced residues of shape (…, levels, n) added modulo their primes."""
-    return _reduced_sum(one, other, np.array(primes, dtype=np.uint64)[:, None])
-
-
-def _reduced_sum(
-    one: Coefficients, other: Coefficients, moduli: Coefficients
-) -> Coefficients:
-    total = one + other
-    # Both were below q < 2^63: subtracting q wraps to a huge value exactly when it
-    # must not be subtracted.
-    return np.asarray(np.minimum(total, total - moduli, out=total))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cipherbayes.crypto.ckks.arithmetic import replicated
-from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext, added_modulo
+from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
 from cipherbayes.crypto.ckks.encoding import encode_exactly
 from cipherbayes.crypto.ckks.key_generation import generate_ckks_keys
 from cipherbayes.crypto.ckks.keys import (
@@ -21,7 +21,8 @@ from cipherbayes.crypto.ckks.masking import RingMask
 from cipherbayes.crypto.ckks.parameters import MAX_CHUNKS, CkksParameters
 from cipherbayes.crypto.ckks.scheme import ckks_scheme
 from cipherbayes.crypto.ckks.update import MAX_SITES, Update
-from cipherbayes.crypto.prepared_zeros import Zeros
+from cipherbayes.crypto.coefficients import add_modulo, column
+from cipherbayes.crypto.prepared_zeros import PreparedZeros
 from cipherbayes.errors import CryptoError
 from cipherbayes.typing import Floats, Integers
 
@@ -69,7 +70,7 @@ class SiteEncryptor:
     """A site's side: encodes and encrypts one vector a round.
 
     ``prepare`` makes encryptions of zero while the site waits
-    (:class:`~cipherbayes.crypto.prepared_zeros.Zeros`); without one at hand
+    (:class:`~cipherbayes.crypto.prepared_zeros.PreparedZeros`); without one at hand
     ``encrypt`` makes its own.
     """
 
@@ -79,7 +80,7 @@ class SiteEncryptor:
         self._circuit = circuit
         self._public = public
         self._scheme = ckks_scheme(public.parameters)
-        self._zeros = Zeros(public.encrypt_zero)
+        self._zeros = PreparedZeros(public.encrypt_zero)
 
     @property
     def prepared(self) -> int:
@@ -124,8 +125,8 @@ class SiteEncryptor:
             chunks.append(self._scheme.encrypted(self._zeros.take(), plain))
         polynomials = np.stack(chunks)
         if mask is not None:
-            polynomials[:, 0] = added_modulo(
-                polynomials[:, 0], mask.residues, parameters.primes
+            polynomials[:, 0] = add_modulo(
+                polynomials[:, 0], mask.residues, column(parameters.primes)
             )
         return CkksCiphertext(
             parameters, self._public.key_id, update.dimension, polynomials

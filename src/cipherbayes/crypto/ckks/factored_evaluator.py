@@ -14,6 +14,8 @@ from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
 from cipherbayes.crypto.ckks.factored import FactoredCircuit, preconditioned
 from cipherbayes.crypto.ckks.keys import EvaluationKeys
 from cipherbayes.crypto.ckks.round_order import InOrderEvaluator
+from cipherbayes.crypto.coefficients import are_reduced
+from cipherbayes.crypto.rlwe import set_name
 from cipherbayes.crypto.wire.framing import Kind, decode_frame, encode_frame
 from cipherbayes.errors import CryptoError
 from cipherbayes.typing import Floats
@@ -129,7 +131,7 @@ class FactoredEvaluator(InOrderEvaluator):
         name, key, digest, round, since, count, chunks = _STATE.unpack_from(body)
         expected = chunks * (3 * count + 2) * polynomial
         if (
-            name != parameters.id.encode().ljust(24, b"\0")
+            name != set_name(parameters)
             or key != self._keys.key_id
             or digest != self._keys.digest
             or chunks != circuit.chunks
@@ -144,8 +146,7 @@ class FactoredEvaluator(InOrderEvaluator):
         words = np.frombuffer(body, "<u8", offset=_STATE.size).astype(np.uint64)
         split = chunks * count * 3
         flat = words.reshape(-1, parameters.levels, parameters.ring)
-        moduli = np.array(parameters.primes, dtype=np.uint64)
-        if not (flat.max(axis=2) < moduli).all():
+        if not are_reduced(flat, parameters.primes):
             raise CryptoError("the circuit's state is not reduced")
         sums = [
             Encrypted(self._scheme.load(flat[i : i + 3]), 1.0, parameters.levels)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 import tenseal.sealapi as sealapi
 
-from cipherbayes.crypto.bfv.ciphertext import Coefficients
 from cipherbayes.crypto.ckks.error_sizes import key_is_short
 from cipherbayes.crypto.ckks.keys import (
     CkksKeys,
@@ -17,6 +16,8 @@ from cipherbayes.crypto.ckks.keys import (
 )
 from cipherbayes.crypto.ckks.parameters import CkksParameters
 from cipherbayes.crypto.ckks.scheme import ckks_scheme
+from cipherbayes.crypto.coefficients import Coefficients
+from cipherbayes.crypto.seal import decryptor_of
 from cipherbayes.errors import CryptoError
 from cipherbayes.typing import Floats
 
@@ -70,12 +71,10 @@ def key_slots(parameters: CkksParameters, secret: Coefficients) -> Floats:
     decrypted out of the ciphertext (0, 1), whose plaintext is s.
     """
     parts = ckks_scheme(parameters)
-    key = sealapi.SecretKey()
-    parts.secret_key.write(key, secret, parts.context)
     one = np.zeros((2, 1, parameters.ring), dtype=np.uint64)
     one[1] = 1
     cipher, plain = parts.load(one), sealapi.Plaintext()
-    sealapi.Decryptor(parts.context, key).decrypt(cipher, plain)
+    decryptor_of(parts, secret).decrypt(cipher, plain)
     plain.scale = 1.0
     slots = np.asarray(parts.encoder.decode_complex(plain))
     return np.asarray(np.abs(slots), dtype=np.float64)

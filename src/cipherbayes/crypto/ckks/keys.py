@@ -11,23 +11,24 @@ import math
 import struct
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import tenseal.sealapi as sealapi
 
-from cipherbayes.crypto.bfv.ciphertext import (
-    Coefficients,
-    pack_coefficients,
-    unpack_coefficients,
-)
+from cipherbayes.crypto import rlwe
 from cipherbayes.crypto.ckks.parameters import CkksParameters, ckks_set
 from cipherbayes.crypto.ckks.scheme import SwitchingKeyLayout, ckks_scheme
+from cipherbayes.crypto.coefficients import (
+    Coefficients,
+    are_reduced,
+    pack_by_prime,
+    unpack_by_prime,
+)
+from cipherbayes.crypto.seal import HeldSecretKey, encryptor_of
 from cipherbayes.crypto.wire.framing import Kind, decode_frame, encode_frame
-from cipherbayes.crypto.wire.transcript import transcript
 from cipherbayes.errors import CryptoError
 
-_NAME = struct.Struct("<24s")
 _STEPS = struct.Struct("<H")
 _STEP = struct.Struct("<I")
 _MAX_STEPS = 32
@@ -35,42 +36,22 @@ MAX_SECRET_BYTES = 2**24
 MAX_TRIO_BYTES = 2**28
 
 
-def _pack(parameters: CkksParameters, coefficients: Coefficients) -> list[bytes]:
-    """Coefficients of shape (…, primes, n), prime by prime."""
-    return [
-        pack_coefficients(coefficients[..., index, :], width)
-        for index, width in enumerate(parameters.widths)
-    ]
-
-
 def _unpack(
     parameters: CkksParameters, data: memoryview, outer: tuple[int, ...]
 ) -> Coefficients:
-    """The inverse of :func:`_pack`; refuses wrong sizes and unreduced numbers."""
-    count = math.prod(outer) * parameters.ring
-    if len(data) != count * sum(parameters.widths):
-        raise CryptoError(
-            "a key does not have the size of its parameter set",
-            remedy="restore the key, or make a new one",
-        )
-    shape = (*outer, len(parameters.widths), parameters.ring)
-    words = np.empty(shape, dtype=np.uint64)
-    start = 0
-    primes = (*parameters.primes, parameters.special)
-    for index, (width, prime) in enumerate(zip(parameters.widths, primes, strict=True)):
-        plane = unpack_coefficients(data[start : start + width * count], width)
-        if int(plane.max()) >= prime:
-            raise CryptoError("a key has a coefficient that is not reduced")
-        words[..., index, :] = plane.reshape((*outer, parameters.ring))
-        start += width * count
-    return words
+    """Coefficients of a key, prime by prime; refuses a wrong size or residue."""
+    widths, ring = parameters.widths, parameters.ring
+    rlwe.require_key_size(data, math.prod(outer) * ring * sum(widths))
+    coefficients = unpack_by_prime(data, widths, outer, ring)
+    if not are_reduced(coefficients, parameters.all_primes):
+        raise rlwe.key_not_reduced()
+    return coefficients
 
 
 def _named(body: memoryview) -> tuple[CkksParameters, memoryview]:
-    if len(body) < _NAME.size:
-        raise CryptoError("a key frame is too short", remedy="restore the key")
-    name = bytes(body[: _NAME.size]).rstrip(b"\0").decode("ascii", "replace")
-    return ckks_set(name), body[_NAME.size :]
+    """The parameter set a key's frame begins with, and what follows."""
+    name, rest = rlwe.split_set_name(body)
+    return ckks_set(name), rest
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,15 +76,10 @@ class CkksPublicKey:
         cls, parameters: CkksParameters, coefficients: Coefficients
     ) -> CkksPublicKey:
         """The key with these coefficients."""
-        if not coefficients.any(axis=2).all():
-            raise CryptoError("a public key has an empty polynomial")
-        parts = ckks_scheme(parameters)
-        key = sealapi.PublicKey()
-        parts.public_key.write(key, coefficients, parts.context)
-        encryptor = sealapi.Encryptor(parts.context, key)
+        encryptor = encryptor_of(ckks_scheme(parameters), coefficients)
         frame = _public_frame(parameters, coefficients)
-        text = transcript("cipherbayes/ckks-public-key/1", frame)
-        return cls(parameters, hashlib.sha256(text).digest(), coefficients, encryptor)
+        key_id = rlwe.hash_of_key("cipherbayes/ckks-public-key/1", frame)
+        return cls(parameters, key_id, coefficients, encryptor)
 
     def encrypt_zero(self) -> Any:
         """A fresh encryption of zero, as a SEAL ciphertext: use it once.
@@ -131,8 +107,8 @@ class CkksPublicKey:
 
 
 def _public_frame(parameters: CkksParameters, coefficients: Coefficients) -> bytes:
-    name = _NAME.pack(parameters.id.encode())
-    return encode_frame(Kind.PUBLIC_KEY, name, *_pack(parameters, coefficients))
+    pieces = pack_by_prime(coefficients, parameters.widths)
+    return encode_frame(Kind.PUBLIC_KEY, rlwe.set_name(parameters), *pieces)
 
 
 @cache
@@ -191,11 +167,11 @@ class EvaluationKeys:
         ]
         frame = encode_frame(
             Kind.EVALUATION_KEYS,
-            _NAME.pack(parameters.id.encode()),
+            rlwe.set_name(parameters),
             public.key_id,
             _STEPS.pack(len(steps)),
             *(_STEP.pack(step) for step in steps),
-            *_pack(parameters, np.concatenate(blocks)),
+            *pack_by_prime(np.concatenate(blocks), parameters.widths),
         )
         return cls.from_bytes(frame)
 
@@ -208,9 +184,9 @@ class EvaluationKeys:
         """The keys in a frame; whose they are, the CSP's signature must say."""
         body = decode_frame(data, Kind.EVALUATION_KEYS, limit=MAX_TRIO_BYTES)
         parameters, rest = _named(body)
-        if len(rest) < 32 + _STEPS.size:
-            raise CryptoError("a key frame is too short", remedy="restore the key")
-        key_id, rest = bytes(rest[:32]), rest[32:]
+        if len(rest) < rlwe.KEY_ID_BYTES + _STEPS.size:
+            raise rlwe.key_frame_too_short()
+        key_id, rest = bytes(rest[: rlwe.KEY_ID_BYTES]), rest[rlwe.KEY_ID_BYTES :]
         (count,) = _STEPS.unpack_from(rest)
         rest = rest[_STEPS.size :]
         if count > _MAX_STEPS or len(rest) < count * _STEP.size:
@@ -237,33 +213,21 @@ class EvaluationKeys:
         return cls(parameters, key_id, steps, digest, relin, galois, bytes(data))
 
 
-class CkksSecretKey:
+class CkksSecretKey(HeldSecretKey[CkksParameters]):
     """What the CSP decrypts with. Never printed, pickled or compared."""
 
-    __slots__ = ("_coefficients", "_decryptor", "key_id", "parameters")
+    __slots__ = ()
 
     def __init__(
         self, parameters: CkksParameters, key_id: bytes, coefficients: Coefficients
     ) -> None:
-        parts = ckks_scheme(parameters)
-        key = sealapi.SecretKey()
-        parts.secret_key.write(key, coefficients, parts.context)
-        self.parameters = parameters
-        self.key_id = key_id
-        self._coefficients = coefficients
-        self._decryptor = sealapi.Decryptor(parts.context, key)
+        super().__init__(parameters, ckks_scheme(parameters), key_id, coefficients)
 
     def decrypt(self, cipher: Any) -> Any:
         """The noisy plaintext in SEAL's form: for circuits, never for release."""
         plain = sealapi.Plaintext()
         self._decryptor.decrypt(cipher, plain)
         return plain
-
-    def __repr__(self) -> str:
-        return f"CkksSecretKey(of {self.key_id.hex()[:16]}, {self.parameters.id})"
-
-    def __reduce__(self) -> NoReturn:
-        raise CryptoError("a secret key cannot be pickled")
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,9 +244,9 @@ class CkksKeys:
         evaluation = self.evaluation.to_bytes()
         return encode_frame(
             Kind.SECRET_KEY,
-            _NAME.pack(parameters.id.encode()),
-            *_pack(parameters, self.public._coefficients),
-            *_pack(parameters, self.secret._coefficients),
+            rlwe.set_name(parameters),
+            *pack_by_prime(self.public._coefficients, parameters.widths),
+            *pack_by_prime(self.secret._coefficients, parameters.widths),
             evaluation,
         )
 

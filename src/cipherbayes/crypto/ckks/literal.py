@@ -190,7 +190,7 @@ class LiteralCircuit(Circuit):
         gain = replace(
             gain, low=ends.min(axis=0) - slack, high=ends.max(axis=0) + slack
         )
-        u = bounds.rescale(bounds.weighted(g, 1.0, g.scale * self._step_factor))
+        u = bounds.rescale(bounds.weighted(g, 1.0, g.scale * self._step_scale))
         u = replace(
             u,
             low=-root - update.drift,
@@ -210,7 +210,7 @@ class LiteralCircuit(Circuit):
         return SCALE * self.parameters.primes[-2] / square
 
     @property
-    def _step_factor(self) -> float:
+    def _step_scale(self) -> float:
         """c: what g is multiplied with before the last product (1/K and a scale)."""
         return self.parameters.primes[-1] / self.update.sites
 
@@ -251,9 +251,14 @@ class LiteralEvaluator(InOrderEvaluator):
             ]
         self._round = round
 
+    def step_factor(self) -> float:
+        """What h is multiplied with before the last product."""
+        return 1.0
+
     def output(self, drift: Floats | None = None) -> CkksCiphertext:
         circuit, a, round = self._circuit, self._arithmetic, self._round
         update, parameters = circuit.update, circuit.parameters
+        factor = self.step_factor()
         self._check_output(drift)
         outputs = []
         for chunk, mean in enumerate(self._means):
@@ -264,7 +269,7 @@ class LiteralEvaluator(InOrderEvaluator):
                 a, update.polynomial.coefficients, parameters.primes, v
             )
             # K h at scale Δ is h at scale K Δ: the delayed division by K.
-            u = a.weighted(mean, 1.0, mean.scale * circuit._step_factor)
+            u = a.weighted(mean, factor, mean.scale * circuit._step_scale)
             u = a.drop(a.rescale(u), gain.level)
             if drift is not None and drift.any():
                 slots = parameters.slots

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import CipherContext
 
-from cipherbayes.crypto.bfv.ciphertext import Coefficients
-from cipherbayes.crypto.ckks.ciphertext import added_modulo
 from cipherbayes.crypto.ckks.encoding import FRACTION_BITS
 from cipherbayes.crypto.ckks.parameters import CkksParameters
+from cipherbayes.crypto.coefficients import Coefficients, add_modulo, column
 from cipherbayes.crypto.identity.roster import Roster
 from cipherbayes.crypto.masks import PairwiseMasks
 from cipherbayes.crypto.wire.transcript import RoundId
@@ -83,7 +82,7 @@ def ring_mask(
         What the message is made with, and the length of its vector.
     """
     chunks, ring = parameters.chunks(dimension), parameters.ring
-    moduli = np.array(parameters.primes, dtype=np.uint64)[:, None]
+    moduli = column(parameters.primes)
     residues = np.zeros((chunks, parameters.levels, ring), dtype=np.uint64)
     fractions = np.zeros((chunks, ring), dtype=np.int64)
     for added, stream in masks.streams(exchange, roster, question, _KIND):
@@ -91,7 +90,7 @@ def ring_mask(
         part = _fractions(stream, fractions.shape)
         # q − 0 is q, one too large; adding takes it off.
         signed = words if added else moduli - words
-        residues = added_modulo(residues, signed, parameters.primes)
+        residues = add_modulo(residues, signed, moduli)
         fractions += part if added else -part
     return RingMask(residues, fractions)
 

@@ -16,7 +16,8 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from cipherbayes.errors import CryptoError
+from cipherbayes.crypto.coefficients import byte_width
+from cipherbayes.crypto.rlwe import look_up
 
 MAX_CHUNKS = 64
 """Most ciphertexts that one vector may take."""
@@ -57,14 +58,19 @@ class CkksParameters:
         return len(self.primes)
 
     @property
+    def all_primes(self) -> tuple[int, ...]:
+        """The primes of keys: those of ciphertexts, then the special one."""
+        return (*self.primes, self.special)
+
+    @property
     def modulus_bits(self) -> int:
         """Bits of the product of all primes: what security depends on."""
-        return (math.prod(self.primes) * self.special).bit_length()
+        return math.prod(self.all_primes).bit_length()
 
     @cached_property
     def widths(self) -> tuple[int, ...]:
         """Bytes of a coefficient modulo each prime, the special one last."""
-        return tuple(-(-q.bit_length() // 8) for q in (*self.primes, self.special))
+        return tuple(byte_width(prime) for prime in self.all_primes)
 
     def modulus(self, level: int) -> int:
         """q_0 … q_{level−1}."""
@@ -126,10 +132,4 @@ CKKS_SETS = {parameters.id: parameters for parameters in _SETS}
 
 def ckks_set(name: str) -> CkksParameters:
     """The vetted set of that name."""
-    try:
-        return CKKS_SETS[name]
-    except KeyError:
-        raise CryptoError(
-            "the parameter set is not in the table of vetted CKKS sets",
-            remedy="install the same release at every party",
-        ) from None
+    return look_up(name, CKKS_SETS, "CKKS sets")

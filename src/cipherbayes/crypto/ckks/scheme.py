@@ -10,21 +10,28 @@ from typing import Any
 import numpy as np
 import tenseal.sealapi as sealapi
 
-from cipherbayes.crypto.bfv.ciphertext import Coefficients
-from cipherbayes.crypto.ckks.ciphertext import added_modulo
 from cipherbayes.crypto.ckks.parameters import CkksParameters
-from cipherbayes.crypto.seal import Layout, memory_file, saved, uncompressed
+from cipherbayes.crypto.coefficients import Coefficients, add_modulo, column
+from cipherbayes.crypto.seal import (
+    SEAL_HEADER_BYTES,
+    KeyLayouts,
+    Layout,
+    fill,
+    not_understood,
+    saved,
+    seal_context,
+    uncompressed,
+)
 from cipherbayes.errors import CryptoError
 from cipherbayes.typing import Integers
 
-_SEAL_HEADER_BYTES = 16
 _HALF_BITS = 30
 _KEYS_HEADER = struct.Struct("<32sQ")
 _COUNT = struct.Struct("<Q")
 
 
-@dataclass
-class CkksScheme:
+@dataclass(frozen=True)
+class CkksScheme(KeyLayouts):
     """SEAL's context for a set, with what depends on nothing else.
 
     Scales are ours to keep (:mod:`~cipherbayes.crypto.ckks.bounds`): every SEAL
@@ -32,12 +39,9 @@ class CkksScheme:
     """
 
     parameters: CkksParameters
-    context: Any
     encoder: Any
     evaluator: Any
     level_ids: dict[int, Any]
-    public_key: Layout
-    secret_key: Layout
     _blank: Any
     _ciphertexts: dict[tuple[int, int], Layout] = field(default_factory=dict)
 
@@ -56,7 +60,7 @@ class CkksScheme:
         evaluator.add_inplace(shifted, zero)
         evaluator.add_plain_inplace(shifted, self._plain(low))
         words = self.coefficients(shifted, self.parameters.levels)
-        return added_modulo(words, self._taken_off, self.parameters.primes)
+        return add_modulo(words, self._taken_off, column(self.parameters.primes))
 
     def _plain(self, polynomial: Integers) -> Any:
         """A plaintext with these coefficients, each below 2³² in size."""
@@ -89,8 +93,7 @@ class CkksScheme:
         known = sealapi.Ciphertext()
         self.evaluator.multiply_plain(self._blank, self._shift, known)
         words = self.coefficients(known, self.parameters.levels)
-        moduli = np.array(self.parameters.primes, dtype=np.uint64)[:, None]
-        return np.asarray(moduli - words)
+        return np.asarray(column(self.parameters.primes) - words)
 
     def ciphertext_layout(self, size: int, level: int) -> Layout:
         """How SEAL stores ``size`` polynomials modulo ``level`` primes."""
@@ -121,14 +124,8 @@ class CkksScheme:
 def ckks_scheme(parameters: CkksParameters) -> CkksScheme:
     """The context of a parameter set."""
     description = sealapi.EncryptionParameters(sealapi.SCHEME_TYPE.CKKS)
-    description.set_poly_modulus_degree(parameters.ring)
-    primes = (*parameters.primes, parameters.special)
-    description.set_coeff_modulus([sealapi.Modulus(prime) for prime in primes])
-    context = sealapi.SEALContext(description, True, sealapi.SEC_LEVEL_TYPE.TC128)
-    if not context.parameters_set():
-        raise CryptoError(
-            f"SEAL refuses the parameters: {context.parameters_error_message()}"
-        )
+    ring, primes = parameters.ring, parameters.all_primes
+    context = seal_context(description, ring, primes, levels=True)
     level_ids, data = {}, context.first_context_data()
     for level in range(parameters.levels, 0, -1):
         level_ids[level] = data.parms_id()
@@ -140,13 +137,13 @@ def ckks_scheme(parameters: CkksParameters) -> CkksScheme:
     sealapi.Encryptor(context, public_key).encrypt_zero(blank)
     blank.scale = 1.0
     return CkksScheme(
-        parameters,
         context,
+        Layout.learn(public_key, (2, len(primes), ring)),
+        Layout.learn(generator.secret_key(), (len(primes), ring)),
+        parameters,
         sealapi.CKKSEncoder(context),
         sealapi.Evaluator(context),
         level_ids,
-        Layout.learn(public_key, (2, len(primes), parameters.ring)),
-        Layout.learn(generator.secret_key(), (len(primes), parameters.ring)),
         blank,
     )
 
@@ -167,8 +164,8 @@ class SwitchingKeyLayout:
         """From keys SEAL made: everything but the blocks of coefficients."""
         members = uncompressed(saved(example))
         block = 16 * (parameters.levels + 1) * parameters.ring
-        _, entries = _KEYS_HEADER.unpack_from(members, _SEAL_HEADER_BYTES)
-        position = _SEAL_HEADER_BYTES + _KEYS_HEADER.size
+        _, entries = _KEYS_HEADER.unpack_from(members, SEAL_HEADER_BYTES)
+        position = SEAL_HEADER_BYTES + _KEYS_HEADER.size
         gaps, start = [], 0
         for _ in range(entries):
             (keys,) = _COUNT.unpack_from(members, position)
@@ -193,10 +190,7 @@ class SwitchingKeyLayout:
         position = 0
         for index, gap in enumerate(self.gaps):
             if data[position : position + len(gap)] != gap:
-                raise CryptoError(
-                    "this build of SEAL writes a format that is not understood",
-                    remedy="install the tenseal release that the constraints file pins",
-                )
+                raise not_understood()
             position += len(gap)
             if index < count:
                 words[index] = np.frombuffer(data, "<u8", block // 8, position)
@@ -211,10 +205,4 @@ class SwitchingKeyLayout:
         parts = [self.gaps[0]]
         for block, gap in zip(words, self.gaps[1:], strict=True):
             parts += [block.tobytes(), gap]
-        with memory_file(b"".join(parts)) as (path, _):
-            try:
-                thing.load(context, path)
-            except RuntimeError:  # pragma: no cover - everything was checked before
-                raise CryptoError("SEAL refuses these keys") from None
-        if not sealapi.is_valid_for(thing, context):
-            raise CryptoError("the keys are not valid for the parameters")
+        fill(thing, b"".join(parts), context, "keys")

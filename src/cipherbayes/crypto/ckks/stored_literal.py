@@ -1,4 +1,4 @@
-"""The paper's circuit with a memory, and with Algorithm 3's own step sizes."""
+"""The paper's circuit with evaluators that can be stored, and Algorithm 3's steps."""
 
 from __future__ import annotations
 
@@ -10,23 +10,21 @@ import numpy as np
 
 from cipherbayes.crypto.ckks.arithmetic import Encrypted
 from cipherbayes.crypto.ckks.blocks import check_round
-from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
 from cipherbayes.crypto.ckks.circuit import Evaluator, Update
 from cipherbayes.crypto.ckks.keys import EvaluationKeys
 from cipherbayes.crypto.ckks.literal import (
     SCALE,
     LiteralCircuit,
     LiteralEvaluator,
-    standard_form,
 )
+from cipherbayes.crypto.coefficients import Coefficients, are_reduced
 from cipherbayes.crypto.wire.framing import Kind, decode_frame, encode_frame
 from cipherbayes.errors import CryptoError
-from cipherbayes.typing import Floats
 
 _STATE = struct.Struct("<32s32sIII")
 
 
-class DurableLiteral(LiteralCircuit):
+class StoredLiteral(LiteralCircuit):
     """``literal`` whose evaluators can be stored and restored.
 
     Parameters
@@ -54,41 +52,16 @@ class DurableLiteral(LiteralCircuit):
         return value
 
     def evaluator(self, keys: EvaluationKeys, seal_evaluator: Any = None) -> Evaluator:
-        return DurableLiteralEvaluator(self, keys, seal_evaluator)
+        return StoredLiteralEvaluator(self, keys, seal_evaluator)
 
 
-class DurableLiteralEvaluator(LiteralEvaluator):
+class StoredLiteralEvaluator(LiteralEvaluator):
     """The packs of the window, stored as coefficients."""
 
-    _circuit: DurableLiteral
+    _circuit: StoredLiteral
 
-    def output(self, drift: Floats | None = None) -> CkksCiphertext:
-        circuit, a, round = self._circuit, self._arithmetic, self._round
-        factor = circuit.factor(max(round, 1))
-        if factor == 1.0:
-            return super().output(drift)
-        update, parameters = circuit.update, circuit.parameters
-        if round == 0 or self._since > circuit.window(round).start:
-            raise CryptoError("the window of the round is not complete")
-        if drift is None or float(np.abs(drift).max()) > update.drift:
-            raise CryptoError("the drift is larger than the circuit was made for")
-        outputs = []
-        for chunk, mean in enumerate(self._means):
-            v = a.add_constant(
-                self._variance(chunk), update.initial * update.alpha**round
-            )
-            gain = standard_form(
-                a, update.polynomial.coefficients, parameters.primes, v
-            )
-            u = a.weighted(mean, factor, mean.scale * circuit._step_factor)
-            u = a.drop(a.rescale(u), gain.level)
-            part = drift[chunk * parameters.slots : (chunk + 1) * parameters.slots]
-            u = a.add_vector(u, circuit.layout(part / update.sites, round)[0])
-            out = a.rescale(a.relinearise(a.multiply(gain, u)))
-            outputs.append(self._scheme.coefficients(out.cipher, out.level))
-        return CkksCiphertext(
-            parameters, self._keys.key_id, update.dimension, np.stack(outputs)
-        )
+    def step_factor(self) -> float:
+        return self._circuit.factor(max(self._round, 1))
 
     def state(self) -> bytes:
         levels = self._circuit.parameters.levels
@@ -139,11 +112,10 @@ class DurableLiteralEvaluator(LiteralEvaluator):
         self._means = nodes[chunks * packs :]
         self._packs = [nodes[i * chunks : (i + 1) * chunks] for i in range(packs)]
 
-    def _loaded(self, words: Any) -> Encrypted:
+    def _loaded(self, words: Coefficients) -> Encrypted:
         circuit = self._circuit
         level = words.shape[1]
-        moduli = np.array(circuit.parameters.primes[:level], dtype=np.uint64)
-        if not (words.max(axis=2) < moduli).all():
+        if not are_reduced(words, circuit.parameters.primes[:level]):
             raise CryptoError("the circuit's state is not reduced")
         scale = SCALE * circuit.update.sites
         if level < circuit.parameters.levels:

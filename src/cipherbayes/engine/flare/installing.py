@@ -37,6 +37,7 @@ from cipherbayes.engine.flare.kits import (
 from cipherbayes.engine.flare.layout import check_settings, is_name, lay_out, place_of
 from cipherbayes.engine.flare.provisioning import add_pages
 from cipherbayes.errors import CryptoError, RunError
+from cipherbayes.storage.folders import require_new_folder
 from cipherbayes.study.schema import Study
 
 
@@ -55,10 +56,7 @@ def request(folder: Path, role: str, party: str) -> Path:
             where="request",
             remedy="give the name that the study has for it",
         )
-    if folder.exists() and any(folder.iterdir()):
-        raise RunError(
-            "exists and is not empty", where=str(folder), remedy="choose another --out"
-        )
+    require_new_folder(folder, remedy="choose another --out")
     startup = folder / "startup"
     startup.mkdir(parents=True, mode=0o700)
     folder.chmod(0o700)

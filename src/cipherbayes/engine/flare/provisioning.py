@@ -23,6 +23,7 @@ from cipherbayes.engine.flare.layout import Place, is_host, is_name, lay_out
 from cipherbayes.engine.flare.readmes import readme
 from cipherbayes.errors import RunError, StudyError
 from cipherbayes.protocols.plan import plan_study
+from cipherbayes.storage.folders import require_new_folder
 from cipherbayes.study.schema import Study
 
 DEFAULT_PORT = 8002
@@ -106,10 +107,7 @@ def deploy(
     requests no private key but the lead's own and the authority's is ever here.
     """
     _refuse_requests(deployment, requests)
-    if out.exists() and any(out.iterdir()):
-        raise RunError(
-            "exists and is not empty", where=str(out), remedy="choose another --out"
-        )
+    require_new_folder(out, remedy="choose another --out")
     out.mkdir(parents=True, exist_ok=True, mode=0o700)
     known = {} if requests is None else dict(requests)
     keys = {

@@ -23,6 +23,7 @@ from cipherbayes.engine.flare.jobs import write_job
 from cipherbayes.engine.flare.kits import ADMIN, CSP, Kit, is_loopback
 from cipherbayes.engine.round_loop import Progress
 from cipherbayes.errors import RunError, StudyError
+from cipherbayes.storage.folders import require_new_folder
 from cipherbayes.study.schema import Study
 
 _FOLLOW = "cipherbayes"
@@ -80,11 +81,10 @@ def _run_of(out: Path, study: Study) -> str:
     path = out / _SUBMISSION
     fingerprint = study.fingerprint()
     if not path.exists():
+        require_new_folder(
+            out, remedy="give a new folder as --out", allowed=("run.log",)
+        )
         out.mkdir(parents=True, exist_ok=True)
-        if any(entry.name != "run.log" for entry in out.iterdir()):
-            raise RunError(
-                "is not empty", where=str(out), remedy="give a new folder as --out"
-            )
         run = secrets.token_hex(16)
         content = {"version": 1, "run": run, "study": fingerprint}
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

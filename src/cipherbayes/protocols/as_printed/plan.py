@@ -31,7 +31,7 @@ from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats
 
 if TYPE_CHECKING:  # loads the encryption library
-    from cipherbayes.crypto.ckks.stored_literal import DurableLiteral
+    from cipherbayes.crypto.ckks.stored_literal import StoredLiteral
 
 PREPARATION = ("means", "variances", "maximum")
 """Rounds of Algorithms 4 and 5."""
@@ -133,11 +133,11 @@ class PrintedPlan(Plan):
         return self.setting.step_size(t) * self.setting.records / 2.0
 
     @cached_property
-    def circuit(self) -> DurableLiteral:
+    def circuit(self) -> StoredLiteral:
         """The paper's circuit with its Chebyshev polynomial and its steps."""
         from cipherbayes.crypto.ckks.circuit import Update
         from cipherbayes.crypto.ckks.polynomial import chebyshev
-        from cipherbayes.crypto.ckks.stored_literal import DurableLiteral
+        from cipherbayes.crypto.ckks.stored_literal import StoredLiteral
 
         update = Update(
             dimension=self.dimension,
@@ -148,7 +148,7 @@ class PrintedPlan(Plan):
             initial=0.0,
             drift=LARGEST_DRIFT,
         )
-        return DurableLiteral(update, lambda t: self._factor(t) / self.gain(t))
+        return StoredLiteral(update, lambda t: self._factor(t) / self.gain(t))
 
     def drift(self, t: int, theta: Floats, z: Floats) -> Floats:
         """(η_t/2) ∇log p(θ) + η'_t z, over the gain."""

@@ -174,9 +174,9 @@ class EncryptedPlan(StudyPlan):
             drift=LARGEST_DRIFT,
         )
         if self.circuit_name == "literal":
-            from cipherbayes.crypto.ckks.stored_literal import DurableLiteral
+            from cipherbayes.crypto.ckks.stored_literal import StoredLiteral
 
-            return DurableLiteral(update)
+            return StoredLiteral(update)
         return make_circuit(self.circuit_name, update)
 
     @property

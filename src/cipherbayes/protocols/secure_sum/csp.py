@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cipherbayes.crypto.bfv.ciphertext import Ciphertext, add
-from cipherbayes.crypto.bfv.scheme import KeyPair
+from cipherbayes.crypto.bfv.keys import KeyPair
 from cipherbayes.protocols.csp import Csp
 from cipherbayes.protocols.messages import (
     DecryptRequest,

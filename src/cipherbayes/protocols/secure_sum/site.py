@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cipherbayes.crypto.bfv.scheme import PublicKey
+from cipherbayes.crypto.bfv.keys import PublicKey
 from cipherbayes.crypto.identity.roster import Roster
 from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.errors import ProtocolError

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -15,12 +14,8 @@ import numpy as np
 
 from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.errors import RunError
-from cipherbayes.protocols.checkpoint_view import (
-    lost_sites,
-    open_read_only,
-    round_times,
-)
 from cipherbayes.protocols.plan import Plan
+from cipherbayes.protocols.stores import CheckpointReader, checkpoint_file
 from cipherbayes.study.tables import preparation_of
 
 RECENT = 30
@@ -153,17 +148,14 @@ class Watcher:
         )
 
     def _checkpoint(self) -> tuple[int, Any, Lost, Times]:
-        path = self.folder / "server" / "checkpoint.sqlite"
+        path = checkpoint_file(self.folder)
         empty = np.zeros((0, 0))
         if not path.is_file():
             return 0, empty, (), ()
         try:
-            with closing(open_read_only(path)) as database:
-                rows = database.execute(
-                    "SELECT round, theta FROM rounds ORDER BY round"
-                ).fetchall()
-                kept = {n for (n,) in database.execute("SELECT name FROM facts")}
-                lost, times = lost_sites(database), round_times(database)
+            with CheckpointReader(path) as checkpoint:
+                trajectory, kept = checkpoint.trajectory(), checkpoint.fact_names()
+                lost, times = checkpoint.lost(), checkpoint.round_times()
         except sqlite3.OperationalError:
             return 0, empty, (), ()  # not laid out yet
         except sqlite3.DatabaseError:
@@ -172,10 +164,10 @@ class Watcher:
                 where=str(path),
                 remedy="see run.log in the same folder",
             ) from None
-        if not rows:
+        if not trajectory:
             return self.plan.rounds_prepared(kept), empty, lost, ()
-        theta = np.array([np.frombuffer(data, dtype=np.float64) for _, data in rows])
-        return int(rows[-1][0]) + 1, theta, lost, times
+        theta = np.array([theta for _, theta in trajectory])
+        return trajectory[-1][0] + 1, theta, lost, times
 
     def _spent(self, done: int) -> float:
         if done not in self._known:

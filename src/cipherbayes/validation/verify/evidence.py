@@ -10,6 +10,7 @@ from typing import Any
 
 from cipherbayes.crypto.identity.signatures import Identity
 from cipherbayes.errors import CipherbayesError, RunError
+from cipherbayes.protocols.stores import checkpoint_file
 from cipherbayes.protocols.transcripts import Transcript
 from cipherbayes.study.schema import Study
 
@@ -76,7 +77,7 @@ class Evidence:
         pinned, pinned_by = _pinned(folder, roster, transcript)
         if result is None and (folder / "result.json").exists():
             result = folder
-        checkpoint = folder / "server" / "checkpoint.sqlite"
+        checkpoint = checkpoint_file(folder)
         return cls(
             transcript=transcript,
             study=Study.load(study),

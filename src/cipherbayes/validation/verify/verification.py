@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from cipherbayes.errors import CipherbayesError, ProtocolError
 from cipherbayes.inference.chains import Draws
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.protocols.certificate import Certificate
-from cipherbayes.protocols.checkpoint_view import open_read_only
 from cipherbayes.protocols.plan import Plan, plan_study
 from cipherbayes.protocols.protocol import protocol_of
+from cipherbayes.protocols.stores import CheckpointReader
 from cipherbayes.results.result import FORMAT, assemble
 from cipherbayes.results.run import cautions_of
 from cipherbayes.typing import Floats
@@ -194,9 +193,8 @@ def _checkpoint(findings: Findings, evidence: Evidence, replayed: Replayed) -> N
     if evidence.checkpoint is None:
         return
     try:
-        with closing(open_read_only(evidence.checkpoint)) as database:
-            rows = database.execute("SELECT theta FROM rounds ORDER BY round")
-            path = [np.frombuffer(theta, dtype=np.float64) for (theta,) in rows]
+        with CheckpointReader(evidence.checkpoint) as checkpoint:
+            path = [theta for _, theta in checkpoint.trajectory()]
     except (sqlite3.Error, ValueError, TypeError):
         findings.fails("theta", "the server's checkpoint cannot be read")
         return

@@ -8,13 +8,13 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cipherbayes.crypto.prepared_zeros import Zeros
+from cipherbayes.crypto.prepared_zeros import PreparedZeros
 
 
 @given(st.lists(st.integers(-2, 3), max_size=20))
 def test_nothing_is_handed_out_twice(counts):
     numbers = itertools.count()
-    zeros = Zeros(lambda: next(numbers))
+    zeros = PreparedZeros(lambda: next(numbers))
     taken = []
     for count in counts:
         before = len(zeros)
@@ -26,7 +26,7 @@ def test_nothing_is_handed_out_twice(counts):
 
 
 def test_a_fork_holds_none_and_its_parent_still_does():
-    zeros = Zeros(object)
+    zeros = PreparedZeros(object)
     zeros.prepare(3)
     child = os.fork()
     if child == 0:  # pragma: no cover - another process
