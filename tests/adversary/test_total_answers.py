@@ -205,6 +205,7 @@ def test_a_network_is_the_same_program_for_every_table(monkeypatch):
     assert differing() > 0
 
 
+@pytest.mark.slow
 def test_the_audit_of_a_study_would_have_found_these():
     """The same attacks, found by ``cipherbayes audit STUDY`` without being told."""
     moments = with_moments()

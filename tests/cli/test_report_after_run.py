@@ -41,6 +41,7 @@ def test_json_output_is_json_alone(quick: Path) -> None:
     assert json.loads(done.stdout)["study"] == "small"
 
 
+@pytest.mark.slow
 def test_a_run_can_be_watched_from_its_first_moment(
     quick: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -244,6 +244,7 @@ def test_a_failure_while_saving_leaves_nothing_that_looks_whole(
         cb.Result.load(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_the_module_and_a_real_process_behave_alike(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "cipherbayes", "run", "nowhere.toml"]
     done = subprocess.run(

@@ -32,6 +32,7 @@ def vectors(path: Path) -> list[bytes]:
         database.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("header", HEADERS)
 def test_a_finished_run_has_erased_its_keys_and_the_sites_answers(tmp_path, header):
     study = write_tables(tmp_path, small_study(("a", "b"), header=header))

@@ -18,10 +18,15 @@ from cipherbayes.inference.noise_aware import Effort, released, sample_posterior
 from cipherbayes.privacy.accountant import epsilon
 from cipherbayes.privacy.events import tally
 from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.plan import plan_study
+from cipherbayes.protocols.questions import Question
+from cipherbayes.protocols.releases import Phase
+from cipherbayes.protocols.rounds import Course
 from cipherbayes.results.run import resume, run
 from cipherbayes.study.schema import Study
-from cipherbayes.typing import Floats
+from cipherbayes.study.tables import open_site
+from cipherbayes.typing import Integers
 from conftest import logistic_frame
 
 NOISE_AWARE = {"method": "noise-aware", "rounds": None}
@@ -33,6 +38,15 @@ def study_of(sites: tuple[str, ...], **changes) -> Study:
     return small_study(sites, inference=NOISE_AWARE, **changes)
 
 
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hardly any draws of the posterior, where it is not looked at."""
+    effort = Effort(chains=2, warm_up=2, kept=4, doublings=0)
+    hastily = partial(sample_posterior, effort=effort)
+    monkeypatch.setattr(released, "sample_posterior", hastily)
+
+
+@pytest.mark.usefixtures("hasty")
 def test_an_encrypted_noise_aware_run_has_the_integers_of_a_plaintext_run(tmp_path):
     study = write_tables(tmp_path, study_of(("a", "b", "c")))
     run(study, out=tmp_path / "run")
@@ -59,6 +73,7 @@ def test_the_releases_of_a_study_compose_to_its_epsilon(records):
     assert sampling == pytest.approx(mu * left, rel=1e-4)
 
 
+@pytest.mark.usefixtures("hasty")
 def test_every_round_is_one_entry_of_each_ledger_with_both_its_sums(tmp_path):
     study = write_tables(tmp_path, study_of(("a", "b")))
     run(study, out=tmp_path / "run")
@@ -71,9 +86,8 @@ def test_every_round_is_one_entry_of_each_ledger_with_both_its_sums(tmp_path):
         assert ledger.spent() == pytest.approx(2.0, rel=1e-4)
 
 
-def test_a_run_interrupted_between_rounds_goes_on_to_the_same_posterior(
-    tmp_path, monkeypatch
-):
+@pytest.mark.usefixtures("hasty")
+def test_a_run_interrupted_between_rounds_goes_on_to_the_same_posterior(tmp_path):
     whole = write_tables(tmp_path / "whole", study_of(("a", "b")))
     expected = run(whole, out=tmp_path / "whole" / "run").summary()
     broken = write_tables(tmp_path / "broken", study_of(("a", "b")))
@@ -87,6 +101,7 @@ def test_a_run_interrupted_between_rounds_goes_on_to_the_same_posterior(
     assert resume(tmp_path / "broken" / "run").summary() == expected
 
 
+@pytest.mark.slow
 def test_a_result_carries_the_flags_in_words_and_for_programs(tmp_path):
     privacy = {"epsilon": 0.02, "records": 120, "clip": None}
     study = write_tables(tmp_path, study_of(("a", "b"), privacy=privacy))
@@ -146,19 +161,21 @@ def test_settings_of_a_chain_are_refused(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("hasty")
 def test_encrypted_and_pooled_private_runs_have_the_same_distribution(
-    tmp_path, monkeypatch
-):
-    """Where the last round lands, over repeated runs: same centre, same spread."""
-    monkeypatch.setattr(
-        released,
-        "sample_posterior",
-        partial(sample_posterior, effort=Effort(chains=2, warm_up=2, kept=4)),
-    )
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the totals differ from the exact sums by is σΔ wide, and around zero."""
+    seen: list[tuple[Phase, Question, Integers]] = []
+    honest = Course.take
+
+    def take(self: Course, values: Integers, sites: int) -> None:
+        seen.append((self.phase, self.asked(), values))
+        honest(self, values, sites)
+
+    monkeypatch.setattr(Course, "take", take)
     frames = {name: logistic_frame(400, seed=ord(name)) for name in ("a", "b", "c")}
-    last: dict[str, list[Floats]] = {"secure-sum": [], "pooled": []}
-    runs = 30
-    for protocol, places in last.items():
+    for protocol in ("secure-sum", "pooled"):
         study = study_of(
             ("a", "b", "c"),
             header={"protocol": protocol},
@@ -170,18 +187,29 @@ def test_encrypted_and_pooled_private_runs_have_the_same_distribution(
                 "randomness": "secure",
             },
         )
-        for k in range(runs):
-            out = tmp_path / f"{protocol}-{k}"
-            run(study, frames, out=out)
-            places.append(np.frombuffer(trajectory(out)[-1]))
-    one, other = (np.array(places) for places in last.values())
-    error = np.sqrt((one.var(axis=0, ddof=1) + other.var(axis=0, ddof=1)) / runs)
-    assert np.all(np.abs(one.mean(axis=0) - other.mean(axis=0)) < 4.5 * error)
-    # F(29, 29) is beyond 4.4 either way with probability 1e-4.
-    ratio = one.var(axis=0) / other.var(axis=0)
-    assert np.all((ratio > 1 / 4.4) & (ratio < 4.4))
+        seen.clear()
+        for _ in range(3):
+            run(study, frames)
+        tables = [
+            Contributions(study.model, open_site(study, name, frame))
+            for name, frame in frames.items()
+        ]
+        found = []
+        for phase, question, values in seen:
+            exact = sum(phase.on_grid(table.total(phase, question)) for table in tables)
+            widths = [
+                np.full(part.dimension, part.noise_multiplier * part.sensitivity)
+                for part in phase.parts
+            ]
+            found.append((values - exact) / np.concatenate(widths))
+        noise = np.concatenate(found)
+        assert noise.size == 3 * (24 * D + 9 * packed_length(D))
+        # Four and a half standard errors: shares by K - 1 would be eight away.
+        assert abs(noise.mean()) < 4.5 / np.sqrt(noise.size)
+        assert abs(noise.var() - 1.0) < 4.5 * np.sqrt(2.0 / noise.size)
 
 
+@pytest.mark.usefixtures("hasty")
 def test_the_engine_runs_it_from_the_folder_alone(tmp_path: Path) -> None:
     from cipherbayes.engine.run_folder import RunFolder
 

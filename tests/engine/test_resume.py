@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sqlite3
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -242,10 +243,25 @@ def test_a_used_folder_is_refused_before_anything_is_spent(tmp_path):
 PROCESSES = {"engine": "local-processes"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("number", [1, 4])
-@pytest.mark.parametrize("party", ["a", "b", "csp"])
+EVERY_PAIR = {
+    ("a", 1, "before"),
+    ("a", 4, "after"),
+    ("b", 1, "after"),
+    ("b", 4, "before"),
+    ("csp", 1, "before"),
+    ("csp", 4, "after"),
+}
+"""Every two of a party, a round and a moment meet once; all three are for torture."""
+
+
+@pytest.mark.parametrize(
+    ("party", "number", "moment"),
+    [
+        pytest.param(*each, marks=mark)
+        for each in product(("a", "b", "csp"), (1, 4), ("before", "after"))
+        for mark in [pytest.mark.slow if each in EVERY_PAIR else pytest.mark.torture]
+    ],
+)
 def test_a_killed_party_costs_no_round(tmp_path, undisturbed, party, number, moment):
     study = made(tmp_path, header=PROCESSES)
     assert crash_party(study, tmp_path / "run", party, number, moment) == 1
@@ -255,7 +271,7 @@ def test_a_killed_party_costs_no_round(tmp_path, undisturbed, party, number, mom
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [1, 3, 5])
+@pytest.mark.parametrize("number", [1, 5])
 def test_a_killed_driver_costs_no_round_and_leaves_no_party_behind(
     tmp_path, undisturbed, number
 ):

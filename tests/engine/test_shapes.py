@@ -87,20 +87,27 @@ def test_ten_thousand_columns():
     assert len(result.summary()) == width + 1
 
 
-@pytest.mark.slow
-def test_five_thousand_rounds_with_flat_memory(tmp_path):
-    study = small_study(("a", "b"), inference={"rounds": 5000})
+@pytest.mark.parametrize(
+    ("early", "late"),
+    [
+        # A message that is kept is 60,000 bytes a round.
+        pytest.param(200, 600, marks=pytest.mark.slow, id="600"),
+        pytest.param(1000, 5000, marks=pytest.mark.torture, id="5000"),
+    ],
+)
+def test_many_rounds_with_flat_memory(tmp_path, early, late):
+    study = small_study(("a", "b"), inference={"rounds": late})
     resident: dict[int, int] = {}
 
     def measure(done: int, total: int) -> None:
-        if done in (1000, 5000):
+        if done in (early, late):
             with open("/proc/self/statm") as file:
                 pages = int(file.read().split()[1])
             resident[done] = pages * os.sysconf("SC_PAGE_SIZE")
 
     result = run(study, frames(study, 60), out=tmp_path / "run", progress=measure)
-    assert result.record["rounds"] == 5000
-    assert resident[5000] - resident[1000] < 4 * 2**20
+    assert result.record["rounds"] == late
+    assert resident[late] - resident[early] < 4 * 2**20
 
 
 @pytest.mark.slow

@@ -79,6 +79,7 @@ def killed_at_random(
     return hits
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_random_moments_resumes_to_the_same_theta(
     tmp_path, undisturbed
 ):

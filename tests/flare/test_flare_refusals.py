@@ -297,6 +297,7 @@ def test_a_site_does_not_say_how_long_it_took(site):
 # -- processes on one machine ----------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_process_says_what_is_wrong_to_its_own_terminal_only(tmp_path):
     study = write_tables(tmp_path, small_study(SITES))
     ledgers = {name: tmp_path / f"{name}.ledger" for name in SITES}

@@ -138,6 +138,7 @@ COARSE = 1e-3
 SIGMA = calibrate_noise(BUDGET, COARSE, 2 * HALF, RATE)
 
 
+@pytest.mark.slow
 def test_a_switch_after_seeing_answers_breaks_a_plain_accountant_and_not_the_filter():
     plain = largest_admitted(lambda runs: epsilon(compose(*runs), COARSE))
     assert delta_of_switching(plain) > 1.2 * COARSE

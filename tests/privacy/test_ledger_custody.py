@@ -397,6 +397,7 @@ STEPS = st.tuples(
 )
 
 
+@pytest.mark.slow
 @given(steps=st.lists(STEPS, min_size=1, max_size=12))
 @settings(max_examples=60, deadline=None)
 def test_whatever_dies_every_answer_is_charged_first_and_stays_the_only_one(

@@ -522,6 +522,7 @@ def test_without_verify_a_tampering_server_goes_unnoticed(
     write_report(folder)
 
 
+@pytest.mark.slow
 def test_small_changes_to_sampled_draws_are_found_bit_for_bit(
     runs: FinishedRuns, tmp_path: Path
 ) -> None:
