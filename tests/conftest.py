@@ -45,7 +45,7 @@ FINISHED_RUNS = (
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadFileScheduling
 
-    class BySharedFixtures(LoadFileScheduling):
+    class BySharedFixtures(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
             return "finished runs" if file in FINISHED_RUNS else file

@@ -163,7 +163,9 @@ def test_an_owner_ends_a_run_that_will_not_be_resumed(folder: Path) -> None:
     assert b"the vector of one site" not in path.read_bytes()
 
 
-def test_an_owner_takes_a_ledger_to_a_new_machine(folder: Path, monkeypatch) -> None:
+def test_an_owner_takes_a_ledger_to_a_new_machine(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = folder / "north.csv.ledger"
     Ledger.open(path, dataset="north.csv", epsilon=1.0, delta=1e-5).close()
     monkeypatch.setenv("CIPHERBAYES_STATE", str(folder / "new-machine"))
@@ -291,7 +293,7 @@ def test_bench_keeps_its_contract() -> None:
 
 
 @pytest.mark.realdata
-def test_example_tables_made_again_start_with_a_new_ledger(tmp_path):
+def test_example_tables_made_again_start_with_a_new_ledger(tmp_path: Path) -> None:
     """What ``make demo`` does when it is run a second time."""
     pytest.importorskip("sksurv", reason="FLchain comes with scikit-survival")
     for _ in range(2):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ NOISE_AWARE = {"method": "noise-aware", "rounds": None}
 D = 3
 
 
-def study_of(sites: tuple[str, ...], **changes) -> Study:
+def study_of(sites: tuple[str, ...], **changes: Any) -> Study:
     changes.setdefault("privacy", {"epsilon": 2.0, "records": 1200, "clip": None})
     return small_study(sites, inference=NOISE_AWARE, **changes)
 
@@ -47,7 +48,9 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_an_encrypted_noise_aware_run_has_the_integers_of_a_plaintext_run(tmp_path):
+def test_an_encrypted_noise_aware_run_has_the_integers_of_a_plaintext_run(
+    tmp_path: Path,
+) -> None:
     study = write_tables(tmp_path, study_of(("a", "b", "c")))
     run(study, out=tmp_path / "run")
     totals, thetas = plaintext_run(study)
@@ -60,7 +63,7 @@ def test_an_encrypted_noise_aware_run_has_the_integers_of_a_plaintext_run(tmp_pa
 
 
 @pytest.mark.parametrize("records", [1200, None])
-def test_the_releases_of_a_study_compose_to_its_epsilon(records):
+def test_the_releases_of_a_study_compose_to_its_epsilon(records: int | None) -> None:
     privacy = {"epsilon": 0.7, "records": records, "clip": None}
     study = study_of(("a", "b"), privacy=privacy)
     plan = plan_study(study)
@@ -74,7 +77,9 @@ def test_the_releases_of_a_study_compose_to_its_epsilon(records):
 
 
 @pytest.mark.usefixtures("hasty")
-def test_every_round_is_one_entry_of_each_ledger_with_both_its_sums(tmp_path):
+def test_every_round_is_one_entry_of_each_ledger_with_both_its_sums(
+    tmp_path: Path,
+) -> None:
     study = write_tables(tmp_path, study_of(("a", "b")))
     run(study, out=tmp_path / "run")
     for name in study.sites:
@@ -87,7 +92,9 @@ def test_every_round_is_one_entry_of_each_ledger_with_both_its_sums(tmp_path):
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_run_interrupted_between_rounds_goes_on_to_the_same_posterior(tmp_path):
+def test_a_run_interrupted_between_rounds_goes_on_to_the_same_posterior(
+    tmp_path: Path,
+) -> None:
     whole = write_tables(tmp_path / "whole", study_of(("a", "b")))
     expected = run(whole, out=tmp_path / "whole" / "run").summary()
     broken = write_tables(tmp_path / "broken", study_of(("a", "b")))
@@ -102,7 +109,7 @@ def test_a_run_interrupted_between_rounds_goes_on_to_the_same_posterior(tmp_path
 
 
 @pytest.mark.slow
-def test_a_result_carries_the_flags_in_words_and_for_programs(tmp_path):
+def test_a_result_carries_the_flags_in_words_and_for_programs(tmp_path: Path) -> None:
     privacy = {"epsilon": 0.02, "records": 120, "clip": None}
     study = write_tables(tmp_path, study_of(("a", "b"), privacy=privacy))
     run(study, out=tmp_path / "run")
@@ -114,14 +121,16 @@ def test_a_result_carries_the_flags_in_words_and_for_programs(tmp_path):
     assert all(row["rhat"] is not None for row in record["posterior"])
 
 
-def test_an_exhausted_budget_ends_in_words_where_no_posterior_is_possible(tmp_path):
+def test_an_exhausted_budget_ends_in_words_where_no_posterior_is_possible(
+    tmp_path: Path,
+) -> None:
     study = write_tables(tmp_path, study_of(("a", "b")))
     sites = {n: s.model_copy(update={"budget": 0.5}) for n, s in study.sites.items()}
     with pytest.raises(BudgetError, match="before there was a posterior"):
         run(study.model_copy(update={"sites": sites}), out=tmp_path / "run")
 
 
-def test_it_is_what_a_private_study_gets_that_names_no_method():
+def test_it_is_what_a_private_study_gets_that_names_no_method() -> None:
     study = study_of(("a", "b")).model_dump(exclude_none=True)
     study["inference"] = {}
     assert Study.model_validate(study).method == "noise-aware"
@@ -133,7 +142,7 @@ def test_it_is_what_a_private_study_gets_that_names_no_method():
     assert Study.model_validate(study).method == "psgld"
 
 
-def test_a_model_without_bounded_influence_falls_back_and_says_so():
+def test_a_model_without_bounded_influence_falls_back_and_says_so() -> None:
     document = study_of(("a", "b")).model_dump(exclude_none=True)
     document["model"] = {"kind": "gaussian", "variance": 1.0}
     document["preparation"] = {"intercept": 0.0}
@@ -143,7 +152,7 @@ def test_a_model_without_bounded_influence_falls_back_and_says_so():
     assert "no noise-aware posterior" in study.fallback
 
 
-def test_a_resolved_study_means_the_same_when_it_is_read_again(tmp_path):
+def test_a_resolved_study_means_the_same_when_it_is_read_again(tmp_path: Path) -> None:
     study = study_of(("a", "b"))
     path = tmp_path / "again.toml"
     path.write_text(study.to_toml())
@@ -152,7 +161,7 @@ def test_a_resolved_study_means_the_same_when_it_is_read_again(tmp_path):
     assert again.method == "noise-aware"
 
 
-def test_settings_of_a_chain_are_refused(tmp_path):
+def test_settings_of_a_chain_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
     text = study_of(("a", "b")).to_toml()
     path.write_text(text.replace("[inference]", "[inference]\nrounds = 10"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +15,8 @@ from parties import small_study, trajectory, write_tables
 import cipherbayes as cb
 from cipherbayes.protocols.plan import plan_study
 from cipherbayes.protocols.stores import Checkpoint
-from cipherbayes.results.run import Result, run
+from cipherbayes.results.result import Result
+from cipherbayes.results.run import run
 from conftest import logistic_frame
 
 
@@ -30,14 +33,14 @@ def assert_sound(result: Result, rounds: int) -> None:
     assert result.certificate["epsilon"] == 3.0
 
 
-def test_a_single_site_gets_a_private_posterior():
+def test_a_single_site_gets_a_private_posterior() -> None:
     study = small_study(("only",))
     result = run(study, frames(study, 200))
     assert_sound(result, 4)
     assert result.certificate["colluders"] == 0
 
 
-def test_two_sites_of_which_one_may_collude():
+def test_two_sites_of_which_one_may_collude() -> None:
     study = small_study(("a", "b"), privacy={"colluders": 1, "randomness": "secure"})
     result = run(study, frames(study, 200))
     assert_sound(result, 4)
@@ -47,18 +50,18 @@ def test_two_sites_of_which_one_may_collude():
     assert release.share_scale >= release.noise_multiplier * release.sensitivity
 
 
-def test_two_sites_with_sizes_four_to_one():
+def test_two_sites_with_sizes_four_to_one() -> None:
     study = small_study(("large", "small"))
     assert_sound(run(study, frames(study, {"large": 400, "small": 100})), 4)
 
 
-def test_a_site_with_one_row():
+def test_a_site_with_one_row() -> None:
     study = small_study(("many", "one"))
     assert_sound(run(study, frames(study, {"many": 300, "one": 1})), 4)
 
 
 @pytest.mark.slow
-def test_sixty_four_sites():
+def test_sixty_four_sites() -> None:
     names = [f"site-{number:02}" for number in range(64)]
     study = small_study(names, privacy={"records": 2000})
     result = run(study, frames(study, 20))
@@ -67,7 +70,7 @@ def test_sixty_four_sites():
 
 
 @pytest.mark.slow
-def test_ten_thousand_columns():
+def test_ten_thousand_columns() -> None:
     width = 10_000
     rng = np.random.default_rng(1)
     features = {f"x{j}": {"low": 0.0, "high": 1.0} for j in range(width)}
@@ -95,7 +98,7 @@ def test_ten_thousand_columns():
         pytest.param(1000, 5000, marks=pytest.mark.torture, id="5000"),
     ],
 )
-def test_many_rounds_with_flat_memory(tmp_path, early, late):
+def test_many_rounds_with_flat_memory(tmp_path: Path, early: Any, late: int) -> None:
     study = small_study(("a", "b"), inference={"rounds": late})
     resident: dict[int, int] = {}
 
@@ -112,8 +115,8 @@ def test_many_rounds_with_flat_memory(tmp_path, early, late):
 
 @pytest.mark.slow
 def test_a_run_in_processes_goes_on_without_a_killed_site_where_that_is_allowed(
-    tmp_path,
-):
+    tmp_path: Path,
+) -> None:
     study = write_tables(
         tmp_path,
         small_study(
@@ -137,7 +140,7 @@ def test_a_run_in_processes_goes_on_without_a_killed_site_where_that_is_allowed(
 @pytest.mark.parametrize(
     "method", ["psgld", pytest.param("averaged", marks=pytest.mark.slow)]
 )
-def test_private_moments_and_a_noised_count_recover_the_model(method):
+def test_private_moments_and_a_noised_count_recover_the_model(method: str) -> None:
     """eta = -3.2 + 0.04 age + 0.5 [M], in the clinic's own units."""
     study = small_study(
         ("a", "b", "c", "d"),
@@ -157,11 +160,11 @@ def test_private_moments_and_a_noised_count_recover_the_model(method):
     assert found["intercept"] == pytest.approx(-3.2, rel=0.1)
 
 
-def test_the_released_count_is_near_the_number_of_rows(tmp_path):
+def test_the_released_count_is_near_the_number_of_rows(tmp_path: Path) -> None:
     study = small_study(("a", "b"), privacy={"records": None, "epsilon": 20.0})
     run(study, frames(study, 500), out=tmp_path / "run")
     checkpoint = Checkpoint(tmp_path / "run" / "server" / "checkpoint.sqlite")
-    (count,) = np.frombuffer(checkpoint.fact("records"))
+    (count,) = np.frombuffer(checkpoint.fact("records"))  # type: ignore[arg-type]
     checkpoint.close()
     noise = plan_study(study).phases[0].privacy.noise_sd(2)
     assert count != 1000
@@ -172,7 +175,7 @@ def test_the_released_count_is_near_the_number_of_rows(tmp_path):
 # -- what a result says about its noise -------------------------------------------
 
 
-def test_repeatable_noise_is_shouted_about_and_certifies_nothing():
+def test_repeatable_noise_is_shouted_about_and_certifies_nothing() -> None:
     study = small_study(("a", "b"))
     result = run(study, frames(study, 100))
     assert result.certificate["certified"] is False
@@ -180,7 +183,7 @@ def test_repeatable_noise_is_shouted_about_and_certifies_nothing():
     assert any("INSECURE" in warning for warning in result.record["warnings"])
 
 
-def test_secure_noise_is_certified_and_never_the_same_twice():
+def test_secure_noise_is_certified_and_never_the_same_twice() -> None:
     study = small_study(("a", "b"), privacy={"randomness": "secure"})
     results = [run(study, frames(study, 100)) for _ in range(2)]
     for result in results:

@@ -52,8 +52,8 @@ def frame(n: int, seed: int) -> pd.DataFrame:
 
 def study_of(kind: str, **sections: Any) -> Study:
     return Study(
-        model={"kind": kind, **TABLES[kind]},  # type: ignore[arg-type]
-        features=FEATURES,  # type: ignore[arg-type]
+        model={"kind": kind, **TABLES[kind]},
+        features=FEATURES,
         **sections,
     )
 

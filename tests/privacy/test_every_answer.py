@@ -184,7 +184,7 @@ def questions(draw: st.DrawFn, plan: StudyPlan, row: Any) -> Question:
         # Orthogonal to the record's row: what is left of η is rounding errors.
         padded = np.zeros(farthest.size)
         padded[: row.size] = row[: farthest.size]
-        theta = theta - padded * (theta @ padded) / max(padded @ padded, 1e-300)
+        theta = theta - padded * (theta @ padded) / max(padded @ padded, 1e-300)  # type: ignore[operator]
         theta = np.clip(theta, -farthest, farthest)
     totals = [
         np.array(

@@ -7,6 +7,7 @@ import os
 import shutil
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -49,7 +50,7 @@ def test_an_old_copy_of_a_ledger_is_refused_with_what_to_do(path: Path) -> None:
     restore(path.with_name("old"), path)
     for attempt in (lambda: Ledger.read(path), lambda: opened(path)):
         with pytest.raises(PrivacyError, match="old copy") as refused:
-            attempt()
+            attempt()  # type: ignore[no-untyped-call]
         assert "newest" in refused.value.remedy
         assert "release nothing more" in refused.value.remedy
     restore(path.with_name("newest"), path)
@@ -171,7 +172,9 @@ def test_a_ledger_of_another_key_is_refused_until_its_owner_adopts_it(
     adopted.close()
 
 
-def test_an_edited_ledger_cannot_be_adopted(path: Path, tmp_path, monkeypatch) -> None:
+def test_an_edited_ledger_cannot_be_adopted(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ledger = opened(path)
     for number in range(3):
         ask(ledger, number)
@@ -184,7 +187,9 @@ def test_an_edited_ledger_cannot_be_adopted(path: Path, tmp_path, monkeypatch) -
         Ledger.read(path, adopt=True)
 
 
-def test_the_key_lies_in_a_folder_of_its_owner_alone(tmp_path, monkeypatch) -> None:
+def test_the_key_lies_in_a_folder_of_its_owner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CIPHERBAYES_STATE", str(tmp_path / "state"))
     before = os.umask(0)
     try:
@@ -200,7 +205,9 @@ def test_the_key_lies_in_a_folder_of_its_owner_alone(tmp_path, monkeypatch) -> N
         Ledger.read(tmp_path / "north.ledger")
 
 
-def test_the_usual_place_follows_the_environment(tmp_path, monkeypatch) -> None:
+def test_the_usual_place_follows_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("CIPHERBAYES_STATE")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert Custody.of_user().path == tmp_path / "cipherbayes"
@@ -401,7 +408,7 @@ STEPS = st.tuples(
 @given(steps=st.lists(STEPS, min_size=1, max_size=12))
 @settings(max_examples=60, deadline=None)
 def test_whatever_dies_every_answer_is_charged_first_and_stays_the_only_one(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple]
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, ...]]
 ) -> None:
     path = tmp_path_factory.mktemp("kills") / "north.ledger"
     opened(path, epsilon=0.5).close()
@@ -412,7 +419,7 @@ def test_whatever_dies_every_answer_is_charged_first_and_stays_the_only_one(
         ledger = Ledger.read(path)
         database = ledger._database
 
-        def compute(key=(site, round), way=way) -> bytes:
+        def compute(key: Any = (site, round), way: Any = way) -> bytes:
             # (2): an entry is on disk before anything is computed.
             assert key in {(e.site, e.round) for e in Ledger.read(path).entries()}
             computed.add(key)

@@ -136,7 +136,7 @@ def test_somebody_elses_database_is_refused_and_left_as_it_is(path: Path) -> Non
 def assert_refused(path: Path) -> None:
     for attempt in (lambda: Ledger.read(path), lambda: opened(path)):
         with pytest.raises(PrivacyError, match="damaged, was changed, or is no") as no:
-            attempt()
+            attempt()  # type: ignore[no-untyped-call]
         assert "\n" not in str(no.value)
         assert str(path) in str(no.value)
         assert no.value.remedy

@@ -245,7 +245,7 @@ class Consortium:
         )
         return self.pair.secret.decrypt(ciphertext)
 
-    def mask(self, reply: SiteReply, sites: Sequence[str], dimension: int = 3):
+    def mask(self, reply: SiteReply, sites: Sequence[str], dimension: int = 3) -> Any:
         """The mask of a site in an exchange, modulo 2^64."""
         roster = self.server.roster()
         masks = PairwiseMasks(
@@ -258,7 +258,7 @@ class Consortium:
         asked = RememberingSite.asked[reply.site, reply.round_id.digest]
         return masks.total(reply.round_id, roster.restrict(sites), asked, dimension)
 
-    def unmasked(self, reply: SiteReply, sites: Sequence[str] | None = None):
+    def unmasked(self, reply: SiteReply, sites: Sequence[str] | None = None) -> Any:
         """The noised vector in a reply."""
         sites = sites or self.names
         bits = self.pair.public.parameters.word_bits

@@ -18,7 +18,8 @@ from cipherbayes.privacy.accountant import calibrate_noise, epsilon
 from cipherbayes.privacy.events import GaussianSum, PoissonSampled, Repeated
 from cipherbayes.protocols.plan import StudyPlan, plan_study
 from cipherbayes.protocols.releases import MOST_RECORDS, SHARES
-from cipherbayes.study.schema import Study, tables
+from cipherbayes.study import tables
+from cipherbayes.study.schema import Study
 
 SITES = {name: {"data": f"absent/{name}.csv"} for name in ("north", "south", "west")}
 
@@ -172,7 +173,7 @@ def test_a_batch_of_everyone_is_a_full_batch() -> None:
 @pytest.mark.parametrize("sites", [2, 3, 20])
 @pytest.mark.parametrize("target", [0.05, 1.0, 20.0])
 def test_the_parameters_hold_every_phases_bound(sites: int, target: float) -> None:
-    names = {f"site-{number}": {} for number in range(sites)}
+    names: dict[str, Any] = {f"site-{number}": {} for number in range(sites)}
     plan = plan_study(
         study_of(
             privacy={**WITHOUT_RECORDS, "epsilon": target},
@@ -308,7 +309,7 @@ def test_a_clip_outside_every_range_is_refused(clip: float) -> None:
 
 
 def test_sums_that_no_parameters_hold_are_refused() -> None:
-    names = {f"site-{number}": {} for number in range(5000)}
+    names: dict[str, Any] = {f"site-{number}": {} for number in range(5000)}
     plan = plan_study(study_of(sites=names))
     with pytest.raises(CryptoError, match="no vetted parameter set"):
         _ = plan.parameters

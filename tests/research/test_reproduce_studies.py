@@ -71,7 +71,7 @@ BUDGETS = [
 
 @pytest.mark.parametrize(
     ("make", "epsilon"),
-    [(make, epsilon) for make, settings in BUDGETS for epsilon in sorted(settings)],
+    [(make, epsilon) for make, settings in BUDGETS for epsilon in sorted(settings)],  # type: ignore[call-overload]
 )
 def test_every_private_study_stays_within_its_budget(make, epsilon: float) -> None:  # type: ignore[no-untyped-def]
     study = make(epsilon, records=3200)

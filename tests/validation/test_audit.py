@@ -10,6 +10,7 @@ import pytest
 from cipherbayes.errors import PrivacyError
 from cipherbayes.privacy.gaussian import epsilon_of, mu_for
 from cipherbayes.privacy.noise import InsecureRepeatableNoise
+from cipherbayes.protocols.as_printed.claim import PaperSetting
 from cipherbayes.validation import mechanisms as audited
 from cipherbayes.validation.canary import epsilon_lower_bound
 from cipherbayes.validation.mechanisms import audit
@@ -136,7 +137,7 @@ def test_the_papers_algorithm_is_refuted_in_seconds() -> None:
 
 def test_without_its_preconditioner_leak_the_papers_canary_is_invisible() -> None:
     """Where the floor hides the canary's gradient, nothing is left to see."""
-    setting = audited.PaperSetting(0.01, 1e-5, 32_000, 3_200, 500)
+    setting = PaperSetting(0.01, 1e-5, 32_000, 3_200, 500)
     scores = audited.as_printed(0.01, 1e-5, 30_000, rounds=6, setting=setting)
     assert epsilon_lower_bound(scores.present, scores.absent, 1e-5) < 0.01
 
