@@ -1,4 +1,4 @@
-# The verbs: demo, test, lint, bench, torture, docs, clean.
+# The verbs: demo, check, test, coverage, lint, bench, torture, docs, release, clean.
 VENV ?= .venv
 PY := $(VENV)/bin/python
 WORKERS ?= 2
@@ -9,7 +9,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 # Tests wait for the disk at every commit of a ledger: a folder in memory is quicker.
 SCRATCH := $(if $(wildcard /dev/shm/.),--basetemp=$(shell mktemp -u /dev/shm/cipherbayes-XXXXXX))
 
-.PHONY: demo test lint bench torture docs clean
+.PHONY: demo check test coverage lint bench torture docs release clean
 
 # One stamp per set of extras, renewed when the pins, the package or its C code change.
 INSTALLED := pyproject.toml research/pyproject.toml constraints.txt setup.py src/cipherbayes/_kernels.c
@@ -30,8 +30,20 @@ demo: $(VENV)/.demo
 	$(PY) -m cipherbayes run examples/flchain.toml --out demo
 	@echo "open in a browser: $(CURDIR)/demo/report.html"
 
+# Modules stay whole; those with slow tests come first (tests/conftest.py).
+PYTEST := $(PY) -m pytest $(SCRATCH) -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# Before a commit: everything that takes no longer than a second.
+check: lint
+	$(PYTEST) -m "not slow and not realdata and not torture"
+
 test: lint
-	$(PY) -m pytest $(SCRATCH) -n $(WORKERS) --dist loadfile
+	$(PYTEST)
+
+# Processes that tests start are not measured.
+coverage: $(VENV)/.dev
+	$(PYTEST) --cov --cov-report=
+	$(PY) tests/coverage_by_room.py
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
@@ -48,7 +60,7 @@ bench: $(VENV)/.dev
 # Attacks, bad bytes, kills and full disks, the long versions; then the load table.
 torture: $(VENV)/.dev
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[fuzz]"
-	$(PY) -m pytest $(SCRATCH) -m torture tests/adversary tests/faults tests/flare tests/fuzz
+	$(PY) -m pytest $(SCRATCH) -m torture
 	$(PY) tests/fuzz/coverage_guided.py --runs 1000000
 	$(PY) research/benchmarks/load.py
 
@@ -56,5 +68,10 @@ docs: $(VENV)/.dev
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
+# What the version, the changelog and the wheels say; then the distributions themselves.
+release: lint
+	$(PY) -m pytest $(SCRATCH) -q tests/test_packaging.py
+	VENV=$(VENV) .ci/release
+
 clean:
-	rm -rf $(VENV) build dist site demo examples/data
+	rm -rf $(VENV) build dist site demo examples/data .coverage

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,6 +28,38 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 _STATE = pytest.StashKey[str]()
+
+
+# -- two workers -------------------------------------------------------------
+
+FINISHED_RUNS = (
+    "tests/cli/test_watch.py",
+    "tests/report/test_report_browser.py",
+    "tests/report/test_report_page.py",
+    "tests/validation/test_verify.py",
+)
+"""Modules that share the runs of finished_runs.py: one worker makes them for all."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadFileScheduling
+
+    class BySharedFixtures(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "finished runs" if file in FINISHED_RUNS else file
+
+    return BySharedFixtures(config, log)
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Under xdist, modules with slow tests come first: no worker waits at the end."""
+    if hasattr(config, "workerinput"):
+        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: item.path not in slow)
 
 
 def another_owner() -> None:

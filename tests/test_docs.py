@@ -255,8 +255,8 @@ def test_every_field_of_a_result_is_described() -> None:
     wanted |= {*result.record["bytes"], *result.posterior.children}
     times = np.arange(1.0, 9.0)
     wanted |= {
-        *binary_metrics((times > 4) * 1.0, times / 9),
-        *survival_metrics(times, (times > 2) * 1.0, times),
+        *binary_metrics((times > 4) * 1.0, times / 9),  # type: ignore[arg-type]
+        *survival_metrics(times, (times > 2) * 1.0, times),  # type: ignore[arg-type]
     }
     assert wanted <= set(described)
 

@@ -165,6 +165,7 @@ def test_every_reason_is_for_a_line_that_is_there() -> None:
             assert any(start in line for line in lines), start
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", NOT_TYPED)
 def test_plans_of_the_examples_say_what_the_page_shows(page: str) -> None:
     for language, block in steps(page):

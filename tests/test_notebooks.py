@@ -21,7 +21,7 @@ def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
     import nbformat
     from nbclient import NotebookClient
 
-    book = nbformat.read(path, as_version=4)
+    book = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     client = NotebookClient(
         book, timeout=300, resources={"metadata": {"path": str(tmp_path)}}
     )
@@ -34,7 +34,7 @@ def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
 def test_a_notebook_is_kept_without_outputs(path: Path) -> None:
     import nbformat
 
-    for cell in nbformat.read(path, as_version=4).cells:
+    for cell in nbformat.read(path, as_version=4).cells:  # type: ignore[no-untyped-call]
         assert not cell.get("outputs")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -10,7 +12,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
+import cipherbayes_research
 from cipherbayes import __version__
 from conftest import LOGISTIC, logistic_frame
 
@@ -49,6 +53,8 @@ def test_the_shell_can_complete_commands() -> None:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
+    # What an earlier build left there would be in the wheel too.
+    shutil.rmtree(ROOT / "build", ignore_errors=True)
     done = python(
         "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation",
         "--disable-pip-version-check", "--wheel-dir", str(folder), str(ROOT),
@@ -103,6 +109,54 @@ def test_a_wheel_holds_the_whole_package(wheel: Path) -> None:
     }
     assert wanted <= inside
     assert not [name for name in inside if name.startswith("tests")]
+
+
+@pytest.mark.slow
+def test_a_hospitals_wheel_holds_no_research_code(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        rooms = {name.split("/")[1] for name in archive.namelist() if "/" in name}
+        tops = {name.split("/")[0] for name in archive.namelist()}
+        code = b"".join(
+            archive.read(name) for name in archive.namelist() if name.endswith(".py")
+        )
+    assert tops == {"cipherbayes", f"cipherbayes-{__version__}.dist-info"}
+    assert not rooms & {"research", "reproduce", "paper", "bench", "datasets"}
+    assert b"cipherbayes_research" not in code
+
+
+def test_no_file_that_is_shipped_names_a_path_outside_the_repository() -> None:
+    outside = re.compile(r"\.\./(\.\./)*shared|parents\[\d\] / \"shared\"")
+    for source in (ROOT / "src", ROOT / "research" / "src"):
+        for path in source.rglob("*"):
+            if path.suffix in (".py", ".c", ".css", ".toml", ".md"):
+                assert not outside.search(path.read_text(encoding="utf-8")), path
+
+
+# -- versions ----------------------------------------------------------------
+
+HEADING = re.compile(r"^## \[([^\]]+)\](?: - (\d{4}-\d{2}-\d{2}))?$", re.MULTILINE)
+
+
+def test_both_distributions_have_one_version() -> None:
+    assert cipherbayes_research.__version__ == __version__
+
+
+def test_the_changelog_knows_the_version() -> None:
+    """A release is its newest heading, dated; what is in the making is above that."""
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    (first, none), *released = HEADING.findall(changelog)
+    assert (first, none) == ("Unreleased", "")
+    assert all(date for _, date in released)
+    versions = [Version(name) for name, _ in released]
+    assert versions == sorted(versions, reverse=True)
+    unreleased = changelog.split("## [")[1].partition("]")[2].strip()
+    here = Version(__version__)
+    if here.is_devrelease:
+        assert here > versions[0]
+        assert unreleased.startswith(f"{here.base_version} in the making")
+    else:
+        assert here == versions[0]
+        assert unreleased == ""
 
 
 def test_importing_takes_under_three_tenths_of_a_second() -> None:

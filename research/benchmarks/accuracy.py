@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,7 +29,7 @@ def split_rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return order[n // 5 :], order[: n // 5]
 
 
-def held_out(result: cb.Result, test: pd.DataFrame) -> dict:
+def held_out(result: cb.Result, test: pd.DataFrame) -> dict[str, Any]:
     """Metrics of a fit on rows it has not seen."""
     tables = open_sites(result.study, {"all": test})
     return evaluate(result.study.model, result.draws(), list(tables.values()))

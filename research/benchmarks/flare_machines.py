@@ -165,7 +165,8 @@ class Machines:
         wait: float = 0.0,
     ) -> Result:
         """Run the study, or go on with it."""
-        return submit(self.study, self.kits["admin"], out, progress, wait=wait)
+        submit(self.study, self.kits["admin"], out, progress, wait=wait)
+        return Result.load(out)
 
     def new_ledgers(self, name: str) -> None:
         """Give every site an empty ledger, for a run of its own.

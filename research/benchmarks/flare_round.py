@@ -113,8 +113,8 @@ class BareController(ResultController):
 
             return Measured
 
-        controlling.FlareSite = measured(FlareSite)  # type: ignore[misc]
-        controlling.FlareCsp = measured(FlareCsp)  # type: ignore[misc]
+        controlling.FlareSite = measured(FlareSite)  # type: ignore[assignment, attr-defined]
+        controlling.FlareCsp = measured(FlareCsp)  # type: ignore[assignment, attr-defined]
         super().control_flow(abort_signal, fl_ctx)
 
     def _progress(self, done: int, rounds: int) -> None:
@@ -188,14 +188,14 @@ def measure(folder: Path, rounds: int, dimension: int) -> dict[str, Any]:
     machines.start(path=Path(__file__).resolve().parent)
     try:
         machines.wait_for()
-        return _follow(machines, study, ours, folder)
+        return _follow(machines, study, ours, folder)  # type: ignore[no-any-return]
     finally:
         machines.stop()
 
 
 def _follow(machines: Machines, study: Study, ours: Any, folder: Path) -> Any:
-    honest = submitting.write_job.__globals__["ALLOWED_CLASSES"]
-    submitting.write_job.__globals__["ALLOWED_CLASSES"] = ours
+    honest = write_job.__globals__["ALLOWED_CLASSES"]
+    write_job.__globals__["ALLOWED_CLASSES"] = ours
     status: dict[str, Any] = {}
     began, first = 0.0, 0.0
     try:
@@ -212,7 +212,7 @@ def _follow(machines: Machines, study: Study, ours: Any, folder: Path) -> Any:
                     first = time.perf_counter() - began
                 time.sleep(0.2)
     finally:
-        submitting.write_job.__globals__["ALLOWED_CLASSES"] = honest
+        write_job.__globals__["ALLOWED_CLASSES"] = honest
     if status["state"] == "failed":
         raise SystemExit(status["error"])
     # The first round of a block pays or gains for the block before it; the first block

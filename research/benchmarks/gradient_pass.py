@@ -75,7 +75,7 @@ def write_table(path: Path, rows: int) -> None:
 
 def compare_with_scans(path: Path, rounds: int) -> dict[str, Any]:
     """The streamed pass and every scan, each in a process of its own, in turn."""
-    passes, scans = [], {name: [] for name in SCANS}
+    passes, scans = [], {name: [] for name in SCANS}  # type: ignore[var-annotated]
     for _ in range(rounds):
         passes.append(alone(streamed, path))
         for name, times in scans.items():
@@ -186,7 +186,7 @@ def autodiff(rows: int = 200_000, few: int = 2_000) -> dict[str, Any]:
     ours_few = best(lambda: gradient_sum(MODEL, theta, part, clip=CLIP), few, 20)
     records = [(x[:, i].copy(), float(y[i])) for i in range(few)]
     slow = {
-        name: best(lambda f=f: clipped_loop(f, theta, records), few, 2)
+        name: best(lambda f=f: clipped_loop(f, theta, records), few, 2)  # type: ignore[misc]
         for name, f in record_gradients().items()
     }
     answer: dict[str, Any] = {
@@ -232,7 +232,7 @@ def record_gradients() -> dict[str, Callable[..., Any]]:
     try:
         import jax
 
-        jax.config.update("jax_enable_x64", True)
+        jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]
         found["jax"] = jax.jit(jax.grad(jax_log_likelihood))
     except ImportError:
         pass

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -54,7 +54,8 @@ def compare(
             study["privacy"] = {"epsilon": epsilon, "records": len(frame)}
             parts = np.array_split(np.arange(len(frame)), SITES)
             tables = {f"site-{k}": frame.iloc[rows] for k, rows in enumerate(parts)}
-        found[epsilon] = cb.run(Study.model_validate(study), tables).summary()
+        summary = cb.run(Study.model_validate(study), tables).summary()
+        found[epsilon] = cast(Rows, summary)
     return found
 
 

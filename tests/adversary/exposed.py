@@ -36,8 +36,9 @@ from cipherbayes.protocols.messages import (
     KeyOffer,
     SiteReply,
 )
-from cipherbayes.protocols.plan import Phase, StudyPlan
+from cipherbayes.protocols.plan import StudyPlan
 from cipherbayes.protocols.questions import Question
+from cipherbayes.protocols.releases import Phase
 from cipherbayes.protocols.stores import AnswerStore, Checkpoint, Heads
 from cipherbayes.results import run as running
 from cipherbayes.study import tables
@@ -79,7 +80,7 @@ def _of_no_site(self: Ledger, *, site: str, **rest: Any) -> Any:
 
 def _beside_its_name(data: Path, given: Path, **budget: float) -> Ledger:
     """A ledger for every name that a table goes by."""
-    return Ledger.open(Path(f"{data}.ledger"), dataset=data.name, **budget)
+    return Ledger.open(Path(f"{data}.ledger"), dataset=data.name, **budget)  # type: ignore[arg-type]
 
 
 def _sum_of_bytes(facts: Mapping[str, str], link: bytes, custody: Any) -> str:

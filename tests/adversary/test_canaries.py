@@ -40,7 +40,9 @@ class Weak:
 @pytest.mark.slow
 @pytest.mark.parametrize("claim", EPSILONS)
 @pytest.mark.parametrize("mechanism", CERTIFIED)
-def test_no_certified_mechanism_is_refuted_and_a_weaker_one_is(mechanism, claim):
+def test_no_certified_mechanism_is_refuted_and_a_weaker_one_is(
+    mechanism: str, claim: float
+) -> None:
     delta = 1e-3
     weak = MECHANISMS[mechanism](claim, delta, 60_000, noise=Weak("audit"))  # type: ignore[call-arg]
     assert epsilon_lower_bound(weak.present, weak.absent, delta) > min(claim, 5.0)
@@ -52,7 +54,9 @@ def test_no_certified_mechanism_is_refuted_and_a_weaker_one_is(mechanism, claim)
 @pytest.mark.torture
 @pytest.mark.parametrize("claim", EPSILONS)
 @pytest.mark.parametrize("mechanism", CERTIFIED)
-def test_a_long_audit_does_not_refute_a_certified_mechanism(mechanism, claim):
+def test_a_long_audit_does_not_refute_a_certified_mechanism(
+    mechanism: str, claim: float
+) -> None:
     assert not audit(mechanism, epsilon=claim, runs=1_600_000, confidence=0.999).refuted
 
 
@@ -118,17 +122,17 @@ def protocol_scores(
 @pytest.mark.slow
 @pytest.mark.parametrize("claim", EPSILONS)
 def test_the_encrypted_protocol_keeps_its_claim_and_weak_noise_does_not(
-    tmp_path, claim
-):
+    tmp_path: Path, claim: float
+) -> None:
     """400 coordinates, each with noise of its own: 400 audits in ten rounds."""
     delta = 0.05
     *weak, spread = protocol_scores(tmp_path / "weak", claim, delta, Weak)
     if claim < 5.0:  # 400 audits cannot show an ε above log 400, whatever leaks
-        assert epsilon_lower_bound(*weak, delta) > claim
+        assert epsilon_lower_bound(weak[0], weak[1], delta) > claim
     assert spread < 0.3
     *kept, spread = protocol_scores(
         tmp_path / "kept", claim, delta, lambda _: SecureNoise()
     )
-    assert epsilon_lower_bound(*kept, delta, 0.999) <= claim
+    assert epsilon_lower_bound(kept[0], kept[1], delta, 0.999) <= claim
     # 400 draws: the standard error of their sd is 3.5 %.
     assert spread > 0.86

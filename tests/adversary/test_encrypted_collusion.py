@@ -9,6 +9,7 @@ with less noise than was certified.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -130,20 +131,20 @@ def distance_from_a(consortium: EncryptedConsortium) -> float:
     return float(np.abs(found - sent).max() / share)
 
 
-def test_a_site_cannot_cancel_all_but_one_other_site(tmp_path):
+def test_a_site_cannot_cancel_all_but_one_other_site(tmp_path: Path) -> None:
     """Alone, the target's sum would have its own share of the noise and no more."""
     consortium = EncryptedConsortium(tmp_path / "out", encrypted_study())
     with without("ring masks"):
         assert distance_from_a(consortium) < 0.005
     share = consortium.plan.last_phase.sums.share_scale
-    assert share < 0.75 * certified(consortium)
+    assert share < 0.75 * certified(consortium)  # type: ignore[arg-type]
     # What is left in the sum is the mask that a and b share. The CSP opens an average
     # of uniform numbers, which is that near to three given ones once in 10⁶ runs.
     consortium = EncryptedConsortium(tmp_path / "in", encrypted_study())
     assert distance_from_a(consortium) > 0.005
 
 
-def test_what_cancelling_all_but_one_site_would_cost():
+def test_what_cancelling_all_but_one_site_would_cost() -> None:
     """A certified ε of 1 (δ = 10⁻⁵, one colluder), protected by one share alone."""
     mu = 0.2681
     assert epsilon_of(mu, 1e-5) == pytest.approx(1.0, abs=1e-3)
@@ -254,7 +255,7 @@ class Ward:
 
 
 @pytest.mark.slow
-def test_server_and_one_site_find_the_key_but_it_opens_no_single_message():
+def test_server_and_one_site_find_the_key_but_it_opens_no_single_message() -> None:
     """No promise to a record may rest on the key, and none does."""
     bare = Ward(masked=False)
     assert bare.share_of_key() == 1.0
@@ -279,7 +280,7 @@ def test_server_and_one_site_find_the_key_but_it_opens_no_single_message():
 
 
 @pytest.mark.parametrize("level", range(6))
-def test_a_masked_message_is_uniform_to_whoever_has_the_key(level):
+def test_a_masked_message_is_uniform_to_whoever_has_the_key(level: int) -> None:
     """χ² of the residues' upper bits, for each prime."""
     ward = Ward(masked=True)
     q = ward.circuit.parameters.primes[level]
@@ -293,7 +294,7 @@ def test_a_masked_message_is_uniform_to_whoever_has_the_key(level):
 # -- one mask, one question ---------------------------------------------------
 
 
-def answered_twice(folder) -> tuple[Any, Any]:
+def answered_twice(folder: Path) -> tuple[Any, Any]:
     """The difference of two answers in one exchange, and that of the bare sums.
 
     In between the site's ledger was lost, as after a backup was restored.
@@ -319,7 +320,7 @@ def answered_twice(folder) -> tuple[Any, Any]:
     return seen % 2**bits, (sums[1] - sums[0]) % 2**bits
 
 
-def test_two_questions_in_one_exchange_never_meet_the_same_mask(tmp_path):
+def test_two_questions_in_one_exchange_never_meet_the_same_mask(tmp_path: Path) -> None:
     """With one mask for both, their difference is that of two sums without noise."""
     with without("masks of a question"):
         seen, truth = answered_twice(tmp_path / "out")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from cipherbayes.protocols.messages import DecryptReply, Refusal, decode, encode
 
 
 @pytest.fixture
-def consortium(tmp_path) -> EncryptedConsortium:
+def consortium(tmp_path: Path) -> EncryptedConsortium:
     return EncryptedConsortium(tmp_path, encrypted_study())
 
 
@@ -56,7 +57,9 @@ def alone(consortium: EncryptedConsortium, site: str) -> tuple[OutputRequest, An
     return replace(honest, outputs=(output.to_bytes(),)), truth
 
 
-def test_the_update_of_a_single_site_is_not_decrypted(consortium):
+def test_the_update_of_a_single_site_is_not_decrypted(
+    consortium: EncryptedConsortium,
+) -> None:
     """The server can compute it; only what all sites replayed may be opened."""
     question, truth = alone(consortium, "a")
     assert np.abs(truth).max() > 0.0
@@ -67,7 +70,7 @@ def test_the_update_of_a_single_site_is_not_decrypted(consortium):
     assert np.allclose(seen, truth, atol=consortium.plan.grid)
 
 
-def test_a_sites_ciphertext_is_no_output(consortium):
+def test_a_sites_ciphertext_is_no_output(consortium: EncryptedConsortium) -> None:
     """Another size and level: refused before it could be decrypted by mistake."""
     replies = consortium.replay_request().replies
     asked = consortium.server.collect(consortium.exchange())

@@ -120,13 +120,13 @@ def key_from_real_slots(run: Run, answers: list[Any]) -> Any:
     return (r * d - b * t) * inverse((a * d - b * c) % q, q) % q
 
 
-def test_one_raw_polynomial_is_the_whole_key(literal):
+def test_one_raw_polynomial_is_the_whole_key(literal: Run) -> None:
     assert literal.outputs[0].size == 2
     message = literal.read(literal.plain(0))
     assert literal.share_of_key(key_from_polynomial(literal, message)) == 1.0
 
 
-def test_one_answer_in_complex_slots_is_the_whole_key(literal):
+def test_one_answer_in_complex_slots_is_the_whole_key(literal: Run) -> None:
     scheme = ckks_scheme(literal.circuit.parameters)
     slots = np.array(scheme.encoder.decode_complex(literal.plain(0)))
     message = literal.evaluated(slots)
@@ -153,7 +153,9 @@ def flooded_answers(run: Run, bits: float) -> list[Any]:
 
 
 @pytest.mark.slow
-def test_two_answers_in_real_slots_are_the_whole_key_and_flooded_ones_nothing(literal):
+def test_two_answers_in_real_slots_are_the_whole_key_and_flooded_ones_nothing(
+    literal: Run,
+) -> None:
     guess = key_from_real_slots(literal, exact_answers(literal))
     assert literal.share_of_key(guess) == 1.0
     # Even a few bits of flooding; thirty would not fit this circuit's modulus.
@@ -165,7 +167,7 @@ def rounded(run: Run, bits: int) -> list[Any]:
     return [np.rint(each / 2.0**bits) * 2.0**bits for each in exact_answers(run)]
 
 
-def test_rounding_alone_stops_the_division_but_proves_nothing(literal):
+def test_rounding_alone_stops_the_division_but_proves_nothing(literal: Run) -> None:
     """Which is why the guarantee is stated for flooding, not for rounding."""
     guess = key_from_real_slots(literal, rounded(literal, 20))
     assert literal.share_of_key(guess) < 0.01
@@ -195,7 +197,7 @@ def key_from_many(run: Run, messages: list[Any]) -> Any:
 
 
 @pytest.mark.slow
-def test_the_hardened_circuit_too_gives_its_key_away_unless_it_is_flooded():
+def test_the_hardened_circuit_too_gives_its_key_away_unless_it_is_flooded() -> None:
     """Four raw polynomials are the key; four releases of the CSP are not."""
     run = played("hardened", rounds=4)
     assert run.outputs[0].size == 5

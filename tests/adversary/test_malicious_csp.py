@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from parties import Consortium, small_study
 from cipherbayes.errors import ProtocolError
 from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.messages import DecryptReply, SiteReply, decode, encode
-from cipherbayes.protocols.plan import Phase
+from cipherbayes.protocols.releases import Phase
 from cipherbayes.study.tables import open_site
 from conftest import logistic_frame
 
@@ -20,7 +21,7 @@ TRIALS = 60
 
 
 @pytest.fixture
-def three(tmp_path) -> Consortium:
+def three(tmp_path: Path) -> Consortium:
     return Consortium(tmp_path, small_study())
 
 
@@ -32,7 +33,7 @@ def all_dead_or_alive(consortium: Consortium, outcome: int) -> Contributions:
     )
 
 
-def guesses_right(tmp_path, rest: tuple[str, ...]) -> float:
+def guesses_right(tmp_path: Path, rest: tuple[str, ...]) -> float:
     """How often the CSP, with the server, tells which of two tables site a has.
 
     It decrypts a's message with its key and adds those of ``rest``, which the server
@@ -59,7 +60,9 @@ def guesses_right(tmp_path, rest: tuple[str, ...]) -> float:
 
 
 @pytest.mark.parametrize("rest", [(), ("b",)], ids=["one message", "two of three"])
-def test_the_csp_learns_nothing_from_messages_short_of_the_roster(tmp_path, rest):
+def test_the_csp_learns_nothing_from_messages_short_of_the_roster(
+    tmp_path: Path, rest: Any
+) -> None:
     with without("masks"):
         assert guesses_right(tmp_path / "bare", rest) > 0.95
     # A fair coin is right in 38 or more of 60 with probability 0.026, in 45 or more
@@ -67,7 +70,7 @@ def test_the_csp_learns_nothing_from_messages_short_of_the_roster(tmp_path, rest
     assert 0.25 < guesses_right(tmp_path / "masked", rest) < 0.75
 
 
-def test_the_sum_of_all_messages_is_the_total_and_no_more(three):
+def test_the_sum_of_all_messages_is_the_total_and_no_more(three: Consortium) -> None:
     """What masks do not hide is what the CSP is there to tell."""
     question = three.question()
     bits = three.pair.public.parameters.word_bits
@@ -89,7 +92,7 @@ def lie(consortium: Consortium, values: Any) -> bytes:
 
 
 @pytest.mark.parametrize("value", [lambda bound: bound + 1, lambda _: -(2**63)])
-def test_an_answer_out_of_range_moves_nothing(three, value):
+def test_an_answer_out_of_range_moves_nothing(three: Consortium, value: Any) -> None:
     """A lie within the range cannot be told from a total; one outside it can."""
     answer = lie(three, np.array([0, value(three.plan.last_phase.sums.bound), 0]))
     with pytest.raises(ProtocolError, match="range"):
@@ -100,7 +103,7 @@ def test_an_answer_out_of_range_moves_nothing(three, value):
     assert three.server.rounds_done == 1
 
 
-def test_a_second_decryption_of_a_round_adds_nothing(tmp_path):
+def test_a_second_decryption_of_a_round_adds_nothing(tmp_path: Path) -> None:
     """Sites repeat their vectors, so even a CSP that decrypts again sees the same."""
     three = Consortium(tmp_path, small_study())
     request = three.server.request()[1]
@@ -112,7 +115,7 @@ def test_a_second_decryption_of_a_round_adds_nothing(tmp_path):
     assert np.array_equal(first.values, again.values)
 
 
-def test_server_and_csp_that_invent_a_dropout_see_one_share(tmp_path):
+def test_server_and_csp_that_invent_a_dropout_see_one_share(tmp_path: Path) -> None:
     """The limit that the certificate states: it needs both, and dropouts allowed."""
     four = Consortium(
         tmp_path, small_study(("a", "b", "c", "d"), privacy={"dropouts": 1})
@@ -133,7 +136,7 @@ def test_server_and_csp_that_invent_a_dropout_see_one_share(tmp_path):
         strict.replies(smaller)
 
 
-def test_the_range_that_is_checked_is_the_studys(three):
+def test_the_range_that_is_checked_is_the_studys(three: Consortium) -> None:
     phase: Phase = three.plan.last_phase
     bound = phase.sums.bound
     assert phase.in_range(np.array([bound, -bound, 0]))

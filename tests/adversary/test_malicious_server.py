@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from cipherbayes.crypto.bfv.keys import KeyPair, generate_keys
 from cipherbayes.crypto.bfv.limbs import join
 from cipherbayes.crypto.bfv.scheme import bfv_scheme
 from cipherbayes.errors import CipherbayesError
+from cipherbayes.inference.gradient import gradient_sum
 from cipherbayes.inference.released import Recursion, Release, ServerState
 from cipherbayes.privacy.noise import InsecureRepeatableNoise, SecureNoise
 from cipherbayes.protocols import contributions
@@ -29,7 +31,8 @@ from cipherbayes.protocols.messages import (
     decode,
     encode,
 )
-from cipherbayes.protocols.plan import plan_study
+from cipherbayes.protocols.plan import plan_releases
+from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.site import Site
 from cipherbayes.study.tables import open_site
 from conftest import survival_frame
@@ -38,7 +41,7 @@ FOUR = ("a", "b", "c", "d")
 
 
 @pytest.fixture
-def three(tmp_path) -> Consortium:
+def three(tmp_path: Path) -> Consortium:
     return Consortium(tmp_path, small_study())
 
 
@@ -63,7 +66,7 @@ def released_from(recursion: Recursion, state: ServerState, after: Any) -> Any:
     return np.linalg.solve(np.array(columns).T, after - start)
 
 
-def share_recovered(tmp_path, noise: dict[str, Any]) -> float:
+def share_recovered(tmp_path: Path, noise: dict[str, Any]) -> float:
     """Part of the coordinates of Σ gradients that the server gets right.
 
     It undoes the update, then subtracts every noise value it can compute: the seeds
@@ -91,7 +94,9 @@ def share_recovered(tmp_path, noise: dict[str, Any]) -> float:
 
 
 @pytest.mark.slow
-def test_the_server_undoes_the_update_and_finds_noise_not_a_gradient(tmp_path):
+def test_the_server_undoes_the_update_and_finds_noise_not_a_gradient(
+    tmp_path: Path,
+) -> None:
     """The paper's server draws the noise; here it would have to guess it."""
     known = {name: InsecureRepeatableNoise(name) for name in "abc"}
     assert share_recovered(tmp_path / "known", known) == 1.0
@@ -168,7 +173,9 @@ EVERYTHING = ("signatures", "well-formed ciphertexts", "slots", "range")
 
 
 @pytest.mark.parametrize("first", [0, 1], ids=["(0, A)", "(1, A)"])
-def test_a_question_about_the_key_itself_is_not_answered(three, first):
+def test_a_question_about_the_key_itself_is_not_answered(
+    three: Consortium, first: Any
+) -> None:
     query = key_query(three, first)
     with without(*EVERYTHING, "one answer"):
         key = secret_from(three, answered(three, query))
@@ -182,14 +189,18 @@ def test_a_question_about_the_key_itself_is_not_answered(three, first):
 
 @pytest.mark.parametrize("first", [0, 1], ids=["(0, A)", "(1, A)"])
 @pytest.mark.parametrize("kept", ["signatures", "slots"])
-def test_either_of_two_defences_alone_keeps_the_key(three, first, kept):
+def test_either_of_two_defences_alone_keeps_the_key(
+    three: Consortium, first: Any, kept: Any
+) -> None:
     """Also (1, A), which the check for empty polynomials lets pass."""
     query = key_query(three, first)
     with without(*(each for each in EVERYTHING if each != kept), "one answer"):
         assert secret_from(three, answered(three, query)) is None
 
 
-def test_a_single_message_is_not_decrypted_and_is_masked_if_it_were(three):
+def test_a_single_message_is_not_decrypted_and_is_masked_if_it_were(
+    three: Consortium,
+) -> Any:
     """Two defences: the CSP wants the whole roster, and the site masks."""
 
     def attack() -> Any:
@@ -223,7 +234,7 @@ def difference_of_rosters(four: Consortium) -> Any:
     return None if whole is None or part is None else whole - part
 
 
-def test_two_rosters_of_one_round_cannot_be_subtracted(tmp_path):
+def test_two_rosters_of_one_round_cannot_be_subtracted(tmp_path: Path) -> None:
     study = small_study(FOUR, privacy={"dropouts": 1})
     four = Consortium(tmp_path, study)
     noise = four.plan.last_phase.sums.share_scale
@@ -236,7 +247,7 @@ def test_two_rosters_of_one_round_cannot_be_subtracted(tmp_path):
     assert not difference_of_rosters(four).any()
 
 
-def test_a_site_cannot_be_counted_twice(three):
+def test_a_site_cannot_be_counted_twice(three: Consortium) -> Any:
     """Twice a + b + c, minus the honest total, would be a's vector."""
     honest = three.question()
     a, b, c = honest.replies
@@ -269,7 +280,7 @@ def _with_repeats(self: Any, sites: Any) -> Any:
     return Roster.of([self[site] for site in set(sites)])
 
 
-def test_an_old_rounds_messages_do_not_answer_a_new_round(three):
+def test_an_old_rounds_messages_do_not_answer_a_new_round(three: Consortium) -> None:
     old = three.question()
     three.play(1)
     present = three.round_id()
@@ -284,12 +295,12 @@ def test_an_old_rounds_messages_do_not_answer_a_new_round(three):
     assert answered(three, replayed) is None
 
 
-def test_a_message_cannot_be_shifted_by_a_known_amount(three):
+def test_a_message_cannot_be_shifted_by_a_known_amount(three: Consortium) -> None:
     """BFV is malleable: adding a ciphertext adds its plaintext. Signatures are not."""
     question = three.question()
     a, b, c = question.replies
     public = three.pair.public
-    kind = {
+    kind: dict[str, Any] = {
         "parameters": public.parameters,
         "key_id": public.key_id,
         "dimension": 3,
@@ -318,7 +329,7 @@ def centred_modulo(values: Any, modulus: int) -> Any:
     return (values + modulus // 2) % modulus - modulus // 2
 
 
-def test_the_server_cannot_make_sites_encrypt_to_its_own_key(three):
+def test_the_server_cannot_make_sites_encrypt_to_its_own_key(three: Consortium) -> None:
     own = generate_keys(three.pair.public.parameters)
     honest = decode(three.manifest, RunManifest)
     fields = {name: getattr(honest, name) for name in honest.__dataclass_fields__}
@@ -342,7 +353,7 @@ def test_the_server_cannot_make_sites_encrypt_to_its_own_key(three):
 
 
 def through_own_key(
-    site: Site, own: KeyPair, manifest: bytes, offer: bytes, request: bytes
+    site: Site[Any], own: KeyPair, manifest: bytes, offer: bytes, request: bytes
 ) -> Any:
     """A site's vector, decrypted by whoever chose the key."""
     site.join(manifest, offer)
@@ -360,7 +371,9 @@ def through_own_key(
 
 
 @pytest.mark.parametrize("order", [(1, 0, 2), (2, 1, 0)])
-def test_replies_in_another_order_are_refused_and_would_change_nothing(three, order):
+def test_replies_in_another_order_are_refused_and_would_change_nothing(
+    three: Consortium, order: Any
+) -> None:
     question = three.question()
     shuffled = object.__new__(DecryptRequest)
     object.__setattr__(shuffled, "round_id", question.round_id)
@@ -372,7 +385,7 @@ def test_replies_in_another_order_are_refused_and_would_change_nothing(three, or
     assert answered(three, encode(shuffled)) is None
 
 
-def test_a_poisoned_theta_gives_no_record_more_weight(tmp_path):
+def test_a_poisoned_theta_gives_no_record_more_weight(tmp_path: Path) -> Any:
     """At θ far out one record's survival gradient is huge: clipping is what holds."""
     study = cb.Study(
         study={"protocol": "secure-sum"},
@@ -382,7 +395,7 @@ def test_a_poisoned_theta_gives_no_record_more_weight(tmp_path):
         inference={"rounds": 1, "method": "averaged"},
         sites={"a": {}, "b": {}},
     )
-    phase = plan_study(study).last_phase
+    phase = plan_releases(study).last_phase
     frame = survival_frame(50)
     frame.loc[0] = [99.0, 1500.0, 1]
     poisoned = np.array([6.0, 6.0])
@@ -391,14 +404,14 @@ def test_a_poisoned_theta_gives_no_record_more_weight(tmp_path):
         """How far the canary moves what site a releases, in noise's sds."""
         sums = [
             contributions.Contributions(study.model, open_site(study, "a", rows)).total(
-                phase, contributions.Question(poisoned)
+                phase, Question(poisoned)
             )
             for rows in (frame, frame.iloc[1:])
         ]
         moved = np.linalg.norm(sums[0] - sums[1])
         return float(moved / phase.sums.noise_sd(2))
 
-    honest = contributions.gradient_sum
+    honest = gradient_sum
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             contributions,

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,8 @@ from cipherbayes.protocols.messages import (
     decode,
     encode,
 )
-from cipherbayes.protocols.plan import Phase
 from cipherbayes.protocols.questions import Question
+from cipherbayes.protocols.releases import Phase
 from cipherbayes.study.tables import open_site
 from conftest import logistic_frame
 
@@ -36,7 +37,7 @@ ROUNDS = 120
 
 
 def residual(
-    tmp_path, colluding: tuple[str, ...], sites: tuple[str, ...], **privacy: Any
+    tmp_path: Path, colluding: tuple[str, ...], sites: tuple[str, ...], **privacy: Any
 ) -> float:
     """Noise left to a coalition with server and CSP, over what was certified.
 
@@ -82,8 +83,8 @@ def residual(
     ids=["one of two", "one of three", "two of four"],
 )
 def test_colluding_sites_with_server_and_csp_meet_the_certified_noise(
-    tmp_path, colluding, sites
-):
+    tmp_path: Path, colluding: tuple[str, ...], sites: tuple[str, ...]
+) -> None:
     """K = 2 and subtraction included: K − c shares must carry the whole σΔ."""
     # 3 · 120 draws: the standard error of their sd is 3.7 %.
     naive = residual(tmp_path / "naive", colluding, sites, colluders=0)
@@ -95,7 +96,7 @@ def test_colluding_sites_with_server_and_csp_meet_the_certified_noise(
 
 
 @pytest.mark.slow
-def test_a_site_that_omits_its_noise_counts_as_a_colluder(tmp_path):
+def test_a_site_that_omits_its_noise_counts_as_a_colluder(tmp_path: Path) -> Any:
     """The others' shares are certified without it."""
 
     def noise_left(colluders: int) -> float:
@@ -118,7 +119,7 @@ def test_a_site_that_omits_its_noise_counts_as_a_colluder(tmp_path):
     assert noise_left(1) > 0.84
 
 
-def difference_of_two_runs(tmp_path, noise: Any) -> tuple[Any, Any, float]:
+def difference_of_two_runs(tmp_path: Path, noise: Any) -> tuple[Any, Any, float]:
     """Two studies, before and after a patient left: seen, true and certified."""
     seen, sums = [], []
     frame = logistic_frame(60, seed=ord("b"))
@@ -137,7 +138,9 @@ def difference_of_two_runs(tmp_path, noise: Any) -> tuple[Any, Any, float]:
     return seen[0] - seen[1], sums[0] - sums[1], certified(consortium)
 
 
-def test_the_difference_of_two_runs_is_noise_and_not_the_patient_who_left(tmp_path):
+def test_the_difference_of_two_runs_is_noise_and_not_the_patient_who_left(
+    tmp_path: Path,
+) -> None:
     """With noise that repeats, the patient's gradient, hence row, is read off."""
     repeats = difference_of_two_runs(tmp_path / "repeats", InsecureRepeatableNoise)
     assert np.array_equal(repeats[0], repeats[1])
@@ -153,11 +156,13 @@ def test_the_difference_of_two_runs_is_noise_and_not_the_patient_who_left(tmp_pa
 
 
 @pytest.fixture
-def three(tmp_path) -> Consortium:
+def three(tmp_path: Path) -> Consortium:
     return Consortium(tmp_path, small_study())
 
 
-def test_a_value_out_of_range_spoils_the_round_and_is_not_told(three):
+def test_a_value_out_of_range_spoils_the_round_and_is_not_told(
+    three: Consortium,
+) -> None:
     question = three.question()
     a, b, c = question.replies
     huge = three.opened(a) + 3 * three.plan.last_phase.sums.bound
@@ -174,7 +179,9 @@ def test_a_value_out_of_range_spoils_the_round_and_is_not_told(three):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
-def test_a_sum_that_is_no_number_never_becomes_a_message(three, value, monkeypatch):
+def test_a_sum_that_is_no_number_never_becomes_a_message(
+    three: Consortium, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not by accident: a broken table stops at its site. That it did is charged."""
     monkeypatch.setattr(Contributions, "total", lambda *_: np.array([0.0, value, 0.0]))
     answer = refusal(three.sites["a"].handle(three.request()))
@@ -185,7 +192,9 @@ def test_a_sum_that_is_no_number_never_becomes_a_message(three, value, monkeypat
 
 
 @pytest.mark.parametrize("kind", ["another round", "another's signature"])
-def test_a_reply_that_is_not_the_sites_own_answer_is_left_out(three, kind):
+def test_a_reply_that_is_not_the_sites_own_answer_is_left_out(
+    three: Consortium, kind: str
+) -> Any:
     def attack() -> bool:
         """Whether the server passes the forgery on to the CSP."""
         names, request = three.server.request()
@@ -210,7 +219,7 @@ def test_a_reply_that_is_not_the_sites_own_answer_is_left_out(three, kind):
     assert not attack()
 
 
-def test_a_huge_message_is_refused_by_its_header(three):
+def test_a_huge_message_is_refused_by_its_header(three: Consortium) -> None:
     """64 MiB and more: refused before a byte of it is hashed or copied."""
     body = bytes(2**26 + 2**17)
     message = encode_frame(Kind.SITE_REPLY, body)
@@ -249,7 +258,7 @@ def dripping(seconds: float) -> PartyProcess:
     return party
 
 
-def test_a_slow_drip_is_a_lost_site_after_the_deadline():
+def test_a_slow_drip_is_a_lost_site_after_the_deadline() -> None:
     """The deadline is for the whole answer, so a byte now and then gains nothing."""
     party = dripping(1.0)
     try:
@@ -263,7 +272,7 @@ def test_a_slow_drip_is_a_lost_site_after_the_deadline():
         party.close()
 
 
-def test_in_range_poisoning_is_not_stopped(three):
+def test_in_range_poisoning_is_not_stopped(three: Consortium) -> Any:
     """Stated as a limit: a vector that keeps the total in range is accepted."""
 
     class Poison:

@@ -49,7 +49,7 @@ def traces(content: bytes) -> bool:
 
 
 @pytest.fixture
-def overheard(monkeypatch) -> list[bytes]:
+def overheard(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Every message that passes between the parties."""
     passed: list[bytes] = []
     for owner, names in (
@@ -84,8 +84,11 @@ def found(study: Study, home: Path, overheard: list[bytes], caplog: Any) -> list
 
 
 def test_no_rows_value_is_in_a_file_a_log_or_a_message(
-    tmp_path, overheard, caplog, monkeypatch
-):
+    tmp_path: Path,
+    overheard: list[bytes],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Any:
     study = marked(tmp_path / "calm")
     assert traces((tmp_path / "calm" / "a.csv").read_bytes())
     assert found(study, tmp_path / "calm", overheard, caplog) == []
@@ -110,7 +113,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_no_error_quotes_a_rows_value(tmp_path, kind):
+def test_no_error_quotes_a_rows_value(tmp_path: Path, kind: str) -> None:
     """Not its text, not what it came from, not the traceback's last line."""
     study = marked(tmp_path)
     path = tmp_path / "a.csv"
@@ -126,11 +129,11 @@ def test_no_error_quotes_a_rows_value(tmp_path, kind):
 
 
 def test_a_run_from_python_leaves_nothing_in_the_temporary_folder(
-    tmp_path, monkeypatch
-):
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
-    modes = []
+    modes: list[Any] = []
 
     def look(done: int, total: int) -> None:
         entries = (tmp_path / "temporary").iterdir()
@@ -163,7 +166,9 @@ def interrupted(folder: Path, rounds: int = 2) -> Path:
     return folder / "run"
 
 
-def test_a_cheaper_study_in_the_middle_of_a_run_is_refused_twice_over(tmp_path):
+def test_a_cheaper_study_in_the_middle_of_a_run_is_refused_twice_over(
+    tmp_path: Path,
+) -> None:
     """The hash in run.json first; with a forged hash, the sites' ledgers."""
     out = interrupted(tmp_path)
     spent = Ledger.read(tmp_path / "a.csv.ledger").spent()
@@ -183,7 +188,7 @@ def test_a_cheaper_study_in_the_middle_of_a_run_is_refused_twice_over(tmp_path):
     assert (ledger.spent(), len(list(ledger.entries()))) == (spent, 2)
 
 
-def test_another_run_id_buys_no_second_budget(tmp_path):
+def test_another_run_id_buys_no_second_budget(tmp_path: Path) -> None:
     out = interrupted(tmp_path)
     about = json.loads((out / "run.json").read_text())
     about["run"] = "ab" * 16
@@ -198,7 +203,7 @@ def test_another_run_id_buys_no_second_budget(tmp_path):
         assert len(list(ledger.entries())) == 4
 
 
-def test_a_stranger_cannot_take_a_sites_place(tmp_path):
+def test_a_stranger_cannot_take_a_sites_place(tmp_path: Path) -> None:
     out = interrupted(tmp_path)
     shutil.rmtree(out / "sites" / "a" / "keys")
     with pytest.raises(ProtocolError, match="pins"):
@@ -236,7 +241,9 @@ def edits(path: Path, statement: str) -> bool:
         "UPDATE entries SET round = round + 100",
     ],
 )
-def test_an_edited_ledger_is_not_believed(tmp_path, statement, monkeypatch):
+def test_an_edited_ledger_is_not_believed(
+    tmp_path: Path, statement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     interrupted(tmp_path)
     path = tmp_path / "a.csv.ledger"
     assert not edits(path, statement)
@@ -246,7 +253,7 @@ def test_an_edited_ledger_is_not_believed(tmp_path, statement, monkeypatch):
     assert edits(path, statement)
 
 
-def test_tampered_answers_of_the_csp_are_not_believed(tmp_path):
+def test_tampered_answers_of_the_csp_are_not_believed(tmp_path: Path) -> None:
     """They are signed: a changed total does not verify at the server."""
     out = interrupted(tmp_path, 1)
     for memory in (out / "server").glob("*"):
@@ -263,7 +270,7 @@ def test_tampered_answers_of_the_csp_are_not_believed(tmp_path):
     assert len(list(Ledger.read(tmp_path / "a.csv.ledger").entries())) == 1
 
 
-def test_each_file_of_a_run_belongs_to_one_party(tmp_path):
+def test_each_file_of_a_run_belongs_to_one_party(tmp_path: Path) -> None:
     """The server's part holds nothing that opens a message or names a row."""
     out = interrupted(tmp_path)
     folder = RunFolder.open(out)

@@ -12,6 +12,7 @@ from cipherbayes.cli.main import app
 from cipherbayes.validation import calibration
 
 
+@pytest.mark.slow
 def test_rows_have_the_documented_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -288,7 +288,7 @@ CATALOGUE = {
     ),
     "no variation": Mistake(
         ("study 'small'", "'death'", "both classes"),
-        change=lambda f: [_all_dead(f / n) for n in (NORTH, "south.csv")] and None,
+        change=lambda f: [_all_dead(f / n) for n in (NORTH, "south.csv")] and None,  # type: ignore[arg-type, func-returns-value]
     ),
     "negative time": Mistake(
         ("one.csv", "'time'", "negative"),

@@ -41,6 +41,7 @@ def test_json_output_is_json_alone(quick: Path) -> None:
     assert json.loads(done.stdout)["study"] == "small"
 
 
+@pytest.mark.slow
 def test_a_run_can_be_watched_from_its_first_moment(
     quick: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,11 +55,11 @@ def test_a_run_can_be_watched_from_its_first_moment(
     def run(study: object, **options: object) -> object:
         from cipherbayes.cli import run as command
 
-        address = re.search(r"http://\S+", command.console.file.getvalue())
+        address = re.search(r"http://\S+", command.console.file.getvalue())  # type: ignore[attr-defined]
         assert address is not None
         with urllib.request.urlopen(address[0] + "state.json", timeout=10) as answer:
             pages.append(json.load(answer))
-        result = inner(study, **options)
+        result = inner(study, **options)  # type: ignore[arg-type]
         with urllib.request.urlopen(address[0] + "state.json", timeout=10) as answer:
             pages.append(json.load(answer))
         return result

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -67,7 +68,7 @@ def test_arviz_opens_the_posterior(finished: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import arviz
-    data = arviz.from_netcdf(str(finished / "out" / "posterior.nc"))
+    data = arviz.from_netcdf(str(finished / "out" / "posterior.nc"))  # type: ignore[no-untyped-call]
     assert data.posterior["theta"].dims == ("chain", "draw", "parameter")
     summary = arviz.summary(data.posterior)
     assert "theta[age]" in summary.index
@@ -130,7 +131,7 @@ def write(path: Path, **columns: object) -> None:
 
 
 GOOD = {"age": [30, 50, 70, 90], "sex": ["F", "M", "F", "M"], "death": [0, 1, 0, 1]}
-BAD_TABLES = {
+BAD_TABLES: dict[str, Any] = {
     "missing file": (None, "no such file"),
     "unknown column": ({"age": [1, 2], "death": [0, 1]}, "column 'sex'"),
     "wrong dtype": (GOOD | {"age": ["old", "young", "old", "old"]}, "column 'age'"),
@@ -194,7 +195,7 @@ one = { data = "one.csv" }
     ],
 )
 def test_impossible_survival_times_are_refused(
-    tmp_path: Path, change: dict, expected: str
+    tmp_path: Path, change: dict[str, Any], expected: str
 ) -> None:
     (tmp_path / "study.toml").write_text(SURVIVAL)
     columns = {"age": [30, 50, 70], "time": [1.0, 2.0, 3.0], "event": [0, 1, 1]}
@@ -234,7 +235,7 @@ def test_a_failure_while_saving_leaves_nothing_that_looks_whole(
     def fail_at_the_end(source: object, target: object) -> None:
         if str(target).endswith("result.json"):
             raise OSError("disk full")
-        real(source, target)
+        real(source, target)  # type: ignore[arg-type]
 
     monkeypatch.setattr(os, "replace", fail_at_the_end)
     with pytest.raises(OSError, match="disk full"):
@@ -244,6 +245,7 @@ def test_a_failure_while_saving_leaves_nothing_that_looks_whole(
         cb.Result.load(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_the_module_and_a_real_process_behave_alike(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "cipherbayes", "run", "nowhere.toml"]
     done = subprocess.run(

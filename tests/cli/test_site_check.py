@@ -31,21 +31,21 @@ def spoilt(rows: int = 40) -> Any:
 
 
 @pytest.fixture
-def kit(tmp_path) -> Path:
+def kit(tmp_path: Path) -> Path:
     """A site's folder before the lead has sent anything: a study and settings."""
     (tmp_path / "study.toml").write_text(study().to_toml())
     (tmp_path / "site.toml").write_text('data = "t.csv"')
     return tmp_path
 
 
-def test_a_table_that_fits_is_said_to(kit):
+def test_a_table_that_fits_is_said_to(kit: Path) -> None:
     logistic_frame(40).to_csv(kit / "t.csv", index=False)
     done = cipherbayes("site", "check", kit)
     assert done.returncode == 0
     assert "(40 rows): fits the study" in done.stdout
 
 
-def test_everything_that_is_wrong_is_said_at_once_and_no_value(kit):
+def test_everything_that_is_wrong_is_said_at_once_and_no_value(kit: Path) -> None:
     spoilt().to_csv(kit / "t.csv", index=False)
     done = cipherbayes("site", "check", kit)
     assert done.returncode == 1
@@ -62,14 +62,14 @@ def test_everything_that_is_wrong_is_said_at_once_and_no_value(kit):
     assert "HIV" not in done.stdout
 
 
-def test_missing_columns_are_all_named(kit):
+def test_missing_columns_are_all_named(kit: Path) -> None:
     logistic_frame(40)[["age"]].to_csv(kit / "t.csv", index=False)
     done = cipherbayes("site", "check", kit)
     assert "has no column 'sex'" in done.stdout
     assert "has no column 'death'" in done.stdout
 
 
-def test_more_rows_than_the_study_counts_on_are_said(kit):
+def test_more_rows_than_the_study_counts_on_are_said(kit: Path) -> None:
     logistic_frame(40).to_csv(kit / "t.csv", index=False)
     few = study(privacy={"records": 39})
     (kit / "few.toml").write_text(few.to_toml())
@@ -78,7 +78,7 @@ def test_more_rows_than_the_study_counts_on_are_said(kit):
     assert "more rows than the study's 39" in done.stdout
 
 
-def test_a_study_and_a_table_are_enough(tmp_path, kit):
+def test_a_study_and_a_table_are_enough(tmp_path: Path, kit: Path) -> None:
     logistic_frame(40).to_parquet(tmp_path / "other.parquet")
     words = ("--study", kit / "study.toml", "--table", tmp_path / "other.parquet")
     done = cipherbayes("site", "check", *words, cwd=tmp_path.parent)
@@ -94,7 +94,9 @@ def test_a_study_and_a_table_are_enough(tmp_path, kit):
         (b"age;sex;death\n40;F;1\n", "commas"),
     ],
 )
-def test_a_file_that_is_no_table_is_said_to_be_none(kit, content, expected):
+def test_a_file_that_is_no_table_is_said_to_be_none(
+    kit: Path, content: Any, expected: Any
+) -> None:
     (kit / "t.csv").write_bytes(content)
     done = cipherbayes("site", "check", kit)
     assert done.returncode == 1
@@ -102,7 +104,9 @@ def test_a_file_that_is_no_table_is_said_to_be_none(kit, content, expected):
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_checking_sends_nothing_and_writes_nothing(kit, monkeypatch):
+def test_checking_sends_nothing_and_writes_nothing(
+    kit: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def connect(*_: Any) -> None:
         raise AssertionError("a connection")
 
@@ -114,7 +118,7 @@ def test_checking_sends_nothing_and_writes_nothing(kit, monkeypatch):
     assert after == before
 
 
-def test_a_table_fits_exactly_if_a_run_would_open_it(tmp_path):
+def test_a_table_fits_exactly_if_a_run_would_open_it(tmp_path: Path) -> None:
     from cipherbayes.errors import DataError
     from cipherbayes.study.tables import open_site
 
@@ -130,14 +134,16 @@ def test_a_table_fits_exactly_if_a_run_would_open_it(tmp_path):
         assert (check_table(study(), "a", str(path)).problems == ()) is opens
 
 
-def test_too_few_rows_for_a_held_out_share_are_said(tmp_path):
+def test_too_few_rows_for_a_held_out_share_are_said(tmp_path: Path) -> None:
     logistic_frame(1).to_csv(tmp_path / "t.csv", index=False)
     held = study(evaluation={"holdout": 0.2, "holdout_is_public": True})
     found = check_table(held, "a", str(tmp_path / "t.csv"))
     assert any("too few rows" in problem for problem in found.problems)
 
 
-def test_outcomes_out_of_range_are_said_although_a_run_would_hold_them(tmp_path):
+def test_outcomes_out_of_range_are_said_although_a_run_would_hold_them(
+    tmp_path: Path,
+) -> None:
     import cipherbayes as cb
 
     frame = logistic_frame(40).rename(columns={"death": "event"})

@@ -201,6 +201,7 @@ def test_the_papers_own_mode_shows_its_honest_epsilon(runs: FinishedRuns) -> Non
     assert "24,902, claimed 3: not certified" in shown
 
 
+@pytest.mark.slow
 def test_epsilon_after_a_round_is_one_figure_everywhere() -> None:
     study = Study.load(Path(__file__).parents[2] / "examples" / "paper-as-printed.toml")
     plan = plan_study(study)

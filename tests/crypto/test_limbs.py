@@ -15,7 +15,7 @@ every_set = pytest.mark.parametrize(
 
 
 def centred(value: int, bits: int) -> int:
-    return (value + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1)
+    return (value + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1)  # type: ignore[no-any-return]
 
 
 @given(st.lists(INT64, min_size=1), st.integers(1, 64))

@@ -68,7 +68,7 @@ def test_the_largest_number_of_summands_is_the_last_that_is_proven(
     n, q, t = parameters.ring, parameters.modulus, parameters.plain_modulus
     noise = ERROR_BOUND * (2 * n + 1)
     if len(parameters.primes) == 2:
-        noise = noise / parameters.primes[1] + (n + 1) / 2
+        noise = noise / parameters.primes[1] + (n + 1) / 2  # type: ignore[assignment]
 
     def proven(summands: int) -> bool:
         exact = t * summands * (noise + 0.5) / q <= 0.25

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from cipherbayes.crypto.prepared_zeros import PreparedZeros
 
 
 @given(st.lists(st.integers(-2, 3), max_size=20))
-def test_nothing_is_handed_out_twice(counts):
+def test_nothing_is_handed_out_twice(counts: Any) -> None:
     numbers = itertools.count()
     zeros = PreparedZeros(lambda: next(numbers))
     taken = []
@@ -25,7 +26,7 @@ def test_nothing_is_handed_out_twice(counts):
     assert len(taken) == len(set(taken))
 
 
-def test_a_fork_holds_none_and_its_parent_still_does():
+def test_a_fork_holds_none_and_its_parent_still_does() -> None:
     zeros = PreparedZeros(object)
     zeros.prepare(3)
     child = os.fork()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from cipherbayes.engine.table_identity import ledger_beside
 from cipherbayes.errors import BudgetError, PrivacyError
 from cipherbayes.privacy.accountant import epsilon
 from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.protocols.plan import plan_releases
 from cipherbayes.protocols.questions import Question
+from cipherbayes.protocols.site import SummingSite
 from cipherbayes.results.run import run
 from cipherbayes.study.schema import Study
 
@@ -30,14 +33,14 @@ def with_budget(study: Study, budget: float) -> Study:
     return study.model_copy(update={"sites": sites})
 
 
-def entries(folder: Path, name: str = "a") -> list:
+def entries(folder: Path, name: str = "a") -> list[Any]:
     return list(Ledger.read(folder / f"{name}.csv.ledger").entries())
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_second_study_over_a_spent_table_is_refused_and_spends_nothing(
-    tmp_path, protocol
-):
+    tmp_path: Path, protocol: str
+) -> None:
     study = write_tables(
         tmp_path, small_study(("a", "b"), header={"protocol": protocol})
     )
@@ -54,7 +57,7 @@ def test_a_second_study_over_a_spent_table_is_refused_and_spends_nothing(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_larger_budget_allows_the_second_study(tmp_path, protocol):
+def test_a_larger_budget_allows_the_second_study(tmp_path: Path, protocol: str) -> None:
     study = write_tables(
         tmp_path, small_study(("a", "b"), header={"protocol": protocol})
     )
@@ -65,7 +68,9 @@ def test_a_larger_budget_allows_the_second_study(tmp_path, protocol):
     assert 3.0 < Ledger.read(tmp_path / "a.csv.ledger").spent() < 5.0
 
 
-def test_a_study_with_a_larger_delta_than_the_ledgers_is_refused_at_the_start(tmp_path):
+def test_a_study_with_a_larger_delta_than_the_ledgers_is_refused_at_the_start(
+    tmp_path: Path,
+) -> None:
     study = write_tables(tmp_path, small_study(("a", "b")))
     run(study, out=tmp_path / "first")
     assert study.privacy is not None
@@ -78,8 +83,8 @@ def test_a_study_with_a_larger_delta_than_the_ledgers_is_refused_at_the_start(tm
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_budget_that_ends_in_the_middle_gives_a_result_with_a_warning(
-    tmp_path, protocol
-):
+    tmp_path: Path, protocol: str
+) -> None:
     study = write_tables(
         tmp_path, small_study(("a", "b"), header={"protocol": protocol})
     )
@@ -93,7 +98,7 @@ def test_a_budget_that_ends_in_the_middle_gives_a_result_with_a_warning(
     assert Ledger.read(tmp_path / "a.csv.ledger").spent() <= 2.0
 
 
-def test_one_spent_table_stops_all(tmp_path):
+def test_one_spent_table_stops_all(tmp_path: Path) -> None:
     study = write_tables(tmp_path, small_study(("a", "b")))
     tight = study.sites["b"].model_copy(update={"budget": 0.1})
     study = study.model_copy(update={"sites": {**study.sites, "b": tight}})
@@ -102,7 +107,7 @@ def test_one_spent_table_stops_all(tmp_path):
     assert entries(tmp_path, "b") == []
 
 
-def test_the_certificate_is_what_the_ledgers_composed(tmp_path):
+def test_the_certificate_is_what_the_ledgers_composed(tmp_path: Path) -> None:
     study = write_tables(tmp_path, small_study(("a", "b")))
     result = run(study, out=tmp_path / "run")
     spent = Ledger.read(tmp_path / "a.csv.ledger").spent()
@@ -110,7 +115,7 @@ def test_the_certificate_is_what_the_ledgers_composed(tmp_path):
     assert spent <= result.certificate["epsilon"] == 3.0
 
 
-def test_everything_a_study_releases_is_charged(tmp_path):
+def test_everything_a_study_releases_is_charged(tmp_path: Path) -> None:
     """N and the moments too; all of it together within the study's budget."""
     study = write_tables(
         tmp_path,
@@ -131,7 +136,7 @@ def test_everything_a_study_releases_is_charged(tmp_path):
         assert all(0.0 < epsilon(event, 1e-5) < 3.0 for event in events)
 
 
-def _attempt(text: str, out: Path, gate) -> None:
+def _attempt(text: str, out: Path, gate: Any) -> None:
     gate.wait(60)
     # Any other error ends the process with another exit code.
     with contextlib.suppress(BudgetError):
@@ -139,7 +144,7 @@ def _attempt(text: str, out: Path, gate) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_runs_at_the_same_time_cannot_overspend(tmp_path, protocol):
+def test_runs_at_the_same_time_cannot_overspend(tmp_path: Path, protocol: str) -> None:
     study = write_tables(
         tmp_path,
         small_study(
@@ -168,14 +173,15 @@ def test_runs_at_the_same_time_cannot_overspend(tmp_path, protocol):
         assert ledger.spent() <= 3.0
 
 
-def test_a_run_that_goes_on_does_not_bring_an_old_budget_back(tmp_path):
+def test_a_run_that_goes_on_does_not_bring_an_old_budget_back(tmp_path: Path) -> None:
     """The owner may have lowered it in between, for another study."""
     study = with_budget(write_tables(tmp_path, small_study(("a", "b"))), 9.0)
-    files = {name: ledger_beside(site.data) for name, site in study.sites.items()}
+    files = {name: ledger_beside(site.data) for name, site in study.sites.items()}  # type: ignore[arg-type]
     folder = RunFolder.create(tmp_path / "run", study, files)
     site = folder.site("a")
     assert Ledger.read(files["a"]).epsilon == 9.0
-    phase = folder.plan.phases[0]
+    phase = plan_releases(study).phases[0]
+    assert isinstance(site, SummingSite)
     site._noised(phase, 0, Question(np.zeros(phase.sums.dimension)))
     Ledger.read(files["a"]).set_budget(4.0)
     folder.site("a")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 from crashing import crash
@@ -32,10 +33,14 @@ def vectors(path: Path) -> list[bytes]:
         database.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("header", HEADERS)
-def test_a_finished_run_has_erased_its_keys_and_the_sites_answers(tmp_path, header):
+def test_a_finished_run_has_erased_its_keys_and_the_sites_answers(
+    tmp_path: Path, header: dict[str, str]
+) -> None:
     study = write_tables(tmp_path, small_study(("a", "b"), header=header))
-    out, seen = tmp_path / "run", []
+    out = tmp_path / "run"
+    seen: list[Any] = []
 
     def look(done: int, total: int) -> None:
         for name in ("a", "b"):
@@ -57,7 +62,7 @@ def test_a_finished_run_has_erased_its_keys_and_the_sites_answers(tmp_path, head
         assert ledger.spent() == pytest.approx(result.certificate["spent"])
 
 
-def test_no_party_of_a_finished_run_can_be_made_again(tmp_path):
+def test_no_party_of_a_finished_run_can_be_made_again(tmp_path: Path) -> None:
     run(write_tables(tmp_path, small_study(("a", "b"))), out=tmp_path / "run")
     folder = RunFolder.open(tmp_path / "run")
     for make in (folder.csp, lambda: folder.site("a")):
@@ -68,7 +73,9 @@ def test_no_party_of_a_finished_run_can_be_made_again(tmp_path):
 
 
 @pytest.mark.parametrize("point", ["before the result is saved", "before the end"])
-def test_a_kill_near_the_end_costs_neither_the_result_nor_the_erasing(tmp_path, point):
+def test_a_kill_near_the_end_costs_neither_the_result_nor_the_erasing(
+    tmp_path: Path, point: str
+) -> None:
     study, out = write_tables(tmp_path, small_study(("a", "b"))), tmp_path / "run"
     assert crash(study, out, point, 1) == -signal.SIGKILL
     assert list(out.rglob("*.exchange.key"))
@@ -82,7 +89,9 @@ def test_a_kill_near_the_end_costs_neither_the_result_nor_the_erasing(tmp_path, 
     assert not vectors(tmp_path / "a.csv.ledger")
 
 
-def test_a_party_that_is_told_the_end_answers_nothing_more(tmp_path, caplog):
+def test_a_party_that_is_told_the_end_answers_nothing_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     three = Consortium(tmp_path, small_study())
     three.play(4)
     last = three.request(round=3)
@@ -101,7 +110,9 @@ def test_a_party_that_is_told_the_end_answers_nothing_more(tmp_path, caplog):
     assert "the run is over" in caplog.text
 
 
-def test_keys_of_a_run_that_is_over_are_erased_and_not_made_again(tmp_path):
+def test_keys_of_a_run_that_is_over_are_erased_and_not_made_again(
+    tmp_path: Path,
+) -> None:
     folder, one, other = KeyFolder(tmp_path / "keys"), b"1" * 16, b"2" * 16
     secret = folder.exchange_key(one).to_secret_bytes()[-32:]
     folder.exchange_key(other)

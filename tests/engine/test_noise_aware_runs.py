@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,22 +19,38 @@ from cipherbayes.inference.noise_aware import Effort, released, sample_posterior
 from cipherbayes.privacy.accountant import epsilon
 from cipherbayes.privacy.events import tally
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.protocols.plan import plan_study
+from cipherbayes.protocols.contributions import Contributions
+from cipherbayes.protocols.plan import plan_releases
+from cipherbayes.protocols.questions import Question
+from cipherbayes.protocols.releases import Phase
+from cipherbayes.protocols.rounds import PhasedRounds
 from cipherbayes.results.run import resume, run
 from cipherbayes.study.schema import Study
-from cipherbayes.typing import Floats
+from cipherbayes.study.tables import open_site
+from cipherbayes.typing import Integers
 from conftest import logistic_frame
 
 NOISE_AWARE = {"method": "noise-aware", "rounds": None}
 D = 3
 
 
-def study_of(sites: tuple[str, ...], **changes) -> Study:
+def study_of(sites: tuple[str, ...], **changes: Any) -> Study:
     changes.setdefault("privacy", {"epsilon": 2.0, "records": 1200, "clip": None})
     return small_study(sites, inference=NOISE_AWARE, **changes)
 
 
-def test_an_encrypted_noise_aware_run_has_the_integers_of_a_plaintext_run(tmp_path):
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hardly any draws of the posterior, where it is not looked at."""
+    effort = Effort(chains=2, warm_up=2, kept=4, doublings=0)
+    hastily = partial(sample_posterior, effort=effort)
+    monkeypatch.setattr(released, "sample_posterior", hastily)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_an_encrypted_noise_aware_run_has_the_integers_of_a_plaintext_run(
+    tmp_path: Path,
+) -> None:
     study = write_tables(tmp_path, study_of(("a", "b", "c")))
     run(study, out=tmp_path / "run")
     totals, thetas = plaintext_run(study)
@@ -46,10 +63,10 @@ def test_an_encrypted_noise_aware_run_has_the_integers_of_a_plaintext_run(tmp_pa
 
 
 @pytest.mark.parametrize("records", [1200, None])
-def test_the_releases_of_a_study_compose_to_its_epsilon(records):
+def test_the_releases_of_a_study_compose_to_its_epsilon(records: int | None) -> None:
     privacy = {"epsilon": 0.7, "records": records, "clip": None}
     study = study_of(("a", "b"), privacy=privacy)
-    plan = plan_study(study)
+    plan = plan_releases(study)
     assert epsilon(plan.event, 1e-5) == pytest.approx(0.7, rel=1e-4)
     assert epsilon(plan.event, 1e-5) <= 0.7
     # The one multiplier that a plan reports stands for the same composition.
@@ -59,7 +76,10 @@ def test_the_releases_of_a_study_compose_to_its_epsilon(records):
     assert sampling == pytest.approx(mu * left, rel=1e-4)
 
 
-def test_every_round_is_one_entry_of_each_ledger_with_both_its_sums(tmp_path):
+@pytest.mark.usefixtures("hasty")
+def test_every_round_is_one_entry_of_each_ledger_with_both_its_sums(
+    tmp_path: Path,
+) -> None:
     study = write_tables(tmp_path, study_of(("a", "b")))
     run(study, out=tmp_path / "run")
     for name in study.sites:
@@ -71,9 +91,10 @@ def test_every_round_is_one_entry_of_each_ledger_with_both_its_sums(tmp_path):
         assert ledger.spent() == pytest.approx(2.0, rel=1e-4)
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_run_interrupted_between_rounds_goes_on_to_the_same_posterior(
-    tmp_path, monkeypatch
-):
+    tmp_path: Path,
+) -> None:
     whole = write_tables(tmp_path / "whole", study_of(("a", "b")))
     expected = run(whole, out=tmp_path / "whole" / "run").summary()
     broken = write_tables(tmp_path / "broken", study_of(("a", "b")))
@@ -87,7 +108,8 @@ def test_a_run_interrupted_between_rounds_goes_on_to_the_same_posterior(
     assert resume(tmp_path / "broken" / "run").summary() == expected
 
 
-def test_a_result_carries_the_flags_in_words_and_for_programs(tmp_path):
+@pytest.mark.slow
+def test_a_result_carries_the_flags_in_words_and_for_programs(tmp_path: Path) -> None:
     privacy = {"epsilon": 0.02, "records": 120, "clip": None}
     study = write_tables(tmp_path, study_of(("a", "b"), privacy=privacy))
     run(study, out=tmp_path / "run")
@@ -99,14 +121,16 @@ def test_a_result_carries_the_flags_in_words_and_for_programs(tmp_path):
     assert all(row["rhat"] is not None for row in record["posterior"])
 
 
-def test_an_exhausted_budget_ends_in_words_where_no_posterior_is_possible(tmp_path):
+def test_an_exhausted_budget_ends_in_words_where_no_posterior_is_possible(
+    tmp_path: Path,
+) -> None:
     study = write_tables(tmp_path, study_of(("a", "b")))
     sites = {n: s.model_copy(update={"budget": 0.5}) for n, s in study.sites.items()}
     with pytest.raises(BudgetError, match="before there was a posterior"):
         run(study.model_copy(update={"sites": sites}), out=tmp_path / "run")
 
 
-def test_it_is_what_a_private_study_gets_that_names_no_method():
+def test_it_is_what_a_private_study_gets_that_names_no_method() -> None:
     study = study_of(("a", "b")).model_dump(exclude_none=True)
     study["inference"] = {}
     assert Study.model_validate(study).method == "noise-aware"
@@ -118,7 +142,7 @@ def test_it_is_what_a_private_study_gets_that_names_no_method():
     assert Study.model_validate(study).method == "psgld"
 
 
-def test_a_model_without_bounded_influence_falls_back_and_says_so():
+def test_a_model_without_bounded_influence_falls_back_and_says_so() -> None:
     document = study_of(("a", "b")).model_dump(exclude_none=True)
     document["model"] = {"kind": "gaussian", "variance": 1.0}
     document["preparation"] = {"intercept": 0.0}
@@ -128,7 +152,7 @@ def test_a_model_without_bounded_influence_falls_back_and_says_so():
     assert "no noise-aware posterior" in caution
 
 
-def test_a_resolved_study_means_the_same_when_it_is_read_again(tmp_path):
+def test_a_resolved_study_means_the_same_when_it_is_read_again(tmp_path: Path) -> None:
     study = study_of(("a", "b"))
     path = tmp_path / "again.toml"
     path.write_text(study.to_toml())
@@ -137,7 +161,7 @@ def test_a_resolved_study_means_the_same_when_it_is_read_again(tmp_path):
     assert again.method == "noise-aware"
 
 
-def test_settings_of_a_chain_are_refused(tmp_path):
+def test_settings_of_a_chain_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
     text = study_of(("a", "b")).to_toml()
     path.write_text(text.replace("[inference]", "[inference]\nrounds = 10"))
@@ -146,19 +170,21 @@ def test_settings_of_a_chain_are_refused(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("hasty")
 def test_encrypted_and_pooled_private_runs_have_the_same_distribution(
-    tmp_path, monkeypatch
-):
-    """Where the last round lands, over repeated runs: same centre, same spread."""
-    monkeypatch.setattr(
-        released,
-        "sample_posterior",
-        partial(sample_posterior, effort=Effort(chains=2, warm_up=2, kept=4)),
-    )
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the totals differ from the exact sums by is σΔ wide, and around zero."""
+    seen: list[tuple[Phase, Question, Integers]] = []
+    honest = PhasedRounds.take
+
+    def take(self: PhasedRounds[Any], values: Integers, sites: int) -> None:
+        seen.append((self.phase, self.asked(), values))
+        honest(self, values, sites)
+
+    monkeypatch.setattr(PhasedRounds, "take", take)
     frames = {name: logistic_frame(400, seed=ord(name)) for name in ("a", "b", "c")}
-    last: dict[str, list[Floats]] = {"secure-sum": [], "pooled": []}
-    runs = 30
-    for protocol, places in last.items():
+    for protocol in ("secure-sum", "pooled"):
         study = study_of(
             ("a", "b", "c"),
             header={"protocol": protocol},
@@ -170,18 +196,29 @@ def test_encrypted_and_pooled_private_runs_have_the_same_distribution(
                 "randomness": "secure",
             },
         )
-        for k in range(runs):
-            out = tmp_path / f"{protocol}-{k}"
-            run(study, frames, out=out)
-            places.append(np.frombuffer(trajectory(out)[-1]))
-    one, other = (np.array(places) for places in last.values())
-    error = np.sqrt((one.var(axis=0, ddof=1) + other.var(axis=0, ddof=1)) / runs)
-    assert np.all(np.abs(one.mean(axis=0) - other.mean(axis=0)) < 4.5 * error)
-    # F(29, 29) is beyond 4.4 either way with probability 1e-4.
-    ratio = one.var(axis=0) / other.var(axis=0)
-    assert np.all((ratio > 1 / 4.4) & (ratio < 4.4))
+        seen.clear()
+        for _ in range(3):
+            run(study, frames)
+        tables = [
+            Contributions(study.model, open_site(study, name, frame))
+            for name, frame in frames.items()
+        ]
+        found = []
+        for phase, question, values in seen:
+            exact = sum(phase.on_grid(table.total(phase, question)) for table in tables)
+            widths = [
+                np.full(part.dimension, part.noise_multiplier * part.sensitivity)
+                for part in phase.parts
+            ]
+            found.append((values - exact) / np.concatenate(widths))
+        noise = np.concatenate(found)
+        assert noise.size == 3 * (24 * D + 9 * packed_length(D))
+        # Four and a half standard errors: shares by K - 1 would be eight away.
+        assert abs(noise.mean()) < 4.5 / np.sqrt(noise.size)
+        assert abs(noise.var() - 1.0) < 4.5 * np.sqrt(2.0 / noise.size)
 
 
+@pytest.mark.usefixtures("hasty")
 def test_the_engine_runs_it_from_the_folder_alone(tmp_path: Path) -> None:
     from cipherbayes.engine.run_folder import RunFolder
 

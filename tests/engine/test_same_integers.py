@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from cipherbayes.engine.run_folder import RunFolder, noise_source
 from cipherbayes.errors import StudyError
 from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.messages import DecryptReply, decode
-from cipherbayes.protocols.plan import plan_study
+from cipherbayes.protocols.plan import plan_releases
 from cipherbayes.protocols.rounds import PhasedRounds
 from cipherbayes.protocols.stores import AnswerStore, Checkpoint
 from cipherbayes.results.run import run
@@ -23,7 +24,7 @@ from conftest import logistic_frame
 
 def plaintext_run(study: Study) -> tuple[list[np.ndarray], list[bytes]]:
     """The same study without keys, masks or messages: totals, and θ."""
-    plan = plan_study(study)
+    plan = plan_releases(study)
     checkpoint = Checkpoint()
     rounds = PhasedRounds(plan, checkpoint)
     tables = {
@@ -48,7 +49,7 @@ def plaintext_run(study: Study) -> tuple[list[np.ndarray], list[bytes]]:
 def decrypted_totals(out: Path) -> list[np.ndarray]:
     store = AnswerStore(out / "csp" / "answers.sqlite")
     return [
-        decode(store.answer(number), DecryptReply).values
+        decode(store.answer(number), DecryptReply).values  # type: ignore[arg-type]
         for number in range(store.rounds())
     ]
 
@@ -59,8 +60,8 @@ SITES = ("a", "b", "c", "d", "e")
 @pytest.mark.parametrize("sites", [1, 2, 5])
 @pytest.mark.parametrize("method", ["psgld", "averaged"])
 def test_an_encrypted_run_has_the_integers_and_theta_of_a_plaintext_run(
-    tmp_path, sites, method
-):
+    tmp_path: Path, sites: Any, method: str
+) -> None:
     inference = {"rounds": 12, "method": method}
     study = write_tables(tmp_path, small_study(SITES[:sites], inference=inference))
     run(study, out=tmp_path / "run")
@@ -71,8 +72,10 @@ def test_an_encrypted_run_has_the_integers_and_theta_of_a_plaintext_run(
     assert trajectory(tmp_path / "run") == thetas
 
 
-def test_preparation_under_encryption_has_the_integers_of_a_plaintext_run(tmp_path):
-    changes = {
+def test_preparation_under_encryption_has_the_integers_of_a_plaintext_run(
+    tmp_path: Path,
+) -> None:
+    changes: dict[str, Any] = {
         "privacy": {"records": None},
         "preparation": {"method": "private-moments"},
     }
@@ -85,7 +88,7 @@ def test_preparation_under_encryption_has_the_integers_of_a_plaintext_run(tmp_pa
     assert trajectory(tmp_path / "run") == thetas
 
 
-def test_the_order_in_which_sites_are_named_does_not_matter(tmp_path):
+def test_the_order_in_which_sites_are_named_does_not_matter(tmp_path: Path) -> None:
     forwards = write_tables(tmp_path, small_study(("a", "b", "c")))
     backwards = forwards.model_copy(
         update={"sites": dict(reversed(forwards.sites.items()))}
@@ -99,7 +102,7 @@ def test_the_order_in_which_sites_are_named_does_not_matter(tmp_path):
 
 
 @pytest.mark.slow
-def test_parties_in_processes_of_their_own_give_the_same_theta(tmp_path):
+def test_parties_in_processes_of_their_own_give_the_same_theta(tmp_path: Path) -> None:
     study = write_tables(tmp_path / "one", small_study(("a", "b")))
     run(study, out=tmp_path / "one" / "run")
     apart = write_tables(
@@ -114,7 +117,7 @@ def test_parties_in_processes_of_their_own_give_the_same_theta(tmp_path):
     assert min(timing["site_s"], timing["csp_s"], timing["server_s"]) > 0.0
 
 
-def test_processes_need_files(tmp_path):
+def test_processes_need_files(tmp_path: Path) -> None:
     study = small_study(("a", "b"), header={"engine": "local-processes"})
     frames = {name: logistic_frame(60) for name in study.sites}
     with pytest.raises(StudyError, match="files"):
@@ -124,21 +127,21 @@ def test_processes_need_files(tmp_path):
 # -- secure sum and pooled ------------------------------------------------------
 
 
-def test_one_site_and_a_pooled_table_have_the_same_noise():
-    alone = plan_study(small_study(("a",))).last_phase.sums
-    pooled = plan_study(small_study(("a",), header={"protocol": "pooled"}))
+def test_one_site_and_a_pooled_table_have_the_same_noise() -> None:
+    alone = plan_releases(small_study(("a",))).last_phase.sums
+    pooled = plan_releases(small_study(("a",), header={"protocol": "pooled"}))
     assert pooled.last_phase.sums == alone
 
 
-def test_noise_in_a_secure_sum_is_that_of_a_pooled_run_but_for_colluders():
+def test_noise_in_a_secure_sum_is_that_of_a_pooled_run_but_for_colluders() -> None:
     study = small_study(SITES, privacy={"colluders": 2})
-    shared = plan_study(study).last_phase.sums
-    pooled = plan_study(small_study(SITES, header={"protocol": "pooled"}))
+    shared = plan_releases(study).last_phase.sums
+    pooled = plan_releases(small_study(SITES, header={"protocol": "pooled"}))
     ratio = shared.noise_sd(5) / pooled.last_phase.sums.noise_sd(1)
     assert ratio == pytest.approx((5 / 3) ** 0.5, rel=1e-9)
 
 
-def test_secure_sum_and_pooled_agree_where_noise_is_small(tmp_path):
+def test_secure_sum_and_pooled_agree_where_noise_is_small(tmp_path: Path) -> None:
     """Same rows, same sums: a point estimate within the noise of either."""
     means = {}
     for protocol in ("secure-sum", "pooled"):
@@ -154,7 +157,7 @@ def test_secure_sum_and_pooled_agree_where_noise_is_small(tmp_path):
     assert means["secure-sum"] == pytest.approx(means["pooled"], rel=0.01, abs=0.01)
 
 
-def test_a_folder_opens_as_the_run_it_was_made_for(tmp_path):
+def test_a_folder_opens_as_the_run_it_was_made_for(tmp_path: Path) -> None:
     study = write_tables(tmp_path, small_study(("a", "b")))
     made = RunFolder.create(tmp_path / "run", study, {"a": None, "b": None})
     again = RunFolder.open(tmp_path / "run")

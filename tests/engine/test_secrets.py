@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ from conftest import logistic_frame
 
 
 @pytest.fixture
-def ordinary_umask():
+def ordinary_umask() -> Iterator[None]:
     before = os.umask(0o022)
     yield
     os.umask(before)
@@ -31,7 +33,9 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_keys_ledgers_and_memories_are_their_owners_alone(tmp_path, ordinary_umask):
+def test_keys_ledgers_and_memories_are_their_owners_alone(
+    tmp_path: Path, ordinary_umask: None
+) -> None:
     study = write_tables(tmp_path, small_study(("a", "b")))
     out = tmp_path / "run"
     seen: dict[Path, int] = {}
@@ -57,21 +61,21 @@ def test_keys_ledgers_and_memories_are_their_owners_alone(tmp_path, ordinary_uma
     assert seen[out / "run.json"] == 0o600
 
 
-def test_a_frames_ledger_is_private_too(tmp_path, ordinary_umask):
+def test_a_frames_ledger_is_private_too(tmp_path: Path, ordinary_umask: None) -> None:
     study = small_study(("a",))
     run(study, {"a": logistic_frame(60)}, out=tmp_path / "run")
     assert mode(tmp_path / "run" / "sites" / "a" / "ledger.sqlite") == 0o600
 
 
 @pytest.fixture
-def messages(monkeypatch) -> list[bytes]:
+def messages(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Every byte string that passes between the parties."""
     passed: list[bytes] = []
 
     def record(owner: type, name: str) -> None:
         honest = getattr(owner, name)
 
-        def spy(self, *data: bytes):
+        def spy(self: Any, *data: bytes) -> Any:
             answer = honest(self, *data)
             passed.extend(each for each in (*data, answer) if isinstance(each, bytes))
             return answer
@@ -85,7 +89,9 @@ def messages(monkeypatch) -> list[bytes]:
     return passed
 
 
-def test_where_a_table_lies_stays_at_its_site(tmp_path, messages):
+def test_where_a_table_lies_stays_at_its_site(
+    tmp_path: Path, messages: list[bytes]
+) -> None:
     home = tmp_path / "private-corner"
     study = write_tables(home, small_study(("a", "b")))
     out = tmp_path / "run"
@@ -99,12 +105,15 @@ def test_where_a_table_lies_stays_at_its_site(tmp_path, messages):
 
 
 def test_no_key_and_no_noise_is_in_a_message_a_log_or_a_public_file(
-    tmp_path, messages, caplog, monkeypatch
-):
+    tmp_path: Path,
+    messages: list[bytes],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Any:
     shares: list[np.ndarray] = []
     honest = InsecureRepeatableNoise.share
 
-    def spy(self, *args):
+    def spy(self: Any, *args: Any) -> Any:
         shares.append(honest(self, *args))
         return shares[-1]
 
@@ -130,7 +139,7 @@ def test_no_key_and_no_noise_is_in_a_message_a_log_or_a_public_file(
         assert not any(str(value) in caplog.text for value in share if value > 999)
 
 
-def test_each_party_is_pinned_from_the_start(tmp_path):
+def test_each_party_is_pinned_from_the_start(tmp_path: Path) -> None:
     """A site whose identity was exchanged afterwards is refused, not believed."""
     study = write_tables(tmp_path, small_study(("a", "b")))
     folder = RunFolder.create(tmp_path / "run", study, {"a": None, "b": None})
@@ -144,13 +153,15 @@ def test_each_party_is_pinned_from_the_start(tmp_path):
         server.convene(enrolments, folder.csp().offer())
 
 
-def test_a_party_opens_no_other_partys_keys(tmp_path, monkeypatch):
+def test_a_party_opens_no_other_partys_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Any:
     study = write_tables(tmp_path, small_study(("a", "b")))
     folder = RunFolder.create(tmp_path / "run", study, {"a": None, "b": None})
     opened: list[Path] = []
     honest = KeyFolder._read
 
-    def spy(self, name):
+    def spy(self: Any, name: str) -> Any:
         opened.append(self.path)
         return honest(self, name)
 
@@ -165,7 +176,7 @@ def test_a_party_opens_no_other_partys_keys(tmp_path, monkeypatch):
         assert {path.parent.name for path in opened} == {party} - {"server"}
 
 
-def test_keys_that_others_can_read_are_refused(tmp_path):
+def test_keys_that_others_can_read_are_refused(tmp_path: Path) -> None:
     study = write_tables(tmp_path, small_study(("a", "b")))
     folder = RunFolder.create(tmp_path / "run", study, {"a": None, "b": None})
     (folder.keys("a").path / "identity.key").chmod(0o644)

@@ -96,7 +96,7 @@ def small_disk(path: Path, size: str) -> Iterator[Callable[[str], None]]:
     if subprocess.run(mount, capture_output=True).returncode:
         raise PermissionError("cannot mount")
     try:
-        yield lambda options: subprocess.run(
+        yield lambda options: subprocess.run(  # type: ignore[misc]
             ["mount", "-o", f"remount,{options}", str(path)], check=True
         )
     finally:

@@ -13,6 +13,7 @@ import shutil
 import sqlite3
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,12 +40,12 @@ from cipherbayes.study.schema import Study
 ROUNDS = 4
 
 
-def made(folder: Path, **changes) -> Study:
+def made(folder: Path, **changes: Any) -> Study:
     return write_tables(folder, small_study(("a", "b"), **changes))
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory) -> list[bytes]:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     """θ of a run that nothing happened to."""
     folder = tmp_path_factory.mktemp("undisturbed")
     run(made(folder), out=folder / "run")
@@ -77,7 +78,9 @@ def assert_whole(folder: Path, expected: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("size", [1_000, 30_000, 60_000, 100_000])
-def test_a_file_that_cannot_grow_costs_no_round(tmp_path, undisturbed, size):
+def test_a_file_that_cannot_grow_costs_no_round(
+    tmp_path: Path, undisturbed: list[bytes], size: Any
+) -> None:
     study = made(tmp_path)
     code = with_files_below(size, study, tmp_path / "run")
     assert code in (0, REFUSED)
@@ -89,13 +92,15 @@ def test_a_file_that_cannot_grow_costs_no_round(tmp_path, undisturbed, size):
     assert_whole(tmp_path, undisturbed)
 
 
-def test_so_small_a_limit_does_stop_a_run(tmp_path):
+def test_so_small_a_limit_does_stop_a_run(tmp_path: Path) -> None:
     """The control of the test above."""
     assert with_files_below(30_000, made(tmp_path), tmp_path / "run") == REFUSED
 
 
 @pytest.mark.parametrize("where", ["the run", "the tables"])
-def test_a_full_disk_costs_no_round(tmp_path, undisturbed, where):
+def test_a_full_disk_costs_no_round(
+    tmp_path: Path, undisturbed: list[bytes], where: str
+) -> None:
     disk = tmp_path / "disk"
     try:
         with small_disk(disk, "1m") as remount:
@@ -119,7 +124,9 @@ def test_a_full_disk_costs_no_round(tmp_path, undisturbed, where):
         pytest.skip("this user may not mount a disk")
 
 
-def test_a_folder_that_became_read_only_costs_no_round(tmp_path, undisturbed):
+def test_a_folder_that_became_read_only_costs_no_round(
+    tmp_path: Path, undisturbed: list[bytes]
+) -> None:
     disk = tmp_path / "disk"
     study = made(tmp_path)
     try:
@@ -142,7 +149,7 @@ def test_a_folder_that_became_read_only_costs_no_round(tmp_path, undisturbed):
         pytest.skip("this user may not mount a disk")
 
 
-def test_a_ledger_that_cannot_be_written_releases_nothing(tmp_path):
+def test_a_ledger_that_cannot_be_written_releases_nothing(tmp_path: Path) -> None:
     """The entry first: without it no vector leaves the table."""
     disk = tmp_path / "disk"
     try:
@@ -181,11 +188,16 @@ def release(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("after", [0, 3])
-def test_a_site_out_of_memory_costs_no_round(tmp_path, undisturbed, after, monkeypatch):
+def test_a_site_out_of_memory_costs_no_round(
+    tmp_path: Path,
+    undisturbed: list[bytes],
+    after: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Any:
     study = made(tmp_path)
     honest, calls = Contributions.total, 0
 
-    def greedy(self, phase, question):
+    def greedy(self: Any, phase: Any, question: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls > after:
@@ -202,7 +214,9 @@ def test_a_site_out_of_memory_costs_no_round(tmp_path, undisturbed, after, monke
 
 
 @pytest.mark.slow
-def test_a_process_out_of_memory_costs_no_round(tmp_path, undisturbed):
+def test_a_process_out_of_memory_costs_no_round(
+    tmp_path: Path, undisturbed: list[bytes]
+) -> None:
     """The real thing: the system refuses an allocation, wherever that is."""
     study, out = made(tmp_path), tmp_path / "run"
     assert with_memory_left(2 * 2**20, study, out) != 0
@@ -217,13 +231,13 @@ def test_a_process_out_of_memory_costs_no_round(tmp_path, undisturbed):
 
 
 def test_a_clock_that_jumps_changes_nothing_but_the_times(
-    tmp_path, undisturbed, monkeypatch
-):
+    tmp_path: Path, undisturbed: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> Any:
     years = itertools.cycle([2026, 1971, 2099, 2026, 1999, 2070, 2001])
 
     class Jumping(datetime):
         @classmethod
-        def now(cls, tz=None):
+        def now(cls, tz: Any = None) -> Any:
             return datetime(next(years), 1, 1, tzinfo=UTC)
 
     monkeypatch.setattr(cipherbayes.privacy.ledger, "datetime", Jumping)
@@ -250,8 +264,8 @@ def interrupted(folder: Path, rounds: int = 2) -> Study:
 
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_a_lost_checkpoint_is_made_again_from_what_the_others_remember(
-    tmp_path, undisturbed, rounds
-):
+    tmp_path: Path, undisturbed: list[bytes], rounds: int
+) -> None:
     interrupted(tmp_path, rounds)
     spent = Ledger.read(tmp_path / "a.csv.ledger").spent()
     for file in (tmp_path / "run" / "server").iterdir():
@@ -261,7 +275,9 @@ def test_a_lost_checkpoint_is_made_again_from_what_the_others_remember(
     assert Ledger.read(tmp_path / "a.csv.ledger").spent() > spent
 
 
-def test_a_changed_theta_in_the_checkpoint_is_not_gone_on_from(tmp_path, undisturbed):
+def test_a_changed_theta_in_the_checkpoint_is_not_gone_on_from(
+    tmp_path: Path, undisturbed: list[bytes]
+) -> None:
     interrupted(tmp_path)
     path = tmp_path / "run" / "server" / "checkpoint.sqlite"
     database = sqlite3.connect(path)
@@ -319,16 +335,20 @@ def damaged_runs(tmp_path: Path, expected: list[bytes], times: int, seed: int) -
     return noticed
 
 
-def test_a_damaged_memory_is_refused_or_harmless(tmp_path, undisturbed):
+def test_a_damaged_memory_is_refused_or_harmless(
+    tmp_path: Path, undisturbed: list[bytes]
+) -> None:
     damaged_runs(tmp_path, undisturbed, 6, seed=1)
 
 
 @pytest.mark.torture
-def test_a_memory_damaged_a_hundred_ways_is_refused_or_harmless(tmp_path, undisturbed):
+def test_a_memory_damaged_a_hundred_ways_is_refused_or_harmless(
+    tmp_path: Path, undisturbed: list[bytes]
+) -> None:
     assert damaged_runs(tmp_path, undisturbed, 150, seed=2) > 10
 
 
-def test_every_exit_code_above_is_told_apart():
+def test_every_exit_code_above_is_told_apart() -> None:
     def refuse() -> None:
         raise RunError("no")
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from breaking import REFUSED, apart, continued
@@ -39,8 +40,8 @@ STEPS = [
 @pytest.mark.parametrize("number", range(1, 9))
 @pytest.mark.parametrize("point", STEPS)
 def test_a_kill_at_every_step_of_every_round_costs_no_round(
-    tmp_path, undisturbed, point, number
-):
+    tmp_path: Path, undisturbed: list[bytes], point: str, number: int
+) -> None:
     study, out = made(tmp_path), tmp_path / "run"
     code = crash(study, out, point, number)
     assert code in (KILLED, 0)  # 0: the run has fewer such steps
@@ -79,21 +80,24 @@ def killed_at_random(
     return hits
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_random_moments_resumes_to_the_same_theta(
-    tmp_path, undisturbed
-):
+    tmp_path: Path, undisturbed: list[bytes]
+) -> None:
     assert killed_at_random(tmp_path, undisturbed, 4, seed=1) > 0
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("seed", range(20))
 def test_runs_killed_at_many_random_moments_resume_to_the_same_theta(
-    tmp_path, undisturbed, seed
-):
+    tmp_path: Path, undisturbed: list[bytes], seed: int
+) -> None:
     killed_at_random(tmp_path, undisturbed, 30, seed=100 + seed)
 
 
-def test_two_processes_on_one_run_release_nothing_twice(tmp_path, undisturbed):
+def test_two_processes_on_one_run_release_nothing_twice(
+    tmp_path: Path, undisturbed: list[bytes]
+) -> None:
     """Both resume the same folder: the same answers to both, one entry a round."""
     interrupted(tmp_path, 1)
     text = small_study(("a", "b")).model_dump_json()
@@ -108,7 +112,7 @@ def test_two_processes_on_one_run_release_nothing_twice(tmp_path, undisturbed):
     assert_whole(tmp_path, undisturbed)
 
 
-def test_a_run_over_a_ledger_in_use_waits_its_turn(tmp_path):
+def test_a_run_over_a_ledger_in_use_waits_its_turn(tmp_path: Path) -> None:
     """Two studies over one table at once: together they stay within its budget."""
     study = write_tables(tmp_path, small_study(("a", "b")))
     outs = [tmp_path / "one", tmp_path / "other"]
@@ -128,7 +132,9 @@ def test_a_run_over_a_ledger_in_use_waits_its_turn(tmp_path):
     assert apart(lambda: run(study, out=tmp_path / "late")) == REFUSED
 
 
-def test_a_run_resumes_without_a_site_that_was_lost_for_good(tmp_path, monkeypatch):
+def test_a_run_resumes_without_a_site_that_was_lost_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Any:
     """Its enrolment is remembered: neither its keys nor its table are needed."""
     names = ("a", "b", "c", "d")
     study = write_tables(tmp_path, small_study(names, privacy={"dropouts": 1}))
@@ -154,7 +160,9 @@ def test_a_run_resumes_without_a_site_that_was_lost_for_good(tmp_path, monkeypat
         assert [entry.round for entry in ledger.entries()] == [0, 1, 2, 3]
 
 
-def test_going_on_is_what_a_user_would_do(tmp_path, undisturbed):
+def test_going_on_is_what_a_user_would_do(
+    tmp_path: Path, undisturbed: list[bytes]
+) -> None:
     """The control: without any fault the same helper gives the same θ."""
     continued(made(tmp_path), tmp_path / "run")
     assert_whole(tmp_path, undisturbed)

@@ -17,7 +17,7 @@ ROUNDS = 150
 
 
 @pytest.fixture(scope="module")
-def machines(tmp_path_factory) -> Iterator[Machines]:
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
     """A server, a CSP and three sites, all running."""
     from flare_machines import Machines
 
@@ -33,7 +33,9 @@ def machines(tmp_path_factory) -> Iterator[Machines]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(machines, tmp_path_factory) -> list[bytes]:
+def undisturbed(
+    machines: Machines, tmp_path_factory: pytest.TempPathFactory
+) -> list[bytes]:
     """θ of the same study on one machine, over tables of its own."""
     folder = tmp_path_factory.mktemp("undisturbed")
     run(write_tables(folder / "tables", machines.study), out=folder / "run")

@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,11 +35,11 @@ HELD_SECONDS = 22.0
 
 def all_rounds(machines: Machines) -> bool:
     """Whether every site has released every round, once."""
-    rounds = list(range(machines.study.inference.rounds))
+    rounds = list(range(machines.study.inference.rounds))  # type: ignore[arg-type]
     return all(done == rounds for done in machines.released().values())
 
 
-def ended(session, job: str, seconds: float = 60.0) -> str:
+def ended(session: Any, job: str, seconds: float = 60.0) -> str:
     """How FLARE ended a job."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -49,7 +50,7 @@ def ended(session, job: str, seconds: float = 60.0) -> str:
     raise TimeoutError(job)
 
 
-def test_a_job_that_brings_code_is_refused(machines, tmp_path):
+def test_a_job_that_brings_code_is_refused(machines: Machines, tmp_path: Path) -> None:
     job = write_job(tmp_path, machines.study, "11" * 16)
     (job / "app" / "custom").mkdir()
     (job / "app" / "custom" / "foreign.py").write_text("raise SystemExit\n")
@@ -63,7 +64,9 @@ def test_a_job_that_brings_code_is_refused(machines, tmp_path):
         assert not list(machines.kits[name].path.glob("*/app*/custom/foreign.py"))
 
 
-def test_a_job_with_another_class_is_refused(machines, tmp_path):
+def test_a_job_with_another_class_is_refused(
+    machines: Machines, tmp_path: Path
+) -> None:
     job = write_job(tmp_path, machines.study, "22" * 16)
     path = job / "app" / "config" / "config_fed_client.json"
     content = json.loads(path.read_text())
@@ -75,7 +78,7 @@ def test_a_job_with_another_class_is_refused(machines, tmp_path):
     assert "COMPLETED" not in state
 
 
-def test_a_hospital_cannot_join_as_the_csp(machines):
+def test_a_hospital_cannot_join_as_the_csp(machines: Machines) -> None:
     machines.kill("csp")
     before = machines.joined("csp")
     words = ["uid=csp" if w == "uid=a" else w for w in command(machines.kits["a"])]
@@ -100,7 +103,9 @@ def kept_by(folders: list[Path], words: bytes) -> list[Path]:
     return [path for path in files if path.is_file() and words in path.read_bytes()]
 
 
-def test_what_is_wrong_with_a_table_is_known_at_its_site_only(machines, tmp_path):
+def test_what_is_wrong_with_a_table_is_known_at_its_site_only(
+    machines: Machines, tmp_path: Path
+) -> None:
     bad = tmp_path / "bad.csv"
     bad.write_text("age,sex,death\n40,F,1\n41,HIV,0\n")
     machines.tell("a", data=str(bad), ledger="bad.ledger")
@@ -117,9 +122,11 @@ def test_what_is_wrong_with_a_table_is_known_at_its_site_only(machines, tmp_path
     assert kept_by([machines.kits["a"].path], told) != []
 
 
-def test_a_study_that_a_site_did_not_approve_does_not_run(machines, tmp_path):
+def test_a_study_that_a_site_did_not_approve_does_not_run(
+    machines: Machines, tmp_path: Path
+) -> None:
     other = machines.study.model_copy(
-        update={"privacy": machines.study.privacy.model_copy(update={"epsilon": 9.0})}
+        update={"privacy": machines.study.privacy.model_copy(update={"epsilon": 9.0})}  # type: ignore[union-attr]
     )
     for name in ("server", "csp", "b", "c"):
         machines.kits[name].approve(other, insecure=True)
@@ -132,7 +139,9 @@ def test_a_study_that_a_site_did_not_approve_does_not_run(machines, tmp_path):
 
 
 @pytest.mark.parametrize("victim", ["csp", "server", "b"])
-def test_a_killed_party_costs_no_round(machines, undisturbed, tmp_path, victim):
+def test_a_killed_party_costs_no_round(
+    machines: Machines, undisturbed: list[bytes], tmp_path: Path, victim: str
+) -> None:
     machines.new_ledgers(victim)
     out = tmp_path / "out"
     killed = 0.0
@@ -168,7 +177,9 @@ def test_a_killed_party_costs_no_round(machines, undisturbed, tmp_path, victim):
     assert machines.thetas(out) == undisturbed
 
 
-def test_a_slow_site_is_waited_for(machines, undisturbed, tmp_path):
+def test_a_slow_site_is_waited_for(
+    machines: Machines, undisturbed: list[bytes], tmp_path: Path
+) -> None:
     machines.new_ledgers("slow")
     stalled = 0.0
 
@@ -188,7 +199,9 @@ def test_a_slow_site_is_waited_for(machines, undisturbed, tmp_path):
     assert machines.thetas(tmp_path / "out") == undisturbed
 
 
-def test_a_party_of_another_deployment_is_refused_at_its_start(machines, tmp_path):
+def test_a_party_of_another_deployment_is_refused_at_its_start(
+    machines: Machines, tmp_path: Path
+) -> None:
     assert check_server(machines.kits["a"])
     foreign = Machines(tmp_path, machines.study).kits["a"]
     shutil.copy(
@@ -201,7 +214,7 @@ def test_a_party_of_another_deployment_is_refused_at_its_start(machines, tmp_pat
     assert time.monotonic() - started < 5.0
 
 
-def test_a_run_goes_on_without_a_site_that_the_study_can_spare(tmp_path):
+def test_a_run_goes_on_without_a_site_that_the_study_can_spare(tmp_path: Path) -> None:
     study = small_study(
         ("a", "b", "c"), privacy={"dropouts": 1}, inference={"rounds": 150}
     )
@@ -229,7 +242,7 @@ def test_a_run_goes_on_without_a_site_that_the_study_can_spare(tmp_path):
     checkpoint.close()
 
 
-def test_two_thousand_rounds_without_growth(tmp_path):
+def test_two_thousand_rounds_without_growth(tmp_path: Path) -> None:
     study = small_study(("a", "b", "c"), inference={"rounds": 2000})
     machines = Machines(tmp_path, write_tables(tmp_path / "tables", study))
     machines.start()

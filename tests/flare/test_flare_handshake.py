@@ -24,7 +24,7 @@ from cipherbayes.engine.flare.provisioning import Deployment, deploy
 
 
 @pytest.fixture(scope="module")
-def deployments(tmp_path_factory) -> list[dict[str, Path]]:
+def deployments(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Path]]:
     """The same study, deployed twice: two authorities."""
     folder = tmp_path_factory.mktemp("deployments")
     study = small_study(("a", "b"))
@@ -73,12 +73,16 @@ def at_port(kit: Path, port: int, folder: Path) -> Kit:
     return Kit.open(folder)
 
 
-def test_kits_of_one_deployment_belong_together(deployments, tmp_path):
+def test_kits_of_one_deployment_belong_together(
+    deployments: list[dict[str, Path]], tmp_path: Path
+) -> None:
     with serving(deployments[0]["server"]) as port:
         assert check_server(at_port(deployments[0]["a"], port, tmp_path / "a"))
 
 
-def test_a_kit_of_another_deployment_is_refused_within_seconds(deployments, tmp_path):
+def test_a_kit_of_another_deployment_is_refused_within_seconds(
+    deployments: list[dict[str, Path]], tmp_path: Path
+) -> None:
     with serving(deployments[0]["server"]) as port:
         foreign = at_port(deployments[1]["a"], port, tmp_path / "a")
         started = time.monotonic()
@@ -87,7 +91,9 @@ def test_a_kit_of_another_deployment_is_refused_within_seconds(deployments, tmp_
         assert time.monotonic() - started < 5.0
 
 
-def test_a_forged_certificate_is_refused_by_the_server(deployments, tmp_path):
+def test_a_forged_certificate_is_refused_by_the_server(
+    deployments: list[dict[str, Path]], tmp_path: Path
+) -> None:
     with serving(deployments[0]["server"]) as port:
         forger = at_port(deployments[1]["a"], port, tmp_path / "a")
         shutil.copy(
@@ -98,13 +104,17 @@ def test_a_forged_certificate_is_refused_by_the_server(deployments, tmp_path):
             check_server(forger)
 
 
-def test_a_server_that_is_not_there_yet_is_no_error(deployments, tmp_path):
+def test_a_server_that_is_not_there_yet_is_no_error(
+    deployments: list[dict[str, Path]], tmp_path: Path
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     assert not check_server(at_port(deployments[0]["a"], port, tmp_path / "a"))
 
 
-def test_a_key_that_is_not_the_certificates_is_refused(deployments, tmp_path):
+def test_a_key_that_is_not_the_certificates_is_refused(
+    deployments: list[dict[str, Path]], tmp_path: Path
+) -> None:
     kit = at_port(deployments[0]["a"], 1, tmp_path / "a")
     shutil.copy(deployments[0]["b"] / "startup" / "client.key", kit.path / "startup")
     with pytest.raises(RunError, match="do not belong together"):

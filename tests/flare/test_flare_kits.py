@@ -8,6 +8,7 @@ import shutil
 import stat
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from parties import small_study, write_tables
@@ -36,19 +37,19 @@ def made(folder: Path, study: Study | None = None) -> dict[str, Kit]:
 
 
 @pytest.fixture(scope="module")
-def kits(tmp_path_factory) -> dict[str, Kit]:
+def kits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kit]:
     return made(tmp_path_factory.mktemp("shared"))
 
 
 @pytest.fixture
-def fresh(kits, tmp_path) -> dict[str, Kit]:
+def fresh(kits: dict[str, Kit], tmp_path: Path) -> dict[str, Kit]:
     """Copies: making certificates takes a while."""
     shutil.copytree(kits["server"].path.parent, tmp_path / "kits")
     return {name: Kit.open(tmp_path / "kits" / name) for name in kits}
 
 
-def local(kit: Kit, name: str) -> dict:
-    return json.loads((kit.path / "local" / name).read_text())
+def local(kit: Kit, name: str) -> dict[str, Any]:
+    return json.loads((kit.path / "local" / name).read_text())  # type: ignore[no-any-return]
 
 
 def pinned(kits: dict[str, Kit]) -> dict[str, Kit]:
@@ -70,7 +71,7 @@ def approved(kits: dict[str, Kit], study: Study | None = None) -> dict[str, Kit]
 # -- what deploy makes -----------------------------------------------------
 
 
-def test_a_kit_belongs_to_whom_its_certificate_names(kits):
+def test_a_kit_belongs_to_whom_its_certificate_names(kits: dict[str, Kit]) -> None:
     assert {name: kit.role for name, kit in kits.items()} == {
         "server": "server", "csp": "csp", "a": "site", "b": "site", "admin": "admin",
     }  # fmt: skip
@@ -80,7 +81,7 @@ def test_a_kit_belongs_to_whom_its_certificate_names(kits):
 
 
 @pytest.mark.parametrize("party", ["server", "csp", *SITES])
-def test_every_kit_forbids_code_from_outside(kits, party):
+def test_every_kit_forbids_code_from_outside(kits: dict[str, Kit], party: str) -> None:
     permissions = local(kits[party], "authorization.json")["permissions"]
     for role in ("project_admin", "org_admin", "lead", "member"):
         assert isinstance(permissions[role], dict)
@@ -95,7 +96,9 @@ def test_every_kit_forbids_code_from_outside(kits, party):
 
 
 @pytest.mark.parametrize("party", ["server", "csp", *SITES])
-def test_no_kit_streams_logs_or_uses_the_shared_temporary_folder(kits, party):
+def test_no_kit_streams_logs_or_uses_the_shared_temporary_folder(
+    kits: dict[str, Kit], party: str
+) -> None:
     resources = local(kits[party], "resources.json")
     text = json.dumps(resources)
     assert "log_stream" not in text.replace("allow_log_streaming", "")
@@ -109,20 +112,26 @@ def test_no_kit_streams_logs_or_uses_the_shared_temporary_folder(kits, party):
 
 
 @pytest.mark.parametrize("party", ["server", "csp", *SITES])
-def test_messages_are_repeated_until_a_silent_party_is_given_up(kits, party):
+def test_messages_are_repeated_until_a_silent_party_is_given_up(
+    kits: dict[str, Kit], party: str
+) -> None:
     settings = local(kits[party], "comm_config.json")
     given_up = channels.PROBES * (channels.PROBE_EVERY + channels.PROBE_TIMEOUT)
     assert given_up < settings["streaming_retry_timeout"] < 30.0
     assert settings["allow_adhoc_conns"] is False
 
 
-def test_jobs_stay_in_the_servers_kit_after_it_was_moved(fresh, tmp_path):
+def test_jobs_stay_in_the_servers_kit_after_it_was_moved(
+    fresh: dict[str, Kit], tmp_path: Path
+) -> None:
     moved = (tmp_path / "kits" / "server").rename(tmp_path / "elsewhere")
     keep_jobs_in(moved)
     assert str(moved / "jobs") in (moved / "local" / "resources.json").read_text()
 
 
-def test_private_files_are_private_and_no_signing_key_is_made_centrally(kits):
+def test_private_files_are_private_and_no_signing_key_is_made_centrally(
+    kits: dict[str, Kit],
+) -> None:
     for name, kit in kits.items():
         assert stat.S_IMODE(kit.path.stat().st_mode) == 0o700, name
         assert not (kit.path / "keys").exists()
@@ -133,7 +142,9 @@ def test_private_files_are_private_and_no_signing_key_is_made_centrally(kits):
     assert stat.S_IMODE(authority.stat().st_mode) == 0o600
 
 
-def test_every_kit_has_one_page_that_names_study_and_commands(kits):
+def test_every_kit_has_one_page_that_names_study_and_commands(
+    kits: dict[str, Kit],
+) -> None:
     for name, kit in kits.items():
         text = (kit.path / "README.md").read_text()
         assert len(text.splitlines()) <= 60
@@ -142,7 +153,7 @@ def test_every_kit_has_one_page_that_names_study_and_commands(kits):
         assert f"cipherbayes {verb}" in text
 
 
-def test_a_kit_holds_no_path_of_a_table(tmp_path):
+def test_a_kit_holds_no_path_of_a_table(tmp_path: Path) -> None:
     study = write_tables(tmp_path / "tables", small_study(SITES))
     for kit in made(tmp_path, study).values():
         for path in kit.path.rglob("*"):
@@ -159,7 +170,9 @@ def test_a_kit_holds_no_path_of_a_table(tmp_path):
         (small_study(SITES), "not a host", "host name"),
     ],
 )
-def test_what_cannot_be_deployed_is_refused(study, host, expected):
+def test_what_cannot_be_deployed_is_refused(
+    study: Any, host: str, expected: Any
+) -> None:
     with pytest.raises((StudyError, RunError), match=expected):
         Deployment(study, host)
 
@@ -167,7 +180,9 @@ def test_what_cannot_be_deployed_is_refused(study, host, expected):
 # -- identities ------------------------------------------------------------
 
 
-def test_a_pinned_key_cannot_be_exchanged(fresh, tmp_path):
+def test_a_pinned_key_cannot_be_exchanged(
+    fresh: dict[str, Kit], tmp_path: Path
+) -> None:
     pinned(fresh)
     forged = tmp_path / "forged.json"
     content = json.loads((fresh["b"].path / "identity.json").read_text())
@@ -177,7 +192,7 @@ def test_a_pinned_key_cannot_be_exchanged(fresh, tmp_path):
     assert fresh["a"].roster()["csp"] == fresh["csp"].enrol()
 
 
-def test_a_party_starts_only_with_its_own_key_pinned(fresh):
+def test_a_party_starts_only_with_its_own_key_pinned(fresh: dict[str, Kit]) -> None:
     with pytest.raises(RunError, match="no identities are pinned"):
         check_ready(fresh["a"])
     pinned(fresh)
@@ -187,7 +202,7 @@ def test_a_party_starts_only_with_its_own_key_pinned(fresh):
         check_ready(fresh["a"])
 
 
-def test_a_run_needs_everyone_pinned(fresh):
+def test_a_run_needs_everyone_pinned(fresh: dict[str, Kit]) -> None:
     fresh["a"].enrol()
     fresh["a"].pin([fresh["a"].path / "identity.json"])
     approved(fresh)
@@ -199,7 +214,7 @@ def test_a_run_needs_everyone_pinned(fresh):
 # -- runs ------------------------------------------------------------------
 
 
-def test_a_study_that_was_not_approved_is_refused(fresh):
+def test_a_study_that_was_not_approved_is_refused(fresh: dict[str, Kit]) -> None:
     secure = small_study(SITES, privacy={"randomness": "secure"})
     for name in ("server", "csp", "a"):
         with pytest.raises(ProtocolError, match=f"cipherbayes {fresh[name].role} appr"):
@@ -210,26 +225,30 @@ def test_a_study_that_was_not_approved_is_refused(fresh):
         assert stat.S_IMODE(kept.stat().st_mode) == 0o600
 
 
-def test_no_kit_comes_with_an_approval(kits):
+def test_no_kit_comes_with_an_approval(kits: dict[str, Kit]) -> None:
     for kit in kits.values():
         assert not (kit.path / "studies").exists()
         assert (kit.path / "study.toml").exists()
 
 
-def test_noise_that_can_be_repeated_is_approved_only_by_name(fresh):
+def test_noise_that_can_be_repeated_is_approved_only_by_name(
+    fresh: dict[str, Kit],
+) -> None:
     with pytest.raises(StudyError, match="--insecure"):
         fresh["a"].approve(small_study(SITES))
     assert not (fresh["a"].path / "studies").exists()
     fresh["a"].approve(small_study(SITES), insecure=True)
 
 
-def test_a_site_approves_only_studies_that_it_takes_part_in(fresh):
+def test_a_site_approves_only_studies_that_it_takes_part_in(
+    fresh: dict[str, Kit],
+) -> None:
     others = small_study(("b", "c"), privacy={"randomness": "secure"})
     with pytest.raises(StudyError, match="has no site 'a'"):
         fresh["a"].approve(others)
 
 
-def test_a_run_keeps_its_study(fresh):
+def test_a_run_keeps_its_study(fresh: dict[str, Kit]) -> None:
     other = small_study(SITES, inference={"rounds": 9})
     approved(approved(fresh), other)
     fresh["csp"].run(RUN, small_study(SITES))
@@ -237,7 +256,9 @@ def test_a_run_keeps_its_study(fresh):
         fresh["csp"].run(RUN, other)
 
 
-def test_repeatable_noise_is_refused_off_this_machine(fresh, tmp_path):
+def test_repeatable_noise_is_refused_off_this_machine(
+    fresh: dict[str, Kit], tmp_path: Path
+) -> None:
     approved(fresh)
     away = Kit(fresh["a"].path, "site", "a", "flare.example.org")
     for attempt in (
@@ -255,19 +276,19 @@ def test_repeatable_noise_is_refused_off_this_machine(fresh, tmp_path):
     "text",
     ["data = 3", 'data = "t.csv"\nbudget = -1', 'data = "t.csv"\nmore = 1', "data ="],
 )
-def test_a_sites_settings_must_be_usable(fresh, text):
+def test_a_sites_settings_must_be_usable(fresh: dict[str, Kit], text: str) -> None:
     (fresh["a"].path / "site.toml").write_text(text)
     with pytest.raises(RunError):
         fresh["a"].settings()
 
 
-def test_a_site_serves_only_its_own_table(fresh):
+def test_a_site_serves_only_its_own_table(fresh: dict[str, Kit]) -> None:
     folder = pinned(fresh)["a"].run(RUN, small_study(SITES))
     with pytest.raises(RunError, match="not of site 'b'"):
         folder.site("b")
 
 
-def test_a_job_has_no_code_and_no_path(tmp_path):
+def test_a_job_has_no_code_and_no_path(tmp_path: Path) -> None:
     study = write_tables(tmp_path / "tables", small_study(SITES))
     job = write_job(tmp_path / "job", study, RUN)
     files = sorted(p.relative_to(job).as_posix() for p in job.rglob("*") if p.is_file())
@@ -280,7 +301,9 @@ def test_a_job_has_no_code_and_no_path(tmp_path):
     assert not any(b"tables" in p.read_bytes() for p in job.rglob("*") if p.is_file())
 
 
-def test_a_folder_of_another_study_is_not_submitted_into(kits, tmp_path):
+def test_a_folder_of_another_study_is_not_submitted_into(
+    kits: dict[str, Kit], tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "submission.json").write_text(json.dumps({"run": RUN, "study": "0"}))
@@ -291,7 +314,7 @@ def test_a_folder_of_another_study_is_not_submitted_into(kits, tmp_path):
 # -- at the terminal -------------------------------------------------------
 
 
-def test_the_commands_take_a_kit_from_enrolment_to_the_start(tmp_path):
+def test_the_commands_take_a_kit_from_enrolment_to_the_start(tmp_path: Path) -> None:
     study = small_study(SITES)
     (tmp_path / "study.toml").write_text(study.to_toml())
     done = cipherbayes("deploy", "study.toml", "--out", "kits", cwd=tmp_path)
@@ -309,7 +332,7 @@ def test_the_commands_take_a_kit_from_enrolment_to_the_start(tmp_path):
     assert again.stderr.count("\n") == 1
 
 
-def test_the_commands_take_a_party_from_its_key_to_the_start(tmp_path):
+def test_the_commands_take_a_party_from_its_key_to_the_start(tmp_path: Path) -> Any:
     study = small_study(SITES, privacy={"randomness": "secure"})
     (tmp_path / "study.toml").write_text(study.to_toml())
 
@@ -337,7 +360,9 @@ def test_the_commands_take_a_party_from_its_key_to_the_start(tmp_path):
 
 
 @pytest.mark.parametrize("typed", ["n\n", "\n", ""])
-def test_a_study_is_not_approved_without_a_yes(fresh, tmp_path, monkeypatch, typed):
+def test_a_study_is_not_approved_without_a_yes(
+    fresh: dict[str, Kit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Any
+) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
     study = small_study(SITES, privacy={"randomness": "secure"})
     (tmp_path / "study.toml").write_text(study.to_toml())
@@ -346,7 +371,7 @@ def test_a_study_is_not_approved_without_a_yes(fresh, tmp_path, monkeypatch, typ
     assert not (fresh["a"].path / "studies").exists()
 
 
-def test_a_server_that_does_not_run_is_named_in_one_line(tmp_path):
+def test_a_server_that_does_not_run_is_named_in_one_line(tmp_path: Path) -> None:
     study = small_study(SITES)
     (tmp_path / "study.toml").write_text(study.to_toml())
     cipherbayes("deploy", "study.toml", "--port", "1", cwd=tmp_path)

@@ -44,7 +44,7 @@ def study() -> Study:
 
 
 @pytest.fixture(scope="module")
-def consortium(tmp_path_factory) -> Path:
+def consortium(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Parties with keys of their own, and what an honest lead sent them."""
     folder = tmp_path_factory.mktemp("consortium")
     own_folders(folder, study(), HOST, 8002, folder / "requests", folder / "sent")
@@ -52,7 +52,7 @@ def consortium(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def fresh(consortium, tmp_path) -> Path:
+def fresh(consortium: Path, tmp_path: Path) -> Path:
     """A copy: making certificates takes a while."""
     return Path(shutil.copytree(consortium, tmp_path / "all"))
 
@@ -74,7 +74,7 @@ def ready(kit: Path) -> Kit:
 # -- private keys ----------------------------------------------------------
 
 
-def test_the_lead_holds_no_key_but_its_own(consortium):
+def test_the_lead_holds_no_key_but_its_own(consortium: Path) -> None:
     sent = consortium / "sent"
     holding = {
         path.relative_to(sent).as_posix()
@@ -91,7 +91,9 @@ def test_the_lead_holds_no_key_but_its_own(consortium):
             assert not path.is_file() or path.read_bytes() not in secrets
 
 
-def test_keys_are_not_made_for_other_machines(tmp_path, monkeypatch):
+def test_keys_are_not_made_for_other_machines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     far = Deployment(study(), HOST)
     with pytest.raises(RunError, match="every party makes its own key"):
         deploy(far, tmp_path / "kits")
@@ -105,7 +107,9 @@ def test_keys_are_not_made_for_other_machines(tmp_path, monkeypatch):
         ready(made["a"])
 
 
-def test_a_certificate_for_a_key_of_the_leads_is_refused(fresh, tmp_path):
+def test_a_certificate_for_a_key_of_the_leads_is_refused(
+    fresh: Path, tmp_path: Path
+) -> None:
     requests = tmp_path / "requests"
     shutil.copytree(fresh / "requests", requests)
     identity = json.loads((requests / "a.request.json").read_text())["identity"]
@@ -127,13 +131,15 @@ def test_a_certificate_for_a_key_of_the_leads_is_refused(fresh, tmp_path):
         lambda content: content.pop("csr"),
     ],
 )
-def test_a_request_that_is_not_its_makers_is_not_signed(fresh, change):
+def test_a_request_that_is_not_its_makers_is_not_signed(
+    fresh: Path, change: Any
+) -> None:
     edited(fresh / "requests" / "a.request.json", change)
     with pytest.raises(RunError, match="is not a party's request"):
         read_requests(fresh / "requests")
 
 
-def test_requests_are_those_of_the_study(fresh, tmp_path):
+def test_requests_are_those_of_the_study(fresh: Path, tmp_path: Path) -> None:
     requests = read_requests(fresh / "requests")
     far = Deployment(study(), HOST)
     for given, expected in (
@@ -149,7 +155,7 @@ def test_requests_are_those_of_the_study(fresh, tmp_path):
         read_requests(tmp_path / "two")
 
 
-def test_a_folder_with_keys_is_not_begun_again(fresh):
+def test_a_folder_with_keys_is_not_begun_again(fresh: Path) -> None:
     with pytest.raises(RunError, match="not empty"):
         request(fresh / "a", "site", "a")
 
@@ -157,14 +163,16 @@ def test_a_folder_with_keys_is_not_begun_again(fresh):
 # -- identities ------------------------------------------------------------
 
 
-def test_an_exchanged_key_of_the_party_itself_is_refused(fresh):
+def test_an_exchanged_key_of_the_party_itself_is_refused(fresh: Path) -> None:
     forged = SigningKey.generate().identity
     write_identity(fresh / "sent" / "a" / "identities" / "a.json", "a", forged)
     with pytest.raises(CryptoError, match="names another key for a"):
         install(fresh / "a", fresh / "sent" / "a")
 
 
-def test_an_exchanged_key_of_another_party_shows_on_the_telephone(fresh, tmp_path):
+def test_an_exchanged_key_of_another_party_shows_on_the_telephone(
+    fresh: Path, tmp_path: Path
+) -> None:
     forged = SigningKey.generate().identity
     write_identity(fresh / "sent" / "a" / "identities" / "csp.json", "csp", forged)
     # A party that has pinned the true one before keeps it.
@@ -179,7 +187,9 @@ def test_an_exchanged_key_of_another_party_shows_on_the_telephone(fresh, tmp_pat
 # -- approvals -------------------------------------------------------------
 
 
-def test_an_approval_that_the_lead_put_into_a_kit_is_not_taken(fresh, tmp_path):
+def test_an_approval_that_the_lead_put_into_a_kit_is_not_taken(
+    fresh: Path, tmp_path: Path
+) -> None:
     sent = Kit.open(fresh / "sent" / "a")
     sent.approve(study())
     shutil.copy(fresh / "a" / "roster.json", sent.path)
@@ -191,7 +201,7 @@ def test_an_approval_that_the_lead_put_into_a_kit_is_not_taken(fresh, tmp_path):
         Kit.open(fresh / "a").run(RUN, study())
 
 
-def test_no_name_in_a_study_hides_what_is_approved():
+def test_no_name_in_a_study_hides_what_is_approved() -> None:
     sly = study().model_dump(mode="json", exclude_none=True)
     sly["features"]["sex"]["levels"] = ["F", "M\x1b[2J\u202e\r"]
     shown = in_words(Study.model_validate(sly))
@@ -244,8 +254,8 @@ def loosened(kit: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", LOOSENED)
 def test_a_loosened_kit_is_caught_where_it_is_installed_and_started(
-    fresh, monkeypatch, name
-):
+    fresh: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     check = ready(fresh / "a")
     assert check.name == "a"
     for kit, attempt in (
@@ -263,7 +273,7 @@ def test_a_loosened_kit_is_caught_where_it_is_installed_and_started(
 
 
 @pytest.mark.parametrize("change", [no_list, stream_logs, launch])
-def test_no_other_way_to_loosen_resources_passes(fresh, change):
+def test_no_other_way_to_loosen_resources_passes(fresh: Path, change: Any) -> None:
     edited(fresh / "a" / "local" / "resources.json", change)
     with pytest.raises(RunError, match=r"resources\.json"):
         ready(fresh / "a")
@@ -272,7 +282,9 @@ def test_no_other_way_to_loosen_resources_passes(fresh, change):
 @pytest.mark.parametrize(
     "name", ["local/custom/x.py", "local/privacy.json", "startup/sub.sh", "local/x"]
 )
-def test_a_file_that_does_not_belong_into_a_kit_is_refused(fresh, name):
+def test_a_file_that_does_not_belong_into_a_kit_is_refused(
+    fresh: Path, name: str
+) -> None:
     path = fresh / "a" / name
     path.parent.mkdir(exist_ok=True)
     path.write_text("{}")
@@ -280,15 +292,15 @@ def test_a_file_that_does_not_belong_into_a_kit_is_refused(fresh, name):
         ready(fresh / "a")
 
 
-def test_a_missing_setting_is_refused(fresh):
+def test_a_missing_setting_is_refused(fresh: Path) -> None:
     (fresh / "a" / "local" / "authorization.json").unlink()
     with pytest.raises(RunError, match=r"authorization\.json: is missing"):
         ready(fresh / "a")
 
 
 def test_settings_are_this_releases_own_even_if_they_were_not_compared(
-    fresh, monkeypatch
-):
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in LOOSENED:
         loosened(fresh / "sent" / "a", name)
     with monkeypatch.context() as patch:
@@ -298,7 +310,9 @@ def test_settings_are_this_releases_own_even_if_they_were_not_compared(
 
 
 @pytest.mark.parametrize("party", ["server", "csp", *SITES])
-def test_what_an_honest_lead_sends_is_accepted_wherever_it_lies(fresh, party):
+def test_what_an_honest_lead_sends_is_accepted_wherever_it_lies(
+    fresh: Path, party: str
+) -> None:
     moved = (fresh / party).rename(fresh / "elsewhere")
     if party in SITES:
         ready(moved)
@@ -309,7 +323,7 @@ def test_what_an_honest_lead_sends_is_accepted_wherever_it_lies(fresh, party):
 @pytest.mark.parametrize(
     "target", ["../../x:8002", "a b:1", ":1", "host:0", "host:x", "host:99999"]
 )
-def test_a_place_that_is_none_is_refused(fresh, target):
+def test_a_place_that_is_none_is_refused(fresh: Path, target: Any) -> None:
     def move(content: Any) -> None:
         content["servers"][0]["service"]["target"] = target
 
@@ -318,7 +332,7 @@ def test_a_place_that_is_none_is_refused(fresh, target):
         ready(fresh / "a")
 
 
-def test_code_that_lies_in_a_kit_is_not_imported(tmp_path):
+def test_code_that_lies_in_a_kit_is_not_imported(tmp_path: Path) -> Any:
     (tmp_path / "nvflare.py").write_text("")
     words = [sys.executable, "-c", "import nvflare; print(nvflare.__file__)"]
 
@@ -356,11 +370,13 @@ def test_code_that_lies_in_a_kit_is_not_imported(tmp_path):
         ("", False),
     ],
 )
-def test_only_this_machine_is_this_machine(host, here):
+def test_only_this_machine_is_this_machine(host: str, here: Any) -> None:
     assert is_loopback(host) is here
 
 
-def test_no_host_name_switches_the_noise_off(fresh, monkeypatch):
+def test_no_host_name_switches_the_noise_off(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     insecure = small_study(SITES)
     evil = "127.evil.example.org"
     with pytest.raises(StudyError, match="one machine only"):

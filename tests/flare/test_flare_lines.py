@@ -119,13 +119,13 @@ def line(party: Party) -> FlareSite:
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch):
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channels, "PROBE_EVERY", 0.05)
     monkeypatch.setattr(channels, "PROBE_TIMEOUT", 0.05)
     monkeypatch.setattr(channels, "WHOLE_TIMEOUT", 0.02)
 
 
-def test_a_slow_party_is_waited_for_as_long_as_it_is_alive():
+def test_a_slow_party_is_waited_for_as_long_as_it_is_alive() -> None:
     party = Party(seconds=0.6)
     slow = line(party)
     slow.ask(b"request")
@@ -135,7 +135,9 @@ def test_a_slow_party_is_waited_for_as_long_as_it_is_alive():
     slow.close()
 
 
-def test_a_question_that_got_lost_is_asked_again(monkeypatch):
+def test_a_question_that_got_lost_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(channels, "PATIENCE", 0.2)
     party = Party()
     party.swallowed = 2
@@ -146,7 +148,7 @@ def test_a_question_that_got_lost_is_asked_again(monkeypatch):
     forgetful.close()
 
 
-def test_a_question_and_its_answer_travel_in_one_piece():
+def test_a_question_and_its_answer_travel_in_one_piece() -> None:
     quick = line(party := Party())
     for _ in range(5):
         quick.ask(b"request")
@@ -155,7 +157,7 @@ def test_a_question_and_its_answer_travel_in_one_piece():
     quick.close()
 
 
-def test_a_long_question_travels_as_a_stream():
+def test_a_long_question_travels_as_a_stream() -> None:
     wordy = line(party := Party())
     wordy.ask(bytes(MOST_WHOLE + 1))
     assert wordy.answer() == b"answer"
@@ -163,7 +165,7 @@ def test_a_long_question_travels_as_a_stream():
     wordy.close()
 
 
-def test_a_long_answer_is_fetched_as_a_stream_and_so_are_the_next():
+def test_a_long_answer_is_fetched_as_a_stream_and_so_are_the_next() -> None:
     wordy = line(party := Party())
     party.answer = bytes(MOST_WHOLE + 1)
     for _ in range(2):
@@ -173,7 +175,7 @@ def test_a_long_answer_is_fetched_as_a_stream_and_so_are_the_next():
     wordy.close()
 
 
-def test_where_messages_in_one_piece_do_not_arrive_streams_do():
+def test_where_messages_in_one_piece_do_not_arrive_streams_do() -> None:
     party = Party()
     party.whole = False
     slow = line(party)
@@ -188,7 +190,7 @@ def test_where_messages_in_one_piece_do_not_arrive_streams_do():
     slow.close()
 
 
-def test_a_lost_party_is_noticed_by_its_silence():
+def test_a_lost_party_is_noticed_by_its_silence() -> None:
     lost = line(party := Party())
     party.lost = True
     started = time.monotonic()
@@ -199,7 +201,7 @@ def test_a_lost_party_is_noticed_by_its_silence():
     lost.close()
 
 
-def test_a_party_that_recovers_between_probes_is_not_lost():
+def test_a_party_that_recovers_between_probes_is_not_lost() -> None:
     party = Party(seconds=0.0)
     shaky = line(party)
     party.lost = True
@@ -210,7 +212,7 @@ def test_a_party_that_recovers_between_probes_is_not_lost():
     shaky.close()
 
 
-def test_a_call_to_a_lost_party_names_it():
+def test_a_call_to_a_lost_party_names_it() -> None:
     lost = line(party := Party())
     party.lost = True
     with pytest.raises(RunError, match="cannot be reached") as caught:
@@ -219,7 +221,7 @@ def test_a_call_to_a_lost_party_names_it():
     lost.close()
 
 
-def test_a_partys_own_failure_is_told_in_its_words():
+def test_a_partys_own_failure_is_told_in_its_words() -> None:
     failing = line(Party())
     failing.ask(b"wrong")
     with pytest.raises(RunError, match="no table") as caught:

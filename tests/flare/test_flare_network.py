@@ -104,8 +104,8 @@ def relayed(cable: Cable, port: int) -> Iterator[None]:
 
 
 def test_a_cut_cable_is_noticed_and_after_it_is_mended_the_run_ends_alike(
-    cable, tmp_path
-):
+    cable: Cable, tmp_path: Path
+) -> None:
     study = small_study(("a", "b", "c"), inference={"rounds": ROUNDS})
     machines = Machines(tmp_path, write_tables(tmp_path / "tables", study))
     out, cut = tmp_path / "out", 0.0

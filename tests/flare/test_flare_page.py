@@ -27,7 +27,7 @@ def block(language: str) -> str:
     return found[1]
 
 
-def test_a_new_user_gets_from_an_empty_folder_to_a_posterior(tmp_path):
+def test_a_new_user_gets_from_an_empty_folder_to_a_posterior(tmp_path: Path) -> None:
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

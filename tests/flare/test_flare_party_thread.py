@@ -35,7 +35,7 @@ class Diary:
         self.rested.set()
 
 
-def test_a_party_answers_and_rests_once_in_a_thread_of_its_own():
+def test_a_party_answers_and_rests_once_in_a_thread_of_its_own() -> None:
     diary = Diary()
     party = PartyThread(lambda: diary)
     assert party.ask(b"H", b"one") == b"Hone"
@@ -48,7 +48,9 @@ def test_a_party_answers_and_rests_once_in_a_thread_of_its_own():
     assert threading.get_ident() not in diary.threads
 
 
-def test_a_question_comes_before_the_work_for_the_next_one(monkeypatch):
+def test_a_question_comes_before_the_work_for_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(party_thread, "FIRST_WAIT", 60.0)
     diary = Diary()
     party = PartyThread(lambda: diary)
@@ -58,13 +60,15 @@ def test_a_question_comes_before_the_work_for_the_next_one(monkeypatch):
 
 
 @given(seconds, seconds)
-def test_the_pause_is_half_the_wait_at_most_and_leaves_time_for_the_work(wait, work):
+def test_the_pause_is_half_the_wait_at_most_and_leaves_time_for_the_work(
+    wait: float, work: float
+) -> None:
     pause = pause_before_rest(wait, work)
     assert 0.0 <= pause <= min(wait / 2.0, party_thread.LONGEST_PAUSE)
     assert pause == 0.0 or pause + 2.0 * work <= wait * (1.0 + 1e-12)
 
 
-def test_a_party_that_cannot_be_made_fails_every_question():
+def test_a_party_that_cannot_be_made_fails_every_question() -> None:
     def broken() -> Diary:
         raise RunError("no table", where="north")
 
@@ -74,7 +78,9 @@ def test_a_party_that_cannot_be_made_fails_every_question():
             party.ask(b"H", b"")
 
 
-def test_a_failure_ends_neither_the_thread_nor_the_next_answer(caplog):
+def test_a_failure_ends_neither_the_thread_nor_the_next_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     diary = Diary()
     party = PartyThread(lambda: diary)
 
@@ -91,7 +97,7 @@ def test_a_failure_ends_neither_the_thread_nor_the_next_answer(caplog):
     assert "no log may show" not in caplog.text
 
 
-def test_a_party_that_has_ended_takes_no_question():
+def test_a_party_that_has_ended_takes_no_question() -> None:
     party = PartyThread(Diary)
     party.end()
     with pytest.raises(RuntimeError, match="ended"):

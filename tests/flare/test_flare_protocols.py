@@ -39,7 +39,9 @@ def flchain(folder: Path, protocol: str) -> Study:
 
 
 @pytest.mark.parametrize("protocol", ["secure-sum", "encrypted-update"])
-def test_flchain_over_five_sites_is_the_same_on_flare(tmp_path, protocol):
+def test_flchain_over_five_sites_is_the_same_on_flare(
+    tmp_path: Path, protocol: str
+) -> None:
     study = flchain(tmp_path, protocol)
     machines = Machines(tmp_path, study)
     machines.start()

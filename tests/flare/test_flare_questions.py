@@ -44,7 +44,9 @@ KEY, OTHER = bytes(32), bytes([1]) * 32
 
 
 @given(st.binary(min_size=1, max_size=1), st.binary())
-def test_a_question_and_its_answer_arrive_as_they_were_sent(verb, body):
+def test_a_question_and_its_answer_arrive_as_they_were_sent(
+    verb: Any, body: Any
+) -> None:
     here, there = Sealed(KEY), Sealed(KEY)
     asked = Question.of(verb, body)
     assert there.question_in(here.question(asked)) == asked
@@ -52,7 +54,7 @@ def test_a_question_and_its_answer_arrive_as_they_were_sent(verb, body):
 
 
 @pytest.mark.parametrize("field", ["verb", "body", "nonce", "tag"])
-def test_a_changed_message_is_not_taken(field):
+def test_a_changed_message_is_not_taken(field: Any) -> None:
     seal = Sealed(KEY)
     message = seal.question(Question.of(b"H", b"body"))
     message[field] = bytes([message[field][0] ^ 1]) + message[field][1:]
@@ -61,7 +63,7 @@ def test_a_changed_message_is_not_taken(field):
     assert seal.question_in(message) is None
 
 
-def test_an_answer_fits_its_own_question_only():
+def test_an_answer_fits_its_own_question_only() -> None:
     seal = Sealed(KEY)
     one, other = Question.of(b"H", b"x"), Question.of(b"H", b"x")
     assert seal.answer_in(other, seal.answer(one, b"y")) is None
@@ -70,7 +72,7 @@ def test_an_answer_fits_its_own_question_only():
     assert seal.answer_in(one, make_reply(ReturnCode.TIMEOUT)) is None
 
 
-def test_a_failure_comes_back_as_one():
+def test_a_failure_comes_back_as_one() -> None:
     seal = Sealed(KEY)
     asked = Question.of(b"H", b"")
     with pytest.raises(PartyFailedError, match="no table"):
@@ -102,7 +104,7 @@ def party(key: bytes | None) -> tuple[PartyExecutor, Responding]:
 
 
 @pytest.mark.parametrize("key", [None, OTHER])
-def test_a_question_without_the_servers_key_is_refused(key):
+def test_a_question_without_the_servers_key_is_refused(key: Any) -> None:
     executor, desk = party(key)
     message = Sealed(KEY).question(Question.of(b"H", b"body"))
     reply = executor._answer("", message, None)
@@ -110,7 +112,7 @@ def test_a_question_without_the_servers_key_is_refused(key):
     assert desk.asked == []
 
 
-def test_the_first_greeting_of_a_job_counts():
+def test_the_first_greeting_of_a_job_counts() -> None:
     executor, desk = party(KEY)
     second = Shareable()
     second["key"] = OTHER
@@ -129,10 +131,12 @@ def test_the_first_greeting_of_a_job_counts():
         (TOPIC, MOST_WHOLE + 1, True),
     ],
 )
-def test_a_long_answer_does_not_travel_in_one_piece(topic, size, fits):
+def test_a_long_answer_does_not_travel_in_one_piece(
+    topic: Any, size: Any, fits: Any
+) -> None:
     executor, desk = party(KEY)
     seal, asked = Sealed(KEY), Question.of(b"H", b"body")
-    desk.respond = lambda verb, body: bytes(size)
+    desk.respond = lambda verb, body: bytes(size)  # type: ignore[method-assign]
     reply = executor._answer(topic, seal.question(asked), None)
     if fits:
         assert seal.answer_in(asked, reply) == bytes(size)
@@ -141,7 +145,7 @@ def test_a_long_answer_does_not_travel_in_one_piece(topic, size, fits):
             seal.answer_in(asked, reply)
 
 
-def test_a_job_that_ends_answers_no_more():
+def test_a_job_that_ends_answers_no_more() -> None:
     executor, desk = party(KEY)
     executor.handle_event(EventType.END_RUN, None)
     seal, asked = Sealed(KEY), Question.of(b"H", b"body")
@@ -151,7 +155,7 @@ def test_a_job_that_ends_answers_no_more():
     assert desk.asked == []
 
 
-def test_a_party_says_whether_it_works_on_a_question():
+def test_a_party_says_whether_it_works_on_a_question() -> Any:
     executor, desk = party(KEY)
     seal, started, finish = Sealed(KEY), threading.Event(), threading.Event()
 
@@ -160,7 +164,7 @@ def test_a_party_says_whether_it_works_on_a_question():
         finish.wait(5.0)
         return b"answer"
 
-    desk.respond = respond
+    desk.respond = respond  # type: ignore[method-assign]
 
     def state() -> bytes | None:
         asked = Question.of(ALIVE, b"")
@@ -177,7 +181,7 @@ def test_a_party_says_whether_it_works_on_a_question():
     assert state() == IDLE
 
 
-def test_tasks_are_not_served():
+def test_tasks_are_not_served() -> None:
     executor, _ = party(KEY)
     reply = executor.execute("train", Shareable(), None, None)
     assert reply.get_return_code() == ReturnCode.TASK_UNKNOWN
@@ -231,7 +235,9 @@ SIGNED = {MessageHeaderKey.SECURE: True, MessageHeaderKey.ENCRYPTED: True}
         ("server", SIGNED, False),
     ],
 )
-def test_only_the_jobs_server_may_greet_and_only_signed(origin, headers, passes):
+def test_only_the_jobs_server_may_greet_and_only_signed(
+    origin: Any, headers: Any, passes: Any
+) -> None:
     cell = FakeCell()
     greetings_only_from(cell, "server.job")
     assert cell.passes(origin, **headers) is passes
@@ -240,7 +246,9 @@ def test_only_the_jobs_server_may_greet_and_only_signed(origin, headers, passes)
 
 @pytest.mark.parametrize("origin", ["server.job", "north.job"])
 @pytest.mark.parametrize("headers", [{}, SIGNED])
-def test_a_greeting_in_one_piece_is_refused_whoever_sends_it(origin, headers):
+def test_a_greeting_in_one_piece_is_refused_whoever_sends_it(
+    origin: Any, headers: Any
+) -> None:
     cell = FakeCell()
     greetings_only_from(cell, "server.job")
     assert not cell.passes(origin, whole=True, **headers)

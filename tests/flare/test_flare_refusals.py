@@ -43,7 +43,7 @@ STUDY = small_study(SITES, privacy={"records": 60})
 
 
 @pytest.fixture(scope="module")
-def kits(tmp_path_factory) -> Path:
+def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Kits that are enrolled, pinned and approved."""
     folder = tmp_path_factory.mktemp("refusals")
     made = deploy(Deployment(STUDY, "localhost"), folder / "kits")
@@ -58,7 +58,7 @@ def kits(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def site(kits, tmp_path) -> Path:
+def site(kits: Path, tmp_path: Path) -> Path:
     """The kit of site a, with a table that is as the study says."""
     kit = Path(shutil.copytree(kits / "a", tmp_path / "a"))
     frame().to_csv(kit / "t.csv", index=False)
@@ -132,7 +132,7 @@ def with_value(column: str, value: Any) -> Callable[[Path], None]:
 
 
 def raw(text: bytes) -> Callable[[Path], None]:
-    return lambda kit: kit.joinpath("t.csv").write_bytes(text) and None
+    return lambda kit: kit.joinpath("t.csv").write_bytes(text) and None  # type: ignore[return-value]
 
 
 def other_ledger(kit: Path) -> None:
@@ -184,8 +184,11 @@ def refusals(site: Path, tmp_path: Path, caplog: Any) -> tuple[set[bytes], set[s
 
 
 def test_the_same_bytes_leave_a_site_whatever_is_wrong_with_its_table(
-    site, tmp_path, caplog, monkeypatch
-):
+    site: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     left, logged = refusals(site, tmp_path, caplog)
     assert len(left) == 1
     with pytest.raises(PartyFailedError, match=CANNOT):
@@ -202,12 +205,14 @@ def test_the_same_bytes_leave_a_site_whatever_is_wrong_with_its_table(
     assert any(b"none of its levels" in data for data in left)
 
 
-def test_a_table_that_fits_is_not_refused(site):
+def test_a_table_that_fits_is_not_refused(site: Path) -> None:
     question = asked(b"E")
     assert opened(sent(party(site), question), question)
 
 
-def test_the_first_question_does_not_matter(site, caplog):
+def test_the_first_question_does_not_matter(
+    site: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (site / "t.csv").unlink()
     question = asked(b"H", b"anything")
     answer = opened(sent(party(site), question), question)
@@ -231,7 +236,7 @@ class Joined:
         """Nothing to prepare."""
 
 
-def test_the_same_bytes_leave_a_site_whatever_fails_in_a_round():
+def test_the_same_bytes_leave_a_site_whatever_fails_in_a_round() -> None:
     errors = [
         DataError("column 'hiv' has a value that is none of its levels"),
         DataError("changed while it was in use", where="/secret/t.csv"),
@@ -257,8 +262,8 @@ def test_the_same_bytes_leave_a_site_whatever_fails_in_a_round():
 
 
 def test_a_site_says_the_same_itself_whatever_its_rows_do_to_a_round(
-    tmp_path, monkeypatch, caplog
-):
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     from parties import Consortium
 
     three = Consortium(tmp_path, small_study())
@@ -280,7 +285,9 @@ def test_a_site_says_the_same_itself_whatever_its_rows_do_to_a_round(
 # -- what a party may still say --------------------------------------------
 
 
-def test_a_study_that_is_not_approved_is_said_so_and_the_log_says_how(site, caplog):
+def test_a_study_that_is_not_approved_is_said_so_and_the_log_says_how(
+    site: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     shutil.rmtree(site / "studies")
     question = asked(b"E")
     with pytest.raises(PartyFailedError, match=r"^the study is not approved here$"):
@@ -288,7 +295,7 @@ def test_a_study_that_is_not_approved_is_said_so_and_the_log_says_how(site, capl
     assert f"`cipherbayes site approve {site} STUDY`" in caplog.text
 
 
-def test_a_site_does_not_say_how_long_it_took(site):
+def test_a_site_does_not_say_how_long_it_took(site: Path) -> None:
     executor = party(site)
     sent(executor, asked(b"E"))
     assert opened(sent(executor, asked(b"T")), asked(b"T")) == b"0.0"
@@ -297,7 +304,8 @@ def test_a_site_does_not_say_how_long_it_took(site):
 # -- processes on one machine ----------------------------------------------
 
 
-def test_a_process_says_what_is_wrong_to_its_own_terminal_only(tmp_path):
+@pytest.mark.slow
+def test_a_process_says_what_is_wrong_to_its_own_terminal_only(tmp_path: Path) -> None:
     study = write_tables(tmp_path, small_study(SITES))
     ledgers = {name: tmp_path / f"{name}.ledger" for name in SITES}
     folder = RunFolder.create(tmp_path / "run", study, ledgers)

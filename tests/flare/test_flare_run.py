@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.results.run import run
 from cipherbayes.validation.verify import verify
 from conftest import another_owner
+from flare_machines import Machines
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 
@@ -20,8 +22,8 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_killed_site_is_named_and_the_resubmitted_run_has_the_undisturbed_theta(
-    machines, undisturbed, tmp_path
-):
+    machines: Machines, undisturbed: list[bytes], tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     killed = 0.0
 
@@ -60,7 +62,7 @@ def test_a_killed_site_is_named_and_the_resubmitted_run_has_the_undisturbed_thet
     assert_every_site_can_check(machines, out)
 
 
-def assert_every_site_can_check(machines, out):
+def assert_every_site_can_check(machines: Machines, out: Path) -> None:
     """Each site compares the lead's result with the copy that it got itself."""
     run = json.loads((out / "submission.json").read_text())["run"]
     for name in "abc":

@@ -136,7 +136,7 @@ def _parties(data: bytes) -> object:
     three = consortium()
     three.sites["a"].handle(data)
     three.csp.handle(data)
-    return three.server._read("a", data, three.round_id())
+    return three.server.read_reply("a", data, three.round_id())
 
 
 def _pipe(data: bytes) -> object:
@@ -178,7 +178,9 @@ def _table(path: Path) -> int:
     table = open_table(path)
     kinds = dict.fromkeys(table.names[:3], "number")
     return sum(
-        len(chunk.column(name)) for chunk in table.chunks(kinds) for name in kinds
+        len(chunk.column(name))  # type: ignore[misc]
+        for chunk in table.chunks(kinds)  # type: ignore[arg-type]
+        for name in kinds
     )
 
 

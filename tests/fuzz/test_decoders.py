@@ -172,6 +172,7 @@ def measured(path: Path) -> int:
     return grown(lambda: read_whole(path))
 
 
+@pytest.mark.slow
 def test_a_gzip_bomb_is_read_in_pieces() -> None:
     """Rows are streamed: 264 MB of them, or ten times 66 MB, take 60 to 100 MB."""
     small, large = (measured(gzip_bomb(size)) for size in (60, 240))

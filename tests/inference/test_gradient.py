@@ -238,7 +238,7 @@ def test_the_clipped_sum_is_the_sum_of_clipped_gradients(
         gradient_sum(model, theta, table), np.sum(each, axis=0), rtol=1e-12
     )
     for clip in (0.01, 0.7, 1e3):
-        expected = [g * min(1.0, clip / np.linalg.norm(g)) for g in each]
+        expected = [g * min(1.0, clip / np.linalg.norm(g)) for g in each]  # type: ignore[operator]
         np.testing.assert_allclose(
             gradient_sum(model, theta, table, clip=clip),
             np.sum(expected, axis=0),

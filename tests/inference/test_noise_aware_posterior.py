@@ -97,6 +97,7 @@ def test_with_hardly_any_noise_the_posterior_is_the_plain_one() -> None:
     assert flat.std(axis=0) / sd == pytest.approx(np.ones(4), abs=0.25)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["laplace", "student-t"])
 def test_other_priors_are_scale_mixtures(kind: str) -> None:
     recursion, state = finished()

@@ -98,6 +98,7 @@ def test_the_mean_of_a_logistic_score_is_close_far_from_where_it_was_taken() -> 
     assert line > 4.0 * bent
 
 
+@pytest.mark.slow
 def test_slices_of_a_score_that_is_a_line_have_the_moments_of_its_normal() -> None:
     evidence, slope = finished(), slopes()[:1]
     rng = np.random.default_rng(4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,7 +84,8 @@ def test_a_straightened_weibull_change_is_the_change_of_the_log_hazard() -> None
 
 
 def test_a_shapes_column_is_an_exponential_not_a_normal_one() -> None:
-    as_exponential, as_normal = [], []
+    as_exponential: list[Any] = []
+    as_normal: list[Any] = []
     for seed in range(6):
         rng = np.random.default_rng(seed)
         study = simulate("weibull", 40_000, 4, rng, truth_scale=0.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from cipherbayes.inference.schedules import fixed_schedule
 from cipherbayes.inference.settings import Step
 
 
-def schedule(step: Step):
+def schedule(step: Step) -> Any:
     return fixed_schedule(step, records=3200, batch=320, rounds=5000, floor=1e-4)
 
 
@@ -34,6 +35,6 @@ def test_no_size_means_automatic() -> None:
 @pytest.mark.parametrize(
     "keys", [{"schedule": "polynomial"}, {"schedule": "paper", "size": 1.0}]
 )
-def test_contradictory_steps_are_refused(keys: dict) -> None:
+def test_contradictory_steps_are_refused(keys: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="size"):
         Step(**keys)

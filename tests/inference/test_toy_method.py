@@ -137,9 +137,9 @@ def test_a_run_that_was_cut_goes_on(
 
 def test_it_samples_without_privacy_too() -> None:
     study = cb.Study(
-        model={"kind": "logistic", "outcome": "death"},  # type: ignore[arg-type]
-        features={"age": {"low": 18, "high": 100}},  # type: ignore[dict-item]
-        inference={"method": "signs"},  # type: ignore[arg-type]
+        model={"kind": "logistic", "outcome": "death"},
+        features={"age": {"low": 18, "high": 100}},
+        inference={"method": "signs"},
     )
     result = cb.run(study, {"all": logistic_frame(100)})
     assert result.record["method"] == "signs"

@@ -156,6 +156,8 @@ def test_a_private_study_file_with_it_gets_a_noise_aware_posterior(
     assert not any("pSGLD" in warning for warning in result.record["warnings"])
     age = next(row for row in result.summary() if row["name"] == "age")
     # The table's truth is logistic: a probit slope is about 1 / 1.7 of it.
+    assert age["lower"] is not None
+    assert age["upper"] is not None
     assert age["lower"] < 0.04 / 1.7 < age["upper"]
 
 

@@ -40,7 +40,7 @@ def fitted(
     scale: float = 30.0,
 ) -> Any:
     study = Study(
-        model=model,  # type: ignore[arg-type]
+        model=model,
         features=features,
         prior={"scale": scale},
         inference={"rounds": 3000},

@@ -96,7 +96,10 @@ def test_logistic_is_exact_up_to_eta_700(eta: Floats, y: list[bool]) -> None:
         lambda e: plain_logistic(beta, e[None], rows.outcome["y"])
     )(eta)
     np.testing.assert_allclose(
-        model.gradients(one, rows).score, score, rtol=1e-12, atol=rounding
+        model.gradients(one, rows).score,  # type: ignore[arg-type]
+        score,
+        rtol=1e-12,
+        atol=rounding,
     )
     assert np.isfinite(model.information_diagonal(one, rows)).all()
     assert np.isfinite(model.gradients(one, rows).norms()).all()
@@ -121,7 +124,7 @@ def test_exponential_is_exact_up_to_eta_700(
         lambda e: plain_exponential(beta, e[None], **raw)
     )(eta)
     gradients = model.gradients(one, rows)
-    np.testing.assert_allclose(gradients.score, score, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(gradients.score, score, rtol=1e-12, atol=1e-15)  # type: ignore[arg-type]
     assert np.isfinite(gradients.norms()).all()
     assert np.isfinite(gradients.weighted_sum(1.0 / (1.0 + gradients.norms()))).all()
 
@@ -134,7 +137,7 @@ def test_nothing_overflows_beyond_eta_700(eta: float) -> None:
         raw = {"time": np.array([10.0]), "event": np.array([event])}
         rows = rows_of(np.ones((1, 1)), survival.prepare_outcome(raw))
         assert np.isfinite(survival.log_likelihood(theta, rows)).all()
-        assert np.isfinite(survival.gradients(theta, rows).score).all()
+        assert np.isfinite(survival.gradients(theta, rows).score).all()  # type: ignore[arg-type]
         assert np.isfinite(survival.information_diagonal(theta, rows)).all()
         curve = survival.predict(theta[None], rows, np.array([0.0, 10.0, 1e300]))
         assert np.all((curve >= 0.0) & (curve <= 1.0))
@@ -143,7 +146,7 @@ def test_nothing_overflows_beyond_eta_700(eta: float) -> None:
         binary = Logistic(outcome="y")
         rows = rows_of(np.ones((1, 1)), {"y": np.array([event])})
         assert np.isfinite(binary.log_likelihood(theta, rows)).all()
-        assert np.abs(binary.gradients(theta, rows).score).max() <= 1.0
+        assert np.abs(binary.gradients(theta, rows).score).max() <= 1.0  # type: ignore[arg-type]
         assert 0.0 <= binary.predict(theta[None], rows)[0, 0] <= 1.0
 
 

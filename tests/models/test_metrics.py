@@ -117,8 +117,8 @@ def test_calibration_table_is_scikit_learns_by_decile() -> None:
     observed, predicted = calibration_curve(
         y, probability, n_bins=10, strategy="quantile"
     )
-    np.testing.assert_allclose([row["observed"] for row in found], observed)
-    np.testing.assert_allclose([row["predicted"] for row in found], predicted)
+    np.testing.assert_allclose([row["observed"] for row in found], observed)  # type: ignore[arg-type]
+    np.testing.assert_allclose([row["predicted"] for row in found], predicted)  # type: ignore[arg-type]
     assert sum(row["rows"] or 0 for row in found) == y.size
     assert evaluation.calibration_error(found) == pytest.approx(
         np.mean(np.abs(observed - predicted)), abs=1e-12
@@ -190,7 +190,7 @@ def test_auc_at_times_is_scikit_survivals() -> None:
     times = np.quantile(time[event == 1.0], [0.25, 0.5, 0.75])
     expected, _ = cumulative_dynamic_auc(outcome, outcome, risk, times)
     found = [evaluation.auc_at(float(t), time, event, risk) for t in times]
-    np.testing.assert_allclose(found, expected, rtol=1e-10)
+    np.testing.assert_allclose(found, expected, rtol=1e-10)  # type: ignore[arg-type]
 
 
 def test_auc_without_censoring_is_the_plain_auc_of_having_died_by_then() -> None:
@@ -260,7 +260,7 @@ def test_survival_study_is_judged_in_the_users_time() -> None:
     )
     assert isinstance(metrics["auc_at"], list)
     np.testing.assert_allclose(
-        [entry["time"] for entry in metrics["auc_at"]],
+        [entry["time"] for entry in metrics["auc_at"]],  # type: ignore[arg-type]
         np.quantile(time[event == 1.0], [0.25, 0.5, 0.75]),
     )
     hazard = np.exp(theta @ x) / HORIZON

@@ -112,7 +112,7 @@ def test_survival_needs_sensible_times(times: list[float] | None) -> None:
     case = scenario("exponential", 5)
     draws = np.zeros((1, case.rows.design.width))
     with pytest.raises(ValueError, match="times"):
-        case.model.predict(draws, case.rows, times and np.array(times))
+        case.model.predict(draws, case.rows, times and np.array(times))  # type: ignore[arg-type]
 
 
 def test_fitted_values_rank_like_the_prediction() -> None:

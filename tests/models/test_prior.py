@@ -83,7 +83,9 @@ def test_gradient_equals_finite_differences(kind: PriorKind, theta: Floats) -> N
         # Rounding leaves eps |f| / step.
         tolerance = 1e-9 * (1.0 + abs(above))
         assert prior.gradient(theta)[j] == pytest.approx(
-            (above - below) / (2 * step), abs=tolerance, rel=1e-8
+            (above - below) / (2 * step),
+            abs=tolerance,  # type: ignore[arg-type]
+            rel=1e-8,
         )
 
 

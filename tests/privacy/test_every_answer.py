@@ -27,7 +27,7 @@ from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.tables import open_table
 from cipherbayes.models import NeuralLogistic, NeuralWeibull, kernels
 from cipherbayes.protocols.contributions import Contributions
-from cipherbayes.protocols.plan import StudyPlan, plan_study
+from cipherbayes.protocols.plan import StudyPlan, plan_releases
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.releases import Phase
 from cipherbayes.study.tables import preparation_of
@@ -98,7 +98,7 @@ def plan_of(name: str, method: str, preparation: str) -> StudyPlan:
         inference={"method": method},
         sites={"a": {}, "b": {}, "c": {}},
     )
-    return plan_study(study)
+    return plan_releases(study)
 
 
 @contextmanager
@@ -184,7 +184,7 @@ def questions(draw: st.DrawFn, plan: StudyPlan, row: Any) -> Question:
         # Orthogonal to the record's row: what is left of η is rounding errors.
         padded = np.zeros(farthest.size)
         padded[: row.size] = row[: farthest.size]
-        theta = theta - padded * (theta @ padded) / max(padded @ padded, 1e-300)
+        theta = theta - padded * (theta @ padded) / max(padded @ padded, 1e-300)  # type: ignore[operator]
         theta = np.clip(theta, -farthest, farthest)
     totals = [
         np.array(

@@ -29,6 +29,7 @@ from cipherbayes.protocols.messages import (
     decode,
     encode,
 )
+from cipherbayes.protocols.plan import plan_releases
 from cipherbayes.protocols.pooled.protocol import Pooled as PooledProtocol
 from cipherbayes.protocols.questions import Question
 from cipherbayes.validation.neighbours import neighbours
@@ -56,6 +57,7 @@ class World:
 
     def __init__(self, path: Path, study: cb.Study, present: bool) -> None:
         self.folder = RunFolder.create(path, study, dict.fromkeys(study.sites))
+        self.plan = plan_releases(study)
         self.tables = {
             name: neighbours(study, ROWS, canary=0, seed=number).present
             for number, name in enumerate(study.sites)
@@ -119,7 +121,7 @@ class Pooled(World):
         self.curator = PooledProtocol().curator(self.folder, held)
 
     def react(self, asked: dict[str, Any]) -> tuple[str, list[int]]:
-        phase = self.folder.plan.phase_of(asked["round"])
+        phase = self.plan.phase_of(asked["round"])
         said = "no such round"
         if phase is not None:
             theta = np.zeros(1) if phase.preparatory else asked["theta"]
@@ -149,7 +151,7 @@ def worlds(
 @st.composite
 def messages(draw: st.DrawFn, world: World) -> dict[str, Any]:
     """Anything that can be put into a request."""
-    plan = world.folder.plan
+    plan = world.plan
     farthest = plan.farthest_theta
     size = draw(st.sampled_from([world.parameters] * 6 + [1, world.parameters + 1]))
     kinds = st.sampled_from([0.0, 1.0, -1.0, 1e-310, 0.999, 1e6, 1e300])
@@ -197,7 +199,7 @@ def test_the_first_round_is_answered_and_charged(
 ) -> None:
     """So the reactions above are not refusals throughout."""
     world = worlds[0]
-    plan = world.folder.plan
+    plan = world.plan
     asked = {
         "round": 0, "attempt": 0, "purpose": plan.phases[0].purpose, "run": None,
         "sites": None, "releases": [], "signer": SigningKey.generate(),

@@ -28,12 +28,12 @@ def sampled(sigma: float, rate: float, rounds: int) -> Event:
     return Repeated(PoissonSampled(rate, GaussianSum(sigma)), rounds)
 
 
-def test_nothing_costs_nothing():
+def test_nothing_costs_nothing() -> None:
     assert filter_epsilon([], DELTA, 1.0) == 0.0
 
 
 @given(st.lists(st.floats(0.5, 50.0), min_size=1, max_size=6))
-def test_full_batches_of_many_studies_have_the_exact_curve(sigmas):
+def test_full_batches_of_many_studies_have_the_exact_curve(sigmas: Any) -> None:
     runs = [full(sigma) for sigma in sigmas]
     mu = math.sqrt(sum(1.0 / sigma**2 for sigma in sigmas))
     found = filter_epsilon(runs, DELTA, 3.0)
@@ -42,12 +42,12 @@ def test_full_batches_of_many_studies_have_the_exact_curve(sigmas):
     assert found == 0.0 or delta_of(0.999 * found, mu) > DELTA
 
 
-def test_one_run_that_samples_is_counted_as_its_plan_is():
+def test_one_run_that_samples_is_counted_as_its_plan_is() -> None:
     event = sampled(2.0, 0.1, 200)
     assert filter_epsilon([event], DELTA, 1.0) == epsilon(event, DELTA)
 
 
-def test_a_second_run_beside_a_sampled_one_is_counted_by_the_filter():
+def test_a_second_run_beside_a_sampled_one_is_counted_by_the_filter() -> None:
     first, second = sampled(4.0, 0.05, 200), full(20.0)
     together = filter_epsilon([first, second], DELTA, 3.0)
     assert together > epsilon(first, DELTA)
@@ -60,7 +60,9 @@ def test_a_second_run_beside_a_sampled_one_is_counted_by_the_filter():
 @given(
     st.floats(1.0, 10.0), st.floats(0.01, 0.5), st.integers(1, 300), st.floats(2.0, 30)
 )
-def test_the_filter_never_says_less_than_its_best_order(sigma, rate, rounds, other):
+def test_the_filter_never_says_less_than_its_best_order(
+    sigma: float, rate: float, rounds: int, other: Any
+) -> None:
     runs = [sampled(sigma, rate, rounds), full(other)]
     counts = tuple(sorted({(sigma, rate): rounds, (other, 1.0): 1}.items()))
     orders = filter_orders(DELTA, 3.0)
@@ -72,13 +74,13 @@ def test_the_filter_never_says_less_than_its_best_order(sigma, rate, rounds, oth
 
 
 @given(st.floats(1e-12, 1e-3), st.floats(0.05, 20.0))
-def test_orders_depend_on_the_budget_alone(delta, budget):
+def test_orders_depend_on_the_budget_alone(delta: float, budget: float) -> None:
     orders = filter_orders(delta, budget)
     assert orders == filter_orders(delta, budget)
     assert all(type(order) is int and order >= 2 for order in orders)
 
 
-def test_two_sampled_studies_fit_a_budget_that_has_room_for_both():
+def test_two_sampled_studies_fit_a_budget_that_has_room_for_both() -> None:
     budget, rounds, rate = 4.0, 300, 0.05
     sigma = calibrate_noise(1.0, DELTA, rounds, rate)
     one = sampled(sigma, rate, rounds)
@@ -138,7 +140,8 @@ COARSE = 1e-3
 SIGMA = calibrate_noise(BUDGET, COARSE, 2 * HALF, RATE)
 
 
-def test_a_switch_after_seeing_answers_breaks_a_plain_accountant_and_not_the_filter():
+@pytest.mark.slow
+def test_a_switch_after_seeing_answers_breaks_a_plain_accountant_and_not_the_filter() -> None:  # noqa: E501  # fmt: skip
     plain = largest_admitted(lambda runs: epsilon(compose(*runs), COARSE))
     assert delta_of_switching(plain) > 1.2 * COARSE
     filtered = largest_admitted(lambda runs: filter_epsilon(runs, COARSE, BUDGET))
@@ -147,7 +150,7 @@ def test_a_switch_after_seeing_answers_breaks_a_plain_accountant_and_not_the_fil
 
 
 @pytest.mark.parametrize("mu", [0.3, 1.0, 2.0])
-def test_the_gaussian_filter_is_closed_under_splitting(mu):
+def test_the_gaussian_filter_is_closed_under_splitting(mu: float) -> None:
     """δ of μ equals δ of any first part, averaged, with the rest after it."""
     grid = np.linspace(-12.0, 12.0, 8001)
     for part in (0.2, 0.7):

@@ -277,6 +277,7 @@ def test_different_events_are_composed_together(ledger: Ledger) -> None:
     assert more > together
 
 
+@pytest.mark.slow
 def test_hundreds_of_sampled_rounds_are_never_under_counted(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

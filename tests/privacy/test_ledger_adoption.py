@@ -50,7 +50,9 @@ def test_a_ledger_of_another_key_is_refused_until_its_owner_adopts_it(
     adopted.close()
 
 
-def test_an_edited_ledger_cannot_be_adopted(path: Path, tmp_path, monkeypatch) -> None:
+def test_an_edited_ledger_cannot_be_adopted(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ledger = opened(path)
     for number in range(3):
         ask(ledger, number)

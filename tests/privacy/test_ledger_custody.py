@@ -36,7 +36,7 @@ def test_an_old_copy_of_a_ledger_is_refused_with_what_to_do(path: Path) -> None:
     restore(path.with_name("old"), path)
     for attempt in (lambda: Ledger.read(path), lambda: opened(path)):
         with pytest.raises(PrivacyError, match="old copy") as refused:
-            attempt()
+            attempt()  # type: ignore[no-untyped-call]
         assert "newest" in refused.value.remedy
         assert "release nothing more" in refused.value.remedy
     restore(path.with_name("newest"), path)
@@ -139,7 +139,9 @@ def test_a_ledger_that_goes_with_its_run_leaves_no_mark(tmp_path: Path) -> None:
 # -- the key -------------------------------------------------------------------
 
 
-def test_the_key_lies_in_a_folder_of_its_owner_alone(tmp_path, monkeypatch) -> None:
+def test_the_key_lies_in_a_folder_of_its_owner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CIPHERBAYES_STATE", str(tmp_path / "state"))
     before = os.umask(0)
     try:
@@ -155,7 +157,9 @@ def test_the_key_lies_in_a_folder_of_its_owner_alone(tmp_path, monkeypatch) -> N
         Ledger.read(tmp_path / "north.ledger")
 
 
-def test_the_usual_place_follows_the_environment(tmp_path, monkeypatch) -> None:
+def test_the_usual_place_follows_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("CIPHERBAYES_STATE")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert Custody.of_user().path == tmp_path / "cipherbayes"

@@ -136,7 +136,7 @@ def test_somebody_elses_database_is_refused_and_left_as_it_is(path: Path) -> Non
 def assert_refused(path: Path) -> None:
     for attempt in (lambda: Ledger.read(path), lambda: opened(path)):
         with pytest.raises(PrivacyError, match="damaged, was changed, or is no") as no:
-            attempt()
+            attempt()  # type: ignore[no-untyped-call]
         assert "\n" not in str(no.value)
         assert str(path) in str(no.value)
         assert no.value.remedy
@@ -166,7 +166,7 @@ def test_ledgers_of_older_installations_stay_readable(path: Path) -> None:
     )
     time = "2026-01-01T00:00:00+00:00"
     event = to_json(GaussianSum(3.5))
-    records = [
+    records: list[Charge | Answer | End] = [
         Charge(1, 1, time, b"run", "north", 0, "gradient", b"study", b"theta", event,
                0.125),
         Answer(2, 1, ledger_file.answer_digest(bytes(32), b"answer")),

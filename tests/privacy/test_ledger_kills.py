@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -229,10 +230,11 @@ STEPS = st.tuples(
 )
 
 
+@pytest.mark.slow
 @given(steps=st.lists(STEPS, min_size=1, max_size=12))
 @settings(max_examples=60, deadline=None)
 def test_whatever_dies_every_answer_is_charged_first_and_stays_the_only_one(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple]
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, ...]]
 ) -> None:
     path = tmp_path_factory.mktemp("kills") / "north.ledger"
     opened(path, epsilon=0.5).close()
@@ -243,7 +245,7 @@ def test_whatever_dies_every_answer_is_charged_first_and_stays_the_only_one(
         ledger = Ledger.read(path)
         database = ledger._records.database
 
-        def compute(key=(site, round), way=way) -> bytes:
+        def compute(key: Any = (site, round), way: Any = way) -> bytes:
             # (2): an entry is on disk before anything is computed.
             assert key in {(e.site, e.round) for e in Ledger.read(path).entries()}
             computed.add(key)

@@ -67,7 +67,7 @@ def test_a_share_of_a_studys_scale_is_gaussian(scale: float) -> None:
 def test_a_sum_of_shares_has_the_law_of_one_larger_share() -> None:
     # Parameters 4 each: sums of discrete Gaussians are discrete Gaussians.
     total = sum(SecureNoise().share(20_000, 4.0) for _ in range(4))
-    assert chi_square(total, *discrete_gaussian(8.0, 80)) > FALSE_ALARM
+    assert chi_square(total, *discrete_gaussian(8.0, 80)) > FALSE_ALARM  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("sites", "colluders", "dropouts"), [(4, 1, 1), (3, 2, 0)])
@@ -111,13 +111,13 @@ def test_no_seed_influences_secure_noise() -> None:
         np.random.seed(1)
         random.seed(1)
         draws.append(SecureNoise().share(50, 1e6, "round 1"))
-    assert not np.array_equal(*draws)
+    assert not np.array_equal(*draws)  # type: ignore[arg-type]
     samples = []
     for _ in range(2):
         np.random.seed(1)
         random.seed(1)
         samples.append(poisson_sample(500, 0.5))
-    assert not np.array_equal(*samples)
+    assert not np.array_equal(*samples)  # type: ignore[arg-type]
 
 
 def test_repeatable_noise_repeats_and_says_that_it_is_insecure() -> None:

@@ -6,6 +6,7 @@ import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def test_a_prepared_share_is_handed_out_once() -> None:
 @pytest.mark.parametrize(
     "other", [(5, 1000.0, "round 2"), (5, 1001.0, "round 1"), (4, 1000.0, "round 1")]
 )
-def test_a_share_serves_only_the_release_that_it_was_drawn_for(other) -> None:
+def test_a_share_serves_only_the_release_that_it_was_drawn_for(other: Any) -> None:
     source = Counting()
     noise = PreparedNoise(source)
     noise.prepare(WANTED)

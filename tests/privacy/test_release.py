@@ -55,7 +55,7 @@ def design_of(width: int, intercept: float | None) -> Design:
 
 
 def table_of(
-    model: Model, x: Floats, first: Floats, second: Floats, keep: Floats
+    model: Model, x: Floats, first: Floats, second: Floats, keep: np.ndarray
 ) -> PreparedTable:
     design = design_of(x.shape[0], None)
     columns = {

@@ -29,9 +29,9 @@ from cipherbayes.protocols.messages import (
     decode,
     encode,
 )
-from cipherbayes.protocols.plan import StudyPlan, plan_study
 from cipherbayes.protocols.rounds import PhasedRounds
 from cipherbayes.protocols.secure_sum.csp import SecureSumCsp
+from cipherbayes.protocols.secure_sum.protocol import SecureSum
 from cipherbayes.protocols.secure_sum.server import SecureSumServer
 from cipherbayes.protocols.secure_sum.site import SecureSumSite
 from cipherbayes.protocols.stores import AnswerStore, Checkpoint
@@ -94,7 +94,7 @@ class Consortium:
     rows: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.plan: StudyPlan = plan_study(self.study)
+        self.plan = SecureSum().plan(self.study.with_privacy())
         assert self.plan.parameters is not None
         self.pair = key_pair(self.plan.parameters)
         self.names = tuple(sorted(self.study.sites))
@@ -245,7 +245,7 @@ class Consortium:
         )
         return self.pair.secret.decrypt(ciphertext)
 
-    def mask(self, reply: SiteReply, sites: Sequence[str], dimension: int = 3):
+    def mask(self, reply: SiteReply, sites: Sequence[str], dimension: int = 3) -> Any:
         """The mask of a site in an exchange, modulo 2^64."""
         roster = self.server.roster()
         masks = PairwiseMasks(
@@ -258,7 +258,7 @@ class Consortium:
         asked = RememberingSite.asked[reply.site, reply.round_id.digest]
         return masks.total(reply.round_id, roster.restrict(sites), asked, dimension)
 
-    def unmasked(self, reply: SiteReply, sites: Sequence[str] | None = None):
+    def unmasked(self, reply: SiteReply, sites: Sequence[str] | None = None) -> Any:
         """The noised vector in a reply."""
         sites = sites or self.names
         bits = self.pair.public.parameters.word_bits

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import pickle
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,17 +28,17 @@ from cipherbayes.protocols.messages import (
 
 
 @pytest.fixture
-def three(tmp_path) -> Consortium:
+def three(tmp_path: Path) -> Consortium:
     return Consortium(tmp_path, small_study())
 
 
 @pytest.fixture
-def decrypted(monkeypatch) -> list[Ciphertext]:
+def decrypted(monkeypatch: pytest.MonkeyPatch) -> list[Ciphertext]:
     """What the secret key was used on."""
     seen: list[Ciphertext] = []
     honest = SecretKey.decrypt
 
-    def spy(self, ciphertext):
+    def spy(self: Any, ciphertext: Any) -> Any:
         seen.append(ciphertext)
         return honest(self, ciphertext)
 
@@ -44,7 +46,9 @@ def decrypted(monkeypatch) -> list[Ciphertext]:
     return seen
 
 
-def signed(consortium: Consortium, site: str, exchange: RoundId, ciphertext: bytes):
+def signed(
+    consortium: Consortium, site: str, exchange: RoundId, ciphertext: bytes
+) -> Any:
     """What a dishonest site could sign."""
     return SiteReply.signed(
         consortium.keys[site], round_id=exchange, site=site, ciphertext=ciphertext
@@ -52,13 +56,15 @@ def signed(consortium: Consortium, site: str, exchange: RoundId, ciphertext: byt
 
 
 def total_of(consortium: Consortium, question: DecryptRequest) -> np.ndarray:
-    return sum(consortium.unmasked(reply) for reply in question.replies)
+    return sum(consortium.unmasked(reply) for reply in question.replies)  # type: ignore[no-any-return]
 
 
 # -- what is answered -------------------------------------------------------
 
 
-def test_the_whole_rosters_sum_is_decrypted_and_nothing_else(three, decrypted):
+def test_the_whole_rosters_sum_is_decrypted_and_nothing_else(
+    three: Consortium, decrypted: list[Ciphertext]
+) -> None:
     question = three.question()
     answer = decode(three.csp.handle(encode(question)), DecryptReply)
     answer.verify(three.pinned["csp"])
@@ -67,7 +73,9 @@ def test_the_whole_rosters_sum_is_decrypted_and_nothing_else(three, decrypted):
     assert np.array_equal(answer.values, total_of(three, question))
 
 
-def test_each_round_is_decrypted_once_and_repeated_from_memory(three, decrypted):
+def test_each_round_is_decrypted_once_and_repeated_from_memory(
+    three: Consortium, decrypted: list[Ciphertext]
+) -> None:
     question = encode(three.question())
     first = three.csp.handle(question)
     assert three.csp.handle(question) == first
@@ -76,7 +84,9 @@ def test_each_round_is_decrypted_once_and_repeated_from_memory(three, decrypted)
     assert len(decrypted) == 1
 
 
-def test_fresh_ciphertexts_of_an_answered_round_are_not_decrypted(three, decrypted):
+def test_fresh_ciphertexts_of_an_answered_round_are_not_decrypted(
+    three: Consortium, decrypted: list[Ciphertext]
+) -> None:
     """A retry after a restart, or a server that wants a second answer."""
     first = three.csp.handle(encode(three.question()))
     request = three.server.request()[1]
@@ -88,8 +98,8 @@ def test_fresh_ciphertexts_of_an_answered_round_are_not_decrypted(three, decrypt
 
 
 def test_a_smaller_roster_of_an_answered_round_gets_the_first_answer(
-    tmp_path, decrypted
-):
+    tmp_path: Path, decrypted: list[Ciphertext]
+) -> None:
     """Otherwise the difference of two sums would be one site's message."""
     study = small_study(("a", "b", "c", "d"), privacy={"dropouts": 1})
     four = Consortium(tmp_path, study)
@@ -99,7 +109,9 @@ def test_a_smaller_roster_of_an_answered_round_gets_the_first_answer(
     assert len(decrypted) == 1
 
 
-def test_a_roster_of_the_agreed_minimum_is_decrypted(tmp_path, decrypted):
+def test_a_roster_of_the_agreed_minimum_is_decrypted(
+    tmp_path: Path, decrypted: list[Ciphertext]
+) -> None:
     study = small_study(("a", "b", "c", "d"), privacy={"dropouts": 1})
     four = Consortium(tmp_path, study)
     question = four.question(four.request(("a", "b", "d"), attempt=1))
@@ -107,10 +119,12 @@ def test_a_roster_of_the_agreed_minimum_is_decrypted(tmp_path, decrypted):
     assert [each.summands for each in decrypted] == [3]
 
 
-def test_the_answer_is_durable_before_it_is_given(three, monkeypatch, decrypted):
+def test_the_answer_is_durable_before_it_is_given(
+    three: Consortium, monkeypatch: pytest.MonkeyPatch, decrypted: list[Ciphertext]
+) -> None:
     """A CSP whose memory fails says nothing at all."""
 
-    def full(number, reply):
+    def full(number: int, reply: Any) -> None:
         raise OSError("disk full")
 
     question = encode(three.question())
@@ -125,7 +139,13 @@ def test_the_answer_is_durable_before_it_is_given(three, monkeypatch, decrypted)
 # -- what is refused --------------------------------------------------------
 
 
-def refused(three, question, reason, decrypted, caplog) -> None:
+def refused(
+    three: Consortium,
+    question: Any,
+    reason: Any,
+    decrypted: list[Ciphertext],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Refused with a logged reason, nothing decrypted, the round still open."""
     data = question if isinstance(question, bytes) else encode(question)
     with caplog.at_level(logging.WARNING, logger="cipherbayes.csp"):
@@ -138,7 +158,12 @@ def refused(three, question, reason, decrypted, caplog) -> None:
 
 
 @pytest.mark.parametrize("names", [("a",), ("a", "b"), ("b", "c")])
-def test_a_part_of_the_roster_is_refused(three, names, decrypted, caplog):
+def test_a_part_of_the_roster_is_refused(
+    three: Consortium,
+    names: Any,
+    decrypted: list[Ciphertext],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     whole = three.question()
     part = tuple(reply for reply in whole.replies if reply.site in names)
     question = DecryptRequest(whole.round_id, part)
@@ -146,8 +171,8 @@ def test_a_part_of_the_roster_is_refused(three, names, decrypted, caplog):
 
 
 def test_a_part_of_the_signed_roster_is_refused_though_so_few_would_do(
-    tmp_path, decrypted, caplog
-):
+    tmp_path: Path, decrypted: list[Ciphertext], caplog: pytest.LogCaptureFixture
+) -> None:
     """Three of four may be summed, but only if they signed for a roster of three."""
     study = small_study(("a", "b", "c", "d"), privacy={"dropouts": 1})
     four = Consortium(tmp_path, study)
@@ -158,8 +183,11 @@ def test_a_part_of_the_signed_roster_is_refused_though_so_few_would_do(
 
 @pytest.mark.parametrize("names", [("a",), ("a", "b")])
 def test_a_roster_below_the_minimum_is_refused_even_if_all_of_it_signed(
-    three, names, decrypted, caplog
-):
+    three: Consortium,
+    names: Any,
+    decrypted: list[Ciphertext],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     exchange = three.round_id(names)
     replies = tuple(
         signed(three, reply.site, exchange, reply.ciphertext)
@@ -178,13 +206,17 @@ def repacked(question: DecryptRequest, replies: list[SiteReply]) -> bytes:
     return encode(forged)
 
 
-def test_a_repeated_site_is_refused(three, decrypted, caplog):
+def test_a_repeated_site_is_refused(
+    three: Consortium, decrypted: list[Ciphertext], caplog: pytest.LogCaptureFixture
+) -> None:
     question = three.question()
     a, b, _ = question.replies
     refused(three, repacked(question, [a, a, b]), Reason.MALFORMED, decrypted, caplog)
 
 
-def test_a_repeated_site_under_another_name_is_refused(three, decrypted, caplog):
+def test_a_repeated_site_under_another_name_is_refused(
+    three: Consortium, decrypted: list[Ciphertext], caplog: pytest.LogCaptureFixture
+) -> None:
     question = three.question()
     a, b, _ = question.replies
     posing = changed(a, site="c")
@@ -197,12 +229,16 @@ def test_a_repeated_site_under_another_name_is_refused(three, decrypted, caplog)
     )
 
 
-def test_no_replies_are_refused(three, decrypted, caplog):
+def test_no_replies_are_refused(
+    three: Consortium, decrypted: list[Ciphertext], caplog: pytest.LogCaptureFixture
+) -> None:
     question = three.question()
     refused(three, repacked(question, []), Reason.MALFORMED, decrypted, caplog)
 
 
-def test_a_site_outside_the_study_is_refused(three, decrypted, caplog):
+def test_a_site_outside_the_study_is_refused(
+    three: Consortium, decrypted: list[Ciphertext], caplog: pytest.LogCaptureFixture
+) -> None:
     question = three.question()
     a, b, c = question.replies
     stranger = changed(c, site="z")
@@ -215,7 +251,9 @@ def test_a_site_outside_the_study_is_refused(three, decrypted, caplog):
     )
 
 
-def test_a_ciphertext_altered_after_signing_is_refused(three, decrypted, caplog):
+def test_a_ciphertext_altered_after_signing_is_refused(
+    three: Consortium, decrypted: list[Ciphertext], caplog: pytest.LogCaptureFixture
+) -> None:
     question = three.question()
     a, *rest = question.replies
     body = bytearray(decode_frame(a.ciphertext, Kind.CIPHERTEXT, limit=2**20))
@@ -230,7 +268,9 @@ def test_a_ciphertext_altered_after_signing_is_refused(three, decrypted, caplog)
     )
 
 
-def test_swapped_signatures_are_refused(three, decrypted, caplog):
+def test_swapped_signatures_are_refused(
+    three: Consortium, decrypted: list[Ciphertext], caplog: pytest.LogCaptureFixture
+) -> None:
     question = three.question()
     a, b, c = question.replies
     swapped = (
@@ -247,7 +287,9 @@ def test_swapped_signatures_are_refused(three, decrypted, caplog):
     )
 
 
-def test_swapped_ciphertexts_are_refused(three, decrypted, caplog):
+def test_swapped_ciphertexts_are_refused(
+    three: Consortium, decrypted: list[Ciphertext], caplog: pytest.LogCaptureFixture
+) -> None:
     question = three.question()
     a, b, c = question.replies
     swapped = (
@@ -264,13 +306,15 @@ def test_swapped_ciphertexts_are_refused(three, decrypted, caplog):
     )
 
 
-def test_one_bit_of_a_message_changed_in_transit_is_refused(three, decrypted, caplog):
+def test_one_bit_of_a_message_changed_in_transit_is_refused(
+    three: Consortium, decrypted: list[Ciphertext], caplog: pytest.LogCaptureFixture
+) -> None:
     data = bytearray(encode(three.question()))
     data[len(data) // 2] ^= 4
     refused(three, bytes(data), Reason.MALFORMED, decrypted, caplog)
 
 
-def test_replies_of_an_old_round_are_refused_in_a_new_one(three):
+def test_replies_of_an_old_round_are_refused_in_a_new_one(three: Consortium) -> None:
     old = three.question()
     three.play(1)
     present = three.round_id()
@@ -286,7 +330,9 @@ def test_replies_of_an_old_round_are_refused_in_a_new_one(three):
     assert three.answers.rounds() == 1
 
 
-def test_replies_of_another_attempt_are_refused(three, decrypted, caplog):
+def test_replies_of_another_attempt_are_refused(
+    three: Consortium, decrypted: list[Ciphertext], caplog: pytest.LogCaptureFixture
+) -> None:
     question = three.question()
     other = three.round_id(attempt=1)
     retold = DecryptRequest(
@@ -295,7 +341,9 @@ def test_replies_of_another_attempt_are_refused(three, decrypted, caplog):
     refused(three, retold, Reason.BAD_SIGNATURE, decrypted, caplog)
 
 
-def test_a_ciphertext_of_another_key_is_refused(three, decrypted, caplog):
+def test_a_ciphertext_of_another_key_is_refused(
+    three: Consortium, decrypted: list[Ciphertext], caplog: pytest.LogCaptureFixture
+) -> None:
     exchange = three.question().round_id
     other = generate_keys(three.pair.public.parameters).public
     foreign = other.encrypt(np.zeros(3, dtype=np.int64)).to_bytes()
@@ -306,8 +354,11 @@ def test_a_ciphertext_of_another_key_is_refused(three, decrypted, caplog):
 
 @pytest.mark.parametrize("empty", [0, 1])
 def test_an_empty_polynomial_is_refused_whoever_signed_it(
-    three, empty, decrypted, caplog
-):
+    three: Consortium,
+    empty: Any,
+    decrypted: list[Ciphertext],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """(0, A) asks for a linear function of the key; (A, 0) is not encrypted."""
     _, b, c = three.question().replies
     exchange = b.round_id
@@ -323,7 +374,9 @@ def test_an_empty_polynomial_is_refused_whoever_signed_it(
     refused(three, question, Reason.WRONG_KEY, decrypted, caplog)
 
 
-def test_a_ciphertext_of_another_length_is_refused(three, decrypted, caplog):
+def test_a_ciphertext_of_another_length_is_refused(
+    three: Consortium, decrypted: list[Ciphertext], caplog: pytest.LogCaptureFixture
+) -> None:
     _, b, c = three.question().replies
     longer = three.pair.public.encrypt(np.zeros(4, dtype=np.int64)).to_bytes()
     reply = signed(three, "a", b.round_id, longer)
@@ -344,8 +397,12 @@ def test_a_ciphertext_of_another_length_is_refused(three, decrypted, caplog):
     ids=str,
 )
 def test_an_exchange_that_is_not_the_next_is_refused_whoever_signed_it(
-    three, changes, reason, decrypted, caplog
-):
+    three: Consortium,
+    changes: Any,
+    reason: Any,
+    decrypted: list[Ciphertext],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     exchange = three.round_id(**changes)
     replies = tuple(
         signed(three, reply.site, exchange, reply.ciphertext)
@@ -354,7 +411,7 @@ def test_an_exchange_that_is_not_the_next_is_refused_whoever_signed_it(
     refused(three, DecryptRequest(exchange, replies), reason, decrypted, caplog)
 
 
-def test_a_round_after_the_last_is_refused(three):
+def test_a_round_after_the_last_is_refused(three: Consortium) -> None:
     three.play(4)
     exchange = three.round_id(round=4)
     old = three.question(three.request(round=3, theta=theta_of(three, 3)))
@@ -370,7 +427,9 @@ def theta_of(consortium: Consortium, number: int) -> np.ndarray:
     return consortium.checkpoint.trajectory()[number - 1]
 
 
-def test_a_csp_that_knows_no_roster_refuses(three, decrypted, caplog):
+def test_a_csp_that_knows_no_roster_refuses(
+    three: Consortium, decrypted: list[Ciphertext], caplog: pytest.LogCaptureFixture
+) -> None:
     question = encode(three.question())
     alone = three.make_csp()
     assert refusal(alone.handle(question)).reason is Reason.WRONG_RUN
@@ -378,7 +437,12 @@ def test_a_csp_that_knows_no_roster_refuses(three, decrypted, caplog):
 
 
 @pytest.mark.parametrize("data", [b"", b"junk", bytes(2000)])
-def test_bytes_that_are_no_request_are_refused(three, data, decrypted, caplog):
+def test_bytes_that_are_no_request_are_refused(
+    three: Consortium,
+    data: Any,
+    decrypted: list[Ciphertext],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     refused(three, data, Reason.MALFORMED, decrypted, caplog)
 
 
@@ -397,7 +461,9 @@ def outside_the_range(three: Consortium) -> DecryptRequest:
     )
 
 
-def test_a_total_outside_the_range_is_not_told_and_ends_the_round(three, decrypted):
+def test_a_total_outside_the_range_is_not_told_and_ends_the_round(
+    three: Consortium, decrypted: list[Ciphertext]
+) -> None:
     honest = encode(three.question())
     answer = three.csp.handle(encode(outside_the_range(three)))
     assert refusal(answer).reason is Reason.RANGE
@@ -407,7 +473,9 @@ def test_a_total_outside_the_range_is_not_told_and_ends_the_round(three, decrypt
     assert len(decrypted) == 2
 
 
-def test_a_ciphertext_that_does_not_decrypt_ends_the_round(three, decrypted):
+def test_a_ciphertext_that_does_not_decrypt_ends_the_round(
+    three: Consortium, decrypted: list[Ciphertext]
+) -> None:
     """Whether it decrypts says something about the key: one answer, no second try."""
     question = three.question()
     honest, (_, b, c) = encode(question), question.replies
@@ -427,7 +495,7 @@ def test_a_ciphertext_that_does_not_decrypt_ends_the_round(three, decrypted):
 # -- joining ----------------------------------------------------------------
 
 
-def test_a_manifest_of_another_key_is_refused(three):
+def test_a_manifest_of_another_key_is_refused(three: Consortium) -> None:
     honest = decode(three.manifest, RunManifest)
     fields = {name: getattr(honest, name) for name in honest.__dataclass_fields__}
     other = encode(RunManifest(**{**fields, "key_id": bytes(32)}))
@@ -435,7 +503,9 @@ def test_a_manifest_of_another_key_is_refused(three):
         three.make_csp().join(other)
 
 
-def test_a_manifest_of_another_run_or_a_smaller_roster_is_refused(three):
+def test_a_manifest_of_another_run_or_a_smaller_roster_is_refused(
+    three: Consortium,
+) -> None:
     honest = decode(three.manifest, RunManifest)
     fields = {name: getattr(honest, name) for name in honest.__dataclass_fields__}
     for change in ({"run": bytes(16)}, {"roster": honest.roster.restrict(["a"])}):
@@ -443,7 +513,9 @@ def test_a_manifest_of_another_run_or_a_smaller_roster_is_refused(three):
             three.make_csp().join(encode(RunManifest(**{**fields, **change})))
 
 
-def test_neither_log_nor_refusal_shows_a_value(three, caplog):
+def test_neither_log_nor_refusal_shows_a_value(
+    three: Consortium, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.DEBUG):
         answer = refusal(three.csp.handle(encode(outside_the_range(three))))
     for text in (answer.text, caplog.text):
@@ -451,7 +523,7 @@ def test_neither_log_nor_refusal_shows_a_value(three, caplog):
         assert RUN.hex() not in text
 
 
-def test_the_secret_key_is_neither_shown_nor_copied(three):
+def test_the_secret_key_is_neither_shown_nor_copied(three: Consortium) -> None:
     assert "coefficient" not in repr(three.pair)
     with pytest.raises(CryptoError):
         pickle.dumps(three.pair.secret)

@@ -77,7 +77,9 @@ def test_a_lost_site_is_met_as_it_was_where_the_study_allows_for_it() -> None:
         heads.meet(RUN, [member(3)], answered=2, dropouts=True)
 
 
-def test_an_enrolment_states_how_far_the_ledger_is_and_is_signed(tmp_path) -> None:
+def test_an_enrolment_states_how_far_the_ledger_is_and_is_signed(
+    tmp_path: Path,
+) -> None:
     three = Consortium(tmp_path, small_study())
     before = decode(three.sites["a"].enrol(), Enrolment).member
     assert before.records == 0
@@ -100,7 +102,7 @@ def test_an_honest_run_is_convened_again_and_again(tmp_path: Path) -> None:
     three = Consortium(tmp_path, small_study())
     parties = [three.csp, *three.sites.values()]
     for number, party in enumerate(parties):
-        party.heads = Heads(tmp_path / f"{number}.heads")
+        party.heads = Heads(tmp_path / f"{number}.heads")  # type: ignore[attr-defined]
     for _ in range(4):
         three.convene()
         three.play()

@@ -223,7 +223,7 @@ def test_unknown_fields_and_wrong_types_are_refused(message: Message) -> None:
     with pytest.raises(ProtocolError, match="fields"):
         decode(resent(message, plain[:-1], blobs))
     for index in range(len(plain)):
-        for wrong in (None, True, 1.0, {}, [[]], {"a": 1}):
+        for wrong in (None, True, 1.0, {}, [[]], {"a": 1}):  # type: ignore[var-annotated]
             changed = [*plain[:index], wrong, *plain[index + 1 :]]
             with pytest.raises(ProtocolError):
                 decode(resent(message, changed, blobs))

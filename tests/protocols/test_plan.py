@@ -16,8 +16,9 @@ from pydantic import ValidationError
 from cipherbayes.errors import CryptoError, DataError, PrivacyError, StudyError
 from cipherbayes.privacy.accountant import calibrate_noise, epsilon
 from cipherbayes.privacy.events import GaussianSum, PoissonSampled, Repeated
-from cipherbayes.protocols.plan import StudyPlan, plan_study
+from cipherbayes.protocols.plan import StudyPlan, plan_releases
 from cipherbayes.protocols.releases import MOST_RECORDS, SHARES
+from cipherbayes.protocols.secure_sum.plan import SecureSumPlan
 from cipherbayes.study import tables
 from cipherbayes.study.schema import Study
 
@@ -55,7 +56,7 @@ WITHOUT_RECORDS = {"epsilon": 1.0, "delta": 1e-5, "records": None}
 
 def test_planning_reads_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
     study = study_of()
-    plan_study(study)  # so that every module is imported
+    plan_releases(study)  # so that every module is imported
 
     def refuse(*arguments: object, **keywords: object) -> None:
         raise AssertionError("a plan opened something")
@@ -64,21 +65,21 @@ def test_planning_reads_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "open", refuse)
     monkeypatch.setattr(tables, "open_table", refuse)
     monkeypatch.setattr(tables, "PreparedTable", refuse)
-    plan = plan_study(study)
-    assert plan.parameters is not None
+    plan = plan_releases(study)
+    assert plan.encryption is not None
     assert plan.rounds == 20
 
 
 def test_every_party_derives_the_same_plan_wherever_its_table_is() -> None:
-    plan = plan_study(study_of())
-    elsewhere = plan_study(study_of().without_paths())
+    plan = plan_releases(study_of())
+    elsewhere = plan_releases(study_of().without_paths())
     assert plan.phases == elsewhere.phases
     assert plan.study_hash == elsewhere.study_hash
-    assert plan.parameters == elsewhere.parameters
+    assert plan.scheme == elsewhere.scheme
 
 
 def test_full_batches_get_the_noise_of_the_closed_form() -> None:
-    plan = plan_study(study_of())
+    plan = plan_releases(study_of())
     (phase,) = plan.phases
     assert phase.sums.noise_multiplier == calibrate_noise(1.0, 1e-5, 20)
     assert phase.event == Repeated(GaussianSum(phase.sums.noise_multiplier), 20)
@@ -97,7 +98,7 @@ def test_all_phases_together_keep_the_budget_and_waste_little_of_it(
     target: float, delta: float, rounds: int, records: int | None, moments: bool
 ) -> None:
     method = "private-moments" if moments else "public-bounds"
-    plan = plan_study(
+    plan = plan_releases(
         study_of(
             study={"protocol": "pooled"},
             privacy={"epsilon": target, "delta": delta, "records": records},
@@ -112,7 +113,7 @@ def test_all_phases_together_keep_the_budget_and_waste_little_of_it(
 
 
 def test_the_number_of_records_is_released_first_where_it_is_not_public() -> None:
-    plan = plan_study(study_of(privacy=WITHOUT_RECORDS))
+    plan = plan_releases(study_of(privacy=WITHOUT_RECORDS))
     count, gradient = plan.phases
     assert (count.purpose, count.first, count.rounds) == ("records", 0, 1)
     assert (count.dimension, count.sums.clip) == (1, 1.0)
@@ -123,7 +124,7 @@ def test_the_number_of_records_is_released_first_where_it_is_not_public() -> Non
 
 def test_moments_are_released_within_the_budget() -> None:
     prepared = {"method": "private-moments"}
-    plan = plan_study(study_of(privacy=WITHOUT_RECORDS, preparation=prepared))
+    plan = plan_releases(study_of(privacy=WITHOUT_RECORDS, preparation=prepared))
     count, moments, gradient = plan.phases
     # age, sex[M] and dose, each with its square; every one of them in [-1, 1].
     assert moments.dimension == 6
@@ -142,8 +143,8 @@ def test_moments_are_released_within_the_budget() -> None:
 
 
 def test_sampling_needs_less_noise_and_is_charged_as_sampling() -> None:
-    whole = plan_study(study_of())
-    plan = plan_study(study_of(inference={"batch": 150, "rounds": 20}))
+    whole = plan_releases(study_of())
+    plan = plan_releases(study_of(inference={"batch": 150, "rounds": 20}))
     assert plan.last_phase.sums.rate == 150 / 3000
     assert isinstance(plan.last_phase.sums.event, PoissonSampled)
     sigma = plan.last_phase.sums.noise_multiplier
@@ -152,7 +153,7 @@ def test_sampling_needs_less_noise_and_is_charged_as_sampling() -> None:
 
 
 def test_sampling_after_moments_keeps_the_budget() -> None:
-    plan = plan_study(
+    plan = plan_releases(
         study_of(
             inference={"batch": 150, "rounds": 200},
             preparation={"method": "private-moments"},
@@ -165,23 +166,23 @@ def test_sampling_after_moments_keeps_the_budget() -> None:
 
 
 def test_a_batch_of_everyone_is_a_full_batch() -> None:
-    plan = plan_study(study_of(inference={"batch": 5000, "rounds": 20}))
+    plan = plan_releases(study_of(inference={"batch": 5000, "rounds": 20}))
     assert plan.last_phase.sums.rate == 1.0
-    assert plan.phases == plan_study(study_of()).phases
+    assert plan.phases == plan_releases(study_of()).phases
 
 
 @pytest.mark.parametrize("sites", [2, 3, 20])
 @pytest.mark.parametrize("target", [0.05, 1.0, 20.0])
 def test_the_parameters_hold_every_phases_bound(sites: int, target: float) -> None:
-    names = {f"site-{number}": {} for number in range(sites)}
-    plan = plan_study(
+    names: dict[str, Any] = {f"site-{number}": {} for number in range(sites)}
+    plan = plan_releases(
         study_of(
             privacy={**WITHOUT_RECORDS, "epsilon": target},
             preparation={"method": "private-moments"},
             sites=names,
         )
     )
-    assert plan.parameters is not None
+    assert isinstance(plan, SecureSumPlan)
     for phase in plan.phases:
         assert plan.parameters.fits(phase.sums.bound, sites)
         assert phase.sums.sites == sites
@@ -189,21 +190,21 @@ def test_the_parameters_hold_every_phases_bound(sites: int, target: float) -> No
 
 
 def test_a_pooled_study_has_one_curator_and_no_encryption() -> None:
-    plan = plan_study(study_of(study={"protocol": "pooled"}))
+    plan = plan_releases(study_of(study={"protocol": "pooled"}))
     assert plan.encryption is None
     release = plan.last_phase.sums
     assert (release.sites, release.colluders, release.dropouts) == (1, 0, 0)
 
 
 def test_colluders_and_dropouts_raise_every_sites_share() -> None:
-    calm = plan_study(study_of(privacy={"colluders": 0})).last_phase.sums
-    wary = plan_study(study_of(privacy={"dropouts": 1})).last_phase.sums
+    calm = plan_releases(study_of(privacy={"colluders": 0})).last_phase.sums
+    wary = plan_releases(study_of(privacy={"dropouts": 1})).last_phase.sums
     assert wary.share_scale == pytest.approx(calm.share_scale * math.sqrt(3.0))
-    assert plan_study(study_of(privacy={"dropouts": 1})).minimum_roster == 2
+    assert plan_releases(study_of(privacy={"dropouts": 1})).minimum_roster == 2
 
 
 def test_epsilon_grows_round_by_round_to_the_budget() -> None:
-    plan = plan_study(
+    plan = plan_releases(
         study_of(privacy=WITHOUT_RECORDS, preparation={"method": "private-moments"})
     )
     assert plan.event_after(0) is None
@@ -217,20 +218,20 @@ def test_epsilon_grows_round_by_round_to_the_budget() -> None:
 
 
 def test_every_round_has_one_phase() -> None:
-    plan = plan_study(study_of(privacy=WITHOUT_RECORDS))
+    plan = plan_releases(study_of(privacy=WITHOUT_RECORDS))
     purposes = [getattr(plan.phase_of(n), "purpose", None) for n in range(-1, 23)]
     assert purposes == [None, "records", *["gradient"] * 20, None, None]
 
 
 def test_a_table_larger_than_the_study_is_refused() -> None:
-    plan = plan_study(study_of())
+    plan = plan_releases(study_of())
     plan.check_site("north", 3000)
     with pytest.raises(DataError, match="more rows than the study's 3000"):
         plan.check_site("north", 3001)
 
 
 def test_released_moments_are_made_possible() -> None:
-    plan = plan_study(
+    plan = plan_releases(
         study_of(privacy=WITHOUT_RECORDS, preparation={"method": "private-moments"})
     )
     count, moments, _ = plan.phases
@@ -247,7 +248,7 @@ def test_released_moments_are_made_possible() -> None:
 
 def test_a_released_variance_is_never_below_its_noise() -> None:
     """A rare column standardised by noise would stand out by any factor."""
-    plan = plan_study(
+    plan = plan_releases(
         study_of(privacy=WITHOUT_RECORDS, preparation={"method": "private-moments"})
     )
     moments = plan.phases[1]
@@ -269,7 +270,7 @@ def test_a_released_variance_is_never_below_its_noise() -> None:
 )
 def test_what_cannot_be_planned_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(StudyError, match=words) as refusal:
-        plan_study(study_of(**changes))
+        plan_releases(study_of(**changes))
     assert "planned" in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
@@ -305,16 +306,16 @@ def test_an_impossible_study_never_gets_as_far_as_a_plan(
 @pytest.mark.parametrize("clip", [1e-300, 1e300])
 def test_a_clip_outside_every_range_is_refused(clip: float) -> None:
     with pytest.raises(PrivacyError, match="usable positive number"):
-        plan_study(study_of(privacy={"clip": clip}))
+        plan_releases(study_of(privacy={"clip": clip}))
 
 
 def test_sums_that_no_parameters_hold_are_refused() -> None:
-    names = {f"site-{number}": {} for number in range(5000)}
-    plan = plan_study(study_of(sites=names))
+    names: dict[str, Any] = {f"site-{number}": {} for number in range(5000)}
+    plan = plan_releases(study_of(sites=names))
     with pytest.raises(CryptoError, match="no vetted parameter set"):
-        _ = plan.parameters
+        _ = plan.scheme
     with pytest.raises(PrivacyError, match="fit 64 bits"):
-        plan_study(study_of(privacy={"records": 10**18}))
+        plan_releases(study_of(privacy={"records": 10**18}))
 
 
 def test_messages_name_the_order_of_features_that_gives_theta_its_meaning() -> None:
@@ -325,4 +326,4 @@ def test_messages_name_the_order_of_features_that_gives_theta_its_meaning() -> N
     swapped = Study.model_validate(document)
     assert list(swapped.features) != list(study.features)
     assert swapped.fingerprint() == study.fingerprint()
-    assert plan_study(swapped).study_hash != plan_study(study).study_hash
+    assert plan_releases(swapped).study_hash != plan_releases(study).study_hash

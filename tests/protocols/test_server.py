@@ -7,6 +7,8 @@ import logging
 import subprocess
 import sys
 import types
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,12 +38,12 @@ SITES = ("a", "b", "c", "d")
 
 
 @pytest.fixture
-def three(tmp_path) -> Consortium:
+def three(tmp_path: Path) -> Consortium:
     return Consortium(tmp_path, small_study())
 
 
 @pytest.fixture
-def four(tmp_path) -> Consortium:
+def four(tmp_path: Path) -> Consortium:
     """One of four sites may be lost."""
     return Consortium(tmp_path, small_study(SITES, privacy={"dropouts": 1}))
 
@@ -75,14 +77,16 @@ SECRETS = (
 )
 
 
-def test_the_server_holds_no_secret_key_no_noise_and_no_record(three):
+def test_the_server_holds_no_secret_key_no_noise_and_no_record(
+    three: Consortium,
+) -> None:
     three.play(3)
     held = reachable(three.server)
     assert len(held) > 100
     assert not [type(each) for each in held if isinstance(each, SECRETS)]
 
 
-def test_the_search_for_secrets_finds_them_where_they_are(three):
+def test_the_search_for_secrets_finds_them_where_they_are(three: Consortium) -> None:
     """The control: the same walk over the parties that do hold them."""
     found = {type(each) for each in reachable(three.csp)}
     assert {SecretKey, SigningKey} <= found
@@ -90,7 +94,7 @@ def test_the_search_for_secrets_finds_them_where_they_are(three):
     assert {SigningKey, PairwiseMasks, InsecureRepeatableNoise, Ledger} <= found
 
 
-def test_the_server_holds_no_secret_bytes(three):
+def test_the_server_holds_no_secret_bytes(three: Consortium) -> None:
     """Not as an object of another type either."""
     three.play(2)
     secrets = [key.to_secret_bytes()[-32:] for key in three.keys.values()]
@@ -100,7 +104,7 @@ def test_the_server_holds_no_secret_bytes(three):
     assert not [each for each in held for secret in secrets if secret in each]
 
 
-def test_the_servers_imports_cannot_decrypt_draw_noise_or_sum_records():
+def test_the_servers_imports_cannot_decrypt_draw_noise_or_sum_records() -> None:
     script = (
         "import sys, cipherbayes.protocols.server\nprint('\\n'.join(sys.modules))\n"
     )
@@ -123,7 +127,9 @@ def test_the_servers_imports_cannot_decrypt_draw_noise_or_sum_records():
 # -- convening ---------------------------------------------------------------
 
 
-def test_a_site_of_another_study_cannot_enrol(three, tmp_path):
+def test_a_site_of_another_study_cannot_enrol(
+    three: Consortium, tmp_path: Path
+) -> None:
     other = Consortium(tmp_path / "other", small_study(inference={"rounds": 5}))
     enrolments = [three.sites[name].enrol() for name in ("a", "b")]
     with pytest.raises(ProtocolError, match="another run or study"):
@@ -132,7 +138,7 @@ def test_a_site_of_another_study_cannot_enrol(three, tmp_path):
         )
 
 
-def test_a_site_enrolled_by_somebody_else_is_refused(three):
+def test_a_site_enrolled_by_somebody_else_is_refused(three: Consortium) -> None:
     posing = three.site("c", key=SigningKey.generate())
     enrolments = [three.sites["a"].enrol(), three.sites["b"].enrol(), posing.enrol()]
     with pytest.raises(ProtocolError, match="pins"):
@@ -140,13 +146,13 @@ def test_a_site_enrolled_by_somebody_else_is_refused(three):
 
 
 @pytest.mark.parametrize("names", [("a", "b"), ("a", "b", "b")])
-def test_all_sites_of_the_study_must_enrol(three, names):
+def test_all_sites_of_the_study_must_enrol(three: Consortium, names: Any) -> None:
     enrolments = [three.sites[name].enrol() for name in names]
     with pytest.raises(ProtocolError):
         three.make_server().convene(enrolments, three.offer)
 
 
-def test_a_key_that_the_csp_did_not_offer_is_refused(three):
+def test_a_key_that_the_csp_did_not_offer_is_refused(three: Consortium) -> None:
     three.pinned["csp"] = SigningKey.generate().identity
     enrolments = [site.enrol() for site in three.sites.values()]
     with pytest.raises(ProtocolError, match="signature"):
@@ -156,7 +162,7 @@ def test_a_key_that_the_csp_did_not_offer_is_refused(three):
 # -- rounds ------------------------------------------------------------------
 
 
-def test_a_run_goes_through_all_rounds_and_theta_moves(three):
+def test_a_run_goes_through_all_rounds_and_theta_moves(three: Consortium) -> None:
     three.play(4)
     assert three.server.finished
     assert three.server.stopped is None
@@ -165,7 +171,9 @@ def test_a_run_goes_through_all_rounds_and_theta_moves(three):
     assert len({theta.tobytes() for theta in trajectory}) == 4
 
 
-def test_a_restarted_server_goes_on_where_it_stopped(three, tmp_path):
+def test_a_restarted_server_goes_on_where_it_stopped(
+    three: Consortium, tmp_path: Path
+) -> None:
     three.play(2)
     before = three.server.request()
     three.server = three.make_server()
@@ -181,9 +189,9 @@ def test_a_restarted_server_goes_on_where_it_stopped(three, tmp_path):
         assert np.array_equal(one, other)
 
 
-def forged(consortium: Consortium, answers: dict[str, bytes | None]) -> dict:
+def forged(consortium: Consortium, answers: dict[str, bytes | None]) -> dict[str, Any]:
     """Replies that are not the site's answer to this exchange."""
-    b = decode(answers["b"], SiteReply)
+    b = decode(answers["b"], SiteReply)  # type: ignore[arg-type]
     consortium_key = SigningKey.generate()
     old = b.round_id.__class__(**{**vars_of(b.round_id), "attempt": 7})
     return {
@@ -197,7 +205,7 @@ def forged(consortium: Consortium, answers: dict[str, bytes | None]) -> dict:
         ),
         "another's reply": answers["a"],
         "another's reply renamed": encode(
-            changed(decode(answers["a"], SiteReply), site="b")
+            changed(decode(answers["a"], SiteReply), site="b")  # type: ignore[arg-type]
         ),
         "another exchange": encode(
             SiteReply.signed(
@@ -208,16 +216,16 @@ def forged(consortium: Consortium, answers: dict[str, bytes | None]) -> dict:
             )
         ),
         "another ciphertext": encode(
-            changed(b, ciphertext=decode(answers["a"], SiteReply).ciphertext)
+            changed(b, ciphertext=decode(answers["a"], SiteReply).ciphertext)  # type: ignore[arg-type]
         ),
-        "damaged": answers["b"][:-1] + bytes([answers["b"][-1] ^ 1]),
+        "damaged": answers["b"][:-1] + bytes([answers["b"][-1] ^ 1]),  # type: ignore[index]
         "no message": b"hello",
         "another kind of message": consortium.manifest,
         "nothing": None,
     }
 
 
-def vars_of(value: object) -> dict:
+def vars_of(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
@@ -236,7 +244,9 @@ FORGERIES = (
 
 @pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("kind", FORGERIES)
-def test_a_forged_reply_ends_a_run_that_allows_no_dropout(three, kind, early):
+def test_a_forged_reply_ends_a_run_that_allows_no_dropout(
+    three: Consortium, kind: str, early: Any
+) -> None:
     answers = answers_of(three)
     given = {**answers, "b": forged(three, answers)[kind]}
     if early:
@@ -249,7 +259,9 @@ def test_a_forged_reply_ends_a_run_that_allows_no_dropout(three, kind, early):
 
 
 @pytest.mark.parametrize("kind", FORGERIES)
-def test_a_forged_reply_costs_its_site_the_place_where_dropouts_are_allowed(four, kind):
+def test_a_forged_reply_costs_its_site_the_place_where_dropouts_are_allowed(
+    four: Consortium, kind: str
+) -> None:
     answers = answers_of(four)
     assert four.server.collect({**answers, "b": forged(four, answers)[kind]}) is None
     assert four.server.roster().sites == ("a", "c", "d")
@@ -257,7 +269,9 @@ def test_a_forged_reply_costs_its_site_the_place_where_dropouts_are_allowed(four
     assert four.server.finished
 
 
-def test_what_was_verified_early_is_not_taken_for_another_answer(three):
+def test_what_was_verified_early_is_not_taken_for_another_answer(
+    three: Consortium,
+) -> None:
     answers = answers_of(three)
     for site, data in answers.items():
         three.server.verify(site, data)
@@ -268,7 +282,9 @@ def test_what_was_verified_early_is_not_taken_for_another_answer(three):
 # -- lost sites --------------------------------------------------------------
 
 
-def test_the_run_goes_on_without_a_lost_site_and_the_noise_is_counted(four, caplog):
+def test_the_run_goes_on_without_a_lost_site_and_the_noise_is_counted(
+    four: Consortium, caplog: pytest.LogCaptureFixture
+) -> None:
     four.play(1)
     answers = answers_of(four)
     with caplog.at_level(logging.WARNING, logger="cipherbayes.server"):
@@ -280,7 +296,7 @@ def test_the_run_goes_on_without_a_lost_site_and_the_noise_is_counted(four, capl
     sizes = []
     take = type(four.server._rounds).take
 
-    def spy(self, values, sites):
+    def spy(self: Any, values: Any, sites: Any) -> None:
         sizes.append(sites)
         take(self, values, sites)
 
@@ -293,7 +309,7 @@ def test_the_run_goes_on_without_a_lost_site_and_the_noise_is_counted(four, capl
         assert len(list(four.ledger(name).entries())) == 4
 
 
-def test_a_second_lost_site_is_one_too_many(four):
+def test_a_second_lost_site_is_one_too_many(four: Consortium) -> None:
     answers = answers_of(four)
     assert four.server.collect({**answers, "d": None}) is None
     answers = answers_of(four)
@@ -301,14 +317,14 @@ def test_a_second_lost_site_is_one_too_many(four):
         four.server.collect({**answers, "a": None})
 
 
-def test_two_sites_lost_at_once_are_one_too_many(four):
+def test_two_sites_lost_at_once_are_one_too_many(four: Consortium) -> None:
     answers = answers_of(four)
     with pytest.raises(RunError, match="no usable answer from a, b"):
         four.server.collect({**answers, "a": None, "b": None})
     assert four.server.roster().sites == SITES
 
 
-def test_a_restarted_server_remembers_whom_it_lost(four):
+def test_a_restarted_server_remembers_whom_it_lost(four: Consortium) -> None:
     answers = answers_of(four)
     four.server.collect({**answers, "a": None})
     exchange = decode(four.server.request()[1], RoundRequest).round_id
@@ -321,24 +337,24 @@ def test_a_restarted_server_remembers_whom_it_lost(four):
 
 
 def test_a_round_the_csp_answered_before_a_loss_is_taken_for_its_first_roster(
-    tmp_path,
-):
+    tmp_path: Path,
+) -> None:
     """z is lost; the CSP answers; the server dies; on its return a is lost too."""
     names = ("a", "b", "c", "d", "z")
     five = Consortium(tmp_path, small_study(names, privacy={"dropouts": 2}))
     assert five.server.collect({**answers_of(five), "z": None}) is None
     question = five.server.collect(answers_of(five))
-    given = decode(five.csp.handle(question), DecryptReply)
+    given = decode(five.csp.handle(question), DecryptReply)  # type: ignore[arg-type]
     five.server = five.make_server()
     five.convene()
     assert five.server.collect({**answers_of(five), "a": None}) is None
     question = five.server.collect(answers_of(five))
-    answer = five.csp.handle(question)
+    answer = five.csp.handle(question)  # type: ignore[arg-type]
     assert np.array_equal(decode(answer, DecryptReply).values, given.values)
     sizes = []
     take = type(five.server._rounds).take
 
-    def spy(self, values, sites):
+    def spy(self: Any, values: Any, sites: Any) -> None:
         sizes.append(sites)
         take(self, values, sites)
 
@@ -351,18 +367,20 @@ def test_a_round_the_csp_answered_before_a_loss_is_taken_for_its_first_roster(
 # -- budgets -----------------------------------------------------------------
 
 
-def test_the_run_stops_cleanly_when_a_sites_budget_ends(tmp_path, caplog):
+def test_the_run_stops_cleanly_when_a_sites_budget_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     three = Consortium(tmp_path, small_study(), budgets={"b": 1.5})
     three.play(1)
     assert three.server.collect(answers_of(three)) is None
     assert three.server.finished
     assert three.server.rounds_done == 1
-    assert "site b" in three.server.stopped
-    assert "budget" in three.server.stopped
-    assert str(tmp_path) not in three.server.stopped
+    assert "site b" in three.server.stopped  # type: ignore[operator]
+    assert "budget" in three.server.stopped  # type: ignore[operator]
+    assert str(tmp_path) not in three.server.stopped  # type: ignore[operator]
 
 
-def test_a_forged_refusal_stops_a_run_but_costs_nothing(three):
+def test_a_forged_refusal_stops_a_run_but_costs_nothing(three: Consortium) -> None:
     """Refusals are not signed: whoever cuts the line can also end the run."""
     answers = answers_of(three)
     forged = encode(Refusal("b", Reason.BUDGET, "budget"))
@@ -374,9 +392,9 @@ def test_a_forged_refusal_stops_a_run_but_costs_nothing(three):
 # -- the CSP's answer ---------------------------------------------------------
 
 
-def test_an_answer_the_csp_did_not_sign_is_refused(three):
+def test_an_answer_the_csp_did_not_sign_is_refused(three: Consortium) -> None:
     question = three.server.collect(answers_of(three))
-    honest = decode(three.csp.handle(question), DecryptReply)
+    honest = decode(three.csp.handle(question), DecryptReply)  # type: ignore[arg-type]
     key = SigningKey.generate()
     for values, signature in (
         (honest.values + 1, honest.signature),
@@ -395,8 +413,8 @@ def test_an_answer_the_csp_did_not_sign_is_refused(three):
     assert three.server.rounds_done == 1
 
 
-def test_an_answer_to_another_round_is_refused(three):
-    first = three.csp.handle(three.server.collect(answers_of(three)))
+def test_an_answer_to_another_round_is_refused(three: Consortium) -> None:
+    first = three.csp.handle(three.server.collect(answers_of(three)))  # type: ignore[arg-type]
     three.server.accept(first)
     three.server.collect(answers_of(three))
     with pytest.raises(ProtocolError, match="another round"):
@@ -415,8 +433,8 @@ def test_an_answer_to_another_round_is_refused(three):
     ],
 )
 def test_an_answer_that_does_not_fit_the_question_is_refused(
-    three, changes, values, match
-):
+    three: Consortium, changes: Any, values: Any, match: str
+) -> None:
     wrong = DecryptReply.signed(
         three.keys["csp"],
         round_id=three.round_id(**changes),
@@ -427,13 +445,15 @@ def test_an_answer_that_does_not_fit_the_question_is_refused(
     assert three.server.rounds_done == 0
 
 
-def test_a_refusal_of_the_csp_ends_the_run_with_its_reason(three):
+def test_a_refusal_of_the_csp_ends_the_run_with_its_reason(three: Consortium) -> None:
     no = encode(Refusal("csp", Reason.RANGE, "the total is outside the range"))
     with pytest.raises(RunError, match="outside the range"):
         three.server.accept(no)
 
 
-def test_no_message_of_the_server_names_more_than_the_protocol_needs(three):
+def test_no_message_of_the_server_names_more_than_the_protocol_needs(
+    three: Consortium,
+) -> None:
     """The request: exchange, sites, θ. No path, no key, no run-time detail."""
     _, request = three.server.request()
     message = decode(request, RoundRequest)

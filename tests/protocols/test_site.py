@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +32,7 @@ from cipherbayes.protocols.refusals import NO_BUDGET
 
 
 @pytest.fixture
-def three(tmp_path) -> Consortium:
+def three(tmp_path: Path) -> Consortium:
     return Consortium(tmp_path, small_study())
 
 
@@ -65,8 +67,8 @@ def rounds_charged(consortium: Consortium, name: str = "a") -> int:
     ids=str,
 )
 def test_a_request_that_is_not_the_studys_is_refused_and_charged_nothing(
-    three, changes, reason, caplog
-):
+    three: Consortium, changes: Any, reason: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     site = three.sites["a"]
     with caplog.at_level(logging.WARNING, logger="cipherbayes.site"):
         answer = refusal(site.handle(three.request(**changes)))
@@ -78,7 +80,9 @@ def test_a_request_that_is_not_the_studys_is_refused_and_charged_nothing(
     assert rounds_charged(three) == 1
 
 
-def test_a_roster_without_the_asked_site_is_refused_and_charged_nothing(tmp_path):
+def test_a_roster_without_the_asked_site_is_refused_and_charged_nothing(
+    tmp_path: Path,
+) -> None:
     """Large enough and signed by nobody yet: it is simply not this site's."""
     four = Consortium(
         tmp_path, small_study(("a", "b", "c", "d"), privacy={"dropouts": 1})
@@ -88,7 +92,7 @@ def test_a_roster_without_the_asked_site_is_refused_and_charged_nothing(tmp_path
     assert rounds_charged(four) == 0
 
 
-def test_a_roster_with_a_stranger_is_refused(three):
+def test_a_roster_with_a_stranger_is_refused(three: Consortium) -> None:
     request = decode(three.request(), RoundRequest)
     foreign = encode(RoundRequest(request.round_id, ("a", "b", "z"), request.theta))
     assert refusal(three.sites["a"].handle(foreign)).reason is Reason.MALFORMED
@@ -96,7 +100,9 @@ def test_a_roster_with_a_stranger_is_refused(three):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_theta_that_is_not_finite_is_refused_when_it_is_read(three, value):
+def test_a_theta_that_is_not_finite_is_refused_when_it_is_read(
+    three: Consortium, value: Any
+) -> None:
     honest = three.request(theta=(0.0, 1234.5, 0.0))
     word = np.array([1234.5]).tobytes()
     assert honest.count(word) == 1
@@ -111,29 +117,33 @@ def test_a_theta_that_is_not_finite_is_refused_when_it_is_read(three, value):
 
 
 @pytest.mark.parametrize("size", [1e-300, 1.0, 1e3])
-def test_every_theta_within_the_public_bound_is_answered(three, size):
+def test_every_theta_within_the_public_bound_is_answered(
+    three: Consortium, size: Any
+) -> None:
     reply = three.replies(three.request(theta=(size, -size, size)))["a"]
     plan = three.plan.last_phase.sums
     assert np.abs(three.unmasked(reply)).max() <= plan.bound
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00" * 40, b"CBAY" + bytes(100)])
-def test_bytes_that_are_no_request_are_refused(three, data):
+def test_bytes_that_are_no_request_are_refused(three: Consortium, data: Any) -> None:
     assert refusal(three.sites["a"].handle(data)).reason is Reason.MALFORMED
 
 
-def test_another_message_is_no_request(three):
+def test_another_message_is_no_request(three: Consortium) -> None:
     for message in (three.manifest, three.offer, three.sites["b"].enrol()):
         assert refusal(three.sites["a"].handle(message)).reason is Reason.MALFORMED
 
 
-def test_a_site_that_has_not_joined_refuses(three):
+def test_a_site_that_has_not_joined_refuses(three: Consortium) -> None:
     site = three.site("a")
     assert refusal(site.handle(three.request())).reason is Reason.WRONG_RUN
     assert rounds_charged(three) == 0
 
 
-def test_an_answered_round_has_no_second_question(three, caplog):
+def test_an_answered_round_has_no_second_question(
+    three: Consortium, caplog: pytest.LogCaptureFixture
+) -> None:
     site = three.sites["a"]
     decode(site.handle(three.request()), SiteReply)
     other = three.request(theta=(0.0, 0.0, 1e-9))
@@ -144,7 +154,7 @@ def test_an_answered_round_has_no_second_question(three, caplog):
     assert rounds_charged(three) == 1
 
 
-def test_a_round_beyond_the_budget_is_refused_as_such(tmp_path):
+def test_a_round_beyond_the_budget_is_refused_as_such(tmp_path: Path) -> None:
     # A budget of 1.5 pays for one of four rounds that cost 3 together.
     few = Consortium(tmp_path, small_study(), budgets={"a": 1.5})
     few.play(1)
@@ -157,7 +167,7 @@ def test_a_round_beyond_the_budget_is_refused_as_such(tmp_path):
     decode(few.restart("a").handle(few.request(round=0)), SiteReply)
 
 
-def test_what_a_table_has_spent_before_is_not_told(tmp_path):
+def test_what_a_table_has_spent_before_is_not_told(tmp_path: Path) -> None:
     answers = set()
     for budget in (0.01, 0.5, 1.0):
         few = Consortium(tmp_path / str(budget), small_study(), budgets={"a": budget})
@@ -166,12 +176,12 @@ def test_what_a_table_has_spent_before_is_not_told(tmp_path):
     assert refusal(answers.pop()).text == NO_BUDGET
 
 
-def test_a_table_larger_than_the_study_says_is_refused(tmp_path):
+def test_a_table_larger_than_the_study_says_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="more rows"):
         Consortium(tmp_path, small_study(privacy={"records": 50}))
 
 
-def test_where_a_file_lies_is_not_told_to_the_server(tmp_path):
+def test_where_a_file_lies_is_not_told_to_the_server(tmp_path: Path) -> None:
     few = Consortium(tmp_path, small_study(), budgets={"a": 0.01})
     answer = few.sites["a"].handle(few.request())
     assert refusal(answer).reason is Reason.BUDGET
@@ -181,7 +191,9 @@ def test_where_a_file_lies_is_not_told_to_the_server(tmp_path):
 # -- joining ----------------------------------------------------------------
 
 
-def test_a_manifest_with_an_exchange_key_nobody_signed_is_refused(three):
+def test_a_manifest_with_an_exchange_key_nobody_signed_is_refused(
+    three: Consortium,
+) -> None:
     honest = decode(three.manifest, RunManifest)
     stranger = ExchangeKey.generate()
     members = [
@@ -194,7 +206,9 @@ def test_a_manifest_with_an_exchange_key_nobody_signed_is_refused(three):
         three.site("a").join(encode(forged), three.offer)
 
 
-def test_a_manifest_with_a_stranger_in_a_sites_place_is_refused(three):
+def test_a_manifest_with_a_stranger_in_a_sites_place_is_refused(
+    three: Consortium,
+) -> None:
     honest = decode(three.manifest, RunManifest)
     impostor = Member.enrol(
         SigningKey.generate(),
@@ -222,14 +236,16 @@ def test_a_manifest_with_a_stranger_in_a_sites_place_is_refused(three):
     ],
     ids=str,
 )
-def test_a_manifest_that_is_not_the_studys_is_refused(three, changes):
+def test_a_manifest_that_is_not_the_studys_is_refused(
+    three: Consortium, changes: Any
+) -> None:
     honest = decode(three.manifest, RunManifest)
     fields = {name: getattr(honest, name) for name in honest.__dataclass_fields__}
     with pytest.raises(ProtocolError):
         three.site("a").join(encode(RunManifest(**{**fields, **changes})), three.offer)
 
 
-def test_a_manifest_without_a_site_is_refused(three):
+def test_a_manifest_without_a_site_is_refused(three: Consortium) -> None:
     honest = decode(three.manifest, RunManifest)
     fields = {name: getattr(honest, name) for name in honest.__dataclass_fields__}
     smaller = RunManifest(**{**fields, "roster": honest.roster.restrict(["a", "b"])})
@@ -237,7 +253,7 @@ def test_a_manifest_without_a_site_is_refused(three):
         three.site("a").join(encode(smaller), three.offer)
 
 
-def test_a_public_key_that_the_csp_did_not_sign_is_refused(three):
+def test_a_public_key_that_the_csp_did_not_sign_is_refused(three: Consortium) -> None:
     offer = KeyOffer.signed(
         SigningKey.generate(),
         run=RUN,
@@ -251,13 +267,15 @@ def test_a_public_key_that_the_csp_did_not_sign_is_refused(three):
 # -- the same answer --------------------------------------------------------
 
 
-def test_the_same_request_gets_the_same_bytes(three):
+def test_the_same_request_gets_the_same_bytes(three: Consortium) -> None:
     request = three.request()
     assert three.sites["a"].handle(request) == three.sites["a"].handle(request)
     assert rounds_charged(three) == 1
 
 
-def test_after_a_restart_the_vector_is_the_same_and_the_ciphertext_is_fresh(three):
+def test_after_a_restart_the_vector_is_the_same_and_the_ciphertext_is_fresh(
+    three: Consortium,
+) -> None:
     request = three.request()
     before = three.replies(request)["a"]
     three.restart("a")
@@ -267,7 +285,7 @@ def test_after_a_restart_the_vector_is_the_same_and_the_ciphertext_is_fresh(thre
     assert rounds_charged(three) == 1
 
 
-def test_a_restarted_site_does_not_draw_fresh_noise(three):
+def test_a_restarted_site_does_not_draw_fresh_noise(three: Consortium) -> None:
     """The stored vector answers, even where noise and table would now differ."""
     request = three.request()
     before = three.unmasked(three.replies(request)["a"])
@@ -275,7 +293,7 @@ def test_a_restarted_site_does_not_draw_fresh_noise(three):
     class Loud:
         insecure = True
 
-        def share(self, *_):
+        def share(self, *_: Any) -> None:
             raise AssertionError("noise was drawn a second time")
 
     three.sites["a"] = three.site("a", noise=Loud())
@@ -284,10 +302,12 @@ def test_a_restarted_site_does_not_draw_fresh_noise(three):
     assert np.array_equal(before, after)
 
 
-def test_the_entry_is_in_the_ledger_before_anything_leaves(three, monkeypatch):
+def test_the_entry_is_in_the_ledger_before_anything_leaves(
+    three: Consortium, monkeypatch: pytest.MonkeyPatch
+) -> None:
     request = three.request()
 
-    def broken(self, values):
+    def broken(self: Any, values: Any) -> None:
         assert rounds_charged(three) == 1
         raise CryptoError("no more randomness")
 
@@ -307,14 +327,16 @@ def stored_answer(consortium: Consortium, name: str) -> bytes:
     with sqlite3.connect(path) as database:
         rows = database.execute("SELECT answer FROM vectors").fetchall()
     database.close()
-    return rows[-1][0]
+    return rows[-1][0]  # type: ignore[no-any-return]
 
 
-def test_an_answer_that_cannot_be_made_is_charged_all_the_same(three):
+def test_an_answer_that_cannot_be_made_is_charged_all_the_same(
+    three: Consortium,
+) -> None:
     class Empty:
         insecure = True
 
-        def share(self, *_):
+        def share(self, *_: Any) -> None:
             raise CryptoError("no randomness")
 
     site = three.site("a", noise=Empty())
@@ -326,7 +348,9 @@ def test_an_answer_that_cannot_be_made_is_charged_all_the_same(three):
     assert rounds_charged(three) == 1
 
 
-def test_another_attempt_gets_the_same_vector_under_another_mask(tmp_path):
+def test_another_attempt_gets_the_same_vector_under_another_mask(
+    tmp_path: Path,
+) -> None:
     study = small_study(("a", "b", "c", "d"), privacy={"dropouts": 1})
     four = Consortium(tmp_path, study)
     first = four.replies(four.request())["a"]
@@ -351,7 +375,7 @@ def chi_square(words: np.ndarray, bits: int) -> tuple[float, int]:
     return statistic, degrees
 
 
-def test_server_and_csp_together_learn_nothing_from_one_message(tmp_path):
+def test_server_and_csp_together_learn_nothing_from_one_message(tmp_path: Path) -> None:
     """Decrypted alone a message is uniform; the masks are what makes it so."""
     study = small_study(inference={"rounds": 300})
     three = Consortium(tmp_path, study)
@@ -369,7 +393,7 @@ def test_server_and_csp_together_learn_nothing_from_one_message(tmp_path):
     assert statistic > 100 * degrees
 
 
-def test_masks_cancel_over_the_roster(three):
+def test_masks_cancel_over_the_roster(three: Consortium) -> None:
     replies = three.replies(three.request())
     bits = three.pair.public.parameters.word_bits
     total = sum(three.opened(reply) for reply in replies.values())
@@ -378,7 +402,9 @@ def test_masks_cancel_over_the_roster(three):
     assert np.array_equal(total, noised)
 
 
-def test_all_other_sites_with_server_and_csp_see_the_noised_vector_only(three):
+def test_all_other_sites_with_server_and_csp_see_the_noised_vector_only(
+    three: Consortium,
+) -> None:
     """Two of three collude: what is left is one share of noise, never the sum."""
     reply = three.replies(three.request())["a"]
     phase = three.plan.last_phase
@@ -390,7 +416,7 @@ def test_all_other_sites_with_server_and_csp_see_the_noised_vector_only(three):
     assert np.abs(left).max() < 7 * phase.sums.share_scale
 
 
-def test_a_single_site_is_protected_by_its_whole_noise(tmp_path):
+def test_a_single_site_is_protected_by_its_whole_noise(tmp_path: Path) -> None:
     one = Consortium(tmp_path, small_study(("a",)))
     reply = one.replies(one.request())["a"]
     assert np.array_equal(one.opened(reply), one.unmasked(reply))

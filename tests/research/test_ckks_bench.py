@@ -19,8 +19,8 @@ def test_the_circuits_race_reports_every_field_of_the_contract() -> None:
         assert min(row["server_ms"], row["encrypt_ms"], row["decrypt_ms"]) > 0.0
         assert row["message_bytes"] > 0
     assert rows["literal"]["server_ratio"] == 1.0
-    assert rows["fast"]["server_ratio"] < 0.2
-    assert rows["hardened"]["server_ratio"] < 0.4
+    assert rows["fast"]["server_ratio"] < 0.2  # type: ignore[operator]
+    assert rows["hardened"]["server_ratio"] < 0.4  # type: ignore[operator]
     assert rows["fast"]["max_error_over_noise"] < 1e-2
     assert rows["hardened"]["max_error_over_noise"] < 1e-6
 

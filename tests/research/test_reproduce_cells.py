@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,7 +80,9 @@ def test_progress_counts_finished_cells_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("other", [{"name": "other"}, {"quick": True}])
-def test_another_experiments_cells_are_refused(tmp_path: Path, other: dict) -> None:
+def test_another_experiments_cells_are_refused(
+    tmp_path: Path, other: dict[str, Any]
+) -> None:
     run(store(tmp_path), workers=0)
     with pytest.raises(RunError, match="another experiment"):
         store(tmp_path, **other)

@@ -31,6 +31,7 @@ def test_a_quick_run_is_a_smaller_experiment_of_the_same_kinds(name: str) -> Non
     assert {cell.kind for cell in quick} <= {cell.kind for cell in full}
 
 
+@pytest.mark.slow
 def test_an_experiment_ends_in_json_csv_and_a_picture(tmp_path: Path) -> None:
     words = ("reproduce", "approximation", "--quick", "--json", "--out", "found")
     outcome = cipherbayes(*words, cwd=tmp_path)
@@ -62,6 +63,7 @@ def test_finished_cells_alone_make_a_table_and_a_picture(tmp_path: Path) -> None
     assert (folder / "approximation.csv").exists()
 
 
+@pytest.mark.slow
 def test_minimax_is_never_worse_than_the_papers_polynomial(tmp_path: Path) -> None:
     outcome = cipherbayes(
         "reproduce", "approximation", "--json", "--out", tmp_path, cwd=tmp_path

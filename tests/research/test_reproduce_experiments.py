@@ -58,7 +58,7 @@ def reproduced(name: str, sources: Sources, folder: Path) -> Report:
     """The quick cells of the first split, with very short runs as printed."""
     found = experiment(name)
     keep = KEPT.get(name, lambda cell: True)
-    cells = [cell for cell in found.cells(True) if cell.split == 0 and keep(cell)]
+    cells = [cell for cell in found.cells(True) if cell.split == 0 and keep(cell)]  # type: ignore[no-untyped-call]
     cells = [
         replace(cell, choice="5") if cell.kind in PRINTED and cell.choice else cell
         for cell in cells

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from cipherbayes.privacy.accountant import epsilon as spent
-from cipherbayes.protocols.plan import plan_study
+from cipherbayes.protocols.plan import plan_releases
 from cipherbayes.study.schema import Study
 from cipherbayes_research.datasets.physionet2012 import FEATURES
 from cipherbayes_research.paper import flchain, mortality, physionet, ranked_columns
@@ -70,11 +70,11 @@ BUDGETS = [
 
 @pytest.mark.parametrize(
     ("make", "epsilon"),
-    [(make, epsilon) for make, settings in BUDGETS for epsilon in sorted(settings)],
+    [(make, epsilon) for make, settings in BUDGETS for epsilon in sorted(settings)],  # type: ignore[call-overload]
 )
 def test_every_private_study_stays_within_its_budget(make, epsilon: float) -> None:  # type: ignore[no-untyped-def]
     study = make(epsilon, records=3200)
-    plan = plan_study(study)
+    plan = plan_releases(study)
     assert spent(plan.event, 1e-5) <= epsilon * (1 + 1e-9)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ from cipherbayes.study.tables import open_sites, split
 from conftest import logistic_frame
 
 
-def held_out(frame, seed: int = 1, share: float = 0.2):
+def held_out(frame: Any, seed: int = 1, share: float = 0.2) -> Any:
     study = cb.Study(
         model=cb.models.Logistic(outcome="death"),
         features={"age": {"low": 18, "high": 100}, "sex": {"levels": ["F", "M"]}},
@@ -23,8 +25,8 @@ def held_out(frame, seed: int = 1, share: float = 0.2):
     return train["one"], test["one"]
 
 
-def ages(table) -> list[float]:
-    return np.concatenate([rows.x[1] for rows in table.blocks()]).tolist()
+def ages(table: Any) -> list[float]:
+    return np.concatenate([rows.x[1] for rows in table.blocks()]).tolist()  # type: ignore[no-any-return]
 
 
 def test_every_row_is_on_one_side_and_the_share_is_kept() -> None:
@@ -55,7 +57,7 @@ def test_sides_do_not_depend_on_the_order_of_rows() -> None:
     assert sorted(ages(held_out(frame)[1])) == sorted(ages(held_out(shuffled)[1]))
 
 
-def private(**sections) -> cb.Study:
+def private(**sections: Any) -> cb.Study:
     return cb.Study(
         study={"protocol": "secure-sum"},
         model=cb.models.Logistic(outcome="death"),

@@ -57,8 +57,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 def study_of(kind: str, shape: str) -> Study:
     return Study(
-        model={"kind": kind, **MODELS[kind]},  # type: ignore[arg-type]
-        features=FEATURES,  # type: ignore[arg-type]
+        model={"kind": kind, **MODELS[kind]},
+        features=FEATURES,
         **SHAPES[shape],
     )
 

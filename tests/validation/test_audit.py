@@ -10,6 +10,7 @@ import pytest
 from cipherbayes.errors import PrivacyError
 from cipherbayes.privacy.gaussian import epsilon_of, mu_for
 from cipherbayes.privacy.noise import InsecureRepeatableNoise
+from cipherbayes.protocols.paper_claim import PaperSetting
 from cipherbayes.validation import mechanisms as audited
 from cipherbayes.validation.canary import epsilon_lower_bound
 from cipherbayes.validation.mechanisms import audit
@@ -136,29 +137,30 @@ def test_the_papers_algorithm_is_refuted_in_seconds() -> None:
 
 def test_without_its_preconditioner_leak_the_papers_canary_is_invisible() -> None:
     """Where the floor hides the canary's gradient, nothing is left to see."""
-    setting = audited.PaperSetting(0.01, 1e-5, 32_000, 3_200, 500)
+    setting = PaperSetting(0.01, 1e-5, 32_000, 3_200, 500)
     scores = audited.paper_releases(0.01, 1e-5, 30_000, rounds=6, setting=setting)
     assert epsilon_lower_bound(scores.present, scores.absent, 1e-5) < 0.01
 
 
 @pytest.mark.slow
 def test_the_papers_algorithm_leaks_fifty_times_its_claim() -> None:
-    result = audit("as-printed", epsilon=0.01, runs=300_000)
+    result = audit("as-printed", epsilon=0.01, runs=40_000)
     assert result.refuted
     assert result.lower_bound >= 0.5
 
 
 @pytest.mark.slow
-def test_our_full_batch_release_keeps_its_claim_and_is_tight() -> None:
-    result = audit("gaussian-sum", epsilon=1.0, runs=1_600_000)
-    assert not result.refuted
-    # Over 40 simulated audits of exactly this size: mean 0.70, sd 0.031.
-    assert result.lower_bound >= 0.55
+@pytest.mark.parametrize(
+    ("mechanism", "near"), [("gaussian-sum", 0.65), ("poisson-gaussian-sum", 0.55)]
+)
+def test_our_releases_keep_their_claim_and_are_tight(
+    mechanism: str, near: float
+) -> None:
+    """A large δ needs few runs.
 
-
-@pytest.mark.slow
-def test_our_sampled_release_keeps_its_claim() -> None:
-    result = audit("poisson-gaussian-sum", epsilon=1.0, runs=400_000)
+    Over 150 simulated audits of about this size the bounds are 0.82 ± 0.03 and
+    0.75 ± 0.04; with noise shared by K, not K − c, 1.15 ± 0.04 and 1.30 ± 0.06.
+    """
+    result = audit(mechanism, epsilon=1.0, delta=0.05, runs=60_000, confidence=0.999)
     assert not result.refuted
-    # Over 40 simulated audits of this size: mean 0.48, smallest 0.38.
-    assert result.lower_bound >= 0.25
+    assert result.lower_bound >= near

@@ -250,7 +250,7 @@ def test_a_site_does_not_agree_to_a_transcript_without_its_rounds(
 
     honest = Server.transcript
 
-    def shortened(self: Server) -> bytes:
+    def shortened(self: Server[Any]) -> bytes:
         told = Transcript.from_bytes(honest(self))
         return written(told.head, [encode(total) for total in told.totals[:-2]])
 
@@ -522,6 +522,7 @@ def test_without_verify_a_tampering_server_goes_unnoticed(
     write_report(folder)
 
 
+@pytest.mark.slow
 def test_small_changes_to_sampled_draws_are_found_bit_for_bit(
     runs: FinishedRuns, tmp_path: Path
 ) -> None:

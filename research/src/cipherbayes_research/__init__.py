@@ -1,3 +1,3 @@
 """The paper reproduced, its data sets, and benchmarks: what no hospital needs."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"

@@ -95,6 +95,7 @@ def trios() -> Trios:
 SLOW_LITERAL = [pytest.param("literal", marks=pytest.mark.slow), "fast", "hardened"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fast", "hardened"])
 def test_a_circuit_agrees_with_float64(name: str, trios: Trios) -> None:
     circuit, keys = trios[name]
@@ -180,6 +181,7 @@ def test_the_literal_circuit_has_the_papers_operation_counts(trios: Trios) -> No
     assert (counts["Enc"], counts["Dec"]) == (circuit.update.sites, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fast", "hardened"])
 def test_a_restored_or_replayed_state_gives_the_same_bytes(
     name: str, trios: Trios
@@ -275,6 +277,7 @@ def test_what_could_wrap_is_refused() -> None:
         make_circuit("slow", update())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 0.99])
 def test_any_weight_of_the_running_mean_works(alpha: float) -> None:
     circuit = make_circuit("fast", update(1, 40, alpha))

@@ -158,7 +158,7 @@ def test_masks_of_all_sites_cancel_to_the_last_bit(dimension: int) -> None:
     assert not np.sum([mask.fractions for mask in masks], axis=0).any()
     for level, prime in enumerate(CIRCUIT.parameters.primes):
         parts = [mask.residues[:, level].astype(object) for mask in masks]
-        assert not (sum(parts) % prime).any()
+        assert not (sum(parts) % prime).any()  # type: ignore[union-attr]
         assert all((part < prime).all() and part.any() for part in parts)
 
 

@@ -14,7 +14,9 @@ DELTA = 0.05
 
 
 @pytest.mark.parametrize(("honest", "refuted"), [(2, False), (3, True)])
-def test_shares_must_be_divided_by_the_honest_sites_only(honest, refuted):
+def test_shares_must_be_divided_by_the_honest_sites_only(
+    honest: int, refuted: bool
+) -> None:
     """With variance (σΔ)²/K the audit catches it; with (σΔ)²/(K − c) it does not."""
     scores = audited.in_gradient(1.0, DELTA, 500_000, honest=honest, noise=NOISE)
     bound = epsilon_lower_bound(scores.present, scores.absent, DELTA)
@@ -23,7 +25,7 @@ def test_shares_must_be_divided_by_the_honest_sites_only(honest, refuted):
     assert bound > 0.9
 
 
-def test_the_preconditioner_hides_nothing_from_the_coalition():
+def test_the_preconditioner_hides_nothing_from_the_coalition() -> None:
     """Directions of an encrypted update tell as much as the noised sums."""
     direct = audited.gaussian_sum(1.0, 1e-5, 50_000, noise=NOISE)
     undone = audited.in_gradient(1.0, 1e-5, 50_000, noise=NOISE)
@@ -31,5 +33,5 @@ def test_the_preconditioner_hides_nothing_from_the_coalition():
     assert difference == pytest.approx(direct.present - direct.absent, rel=1e-6)
 
 
-def test_the_audit_names_the_mechanism():
+def test_the_audit_names_the_mechanism() -> None:
     assert audited.audit("in-gradient", runs=400).mechanism == "in-gradient"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +31,7 @@ from cipherbayes.protocols.questions import Question
 
 
 @pytest.fixture
-def consortium(tmp_path) -> EncryptedConsortium:
+def consortium(tmp_path: Path) -> EncryptedConsortium:
     return EncryptedConsortium(tmp_path, encrypted_study())
 
 
@@ -41,24 +43,26 @@ def refusal(data: bytes) -> Refusal:
 
 
 def test_a_site_prepares_one_encryption_while_it_waits_and_uses_it_once(
-    consortium, monkeypatch
-):
+    consortium: EncryptedConsortium, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site = consortium.sites["a"]
     for _ in range(2):
         site.prepare()
-        assert site._encryptor.prepared == 1
+        assert site._encryptor.prepared == 1  # type: ignore[union-attr]
     consortium.play(1)
-    assert site._encryptor.prepared == 0
+    assert site._encryptor.prepared == 0  # type: ignore[union-attr]
     site.prepare()
     # A forked process must not use what its parent may use as well.
     monkeypatch.setattr("cipherbayes.crypto.prepared_zeros.os.getpid", lambda: -1)
-    assert site._encryptor.prepared == 0
+    assert site._encryptor.prepared == 0  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
     "circuit", ["fast", pytest.param("hardened", marks=pytest.mark.slow)]
 )
-def test_theta_follows_the_recursion_in_plain_numbers(tmp_path, circuit):
+def test_theta_follows_the_recursion_in_plain_numbers(
+    tmp_path: Path, circuit: str
+) -> None:
     study = encrypted_study(circuit=circuit, inference={"rounds": 3})
     consortium = EncryptedConsortium(tmp_path, study)
     consortium.play(3)
@@ -76,7 +80,7 @@ def test_theta_follows_the_recursion_in_plain_numbers(tmp_path, circuit):
         theta = released
 
 
-def test_the_box_comes_before_the_noise(consortium):
+def test_the_box_comes_before_the_noise(consortium: EncryptedConsortium) -> None:
     """A site's noise is whole even where its sum is at the edge of the box."""
     plan, release = consortium.plan, consortium.plan.last_phase.sums
     theta = np.array([-30.0, 0.0, 0.0])
@@ -90,21 +94,23 @@ def test_the_box_comes_before_the_noise(consortium):
     np.testing.assert_array_equal(vector, edge + share)
 
 
-def test_the_box_moves_with_no_table(consortium):
+def test_the_box_moves_with_no_table(consortium: EncryptedConsortium) -> None:
     """B/K: the same whatever a site's number of rows."""
     plan = consortium.plan
     assert plan.box == pytest.approx(0.79 / plan.unit / 3)
     assert plan.unit * plan.noise_sd == pytest.approx(0.1)
 
 
-def test_shares_leave_the_whole_noise_without_the_colluders(consortium):
+def test_shares_leave_the_whole_noise_without_the_colluders(
+    consortium: EncryptedConsortium,
+) -> None:
     release = consortium.plan.last_phase.sums
     honest = release.sites - release.colluders
     left = release.share_scale * np.sqrt(honest)
     assert left >= release.noise_multiplier * release.sensitivity
 
 
-def test_the_result_is_a_point_that_says_so(consortium):
+def test_the_result_is_a_point_that_says_so(consortium: EncryptedConsortium) -> None:
     consortium.play(4)
     draws = consortium.server._rounds.draws()
     assert draws is not None
@@ -116,14 +122,16 @@ def test_the_result_is_a_point_that_says_so(consortium):
 # -- the sites' replay --------------------------------------------------------
 
 
-def test_a_repeated_request_gets_the_same_ciphertext_after_a_restart(consortium):
+def test_a_repeated_request_gets_the_same_ciphertext_after_a_restart(
+    consortium: EncryptedConsortium,
+) -> None:
     _, request = consortium.server.request()
     before = consortium.sites["a"].handle(request)
     consortium.restart("a")
     assert consortium.sites["a"].handle(request) == before
 
 
-def test_a_site_attests_again_after_a_restart(consortium):
+def test_a_site_attests_again_after_a_restart(consortium: EncryptedConsortium) -> None:
     consortium.play(2)
     request = encode(consortium.replay_request())
     before = decode(consortium.sites["a"].handle(request), Attestation)
@@ -132,14 +140,18 @@ def test_a_site_attests_again_after_a_restart(consortium):
     assert after.output == before.output
 
 
-def test_a_site_refuses_a_round_without_one_of_the_sites(consortium):
+def test_a_site_refuses_a_round_without_one_of_the_sites(
+    consortium: EncryptedConsortium,
+) -> None:
     request = consortium.replay_request()
     cut = ReplayRequest(request.round_id, request.theta, request.replies[:-1])
     answer = refusal(consortium.sites["a"].handle(encode(cut)))
     assert answer.reason is Reason.WRONG_ROSTER
 
 
-def test_a_site_refuses_a_ciphertext_under_another_sites_name(consortium):
+def test_a_site_refuses_a_ciphertext_under_another_sites_name(
+    consortium: EncryptedConsortium,
+) -> None:
     """A doubled site: its ciphertext again, under a name that did not sign it."""
     request = consortium.replay_request()
     first, second, third = request.replies
@@ -149,10 +161,12 @@ def test_a_site_refuses_a_ciphertext_under_another_sites_name(consortium):
     assert answer.reason is Reason.BAD_SIGNATURE
 
 
-def test_a_site_refuses_replies_of_an_old_round(consortium):
+def test_a_site_refuses_replies_of_an_old_round(
+    consortium: EncryptedConsortium,
+) -> None:
     old = consortium.replay_request()
     asked = consortium.server.collect(consortium.exchange())
-    consortium.server.accept(consortium.csp.handle(asked))
+    consortium.server.accept(consortium.csp.handle(asked))  # type: ignore[arg-type]
     new = consortium.replay_request()
     replayed = tuple(replace(r, round_id=new.round_id) for r in old.replies)
     mixed = ReplayRequest(new.round_id, new.theta, replayed)
@@ -160,16 +174,20 @@ def test_a_site_refuses_replies_of_an_old_round(consortium):
     assert answer.reason is Reason.BAD_SIGNATURE
 
 
-def test_a_site_computes_no_round_twice_but_the_last(consortium):
+def test_a_site_computes_no_round_twice_but_the_last(
+    consortium: EncryptedConsortium,
+) -> None:
     old = consortium.replay_request()
     asked = consortium.server.collect(consortium.exchange())
-    consortium.server.accept(consortium.csp.handle(asked))
+    consortium.server.accept(consortium.csp.handle(asked))  # type: ignore[arg-type]
     consortium.play()
     answer = refusal(consortium.sites["a"].handle(encode(old)))
     assert answer.reason in (Reason.REPLAY, Reason.WRONG_ROUND)
 
 
-def test_a_site_refuses_another_reply_under_its_own_name(consortium):
+def test_a_site_refuses_another_reply_under_its_own_name(
+    consortium: EncryptedConsortium,
+) -> None:
     """Even one that it signed itself must be the one it remembers."""
     request = consortium.replay_request()
     own = request.replies[0]
@@ -193,7 +211,9 @@ def test_a_site_refuses_another_reply_under_its_own_name(consortium):
 # -- the server ---------------------------------------------------------------
 
 
-def test_another_output_of_a_site_stops_the_round_with_a_reason(consortium):
+def test_another_output_of_a_site_stops_the_round_with_a_reason(
+    consortium: EncryptedConsortium,
+) -> None:
     consortium.replay_request()
     answers = consortium.exchange()
     honest = decode(answers["b"], Attestation)
@@ -211,14 +231,16 @@ def test_another_output_of_a_site_stops_the_round_with_a_reason(consortium):
 
 
 @pytest.mark.parametrize("missing", [None, b"nothing"])
-def test_a_missing_attestation_stops_the_round_with_a_reason(consortium, missing):
+def test_a_missing_attestation_stops_the_round_with_a_reason(
+    consortium: EncryptedConsortium, missing: Any
+) -> None:
     consortium.replay_request()
     answers = {**consortium.exchange(), "c": missing}
     with pytest.raises(RunError, match="round 0 stops"):
         consortium.server.collect(answers)
 
 
-def test_a_lost_site_stops_the_round(consortium):
+def test_a_lost_site_stops_the_round(consortium: EncryptedConsortium) -> None:
     answers = {**consortium.exchange(), "a": None}
     with pytest.raises(RunError, match="needs 3 sites"):
         consortium.server.collect(answers)
@@ -227,14 +249,18 @@ def test_a_lost_site_stops_the_round(consortium):
 # -- the CSP ------------------------------------------------------------------
 
 
-def test_the_csp_decrypts_what_all_sites_attested_to(consortium):
+def test_the_csp_decrypts_what_all_sites_attested_to(
+    consortium: EncryptedConsortium,
+) -> None:
     reply = decode(consortium.csp.handle(encode(consortium.question())), DecryptReply)
     reply.verify(consortium.pinned["csp"])
     assert reply.values.shape == (3,)
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2])
-def test_the_csp_refuses_an_output_that_not_all_sites_attested_to(consortium, kept):
+def test_the_csp_refuses_an_output_that_not_all_sites_attested_to(
+    consortium: EncryptedConsortium, kept: Any
+) -> None:
     asked = consortium.question()
     partial = replace(asked, attestations=asked.attestations[:kept])
     answer = refusal(consortium.csp.handle(encode(partial)))
@@ -242,7 +268,7 @@ def test_the_csp_refuses_an_output_that_not_all_sites_attested_to(consortium, ke
     assert consortium.answers.rounds() == 0
 
 
-def test_the_csp_refuses_an_altered_output(consortium):
+def test_the_csp_refuses_an_altered_output(consortium: EncryptedConsortium) -> None:
     asked = consortium.question()
     circuit = consortium.plan.circuit
     output = circuit.read_output(asked.outputs[0], consortium.trio.public.key_id)
@@ -255,7 +281,9 @@ def test_the_csp_refuses_an_altered_output(consortium):
     assert consortium.answers.rounds() == 0
 
 
-def test_the_csp_refuses_an_attestation_that_the_site_did_not_sign(consortium):
+def test_the_csp_refuses_an_attestation_that_the_site_did_not_sign(
+    consortium: EncryptedConsortium,
+) -> None:
     asked = consortium.question()
     first, *rest = asked.attestations
     forged = Attestation.signed(
@@ -269,7 +297,7 @@ def test_the_csp_refuses_an_attestation_that_the_site_did_not_sign(consortium):
     assert answer.reason is Reason.BAD_SIGNATURE
 
 
-def test_the_csp_answers_a_round_once(consortium):
+def test_the_csp_answers_a_round_once(consortium: EncryptedConsortium) -> None:
     asked = encode(consortium.question())
     first = consortium.csp.handle(asked)
     assert consortium.csp.handle(asked) == first
@@ -277,7 +305,9 @@ def test_the_csp_answers_a_round_once(consortium):
     assert consortium.csp.handle(encode(replace(again, attestations=()))) == first
 
 
-def test_the_csp_refuses_an_old_rounds_output_in_a_new_round(consortium):
+def test_the_csp_refuses_an_old_rounds_output_in_a_new_round(
+    consortium: EncryptedConsortium,
+) -> None:
     old = consortium.question()
     consortium.server.accept(consortium.csp.handle(encode(old)))
     new = consortium.question()
@@ -286,7 +316,9 @@ def test_the_csp_refuses_an_old_rounds_output_in_a_new_round(consortium):
     assert answer.reason is Reason.WRONG_ROUND
 
 
-def test_the_csp_never_receives_a_sites_ciphertext(consortium):
+def test_the_csp_never_receives_a_sites_ciphertext(
+    consortium: EncryptedConsortium,
+) -> None:
     asked = consortium.question()
     computed = consortium.server._computed
     assert computed is not None

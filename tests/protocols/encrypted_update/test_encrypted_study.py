@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from typer.testing import CliRunner
 from cipherbayes.cli.main import app
 from cipherbayes.privacy.accountant import epsilon
 from cipherbayes.protocols.encrypted_update.plan import EncryptedPlan
-from cipherbayes.protocols.plan import plan_study
+from cipherbayes.protocols.plan import plan_releases
 
 
 @pytest.mark.parametrize(
@@ -27,41 +29,42 @@ from cipherbayes.protocols.plan import plan_study
         ({"header": {"protocol": "secure-sum"}}, "study.circuit belongs to"),
     ],
 )
-def test_what_an_encrypted_update_cannot_do_is_refused(changes, words):
+def test_what_an_encrypted_update_cannot_do_is_refused(
+    changes: Any, words: Any
+) -> None:
     with pytest.raises(ValidationError, match=words):
         encrypted_study(**changes)
 
 
-def test_the_circuit_is_hardened_where_nothing_is_said():
+def test_the_circuit_is_hardened_where_nothing_is_said() -> None:
     study = encrypted_study(header={"circuit": None})
-    assert study.circuit == "hardened"
     assert study.document()["study"]["circuit"] == "hardened"
 
 
 @pytest.mark.parametrize(("budget", "rounds"), [(0.5, 10), (1.0, 10), (3.0, 40)])
-def test_rounds_follow_the_budget(budget, rounds):
+def test_rounds_follow_the_budget(budget: float, rounds: int) -> None:
     study = encrypted_study(privacy={"epsilon": budget}, inference={})
-    plan = plan_study(study)
+    plan = plan_releases(study)
     assert plan.rounds == rounds
     assert epsilon(plan.event, 1e-5) <= budget * (1 + 1e-9)
 
 
-def test_the_number_of_records_is_not_released():
-    plan = plan_study(encrypted_study(privacy={"records": None}))
+def test_the_number_of_records_is_not_released() -> None:
+    plan = plan_releases(encrypted_study(privacy={"records": None}))
     assert [phase.purpose for phase in plan.phases] == ["gradient"]
 
 
-def certificate(plan):
-    return plan.protocol.certificate(plan, 4).record()
+def certificate(plan: Any) -> dict[str, Any]:
+    return dict(plan.protocol.certificate(plan, 4).record())
 
 
-def secure(**changes):
-    plan = plan_study(encrypted_study(privacy={"randomness": "secure"}, **changes))
+def secure(**changes: Any) -> Any:
+    plan = plan_releases(encrypted_study(privacy={"randomness": "secure"}, **changes))
     assert isinstance(plan, EncryptedPlan)
     return plan
 
 
-def test_the_certificate_states_circuit_and_flooding_bits():
+def test_the_certificate_states_circuit_and_flooding_bits() -> None:
     promise = certificate(secure(circuit="hardened"))
     assert promise["certified"]
     assert promise["circuit"] == "hardened"
@@ -71,8 +74,8 @@ def test_the_certificate_states_circuit_and_flooding_bits():
 
 @pytest.mark.parametrize("circuit", ["fast", "literal"])
 def test_without_flooding_nothing_is_certified_and_every_output_says_why(
-    tmp_path, circuit
-):
+    tmp_path: Path, circuit: str
+) -> None:
     plan = secure(circuit=circuit)
     promise = certificate(plan)
     assert promise["flooding_bits"] == 0
@@ -91,7 +94,9 @@ def test_without_flooding_nothing_is_certified_and_every_output_says_why(
     assert "not certified" in said
 
 
-def test_with_flooding_plan_and_certificate_agree_that_it_is_certified(tmp_path):
+def test_with_flooding_plan_and_certificate_agree_that_it_is_certified(
+    tmp_path: Path,
+) -> None:
     plan = secure(circuit="hardened")
     path = tmp_path / "study.toml"
     path.write_text(plan.study.to_toml(), encoding="utf-8")
@@ -101,7 +106,7 @@ def test_with_flooding_plan_and_certificate_agree_that_it_is_certified(tmp_path)
     assert plan.protocol.cautions(plan) == []
 
 
-def test_more_parameters_leave_fewer_bits_and_the_certificate_states_them():
+def test_more_parameters_leave_fewer_bits_and_the_certificate_states_them() -> None:
     """√d of the flooding belongs to the number of values that are released."""
     features = {f"x{i}": {"low": 0, "high": 1} for i in range(600)}
     few, many = (
@@ -113,7 +118,7 @@ def test_more_parameters_leave_fewer_bits_and_the_certificate_states_them():
     assert certificate(many)["flooding_bits"] == many.flooding_bits
 
 
-def test_flooding_widens_the_noise_by_one_per_cent_at_most():
+def test_flooding_widens_the_noise_by_one_per_cent_at_most() -> None:
     from cipherbayes.protocols.encrypted_update.flooding import Flooding
 
     plan = secure(circuit="hardened")
@@ -124,7 +129,7 @@ def test_flooding_widens_the_noise_by_one_per_cent_at_most():
         assert np.hypot(smallest, flooding.sd(plan.circuit, t)) < 1.0101 * smallest
 
 
-def test_the_promise_holds_against_coalitions_with_the_csp():
+def test_the_promise_holds_against_coalitions_with_the_csp() -> None:
     """Single messages are masked: there is no second, weaker figure."""
     promise = certificate(secure(circuit="hardened"))
     assert promise["holds_against"] == [
@@ -137,7 +142,7 @@ def test_the_promise_holds_against_coalitions_with_the_csp():
     assert "single_messages" not in promise
 
 
-def test_plan_describes_the_encryption(tmp_path):
+def test_plan_describes_the_encryption(tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
     path.write_text(encrypted_study(circuit="hardened").to_toml(), encoding="utf-8")
     result = CliRunner().invoke(app, ["plan", str(path), "--json"])
