@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from cipherbayes.inference.noise_aware import Effort
 from conftest import logistic_frame
 from terminal import cipherbayes
 
@@ -194,7 +195,15 @@ def test_scripts_that_are_not_run_take_the_options_shown() -> None:
 # -- walks -----------------------------------------------------------------
 
 
+@pytest.fixture
+def fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages show no figure that the number of draws would change."""
+    effort = Effort(warm_up=60, kept=100, doublings=1)
+    monkeypatch.setattr(Effort, "for_dimension", lambda dimension: effort)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("fewer_draws")
 @pytest.mark.filterwarnings("ignore")  # ArviZ remarks on a single chain
 def test_a_reader_who_types_everything_gets_there(tmp_path: Path) -> None:
     pytest.importorskip("sksurv", reason="scikit-survival carries the example data")
@@ -225,6 +234,7 @@ def clinic(rows: int, seed: int) -> pd.DataFrame:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("fewer_draws")
 def test_readmes_first_study_is_as_it_says(tmp_path: Path) -> None:
     for seed, name in enumerate(("north", "south", "east", "west", "centre")):
         clinic(2400, seed).to_csv(tmp_path / f"{name}.csv", index=False)
