@@ -159,6 +159,7 @@ def test_the_changelog_knows_the_version() -> None:
         assert unreleased == ""
 
 
+@pytest.mark.slow
 def test_importing_takes_under_three_tenths_of_a_second() -> None:
     """Processor time, the best of five: other work on the machine does not count."""
     script = (

@@ -47,6 +47,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(released, "sample_posterior", hastily)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
 def test_an_encrypted_noise_aware_run_has_the_integers_of_a_plaintext_run(
     tmp_path: Path,
@@ -76,6 +77,7 @@ def test_the_releases_of_a_study_compose_to_its_epsilon(records: int | None) -> 
     assert sampling == pytest.approx(mu * left, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
 def test_every_round_is_one_entry_of_each_ledger_with_both_its_sums(
     tmp_path: Path,
@@ -91,6 +93,7 @@ def test_every_round_is_one_entry_of_each_ledger_with_both_its_sums(
         assert ledger.spent() == pytest.approx(2.0, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
 def test_a_run_interrupted_between_rounds_goes_on_to_the_same_posterior(
     tmp_path: Path,

@@ -153,6 +153,7 @@ def test_gamma_is_the_derivative_of_the_preconditioner() -> None:
         assert got[j] == pytest.approx(slope[j] / 2e-6, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_privacy_noise_is_counted_into_the_langevin_noise() -> None:
     """Injected plus brought variance is η G, whatever the gradient's noise is."""
     rng = np.random.default_rng(1)

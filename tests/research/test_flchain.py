@@ -102,7 +102,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
 
 def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sksurv.datasets", None)
-    with pytest.raises(DataError, match=r"pip install 'cipherbayes\[examples\]'"):
+    with pytest.raises(
+        DataError, match=r"pip install 'cipherbayes-research\[examples\]'"
+    ):
         load_flchain()
 
 

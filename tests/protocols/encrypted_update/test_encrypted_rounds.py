@@ -110,6 +110,7 @@ def test_shares_leave_the_whole_noise_without_the_colluders(
     assert left >= release.noise_multiplier * release.sensitivity
 
 
+@pytest.mark.slow
 def test_the_result_is_a_point_that_says_so(consortium: EncryptedConsortium) -> None:
     consortium.play(4)
     draws = consortium.server._course.draws()
@@ -131,6 +132,7 @@ def test_a_repeated_request_gets_the_same_ciphertext_after_a_restart(
     assert consortium.sites["a"].handle(request) == before
 
 
+@pytest.mark.slow
 def test_a_site_attests_again_after_a_restart(consortium: EncryptedConsortium) -> None:
     consortium.play(2)
     request = encode(consortium.replay_request())
@@ -174,6 +176,7 @@ def test_a_site_refuses_replies_of_an_old_round(
     assert answer.reason is Reason.BAD_SIGNATURE
 
 
+@pytest.mark.slow
 def test_a_site_computes_no_round_twice_but_the_last(
     consortium: EncryptedConsortium,
 ) -> None:
@@ -305,6 +308,7 @@ def test_the_csp_answers_a_round_once(consortium: EncryptedConsortium) -> None:
     assert consortium.csp.handle(encode(replace(again, attestations=()))) == first
 
 
+@pytest.mark.slow
 def test_the_csp_refuses_an_old_rounds_output_in_a_new_round(
     consortium: EncryptedConsortium,
 ) -> None:
