@@ -43,6 +43,8 @@ FINISHED_RUNS = (
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getoption("dist") != "loadfile":
+        return None
     from xdist.scheduler import LoadFileScheduling
 
     class BySharedFixtures(LoadFileScheduling):  # type: ignore[misc]

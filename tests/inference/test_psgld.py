@@ -106,7 +106,7 @@ def nuts() -> np.ndarray:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rmsprop", "fisher"])
 def test_logistic_posterior_matches_nuts(kind: str, nuts: np.ndarray) -> None:
-    settings = Inference(chains=4, preconditioner=kind, rounds=20_000)
+    settings = Inference(chains=4, preconditioner=kind, rounds=10_000)
     draws = sample(logistic_target(), settings, ignore)
     mean, sd = moments(draws)
     assert (rhat_and_ess(draws.theta)[0] < 1.02).all()
