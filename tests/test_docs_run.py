@@ -42,7 +42,7 @@ NOT_RUN = {
     "cipherbayes reproduce": f"{MINUTES}; tests/research runs it on less",
     "cipherbayes calibrate": MINUTES,
     "cipherbayes bench": MINUTES,
-    "cipherbayes audit": f"{MINUTES}; tests/validation/test_audit.py runs each mechanism",
+    "cipherbayes audit": f"{MINUTES}; tests/validation/test_audit.py runs each",
     "cipherbayes deploy": "makes certificates; tests/flare/test_flare_kits.py runs it",
     "cipherbayes site": MACHINES,
     "cipherbayes csp": MACHINES,

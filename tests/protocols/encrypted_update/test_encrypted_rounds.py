@@ -57,9 +57,8 @@ def test_a_site_prepares_one_encryption_while_it_waits_and_uses_it_once(
     assert site._encryptor.prepared == 0  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    "circuit", ["fast", pytest.param("hardened", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("circuit", ["fast", "hardened"])
 def test_theta_follows_the_recursion_in_plain_numbers(
     tmp_path: Path, circuit: str
 ) -> None:
