@@ -7,7 +7,10 @@ ARCHIVE ?=
 export OPENBLAS_NUM_THREADS ?= 1
 
 # Tests wait for the disk at every commit of a ledger: a folder in memory is quicker.
-SCRATCH := $(if $(wildcard /dev/shm/.),--basetemp=$(shell mktemp -u /dev/shm/cipherbayes-XXXXXX))
+SHM := $(if $(wildcard /dev/shm/.),$(shell mktemp -u /dev/shm/cipherbayes-XXXXXX))
+SCRATCH := $(if $(SHM),--basetemp=$(SHM))
+# What failed tests left stays there to be looked at.
+TIDY := $(if $(SHM),rm -rf $(SHM))
 
 .PHONY: demo check test coverage lint bench torture docs release clean
 
@@ -36,14 +39,17 @@ PYTEST := $(PY) -m pytest $(SCRATCH) -n $(WORKERS) --dist loadfile --no-loadscop
 # Before a commit: everything that takes no longer than a second.
 check: lint
 	$(PYTEST) -m "not slow and not realdata and not torture"
+	@$(TIDY)
 
 test: lint
 	$(PYTEST)
+	@$(TIDY)
 
 # Processes that tests start are not measured.
 coverage: $(VENV)/.dev
 	$(PYTEST) --cov --cov-report=
 	$(PY) tests/coverage_by_room.py
+	@$(TIDY)
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
@@ -61,6 +67,7 @@ bench: $(VENV)/.dev
 torture: $(VENV)/.dev
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[fuzz]"
 	$(PY) -m pytest $(SCRATCH) -m torture
+	@$(TIDY)
 	$(PY) tests/fuzz/coverage_guided.py --runs 1000000
 	$(PY) research/benchmarks/load.py
 
@@ -71,6 +78,7 @@ docs: $(VENV)/.dev
 # What the version, the changelog and the wheels say; then the distributions themselves.
 release: lint
 	$(PY) -m pytest $(SCRATCH) -q tests/test_packaging.py
+	@$(TIDY)
 	VENV=$(VENV) .ci/release
 
 clean:

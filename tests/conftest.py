@@ -43,6 +43,8 @@ FINISHED_RUNS = (
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getoption("dist") != "loadfile":
+        return None
     from xdist.scheduler import LoadFileScheduling
 
     class BySharedFixtures(LoadFileScheduling):  # type: ignore[misc]
@@ -53,10 +55,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return BySharedFixtures(config, log)
 
 
+NEEDED = {"slow": {"browser", "machines", "wheel"}, "realdata": {"physionet_archive"}}
+"""What a test must be marked as, by fixtures that it uses."""
+
+
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Under xdist, modules with slow tests come first: no worker waits at the end."""
+    """Marks are checked where fixtures tell; under xdist slow modules come first."""
+    for item in items:
+        for mark, fixtures in NEEDED.items():
+            if fixtures & set(getattr(item, "fixturenames", ())) and not (
+                item.get_closest_marker(mark) or item.get_closest_marker("torture")
+            ):
+                raise pytest.UsageError(f"{item.nodeid} is not marked as {mark}")
     if hasattr(config, "workerinput"):
         slow = {item.path for item in items if item.get_closest_marker("slow")}
         items.sort(key=lambda item: item.path not in slow)

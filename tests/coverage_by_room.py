@@ -7,6 +7,8 @@ from pathlib import Path
 
 from coverage import Coverage
 
+PACKAGES = ("cipherbayes", "cipherbayes_research")
+
 
 def main() -> None:
     """Print a line for each room, and for the whole, of what .coverage holds."""
@@ -16,7 +18,7 @@ def main() -> None:
     for file in measured.get_data().measured_files():
         _, statements, _, missing, _ = measured.analysis2(file)
         parts = Path(file).parts
-        package = max(i for i, part in enumerate(parts) if part.startswith("cipher"))
+        package = max(i for i, part in enumerate(parts) if part in PACKAGES)
         inside = parts[package + 1 : -1]
         room = "/".join([parts[package], *inside[:1]])
         for name in (room, "all"):

@@ -117,6 +117,7 @@ def test_every_example_named_exists(page: Path) -> None:
         assert (ROOT / name).is_file(), name
 
 
+@pytest.mark.slow
 def test_the_plan_in_the_docs_is_the_plan_of_the_example() -> None:
     page = ROOT / "docs" / "privacy.md"
     (block,) = (b for b in fenced(page, "console") if "cipherbayes plan" in b)

@@ -131,6 +131,7 @@ def distance_from_a(consortium: EncryptedConsortium) -> float:
     return float(np.abs(found - sent).max() / share)
 
 
+@pytest.mark.slow
 def test_a_site_cannot_cancel_all_but_one_other_site(tmp_path: Path) -> None:
     """Alone, the target's sum would have its own share of the noise and no more."""
     consortium = EncryptedConsortium(tmp_path / "out", encrypted_study())

@@ -57,6 +57,7 @@ def alone(consortium: EncryptedConsortium, site: str) -> tuple[OutputRequest, An
     return replace(honest, outputs=(output.to_bytes(),)), truth
 
 
+@pytest.mark.slow
 def test_the_update_of_a_single_site_is_not_decrypted(
     consortium: EncryptedConsortium,
 ) -> None:
@@ -70,6 +71,7 @@ def test_the_update_of_a_single_site_is_not_decrypted(
     assert np.allclose(seen, truth, atol=consortium.plan.grid)
 
 
+@pytest.mark.slow
 def test_a_sites_ciphertext_is_no_output(consortium: EncryptedConsortium) -> None:
     """Another size and level: refused before it could be decrypted by mistake."""
     replies = consortium.replay_request().replies

@@ -120,6 +120,7 @@ def key_from_real_slots(run: Run, answers: list[Any]) -> Any:
     return (r * d - b * t) * inverse((a * d - b * c) % q, q) % q
 
 
+@pytest.mark.slow
 def test_one_raw_polynomial_is_the_whole_key(literal: Run) -> None:
     assert literal.outputs[0].size == 2
     message = literal.read(literal.plain(0))

@@ -68,6 +68,7 @@ def bits_learnt(folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     return learnt
 
 
+@pytest.mark.slow
 def test_whether_an_answer_fails_is_not_told_for_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +141,7 @@ def second_budget(folder: Path, how: str) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", NAMES)
 def test_another_name_buys_no_second_budget(tmp_path: Path, how: str) -> None:
     with without("one ledger a table"):
@@ -170,6 +172,7 @@ def after_a_restore(folder: Path) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_a_ledger_put_back_from_an_old_copy_is_not_believed(tmp_path: Path) -> None:
     with without("marks"):
         assert after_a_restore(tmp_path / "unmarked")

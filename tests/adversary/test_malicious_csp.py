@@ -59,6 +59,7 @@ def guesses_right(tmp_path: Path, rest: tuple[str, ...]) -> float:
     return float(np.mean(right))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rest", [(), ("b",)], ids=["one message", "two of three"])
 def test_the_csp_learns_nothing_from_messages_short_of_the_roster(
     tmp_path: Path, rest: Any

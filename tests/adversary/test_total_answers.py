@@ -141,6 +141,7 @@ def largest_share(study: cb.Study) -> float:
     return max(shift.share for shift in worst_shifts(plan_releases(study)))
 
 
+@pytest.mark.slow
 def test_weights_that_cancel_do_not_make_one_record_count_for_several() -> None:
     """BLAS adds the last few records of a block in another order: with weights that
     cancel each other, taking one record away changed what three others add."""
@@ -175,6 +176,7 @@ def matrix_network(widths: tuple[int, ...], gradients: bool) -> Any:
     )
 
 
+@pytest.mark.slow
 def test_a_network_is_the_same_program_for_every_table(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Any:
@@ -225,6 +227,7 @@ def test_the_audit_of_a_study_would_have_found_these() -> None:
     assert found.result.lower_bound > moments.privacy.epsilon  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_the_audit_of_messages_would_have_found_them_too() -> None:
     """With the real parties: scales that nobody signed, and one table at two sites."""
     study = with_moments()

@@ -113,6 +113,7 @@ def test_the_papers_setting_shows_the_claim_and_the_honest_figure() -> None:
     assert "not certified" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["flchain", "physionet", "paper-as-printed"])
 def test_every_example_can_be_planned(name: str) -> None:
     done = cipherbayes("plan", EXAMPLES / f"{name}.toml", "--json")
@@ -122,6 +123,7 @@ def test_every_example_can_be_planned(name: str) -> None:
 # -- run, ledger, keys -----------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_private_run_charges_every_table_and_says_so(folder: Path) -> None:
     done = cipherbayes("run", "study.toml", "--out", "out", cwd=folder)
     assert done.returncode == 0, done.stderr

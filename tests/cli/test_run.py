@@ -93,6 +93,7 @@ def test_predict_gives_a_probability_with_an_interval_for_each_row(
     assert (values[:, 0] <= values[:, 2]).all()
 
 
+@pytest.mark.slow
 def test_survival_curves_at_asked_times(tmp_path: Path) -> None:
     survival_frame().to_parquet(tmp_path / "one.parquet")
     (tmp_path / "study.toml").write_text(

@@ -55,6 +55,7 @@ def half_way(runs: FinishedRuns, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_running_study_is_followed(half_way: Path) -> None:
     watcher = Watcher.open(half_way)
     seen = watcher.look()

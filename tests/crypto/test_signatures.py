@@ -13,6 +13,7 @@ from cipherbayes.errors import CryptoError, ProtocolError
 KEY = SigningKey.generate()
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.text(), st.lists(st.one_of(st.binary(), st.text(), st.integers())))
 def test_a_signature_verifies_for_the_fields_it_was_made_for(

@@ -13,6 +13,7 @@ FIELDS = st.lists(st.one_of(st.binary(max_size=9), st.text(max_size=9), st.integ
 ROUND = RoundId(bytes(16), bytes(32), 3, 1, "gradient", b"r" * 32)
 
 
+@pytest.mark.slow
 @given(FIELDS, FIELDS)
 def test_two_lists_of_fields_never_give_the_same_bytes(
     one: list[bytes | str | int], other: list[bytes | str | int]

@@ -160,6 +160,7 @@ PLAIN = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(PLAIN, st.binary(max_size=40))
 def test_any_msgpack_value_is_accepted_or_refused_cleanly(

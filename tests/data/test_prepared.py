@@ -327,12 +327,12 @@ def test_a_table_larger_than_its_memory_is_streamed(
     names = [f"x{j}" for j in range(20)] + ["y"]
     schema = pa.schema([(name, pa.float64()) for name in names])
     path = tmp_path / "t.parquet"
-    with pq.ParquetWriter(path, schema, compression="none") as writer:
+    plain = {"compression": "none", "use_dictionary": False}
+    with pq.ParquetWriter(path, schema, **plain) as writer:
         for start in range(0, rows, row_group):
-            size = min(row_group, rows - start)
-            columns = [rng.random(size, dtype=np.float32) for _ in range(20)]
-            columns.append((rng.random(size) < 0.5).astype(np.float32))
-            table = pa.table(dict(zip(names, columns, strict=True))).cast(schema)
+            x = rng.random(min(row_group, rows - start))
+            columns = [*(20 * [x]), (x < 0.5).astype(np.float64)]
+            table = pa.table(dict(zip(names, columns, strict=True)), schema=schema)
             writer.write_table(table, row_group_size=row_group)
     answer = subprocess.run(
         [sys.executable, "-c", STREAM, str(path)],

@@ -55,6 +55,7 @@ def answers(out: Path) -> int:
     return count  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("point", "number"),
     [
@@ -130,6 +131,7 @@ def test_a_run_killed_while_its_folder_is_laid_out_has_spent_nothing(
     run(study, out=tmp_path / "another")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("point", "number"),
     [
@@ -160,6 +162,7 @@ def test_a_run_killed_while_it_prepares_resumes_to_the_same_theta(
     assert_whole(tmp_path, study, trajectory(tmp_path / "calm" / "run"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("point", "number"),
     [

@@ -141,6 +141,7 @@ def test_noise_in_a_secure_sum_is_that_of_a_pooled_run_but_for_colluders() -> No
     assert ratio == pytest.approx((5 / 3) ** 0.5, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_secure_sum_and_pooled_agree_where_noise_is_small(tmp_path: Path) -> None:
     """Same rows, same sums: a point estimate within the noise of either."""
     means = {}

@@ -137,9 +137,8 @@ def test_a_run_in_processes_goes_on_without_a_killed_site_where_that_is_allowed(
 # -- preparation under encryption -----------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "method", ["psgld", pytest.param("averaged", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["psgld", "averaged"])
 def test_private_moments_and_a_noised_count_recover_the_model(method: str) -> None:
     """eta = -3.2 + 0.04 age + 0.5 [M], in the clinic's own units."""
     study = small_study(

@@ -73,6 +73,7 @@ def at_port(kit: Path, port: int, folder: Path) -> Kit:
     return Kit.open(folder)
 
 
+@pytest.mark.slow
 def test_kits_of_one_deployment_belong_together(
     deployments: list[dict[str, Path]], tmp_path: Path
 ) -> None:

@@ -314,6 +314,7 @@ def test_a_folder_of_another_study_is_not_submitted_into(
 # -- at the terminal -------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_commands_take_a_kit_from_enrolment_to_the_start(tmp_path: Path) -> None:
     study = small_study(SITES)
     (tmp_path / "study.toml").write_text(study.to_toml())
@@ -332,6 +333,7 @@ def test_the_commands_take_a_kit_from_enrolment_to_the_start(tmp_path: Path) -> 
     assert again.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_commands_take_a_party_from_its_key_to_the_start(tmp_path: Path) -> Any:
     study = small_study(SITES, privacy={"randomness": "secure"})
     (tmp_path / "study.toml").write_text(study.to_toml())

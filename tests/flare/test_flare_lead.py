@@ -74,6 +74,7 @@ def ready(kit: Path) -> Kit:
 # -- private keys ----------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_lead_holds_no_key_but_its_own(consortium: Path) -> None:
     sent = consortium / "sent"
     holding = {

@@ -183,6 +183,7 @@ def refusals(site: Path, tmp_path: Path, caplog: Any) -> tuple[set[bytes], set[s
     return left, logged
 
 
+@pytest.mark.slow
 def test_the_same_bytes_leave_a_site_whatever_is_wrong_with_its_table(
     site: Path,
     tmp_path: Path,

@@ -191,6 +191,7 @@ def test_a_gzip_bomb_of_one_endless_line_is_refused() -> None:
     assert measured(path) < 200 * 2**20
 
 
+@pytest.mark.slow
 def test_a_parquet_bomb_is_read_in_pieces() -> None:
     """50 million equal values in a few kB."""
     path = FOLDER / "bomb.parquet"

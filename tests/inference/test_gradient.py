@@ -94,6 +94,7 @@ anything = st.one_of(finite, st.sampled_from([np.nan, np.inf, -np.inf]))
 clips = st.one_of(st.floats(1e-100, 1e100), st.sampled_from([1e-100, 1.0, 1e100]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extended", [False, True])
 @given(
     x=arrays(np.float64, st.integers(0, 6), elements=finite),
@@ -143,6 +144,7 @@ def test_a_gradient_is_shortened_to_the_clip_and_no_further(
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-140)
 
 
+@pytest.mark.slow
 @given(data=st.data(), extended=st.booleans())
 @settings(max_examples=150)
 def test_removing_any_record_moves_the_sum_by_at_most_the_clip(

@@ -86,6 +86,7 @@ def test_steps_that_leap_over_the_mode_and_back_are_halved() -> None:
     assert np.abs((window - mode) / sd).max() < 1.5
 
 
+@pytest.mark.slow
 def test_with_hardly_any_noise_the_posterior_is_the_plain_one() -> None:
     rng = np.random.default_rng(5)
     study = simulate("logistic", 5_000, 4, rng)
@@ -152,6 +153,7 @@ def test_a_shape_whose_information_is_known_is_not_called_hidden() -> None:
     assert "column-hidden" not in {flag.code for flag in found.flags}
 
 
+@pytest.mark.slow
 def test_tiny_budgets_are_flagged_as_mostly_prior() -> None:
     recursion, state = finished(epsilon=0.01)
     found = sample_posterior(recursion, state, seed=1, effort=Effort(2, 40, 60))

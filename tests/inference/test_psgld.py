@@ -106,7 +106,7 @@ def nuts() -> np.ndarray:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rmsprop", "fisher"])
 def test_logistic_posterior_matches_nuts(kind: str, nuts: np.ndarray) -> None:
-    settings = Inference(chains=4, preconditioner=kind, rounds=20_000)
+    settings = Inference(chains=4, preconditioner=kind, rounds=10_000)
     draws = sample(logistic_target(), settings, ignore)
     mean, sd = moments(draws)
     assert (rhat_and_ess(draws.theta)[0] < 1.02).all()
@@ -153,6 +153,7 @@ def test_gamma_is_the_derivative_of_the_preconditioner() -> None:
         assert got[j] == pytest.approx(slope[j] / 2e-6, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_privacy_noise_is_counted_into_the_langevin_noise() -> None:
     """Injected plus brought variance is η G, whatever the gradient's noise is."""
     rng = np.random.default_rng(1)

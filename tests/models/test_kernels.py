@@ -62,6 +62,7 @@ def blocks(draw: st.DrawFn, elements: st.SearchStrategy[float]) -> Floats:
     return whole[:, before : before + m]
 
 
+@pytest.mark.slow
 @every_build
 @given(x=blocks(ordinary), data=st.data())
 def test_sums_agree_with_exact_arithmetic(
@@ -108,6 +109,7 @@ def test_not_a_number_and_infinity_propagate(build: ModuleType) -> None:
     assert np.isnan(build.expit(np.array([np.nan, 0.0]))[0])
 
 
+@pytest.mark.slow
 @every_build
 @given(x=blocks(anything), data=st.data())
 def test_clipped_scores_follow_their_definition(

@@ -134,6 +134,7 @@ def test_the_public_start_is_fixed_for_ever() -> None:
     assert not np.array_equal(weights, initial_weights(2, (3, 4)))
 
 
+@pytest.mark.slow
 def test_jax_is_not_imported_by_the_package() -> None:
     code = (
         "import sys, cipherbayes.study.schema;"

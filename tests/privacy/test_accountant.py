@@ -228,6 +228,7 @@ def _extended_epsilon(pmf: object, rounds: int, delta: float) -> float:
     return lower
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(
     sigma=st.floats(-0.1, 2.0).map(lambda exponent: 10.0**exponent),
@@ -251,6 +252,7 @@ def test_sampled_batches_are_monotone_in_everything(
     assert epsilon <= whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("epsilon", "delta", "rounds", "rate"),
     [
@@ -285,6 +287,7 @@ def test_calibration_is_sane_in_every_corner(
     assert accountant.epsilon(sampled(sigma, rate, rounds), delta) <= epsilon
 
 
+@pytest.mark.slow
 def test_a_delta_that_pays_for_everything_still_buys_some_noise() -> None:
     # A record takes part with probability 1e-4 < δ: even no noise would do.
     sigma = accountant.calibrate_noise(0.1, 1e-3, 1, 1e-4)
@@ -307,6 +310,7 @@ def test_a_rate_of_one_is_a_full_batch() -> None:
     assert nearly <= accountant.epsilon(event, 1e-5)
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(epsilon=st.floats(0.1, 8.0))
 def test_delta_and_epsilon_are_inverse_to_each_other(epsilon: float) -> None:

@@ -195,6 +195,7 @@ def questions(draw: st.DrawFn, plan: StudyPlan, row: Any) -> Question:
     return Question(theta, plan.facts(totals).get("moments"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(("name", "method", "preparation"), CASES)
 def test_one_record_moves_a_sum_by_at_most_its_sensitivity_whatever_is_asked(

@@ -182,6 +182,7 @@ def messages(draw: st.DrawFn, world: World) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_a_server_meets_the_same_reaction_with_and_without_a_record(
     worlds: tuple[Any, Any],
 ) -> None:

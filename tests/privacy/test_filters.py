@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -113,7 +114,7 @@ def delta_of_switching(mu: float) -> float:
     full-batch release of parameter μ instead, whichever the losses so far make worse.
     """
     round_ = from_gaussian_mechanism(
-        SIGMA, sampling_prob=RATE, value_discretization_interval=STEP
+        sigma(), sampling_prob=RATE, value_discretization_interval=STEP
     )
     half = round_.self_compose(HALF)
     other = from_gaussian_mechanism(1.0 / mu, value_discretization_interval=STEP)
@@ -126,7 +127,7 @@ def delta_of_switching(mu: float) -> float:
 
 def largest_admitted(figure: Callable[[list[Event]], float]) -> float:
     """The largest μ of a second run that a rule admits after the first ten rounds."""
-    half = sampled(SIGMA, RATE, HALF)
+    half = sampled(sigma(), RATE, HALF)
     low, high = 1e-4, 5.0
     for _ in range(20):
         middle = math.sqrt(low * high)
@@ -137,7 +138,11 @@ def largest_admitted(figure: Callable[[list[Event]], float]) -> float:
 
 BUDGET, RATE, HALF, STEP = 1.0, 0.05, 10, 2e-3
 COARSE = 1e-3
-SIGMA = calibrate_noise(BUDGET, COARSE, 2 * HALF, RATE)
+
+
+@cache
+def sigma() -> float:
+    return calibrate_noise(BUDGET, COARSE, 2 * HALF, RATE)
 
 
 @pytest.mark.slow

@@ -49,6 +49,7 @@ def variance_is(sample: Integers, variance: float) -> bool:
     return bool(low <= chi <= high)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.4, 1.0, 3.7])
 def test_a_share_is_a_discrete_gaussian(scale: float) -> None:
     sample = SecureNoise().share(20_000, scale)
@@ -64,6 +65,7 @@ def test_a_share_of_a_studys_scale_is_gaussian(scale: float) -> None:
     assert abs(sample.mean()) < 5.0 * scale / math.sqrt(sample.size)
 
 
+@pytest.mark.slow
 def test_a_sum_of_shares_has_the_law_of_one_larger_share() -> None:
     # Parameters 4 each: sums of discrete Gaussians are discrete Gaussians.
     total = sum(SecureNoise().share(20_000, 4.0) for _ in range(4))
@@ -99,6 +101,7 @@ def test_without_any_colluders_and_dropouts_the_certified_noise_is_left(
     )
 
 
+@pytest.mark.slow
 def test_coordinates_and_shares_are_uncorrelated() -> None:
     first, second = (SecureNoise().share(20_000, 1000.0) for _ in range(2))
     for a, b in [(first, second), (first[:-1], first[1:])]:

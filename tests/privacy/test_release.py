@@ -88,6 +88,7 @@ def neighbours(draw: st.DrawFn) -> tuple[Model, Floats, PreparedTable, PreparedT
     return model, theta, whole, less
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     pair=neighbours(),

@@ -142,6 +142,7 @@ def test_moments_are_released_within_the_budget() -> None:
     assert count.sums.noise_multiplier > gradient.sums.noise_multiplier / 10
 
 
+@pytest.mark.slow
 def test_sampling_needs_less_noise_and_is_charged_as_sampling() -> None:
     whole = plan_releases(study_of())
     plan = plan_releases(study_of(inference={"batch": 150, "rounds": 20}))

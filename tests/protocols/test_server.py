@@ -104,6 +104,7 @@ def test_the_server_holds_no_secret_bytes(three: Consortium) -> None:
     assert not [each for each in held for secret in secrets if secret in each]
 
 
+@pytest.mark.slow
 def test_the_servers_imports_cannot_decrypt_draw_noise_or_sum_records() -> None:
     script = (
         "import sys, cipherbayes.protocols.server\nprint('\\n'.join(sys.modules))\n"

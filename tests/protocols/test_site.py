@@ -375,6 +375,7 @@ def chi_square(words: np.ndarray, bits: int) -> tuple[float, int]:
     return statistic, degrees
 
 
+@pytest.mark.slow
 def test_server_and_csp_together_learn_nothing_from_one_message(tmp_path: Path) -> None:
     """Decrypted alone a message is uniform; the masks are what makes it so."""
     study = small_study(inference={"rounds": 300})

@@ -55,6 +55,7 @@ def page_of(folder: Path) -> str:
     return (folder / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -66,7 +67,7 @@ def page_of(folder: Path) -> str:
         "psgld",
         "pooled",
         "encrypted",
-        pytest.param("printed", marks=pytest.mark.slow),
+        "printed",
     ],
 )
 def test_the_tables_are_those_of_result_json(runs: FinishedRuns, name: str) -> None:

@@ -48,6 +48,7 @@ def test_an_experiment_ends_in_json_csv_and_a_picture(tmp_path: Path) -> None:
     assert json.loads(again.stdout) == document
 
 
+@pytest.mark.slow
 def test_finished_cells_alone_make_a_table_and_a_picture(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no cell is finished"):
         reproduce("approximation", out=tmp_path, finished=True)

@@ -22,6 +22,7 @@ def hospitals() -> list[Population]:
     return [population(3000, seed) for seed in range(200, 212)]
 
 
+@pytest.mark.slow
 def test_made_up_stays_have_the_published_deaths_and_scores(
     hospitals: list[Population],
 ) -> None:

@@ -204,6 +204,7 @@ def test_as_printed_rows_are_as_long_as_one_at_most() -> None:
     assert np.abs(x[train].mean(axis=0)).max() < 1e-12
 
 
+@pytest.mark.slow
 def test_dp_sgd_learns_with_a_budget_and_not_without_one() -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2000, 3)) / 2

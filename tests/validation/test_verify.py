@@ -100,6 +100,7 @@ def test_the_command_says_a_line_for_each_check(finished: Path) -> None:
     assert {"check", "state", "said"} == set(found["checks"][0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -107,9 +108,9 @@ def test_the_command_says_a_line_for_each_check(finished: Path) -> None:
         "point",
         "insecure",
         "pooled",
-        pytest.param("survival", marks=pytest.mark.slow),
-        pytest.param("encrypted", marks=pytest.mark.slow),
-        pytest.param("printed", marks=pytest.mark.slow),
+        "survival",
+        "encrypted",
+        "printed",
     ],
 )
 def test_a_run_of_any_shape_can_be_computed_again(

@@ -135,12 +135,13 @@ def test_v_may_be_anything_from_0_to_1(name: str, trios: Trios) -> None:
     assert worst_error(circuit, keys, totals) < TOLERANCE[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
         "fast",
-        pytest.param("hardened", marks=pytest.mark.slow),
-        pytest.param("literal", marks=pytest.mark.slow),
+        "hardened",
+        "literal",
     ],
 )
 def test_round_20000_is_like_any_other(name: str, trios: Trios) -> None:

@@ -67,6 +67,7 @@ def test_flooding_covers_all_values_of_all_releases(
     assert divergence >= 2.0**-10 / 24.0 / (1.0 + 2.0**-4) ** 2
 
 
+@pytest.mark.slow
 def test_the_error_before_flooding_is_within_the_derived_bound() -> None:
     """In the first rounds and with a past, whose weights cost next to nothing."""
     keys = HARDENED.generate_keys()

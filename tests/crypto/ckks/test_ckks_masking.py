@@ -118,6 +118,7 @@ def total(one: int, other: int, fraction: Any) -> Any:
     return first + encode_exactly(spread(other), SCALE, RING, -fraction)
 
 
+@pytest.mark.slow
 def test_fractions_of_masks_hide_how_a_sum_is_divided() -> None:
     """Without them the rounding of a short vector is its fingerprint."""
     both, truth = 5_000, 1_234

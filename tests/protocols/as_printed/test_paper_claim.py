@@ -66,6 +66,7 @@ def test_the_first_round_is_the_exact_amplified_gaussian() -> None:
     assert 0.0 < first_round_epsilon(setting) < composed_epsilon(setting)
 
 
+@pytest.mark.slow
 def test_the_composition_agrees_with_simulated_losses() -> None:
     setting = dataclasses.replace(LOGISTIC, delta=0.01, epochs=20, scale=200.0)
     assert setting.rounds == 250

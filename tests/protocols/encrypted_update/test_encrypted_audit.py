@@ -25,6 +25,7 @@ def test_shares_must_be_divided_by_the_honest_sites_only(
     assert bound > 0.9
 
 
+@pytest.mark.slow
 def test_the_preconditioner_hides_nothing_from_the_coalition() -> None:
     """Directions of an encrypted update tell as much as the noised sums."""
     direct = audited.gaussian_sum(1.0, 1e-5, 50_000, noise=NOISE)

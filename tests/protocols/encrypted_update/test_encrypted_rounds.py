@@ -57,9 +57,8 @@ def test_a_site_prepares_one_encryption_while_it_waits_and_uses_it_once(
     assert site._encryptor.prepared == 0  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    "circuit", ["fast", pytest.param("hardened", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("circuit", ["fast", "hardened"])
 def test_theta_follows_the_recursion_in_plain_numbers(
     tmp_path: Path, circuit: str
 ) -> None:
@@ -110,6 +109,7 @@ def test_shares_leave_the_whole_noise_without_the_colluders(
     assert left >= release.noise_multiplier * release.sensitivity
 
 
+@pytest.mark.slow
 def test_the_result_is_a_point_that_says_so(consortium: EncryptedConsortium) -> None:
     consortium.play(4)
     draws = consortium.server._rounds.draws()
@@ -131,6 +131,7 @@ def test_a_repeated_request_gets_the_same_ciphertext_after_a_restart(
     assert consortium.sites["a"].handle(request) == before
 
 
+@pytest.mark.slow
 def test_a_site_attests_again_after_a_restart(consortium: EncryptedConsortium) -> None:
     consortium.play(2)
     request = encode(consortium.replay_request())
@@ -174,6 +175,7 @@ def test_a_site_refuses_replies_of_an_old_round(
     assert answer.reason is Reason.BAD_SIGNATURE
 
 
+@pytest.mark.slow
 def test_a_site_computes_no_round_twice_but_the_last(
     consortium: EncryptedConsortium,
 ) -> None:
@@ -305,6 +307,7 @@ def test_the_csp_answers_a_round_once(consortium: EncryptedConsortium) -> None:
     assert consortium.csp.handle(encode(replace(again, attestations=()))) == first
 
 
+@pytest.mark.slow
 def test_the_csp_refuses_an_old_rounds_output_in_a_new_round(
     consortium: EncryptedConsortium,
 ) -> None:

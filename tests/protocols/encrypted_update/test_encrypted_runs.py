@@ -85,6 +85,7 @@ def test_the_papers_circuit_runs_with_the_noise_in_the_gradient(tmp_path: Path) 
     np.testing.assert_allclose(theta(tmp_path / "run"), expected, atol=2e-2)
 
 
+@pytest.mark.slow
 def test_a_used_up_budget_stops_the_run(tmp_path: Path) -> None:
     study = write_tables(tmp_path, encrypted_study(("a", "b")))
     site = study.sites["a"].model_copy(update={"budget": 2.0})
