@@ -106,9 +106,13 @@ def _add_refusal(name: str, why: str, remedy: str) -> None:
     )(refuse)
 
 
+_own = {command.name for command in app.registered_commands}
+_own |= {group.name for group in app.registered_groups}
 _extras = entry_points(group="cipherbayes.commands")
 for _extra in sorted(_extras):
-    _add_extra(_extra)
+    if _extra.name not in _own:  # nobody replaces a command of this package
+        _own.add(_extra.name)
+        _add_extra(_extra)
 for _name in sorted({*RESEARCH} - _extras.names):
     _add_refusal(
         _name,

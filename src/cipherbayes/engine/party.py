@@ -87,14 +87,14 @@ def serve(party: Site[Any] | Csp[Any], name: str, home: Path) -> None:
     # Whatever else prints must not get between the messages.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    desk = PartyEndpoint(party, home)
+    endpoint = PartyEndpoint(party, home)
     while (question := pipes.read(sys.stdin.buffer)) is not None:
         try:
-            pipes.write(answers, b"=", desk.respond(*question))
+            pipes.write(answers, b"=", endpoint.respond(*question))
         except CipherbayesError as error:
             print(f"error: {error}", file=sys.stderr)
             pipes.write(answers, b"!", words(name, error).encode())
-        desk.rest()
+        endpoint.rest()
 
 
 def main() -> None:

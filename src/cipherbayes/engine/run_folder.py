@@ -43,6 +43,7 @@ from cipherbayes.protocols.csp import Csp
 from cipherbayes.protocols.messages import RunManifest, decode
 from cipherbayes.protocols.plan import Plan, plan_study
 from cipherbayes.protocols.protocol import (
+    CspParts,
     Protocol,
     ServerParts,
     SiteParts,
@@ -51,7 +52,7 @@ from cipherbayes.protocols.protocol import (
 from cipherbayes.protocols.rounds import StudyRounds
 from cipherbayes.protocols.server import Server
 from cipherbayes.protocols.site import Site
-from cipherbayes.protocols.stores import Checkpoint, Heads
+from cipherbayes.protocols.stores import AnswerStore, Checkpoint, Heads
 from cipherbayes.storage.folders import require_new_folder
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import open_site, split_site
@@ -115,7 +116,7 @@ class RunFolder:
             _write_private(home / "site.json", local)
         folder.home("csp").mkdir(parents=True, mode=0o700)
         folder.home("server").mkdir(parents=True)
-        parties = ("csp", *study.sites) if folder.plan.scheme else ()
+        parties = ("csp", *study.sites) if folder.protocol.federated else ()
         about = {
             "version": 1,
             "run": run.hex(),
@@ -247,7 +248,14 @@ class RunFolder:
 
     def csp(self) -> Csp[Any]:
         """The CSP, with the run's keys made at the first call."""
-        csp = self.protocol.csp(self)
+        parts: CspParts = {
+            "run": self.run,
+            "plan": self.plan,
+            "key": self.keys("csp").identity(),
+            "store": AnswerStore(self.home("csp") / "answers.sqlite"),
+            "pinned": self.pinned(),
+        }
+        csp = self.protocol.csp(self, parts)
         csp.heads = self.heads()
         csp.forget_keys = partial(self.keys("csp").forget, self.run)
         return csp
@@ -266,7 +274,7 @@ class RunFolder:
                     ledger.end(self.run, name)
                 finally:
                     ledger.close()
-        for name in ("csp", *self.study.sites) if self.plan.scheme else ():
+        for name in ("csp", *self.study.sites) if self.protocol.federated else ():
             self.keys(name).forget(self.run)
 
     def refuse_equal_files(self) -> None:

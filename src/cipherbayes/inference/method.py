@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from cipherbayes.models.influence import InfluenceBound
+
 if TYPE_CHECKING:  # a study file is read without loading samplers
     from cipherbayes.inference.chains import Draws
     from cipherbayes.inference.noise_aware.flags import Flag
@@ -19,7 +21,6 @@ if TYPE_CHECKING:  # a study file is read without loading samplers
     from cipherbayes.inference.settings import Inference
     from cipherbayes.inference.target import Target
     from cipherbayes.models import Design, Model
-    from cipherbayes.models.influence import InfluenceBound
     from cipherbayes.models.prior import ResolvedPrior
     from cipherbayes.typing import Floats
 
@@ -90,7 +91,12 @@ class Method(ABC):
 
     def check(self, settings: Inference) -> None:
         """Raise ValueError for settings that contradict the method."""
-        return
+        if self.round_shares() is not None and settings.chain_settings:
+            raise ValueError(
+                f"inference.{settings.chain_settings[0]} belongs to a chain: the "
+                f"{self.name} method has rounds of its own; remove it or set "
+                'method = "psgld"'
+            )
 
     def substitute(self, model: Model) -> str:
         """The name of the method that takes its place with a model; its own if it
@@ -118,7 +124,22 @@ class Method(ABC):
         excess: float,
     ) -> InfluenceBound:
         """How far a record counts, where :meth:`round_shares` gives shares."""
-        raise NotImplementedError(f"{self.name} releases clipped gradients")
+        return InfluenceBound(clip)
+
+    def width_ratio(
+        self,
+        *,
+        records: int,
+        dimension: int,
+        mu: float,
+        sensitivities: tuple[float, float],
+        information: float,
+        prior_sd: float,
+        excess: float,
+    ) -> float | None:
+        """Expected width of an interval over that without privacy, where rounds release
+        information matrices too; None where the method cannot say."""
+        return None
 
     @abstractmethod
     def recursion(self, facts: PublicFacts) -> Recursion:

@@ -37,14 +37,6 @@ class NoiseAwareMethod(Method):
     samples_at_the_end = True
     has_chains = False
 
-    def check(self, settings: Inference) -> None:
-        if settings.chain_settings:
-            raise ValueError(
-                f"inference.{settings.chain_settings[0]} belongs to a chain: the "
-                "noise-aware method has rounds of its own; remove it or set "
-                'method = "psgld"'
-            )
-
     def substitute(self, model: Model) -> str:
         return self.name if model.bounded_influence is not None else CHAIN_DEFAULT
 
@@ -66,6 +58,29 @@ class NoiseAwareMethod(Method):
 
         return schedule.influence_bound(
             model, clip, records=records, mu=mu, excess=excess
+        )
+
+    def width_ratio(
+        self,
+        *,
+        records: int,
+        dimension: int,
+        mu: float,
+        sensitivities: tuple[float, float],
+        information: float,
+        prior_sd: float,
+        excess: float,
+    ) -> float:
+        from cipherbayes.inference.noise_aware.width import expected_width_ratio
+
+        return expected_width_ratio(
+            records=records,
+            dimension=dimension,
+            mu=mu,
+            sensitivities=sensitivities,
+            information=information,
+            prior_sd=prior_sd,
+            excess=excess,
         )
 
     def recursion(self, facts: PublicFacts) -> Recursion:

@@ -10,7 +10,7 @@ from cipherbayes.study.schema import PrivateStudy
 if TYPE_CHECKING:
     from cipherbayes.protocols.plan import Plan, StudyPlan
 
-UNIT = "row"
+PROTECTED_UNIT = "row"
 """What a certificate protects: a person with several rows is several of them."""
 NOT_CERTIFIED = "nothing: this result is not certified"
 
@@ -86,7 +86,7 @@ def certificate(plan: StudyPlan, rounds: int) -> Certificate:
         holds_against=tuple(plan.protocol.holds_against(study))
         if plan.certified
         else (),
-        unit=UNIT,
+        unit=PROTECTED_UNIT,
         covers=covers(plan),
         spent=plan.epsilon_after(rounds),
         mechanism=f"discrete Gaussian on sums of {plan.last_phase.contributions}",

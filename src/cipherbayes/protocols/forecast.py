@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from cipherbayes.inference.methods import POINT
-from cipherbayes.inference.noise_aware.width import expected_width_ratio
 from cipherbayes.privacy.accountant import compose, epsilon
 from cipherbayes.privacy.gaussian import epsilon_of, mu_for
 from cipherbayes.protocols.certificate import covers
@@ -108,11 +107,11 @@ def forecast_of(plan: StudyPlan) -> Forecast:
 def _width_ratio(
     plan: StudyPlan, mu: float, information: float, inflation: float
 ) -> float | None:
-    """Of a noise-aware study, which also has to learn its information matrix."""
+    """What the method expects where it also has to learn its information matrix."""
     release, matrix = plan.last_phase.sums, plan.last_phase.information
     if matrix is None:
         return None
-    return expected_width_ratio(
+    return plan.study.inference_method.width_ratio(
         records=release.records,
         dimension=release.dimension,
         mu=mu,
@@ -190,7 +189,7 @@ class PlanDescription:
     warnings: list[str] = field(default_factory=list)
     further: dict[str, Any] = field(default_factory=dict)
 
-    def warning_of(self, text: str) -> PlanDescription:
+    def with_warning(self, text: str) -> PlanDescription:
         """The same with one warning more."""
         return replace(self, warnings=[*self.warnings, text])
 
@@ -259,10 +258,13 @@ def _lines(
         f"{forecast.signal:.3g}, largest possible {forecast.largest:.3g}, "
         "all rounds together)",
     ]
+    if study.rules.federated:
+        lines.append(
+            f"colluders   {release.colluders} of {release.sites} sites; "
+            f"{release.dropouts} may be lost"
+        )
     if encryption is not None:
         lines += [
-            f"colluders   {release.colluders} of {release.sites} sites; "
-            f"{release.dropouts} may be lost",
             f"encryption  {encryption}",
             f"traffic     {encryption.message_bytes:,} bytes from each site in a "
             f"round, about {encryption.total_bytes / 1e6:,.0f} MB in all",
@@ -278,11 +280,14 @@ def _noise(plan: StudyPlan) -> str:
             "every round"
         )
     matrix = plan.last_phase.information
-    assert matrix is not None
+    on_matrix = (
+        ""
+        if matrix is None
+        else f", {matrix.noise_multiplier:.4g} × {matrix.clip:.3g} on information"
+    )
     return (
-        f"{release.noise_multiplier:.4g} × {release.clip:.3g} on scores, "
-        f"{matrix.noise_multiplier:.4g} × {matrix.clip:.3g} on information in the "
-        f"last {plan.last_phase.rounds} rounds; rows beyond norm "
+        f"{release.noise_multiplier:.4g} × {release.clip:.3g} on scores{on_matrix} in "
+        f"the last {plan.last_phase.rounds} rounds; rows beyond norm "
         f"{weighting.clip:.3g} count less"
     )
 
@@ -300,7 +305,7 @@ def approval_lines(plan: StudyPlan) -> list[str]:
         f"covers      {covers(plan)}",
         f"rounds      {plan.rounds}, charged to the table's ledger first",
         f"leaves here in each round one vector of at most {widest} numbers: a sum over "
-        f"rows, each bounded, plus noise drawn here; masked, encrypted, signed",
+        f"rows, each bounded, plus noise drawn here; {plan.protocol.leaves}",
         "is opened   what the vectors of all sites give together"
         + (", or of all but the lost" if privacy.dropouts else ""),
     ]

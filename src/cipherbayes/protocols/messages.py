@@ -378,6 +378,8 @@ _TYPES = {form.kind: cls for cls, form in _FORMATS.items()}
 
 def register(cls: type, kind: Kind, limit: int) -> None:
     """Add a message of another module; ``limit`` bounds its body in bytes."""
+    if kind in _TYPES:
+        raise ValueError(f"messages of kind {kind.name} are there already")
     _FORMATS[cls] = _Format(kind, Record.of(cls), limit)
     _TYPES[kind] = cls
 

@@ -35,11 +35,12 @@ if TYPE_CHECKING:  # a study file is read without loading parties
     from cipherbayes.protocols.rounds import PhasedRounds, StudyRounds
     from cipherbayes.protocols.server import Server
     from cipherbayes.protocols.site import Site
-    from cipherbayes.protocols.stores import Checkpoint
+    from cipherbayes.protocols.stores import AnswerStore, Checkpoint
     from cipherbayes.study.schema import PrivateStudy, Study
     from cipherbayes.typing import Integers
 
 __all__ = [
+    "CspParts",
     "CuratedProtocol",
     "Fact",
     "PartyFolder",
@@ -90,6 +91,16 @@ class ServerParts(TypedDict):
     pinned: dict[str, Identity]
 
 
+class CspParts(TypedDict):
+    """What a CSP of any protocol is made of."""
+
+    run: bytes
+    plan: Any
+    key: SigningKey
+    store: AnswerStore
+    pinned: dict[str, Identity]
+
+
 @dataclass(frozen=True)
 class Fact:
     """One line of a report about a protocol; ``alarming`` where it must stand out."""
@@ -105,20 +116,27 @@ class Protocol(ProtocolRules, ABC):
     Attributes
     ----------
     certifies
-        Whether its results can be certified at all.
+        Whether its results can be certified: whoever sets it answers for
+        :meth:`holds_against`.
+    leaves
+        How a vector leaves a site, in words for whoever approves a study.
     charges_every_round
         Whether ledgers count its rounds; else a run is charged once, as a whole.
     messages_audited
         Whether ``cipherbayes audit --protocol`` can drive its parties.
+    totals_have_range
+        Whether public numbers bound every total.
     headline
         What was done, in a report's first line.
     unverifiable_noise
         What no transcript can show about its noise.
     """
 
-    certifies: ClassVar[bool] = True
+    certifies: ClassVar[bool] = False
+    leaves: ClassVar[str]
     charges_every_round: ClassVar[bool] = True
     messages_audited: ClassVar[bool] = False
+    totals_have_range: ClassVar[bool] = True
     headline: ClassVar[str]
     unverifiable_noise: ClassVar[str] = (
         "that sites drew their noise and summed their own rows honestly"
@@ -155,7 +173,7 @@ class Protocol(ProtocolRules, ABC):
         """A site over its table."""
 
     @abstractmethod
-    def csp(self, folder: PartyFolder) -> Csp[Any]:
+    def csp(self, folder: PartyFolder, parts: CspParts) -> Csp[Any]:
         """The CSP, with the run's keys made at the first call."""
 
     @abstractmethod
@@ -170,11 +188,9 @@ class Protocol(ProtocolRules, ABC):
 
         return certificate(plan, rounds)
 
+    @abstractmethod
     def holds_against(self, study: PrivateStudy) -> list[str]:
         """Whom a certified result's promise holds against, in words."""
-        from cipherbayes.protocols.certificate import parties_held_against
-
-        return parties_held_against(study)
 
     def cautions(self, plan: Any) -> list[str]:
         """What every plan and result of it must warn of."""
@@ -224,6 +240,7 @@ class CuratedProtocol(Protocol):
     """A protocol without parties: whoever holds all tables releases the totals."""
 
     federated = False
+    leaves = "not at all: whoever holds the tables adds it up"
 
     def rounds(self, plan: Any, checkpoint: Checkpoint) -> PhasedRounds[Any]:
         from cipherbayes.protocols.rounds import PhasedRounds
@@ -241,14 +258,11 @@ class CuratedProtocol(Protocol):
     ) -> Site[Any]:
         raise NotImplementedError(f"{self.name} has no sites of their own")
 
-    def csp(self, folder: PartyFolder) -> Csp[Any]:
+    def csp(self, folder: PartyFolder, parts: CspParts) -> Csp[Any]:
         raise NotImplementedError(f"{self.name} has no CSP")
 
     def server(self, folder: PartyFolder, parts: ServerParts) -> Server[Any]:
         raise NotImplementedError(f"{self.name} has no server")
-
-    def holds_against(self, study: PrivateStudy) -> list[str]:
-        return ["everyone but whoever holds the pooled tables"]
 
 
 def protocol_of(study: Study) -> Protocol:

@@ -65,6 +65,7 @@ class StudyRounds(ABC, Generic[AnyPlan]):
         """Totals that the present round's question rests on, as the CSP signed them."""
         return ()
 
+    @abstractmethod
     def check_total(self, values: Integers, what: str, *, where: str) -> None:
         """Raise ProtocolError for a total that no run of the study can have."""
 

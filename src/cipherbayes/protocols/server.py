@@ -92,7 +92,11 @@ class Server(ABC, Generic[AnyPlan]):
         lost = set(self._lost) - enrolled
         members += [m for m in self._remembered() if m.site in lost]
         scheme = self._plan.scheme
-        assert scheme is not None
+        if scheme is None:
+            raise ProtocolError(
+                "a study with parties needs encryption, and its plan names none",
+                where="server",
+            )
         manifest = RunManifest(
             run=self._run,
             study=self._plan.study_hash,

@@ -146,8 +146,9 @@ class Site(ABC, Generic[AnyPlan]):
         """The message that answers a question; refuses by raising."""
 
     def forget(self) -> None:
-        """Drop the run's keys from memory."""
+        """Drop what this party holds of the run's keys; it never joins again."""
         self._roster = self._masks = self._last = None
+        self._exchange = ExchangeKey.generate()
 
     def prepare(self) -> None:
         """Do now what the next round needs and its question does not change."""
@@ -170,10 +171,12 @@ class Site(ABC, Generic[AnyPlan]):
         releases nothing.
         """
         self._over = True
-        self.forget()
-        self._ledger.end(self._run, self._name)
-        if self.forget_keys is not None:
-            self.forget_keys()
+        try:
+            self.forget()
+        finally:
+            self._ledger.end(self._run, self._name)
+            if self.forget_keys is not None:
+                self.forget_keys()
 
     def handle(self, data: bytes) -> bytes:
         """Answer a :class:`RoundRequest`, or refuse."""

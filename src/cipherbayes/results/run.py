@@ -217,7 +217,8 @@ def cautions_of(plan: Plan) -> list[str]:
 
 def taking_part(folder: RunFolder, traffic: Traffic) -> TakingPart:
     """Who took part in a run: keys by their public ids, time and bytes of each."""
-    if folder.plan.scheme is None:
+    scheme = folder.plan.scheme
+    if scheme is None:
         return {}
     seconds = {
         "csp": traffic.csp_seconds,
@@ -227,7 +228,7 @@ def taking_part(folder: RunFolder, traffic: Traffic) -> TakingPart:
     pinned = folder.pinned()
     return {
         "run": folder.run.hex(),
-        "encryption": {"parameters": folder.plan.scheme, "key": folder.key_id()},
+        "encryption": {"parameters": scheme, "key": folder.key_id()},
         "parties": [
             {
                 "name": name,

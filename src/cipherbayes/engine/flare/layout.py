@@ -21,7 +21,7 @@ from cipherbayes.engine.flare.hardening import RESOURCES, harden_party, without_
 from cipherbayes.engine.flare.kits import ADMIN, CSP, SERVER, Kit
 from cipherbayes.errors import RunError
 
-LEAD = "lead@cipherbayes.study.schema"
+LEAD = "lead@cipherbayes.study"
 SCHEME = "grpc"
 SETTINGS = {SERVER: "fed_server.json", ADMIN: "fed_admin.json"}
 _CLIENT_SETTINGS = "fed_client.json"

@@ -22,8 +22,7 @@ from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.privacy.accountant import RELATION
 from cipherbayes.privacy.events import GaussianSum
 from cipherbayes.privacy.gaussian import mu_for
-from cipherbayes.protocols.certificate import UNIT as UNIT_OF_PRIVACY
-from cipherbayes.protocols.certificate import Certificate, covers
+from cipherbayes.protocols.certificate import PROTECTED_UNIT, Certificate, covers
 from cipherbayes.protocols.paper_claim import PaperClaim, PaperSetting, paper_claim
 from cipherbayes.protocols.plan import Plan, resolve_prior
 from cipherbayes.study.schema import PrivateStudy
@@ -214,7 +213,7 @@ def printed_certificate(plan: PrintedPlan) -> Certificate:
         delta=setting.delta,
         relation=RELATION.value,
         certified=False,
-        unit=UNIT_OF_PRIVACY,
+        unit=PROTECTED_UNIT,
         covers=covers(plan),
         spent=claim.honest_epsilon,
         mechanism="the paper's Algorithm 3 as printed: noise drawn by the server, "

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cipherbayes.protocols.protocol import (
+    CspParts,
     Fact,
     PartyFolder,
     Protocol,
@@ -49,8 +50,9 @@ class AsPrinted(Protocol):
     name = "encrypted-update"
     noise = NAME
     noise_aware = False
-    certifies = False
+    leaves = "encrypted, signed, without noise"
     charges_every_round = False
+    totals_have_range = False
     headline = "The update was computed under encryption"
     unverifiable_noise = "the server drew it itself and knows it"
 
@@ -127,19 +129,11 @@ class AsPrinted(Protocol):
 
         return PrintedSite(**parts, table=table)
 
-    def csp(self, folder: PartyFolder) -> PrintedCsp:
+    def csp(self, folder: PartyFolder, parts: CspParts) -> PrintedCsp:
         from cipherbayes.protocols.as_printed.csp import PrintedCsp
         from cipherbayes.protocols.encrypted_update.protocol import run_keys
-        from cipherbayes.protocols.stores import AnswerStore
 
-        return PrintedCsp(
-            run=folder.run,
-            plan=folder.plan,
-            keys=run_keys(folder),
-            key=folder.keys("csp").identity(),
-            store=AnswerStore(folder.home("csp") / "answers.sqlite"),
-            pinned=folder.pinned(),
-        )
+        return PrintedCsp(**parts, keys=run_keys(folder))
 
     def server(self, folder: PartyFolder, parts: ServerParts) -> PrintedServer:
         from cipherbayes.protocols.as_printed.server import PrintedServer
@@ -157,6 +151,9 @@ class AsPrinted(Protocol):
         from cipherbayes.protocols.as_printed.plan import printed_certificate
 
         return printed_certificate(plan)
+
+    def holds_against(self, study: PrivateStudy) -> list[str]:
+        return []
 
     def cautions(self, plan: PrintedPlan) -> list[str]:
         from cipherbayes.protocols.as_printed.plan import printed_cautions

@@ -72,6 +72,13 @@ class PrintedRounds(StudyRounds[PrintedPlan]):
         theta = self.theta()
         return theta if moments is None else np.concatenate([moments, theta])
 
+    def check_total(self, values: Integers, what: str, *, where: str) -> None:
+        """Only its length: nothing bounds what a round decrypts to."""
+        width = self._plan.columns
+        sizes = {"means": 1 + width, "variances": width, "maximum": 1}
+        if values.size != sizes.get(self.purpose, self._plan.dimension):
+            raise ProtocolError(f"{what} has another length", where=where)
+
     def take(self, values: Integers, sites: int) -> None:
         """Take what a round decrypted to: θ's move, or a step of the preparation."""
         opened: Floats = np.asarray(values * UNIT, np.float64)

@@ -61,6 +61,10 @@ class PrintedSite(Site[PrintedPlan]):
         self._public_key = public
         self._encryptor = self._plan.circuit.encryptor(public)
 
+    def forget(self) -> None:
+        super().forget()
+        self._encryptor = self._public_key = None
+
     def respond(self, data: bytes) -> SiteReply:
         """Answer a :class:`RoundRequest`, or refuse."""
         request = decode(data, RoundRequest)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cipherbayes.protocols.protocol import (
+    CspParts,
     Fact,
     PartyFolder,
     Protocol,
@@ -42,6 +43,8 @@ class EncryptedUpdate(Protocol):
 
     name = "encrypted-update"
     noise_aware = False
+    certifies = True
+    leaves = "masked, encrypted, signed"
     headline = "The update was computed under encryption"
 
     # -- study files -------------------------------------------------------
@@ -79,19 +82,10 @@ class EncryptedUpdate(Protocol):
 
         return EncryptedSite(**parts, memory=evaluator(folder, parts["name"]))
 
-    def csp(self, folder: PartyFolder) -> EncryptedCsp:
+    def csp(self, folder: PartyFolder, parts: CspParts) -> EncryptedCsp:
         from cipherbayes.protocols.encrypted_update.csp import EncryptedCsp
-        from cipherbayes.protocols.stores import AnswerStore
 
-        return EncryptedCsp(
-            run=folder.run,
-            plan=folder.plan,
-            keys=run_keys(folder),
-            key=folder.keys("csp").identity(),
-            store=AnswerStore(folder.home("csp") / "answers.sqlite"),
-            pinned=folder.pinned(),
-            noise=folder.noise("csp"),
-        )
+        return EncryptedCsp(**parts, keys=run_keys(folder), noise=folder.noise("csp"))
 
     def server(self, folder: PartyFolder, parts: ServerParts) -> EncryptedServer:
         from cipherbayes.protocols.encrypted_update.server import EncryptedServer
@@ -107,6 +101,11 @@ class EncryptedUpdate(Protocol):
 
         return encrypted_certificate(plan, rounds)
 
+    def holds_against(self, study: PrivateStudy) -> list[str]:
+        from cipherbayes.protocols.certificate import parties_held_against
+
+        return parties_held_against(study)
+
     def cautions(self, plan: EncryptedPlan) -> list[str]:
         from cipherbayes.protocols.encrypted_update.certificate import (
             unflooded_caution,
@@ -115,7 +114,7 @@ class EncryptedUpdate(Protocol):
         return [] if plan.flooding_bits else [unflooded_caution(plan)]
 
     def describe(self, plan: EncryptedPlan) -> PlanDescription:
-        return super().describe(plan).warning_of(POINT)
+        return super().describe(plan).with_warning(POINT)
 
     def method_words(self, study: Study) -> str:
         return "encrypted ascent"

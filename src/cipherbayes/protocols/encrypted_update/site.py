@@ -84,6 +84,10 @@ class EncryptedSite(SummingSite[EncryptedPlan]):
         self._replay = Replay(self._plan.circuit, evaluation, self._memory)
         self._key_id = public.key_id
 
+    def forget(self) -> None:
+        super().forget()
+        self._encryptor = self._replay = None
+
     def prepare(self) -> None:
         super().prepare()
         encryptor = self._encryptor

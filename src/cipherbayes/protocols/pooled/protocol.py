@@ -20,6 +20,7 @@ class Pooled(CuratedProtocol):
     """All tables in one place."""
 
     name = "pooled"
+    certifies = True
     headline = "All tables in one place"
 
     def plan(self, study: PrivateStudy) -> StudyPlan:
@@ -28,6 +29,9 @@ class Pooled(CuratedProtocol):
         from cipherbayes.study.tables import preparation_of
 
         return StudyPlan(study, phases_of(study, preparation_of(study).design))
+
+    def holds_against(self, study: PrivateStudy) -> list[str]:
+        return ["everyone but whoever holds the pooled tables"]
 
     def curator(
         self,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from cipherbayes.protocols.protocol import (
+    CspParts,
     Fact,
     PartyFolder,
     Protocol,
@@ -26,6 +27,8 @@ class SecureSum(Protocol):
     """Sites mask and encrypt noised sums; server and CSP add and open them."""
 
     name = "secure-sum"
+    certifies = True
+    leaves = "masked, encrypted, signed"
     messages_audited = True
     headline = "Sites’ sums were added under encryption"
 
@@ -48,9 +51,8 @@ class SecureSum(Protocol):
 
         return SecureSumServer(**parts)
 
-    def csp(self, folder: PartyFolder) -> SecureSumCsp:
+    def csp(self, folder: PartyFolder, parts: CspParts) -> SecureSumCsp:
         from cipherbayes.protocols.secure_sum.csp import SecureSumCsp
-        from cipherbayes.protocols.stores import AnswerStore
 
         keys = folder.keys("csp")
         known = any(record.run == folder.run.hex() for record in keys.records())
@@ -59,14 +61,12 @@ class SecureSum(Protocol):
             if known
             else keys.create_pair(folder.run, folder.plan.parameters)
         )
-        return SecureSumCsp(
-            run=folder.run,
-            plan=folder.plan,
-            pair=pair,
-            key=keys.identity(),
-            store=AnswerStore(folder.home("csp") / "answers.sqlite"),
-            pinned=folder.pinned(),
-        )
+        return SecureSumCsp(**parts, pair=pair)
+
+    def holds_against(self, study: PrivateStudy) -> list[str]:
+        from cipherbayes.protocols.certificate import parties_held_against
+
+        return parties_held_against(study)
 
     def security(self, privacy: Mapping[str, Any]) -> tuple[str, list[Fact]]:
         lead = (

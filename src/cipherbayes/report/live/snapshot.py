@@ -143,7 +143,7 @@ class Watcher:
             finished=finished,
             seconds=_durations(times),
             answered=max(time.time() - times[-1][1], 0.0) if times else None,
-            parties=self.plan.scheme is not None,
+            parties=self.plan.protocol.federated,
             certified=self.plan.certified,
         )
 

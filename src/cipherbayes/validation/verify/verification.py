@@ -184,7 +184,11 @@ def _replayed(
 ) -> Replayed | None:
     with findings.checking("range"):
         replayed = replay(plan, evidence.transcript, sizes)
-        findings.holds("range", "every total has the length and range of the study")
+        ranged = plan.protocol.totals_have_range
+        findings.holds(
+            "range",
+            f"every total has the length{' and range' if ranged else ''} of the study",
+        )
         return replayed
     return None
 
