@@ -7,6 +7,7 @@ import json
 import shutil
 import stat
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from cipherbayes.study.schema import Study
 from terminal import cipherbayes
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
-from cipherbayes.engine.flare import channels
+from cipherbayes.engine.flare import channels, hardening, layout
 from cipherbayes.engine.flare.hardening import ALLOWED_CLASSES, keep_jobs_in
 from cipherbayes.engine.flare.jobs import write_job
 from cipherbayes.engine.flare.kits import Kit
@@ -381,3 +382,15 @@ def test_a_server_that_does_not_run_is_named_in_one_line(tmp_path: Path) -> None
     assert done.returncode == 1
     assert "cannot be reached" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_the_leads_name_and_the_classes_of_a_job_are_what_kits_know() -> None:
+    """Kits carry both: they change with a release that says so, never by the way."""
+    assert layout.LEAD == "lead@cipherbayes.study"
+    assert hardening.ALLOWED_CLASSES == (
+        "cipherbayes.results.flare_server.ResultController",
+        "cipherbayes.engine.flare.executor.PartyExecutor",
+    )
+    for name in hardening.ALLOWED_CLASSES:
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(import_module(module), attribute)

@@ -56,6 +56,7 @@ class PostedTotals(CuratedProtocol):
     """Totals that a clerk posts."""
 
     name = "posted-totals"
+    certifies = True
     headline = "A clerk posted every total"
 
     def check(self, study: Study) -> None:
