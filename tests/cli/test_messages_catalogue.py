@@ -300,7 +300,7 @@ CATALOGUE = {
         ("out", "not empty", "--out"), change=file("out/mine.txt", "x")
     ),
     "folder below a file": Mistake(
-        (NORTH, "check the path"), ("run", STUDY, "--out", f"{NORTH}/out")
+        (NORTH, "cannot be made", "--out"), ("run", STUDY, "--out", f"{NORTH}/out")
     ),
     "spent budget": Mistake(
         ("budget", "ledger"),

@@ -25,6 +25,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from cipherbayes.storage.folders import make_folder
+
 if TYPE_CHECKING:
     from cipherbayes.results.record import ResultRecord
 
@@ -106,7 +108,7 @@ class JsonLines(logging.Formatter):
 @contextmanager
 def logging_to(folder: Path) -> Iterator[None]:
     """Keep what the parties report in ``run.log``; they never report data."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     descriptor = os.open(
         folder / "run.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
     )

@@ -21,7 +21,6 @@ from cipherbayes.cli.console import (
     progress_bar,
 )
 from cipherbayes.errors import RunError
-from cipherbayes.storage.folders import require_new_folder
 
 if TYPE_CHECKING:
     from cipherbayes.results.record import EffectRow, MedianSurvival, ResultRecord
@@ -46,12 +45,13 @@ def run(
     ] = False,
 ) -> None:
     """Run a whole study on this machine."""
+    from cipherbayes.engine.new_run import require_free_folder
     from cipherbayes.results.run import run as run_study
     from cipherbayes.study.schema import Study
 
     loaded = Study.load(study)
     folder = out if out is not None else Path("runs") / loaded.name
-    refuse_used_folder(folder)
+    require_free_folder(folder)
     with (
         logging_to(folder),
         live_page(folder, watch and loaded.private),
@@ -172,11 +172,6 @@ def _median_text(median: MedianSurvival) -> str:
     if median["lower"] is None and median["upper"] is None:
         return middle  # a point estimate, or nowhere reached
     return f"{middle} ({lower} to {upper})"
-
-
-def refuse_used_folder(folder: Path) -> None:
-    """A result never overwrites another, and never mixes with other files."""
-    require_new_folder(folder, remedy="choose another --out, or remove it first")
 
 
 def predict(

@@ -43,6 +43,7 @@ from cipherbayes.results.record import (
     TakingPart,
     Timing,
 )
+from cipherbayes.storage.folders import make_folder
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats
@@ -156,12 +157,12 @@ class Result:
 
     def save(self, folder: Path) -> None:
         """Write the folder; ``result.json`` comes last, in one move."""
-        folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder / "study.toml", self.study.without_paths().to_toml())
+        make_folder(folder)
         partial = folder / ".posterior.partial"
         self.posterior.to_netcdf(partial, engine="h5netcdf")
         digest = hashlib.sha256(partial.read_bytes()).hexdigest()
         os.replace(partial, folder / "posterior.nc")
+        _replace(folder / "study.toml", self.study.without_paths().to_toml())
         content = {**self.record, "posterior_sha256": digest}
         record = json.dumps(content, indent=2, allow_nan=False)
         _replace(folder / "result.json", record + "\n")

@@ -11,10 +11,11 @@ from typing import Any
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.rescaled import rescaled
 from cipherbayes.engine.local import Finished, TemporaryFolder, run_folder
+from cipherbayes.engine.new_run import clear_folder, require_budgets
 from cipherbayes.engine.round_loop import Traffic
 from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.engine.table_identity import ledger_beside, refuse_equal_files
-from cipherbayes.errors import CipherbayesError, RunError, StudyError
+from cipherbayes.errors import BudgetError, CipherbayesError, RunError, StudyError
 from cipherbayes.inference.chains import Draws, Progress
 from cipherbayes.inference.target import Target
 from cipherbayes.models.metrics import evaluate
@@ -22,6 +23,7 @@ from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.plan import Plan, resolve_prior
 from cipherbayes.results.record import TakingPart, Timing
 from cipherbayes.results.result import Result, assemble
+from cipherbayes.storage.folders import held_folder
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import (
     check_pooled,
@@ -58,8 +60,9 @@ def run(
     tables
         Site name -> path or frame. Left out: the paths in the study's ``[sites]``.
     out
-        Folder for the result, new or empty. A private run that is interrupted is
-        resumed from there (:func:`resume`). Left out: nothing is kept.
+        Folder for the result: new, empty, or left by a run that released nothing. A
+        private run that is interrupted is resumed from there (:func:`resume`). Left
+        out: nothing is kept.
     progress
         Called with (rounds done, rounds in all).
 
@@ -73,9 +76,13 @@ def run(
         if out is None:
             with TemporaryFolder() as folder:
                 return _run_private(study, tables, folder, progress)
-        return _run_private(study, tables, Path(out), progress)
-    result = _run_without_privacy(study, tables, progress)
-    if out is not None:
+        with held_folder(Path(out)):
+            return _run_private(study, tables, Path(out), progress)
+    if out is None:
+        return _run_without_privacy(study, tables, progress)
+    with held_folder(Path(out)):
+        clear_folder(Path(out))
+        result = _run_without_privacy(study, tables, progress)
         result.save(Path(out))
     return result
 
@@ -94,10 +101,11 @@ def resume(out: str | Path, *, progress: Progress = _silent) -> Result:
         )
     started = time.perf_counter()
     folder = RunFolder.open(path)
-    finished = run_folder(folder, None, progress)
-    result = assemble_private(folder, finished, started, _held_out(folder))
-    result.save(path)
-    folder.end()
+    with held_folder(path):
+        finished = run_folder(folder, None, progress)
+        result = assemble_private(folder, finished, started, _held_out(folder))
+        result.save(path)
+        folder.end()
     return result
 
 
@@ -159,7 +167,13 @@ def _run_private(
     }
     refuse_equal_files({name: Path(file) for name, file in files.items()})
     refuse_equal_rows(prepared)
+    clear_folder(path)
     folder = RunFolder.create(path, located, ledgers)
+    try:
+        require_budgets(folder.plan, {n: folder.local(n) for n in study.sites})
+    except BudgetError:
+        clear_folder(path)
+        raise
     train, test = split(study, prepared)
     finished = run_folder(folder, train, progress)
     result = assemble_private(folder, finished, started, test)
