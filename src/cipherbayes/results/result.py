@@ -11,7 +11,8 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,6 +44,7 @@ from cipherbayes.results.record import (
     TakingPart,
     Timing,
 )
+from cipherbayes.results.table import Table
 from cipherbayes.storage.folders import make_folder
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
@@ -58,7 +60,7 @@ NO_TIME: Timing = {"site_s": 0.0, "server_s": 0.0, "csp_s": 0.0, "wall_s": 0.0}
 NO_BYTES: Bytes = {"per_round_site": 0, "total": 0}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """A finished run.
 
@@ -73,7 +75,35 @@ class Result:
 
     study: Study
     posterior: xr.DataTree
-    record: ResultRecord = field(repr=False)
+    record: ResultRecord
+
+    def __repr__(self) -> str:
+        record, privacy = self.record, self.record["privacy"]
+        promise = "no privacy"
+        if privacy["epsilon"] is not None:
+            word = "certified" if privacy["certified"] else "NOT CERTIFIED"
+            promise = f"ε = {privacy['epsilon']:g}, δ = {privacy['delta']:g}, {word}"
+        warned = f", {len(self.warnings)} warnings" if self.warnings else ""
+        return (
+            f"<Result '{record['study']}': {record['model']}, "
+            f"{len(record['posterior'])} parameters, {promise}{warned}>"
+        )
+
+    def _repr_html_(self) -> str:
+        table = (self.effects() or self.summary())._repr_html_()
+        warned = "".join(f"<li>{escape(text)}</li>" for text in self.warnings)
+        return f"<p>{escape(repr(self))}</p>{table}<ul>{warned}</ul>"
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader of the result must know."""
+        return list(self.record["warnings"])
+
+    @property
+    def dataset(self) -> xr.Dataset:
+        """The draws on the user's own units, as a Dataset: ``az.summary`` of it names
+        every parameter with every release of ArviZ."""
+        return self.posterior["posterior"].to_dataset()
 
     @property
     def certificate(self) -> dict[str, Any]:
@@ -86,14 +116,14 @@ class Result:
         """Scores on the held-out rows, where the study asked for them."""
         return dict(self.record["metrics"])
 
-    def summary(self) -> list[ParameterRow]:
+    def summary(self) -> Table[ParameterRow]:
         """Mean, sd and interval of each parameter, on the user's own scale."""
-        return [row.copy() for row in self.record["posterior"]]
+        return Table(row.copy() for row in self.record["posterior"])
 
-    def effects(self) -> list[EffectRow]:
+    def effects(self) -> Table[EffectRow]:
         """Odds, hazard or rate ratios (or differences) with intervals, per step of
         each feature; empty for a model whose coefficients mean nothing alone."""
-        return [row.copy() for row in self.record.get("effects", [])]
+        return Table(row.copy() for row in self.record.get("effects", []))
 
     def baseline(self) -> Baseline | None:
         """Survival curve and median survival of the reference record."""

@@ -21,11 +21,13 @@ from cipherbayes.inference.target import Target
 from cipherbayes.models.metrics import evaluate
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.plan import Plan, resolve_prior
+from cipherbayes.results.notebook import notebook_progress
 from cipherbayes.results.record import TakingPart, Timing
 from cipherbayes.results.result import Result, assemble
 from cipherbayes.storage.folders import held_folder
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import (
+    as_sites,
     check_pooled,
     open_sites,
     preparation_of,
@@ -40,16 +42,12 @@ INSECURE = (
 )
 
 
-def _silent(done: int, total: int) -> None:
-    """Report nothing."""
-
-
 def run(
     study: Study,
-    tables: Mapping[str, Any] | None = None,
+    tables: Any = None,
     *,
     out: str | Path | None = None,
-    progress: Progress = _silent,
+    progress: Progress | None = None,
 ) -> Result:
     """Run a whole study on this machine.
 
@@ -58,20 +56,23 @@ def run(
     study
         What to do.
     tables
-        Site name -> path or frame. Left out: the paths in the study's ``[sites]``.
+        Site name -> path or frame; or one path or frame by itself, which is then all
+        that there is. Left out: the paths in the study's ``[sites]``.
     out
         Folder for the result: new, empty, or left by a run that released nothing. A
         private run that is interrupted is resumed from there (:func:`resume`). Left
         out: nothing is kept.
     progress
-        Called with (rounds done, rounds in all).
+        Called with (rounds done, rounds in all). Left out: a bar in a notebook.
 
     Notes
     -----
     A table that is a file has its ledger beside it (``FILE.ledger``); a frame's
     ledger lasts only for the run.
     """
+    study, tables = as_sites(study, tables)
     study = with_sites(study, tables)
+    progress = notebook_progress() if progress is None else progress
     if study.private:
         if out is None:
             with TemporaryFolder() as folder:
@@ -87,8 +88,9 @@ def run(
     return result
 
 
-def resume(out: str | Path, *, progress: Progress = _silent) -> Result:
+def resume(out: str | Path, *, progress: Progress | None = None) -> Result:
     """Continue an interrupted private run: nothing is released twice."""
+    progress = notebook_progress() if progress is None else progress
     path = Path(out)
     if (path / "result.json").exists():
         # A kill may have come between the result and the end of the run.
