@@ -44,6 +44,10 @@ def require_filled_in(text: str, path: Path) -> None:
             )
 
 
+COX_NAMES = frozenset({"cox", "coxph", "cox-ph", "phreg"})
+COX = 'Cox regression is "piecewise": proportional hazards, a public grid of intervals'
+
+
 class StudyValueError(StudyError, ValueError):
     """A study made in Python says something impossible; also a ValueError."""
 
@@ -80,6 +84,8 @@ def explained(
         case "union_tag_invalid":
             allowed = first["ctx"]["expected_tags"].replace("'", '"')
             what, remedy = "unknown model.kind", f"choose one of {allowed}"
+            if str(first["ctx"]["tag"]).lower() in COX_NAMES:
+                remedy = f"{COX} (intervals = 8, say); or {remedy}"
         case "union_tag_not_found":
             what, remedy = "missing key 'model.kind'", 'e.g. kind = "logistic"'
         case "value_error":
