@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 
 console = Console()
 
+CSP = (
+    "         (server: runs the rounds; CSP, the crypto service provider: holds the "
+    "key and opens totals only)"
+)
+
 
 class RoundTime(ProgressColumn):
     """Milliseconds per round."""
@@ -141,5 +146,7 @@ def print_result(record: ResultRecord) -> None:
             f"{privacy['relation']}; holds against {against or 'nobody'}",
             soft_wrap=True,
         )
+        if any("CSP" in who for who in privacy["holds_against"]):
+            console.print(CSP, soft_wrap=True, highlight=False)
     for warning in record["warnings"]:
         console.print(f"[yellow]warning:[/yellow] {escape(warning)}", soft_wrap=True)

@@ -73,7 +73,8 @@ app.command("deploy")(deploy.deploy)
 app.command("submit")(submit.submit)
 for _role, _what in {
     "site": "A site on its own machine: request, install, approve, check, start.",
-    "csp": "The CSP on its own machine: request, install, approve, start.",
+    "csp": "The CSP, which holds the key, on its own machine: request, install, "
+    "approve, start.",
     "server": "The server on its own machine: request, install, start.",
 }.items():
     app.add_typer(party.party_commands(_role, _what), name=_role)

@@ -52,6 +52,8 @@ def run(
     loaded = Study.load(study)
     folder = out if out is not None else Path("runs") / loaded.name
     require_free_folder(folder)
+    if not as_json:
+        warn_before(loaded)
     with (
         logging_to(folder),
         live_page(folder, watch and loaded.private),
@@ -78,6 +80,40 @@ def resume(
     with logging_to(folder), progress_bar(spending(study)) as progress:
         result = resume_run(folder, progress=progress)
     show(result.record, folder, as_json, report)
+
+
+def warn_before(study: Study) -> None:
+    """What `cipherbayes plan` warns of, while nothing is spent yet.
+
+    Also a number of records that the tables do not have: whoever runs a study on one
+    machine holds them all, and this goes to the terminal only.
+    """
+    if not study.private:
+        return
+    from cipherbayes.protocols.plan import plan_study
+    from cipherbayes.study.template import suggested_records
+
+    planned = plan_study(study)
+    known = set(planned.protocol.cautions(planned))
+    known.update(study.inference_method.cautions(study.model))
+    warnings = [
+        w for w in planned.protocol.describe(planned).warnings if w not in known
+    ]
+    declared = study.with_privacy().privacy.records
+    files = [Path(site.data) for site in study.sites.values() if site.data]
+    rows = (
+        suggested_records(files)
+        if declared and len(files) == len(study.sites)
+        else None
+    )
+    if declared and rows and not rows[0] <= declared <= 1.5 * rows[0]:
+        warnings.append(
+            f"privacy.records = {declared} and the tables have {rows[0]} rows in all: "
+            "effects and intervals are computed for the declared number; correct it"
+        )
+    for warning in warnings:
+        said = f"[yellow]warning:[/yellow] {escape(warning)}"
+        console.print(said, highlight=False, soft_wrap=True)
 
 
 def spending(study: Study) -> Callable[[int], float] | None:

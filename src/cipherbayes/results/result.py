@@ -22,7 +22,7 @@ import xarray as xr
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.rescaled import rescaled, rescaled_design
 from cipherbayes.data.tables import open_table
-from cipherbayes.errors import RunError
+from cipherbayes.errors import DataError, RunError
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat_and_ess
 from cipherbayes.models.base import Rows
@@ -155,7 +155,7 @@ class Result:
         tail = (1.0 - self.study.inference.interval) / 2.0
         at = None if times is None else np.asarray(times, dtype=float)
         parts: list[Floats] = []
-        for rows in _slices(self._prepared(table, where)):
+        for rows in self._rows(table, where):
             values = model.predict(draws, rows, at)
             bounds = np.quantile(values, [tail, 1.0 - tail], axis=0)
             parts.append(np.stack([values.mean(axis=0), bounds[0], bounds[1]]))
@@ -174,9 +174,23 @@ class Result:
         tail = (1.0 - self.study.inference.interval) / 2.0
         return [
             median_survival(times, tail)
-            for rows in _slices(self._prepared(table, where))
+            for rows in self._rows(table, where)
             for times in require_survival_curves(model).median(draws, rows).T
         ]
+
+    def _rows(self, table: Any, where: str) -> Iterator[Rows]:
+        """A table to predict for, in small blocks."""
+        try:
+            yield from _slices(self._prepared(table, where))
+        except DataError as error:
+            # A finished study has its levels and columns for good.
+            remedy = error.remedy
+            if ".levels" in remedy:
+                remedy = (
+                    "the study knows no other: correct it, leave such rows out, or fit "
+                    "a study with this level"
+                )
+            raise DataError(error.what, where=error.where, remedy=remedy) from None
 
     def _prepared(self, table: Any, where: str) -> PreparedTable:
         raw = PreparedTable.for_prediction(

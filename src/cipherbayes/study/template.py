@@ -259,7 +259,7 @@ def _lines(
         "[privacy]",
         "epsilon = 1.0              # smaller protects more",
         "delta = 1e-6               # far below 1 / number of records",
-        "records = FILL_IN          # public number of rows over all sites, rounded;",
+        "records = FILL_IN          # public number of rows in all, rounded up;",
         "                           # without this line it is released with noise",
         "",
         "[sites]",
