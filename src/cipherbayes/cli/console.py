@@ -59,7 +59,7 @@ def progress_bar(
         ε spent after a number of rounds, where the study is private.
     """
     columns: list[ProgressColumn] = [
-        TextColumn("round"),
+        TextColumn("{task.description}"),
         MofNCompleteColumn(),
         BarColumn(),
     ]
@@ -67,11 +67,19 @@ def progress_bar(
         columns.append(TextColumn("ε {task.fields[epsilon]:.3f}"))
     columns += [RoundTime(), TimeRemainingColumn()]
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("rounds", total=None, epsilon=0.0)
+        task = bar.add_task("round", total=None, epsilon=0.0)
 
         def report(done: int, total: int) -> None:
             spent = epsilon(done) if epsilon is not None and console.is_terminal else 0
-            bar.update(task, completed=done, total=total, epsilon=spent)
+            bar.update(
+                task,
+                description="drawing the posterior, round"
+                if done == total
+                else "round",
+                completed=done,
+                total=total,
+                epsilon=spent,
+            )
 
         yield report
 

@@ -13,6 +13,7 @@ from cipherbayes.cli import (
     audit,
     calibrate,
     deploy,
+    export,
     init,
     ledger,
     party,
@@ -62,6 +63,7 @@ app.command("run")(run.run)
 app.command("resume")(run.resume)
 app.command("predict")(run.predict)
 app.command("report")(report.report)
+app.command("export")(export.export)
 app.command("verify")(verify.verify)
 app.command("init")(init.init)
 app.command("watch")(watch.watch)
