@@ -36,6 +36,7 @@ FINISHED_RUNS = (
     "tests/cli/test_watch.py",
     "tests/report/test_report_browser.py",
     "tests/report/test_report_page.py",
+    "tests/report/test_report_reading.py",
     "tests/validation/test_verify.py",
 )
 """Modules that share the runs of finished_runs.py: one worker makes them for all."""

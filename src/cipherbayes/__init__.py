@@ -16,14 +16,25 @@ from cipherbayes.version import __version__
 
 if TYPE_CHECKING:
     from cipherbayes import errors, models
+    from cipherbayes.results.estimator import PrivateLogistic
     from cipherbayes.results.result import Result
     from cipherbayes.results.run import resume, run
     from cipherbayes.study.schema import Study
 
-__all__ = ["Result", "Study", "__version__", "errors", "models", "resume", "run"]
+__all__ = [
+    "PrivateLogistic",
+    "Result",
+    "Study",
+    "__version__",
+    "errors",
+    "models",
+    "resume",
+    "run",
+]
 
 # Loaded on first use: `import cipherbayes` and `cipherbayes --help` stay quick.
 _HOMES = {
+    "PrivateLogistic": "cipherbayes.results.estimator",
     "Result": "cipherbayes.results.result",
     "Study": "cipherbayes.study.schema",
     "resume": "cipherbayes.results.run",
@@ -37,3 +48,7 @@ def __getattr__(name: str) -> Any:
     if name in ("errors", "models"):
         return import_module(f"cipherbayes.{name}")
     raise AttributeError(f"module 'cipherbayes' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cipherbayes as cb
-from cipherbayes.study.template import first_study
+from cipherbayes.models.registry import registered
+from cipherbayes.study.template import Wanted, first_study
 from conftest import logistic_frame, survival_frame
 from terminal import cipherbayes
 
@@ -94,6 +95,69 @@ def test_a_column_typed_differently_at_two_sites_is_refused(tmp_path: Path) -> N
     assert done.returncode == 1
     assert "'age'" in done.stderr
     assert "old" not in done.stderr
+
+
+def test_a_model_can_be_asked_for_and_its_outcome_is_no_feature(tmp_path: Path) -> None:
+    survival_frame().assign(dose=1.0).to_csv(tmp_path / "a.csv", index=False)
+    words = ("init", "a.csv", "--kind", "logistic", "--outcome", "event")
+    assert cipherbayes(*words, cwd=tmp_path).returncode == 0
+    text = (tmp_path / "study.toml").read_text()
+    assert 'kind = "logistic"\noutcome = "event"\n' in text
+    features = text.partition("[features]")[2]
+    assert not re.search(r"^(event|time) =", features, flags=re.M)
+    assert re.search(r"^# time: left out", features, flags=re.M)
+
+
+@pytest.mark.parametrize("kind", sorted(registered))
+def test_every_model_has_a_first_study(tmp_path: Path, kind: str) -> None:
+    import tomllib
+
+    survival_frame().to_csv(tmp_path / "a.csv", index=False)
+    text = first_study([tmp_path / "a.csv"], tmp_path, wanted=Wanted(kind))
+    filled = tomllib.loads(
+        text.replace("low = FILL_IN", "low = 1").replace("FILL_IN", "100")
+    )
+    del filled["privacy"], filled["sites"]
+    assert cb.Study.model_validate(filled).model.kind == kind
+
+
+def test_guesses_say_that_they_are_guesses(tmp_path: Path) -> None:
+    survival_frame().to_csv(tmp_path / "a.csv", index=False)
+    done = cipherbayes("init", "a.csv", cwd=tmp_path)
+    assert "3 lines are guesses" in done.stdout
+    text = (tmp_path / "study.toml").read_text()
+    for key in ("kind", "time", "event"):
+        assert re.search(rf"^{key} = .*# a guess", text, flags=re.M)
+
+
+def test_the_number_of_rows_is_suggested_to_the_owner_and_not_written(
+    tmp_path: Path,
+) -> None:
+    for seed, site in enumerate(("a", "b")):
+        logistic_frame(343, seed=seed).to_csv(tmp_path / f"{site}.csv", index=False)
+    done = cipherbayes("init", "a.csv", "b.csv", cwd=tmp_path)
+    assert "686 rows" in done.stdout
+    assert "records = 690" in done.stdout
+    assert "6" not in (tmp_path / "study.toml").read_text().replace("1e-6", "")
+
+
+def test_columns_that_differ_in_capital_letters_are_named(tmp_path: Path) -> None:
+    logistic_frame().to_csv(tmp_path / "a.csv", index=False)
+    logistic_frame().rename(columns={"age": "Age"}).to_csv(
+        tmp_path / "b.csv", index=False
+    )
+    done = cipherbayes("init", "a.csv", "b.csv", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "column 'Age' is called 'age' in a.csv" in done.stderr
+
+
+def test_a_column_that_one_site_lacks_is_named_in_the_file(tmp_path: Path) -> None:
+    logistic_frame().assign(ward=1).to_csv(tmp_path / "a.csv", index=False)
+    logistic_frame().to_csv(tmp_path / "b.csv", index=False)
+    cipherbayes("init", "a.csv", "b.csv", cwd=tmp_path)
+    assert (
+        "# ward: left out (not in every table)" in (tmp_path / "study.toml").read_text()
+    )
 
 
 @pytest.mark.parametrize("name", ['we"ird', "a.b", "größe", "tab\there"])

@@ -116,6 +116,10 @@ CATALOGUE = {
     "unknown model": Mistake(
         (STUDY, "model.kind", "choose"), study=replaced('"logistic"', '"logit"')
     ),
+    "Cox by its name": Mistake(
+        (STUDY, "model.kind", "piecewise", "intervals"),
+        study=replaced('"logistic"', '"cox"'),
+    ),
     "missing key": Mistake(
         (STUDY, "'model.outcome'", "add it"), study=replaced('outcome = "death"\n', "")
     ),
@@ -265,6 +269,24 @@ CATALOGUE = {
     ),
     "no such column": Mistake((NORTH, "'age'", "header"), change=without("age")),
     "text among numbers": Mistake((NORTH, "'age'"), change=column("age", f"x{CANARY}")),
+    "outcome in words": Mistake(
+        (NORTH, "'death'", "1 and 0"), change=column("death", f"yes{CANARY}")
+    ),
+    "quotes in the header": Mistake(
+        (NORTH, "'age'", "quotes", "remove"),
+        change=lambda f: _header(f / NORTH, "age", "'age'"),
+    ),
+    "semicolons and decimal commas": Mistake(
+        (NORTH, "not separated by commas", "points"),
+        change=lambda f: pd.read_csv(f / NORTH).to_csv(
+            f / NORTH, sep=";", decimal=",", index=False
+        ),
+    ),
+    "unknown level at predict": Mistake(
+        ("new.csv", "'sex'", "knows no other", "leave such rows out"),
+        ("predict", "before", "new.csv"),
+        change=lambda f: _new_level(f),
+    ),
     "missing value": Mistake(
         (NORTH, "'age'", "features.age.missing"), change=column("age", None)
     ),
@@ -300,7 +322,7 @@ CATALOGUE = {
         ("out", "not empty", "--out"), change=file("out/mine.txt", "x")
     ),
     "folder below a file": Mistake(
-        (NORTH, "check the path"), ("run", STUDY, "--out", f"{NORTH}/out")
+        (NORTH, "cannot be made", "--out"), ("run", STUDY, "--out", f"{NORTH}/out")
     ),
     "spent budget": Mistake(
         ("budget", "ledger"),
@@ -401,6 +423,16 @@ def _survived(folder: Path) -> None:
     (folder / "survival.toml").write_text(text, encoding="utf-8")
     done = cipherbayes("run", "survival.toml", "--out", "out", cwd=folder)
     assert done.returncode == 0, done.stderr
+
+
+def _header(path: Path, old: str, new: str) -> None:
+    path.write_text(path.read_text().replace(old, new, 1), encoding="utf-8")
+
+
+def _new_level(folder: Path) -> None:
+    _spend(folder)
+    frame = pd.read_csv(folder / NORTH).assign(sex=f"x{CANARY}").head(2)
+    frame.to_csv(folder / "new.csv", index=False)
 
 
 def _spend(folder: Path) -> None:

@@ -102,6 +102,43 @@ def test_plan_warns_of_a_delta_that_is_not_small(folder: Path) -> None:
     assert any("1/N" in warning for warning in plan["warnings"])
 
 
+def test_plan_says_what_one_site_or_two_cannot_have(folder: Path) -> None:
+    shown = cipherbayes("plan", "study.toml", cwd=folder).stdout
+    assert "two sites" in shown
+    change(folder, 'south = { data = "south.csv" }', "")
+    shown = cipherbayes("plan", "study.toml", cwd=folder).stdout
+    assert "one site" in shown
+    assert "pooled" in shown
+
+
+def test_plan_tells_its_noise_in_plain_words(folder: Path) -> None:
+    chains = cipherbayes("plan", "study.toml", cwd=folder).stdout
+    change(folder, "rounds = 12", 'method = "noise-aware"')
+    aware = cipherbayes("plan", "study.toml", cwd=folder).stdout
+    for shown in (chains, aware):
+        noise = next(line for line in shown.splitlines() if line.startswith("noise"))
+        assert "standard deviation" in noise
+        assert "×" not in noise
+
+
+def test_run_warns_before_it_spends(folder: Path) -> None:
+    change(folder, "records = 800", "records = 3200")
+    change(folder, "delta = 1e-6", "delta = 1e-2")
+    done = cipherbayes("run", "study.toml", "--out", "out", cwd=folder)
+    assert "privacy.records = 3200 and the tables have 800 rows" in done.stdout
+    assert "is not below 1/N" in done.stdout
+    # Neither may be told to others: the first depends on the rows.
+    assert "3200 and the tables" not in (folder / "out" / "result.json").read_text()
+    assert "crypto service provider" in done.stdout
+
+
+def test_plan_warns_of_a_table_that_cannot_pay(folder: Path) -> None:
+    change(folder, '"north.csv" }', '"north.csv", budget = 2.0 }')
+    plan = json.loads(cipherbayes("plan", "study.toml", "--json", cwd=folder).stdout)
+    (short,) = [w for w in plan["warnings"] if "cannot pay" in w]
+    assert "sites.north.budget = 3" in short
+
+
 @pytest.mark.slow
 def test_the_papers_setting_shows_the_claim_and_the_honest_figure() -> None:
     path = EXAMPLES / "paper-as-printed.toml"

@@ -215,3 +215,19 @@ def test_epsilon_after_a_round_is_one_figure_everywhere() -> None:
     spent = spending(study)
     assert spent is not None
     assert spent(1) == honest
+
+
+def test_the_drawing_after_the_last_round_is_shown(
+    runs: FinishedRuns, tmp_path: Path
+) -> None:
+    """All rounds are done, and the result is not there yet."""
+    folder = tmp_path / "out"
+    shutil.copytree(runs["federated"], folder)
+    (folder / "result.json").unlink()
+    snapshot = Watcher.open(folder).look()
+    assert snapshot.done == snapshot.rounds
+    assert snapshot.drawing
+    assert not snapshot.late
+    assert snapshot.left is None
+    assert "drawing the posterior" in page(snapshot)
+    assert snapshot.document()["drawing"] is True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import re
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +83,52 @@ def test_a_study_with_a_larger_delta_than_the_ledgers_is_refused_at_the_start(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_budget_that_ends_in_the_middle_gives_a_result_with_a_warning(
+def test_a_budget_that_does_not_pay_for_the_whole_study_is_refused_with_the_figures(
     tmp_path: Path, protocol: str
 ) -> None:
     study = write_tables(
         tmp_path, small_study(("a", "b"), header={"protocol": protocol})
     )
-    result = run(with_budget(study, 2.0), out=tmp_path / "run")
+    with pytest.raises(BudgetError, match="nothing was spent") as refused:
+        run(with_budget(study, 2.0), out=tmp_path / "run")
+    for word in ("site 'a'", "of 2,", "would be 3", "sites.a.budget = 3", "ledger"):
+        assert word in str(refused.value)
+    assert not (tmp_path / "a.csv.ledger").exists()
+    # The corrected study runs in the same folder.
+    run(with_budget(study, 3.0), out=tmp_path / "run")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_second_study_says_what_budget_pays_for_both(
+    tmp_path: Path, protocol: str
+) -> None:
+    study = write_tables(
+        tmp_path, small_study(("a", "b"), header={"protocol": protocol})
+    )
+    run(study, out=tmp_path / "first")
+    with pytest.raises(BudgetError, match=r"budget = (\d\.\d+)") as refused:
+        run(study, out=tmp_path / "second")
+    found = re.search(r"budget = (\d\.\d+)", str(refused.value))
+    assert found is not None
+    run(with_budget(study, float(found[1])), out=tmp_path / "second")
+    less = with_budget(study, float(found[1]) + 0.02)
+    with pytest.raises(BudgetError):
+        run(less, out=tmp_path / "third")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_budget_that_is_lowered_meanwhile_gives_a_result_with_a_warning(
+    tmp_path: Path, protocol: str
+) -> None:
+    study = write_tables(
+        tmp_path, small_study(("a", "b"), header={"protocol": protocol})
+    )
+
+    def lower(done: int, total: int) -> None:
+        for name in ("a", "b"):
+            Ledger.read(tmp_path / f"{name}.csv.ledger").set_budget(2.0)
+
+    result = run(study, out=tmp_path / "run", progress=lower)
     rounds = result.record["rounds"]
     assert 1 <= rounds < 4
     # The parties may have seen answers of the round that was not finished.
@@ -102,9 +142,9 @@ def test_one_spent_table_stops_all(tmp_path: Path) -> None:
     study = write_tables(tmp_path, small_study(("a", "b")))
     tight = study.sites["b"].model_copy(update={"budget": 0.1})
     study = study.model_copy(update={"sites": {**study.sites, "b": tight}})
-    with pytest.raises(BudgetError, match="site b"):
+    with pytest.raises(BudgetError, match="site 'b'"):
         run(study, out=tmp_path / "run")
-    assert entries(tmp_path, "b") == []
+    assert not (tmp_path / "a.csv.ledger").exists()
 
 
 def test_the_certificate_is_what_the_ledgers_composed(tmp_path: Path) -> None:

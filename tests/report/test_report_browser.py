@@ -74,6 +74,37 @@ def test_no_screen_makes_the_page_scroll_sideways(
         assert wide <= seen, width
 
 
+@pytest.mark.parametrize("name", ["federated", "survival", "open", "point"])
+@pytest.mark.parametrize("width", [400, 768, 1280])
+def test_every_effect_is_in_sight_on_every_screen(
+    browser: Browser, runs: FinishedRuns, name: str, width: int
+) -> None:
+    """Names, ratios and intervals, without scrolling sideways; nothing is cut off."""
+    browser.open(write_report(runs[name]).as_uri(), width=width)
+    # A window is no narrower than 500 pixels: a telephone has to be emulated.
+    browser.devtools(
+        "Emulation.setDeviceMetricsOverride",
+        width=width, height=900, deviceScaleFactor=1, mobile=False,
+    )  # fmt: skip
+    seen, wide, hidden, cut = browser.run("""
+        const screen = document.documentElement.clientWidth;
+        const cells = [...document.querySelectorAll('#effects tbody :is(th, td)')]
+          .filter(c => getComputedStyle(c).display !== 'none');
+        const hidden = cells.filter(c => {
+          const box = c.getBoundingClientRect();
+          return box.left < 0 || box.right > screen + 1 || box.width === 0;
+        });
+        const cut = cells.filter(c => c.scrollWidth > c.clientWidth + 1
+          && !c.querySelector('svg'));
+        return [screen, document.documentElement.scrollWidth,
+                hidden.map(c => c.textContent), cut.map(c => c.textContent)];""")
+    browser.devtools("Emulation.clearDeviceMetricsOverride")
+    assert seen == width
+    assert wide <= seen
+    assert hidden == []
+    assert cut == []
+
+
 @pytest.mark.parametrize("name", ["open", "printed"])
 def test_the_banner_stays_in_sight(
     browser: Browser, runs: FinishedRuns, name: str

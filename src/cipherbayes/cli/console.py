@@ -25,10 +25,17 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from cipherbayes.storage.folders import make_folder
+
 if TYPE_CHECKING:
     from cipherbayes.results.record import ResultRecord
 
 console = Console()
+
+CSP = (
+    "         (server: runs the rounds; CSP, the crypto service provider: holds the "
+    "key and opens totals only)"
+)
 
 
 class RoundTime(ProgressColumn):
@@ -52,7 +59,7 @@ def progress_bar(
         ε spent after a number of rounds, where the study is private.
     """
     columns: list[ProgressColumn] = [
-        TextColumn("round"),
+        TextColumn("{task.description}"),
         MofNCompleteColumn(),
         BarColumn(),
     ]
@@ -60,11 +67,19 @@ def progress_bar(
         columns.append(TextColumn("ε {task.fields[epsilon]:.3f}"))
     columns += [RoundTime(), TimeRemainingColumn()]
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("rounds", total=None, epsilon=0.0)
+        task = bar.add_task("round", total=None, epsilon=0.0)
 
         def report(done: int, total: int) -> None:
             spent = epsilon(done) if epsilon is not None and console.is_terminal else 0
-            bar.update(task, completed=done, total=total, epsilon=spent)
+            bar.update(
+                task,
+                description="drawing the posterior, round"
+                if done == total
+                else "round",
+                completed=done,
+                total=total,
+                epsilon=spent,
+            )
 
         yield report
 
@@ -106,7 +121,7 @@ class JsonLines(logging.Formatter):
 @contextmanager
 def logging_to(folder: Path) -> Iterator[None]:
     """Keep what the parties report in ``run.log``; they never report data."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     descriptor = os.open(
         folder / "run.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
     )
@@ -139,5 +154,7 @@ def print_result(record: ResultRecord) -> None:
             f"{privacy['relation']}; holds against {against or 'nobody'}",
             soft_wrap=True,
         )
+        if any("CSP" in who for who in privacy["holds_against"]):
+            console.print(CSP, soft_wrap=True, highlight=False)
     for warning in record["warnings"]:
         console.print(f"[yellow]warning:[/yellow] {escape(warning)}", soft_wrap=True)

@@ -19,13 +19,24 @@ def init(
         "study.toml"
     ),
     name: Annotated[str, typer.Option(help="Name of the study.")] = "my-study",
+    kind: Annotated[
+        str | None,
+        typer.Option(help="The model, e.g. logistic or weibull; else it is guessed."),
+    ] = None,
+    outcome: Annotated[
+        str | None,
+        typer.Option(help="Column of the outcome (survival: of the event)."),
+    ] = None,
+    time: Annotated[
+        str | None, typer.Option(help="Survival models: column of the time.")
+    ] = None,
 ) -> None:
     """Write a first study file from the columns' names and types.
 
     No value is written: ranges and levels are for you to fill in from the code book.
     A range read off the rows would tell everybody who the oldest patient is.
     """
-    from cipherbayes.study.template import first_study
+    from cipherbayes.study.template import Wanted, first_study, suggested_records
 
     if out.exists():
         raise RunError(
@@ -33,7 +44,7 @@ def init(
             where=str(out),
             remedy="choose another --out, or remove it first",
         )
-    text = first_study(tables, out.parent, name)
+    text = first_study(tables, out.parent, name, Wanted(kind, outcome, time))
     out.write_text(text, encoding="utf-8")
     left = sum(
         "FILL_IN" in line for line in text.splitlines() if not line.startswith("#")
@@ -46,4 +57,18 @@ def init(
         "public, and a range read off the rows is a release that no budget covers.",
         soft_wrap=True,
     )
+    if text.count("# a guess"):
+        console.print(
+            f"{text.count('# a guess')} lines are guesses from the columns' names, and "
+            "say so: check them (--kind, --outcome and --time say better)",
+            soft_wrap=True,
+            highlight=False,
+        )
+    if (rows := suggested_records(tables)) is not None:
+        console.print(
+            f"For you only: the tables have {rows[0]:,} rows together. If that may be "
+            f"known, records = {rows[1]} will do; if not, remove the line.",
+            soft_wrap=True,
+            highlight=False,
+        )
     console.print(f"then: cipherbayes plan {out}", soft_wrap=True, markup=False)

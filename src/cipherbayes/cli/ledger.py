@@ -28,6 +28,12 @@ def ledger(
             metavar="RUN", help="Erase the answers of a run that will not be resumed."
         ),
     ] = "",
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            metavar="EPSILON", help="For the data's owner: set the table's budget."
+        ),
+    ] = None,
 ) -> None:
     """Show what has been released about a table, and what is left."""
     from cipherbayes.privacy.events import to_json
@@ -36,6 +42,8 @@ def ledger(
     book = Ledger.read(file, adopt=adopt)
     if end:
         _end(book, end)
+    if budget is not None:
+        book.set_budget(budget)
     entries = list(book.entries())
     spent = book.spent()
     left = max(book.epsilon - spent, 0.0)

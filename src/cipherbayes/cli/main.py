@@ -13,6 +13,7 @@ from cipherbayes.cli import (
     audit,
     calibrate,
     deploy,
+    export,
     init,
     ledger,
     party,
@@ -62,6 +63,7 @@ app.command("run")(run.run)
 app.command("resume")(run.resume)
 app.command("predict")(run.predict)
 app.command("report")(report.report)
+app.command("export")(export.export)
 app.command("verify")(verify.verify)
 app.command("init")(init.init)
 app.command("watch")(watch.watch)
@@ -73,7 +75,8 @@ app.command("deploy")(deploy.deploy)
 app.command("submit")(submit.submit)
 for _role, _what in {
     "site": "A site on its own machine: request, install, approve, check, start.",
-    "csp": "The CSP on its own machine: request, install, approve, start.",
+    "csp": "The CSP, which holds the key, on its own machine: request, install, "
+    "approve, start.",
     "server": "The server on its own machine: request, install, start.",
 }.items():
     app.add_typer(party.party_commands(_role, _what), name=_role)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,10 +43,21 @@ def plan(
 
 
 def _private(study: Study) -> PlanDescription:
+    from cipherbayes.engine.new_run import budget_warnings
+    from cipherbayes.engine.run_folder import local_settings
+    from cipherbayes.engine.table_identity import ledger_beside
+    from cipherbayes.protocols.forecast import PlanDescription
     from cipherbayes.protocols.plan import plan_study
 
     planned = plan_study(study)
-    return planned.protocol.describe(planned)
+    described = planned.protocol.describe(planned)
+    local = {
+        name: local_settings(site, ledger_beside(site.data or name))
+        for name, site in study.sites.items()
+    }
+    return reduce(
+        PlanDescription.with_warning, budget_warnings(planned, local), described
+    )
 
 
 def _without_privacy(study: Study) -> PlanDescription:

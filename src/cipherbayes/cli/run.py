@@ -21,7 +21,6 @@ from cipherbayes.cli.console import (
     progress_bar,
 )
 from cipherbayes.errors import RunError
-from cipherbayes.storage.folders import require_new_folder
 
 if TYPE_CHECKING:
     from cipherbayes.results.record import EffectRow, MedianSurvival, ResultRecord
@@ -46,12 +45,15 @@ def run(
     ] = False,
 ) -> None:
     """Run a whole study on this machine."""
+    from cipherbayes.engine.new_run import require_free_folder
     from cipherbayes.results.run import run as run_study
     from cipherbayes.study.schema import Study
 
     loaded = Study.load(study)
     folder = out if out is not None else Path("runs") / loaded.name
-    refuse_used_folder(folder)
+    require_free_folder(folder)
+    if not as_json:
+        warn_before(loaded)
     with (
         logging_to(folder),
         live_page(folder, watch and loaded.private),
@@ -78,6 +80,40 @@ def resume(
     with logging_to(folder), progress_bar(spending(study)) as progress:
         result = resume_run(folder, progress=progress)
     show(result.record, folder, as_json, report)
+
+
+def warn_before(study: Study) -> None:
+    """What `cipherbayes plan` warns of, while nothing is spent yet.
+
+    Also a number of records that the tables do not have: whoever runs a study on one
+    machine holds them all, and this goes to the terminal only.
+    """
+    if not study.private:
+        return
+    from cipherbayes.protocols.plan import plan_study
+    from cipherbayes.study.template import suggested_records
+
+    planned = plan_study(study)
+    known = set(planned.protocol.cautions(planned))
+    known.update(study.inference_method.cautions(study.model))
+    warnings = [
+        w for w in planned.protocol.describe(planned).warnings if w not in known
+    ]
+    declared = study.with_privacy().privacy.records
+    files = [Path(site.data) for site in study.sites.values() if site.data]
+    rows = (
+        suggested_records(files)
+        if declared and len(files) == len(study.sites)
+        else None
+    )
+    if declared and rows and not rows[0] <= declared <= 1.5 * rows[0]:
+        warnings.append(
+            f"privacy.records = {declared} and the tables have {rows[0]} rows in all: "
+            "effects and intervals are computed for the declared number; correct it"
+        )
+    for warning in warnings:
+        said = f"[yellow]warning:[/yellow] {escape(warning)}"
+        console.print(said, highlight=False, soft_wrap=True)
 
 
 def spending(study: Study) -> Callable[[int], float] | None:
@@ -172,11 +208,6 @@ def _median_text(median: MedianSurvival) -> str:
     if median["lower"] is None and median["upper"] is None:
         return middle  # a point estimate, or nowhere reached
     return f"{middle} ({lower} to {upper})"
-
-
-def refuse_used_folder(folder: Path) -> None:
-    """A result never overwrites another, and never mixes with other files."""
-    require_new_folder(folder, remedy="choose another --out, or remove it first")
 
 
 def predict(

@@ -40,6 +40,9 @@ class Feature(BaseModel):
         Without it a table with missing values is refused.
     indicator
         Whether a 0/1 column says which values were missing.
+    per
+        The step that effects are told for, in the user's units: 10 for ratios per ten
+        years. Left out: one unit, or a doubling where the transform is a logarithm.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,6 +53,7 @@ class Feature(BaseModel):
     levels: tuple[Level, ...] | None = None
     missing: float | Level | None = None
     indicator: bool = False
+    per: float | None = Field(default=None, gt=0.0, allow_inf_nan=False)
 
     @property
     def kind(self) -> Kind:
@@ -75,6 +79,8 @@ class Feature(BaseModel):
             self._check_range()
         else:
             self._check_levels(self.levels)
+        if self.per is not None and (self.levels is not None or self.transform):
+            raise ValueError("per is for a number without a transform: remove it")
         if self.indicator and self.missing is None:
             raise ValueError(
                 "indicator = true needs 'missing': the value that stands in for a "

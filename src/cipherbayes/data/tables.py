@@ -72,6 +72,11 @@ def open_table(source: Any, where: str = "") -> Table:
     )
 
 
+_NO_COMMAS = (
+    "is not separated by commas",
+    "save it with commas between fields and points in numbers (1.5, not 1,5)",
+)
+
 ReadColumn = Callable[[str], pa.Array]
 
 
@@ -171,7 +176,9 @@ class Table(ABC):
         lower = {known.lower(): known for known in self.names}
         near = difflib.get_close_matches(name.lower(), lower, n=3)
         remedy = "check its header line, or the spelling in the study"
-        if near:
+        if name in {known.strip(" \"'") for known in self.names}:
+            remedy = "its header line has quotes or blanks around it: remove them"
+        elif near:
             remedy = "did you mean " + " or ".join(f"'{lower[n]}'" for n in near) + "?"
         _refuse(self.where, f"has no column '{name}'", remedy)
 
@@ -229,7 +236,7 @@ class CsvTable(_File):
             rows = any(batch.num_rows for batch in reader)
         super().__init__(path, where, names, None if rows else (0,))
         if len(names) == 1 and re.search(r"[;\t|]", names[0]):
-            _refuse(where, "is not separated by commas", "save it with commas")
+            _refuse(where, *_NO_COMMAS)
         # "true" and "false" are numbers too, but Arrow must be told to expect them.
         self._logical = {f.name for f in reader.schema if pa.types.is_boolean(f.type)}
 
@@ -385,7 +392,8 @@ def _refuse_text(where: str, name: str, line: str = "") -> NoReturn:
     _refuse(
         where,
         f"column '{name}' holds text where a number is expected{place}",
-        "correct it, or declare the levels of the column",
+        "correct it; a feature in words needs levels = [...], an outcome in words "
+        "(yes, no) is written as 1 and 0",
     )
 
 
@@ -445,6 +453,9 @@ def _csv_errors(
         place = re.match(r"In CSV column #(\d+): Row #(\d+)", text)
         if ragged:
             row = ragged[0]
+            if row.expected_columns == 1:
+                # Fields between semicolons, and decimal commas in some of them.
+                _refuse(where, *_NO_COMMAS)
             _refuse(
                 where,
                 f"line {row.number} has {row.actual_columns} fields instead of "

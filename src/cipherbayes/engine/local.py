@@ -128,7 +128,9 @@ def finish(rounds: StudyRounds[Any], stopped: str | None, traffic: Traffic) -> F
         raise BudgetError(
             stopped,
             where="before there was a posterior",
-            remedy="see `cipherbayes ledger` for what each table has spent",
+            remedy="`cipherbayes ledger TABLE.ledger` shows what a table spent, and "
+            "its owner raises the budget with --budget EPSILON (several machines: "
+            "budget in site.toml); then `cipherbayes resume` goes on",
         )
     return Finished(draws, rounds.moments(), rounds.round, stopped, traffic)
 

@@ -53,9 +53,13 @@ from cipherbayes.protocols.rounds import StudyRounds
 from cipherbayes.protocols.server import Server
 from cipherbayes.protocols.site import Site
 from cipherbayes.protocols.stores import AnswerStore, Checkpoint, Heads
-from cipherbayes.storage.folders import require_new_folder
+from cipherbayes.storage.folders import make_folder, require_new_folder
+from cipherbayes.study.schema import Site as SiteSection
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import open_site, split_site
+
+BEGUN = ".run.json.partial"
+"""In a folder that is being laid out; no party has been asked for anything yet."""
 
 
 class LocalSettings(TypedDict):
@@ -72,6 +76,15 @@ class AboutRun(TypedDict):
     run: str
     study: str
     pinned: dict[str, str]
+
+
+def local_settings(site: SiteSection, ledger: Path) -> LocalSettings:
+    """What a site of a study on one machine keeps to itself."""
+    return {
+        "data": None if site.data is None else str(Path(site.data).absolute()),
+        "ledger": str(ledger.absolute()),
+        "budget": site.budget,
+    }
 
 
 @dataclass(frozen=True)
@@ -97,9 +110,10 @@ class RunFolder:
         require_new_folder(
             path,
             remedy="give a new folder, or go on with `cipherbayes resume`",
-            allowed=("run.log",),
+            allowed=("run.log", ".posterior.partial"),
         )
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
+        _write_private(path / BEGUN, {})
         run = secrets.token_bytes(16)
         folder = cls(path, run, study, plan_study(study))
         text = study.without_paths().to_toml()
@@ -108,12 +122,7 @@ class RunFolder:
             home = folder.home(name)
             home.mkdir(parents=True, mode=0o700)
             ledger = ledgers[name] or home / "ledger.sqlite"
-            local: LocalSettings = {
-                "data": None if site.data is None else str(Path(site.data).absolute()),
-                "ledger": str(ledger.absolute()),
-                "budget": site.budget,
-            }
-            _write_private(home / "site.json", local)
+            _write_private(home / "site.json", local_settings(site, ledger))
         folder.home("csp").mkdir(parents=True, mode=0o700)
         folder.home("server").mkdir(parents=True)
         parties = ("csp", *study.sites) if folder.protocol.federated else ()
@@ -125,14 +134,15 @@ class RunFolder:
                 name: folder.keys(name).identity().identity.id for name in parties
             },
         }
-        # Last: a folder with run.json can be resumed.
-        _write_private(path / "run.json", about)
+        # Last and in one move: a folder with run.json can be resumed.
+        _write_private(path / BEGUN, about)
+        os.replace(path / BEGUN, path / "run.json")
         return folder
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
         """Open a run that was laid out before."""
-        about = _read_about(path)
+        about = about_run(path)
         run, fingerprint = bytes.fromhex(about["run"]), about["study"]
         study = Study.load(path / "study.toml")
         if study.fingerprint() != fingerprint:
@@ -165,7 +175,7 @@ class RunFolder:
 
     def pinned(self) -> dict[str, Identity]:
         """Identity of every party, as it was when the run began."""
-        pinned = _read_about(self.path)["pinned"]
+        pinned = about_run(self.path)["pinned"]
         return {name: Identity.from_hex(text) for name, text in pinned.items()}
 
     def key_id(self) -> str | None:
@@ -365,7 +375,7 @@ def ledger_path(local: LocalSettings) -> Path:
     return given
 
 
-def _read_about(path: Path) -> AboutRun:
+def about_run(path: Path) -> AboutRun:
     """The content of run.json."""
     try:
         about = json.loads((path / "run.json").read_text(encoding="utf-8"))

@@ -169,6 +169,11 @@ class Ledger:
         self._records.refresh()
         return epsilon_of(self._records.charges, self._budget)
 
+    def charges(self) -> Counter[ChargedEvent]:
+        """How often each run was charged for each event."""
+        self._records.refresh()
+        return self._records.charges.copy()
+
     def expect(self, run: bytes, event: Event) -> None:
         """Compute now the ε that :meth:`release` of this event will need."""
         with suppress(PrivacyError):  # which release itself will raise
@@ -194,7 +199,9 @@ class Ledger:
             f"round {key.round} would exceed this table's budget of "
             f"ε = {budget.epsilon:g} (ε = {left:.3g} is left)",
             where=str(self.path),
-            remedy="the owner of the data may raise the table's budget in [sites]",
+            remedy=f"the data's owner may raise it: sites.{key.site}.budget in the "
+            "study file of a run on one machine, budget in site.toml of a kit, or "
+            f"`cipherbayes ledger {self.path} --budget EPSILON`",
         )
 
     # -- releases ----------------------------------------------------------

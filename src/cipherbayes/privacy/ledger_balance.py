@@ -13,6 +13,8 @@ from cipherbayes.privacy.filters import filter_epsilon
 # A table that spends its budget exactly must not fail over the last digit.
 SLACK = 1.0 + 1e-9
 
+_NEXT_RUN = b"the next run"  # no id: those have 16 bytes
+
 # Every round of a phase costs the same event: it is written and read once.
 event_text = lru_cache(maxsize=64)(to_json)
 _event = lru_cache(maxsize=64)(from_json)
@@ -49,6 +51,14 @@ def epsilon_of(charges: Mapping[ChargedEvent, int], budget: Budget) -> float:
         runs.setdefault(run, []).append(Repeated(_event(text), count))
     composed = tuple(Composed(tuple(events)) for events in runs.values())
     return _filter_epsilon(composed, budget.delta, budget.epsilon)
+
+
+def epsilon_with(
+    charges: Counter[ChargedEvent], events: Mapping[Event, int], budget: Budget
+) -> float:
+    """ε of releases with those of one run more, which is yet to begin."""
+    new = {ChargedEvent(_NEXT_RUN, event_text(e)): n for e, n in events.items()}
+    return epsilon_of(charges + Counter(new), budget)
 
 
 class UpperBounds:

@@ -18,8 +18,10 @@ from typing import Any
 from cipherbayes.inference.methods import POINT
 from cipherbayes.privacy.accountant import compose, epsilon
 from cipherbayes.privacy.gaussian import epsilon_of, mu_for
+from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.protocols.certificate import covers
 from cipherbayes.protocols.plan import Plan, StudyPlan
+from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
 
 MEAN_SQUARE = 0.25
@@ -138,10 +140,15 @@ def advice(plan: StudyPlan, forecast: Forecast) -> list[str]:
         )
     records = plan.last_phase.sums.records
     if privacy.records is not None and privacy.delta * records > 0.1:
-        warnings.append(
-            f"delta = {privacy.delta:g} is not much smaller than 1/N = "
-            f"{1.0 / records:.2g}: lower it, e.g. to {0.01 / records:.0e}"
+        size = (
+            "not below" if privacy.delta * records >= 1.0 else "not much smaller than"
         )
+        warnings.append(
+            f"delta = {privacy.delta:g} is {size} 1/N = {1.0 / records:.2g}: it would "
+            "allow what publishes somebody's whole record now and then; lower it, e.g. "
+            f"to {0.01 / records:.0e}"
+        )
+    warnings.extend(_few_sites(study))
     if forecast.drowned:
         enough = [f"N = {forecast.records_needed:,} records"]
         if forecast.epsilon_needed is not None:
@@ -154,6 +161,22 @@ def advice(plan: StudyPlan, forecast: Forecast) -> list[str]:
     if study.inference_method.is_point:
         warnings.append(POINT)
     return warnings
+
+
+def _few_sites(study: Study) -> list[str]:
+    """What one or two sites cannot have of a study between several."""
+    if not study.rules.federated or len(study.sites) > 2:
+        return []
+    if len(study.sites) == 1:
+        return [
+            "one site: there is nobody to hide its part from, and encryption adds "
+            'nothing; protocol = "pooled" under [study] gives the same for less'
+        ]
+    return [
+        "two sites: each can take its own part away from the total, so the other's "
+        "noise alone protects the rest; a third site would be a better protection"
+        + ("" if study.colluders else ", and colluders = 0 protects neither from it")
+    ]
 
 
 # -- what `cipherbayes plan` and whoever approves a study read ---------------
@@ -276,20 +299,26 @@ def _noise(plan: StudyPlan) -> str:
     release, weighting = plan.last_phase.sums, plan.last_phase.weighting
     if weighting is None:
         return (
-            f"{release.noise_multiplier:.4g} × the clipping norm {release.clip:g} in "
-            "every round"
+            f"in every round {_spread(release)} on a sum in which one record counts "
+            f"{release.clip:.3g} at most"
         )
     matrix = plan.last_phase.information
-    on_matrix = (
-        ""
-        if matrix is None
-        else f", {matrix.noise_multiplier:.4g} × {matrix.clip:.3g} on information"
+    said = (
+        f"in the last {plan.last_phase.rounds} rounds {_spread(release)} on sums of "
+        f"gradients"
     )
+    most = f"{release.clip:.3g}"
+    if matrix is not None:
+        said += f", {_spread(matrix)} on those of curvatures"
+        most += f" and {matrix.clip:.3g}"
     return (
-        f"{release.noise_multiplier:.4g} × {release.clip:.3g} on scores{on_matrix} in "
-        f"the last {plan.last_phase.rounds} rounds; rows beyond norm "
-        f"{weighting.clip:.3g} count less"
+        f"{said}; a record counts {most} in them at most, an unusual one (prepared row "
+        f"longer than {weighting.clip:.3g}) less"
     )
+
+
+def _spread(release: ReleasePlan) -> str:
+    return f"standard deviation {release.noise_multiplier * release.clip:.3g}"
 
 
 def approval_lines(plan: StudyPlan) -> list[str]:

@@ -8,11 +8,15 @@ beside it. Colours and dashes come from the page's style.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cipherbayes.report.markup import Markup, join, tag
 from cipherbayes.report.numbers import Axis
+
+LETTER, NARROW = 7.0, 144.0
+"""Pixels that a letter of an axis takes, and that the narrowest axis has."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +190,7 @@ def _legend(lines: Iterable[Line]) -> Markup:
 
 
 def _x_axis(axis: Axis, most: int) -> Markup:
-    places = [(v, axis.place(v)) for v in axis.ticks(most)]
+    places = _apart(axis, [(v, axis.place(v)) for v in axis.ticks(most)])
     texts = [
         tag(
             "text", axis.label(v), x=_per(place), y="1em",
@@ -195,6 +199,21 @@ def _x_axis(axis: Axis, most: int) -> Markup:
         for v, place in places
     ]  # fmt: skip
     return tag("svg", texts, class_="x-axis", aria_hidden="true")
+
+
+def _apart(
+    axis: Axis, places: Sequence[tuple[float, float]]
+) -> list[tuple[float, float]]:
+    """Those ticks whose labels do not run into each other on the narrowest axis."""
+    kept: list[tuple[float, float]] = []
+    free = -math.inf
+    for value, place in places:
+        half = LETTER * len(axis.label(value)) / NARROW * 50.0
+        middle = half if place < 3 else 100.0 - half if place > 97 else place
+        if middle - half >= free:
+            kept.append((value, place))
+            free = middle + half + LETTER / NARROW * 100.0
+    return kept
 
 
 def _y_axis(axis: Axis, most: int) -> Markup:

@@ -137,6 +137,10 @@ class Axis:
 
     def label(self, value: float) -> str:
         """A tick's text."""
+        if self.log and not 1e-3 <= value < 1e5:
+            mantissa, _, exponent = f"{value:.0e}".partition("e")
+            head = "" if mantissa == "1" else f"{mantissa} × "
+            return f"{head}10{superscript(int(exponent))}"
         return f"{value:,.6g}".replace("-", "−")
 
 

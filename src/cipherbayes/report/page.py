@@ -12,6 +12,7 @@ from cipherbayes.report.numbers import duration, short
 from cipherbayes.report.run_contents import Contents
 from cipherbayes.report.sections.cost import cost_section
 from cipherbayes.report.sections.findings import findings_section
+from cipherbayes.report.sections.methods import methods_section
 from cipherbayes.report.sections.privacy import banner, privacy_section
 from cipherbayes.report.sections.security import security_section
 from cipherbayes.report.sections.uncertainty import uncertainty_section
@@ -28,6 +29,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[Contents], Markup]], ...] = (
     ("privacy", "Privacy", privacy_section),
     ("security", "Security", security_section),
     ("cost", "Cost", cost_section),
+    ("methods", "For a paper", methods_section),
     ("study", "The study file", lambda contents: _study(contents)),
 )
 

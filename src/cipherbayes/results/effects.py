@@ -148,6 +148,8 @@ def _steps(features: Features) -> Iterator[tuple[str, str, float]]:
     for name, feature in features.items():
         if feature.levels is None:
             words, step = STEPS[feature.transform]
+            if feature.per is not None:
+                words, step = f"{feature.per:g} units of {{}}", feature.per
             yield name, words.format(name), step
         else:
             first, *others = map(level_name, feature.levels)

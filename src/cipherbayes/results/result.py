@@ -11,7 +11,8 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +22,7 @@ import xarray as xr
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.rescaled import rescaled, rescaled_design
 from cipherbayes.data.tables import open_table
-from cipherbayes.errors import RunError
+from cipherbayes.errors import DataError, RunError
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat_and_ess
 from cipherbayes.models.base import Rows
@@ -43,6 +44,8 @@ from cipherbayes.results.record import (
     TakingPart,
     Timing,
 )
+from cipherbayes.results.table import Table
+from cipherbayes.storage.folders import make_folder
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats
@@ -57,7 +60,7 @@ NO_TIME: Timing = {"site_s": 0.0, "server_s": 0.0, "csp_s": 0.0, "wall_s": 0.0}
 NO_BYTES: Bytes = {"per_round_site": 0, "total": 0}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """A finished run.
 
@@ -72,7 +75,35 @@ class Result:
 
     study: Study
     posterior: xr.DataTree
-    record: ResultRecord = field(repr=False)
+    record: ResultRecord
+
+    def __repr__(self) -> str:
+        record, privacy = self.record, self.record["privacy"]
+        promise = "no privacy"
+        if privacy["epsilon"] is not None:
+            word = "certified" if privacy["certified"] else "NOT CERTIFIED"
+            promise = f"ε = {privacy['epsilon']:g}, δ = {privacy['delta']:g}, {word}"
+        warned = f", {len(self.warnings)} warnings" if self.warnings else ""
+        return (
+            f"<Result '{record['study']}': {record['model']}, "
+            f"{len(record['posterior'])} parameters, {promise}{warned}>"
+        )
+
+    def _repr_html_(self) -> str:
+        table = (self.effects() or self.summary())._repr_html_()
+        warned = "".join(f"<li>{escape(text)}</li>" for text in self.warnings)
+        return f"<p>{escape(repr(self))}</p>{table}<ul>{warned}</ul>"
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader of the result must know."""
+        return list(self.record["warnings"])
+
+    @property
+    def dataset(self) -> xr.Dataset:
+        """The draws on the user's own units, as a Dataset: ``az.summary`` of it names
+        every parameter with every release of ArviZ."""
+        return self.posterior["posterior"].to_dataset()
 
     @property
     def certificate(self) -> dict[str, Any]:
@@ -85,14 +116,14 @@ class Result:
         """Scores on the held-out rows, where the study asked for them."""
         return dict(self.record["metrics"])
 
-    def summary(self) -> list[ParameterRow]:
+    def summary(self) -> Table[ParameterRow]:
         """Mean, sd and interval of each parameter, on the user's own scale."""
-        return [row.copy() for row in self.record["posterior"]]
+        return Table(row.copy() for row in self.record["posterior"])
 
-    def effects(self) -> list[EffectRow]:
+    def effects(self) -> Table[EffectRow]:
         """Odds, hazard or rate ratios (or differences) with intervals, per step of
         each feature; empty for a model whose coefficients mean nothing alone."""
-        return [row.copy() for row in self.record.get("effects", [])]
+        return Table(row.copy() for row in self.record.get("effects", []))
 
     def baseline(self) -> Baseline | None:
         """Survival curve and median survival of the reference record."""
@@ -124,7 +155,7 @@ class Result:
         tail = (1.0 - self.study.inference.interval) / 2.0
         at = None if times is None else np.asarray(times, dtype=float)
         parts: list[Floats] = []
-        for rows in _slices(self._prepared(table, where)):
+        for rows in self._rows(table, where):
             values = model.predict(draws, rows, at)
             bounds = np.quantile(values, [tail, 1.0 - tail], axis=0)
             parts.append(np.stack([values.mean(axis=0), bounds[0], bounds[1]]))
@@ -143,9 +174,23 @@ class Result:
         tail = (1.0 - self.study.inference.interval) / 2.0
         return [
             median_survival(times, tail)
-            for rows in _slices(self._prepared(table, where))
+            for rows in self._rows(table, where)
             for times in require_survival_curves(model).median(draws, rows).T
         ]
+
+    def _rows(self, table: Any, where: str) -> Iterator[Rows]:
+        """A table to predict for, in small blocks."""
+        try:
+            yield from _slices(self._prepared(table, where))
+        except DataError as error:
+            # A finished study has its levels and columns for good.
+            remedy = error.remedy
+            if ".levels" in remedy:
+                remedy = (
+                    "the study knows no other: correct it, leave such rows out, or fit "
+                    "a study with this level"
+                )
+            raise DataError(error.what, where=error.where, remedy=remedy) from None
 
     def _prepared(self, table: Any, where: str) -> PreparedTable:
         raw = PreparedTable.for_prediction(
@@ -156,12 +201,12 @@ class Result:
 
     def save(self, folder: Path) -> None:
         """Write the folder; ``result.json`` comes last, in one move."""
-        folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder / "study.toml", self.study.without_paths().to_toml())
+        make_folder(folder)
         partial = folder / ".posterior.partial"
         self.posterior.to_netcdf(partial, engine="h5netcdf")
         digest = hashlib.sha256(partial.read_bytes()).hexdigest()
         os.replace(partial, folder / "posterior.nc")
+        _replace(folder / "study.toml", self.study.without_paths().to_toml())
         content = {**self.record, "posterior_sha256": digest}
         record = json.dumps(content, indent=2, allow_nan=False)
         _replace(folder / "result.json", record + "\n")

@@ -11,19 +11,23 @@ from typing import Any
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.rescaled import rescaled
 from cipherbayes.engine.local import Finished, TemporaryFolder, run_folder
+from cipherbayes.engine.new_run import clear_folder, require_budgets
 from cipherbayes.engine.round_loop import Traffic
 from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.engine.table_identity import ledger_beside, refuse_equal_files
-from cipherbayes.errors import CipherbayesError, RunError, StudyError
+from cipherbayes.errors import BudgetError, CipherbayesError, RunError, StudyError
 from cipherbayes.inference.chains import Draws, Progress
 from cipherbayes.inference.target import Target
 from cipherbayes.models.metrics import evaluate
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.plan import Plan, resolve_prior
+from cipherbayes.results.notebook import notebook_progress
 from cipherbayes.results.record import TakingPart, Timing
 from cipherbayes.results.result import Result, assemble
+from cipherbayes.storage.folders import held_folder
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import (
+    as_sites,
     check_pooled,
     open_sites,
     preparation_of,
@@ -38,16 +42,12 @@ INSECURE = (
 )
 
 
-def _silent(done: int, total: int) -> None:
-    """Report nothing."""
-
-
 def run(
     study: Study,
-    tables: Mapping[str, Any] | None = None,
+    tables: Any = None,
     *,
     out: str | Path | None = None,
-    progress: Progress = _silent,
+    progress: Progress | None = None,
 ) -> Result:
     """Run a whole study on this machine.
 
@@ -56,32 +56,41 @@ def run(
     study
         What to do.
     tables
-        Site name -> path or frame. Left out: the paths in the study's ``[sites]``.
+        Site name -> path or frame; or one path or frame by itself, which is then all
+        that there is. Left out: the paths in the study's ``[sites]``.
     out
-        Folder for the result, new or empty. A private run that is interrupted is
-        resumed from there (:func:`resume`). Left out: nothing is kept.
+        Folder for the result: new, empty, or left by a run that released nothing. A
+        private run that is interrupted is resumed from there (:func:`resume`). Left
+        out: nothing is kept.
     progress
-        Called with (rounds done, rounds in all).
+        Called with (rounds done, rounds in all). Left out: a bar in a notebook.
 
     Notes
     -----
     A table that is a file has its ledger beside it (``FILE.ledger``); a frame's
     ledger lasts only for the run.
     """
+    study, tables = as_sites(study, tables)
     study = with_sites(study, tables)
+    progress = notebook_progress() if progress is None else progress
     if study.private:
         if out is None:
             with TemporaryFolder() as folder:
                 return _run_private(study, tables, folder, progress)
-        return _run_private(study, tables, Path(out), progress)
-    result = _run_without_privacy(study, tables, progress)
-    if out is not None:
+        with held_folder(Path(out)):
+            return _run_private(study, tables, Path(out), progress)
+    if out is None:
+        return _run_without_privacy(study, tables, progress)
+    with held_folder(Path(out)):
+        clear_folder(Path(out))
+        result = _run_without_privacy(study, tables, progress)
         result.save(Path(out))
     return result
 
 
-def resume(out: str | Path, *, progress: Progress = _silent) -> Result:
+def resume(out: str | Path, *, progress: Progress | None = None) -> Result:
     """Continue an interrupted private run: nothing is released twice."""
+    progress = notebook_progress() if progress is None else progress
     path = Path(out)
     if (path / "result.json").exists():
         # A kill may have come between the result and the end of the run.
@@ -94,10 +103,11 @@ def resume(out: str | Path, *, progress: Progress = _silent) -> Result:
         )
     started = time.perf_counter()
     folder = RunFolder.open(path)
-    finished = run_folder(folder, None, progress)
-    result = assemble_private(folder, finished, started, _held_out(folder))
-    result.save(path)
-    folder.end()
+    with held_folder(path):
+        finished = run_folder(folder, None, progress)
+        result = assemble_private(folder, finished, started, _held_out(folder))
+        result.save(path)
+        folder.end()
     return result
 
 
@@ -159,7 +169,13 @@ def _run_private(
     }
     refuse_equal_files({name: Path(file) for name, file in files.items()})
     refuse_equal_rows(prepared)
+    clear_folder(path)
     folder = RunFolder.create(path, located, ledgers)
+    try:
+        require_budgets(folder.plan, {n: folder.local(n) for n in study.sites})
+    except BudgetError:
+        clear_folder(path)
+        raise
     train, test = split(study, prepared)
     finished = run_folder(folder, train, progress)
     result = assemble_private(folder, finished, started, test)

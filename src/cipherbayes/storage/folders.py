@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+import fcntl
+import os
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from cipherbayes.errors import RunError
@@ -24,3 +27,38 @@ def require_new_folder(
         return
     if not path.is_dir() or any(entry.name not in allowed for entry in path.iterdir()):
         raise RunError("exists and is not empty", where=str(path), remedy=remedy)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder with those above it; raise RunError where that cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(
+            f"cannot be made ({error.strerror})",
+            where=str(path),
+            remedy="choose another --out: a folder below a folder that you may write",
+        ) from None
+
+
+@contextmanager
+def held_folder(path: Path) -> Iterator[None]:
+    """Keep a folder to one run at a time; raise RunError where another run has it.
+
+    The system lets go of it with the process, however that ends.
+    """
+    make_folder(path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(
+                "another run is at work in this folder",
+                where=str(path),
+                remedy="let it finish (`cipherbayes watch` shows it), or choose "
+                "another --out",
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)

@@ -44,8 +44,24 @@ def require_filled_in(text: str, path: Path) -> None:
             )
 
 
-def explained(error: ValidationError, path: Path, text: str) -> StudyError:
-    """The first problem of a study, with its line and a remedy."""
+COX_NAMES = frozenset({"cox", "coxph", "cox-ph", "phreg"})
+COX = 'Cox regression is "piecewise": proportional hazards, a public grid of intervals'
+
+
+class StudyValueError(StudyError, ValueError):
+    """A study made in Python says something impossible; also a ValueError."""
+
+
+def explained(
+    error: ValidationError, path: Path | None = None, text: str = ""
+) -> StudyError:
+    """The first problem of a study, with its line and a remedy.
+
+    Parameters
+    ----------
+    path, text
+        The study file; left out for a study that was made in Python.
+    """
     first = error.errors(include_url=False)[0]
     location = [str(part) for part in first["loc"]]
     # Pydantic puts the union's tag into the location; it is no key of the file.
@@ -55,7 +71,7 @@ def explained(error: ValidationError, path: Path, text: str) -> StudyError:
         location = [*location, "kind"]
     key = ".".join(location)
     line = _line_of(text, location)
-    where = f"{path}, line {line}" if line else str(path)
+    where = f"{path}, line {line}" if line else str(path or "Study")
     more = error.error_count() - 1
     remedy = f"(and {more} more)" if more else ""
     match first["type"]:
@@ -68,6 +84,8 @@ def explained(error: ValidationError, path: Path, text: str) -> StudyError:
         case "union_tag_invalid":
             allowed = first["ctx"]["expected_tags"].replace("'", '"')
             what, remedy = "unknown model.kind", f"choose one of {allowed}"
+            if str(first["ctx"]["tag"]).lower() in COX_NAMES:
+                remedy = f"{COX} (intervals = 8, say); or {remedy}"
         case "union_tag_not_found":
             what, remedy = "missing key 'model.kind'", 'e.g. kind = "logistic"'
         case "value_error":
@@ -76,7 +94,8 @@ def explained(error: ValidationError, path: Path, text: str) -> StudyError:
         case _:
             message = first["msg"][0].lower() + first["msg"][1:]
             what = f"'{key}': {message}"
-    return StudyError(what, where=where, remedy=remedy)
+    kind = StudyValueError if path is None else StudyError
+    return kind(what, where=where, remedy=remedy)
 
 
 def _line_of(text: str, location: Sequence[str]) -> int | None:

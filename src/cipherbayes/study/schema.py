@@ -179,6 +179,15 @@ class Study(Section):
     sites: dict[str, Site] = {}
     paper: Paper | None = None
 
+    def __init__(self, **sections: Any) -> None:
+        try:
+            super().__init__(**sections)
+        except ValidationError as error:
+            raise explained(error) from None
+
+    # Pydantic's own way in, model_validate, does not lead through here.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read and check a study file; data paths are relative to its folder."""

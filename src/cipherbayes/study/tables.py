@@ -26,6 +26,26 @@ def preparation_of(study: Study) -> Preparation:
     )
 
 
+def as_sites(study: Study, tables: Any) -> tuple[Study, Mapping[str, Any] | None]:
+    """A study and its tables by site, where one table may have come by itself.
+
+    One table is in one place: a study that names neither sites nor a protocol is then
+    ``pooled``.
+    """
+    if tables is None or isinstance(tables, Mapping):
+        return study, tables
+    if len(study.sites) > 1:
+        raise StudyError(
+            f"has {len(study.sites)} sites, and one table was given",
+            where=f"study '{study.name}'",
+            remedy="give a dictionary, site name -> table",
+        )
+    if not study.sites and study.study.protocol is None:
+        header = study.study.model_copy(update={"protocol": "pooled"})
+        study = study.model_copy(update={"study": header})
+    return study, {next(iter(study.sites), "table"): tables}
+
+
 def with_sites(study: Study, tables: Mapping[str, Any] | None) -> Study:
     """The study with the sites that tables were given for."""
     if tables is None:

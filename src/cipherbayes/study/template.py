@@ -20,7 +20,8 @@ refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -29,13 +30,21 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from cipherbayes.data.tables import open_table
-from cipherbayes.errors import DataError
+from cipherbayes.errors import DataError, StudyError
+from cipherbayes.models.registry import registered
+from cipherbayes.study.file import COX, COX_NAMES
 
 Sort = Literal["number", "category", "neither"]
 
 # Usual names of outcomes; a guess that the reader is asked to check.
-EVENTS = ("event", "death", "died", "status", "dead", "outcome", "mortality")
-TIMES = ("time", "futime", "survival_time", "followup", "follow_up", "days", "duration")
+EVENTS = (
+    "event", "death", "died", "status", "dead", "outcome", "mortality", "cens", "fstat",
+    "target", "label", "diagnosis", "y",
+)  # fmt: skip
+TIMES = (
+    "time", "futime", "survival_time", "followup", "follow_up", "days", "duration",
+    "lenfol", "survtime", "os_days", "os_months",
+)  # fmt: skip
 IDENTIFIERS = ("id", "patient", "patient_id", "mrn", "name", "subject")
 
 HEAD = """\
@@ -86,7 +95,29 @@ def schema_of(path: Path) -> dict[str, Sort]:
     return {field.name: sort_of(field.type) for field in schema}
 
 
-def first_study(tables: Sequence[Path], folder: Path, name: str = "my-study") -> str:
+@dataclass(frozen=True)
+class Wanted:
+    """What whoever asks for a study file knows already; the rest is guessed or left.
+
+    Attributes
+    ----------
+    kind
+        The model.
+    outcome, time
+        Columns: what is modelled (a survival model's event), and its time.
+    """
+
+    kind: str | None = None
+    outcome: str | None = None
+    time: str | None = None
+
+
+def first_study(
+    tables: Sequence[Path],
+    folder: Path,
+    name: str = "my-study",
+    wanted: Wanted | None = None,
+) -> str:
     """The text of a study file over some tables, with placeholders.
 
     Parameters
@@ -95,10 +126,21 @@ def first_study(tables: Sequence[Path], folder: Path, name: str = "my-study") ->
         One table a site.
     folder
         Where the study file will be: paths are written relative to it.
+    wanted
+        What is known of the model.
     """
     if not tables:
         raise DataError("no table was given", remedy="name one table a site")
+    wanted = wanted or Wanted()
+    if wanted.kind is not None and wanted.kind not in registered:
+        raise StudyError(
+            "no model has this name",
+            where=f"--kind {wanted.kind}",
+            remedy=f"choose one of {', '.join(sorted(registered))}"
+            + (f"; {COX}" if wanted.kind.lower() in COX_NAMES else ""),
+        )
     schemas = {path: schema_of(path) for path in tables}
+    _refuse_other_case(schemas)
     first, *others = schemas.values()
     shared = {
         name: sort for name, sort in first.items() if all(name in o for o in others)
@@ -117,41 +159,98 @@ def first_study(tables: Sequence[Path], folder: Path, name: str = "my-study") ->
                 where=str(path),
                 remedy="write it alike at every site",
             )
-    return "\n".join(_lines(shared, tables, folder, name))
+    for option, column in (("--outcome", wanted.outcome), ("--time", wanted.time)):
+        if column is not None and column not in shared:
+            raise DataError(
+                "is no column of every table",
+                where=f"{option} {column}",
+                remedy="write it as the header lines do",
+            )
+    lost = sorted({n for schema in schemas.values() for n in schema} - set(shared))
+    return "\n".join(_lines(shared, lost, tables, folder, name, wanted))
+
+
+def _refuse_other_case(schemas: Mapping[Path, Mapping[str, Sort]]) -> None:
+    """Names that differ in capital letters only are the same column, misspelt."""
+    seen: dict[str, tuple[str, Path]] = {}
+    for path, schema in schemas.items():
+        for column in schema:
+            known, first = seen.setdefault(column.lower(), (column, path))
+            if known != column and first != path:
+                raise DataError(
+                    f"column '{column}' is called '{known}' in {first.name}",
+                    where=str(path),
+                    remedy="write it alike at every site, capital letters too",
+                )
+
+
+def suggested_records(tables: Sequence[Path]) -> tuple[int, int] | None:
+    """Rows of all tables together, and a round number just above, for the owner only.
+
+    Not for the file: how many rows there are is the owner's to make public.
+    """
+    total = 0
+    try:
+        for path in tables:
+            if path.name.lower().endswith((".parquet", ".pq")):
+                total += pyarrow.parquet.read_metadata(path).num_rows
+            else:
+                with pyarrow.csv.open_csv(path) as reader:
+                    total += sum(batch.num_rows for batch in reader)
+    except (pa.ArrowInvalid, OSError):
+        return None
+    step = 10 ** max(len(str(total)) - 2, 0)
+    return total, -(-total // step) * step
 
 
 def _lines(
-    columns: dict[str, Sort], tables: Sequence[Path], folder: Path, name: str
+    columns: dict[str, Sort],
+    lost: Sequence[str],
+    tables: Sequence[Path],
+    folder: Path,
+    name: str,
+    wanted: Wanted,
 ) -> list[str]:
-    event = _first(columns, EVENTS)
-    time = _first(columns, TIMES)
-    outcomes = {event, time if event else None}
-    lines = [HEAD, "[study]", f'name = "{name}"', ""]
-    lines += ["[model]"]
-    if event and time:
-        lines += [
-            'kind = "exponential"       # or "weibull"; see the models page',
-            f"time = {_quoted(time)}",
-            f"event = {_quoted(event)}   # 1: the event happened, 0: censored",
-            "horizon = FILL_IN          # public length of follow-up, unit of `time`",
+    event = wanted.outcome or _first(columns, EVENTS)
+    time = wanted.time or _first(columns, TIMES)
+    kind = wanted.kind or ("exponential" if event and time else "logistic")
+    fields = registered[kind].model_fields
+    model = [f'kind = "{kind}"{_remark(wanted.kind, "see the models page")}']
+    if "time" in fields:
+        model += [
+            f"time = {_column(time)}{_remark(wanted.time)}",
+            f"event = {_column(event)}{_remark(wanted.outcome)}"
+            "  # 1: the event happened, 0: censored",
+            "horizon = FILL_IN  # public length of follow-up, in the unit of `time`",
         ]
-    else:
-        lines += [
-            'kind = "logistic"',
-            f"outcome = {_quoted(event) if event else 'FILL_IN'}",
-        ]
+    elif "outcome" in fields:
+        model.append(f"outcome = {_column(event)}{_remark(wanted.outcome)}")
+    if "low" in fields:
+        model.append("low = FILL_IN  # public range of the outcome, from the code book")
+        model.append("high = FILL_IN")
+    if "variance" in fields and fields["variance"].is_required():
+        model.append("variance = FILL_IN")
+    if "intervals" in fields:
+        model.append("intervals = 8  # constant hazard in each; a guess")
+    lines = [HEAD, "[study]", f'name = "{name}"', "", "[model]", *model]
     lines += ["", "[features]"]
+    unknown = ("outcome" in fields or "time" in fields) and event is None
+    if unknown:
+        lines.append("# Remove the outcome from this list once it is named above.")
     for column, sort in columns.items():
-        if column in outcomes:
+        key = _key(column)
+        if column == event or (column == time and "time" in fields):
             continue
-        if column.lower() in IDENTIFIERS or sort == "neither":
-            lines.append(
-                f"# {_key(column)}: left out (an identifier, or no number and no text)"
-            )
+        if column == time:
+            # What happens after the outcome predicts it only too well.
+            lines.append(f"# {key}: left out (a guess: a time of follow-up)")
+        elif column.lower() in IDENTIFIERS or sort == "neither":
+            lines.append(f"# {key}: left out (an identifier, or no number and no text)")
         elif sort == "number":
-            lines.append(f"{_key(column)} = {{ low = FILL_IN, high = FILL_IN }}")
+            lines.append(f"{key} = {{ low = FILL_IN, high = FILL_IN }}")
         else:
-            lines.append(f"{_key(column)} = {{ levels = [FILL_IN, FILL_IN] }}")
+            lines.append(f"{key} = {{ levels = [FILL_IN, FILL_IN] }}")
+    lines += [f"# {_key(column)}: left out (not in every table)" for column in lost]
     lines += [
         "# Where values are missing: add missing = STAND_IN, indicator = true.",
         "# The first level is the reference.",
@@ -160,7 +259,8 @@ def _lines(
         "[privacy]",
         "epsilon = 1.0              # smaller protects more",
         "delta = 1e-6               # far below 1 / number of records",
-        "records = FILL_IN          # public number of rows over all sites",
+        "records = FILL_IN          # public number of rows in all, rounded up;",
+        "                           # without this line it is released with noise",
         "",
         "[sites]",
     ]
@@ -168,6 +268,17 @@ def _lines(
     for site, path in zip(names, tables, strict=True):
         lines.append(f"{site} = {{ data = {_quoted(_relative(path, folder))} }}")
     return [*lines, ""]
+
+
+def _remark(known: str | None, more: str = "") -> str:
+    """Marks what nobody said as a guess."""
+    if known is not None:
+        return ""
+    return f"  # a guess: check it{more and f'; {more}'}"
+
+
+def _column(name: str | None) -> str:
+    return "FILL_IN" if name is None else _quoted(name)
 
 
 def _first(columns: dict[str, Sort], wanted: Sequence[str]) -> str | None:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from encrypted_parties import encrypted_study
-from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from cipherbayes.cli.main import app
+from cipherbayes.errors import StudyError
 from cipherbayes.privacy.accountant import epsilon
 from cipherbayes.protocols.encrypted_update.plan import EncryptedPlan
 from cipherbayes.protocols.plan import plan_releases
@@ -32,7 +32,7 @@ from cipherbayes.protocols.plan import plan_releases
 def test_what_an_encrypted_update_cannot_do_is_refused(
     changes: Any, words: Any
 ) -> None:
-    with pytest.raises(ValidationError, match=words):
+    with pytest.raises(StudyError, match=words):
         encrypted_study(**changes)
 
 

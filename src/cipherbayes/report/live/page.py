@@ -32,6 +32,12 @@ def page(snapshot: Snapshot) -> str:
     if not snapshot.finished:
         head.append(tag("meta", http_equiv="refresh", content=str(REFRESH_SECONDS)))
     state: Content = "finished" if snapshot.finished else "running"
+    left = "none" if snapshot.finished else _seconds(snapshot.left)
+    if snapshot.left is not None:
+        left += " of rounds, then the posterior"
+    if snapshot.drawing:
+        state = "drawing the posterior from the released totals"
+        left = f"not known; {_seconds(snapshot.answered)} so far"
     if snapshot.late:
         state = tag("strong", "waiting for a party", class_="bad")
     tiles: list[tuple[str, Content]] = [
@@ -39,7 +45,7 @@ def page(snapshot: Snapshot) -> str:
         ("Round", f"{snapshot.done:,} of {snapshot.rounds:,}"),
         ("ε spent", _spent(snapshot)),
         ("A round takes", _seconds(snapshot.pace)),
-        ("Time left", "none" if snapshot.finished else _seconds(snapshot.left)),
+        ("Time left", left),
     ]
     body = tag(
         "body",

@@ -75,14 +75,23 @@ class Snapshot:
         return median(self.seconds[-RECENT:]) if self.seconds else None
 
     @property
+    def drawing(self) -> bool:
+        """Whether all rounds are done and the posterior is being drawn from them."""
+        return not self.finished and self.done >= self.rounds
+
+    @property
     def left(self) -> float | None:
-        """Seconds to the end at this pace."""
-        return None if self.pace is None else self.pace * (self.rounds - self.done)
+        """Seconds to the last round at this pace; not known of the drawing after it."""
+        if self.pace is None or self.drawing:
+            return None
+        return self.pace * (self.rounds - self.done)
 
     @property
     def late(self) -> bool:
         """Whether the round that is under way takes far longer than those before."""
-        if self.finished or self.answered is None or self.pace is None:
+        if self.answered is None or self.pace is None:
+            return False
+        if self.finished or self.drawing:
             return False
         return self.answered > LATE_SECONDS + LATE_FACTOR * self.pace
 
@@ -99,6 +108,7 @@ class Snapshot:
             "theta": {n: list(t) for n, t in zip(self.names, self.theta, strict=True)},
             "lost": [{"site": site, "round": number} for site, number in self.lost],
             "finished": self.finished,
+            "drawing": self.drawing,
             "seconds_a_round": self.pace,
             "seconds_left": self.left,
             "round_seconds": list(self.seconds),

@@ -38,6 +38,9 @@ from cipherbayes.typing import Floats
 MOST_EFFECTS = 40
 """Rows of the forest plot; every parameter is in the table below it."""
 
+SHORTEST = 5.0
+"""Per cent of the axis below which an interval is hidden by its own dot."""
+
 CHART = tag("span", "chart", class_="unseen")
 """Heading of a column that holds drawings."""
 
@@ -99,6 +102,8 @@ def _forest(contents: Contents, effects: Effects) -> Markup:
         )
     if more := len(effects.rows) - len(shown):
         text += f"{more} less clear effects are in the table below only."
+    if dots := [e for e in shown if _is_dot(e, axis)]:
+        text += _too_short(dots, contents)
     return join(
         tag("p", text),
         table(
@@ -118,6 +123,30 @@ def _forest(contents: Contents, effects: Effects) -> Markup:
             id_="effects",
         ),
     )
+
+
+def _is_dot(effect: Effect, axis: Axis) -> bool:
+    """Whether an interval is too short to be seen beside the others."""
+    if effect.lower is None or effect.upper is None:
+        return False
+    return axis.place(effect.upper) - axis.place(effect.lower) < SHORTEST
+
+
+def _too_short(dots: list[Effect], contents: Contents) -> str:
+    """What is said of intervals that look like dots, and how to see them."""
+    said = f" Too short to see: {', '.join(e.name for e in dots)}"
+    for effect in dots:
+        feature = contents.study.features.get(effect.name)
+        if feature is None or feature.transform or feature.per is not None:
+            continue
+        assert feature.low is not None
+        assert feature.high is not None
+        step = _round_up((feature.high - feature.low) / 10.0)
+        return (
+            f"{said}. A step of one unit is small there; per = {step:g} in the study’s "
+            f"[features] of {effect.name}, say, shows a larger one."
+        )
+    return f"{said}."
 
 
 def forest_axis(shown: list[Effect], effects: Effects) -> Axis:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from cipherbayes.privacy.accountant import epsilon
@@ -19,6 +20,8 @@ PURPOSES = {
     "gradient": "gradient sums",
     "influence": "weighted gradient sums",
 }
+SMALL, LARGE = 1.0, 3.0
+"""ε up to which little is learnt of a row, and beyond which that cannot be said."""
 STEPS = 20
 """Points of the curve of ε."""
 
@@ -90,14 +93,19 @@ def _in_words(contents: Contents) -> Markup:
         whose = "that row was there"
         if contents.study.evaluation is not None:
             whose = "that row was there and not held out"
+        much: Content = tag("strong", "almost the same about any one row")
+        if e > LARGE:
+            much = "a limited amount, at this ε not a small one, about any one row"
+        elif e > SMALL:
+            much = "little more about any one row"
         lead = tag(
             "p",
             "Whoever sees everything that this study released learns ",
-            tag("strong", "almost the same about any one row"),
+            much,
             f" whether or not {whose}: no outcome becomes more than e",
             tag("sup", short(e)),
-            f" ≈ {number(2.718281828459045**e)} times as likely, but for a probability "
-            f"of {short(d)}.",
+            f" ≈ {number(math.exp(min(e, 700.0)))} times as likely, but for a "
+            f"probability of {short(d)}.",
             class_="lead",
         )
     against = privacy["holds_against"] or ["nobody"]
@@ -257,7 +265,8 @@ def _not_promised(contents: Contents) -> Markup:
         items.insert(
             0,
             "Parties on one machine are not apart: whoever owns the machine can read "
-            "everything. Against server and CSP the promise needs separate machines.",
+            "everything. Against the server and the CSP (crypto service provider, who "
+            "holds the key) the promise needs separate machines.",
         )
     return join(
         tag("h3", "What is not promised"),

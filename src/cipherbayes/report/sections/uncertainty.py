@@ -48,7 +48,7 @@ def _widths(contents: Contents) -> Markup:
     without = contents.sd_without_privacy
     free = None if without is None else np.array(without) / prior
     shown = slice(0, MOST_TRACES)
-    widest = max(private[shown])
+    widest = max(*private[shown], *([] if free is None else free[shown]))
     rows: list[list[Content]] = []
     for k, row in enumerate(contents.record["posterior"][shown]):
         bars = [(100.0 * private[k] / widest, "private")]

@@ -1,0 +1,141 @@
+"""*For a paper*: a paragraph of methods and the items of a reporting checklist."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cipherbayes.report.markup import Content, Markup, join, table, tag
+from cipherbayes.report.numbers import percent, short
+from cipherbayes.report.run_contents import Contents
+from cipherbayes.study.schema import Study
+
+AWARE = ", which count the noise that was added for privacy"
+LEFT = "not in the study file: yours to write"
+
+
+def methods_section(contents: Contents) -> Markup:
+    """The whole section."""
+    rows: list[list[Content]] = [list(item) for item in checklist(contents)]
+    return join(
+        tag("p", "To paste into a paper, and to correct there: it says what the study "
+            "file and the run say, and nothing of how patients were chosen."),
+        tag("blockquote", methods_paragraph(contents), id="methods-paragraph"),
+        table(
+            "Items of STROBE (S) and TRIPOD (T) that this run answers",
+            ["Item", "Answer"],
+            rows,
+            words=(1,),
+            class_="checklist",
+            id_="checklist",
+        ),
+    )  # fmt: skip
+
+
+def methods_paragraph(contents: Contents) -> str:
+    """Model, prior, privacy and software in the words of a methods section."""
+    study, record = contents.study, contents.record
+    privacy, sites = record["privacy"], len(record["sites"])
+    model = f"{record['model'].replace('-', ' ')} regression"
+    place = f"{sites} sites" if sites > 1 else "one site"
+    said = (
+        f"We fitted a Bayesian {model} of {_outcome(study)} to the records of {place}, "
+        f"with {len(study.features)} predictors ({', '.join(study.features)}). "
+        f"{_ranges(study)} Coefficients had {study.prior.kind} priors of scale "
+        f"{study.prior.scale:g} on columns scaled to their public ranges. "
+    )
+    if privacy["epsilon"] is None:
+        said += "Records were analysed in one place, without differential privacy. "
+    else:
+        word = "is" if privacy["certified"] else "is NOT certified to be"
+        said += (
+            f"What was released {word} ({privacy['epsilon']:g}, "
+            f"{privacy['delta']:g})-differentially private for adding or removing one "
+            f"record, spent in {record['rounds']} rounds"
+            + ("; no record left its site. " if contents.protocol.federated else ". ")
+        )
+    if all(row["lower"] is None for row in record["posterior"]):
+        said += "Estimates are points without intervals. "
+    else:
+        said += (
+            f"We report posterior medians with {percent(record['interval'])} credible "
+            "intervals" + (AWARE if study.inference_method.needs_privacy else "") + ". "
+        )
+    return said + (
+        f"The analysis was planned in a study file before any record was read (SHA-256 "
+        f"{record['study_hash'][:16]}) and run with cipherbayes "
+        f"{record['cipherbayes']}."
+    )
+
+
+def checklist(contents: Contents) -> Iterator[tuple[str, str]]:
+    """Items, and what the study or the run answers."""
+    study, record = contents.study, contents.record
+    privacy = record["privacy"]
+    yield "Setting, dates, eligibility (S5, S6; T4, T5)", LEFT
+    yield "Outcome (S7; T6)", _outcome(study)
+    yield "Predictors (S7; T7)", ", ".join(study.features)
+    declared = study.privacy.records if study.privacy is not None else None
+    yield (
+        "Number of records (S10, S13; T8, T13)",
+        (LEFT if declared is None else f"{declared:,} declared, at {_sites(contents)}"),
+    )
+    yield "Missing values (S12c; T9)", _missing(study)
+    yield "How predictors were handled (S11; T10a)", _ranges(study)
+    yield (
+        "Statistical methods (S12a; T10b)",
+        (
+            f"{record['model']}, {record['method']}, prior {study.prior.kind} of scale "
+            f"{study.prior.scale:g}"
+        ),
+    )
+    holdout = study.evaluation
+    yield (
+        "Validation (T10c, T16)",
+        (
+            "no rows held out"
+            if holdout is None
+            else f"{percent(holdout.holdout)} of rows held out"
+        ),
+    )
+    yield "Estimates with precision (S16; T15)", "Effects, All parameters"
+    yield (
+        "Limits of the analysis (S19; T18)",
+        ("; ".join(record["warnings"]) or "the run gives no warning"),
+    )
+    yield (
+        "Privacy of those in the records (S22 where asked)",
+        (
+            "none"
+            if privacy["epsilon"] is None
+            else f"ε = {short(privacy['epsilon'])}, δ = {short(privacy['delta'])}, "
+            + ("certified" if privacy["certified"] else "NOT certified")
+        ),
+    )
+
+
+def _outcome(study: Study) -> str:
+    columns = study.model.outcome_columns()
+    if "time" in columns and "event" in columns:
+        return f"time to {columns['event']} ({columns['time']})"
+    return ", ".join(dict.fromkeys(columns.values())) or "the records' mean"
+
+
+def _sites(contents: Contents) -> str:
+    count = len(contents.record["sites"])
+    return f"{count} sites" if count > 1 else "one site"
+
+
+def _missing(study: Study) -> str:
+    stand_ins = [n for n, f in study.features.items() if f.missing is not None]
+    if not stand_ins:
+        return "none allowed: a table with a missing value is refused"
+    return f"replaced by a stated value in {', '.join(stand_ins)}"
+
+
+def _ranges(study: Study) -> str:
+    numbers = [n for n, f in study.features.items() if f.levels is None]
+    changed = [f"{n} ({f.transform})" for n, f in study.features.items() if f.transform]
+    said = "Categories entered as indicators against their first level."
+    if numbers:
+        said = f"Numbers were clipped to ranges fixed beforehand. {said}"
+    return said + (f" Transformed: {', '.join(changed)}." if changed else "")

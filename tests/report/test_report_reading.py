@@ -1,0 +1,149 @@
+"""What readers of the page trip over: labels, dots, large ε; and what a paper needs."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from cipherbayes.report.charts import LETTER, NARROW, interval_axis
+from cipherbayes.report.numbers import Axis
+from cipherbayes.report.page import render
+from cipherbayes.report.run_contents import Contents
+from cipherbayes.report.sections.privacy import privacy_section
+from cipherbayes.results.result import Result
+from finished_runs import FinishedRuns, runs
+from terminal import cipherbayes
+
+__all__ = ["runs"]
+
+
+@pytest.mark.parametrize("top", [3.0, 50.0, 1e4, 1e9, 1e30])
+@pytest.mark.parametrize("low", [1e-9, 0.2, 0.99])
+def test_labels_of_huge_ratios_do_not_run_into_each_other(
+    low: float, top: float
+) -> None:
+    axis = Axis(low, top, log=True)
+    drawn = interval_axis(axis)
+    found = re.findall(
+        r'<text x="([\d.]+)%"[^>]*text-anchor="(\w+)"[^>]*>([^<]*)<', drawn
+    )
+    assert found, drawn
+    end = -math.inf
+    for at, anchor, text in found:
+        wide = LETTER * len(text)
+        left = NARROW * float(at) / 100.0
+        left -= {"start": 0.0, "middle": wide / 2.0, "end": wide}[anchor]
+        assert left >= end
+        end = left + wide
+        assert len(text) <= 7
+
+
+def test_an_effect_that_looks_like_a_dot_says_what_would_show_it(
+    runs: FinishedRuns,
+) -> None:
+    page = render(Contents.load(runs["open"]))
+    assert "Too short to see: age" in page
+    assert "per = 9" in page
+
+
+def test_effects_are_told_for_the_step_that_the_study_states(
+    runs: FinishedRuns, tmp_path: Path
+) -> None:
+    text = (runs["open"].parent / "study.toml").read_text()
+    text = text.replace("low = 18, high = 100", "low = 18, high = 100, per = 10")
+    for name in ("north", "south", "east"):
+        shutil.copy(runs["open"].parent / f"{name}.csv", tmp_path)
+    (tmp_path / "study.toml").write_text(text.replace("rounds = 300", "rounds = 60"))
+    done = cipherbayes("run", "study.toml", "--out", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (age, _) = Result.load(tmp_path / "out").effects()
+    assert age["per"] == "10 units of age"
+    assert age["estimate"] is not None
+    assert 1.2 < age["estimate"] < 2.0
+    assert "10 units of age" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "bold", "words"),
+    [
+        (1.0, True, "almost the same"),
+        (3.0, False, "little more"),
+        (10.0, False, "not a"),
+    ],
+)
+def test_a_large_epsilon_is_not_called_almost_nothing(
+    runs: FinishedRuns, epsilon: float, bold: bool, words: str
+) -> None:
+    contents = Contents.load(runs["federated"])
+    record = contents.record
+    privacy = {**record["privacy"], "epsilon": epsilon}
+    result = replace(contents.result, record={**record, "privacy": privacy})
+    lead = privacy_section(replace(contents, result=result)).partition("</p>")[0]
+    assert words in lead
+    assert ("<strong>" in lead) is bold
+
+
+def test_bars_of_widths_stay_within_their_box(runs: FinishedRuns) -> None:
+    page = render(Contents.load(runs["federated"]))
+    widths = [float(w) for w in re.findall(r'<rect [^>]*width="([\d.]+)%"', page)]
+    assert widths
+    assert sum(width >= 100.0 for width in widths) <= 6  # the longest of each drawing
+
+
+@pytest.mark.parametrize("name", ["federated", "open", "survival", "point"])
+def test_the_page_has_a_paragraph_and_a_checklist_for_a_paper(
+    runs: FinishedRuns, name: str
+) -> None:
+    page = unescape(render(Contents.load(runs[name])))
+    methods = page.partition('id="methods-paragraph">')[2].partition("</blockquote")[0]
+    assert "Bayesian" in methods
+    assert "age" in methods
+    assert ("differentially private" in methods) is (name != "open")
+    assert ("credible" in methods) is (name != "point")
+    for item in ("T6", "S12", "Missing values", "yours to write"):
+        assert item in page
+
+
+# -- export ------------------------------------------------------------------
+
+
+def test_a_result_is_exported_as_csv(runs: FinishedRuns, tmp_path: Path) -> None:
+    done = cipherbayes(
+        "export", runs["survival"], "--to", "csv", "--out", tmp_path / "x"
+    )
+    assert done.returncode == 0, done.stderr
+    result = Result.load(runs["survival"])
+    draws = pd.read_csv(tmp_path / "x" / "draws.csv")
+    assert list(draws.columns[:3]) == [".chain", ".iteration", ".draw"]
+    for row in result.summary():
+        assert draws[row["name"]].mean() == pytest.approx(row["mean"])
+    assert len(pd.read_csv(tmp_path / "x" / "effects.csv")) == len(result.effects())
+    curve = pd.read_csv(tmp_path / "x" / "survival.csv")
+    assert (curve["estimate"].diff().dropna() < 0).all()
+    again = cipherbayes(
+        "export", runs["survival"], "--to", "csv", "--out", tmp_path / "x"
+    )
+    assert again.returncode == 1
+    assert "--out" in again.stderr
+
+
+@pytest.mark.skipif(shutil.which("Rscript") is None, reason="R is not installed")
+def test_r_reads_what_is_exported(runs: FinishedRuns, tmp_path: Path) -> None:
+    cipherbayes("export", runs["survival"], "--to", "r", "--out", tmp_path / "x")
+    script = (
+        "source('read.R'); cat(mean(draws[['age']]), nrow(effects), nrow(survival))"
+    )
+    done = subprocess.run(
+        ["Rscript", "-e", script], cwd=tmp_path / "x", capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    age = next(r for r in Result.load(runs["survival"]).summary() if r["name"] == "age")
+    assert float(done.stdout.split()[0]) == pytest.approx(age["mean"], rel=1e-4)

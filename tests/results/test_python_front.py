@@ -1,0 +1,212 @@
+"""What a person at a Python prompt or in a notebook meets."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import cipherbayes as cb
+from cipherbayes.errors import RunError, StudyError
+from cipherbayes.results.notebook import bar_html, notebook_progress
+from cipherbayes.results.table import Table
+from conftest import logistic_frame
+
+FEATURES = {"age": {"low": 18, "high": 100}, "sex": {"levels": ["F", "M"]}}
+
+
+def study(**sections: Any) -> cb.Study:
+    inference = {"rounds": 60, "chains": 1}
+    if "privacy" in sections:
+        inference = {"method": "averaged", "rounds": 4}  # type: ignore[dict-item]
+    return cb.Study(
+        model=cb.models.Logistic(outcome="death"),
+        features=FEATURES,
+        inference=inference,
+        **sections,
+    )
+
+
+@pytest.fixture(scope="module")
+def result() -> cb.Result:
+    return cb.run(study(), logistic_frame(200))
+
+
+def test_a_notebook_can_complete_the_names() -> None:
+    assert {"Study", "Result", "run", "resume", "models", "errors"} <= set(dir(cb))
+    for name in dir(cb):
+        assert getattr(cb, name) is not None
+
+
+def test_a_result_says_in_a_line_what_it_is(result: cb.Result) -> None:
+    shown = repr(result)
+    assert "\n" not in shown
+    for word in ("study", "logistic", "3 parameters", "no privacy"):
+        assert word in shown
+    html = result._repr_html_()
+    assert "<table>" in html
+    assert "odds ratio" in html
+    assert result.warnings == result.record["warnings"]
+
+
+def test_a_summary_is_a_list_that_prints_as_a_table(result: cb.Result) -> None:
+    rows = result.summary()
+    assert isinstance(rows, list)
+    assert [row["name"] for row in rows] == ["intercept", "age", "sex[M]"]
+    lines = repr(rows).splitlines()
+    assert lines[0].split() == ["name", "mean", "sd", "lower", "upper", "rhat", "ess"]
+    assert len(lines) == 4
+    assert len({len(line) for line in lines}) == 1
+    assert repr(Table()) == "(no rows)"
+
+
+@pytest.mark.parametrize("native", ["pandas", "polars", "pyarrow"])
+def test_a_summary_becomes_a_frame_of_any_library(
+    result: cb.Result, native: str
+) -> None:
+    frame = result.summary().to_frame(native)
+    assert type(frame).__module__.split(".")[0] == native
+    assert frame.shape == (3, 7)
+    effects = result.effects().to_frame(native)
+    assert effects.shape[0] == 2
+
+
+def test_a_library_that_is_not_there_is_named() -> None:
+    with pytest.raises(RunError, match="pyarrow"):
+        Table([{"a": 1}]).to_frame("nonsense")
+
+
+def test_names_in_a_table_cannot_become_markup() -> None:
+    assert "<b>" not in Table([{"<b>": "<b>"}], title="<b>")._repr_html_()
+
+
+@pytest.mark.slow
+def test_arviz_names_the_parameters(result: cb.Result) -> None:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import arviz
+
+        labels = list(arviz.summary(result.dataset).index)
+    assert labels == ["theta[intercept]", "theta[age]", "theta[sex[M]]"]
+
+
+def test_one_frame_by_itself_is_a_study_in_one_place() -> None:
+    private = study(privacy={"epsilon": 5.0, "records": 200})
+    result = cb.run(private, logistic_frame(200))
+    assert result.record["protocol"] == "pooled"
+    assert result.record["sites"] == ["table"]
+    assert "ε = 5" in repr(result)
+
+
+def test_one_frame_for_several_sites_is_refused() -> None:
+    with pytest.raises(StudyError, match="dictionary"):
+        cb.run(study(sites={"a": {}, "b": {}}), logistic_frame(50))
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"privacy": {"epsilon": -1.0}}, "'privacy.epsilon'"),
+        ({"privacyy": {}}, "unknown key 'privacyy'"),
+        ({"prior": {"scale": "wide"}}, "'prior.scale'"),
+    ],
+)
+def test_a_wrong_study_is_one_line_without_an_address(
+    sections: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words) as refused:
+        study(**sections)
+    assert isinstance(refused.value, StudyError)
+    assert "http" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_notebook_gets_a_bar_and_a_script_gets_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown: list[str] = []
+
+    class Shown:
+        def update(self, html: str) -> None:
+            shown.append(html)
+
+    ipython, display = types.ModuleType("IPython"), types.ModuleType("IPython.display")
+    ipython.get_ipython = lambda: types.SimpleNamespace(kernel=1)  # type: ignore[attr-defined]
+    display.HTML = str  # type: ignore[attr-defined]
+    display.display = lambda html, display_id: Shown()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    report = notebook_progress()
+    report(1, 3)
+    report(2, 3)  # too soon after the first
+    report(3, 3)
+    assert shown == [bar_html(1, 3), bar_html(3, 3)]
+    assert "round 1 of 3" in shown[0]
+    ipython.get_ipython = lambda: None  # type: ignore[attr-defined]
+    notebook_progress()(1, 3)
+    assert len(shown) == 2
+
+
+def rows(n: int = 400) -> tuple[Any, Any]:
+    frame = logistic_frame(n)
+    X = pd.DataFrame({"age": frame["age"], "male": (frame["sex"] == "M") * 1.0})
+    return X, np.where(frame["death"] == 1, "died", "lived")
+
+
+def test_the_estimator_fits_under_a_budget_and_predicts() -> None:
+    pytest.importorskip("sklearn")
+    X, y = rows()
+    model = cb.PrivateLogistic(
+        5.0, low=[18, 0], high=[100, 1], records=400, method="averaged", rounds=8
+    ).fit(X, y)
+    assert list(model.classes_) == ["died", "lived"]
+    chance = model.predict_proba(X)
+    assert chance.shape == (400, 2)
+    assert np.allclose(chance.sum(axis=1), 1.0)
+    assert set(model.predict(X)) <= {"died", "lived"}
+    assert model.result_.certificate["epsilon"] == 5.0
+    assert model.result_.certificate["certified"] is True
+
+
+BEYOND = "its columns lie beyond low and high, where nothing is left but a constant"
+TWO_FITS = "two private fits differ by their noise"
+DO_NOT_APPLY = {
+    None: {
+        "check_fit_idempotent": BEYOND,
+        "check_fit_check_is_fitted": BEYOND,
+        "check_n_features_in": BEYOND,
+    },
+    8.0: {
+        "check_classifier_data_not_an_array": TWO_FITS,
+        "check_fit_idempotent": TWO_FITS,
+        "check_classifiers_train": "noise hides what a few dozen rows say",
+    },
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", DO_NOT_APPLY)
+def test_the_estimator_passes_scikit_learns_own_checks(epsilon: float | None) -> None:
+    checks = pytest.importorskip("sklearn.utils.estimator_checks")
+    model = cb.PrivateLogistic(epsilon, method="averaged", rounds=4)
+    if epsilon is None:
+        model = cb.PrivateLogistic(epsilon, rounds=200)
+    found = checks.check_estimator(
+        model,
+        on_fail=None,
+        on_skip=None,
+        expected_failed_checks=DO_NOT_APPLY[epsilon],
+    )
+    failed = [
+        f"{check['check_name']}: {check['exception']!r}"
+        for check in found
+        if check["status"] == "failed"
+    ]
+    assert failed == []
+    assert sum(f["status"] == "passed" for f in found) > 40
