@@ -74,8 +74,6 @@ ODD_OUTCOMES = {
 def method_names(model: cb.models.Model) -> tuple[str, ...]:
     if model.kind in ("gaussian", "gompertz") or "neural" in model.kind:
         return ("averaged",)
-    if isinstance(model, cb.models.Linear) and model.variance is None:
-        return ("averaged",)
     return ("averaged", "noise-aware")
 
 

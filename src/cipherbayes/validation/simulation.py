@@ -42,7 +42,7 @@ from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.typing import Floats
 
 MODELS = ("logistic", "exponential", "weibull")
-OTHER_MODELS = ("linear", "poisson", "piecewise")
+OTHER_MODELS = ("linear", "learnt-variance", "poisson", "piecewise")
 INTERVALS = 3
 """Of a piecewise exponential baseline."""
 DELTA = 1e-5
@@ -123,7 +123,8 @@ def simulate(
             f"no simulation of a model of kind '{kind}'",
             remedy=f"choose one of {', '.join((*MODELS, *OTHER_MODELS))}",
         )
-    width = dimension - {"weibull": 1, "piecewise": INTERVALS}.get(kind, 0)
+    extra = {"weibull": 1, "learnt-variance": 1, "piecewise": INTERVALS}
+    width = dimension - extra.get(kind, 0)
     threshold = 2.17 if rare_levels else 0.3
     # A baseline hazard of its own takes the place of the constant column.
     constant = kind != "piecewise"
@@ -147,6 +148,9 @@ def simulate(
     elif kind == "linear":
         model = Linear(outcome="y", low=-1.0, high=1.0, variance=1.0)
         outcome = {"y": eta + rng.standard_normal(records)}
+    elif kind == "learnt-variance":
+        model = Linear(outcome="y", low=-1.0, high=1.0)
+        outcome = {"y": eta + math.exp(truth[-1]) * rng.standard_normal(records)}
     elif kind == "poisson":
         model = Poisson(outcome="y")
         counts = rng.poisson(np.exp(np.minimum(eta, 20.0))).astype(np.float64)
