@@ -11,6 +11,7 @@ from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.inference.influence import influence_sums, pack, unpack
 from cipherbayes.inference.noise_aware import influence_bound
 from cipherbayes.models import Design, Exponential, Logistic, Model
+from cipherbayes.models.gompertz import Gompertz
 from cipherbayes.models.influence import InfluenceBound, require_bounded_influence
 from cipherbayes.models.linear import Linear
 from cipherbayes.models.piecewise import Piecewise
@@ -24,6 +25,7 @@ MODELS: dict[str, Model] = {
     "logistic": Logistic(outcome="y"),
     "exponential": Exponential(**SURVIVAL),
     "weibull": Weibull(**SURVIVAL),
+    "gompertz": Gompertz(**SURVIVAL),
     "piecewise": Piecewise(**SURVIVAL, cuts=(0.2, 0.5)),
     "linear": Linear(outcome="y", low=-1.0, high=1.0, variance=0.25),
     "learnt-variance": Linear(outcome="y", low=-1.0, high=1.0),
@@ -56,6 +58,8 @@ def drawn(kind: str, theta: Floats, n: int, rng: np.random.Generator) -> Prepare
         goal = rng.exponential(size=n) * np.exp(-eta)
         if kind == "weibull":
             time = goal ** np.exp(-theta[3])
+        elif kind == "gompertz":
+            time = np.log1p(theta[3] * goal) / theta[3]
         elif kind == "piecewise":
             rates, starts = np.exp(theta[3:]), np.array([0.0, 0.2, 0.5])
             reached = np.concatenate([[0.0], np.cumsum(rates[:2] * [0.2, 0.3])])
