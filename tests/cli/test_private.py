@@ -26,6 +26,7 @@ epsilon = 3.0
 delta = 1e-6
 records = 800
 [inference]
+method = "psgld"
 rounds = 12
 [sites]
 north = { data = "north.csv" }
@@ -291,7 +292,7 @@ def test_an_example_without_its_tables_names_the_missing_file(folder: Path) -> N
 
 
 def test_the_noise_aware_method_takes_no_rounds_of_a_chain(folder: Path) -> None:
-    change(folder, "rounds = 12", 'rounds = 12\nmethod = "noise-aware"')
+    change(folder, 'method = "psgld"', 'method = "noise-aware"')
     done = cipherbayes("plan", "study.toml", cwd=folder)
     assert done.returncode == 1
     assert "inference.rounds belongs to a chain" in done.stderr

@@ -138,6 +138,9 @@ def test_it_is_what_a_private_study_gets_that_names_no_method() -> None:
     study["inference"] = {}
     assert Study.model_validate(study).method == "noise-aware"
     study["inference"] = {"rounds": 10}
+    with pytest.raises(ValueError, match=r'belongs to a chain.*method = "psgld"'):
+        Study.model_validate(study)
+    study["inference"] = {"rounds": 10, "method": "psgld"}
     assert Study.model_validate(study).method == "psgld"
     del study["privacy"]
     study["study"] = {"protocol": "pooled"}
@@ -145,12 +148,27 @@ def test_it_is_what_a_private_study_gets_that_names_no_method() -> None:
     assert Study.model_validate(study).method == "psgld"
 
 
-def test_a_model_without_bounded_influence_falls_back_and_says_so() -> None:
+@pytest.mark.parametrize("named", [{}, {"method": "noise-aware"}])
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"kind": "gaussian", "variance": 1.0},
+        {"kind": "neural-logistic", "outcome": "death", "hidden": [3]},
+    ],
+)
+def test_a_model_without_calibrated_intervals_runs_by_name_only(
+    model: dict[str, Any], named: dict[str, str]
+) -> None:
     document = study_of(("a", "b")).model_dump(exclude_none=True)
-    document["model"] = {"kind": "gaussian", "variance": 1.0}
-    document["preparation"] = {"intercept": 0.0}
+    document |= {"model": model, "inference": named}
+    if model["kind"] == "gaussian":
+        document["preparation"] = {"intercept": 0.0}
+    with pytest.raises(ValueError, match="has no calibrated intervals: set inference"):
+        Study.model_validate(document)
+    document["inference"] = {"method": "averaged"}
+    assert Study.model_validate(document).method == "averaged"
+    document["inference"] = {"method": "psgld"}
     study = Study.model_validate(document)
-    assert study.method == "psgld"
     (caution,) = study.inference_method.cautions(study.model)
     assert "no noise-aware posterior" in caution
 

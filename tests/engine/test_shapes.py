@@ -79,7 +79,7 @@ def test_ten_thousand_columns() -> None:
         model=cb.models.Logistic(outcome="death"),
         features=features,
         privacy={"epsilon": 3.0, "records": 100, "randomness": "insecure-repeatable"},
-        inference={"rounds": 2},
+        inference={"method": "psgld", "rounds": 2},
     )
     tables = {}
     for name in ("a", "b"):

@@ -11,6 +11,7 @@ from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.inference.influence import influence_sums, pack, unpack
 from cipherbayes.inference.noise_aware import influence_bound
 from cipherbayes.models import Design, Exponential, Logistic, Model
+from cipherbayes.models.gompertz import Gompertz
 from cipherbayes.models.influence import InfluenceBound, require_bounded_influence
 from cipherbayes.models.linear import Linear
 from cipherbayes.models.piecewise import Piecewise
@@ -24,8 +25,10 @@ MODELS: dict[str, Model] = {
     "logistic": Logistic(outcome="y"),
     "exponential": Exponential(**SURVIVAL),
     "weibull": Weibull(**SURVIVAL),
+    "gompertz": Gompertz(**SURVIVAL),
     "piecewise": Piecewise(**SURVIVAL, cuts=(0.2, 0.5)),
     "linear": Linear(outcome="y", low=-1.0, high=1.0, variance=0.25),
+    "learnt-variance": Linear(outcome="y", low=-1.0, high=1.0),
     "poisson": Poisson(outcome="y"),
 }
 
@@ -47,12 +50,16 @@ def drawn(kind: str, theta: Floats, n: int, rng: np.random.Generator) -> Prepare
         outcome = {"y": (rng.random(n) < 1 / (1 + np.exp(-eta))).astype(float)}
     elif kind == "linear":
         outcome = {"y": eta + 0.5 * rng.standard_normal(n)}
+    elif kind == "learnt-variance":
+        outcome = {"y": eta + np.exp(theta[3]) * rng.standard_normal(n)}
     elif kind == "poisson":
         outcome = {"y": rng.poisson(np.exp(eta)).astype(float), "offset": np.zeros(n)}
     else:
         goal = rng.exponential(size=n) * np.exp(-eta)
         if kind == "weibull":
             time = goal ** np.exp(-theta[3])
+        elif kind == "gompertz":
+            time = np.log1p(theta[3] * goal) / theta[3]
         elif kind == "piecewise":
             rates, starts = np.exp(theta[3:]), np.array([0.0, 0.2, 0.5])
             reached = np.concatenate([[0.0], np.cumsum(rates[:2] * [0.2, 0.3])])
@@ -99,7 +106,9 @@ def test_the_information_sum_is_the_slope_of_the_score_sum(kind: str) -> None:
     theta = np.array([0.2, -0.5, 0.6, 0.1, -0.3, 0.2])[:width]
     table = drawn(kind, theta, 400_000, rng)
     bound = InfluenceBound(1.3, 1.0)
-    basis = require_bounded_influence(model).basis(design)
+    bounded = require_bounded_influence(model)
+    basis = bounded.basis(design)
+    basis[: design.width] *= bounded.scale(theta) or 1.0
     information = influence_sums(
         model, theta, table, bound, with_information=True
     ).information
@@ -145,6 +154,7 @@ def test_no_record_moves_a_sum_by_more_than_its_sensitivity(
     outcome = {
         "logistic": {"y": [float(y > 0.5)]},
         "linear": {"y": [20.0 * y - 10.0]},
+        "learnt-variance": {"y": [20.0 * y - 10.0]},
         "poisson": {"y": [np.floor(1e6 * y)], "offset": [0.0]},
     }.get(kind, {"time": [time], "event": [float(y > 0.5)], "entry": [0.0]})
     table = PreparedTable.from_arrays(
@@ -168,6 +178,11 @@ def test_no_record_moves_a_sum_by_more_than_its_sensitivity(
     if found.extra is not None:
         square = square + (found.extra**2).sum(axis=0)
     assert np.sqrt(square[0]) <= most[0] * (1.0 + 1e-9) + 1e-9
+    square = (found.information * rows.squared_norms) ** 2
+    if found.cross is not None and found.corner is not None:
+        square = square + 2.0 * (found.cross**2).sum(axis=0) * rows.squared_norms
+        square = square + (found.corner**2).sum(axis=(0, 1))
+    assert np.sqrt(square[0]) <= most[1] * (1.0 + 1e-9) + 1e-9
 
 
 def test_packing_keeps_the_frobenius_norm() -> None:
@@ -177,9 +192,28 @@ def test_packing_keeps_the_frobenius_norm() -> None:
     assert np.allclose(unpack(pack(matrix)), matrix)
 
 
-def test_a_learnt_variance_has_no_bounded_influence() -> None:
-    model = Linear(outcome="y", low=-1.0, high=1.0)
-    assert model.bounded_influence is None
+@pytest.mark.parametrize("log_sd", [-6.0, 0.0, 6.0])
+def test_a_learnt_scale_keeps_its_sensitivity_between_neighbours(
+    log_sd: float,
+) -> None:
+    """Over a grid of records that are added, at scales far from the outcomes'."""
+    model, design = MODELS["learnt-variance"], design_of("learnt-variance")
+    theta, bound = np.array([0.5, -2.0, 1.0, log_sd]), InfluenceBound(1.7)
+    most = require_bounded_influence(model).sensitivities(bound)
+    size, y = np.meshgrid(np.geomspace(1e-3, 1e3, 25), np.linspace(-10.0, 10.0, 41))
+    x = np.stack([np.ones(size.size), size.ravel(), -0.5 * size.ravel()])
+    steps = []
+    for k in range(size.size):
+        table = PreparedTable.from_arrays(
+            design, x[:, k : k + 1], {"y": y.ravel()[k : k + 1]}
+        )
+        one = influence_sums(model, theta, table, bound, with_information=True)
+        assert one.information is not None
+        steps.append([np.linalg.norm(one.gradient), np.linalg.norm(one.information)])
+    largest = np.array(steps).max(axis=0)
+    assert (largest <= most).all()
+    if log_sd <= 0.0:  # residuals reach their bound, which is not wasteful
+        assert (largest > 0.9 * np.array(most)).all()
 
 
 def test_a_record_is_followed_longer_only_where_noise_is_known_to_be_small() -> None:

@@ -114,6 +114,10 @@ def test_it_is_planned_run_watched_reported_and_verified(
     assert record["method"] == "signs"
     assert record["rounds"] == 12
     assert CAUTION in record["warnings"]
+    (flag,) = record["flags"]
+    assert flag["code"] == "not-calibrated"
+    assert UNRELIABLE in flag["message"]
+    assert all(row["lower"] is None for row in record["posterior"])
     assert Watcher.open(out).look().finished
     command("report", str(out))
     page = (out / "report.html").read_text(encoding="utf-8")
@@ -144,6 +148,8 @@ def test_it_samples_without_privacy_too() -> None:
     result = cb.run(study, {"all": logistic_frame(100)})
     assert result.record["method"] == "signs"
     assert len(result.draws()) == 10
+    assert result.has_intervals
+    assert result.record["flags"] == []
 
 
 def test_its_own_rules_are_kept(tmp_path: Path) -> None:

@@ -72,9 +72,7 @@ ODD_OUTCOMES = {
 
 
 def method_names(model: cb.models.Model) -> tuple[str, ...]:
-    if model.kind in ("gaussian", "gompertz") or "neural" in model.kind:
-        return ("averaged",)
-    if isinstance(model, cb.models.Linear) and model.variance is None:
+    if model.kind == "gaussian" or "neural" in model.kind:
         return ("averaged",)
     return ("averaged", "noise-aware")
 

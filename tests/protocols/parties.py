@@ -50,7 +50,11 @@ def small_study(
     header: Mapping[str, Any] | None = None,
     **sections: Any,
 ) -> cb.Study:
-    """A logistic study of three parameters with repeatable noise."""
+    """A logistic study of three parameters with repeatable noise.
+
+    A chain of four rounds, unless its sections say otherwise.
+    """
+    inference = {"method": "psgld", **sections.pop("inference", {"rounds": 4})}
     given = {
         "epsilon": 3.0,
         "records": 1000,
@@ -62,7 +66,7 @@ def small_study(
         model=cb.models.Logistic(outcome="death"),
         privacy=given,
         sites={name: {} for name in sites},
-        **{"features": FEATURES, "inference": {"rounds": 4}, **sections},
+        **{"features": FEATURES, "inference": inference, **sections},
     )
 
 

@@ -196,7 +196,15 @@ def test_the_papers_mode_claims_nothing_anywhere(runs: FinishedRuns) -> None:
 def test_held_out_rows_give_a_calibration_plot(runs: FinishedRuns) -> None:
     page = page_of(runs["psgld"])
     assert "groups of held-out rows" in page
-    assert "Do not rely on these intervals" in page
+    assert "This report shows points without intervals." in page
+    assert "points without intervals</caption>" in page
+    record = json.loads((runs["psgld"] / "result.json").read_text())
+    (flag,) = [each for each in record["flags"] if each["code"] == "not-calibrated"]
+    assert flag["unusable"]
+    assert flag["parameters"] == [row["name"] for row in record["posterior"]]
+    for row in (*record["posterior"], *record["effects"]):
+        assert row["lower"] is None
+        assert row["upper"] is None
 
 
 def test_no_path_no_secret_and_no_row_is_in_the_page(runs: FinishedRuns) -> None:

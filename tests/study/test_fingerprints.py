@@ -103,6 +103,18 @@ PINNED = {
 }
 
 
+WERE_CHAINS = ("linear", "gompertz")
+"""Pinned when a private study of these that named no method ran pSGLD. It is
+noise-aware now, and parties that would run different methods must not agree."""
+
+
 @pytest.mark.parametrize(("kind", "shape"), PINNED)
 def test_a_fingerprint_stays_what_it_is(kind: str, shape: str) -> None:
-    assert study_of(kind, shape).fingerprint() == PINNED[kind, shape]
+    study = study_of(kind, shape)
+    if kind in WERE_CHAINS:
+        assert study.method == "noise-aware"
+        assert study.fingerprint() != PINNED[kind, shape]
+        study = Study.model_validate(
+            study.model_dump(exclude_none=True) | {"inference": {"method": "psgld"}}
+        )
+    assert study.fingerprint() == PINNED[kind, shape]

@@ -78,7 +78,8 @@ class Method(ABC):
     has_chains
         Whether R-hat and effective draws judge its rounds; else its own flags do.
     interval_caution
-        Why intervals of a private study should not be relied on; None where they may.
+        Why its draws in a private study are no intervals, None where they are: results
+        and reports then show points, and it runs only where a study names it.
     """
 
     name: ClassVar[str]
@@ -98,10 +99,9 @@ class Method(ABC):
                 'method = "psgld"'
             )
 
-    def substitute(self, model: Model) -> str:
-        """The name of the method that takes its place with a model; its own if it
-        serves the model itself."""
-        return self.name
+    def require(self, model: Model) -> None:
+        """Raise ValueError for a model that it does not serve."""
+        return
 
     def cautions(self, model: Model) -> list[str]:
         """What every plan and result of a private study with it must warn of."""

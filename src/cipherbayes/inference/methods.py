@@ -37,8 +37,13 @@ class NoiseAwareMethod(Method):
     samples_at_the_end = True
     has_chains = False
 
-    def substitute(self, model: Model) -> str:
-        return self.name if model.bounded_influence is not None else CHAIN_DEFAULT
+    def require(self, model: Model) -> None:
+        if model.bounded_influence is None:
+            raise ValueError(
+                f"a private study of kind '{model.kind}' has no calibrated intervals: "
+                f'set inference.method = "{CHAIN_DEFAULT}" or "averaged" to run it all '
+                "the same, for points without intervals, or choose another model"
+            )
 
     def round_shares(self) -> Sequence[RoundShares]:
         from cipherbayes.inference.noise_aware import schedule
@@ -110,16 +115,17 @@ class ChainMethod(Method):
     name = CHAIN_DEFAULT
     default_rounds = 400
     interval_caution = (
-        "These intervals count the privacy noise but not the bias of clipping: read "
-        "them as a description of the chain. The noise-aware method counts both."
+        "Its draws count the privacy noise but not the bias of clipping: they describe "
+        "the chain, not how far the points may be from the truth. The noise-aware "
+        "method counts both."
     )
 
     def cautions(self, model: Model) -> list[str]:
         if model.bounded_influence is not None:
             return []
         return [
-            f"a model of kind '{model.kind}' has no noise-aware posterior: pSGLD is "
-            "used, whose intervals ignore what clipping does"
+            f"a model of kind '{model.kind}' has no noise-aware posterior: pSGLD gives "
+            "points without intervals"
         ]
 
     def recursion(self, facts: PublicFacts) -> Recursion:

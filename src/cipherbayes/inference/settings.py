@@ -53,9 +53,9 @@ class Inference(BaseModel):
     ----------
     method
         ``noise-aware`` (a posterior that knows of the privacy noise), ``psgld``
-        (draws from a chain) or ``averaged`` (a point, no intervals). Left out, a
-        private study is noise-aware where its model allows and no setting of the
-        chain is given; else ``psgld``.
+        (draws from a chain) or ``averaged`` (a point, no intervals). Left out,
+        ``noise-aware`` in a private study, else ``psgld``; in a private study
+        ``psgld`` gives points only.
     chains, rounds, burn_in, thin
         Independent chains; rounds of each; share of them discarded; every
         thin-th round kept.

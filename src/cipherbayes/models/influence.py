@@ -122,6 +122,19 @@ class BoundedInfluence(ABC):
         """B with theta = B phi, phi what a score sum is the gradient in."""
         return np.eye(len(self.model.parameters(design)))
 
+    def scale(self, theta: Floats) -> float | None:
+        """sd of the residuals at theta, where scores are of residuals over it.
+
+        Then a score at theta is the gradient in coefficients over this scale; the
+        parameters that multiply no column are not affected. None where scores at every
+        theta are in the same units.
+        """
+        return None
+
+    def unit(self, design: Design) -> float:
+        """A public guess of what a score counts a coefficient in; only plans use it."""
+        return float(self.basis(design)[0, 0])
+
     def constants(self, design: Design) -> tuple[int, ...]:
         """Parameters with a constant column, or whose columns exclude each other."""
         return () if design.intercept is None else (0,)

@@ -19,7 +19,13 @@ from cipherbayes.models.base import (
     refuse_times,
     require_finite,
 )
-from cipherbayes.models.influence import LinearPredictorInfluence
+from cipherbayes.models.influence import (
+    BoundedInfluence,
+    Influence,
+    InfluenceBound,
+    LinearPredictorInfluence,
+    mallows_weights,
+)
 from cipherbayes.models.metrics import Metrics, numeric_metrics
 from cipherbayes.models.registry import register
 from cipherbayes.typing import Floats
@@ -32,6 +38,10 @@ LARGEST_LOG_SD = 300.0
 
 RESIDUAL_STOP = 2.0
 """A residual counts up to so many standard deviations (times the stop c)."""
+
+SCALE_SHARE = 0.5
+"""a: so much of the score of a learnt log sd counts, beside that of the coefficients:
+a record's largest is then about as large as that of one column at one."""
 
 TYPICAL_SD = 0.5
 """A public guess of a learnt residual sd, as a share of the half width."""
@@ -139,12 +149,10 @@ class Linear(Model):
         return np.append(linear, squares.sum())
 
     @property
-    def bounded_influence(self) -> LinearInfluence | None:
-        """None for a learnt variance: its sd would scale Huber's score by itself.
-
-        The slope of that score in (beta, sd) is then not symmetric.
-        """
-        return None if self.variance is None else LinearInfluence(self, self.variance)
+    def bounded_influence(self) -> LinearInfluence | LearntScaleInfluence:
+        if self.variance is None:
+            return LearntScaleInfluence(self)
+        return LinearInfluence(self, self.variance)
 
     def curvature(self, design: Design) -> float:
         if self.variance is None:
@@ -219,3 +227,94 @@ class LinearInfluence(LinearPredictorInfluence):
         basis = super().basis(design)
         basis *= np.sqrt(self.variance) / self.model.half_width
         return basis
+
+
+@dataclass(frozen=True)
+class LearntScaleInfluence(BoundedInfluence):
+    """Huber's proposal 2: scores of the coefficients and of the log sd tau.
+
+    With u = (y - eta) / sd at theta, b = 2 c, psi = clip(u, ±b) and
+    chi = psi² - e, e = E psi(Z)² for a standard normal Z,
+
+        g = w (x psi, a chi),    A = w diag(v x x', a² k),
+        v = P(|Z| < b),          k = 2 E[Z²; |Z| < b].
+
+    g is the gradient in beta / sd and tau / a: *sd that of theta itself*, so that the
+    scores of every round are bounded alike (:meth:`scale`).
+
+    *Unbiased.* psi is odd and chi has mean zero. With y = eta* + sd* Z the derivatives
+    of E g at the truth are v w x x' in beta* / sd and a k w in tau*, the others zero,
+    because psi' u is odd. Var psi ≤ v and Var chi ≤ Cov(chi, Z²) = k (Stein; chi and
+    Z² - chi both grow with |Z|), and psi and chi are uncorrelated: E g g' ≤ E A.
+
+    Formal guarantees
+    -----------------
+    Let n = ‖x‖², h = max(e, b² - e), q = (a h / b)² and w = min(1, (C² + q) / (n + q)).
+    As |psi| ≤ b and -e ≤ chi ≤ b² - e,
+
+        ‖g‖ ≤ w √(n b² + a² h²) = w b √(n + q) ≤ b √(C² + q),
+        ‖A‖_F ≤ w (v n + a² k) ≤ max(v, a² k / q) w (n + q)
+              ≤ max(v, a² k / q) (C² + q),
+
+    for every record, outcome and theta; neither depends on the sd.
+
+    References
+    ----------
+    Huber (1964), Robust estimation of a location parameter, section 9. Huber and
+    Ronchetti (2009), Robust statistics, chapter 7.
+    """
+
+    model: Linear
+
+    def at(self, theta: Floats, rows: Rows, bound: InfluenceBound) -> Influence:
+        limit = RESIDUAL_STOP * bound.stop
+        straight, square, slope = _huber(limit)
+        beside = _beside(limit)
+        residual = self.model.residual(theta, rows) / self.scale(theta)
+        held = np.clip(residual, -limit, limit)
+        weights = mallows_weights(
+            rows.squared_norms + beside, float(np.sqrt(bound.clip**2 + beside))
+        )
+        return Influence(
+            rows,
+            score=weights * held,
+            information=weights * straight,
+            extra=(SCALE_SHARE * weights * (held**2 - square))[None],
+            cross=np.zeros((1, rows.count)),
+            corner=(SCALE_SHARE**2 * slope * weights)[None, None],
+        )
+
+    def sensitivities(self, bound: InfluenceBound) -> tuple[float, float]:
+        """b √(C² + q) and max(v, a² k / q) (C² + q)."""
+        limit = RESIDUAL_STOP * bound.stop
+        straight, _, slope = _huber(limit)
+        beside = _beside(limit)
+        square = bound.clip**2 + beside
+        most = max(straight, SCALE_SHARE**2 * slope / beside)
+        return limit * float(np.sqrt(square)), most * square
+
+    def basis(self, design: Design) -> Floats:
+        """tau = a phi."""
+        basis = super().basis(design)
+        basis[-1, -1] = SCALE_SHARE
+        return basis
+
+    def unit(self, design: Design) -> float:
+        return TYPICAL_SD
+
+    def scale(self, theta: Floats) -> float:
+        return float(np.exp(self.model.log_sd(theta)))
+
+
+def _huber(limit: float) -> tuple[float, float, float]:
+    """P(|Z| < b), E min(Z², b²) and 2 E[Z²; |Z| < b]."""
+    inside = float(2.0 * ndtr(limit) - 1.0)
+    density = float(np.exp(-0.5 * limit**2) / np.sqrt(2.0 * np.pi))
+    squares = inside - 2.0 * limit * density
+    return inside, squares + limit**2 * (1.0 - inside), 2.0 * squares
+
+
+def _beside(limit: float) -> float:
+    """q: what the log sd adds to a record's squared length."""
+    square = _huber(limit)[1]
+    return (SCALE_SHARE * max(square, limit**2 - square) / limit) ** 2

@@ -27,8 +27,14 @@ from cipherbayes.typing import Floats
 LARGEST_LOG_MEAN = 700.0
 """exp is evaluated at most here, where it is still far from overflow."""
 
-COUNTS = 4.0
-"""A count counts up to so many (times the stop c), its mean corrected for that."""
+COUNTS = 1.5
+"""A count counts so far from its mean (times the stop c), corrected for that."""
+
+INFORMATION = 2.0
+"""The most information of a record (times the stop c)."""
+
+LARGEST_MEAN = 1e6
+"""Records with a larger mean are left out of bounded scores."""
 
 
 @register
@@ -175,36 +181,71 @@ class Poisson(Model):
 
 @dataclass(frozen=True)
 class PoissonInfluence(LinearPredictorInfluence):
-    """The count held at b, less its mean under the model.
+    """The count held near its mean, less the mean of that, weighted by the mean.
 
-    With Y ~ Poisson(m), b = 4 c rounded up and psi(y) = min(y, b):
-    r = psi(y) - E psi(Y) and v = dE psi / d eta = m P(Y < b) (as E psi grows by
-    P(Y ≥ k) summed over k ≤ b). E r = 0 under the model; Var psi ≤ Cov(psi, Y) = v,
-    because psi and y - psi both grow with y.
+    With Y ~ Poisson(m), low = ⌊m - √m⌋ (or 0), high = ⌈m + √m⌉ and
+    psi(y) = min(max(y, low), high),
+
+        r = a (psi(y) - E psi(Y)),    v = a dE psi / d eta = a k,
+        k = m P(low ≤ Y < high),
+
+    as E psi = low + Σ P(Y ≥ j) over low < j ≤ high, and m P(Y = j - 1) is the
+    derivative of P(Y ≥ j) in eta. a depends on m alone and is zero for means above a
+    million. E r = 0 under the model, and Var r = a² Var psi ≤ v because
+    a ≤ k / Var psi, which is one or more: k = Cov(psi, Y), and psi and y - psi both grow with y.
+
+    Formal guarantees
+    -----------------
+    low ≤ psi ≤ high, so with b = 1.5 c and B = 2 c, |r| ≤ a max(high - E psi,
+    E psi - low) ≤ b and v = a k ≤ B, by the choice
+    a = min(k / Var psi, b / max(high - E psi, E psi - low), B / k).
     """
 
     model: Poisson
 
+    multiplicative: ClassVar[bool] = True
+    quiet_stop: ClassVar[float] = 2.0
+
     def residuals(
         self, theta: Floats, rows: Rows, stop: float
     ) -> tuple[Floats, Floats]:
-        mean, most = _mean(self.model.log_mean(theta, rows)), _most(stop)
-        # E min(Y, b) = m P(Y ≤ b - 2) + b P(Y ≥ b), and P(Y < b) = P(Y ≤ b - 1).
-        below = pdtr(most - 1.0, mean)
-        before = pdtr(most - 2.0, mean) if most > 1.0 else np.zeros_like(mean)
-        expected = np.where(before > 0.0, mean * before, 0.0) + most * (1.0 - below)
-        slope = np.where(below > 0.0, mean * below, 0.0)
-        return np.minimum(rows.outcome["y"], most) - expected, slope
+        mean = _mean(self.model.log_mean(theta, rows))
+        counted = mean <= LARGEST_MEAN
+        mean = np.where(counted, mean, 1.0)
+        low = np.floor(np.maximum(mean - np.sqrt(mean), 0.0))
+        high = np.ceil(mean + np.sqrt(mean))
+        up_to_low, up_to_high = _below(low + 1.0, mean), _below(high, mean)
+        inside = np.maximum(up_to_high - up_to_low, 0.0)  # P(low < Y < high)
+        # E[Y - low; low < Y < high], from m P(Y = j) = (j + 1) P(Y = j + 1).
+        one_less = _below(high - 1.0, mean) - _below(low, mean)
+        lifted = np.maximum(mean * one_less - low * inside, 0.0)
+        # E[Y (Y - 1); low < Y < high] = m² P(low - 1 ≤ Y < high - 2).
+        two_less = _below(high - 2.0, mean) - _below(low - 1.0, mean)
+        squares = mean**2 * two_less + (1.0 - 2.0 * low) * mean * one_less
+        squares = np.maximum(squares + low**2 * inside, 0.0)
+        reach, beyond = high - low, 1.0 - up_to_high
+        lifted = lifted + reach * beyond  # E psi - low
+        variance = squares + reach**2 * beyond - lifted**2
+        slope = mean * np.maximum(up_to_high - _below(low, mean), 0.0)
+        share = slope / np.maximum(variance, 0.5 * slope)
+        for most, size in zip(
+            self.limits(stop), (np.maximum(reach - lifted, lifted), slope), strict=True
+        ):
+            share = np.minimum(share, most / np.maximum(size, 1e-9 * most))
+        share = np.where(counted, share, 0.0)
+        held = np.clip(rows.outcome["y"], low, high) - low
+        return share * (held - lifted), share * slope
 
     def limits(self, stop: float) -> tuple[float, float]:
-        """|r| ≤ b and v = m P(Y < b) ≤ b, since m P(Y = k) = (k + 1) P(Y = k + 1)."""
-        return _most(stop), _most(stop)
+        return COUNTS * stop, INFORMATION * stop
+
+
+def _below(count: Floats, mean: Floats) -> Floats:
+    """P(Y < count) of integers."""
+    found: Floats = pdtr(np.maximum(count - 1.0, 0.0), mean)
+    return np.where(count > 0.0, found, 0.0)
 
 
 def _mean(log_mean: Floats) -> Floats:
     result: Floats = np.exp(np.minimum(log_mean, LARGEST_LOG_MEAN))
     return result
-
-
-def _most(stop: float) -> float:
-    return float(np.ceil(COUNTS * stop))

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from cipherbayes.inference.methods import POINT
+from cipherbayes.models.influence import require_bounded_influence
 from cipherbayes.privacy.accountant import compose, epsilon
 from cipherbayes.privacy.gaussian import epsilon_of, mu_for
 from cipherbayes.privacy.release import ReleasePlan
@@ -113,13 +114,15 @@ def _width_ratio(
     release, matrix = plan.last_phase.sums, plan.last_phase.information
     if matrix is None:
         return None
+    design = preparation_of(plan.study).design
+    unit = require_bounded_influence(plan.study.model).unit(design)
     return plan.study.inference_method.width_ratio(
         records=release.records,
         dimension=release.dimension,
         mu=mu,
         sensitivities=(release.clip, matrix.clip),
-        information=OWN_SHARE * information,
-        prior_sd=plan.study.prior.scale,
+        information=OWN_SHARE * information * unit**2,
+        prior_sd=plan.study.prior.scale / unit,
         excess=inflation,
     )
 

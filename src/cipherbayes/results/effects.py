@@ -51,7 +51,7 @@ def effects(
     user
         Draws on the user's own units, parameters on the last axis.
     tail
-        Probability outside either end of the interval; None for a point estimate.
+        Probability outside either end of the interval; None where there is none.
     """
     if model.measure is None:
         return []
@@ -131,16 +131,17 @@ def held_by_prior(
 def _spread(values: Floats, tail: float | None) -> Spread:
     """Median and interval; order statistics, as an infinite value has no mean."""
     if tail is None:
-        points: list[float | None] = [float(values[0]), None, None]
+        middle = np.quantile(values, 0.5, method="inverted_cdf")
+        points: list[float | None] = [float(middle), None, None]
     else:
         quantiles = [0.5, tail, 1.0 - tail]
         found = np.quantile(values, quantiles, method="inverted_cdf")
         points = [float(value) for value in found]
-    middle, lower, upper = (
+    estimate, lower, upper = (
         point if point is not None and math.isfinite(point) else None
         for point in points
     )
-    return {"estimate": middle, "lower": lower, "upper": upper}
+    return {"estimate": estimate, "lower": lower, "upper": upper}
 
 
 def _steps(features: Features) -> Iterator[tuple[str, str, float]]:

@@ -25,9 +25,11 @@ from cipherbayes.data.tables import open_table
 from cipherbayes.errors import DataError, RunError
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat_and_ess
+from cipherbayes.inference.noise_aware.flags import not_calibrated
 from cipherbayes.models.base import Rows
 from cipherbayes.models.survival import require_survival_curves
 from cipherbayes.protocols.certificate import Certificate
+from cipherbayes.protocols.protocol import protocol_of
 from cipherbayes.results.effects import (
     baseline,
     effects,
@@ -116,6 +118,11 @@ class Result:
         """Scores on the held-out rows, where the study asked for them."""
         return dict(self.record["metrics"])
 
+    @property
+    def has_intervals(self) -> bool:
+        """Whether draws may be read as a posterior; else they are points."""
+        return any(row["lower"] is not None for row in self.record["posterior"])
+
     def summary(self) -> Table[ParameterRow]:
         """Mean, sd and interval of each parameter, on the user's own scale."""
         return Table(row.copy() for row in self.record["posterior"])
@@ -143,6 +150,8 @@ class Result:
     ) -> dict[str, Floats]:
         """Posterior predictive mean and interval for each row of a table.
 
+        Both ends are the mean where the run has points only (:attr:`has_intervals`).
+
         Parameters
         ----------
         table
@@ -157,8 +166,10 @@ class Result:
         parts: list[Floats] = []
         for rows in self._rows(table, where):
             values = model.predict(draws, rows, at)
-            bounds = np.quantile(values, [tail, 1.0 - tail], axis=0)
-            parts.append(np.stack([values.mean(axis=0), bounds[0], bounds[1]]))
+            mean = lower = upper = values.mean(axis=0)
+            if self.has_intervals:
+                lower, upper = np.quantile(values, [tail, 1.0 - tail], axis=0)
+            parts.append(np.stack([mean, lower, upper]))
         joined = np.concatenate(parts, axis=1)
         return {"mean": joined[0], "lower": joined[1], "upper": joined[2]}
 
@@ -171,7 +182,8 @@ class Result:
         posterior probability of that.
         """
         model, draws = self.study.model, _thinned(self.draws())
-        tail = (1.0 - self.study.inference.interval) / 2.0
+        outside = (1.0 - self.study.inference.interval) / 2.0
+        tail = outside if self.has_intervals else None
         return [
             median_survival(times, tail)
             for rows in self._rows(table, where)
@@ -285,6 +297,9 @@ def assemble(
     names = study.model.parameters(design)
     user = study.model.to_user_scale(draws.theta, design)
     rows, notes = summarise(names, user, draws.is_point, study.inference.interval)
+    caution = None if draws.is_point else interval_caution(study)
+    if caution is not None:
+        rows = [row | {"sd": None, "lower": None, "upper": None} for row in rows]
     if not study.inference_method.has_chains:
         notes = []  # its flags say whether it mixed, and it has no rounds to raise
     flat = draws.theta.reshape(-1, draws.theta.shape[-1])
@@ -296,13 +311,16 @@ def assemble(
             f"{held[0]}): perfect separation, a group without events, or a prior "
             "that is too narrow; do not read their size"
         )
-    tail = None if draws.is_point else (1.0 - study.inference.interval) / 2.0
+    spread = not draws.is_point and caution is None
+    tail = (1.0 - study.inference.interval) / 2.0 if spread else None
     shown = (study.model, study.features, design)
     part = taking_part or {}
     flags = [flag.as_record(names) for flag in draws.flags]
     if moments is not None:
         columns = study.inference_method.flags(public, design)
         flags += [flag.as_record(names) for flag in columns]
+    if caution is not None:
+        flags.append(not_calibrated(caution, len(names)).as_record(names))
     record: ResultRecord = {
         "version": FORMAT,
         "cipherbayes": __version__,
@@ -329,6 +347,11 @@ def assemble(
         "moments": None if moments is None else moments.tolist(),
     }
     return Result(study, datatree(names, user, draws), record)
+
+
+def interval_caution(study: Study) -> str | None:
+    """Why a study's draws are no intervals; None where they are."""
+    return protocol_of(study).interval_caution(study)
 
 
 def datatree(names: tuple[str, ...], user: Floats, draws: Draws) -> xr.DataTree:

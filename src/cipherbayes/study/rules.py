@@ -30,6 +30,8 @@ def require_agreement(study: Study) -> None:
     _privacy_is_usable(study)
     refuse_fields_of_others(study)
     study.rules.check(study)
+    study.inference_method.check(study.inference)
+    study.inference_method.require(study.model)
 
 
 def _outcomes_are_not_features(study: Study) -> None:

@@ -253,16 +253,14 @@ class Study(Section):
 
     @property
     def inference_method(self) -> Method:
-        """As stated; else noise-aware in a private study that leaves it open.
-
-        A method that does not serve the model has another one in its place.
+        """As stated; else noise-aware in a private study, unless its protocol knows
+        chains only: no other method of a private study runs unasked.
         """
         wanted = self.inference.method
         if wanted is None:
-            left_open = self.private and not self.inference.chain_settings
-            private = left_open and self.rules.noise_aware
+            private = self.private and self.rules.noise_aware
             wanted = PRIVATE_DEFAULT if private else CHAIN_DEFAULT
-        return method_named(method_named(wanted).substitute(self.model))
+        return method_named(wanted)
 
     @property
     def insecure(self) -> bool:

@@ -27,6 +27,7 @@ from cipherbayes.inference.released import Release
 from cipherbayes.models import (
     Design,
     Exponential,
+    Gompertz,
     Linear,
     Logistic,
     Model,
@@ -42,7 +43,7 @@ from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.typing import Floats
 
 MODELS = ("logistic", "exponential", "weibull")
-OTHER_MODELS = ("linear", "poisson", "piecewise")
+OTHER_MODELS = ("linear", "learnt-variance", "poisson", "gompertz", "piecewise")
 INTERVALS = 3
 """Of a piecewise exponential baseline."""
 DELTA = 1e-5
@@ -123,7 +124,9 @@ def simulate(
             f"no simulation of a model of kind '{kind}'",
             remedy=f"choose one of {', '.join((*MODELS, *OTHER_MODELS))}",
         )
-    width = dimension - {"weibull": 1, "piecewise": INTERVALS}.get(kind, 0)
+    extra = {"weibull": 1, "gompertz": 1, "learnt-variance": 1}
+    extra["piecewise"] = INTERVALS
+    width = dimension - extra.get(kind, 0)
     threshold = 2.17 if rare_levels else 0.3
     # A baseline hazard of its own takes the place of the constant column.
     constant = kind != "piecewise"
@@ -147,6 +150,9 @@ def simulate(
     elif kind == "linear":
         model = Linear(outcome="y", low=-1.0, high=1.0, variance=1.0)
         outcome = {"y": eta + rng.standard_normal(records)}
+    elif kind == "learnt-variance":
+        model = Linear(outcome="y", low=-1.0, high=1.0)
+        outcome = {"y": eta + math.exp(truth[-1]) * rng.standard_normal(records)}
     elif kind == "poisson":
         model = Poisson(outcome="y")
         counts = rng.poisson(np.exp(np.minimum(eta, 20.0))).astype(np.float64)
@@ -176,6 +182,11 @@ def _survival(
     elif kind == "weibull":
         model = Weibull(**known)
         time = np.exp(np.minimum(gathered * math.exp(-truth[-1]), 5.0))
+    elif kind == "gompertz":
+        model, grown = Gompertz(**known), truth[-1] * np.exp(gathered)
+        # Where the hazard dies out before, the event never comes.
+        time = np.log1p(np.maximum(grown, -1.0 + 1e-12)) / truth[-1]
+        time = np.where(grown > -1.0, time, np.inf)
     else:
         model = Exponential(**known)
         time = np.exp(np.minimum(gathered, 5.0))

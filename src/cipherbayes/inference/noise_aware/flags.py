@@ -158,6 +158,16 @@ def flags_of(
     return tuple(flags)
 
 
+def not_calibrated(reason: str, parameters: int) -> Flag:
+    """Of a private run whose draws are no intervals, for a reason in words."""
+    return Flag(
+        "not-calibrated",
+        f"points without intervals. {reason} Parameters without an interval",
+        unusable=True,
+        parameters=tuple(range(parameters)),
+    )
+
+
 def rare_levels(public: Design, standardised: Design) -> tuple[Flag, ...]:
     """A flag for 0/1 columns that standardising has blown up.
 

@@ -22,7 +22,11 @@ from cipherbayes.inference.diagnostics import rhat_and_ess
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.flags import Flag, flags_of
 from cipherbayes.inference.noise_aware.information import DENSE, InformationSampler
-from cipherbayes.inference.noise_aware.recursion import NoiseAware, NoiseAwareState
+from cipherbayes.inference.noise_aware.recursion import (
+    NoiseAware,
+    NoiseAwareState,
+    averages,
+)
 from cipherbayes.inference.noise_aware.saturation import (
     LARGEST_FALL,
     SaturatingScore,
@@ -94,6 +98,7 @@ def sample_posterior(
     progress
         Called with (sweeps done, sweeps in all).
     """
+    recursion, state = recursion.measured_at(averages(state)[0], state)
     evidence = Evidence.of(recursion, state)
     if evidence.dimension > DENSE:
         evidence = evidence.blurred()

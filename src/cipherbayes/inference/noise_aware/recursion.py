@@ -13,6 +13,9 @@ about a share λ, so what was seen far away is soon forgotten. In the window onl
 noise counts, and half of a step is made, as where θ turns back. The trust region r is
 needed: far from its place the curvature says little (the hazard models diverge without
 it). Everything here is post-processing.
+
+Where scores are of residuals over a scale σ that is learnt, all this is in units of the
+scale at one θ (:meth:`NoiseAware.measured_at`).
 """
 
 from __future__ import annotations
@@ -179,8 +182,7 @@ class NoiseAware:
             information_precision=precision,
             first_trace=trace,
         )
-        target = self._posterior_mean(seen)
-        step = target - state.theta
+        step = self._posterior_mean(seen) - state.theta
         # In units of the prior, so that the region does not depend on the scales.
         here = self.shape.outside(step) / self.prior.scale
         last = self.shape.outside(state.theta - state.visited[t - 1]) / self.prior.scale
@@ -195,7 +197,42 @@ class NoiseAware:
             step *= most / length
         return replace(seen, theta=state.theta + step, held_back=held)
 
+    def measured_at(
+        self, theta: Floats, state: NoiseAwareState
+    ) -> tuple[NoiseAware, NoiseAwareState]:
+        """Recursion and state in units of the scale at an internal θ.
+
+        A score sum of residuals over σ_t has the slope H in units of σ_t. With λ =
+        σ_t / σ that sum times λ has it in units of σ, whatever σ_t; a learnt log scale,
+        whose score sum grows as e^(2Δ) − 1, Δ = log σ* − log σ_t, almost so:
+        e^Δ − e^−Δ where λ = e^−Δ. Its noise is λ times as large, too.
+        """
+        shape = self.shape.measured_at(theta)
+        if shape is self.shape:
+            return self, state
+        own = self.shape.scale(theta)
+        there = [self.shape.scale(each) for each in state.visited]
+        ratio = np.array(there, dtype=np.float64) / np.float64(own)
+
+        def turned(internal: Floats) -> Floats:
+            return shape.inside(self.shape.outside(internal))
+
+        return replace(self, shape=shape), replace(
+            state,
+            theta=turned(state.theta),
+            visited=turned(state.visited),
+            gradients=ratio[:, None] * state.gradients,
+            gradient_sd=ratio * state.gradient_sd,
+        )
+
     def _posterior_mean(self, state: NoiseAwareState) -> Floats:
+        """m, in units of the recursion's own."""
+        recursion, measured = self.measured_at(state.theta, state)
+        if recursion is self:
+            return self._mean(state)
+        return self.shape.inside(recursion.shape.outside(recursion._mean(measured)))
+
+    def _mean(self, state: NoiseAwareState) -> Floats:
         information = estimate_at(self.shape, state.theta, *_information_so_far(state))
         if state.rounds > BURN_IN:
             place, gradient, variance = averages(state)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -54,6 +54,9 @@ class ScoreShape:
         How many of the parameters are coefficients of columns; all where None.
     skew
         The same.
+    scale
+        Of the residuals at a θ in internal units, which scores there are divided by;
+        None where they are by nothing that moves.
     """
 
     basis: Floats
@@ -67,6 +70,7 @@ class ScoreShape:
     frame: Callable[[Floats], Floats | None] = lambda theta: None
     width: int | None = None
     skew: Floats | None = None
+    scale: Callable[[Floats], float | None] = lambda theta: None
 
     @classmethod
     def of(cls, model: Model, design: Design) -> ScoreShape:
@@ -102,7 +106,20 @@ class ScoreShape:
             frame,
             design.width,
             None if skew is None else basis.T @ skew,
+            lambda theta: bounded.scale(basis @ theta),
         )
+
+    def measured_at(self, theta: Floats) -> ScoreShape:
+        """The same in units of the scale at an internal θ.
+
+        Only of scores that know neither frame nor skew, and are not straightened.
+        """
+        scale = self.scale(theta)
+        if scale is None:
+            return self
+        basis = self.basis.copy()
+        basis[: self.width] *= scale
+        return replace(self, basis=basis, scale=lambda theta: None)
 
     def outside(self, internal: Floats) -> Floats:
         """θ on the prepared scale, of one or a stack of internal ones."""

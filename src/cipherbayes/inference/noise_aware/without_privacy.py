@@ -10,7 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from cipherbayes.inference.noise_aware.evidence import Evidence
-from cipherbayes.inference.noise_aware.recursion import NoiseAware, NoiseAwareState
+from cipherbayes.inference.noise_aware.recursion import (
+    NoiseAware,
+    NoiseAwareState,
+    averages,
+)
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.models import Design, Model
@@ -28,8 +32,10 @@ def expected_sd(
     state = NoiseAwareState.from_vector(memory)
     if state.rounds != ROUNDS:
         return None
-    shape = ScoreShape.of(model, design)
-    evidence = Evidence.of(NoiseAware(prior, shape), state)
+    recursion = NoiseAware(prior, ScoreShape.of(model, design))
+    recursion, state = recursion.measured_at(averages(state)[0], state)
+    evidence = Evidence.of(recursion, state)
+    shape = recursion.shape
     precision = evidence.estimate + np.linalg.inv(evidence.prior_covariance)
     covariance = shape.basis @ np.linalg.inv(precision) @ shape.basis.T
     return tuple(np.sqrt(np.diag(covariance)).tolist())

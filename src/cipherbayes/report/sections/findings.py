@@ -100,6 +100,11 @@ def _forest(contents: Contents, effects: Effects) -> Markup:
             f"{len(clear)} of {len(shown)} intervals do not hold "
             f"{effects.reference:g}, the value of no effect. "
         )
+    else:
+        text += (
+            "These are points: this run has no intervals, so nothing here says how far "
+            "they may be from the truth. "
+        )
     if more := len(effects.rows) - len(shown):
         text += f"{more} less clear effects are in the table below only."
     if dots := [e for e in shown if _is_dot(e, axis)]:

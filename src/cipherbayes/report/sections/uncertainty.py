@@ -25,21 +25,17 @@ MOSTLY_PRIOR = 0.5
 
 def uncertainty_section(contents: Contents) -> Markup:
     """The whole section."""
-    if contents.record["posterior"][0]["sd"] is None:
+    if contents.result.has_intervals:
+        return join(_widths(contents), _chains(contents))
+    text = contents.protocol.interval_caution(contents.study)
+    if text is None:
         return tag(
             "p",
             "This method gives a point estimate. It has no intervals, so nothing here "
             "says how far the point may be from the truth.",
         )
-    return join(_caution(contents), _widths(contents), _chains(contents))
-
-
-def _caution(contents: Contents) -> Markup:
-    """What must be known before the intervals of this method are read."""
-    text = contents.protocol.interval_caution(contents.study)
-    if text is None:
-        return Markup()
-    return tag("p", tag("strong", "Do not rely on these intervals. "), text)
+    points = "This report shows points without intervals. "
+    return join(tag("p", tag("strong", points), text), _chains(contents))
 
 
 def _widths(contents: Contents) -> Markup:
