@@ -88,7 +88,7 @@ def forecast_of(plan: StudyPlan) -> Forecast:
     inflation = sites / (sites - release.colluders - release.dropouts)
     noise = release.clip * math.sqrt(inflation) / mu
     design = preparation_of(study).design
-    standardised = study.preparation.releases_moments
+    standardised = study.releases_scales
     each = study.model.curvature(design) * (1.0 if standardised else MEAN_SQUARE)
     information = release.records * each
     largest = release.records * release.clip
