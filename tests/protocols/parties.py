@@ -50,7 +50,10 @@ def small_study(
     header: Mapping[str, Any] | None = None,
     **sections: Any,
 ) -> cb.Study:
-    """A logistic study of three parameters with repeatable noise."""
+    """A logistic study of three parameters with repeatable noise.
+
+    Its columns keep their public ranges unless ``preparation`` says otherwise.
+    """
     given = {
         "epsilon": 3.0,
         "records": 1000,
@@ -62,7 +65,12 @@ def small_study(
         model=cb.models.Logistic(outcome="death"),
         privacy=given,
         sites={name: {} for name in sites},
-        **{"features": FEATURES, "inference": {"rounds": 4}, **sections},
+        **{
+            "features": FEATURES,
+            "inference": {"rounds": 4},
+            "preparation": {"method": "public-bounds"},
+            **sections,
+        },
     )
 
 

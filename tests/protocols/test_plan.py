@@ -359,6 +359,7 @@ def test_private_scales_are_released_within_the_budget() -> None:
         ({"privacy": WITHOUT_RECORDS}, "private-scales"),
         ({"preparation": {"method": "private-moments"}}, "private-moments"),
         ({"preparation": {"intercept": 0.0}}, "public-bounds"),
+        ({"preparation": {"row_norm": 2.0}}, "public-bounds"),
         ({"study": {"protocol": "encrypted-update"}}, "public-bounds"),
     ],
 )
@@ -389,3 +390,19 @@ def test_a_bins_noise_is_a_small_share_of_the_records() -> None:
         )
         noise = plan.phases[0].sums.noise_sd(plan.phases[0].sums.sites)
         assert noise / records < 0.03
+
+
+def test_rows_count_further_the_less_noise_there_is() -> None:
+    clips = []
+    for target in (0.3, 1.0, 3.0, 10.0, 100.0, 1e3):
+        document = study_of(
+            privacy={"epsilon": target, "records": 20_000},
+            preparation={"method": "private-scales"},
+            inference={"method": "noise-aware", "rounds": None},
+        )
+        weighting = plan_releases(document).last_phase.weighting
+        assert weighting is not None
+        clips.append(weighting.clip)
+    assert clips == sorted(clips)
+    assert clips[0] == pytest.approx(2.0)
+    assert clips[-1] == pytest.approx(6.0)

@@ -22,15 +22,13 @@ from cipherbayes.data.windows import scales_of, windows_of
 from cipherbayes.errors import DataError, ProtocolError, StudyError
 from cipherbayes.inference.method import PublicFacts
 from cipherbayes.inference.released import Recursion
-from cipherbayes.models import Design
-from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.privacy.accountant import compose, epsilon
 from cipherbayes.privacy.events import Event, Repeated
 from cipherbayes.protocols.messages import RunManifest
 from cipherbayes.protocols.protocol import Protocol, protocol_of
 from cipherbayes.protocols.releases import Phase, Purpose
 from cipherbayes.study.schema import PrivateStudy, Study
-from cipherbayes.study.tables import preparation_of
+from cipherbayes.study.tables import preparation_of, resolve_prior
 from cipherbayes.typing import Floats, Integers
 
 PRIOR_SCALES, FARTHEST_THETA = 1e3, 1e7
@@ -364,14 +362,6 @@ class StudyPlan(Plan):
 
 AnyPlan = TypeVar("AnyPlan", bound=Plan)
 AnyStudyPlan = TypeVar("AnyStudyPlan", bound=StudyPlan)
-
-
-def resolve_prior(study: Study, design: Design) -> ResolvedPrior:
-    """The prior of every parameter, in the order of θ."""
-    try:
-        return study.prior.resolve(study.model.parameters(design))
-    except ValueError as error:
-        raise StudyError(str(error), where=f"study '{study.name}', [prior]") from None
 
 
 def plan_releases(study: Study) -> StudyPlan:

@@ -226,12 +226,21 @@ def phases_of(study: PrivateStudy, design: Design) -> tuple[Phase, ...]:
         sites = shape["sites"]
         # A study without an honest site is refused where its releases are planned.
         honest = max(sites - shape["colluders"] - shape["dropouts"], 1)
+        mu, excess = mu_for(privacy.epsilon, privacy.delta), sites / honest
+        clip = privacy.clip
+        if clip is None:
+            clip = typical_norm(study, design)
+            if study.releases_scales and privacy.records is not None:
+                clip = study.inference_method.loosened(
+                    study.model,
+                    clip,
+                    curvature=study.model.curvature(design),
+                    records=privacy.records,
+                    mu=mu,
+                    excess=excess,
+                )
         bound = study.inference_method.influence_bound(
-            study.model,
-            privacy.clip or typical_norm(study, design),
-            records=privacy.records,
-            mu=mu_for(privacy.epsilon, privacy.delta),
-            excess=sites / honest,
+            study.model, clip, records=privacy.records, mu=mu, excess=excess
         )
         phases.extend(_influence(study, shares, bound, dimension, events, shape))
     else:

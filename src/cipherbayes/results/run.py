@@ -19,7 +19,7 @@ from cipherbayes.inference.chains import Draws, Progress
 from cipherbayes.inference.target import Target
 from cipherbayes.models.metrics import evaluate
 from cipherbayes.protocols.certificate import Certificate
-from cipherbayes.protocols.plan import Plan, resolve_prior
+from cipherbayes.protocols.plan import Plan
 from cipherbayes.results.record import TakingPart, Timing
 from cipherbayes.results.result import Result, assemble
 from cipherbayes.study.schema import Study
@@ -28,6 +28,7 @@ from cipherbayes.study.tables import (
     open_sites,
     preparation_of,
     refuse_equal_rows,
+    resolve_prior,
     split,
     with_sites,
 )

@@ -261,8 +261,8 @@ class Study(Section):
         """As stated; else private scales where they can be had.
 
         A private study that leaves it open keeps to its public ranges where the
-        protocol or the model takes no scales, or where N and ε are too small for
-        histograms (:func:`~cipherbayes.study.scales.scales_budget`).
+        protocol or the model takes no scales, where it bounds rows, or where N and ε
+        are too small for histograms (:func:`~cipherbayes.study.scales.scales_budget`).
         """
         if self.preparation.method is not None:
             return self.preparation.method
@@ -270,12 +270,21 @@ class Study(Section):
         return "private-scales" if usable else "public-bounds"
 
     @property
+    def full_prior(self) -> Prior:
+        """The prior as stated, with what it leaves out for the study's preparation."""
+        scaled = self.preparation_method == "private-scales"
+        return self.prior.filled_in(standardised=scaled)
+
+    @property
     def scales_wanted(self) -> bool:
         """Whether the study would have private scales if it could."""
-        if self.preparation.method is not None or self.privacy is None:
+        prepared = self.preparation
+        if prepared.method is not None or self.privacy is None:
             return False
+        if prepared.row_norm is not None:
+            return False  # a norm of rows within [-1, 1]
         # Without a constant the columns of a regression may not be moved.
-        constant = not self.model.needs_intercept or self.preparation.intercept > 0.0
+        constant = not self.model.needs_intercept or prepared.intercept > 0.0
         return self.rules.noise_aware and bool(self.model.roles) and constant
 
     @property
@@ -317,6 +326,7 @@ class Study(Section):
         document["study"]["protocol"] = self.protocol
         document["inference"]["method"] = self.method
         document["preparation"]["method"] = self.preparation_method
+        document["prior"] = self.full_prior.model_dump(mode="json", exclude_none=True)
         document["study"] |= self.rules.defaults(self)
         return document
 
