@@ -119,7 +119,7 @@ def _far_out(self: StudyPlan) -> Any:
     return np.full(len(self.study.model.parameters(design)), 1e17)
 
 
-def _any_scales(self: StudyPlan, phase: Phase, total: Any, records: float) -> Any:
+def _any_scales(self: StudyPlan, phase: Phase, total: Any, facts: Any) -> Any:
     """Moments as they are asked for: |mean| up to 1, any positive sd."""
     moments = np.repeat([0.0, 1.0], phase.dimension // 2)
     if total[0] < 0.0:

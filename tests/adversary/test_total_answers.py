@@ -106,7 +106,7 @@ def test_scales_of_the_servers_own_making_tell_nothing_of_a_patient(
     ]
     attack = overflowing(95.0)
     with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
-        patch.setattr(site_module, "released_moments", lambda *_, **__: attack)
+        patch.setattr(site_module, "released_scales", lambda *_, **__: attack)
         seen = [reaction(world) for world in worlds]
         assert seen[0] != seen[1]
     # Forged by the server, and even by a CSP that signs whatever the server likes.

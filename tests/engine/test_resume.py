@@ -143,14 +143,12 @@ def test_a_run_killed_while_its_folder_is_laid_out_has_spent_nothing(
         ("after the checkpoint", 2),
     ],
 )
+@pytest.mark.parametrize("method", ["private-moments", "private-scales"])
 def test_a_run_killed_while_it_prepares_resumes_to_the_same_theta(
-    tmp_path: Path, point: str, number: int
+    tmp_path: Path, point: str, number: int, method: str
 ) -> None:
-    """N and the moments are releases too: drawn once, kept for ever."""
-    changes = {
-        "privacy": {"records": None},
-        "preparation": {"method": "private-moments"},
-    }
+    """N, windows and scales are releases too: drawn once, kept for ever."""
+    changes = {"privacy": {"records": None}, "preparation": {"method": method}}
     calm = made(tmp_path / "calm", **changes)
     run(calm, out=tmp_path / "calm" / "run")
     study = made(tmp_path, **changes)

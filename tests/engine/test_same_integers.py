@@ -72,18 +72,22 @@ def test_an_encrypted_run_has_the_integers_and_theta_of_a_plaintext_run(
     assert trajectory(tmp_path / "run") == thetas
 
 
+@pytest.mark.parametrize(
+    ("method", "sizes"),
+    [("private-moments", [4]), ("private-scales", [64, 64, 3])],
+)
 def test_preparation_under_encryption_has_the_integers_of_a_plaintext_run(
-    tmp_path: Path,
+    tmp_path: Path, method: str, sizes: list[int]
 ) -> None:
     changes: dict[str, Any] = {
         "privacy": {"records": None},
-        "preparation": {"method": "private-moments"},
+        "preparation": {"method": method},
     }
     study = write_tables(tmp_path, small_study(SITES[:3], **changes))
     run(study, out=tmp_path / "run")
     totals, thetas = plaintext_run(study)
     encrypted = decrypted_totals(tmp_path / "run")
-    assert [total.size for total in encrypted] == [1, 4, 3, 3, 3, 3]
+    assert [total.size for total in encrypted] == [1, *sizes, 3, 3, 3, 3]
     assert all(map(np.array_equal, encrypted, totals))
     assert trajectory(tmp_path / "run") == thetas
 

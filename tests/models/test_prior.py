@@ -159,3 +159,16 @@ def test_a_prior_survives_being_written_and_read(kind: PriorKind) -> None:
         prior.model_dump(exclude_unset=True),
     ):
         assert Prior.model_validate(table) == prior
+
+
+def test_constants_have_a_wider_prior_where_columns_are_standardised() -> None:
+    names = ("intercept", "age")
+    for prior, standardised, scales in (
+        (Prior(), True, [5.0, 1.0]),
+        (Prior(), False, [1.0, 1.0]),
+        (Prior(scale=2.0), True, [2.0, 2.0]),
+        (Prior(scale=2.0, intercept=3.0), False, [3.0, 2.0]),
+        (Prior(parameters={"intercept": {"scale": 7.0}}), True, [7.0, 1.0]),
+    ):
+        filled = prior.filled_in(standardised=standardised)
+        assert filled.resolve(names, constants=(0,)).scale.tolist() == scales

@@ -81,7 +81,7 @@ CASES = [
     pytest.param(name, method, preparation, id=f"{name}, {method}, {preparation}")
     for name, model in MODELS.items()
     for method in method_names(model)
-    for preparation in ("public-bounds", "private-moments")
+    for preparation in ("public-bounds", "private-moments", "private-scales")
 ]
 
 
@@ -164,6 +164,20 @@ def tables(draw: st.DrawFn, plan: StudyPlan) -> tuple[dict[str, list[Any]], int]
 
 
 @st.composite
+def released(draw: st.DrawFn, plan: StudyPlan) -> Any:
+    """What any totals that a CSP could sign amount to."""
+    totals = []
+    for phase in plan.preparatory:
+        value = draw(st.sampled_from([-phase.bound, 0, 1, phase.bound]))
+        total = np.full(phase.dimension, value)
+        if draw(st.booleans()):  # as if all values were in one place
+            total = np.zeros(phase.dimension, dtype=np.int64)
+            total[draw(st.integers(0, 63)) % phase.dimension :: 64] = phase.bound
+        totals.append(total)
+    return plan.facts(totals)
+
+
+@st.composite
 def questions(draw: st.DrawFn, plan: StudyPlan, row: Any) -> Question:
     """Anything that a server and a CSP together could ask within the study's rules."""
     farthest = plan.farthest_theta
@@ -184,13 +198,7 @@ def questions(draw: st.DrawFn, plan: StudyPlan, row: Any) -> Question:
         padded[: row.size] = row[: farthest.size]
         theta = theta - padded * (theta @ padded) / max(padded @ padded, 1e-300)  # type: ignore[operator]
         theta = np.clip(theta, -farthest, farthest)
-    totals = [
-        np.array(
-            [draw(st.sampled_from([-phase.bound, 0, 1, phase.bound]))] * phase.dimension
-        )
-        for phase in plan.preparatory
-    ]
-    return Question(theta, plan.facts(totals).get("moments"))
+    return Question(theta, plan.scales(None, draw(released(plan))))
 
 
 @pytest.mark.slow
@@ -226,8 +234,10 @@ def test_one_record_moves_a_sum_by_at_most_its_sensitivity_whatever_is_asked(
                 ]
             )
             asked = data.draw(questions(plan, row[:, 0]))
+            facts = data.draw(released(plan))
             for phase in {p.purpose: p for p in plan.phases}.values():
-                question = Question(np.zeros(1)) if phase.preparatory else asked
+                seen = plan.scales(phase, facts)
+                question = Question(np.zeros(1), seen) if phase.preparatory else asked
                 assert plan.usable_theta(phase, question.theta)
                 assert_moves_by_at_most_the_sensitivity(
                     phase,
@@ -311,25 +321,31 @@ def test_a_question_that_no_table_answers_is_refused_by_its_numbers_alone() -> N
     assert not plan.usable_theta(preparatory, np.zeros(size))
 
 
-@given(data=st.data())
+@pytest.mark.parametrize("preparation", ["private-moments", "private-scales"])
 def test_whatever_was_released_columns_are_scaled_within_public_limits(
-    data: st.DataObject,
+    preparation: str,
 ) -> None:
     """So that a coalition of server and CSP gets no further than the server alone."""
-    plan = plan_of("logistic", "averaged", "private-moments")
-    totals = [
-        np.array(
-            data.draw(
-                st.lists(
-                    st.integers(-phase.bound, phase.bound),
-                    min_size=phase.dimension,
-                    max_size=phase.dimension,
+    plan = plan_of("logistic", "averaged", preparation)
+
+    @given(seed=st.integers(0, 2**32 - 1), data=st.data())
+    def holds(seed: int, data: st.DataObject) -> None:
+        rng = np.random.default_rng(seed)
+        totals = [
+            rng.integers(-phase.bound, phase.bound, phase.dimension, endpoint=True)
+            * rng.choice([0, 1], phase.dimension)
+            for phase in plan.preparatory
+        ]
+        for facts in (plan.facts(totals), data.draw(released(plan))):
+            for phase in (*plan.preparatory, None):
+                scales = plan.scales(phase, facts)
+                if scales is None:
+                    continue
+                place, width = np.split(scales, 2)
+                assert np.abs(place).max() <= 1.0
+                assert width.min() >= (
+                    0.01 if preparation == "private-moments" else 1e-4
                 )
-            )
-        )
-        for phase in plan.preparatory
-    ]
-    mean, sd = np.split(plan.facts(totals)["moments"], 2)
-    assert np.abs(mean).max() <= 1.0
-    assert sd.min() >= 0.01
-    assert sd.max() <= 1.0
+                assert width.max() <= 1.0
+
+    holds()

@@ -39,13 +39,12 @@ SURVIVAL = cb.models.Weibull(time="days", event="died", horizon=40.0)
 METHODS = {"encrypted-update": {"rounds": 6}}
 
 
-def study_of(protocol: str) -> cb.Study:
-    moments = {} if protocol == "encrypted-update" else {"method": "private-moments"}
+def study_of(protocol: str, preparation: str) -> cb.Study:
     return cb.Study(
         study={"protocol": protocol},
         model=SURVIVAL,
         features={"age": {"low": 18, "high": 100}, "sex": {"levels": ["F", "M"]}},
-        preparation=moments,
+        preparation={"method": preparation},
         privacy={"epsilon": 3.0, "records": 1000},
         inference=METHODS.get(protocol, {}),
         sites={"a": {}, "b": {}, "c": {}},
@@ -125,10 +124,16 @@ class Pooled(World):
         said = "no such round"
         if phase is not None:
             theta = np.zeros(1) if phase.preparatory else asked["theta"]
-            moments = None if phase.preparatory else np.repeat([0.0, 0.01], 2)
+            totals = [
+                np.full(size, np.sign(value) * before.bound)
+                for before, (_, _, size, value) in zip(
+                    self.plan.preparatory, asked["totals"], strict=True
+                )
+            ]
+            scales = self.plan.scales(phase, self.plan.facts(totals))
             try:
                 values = self.curator.release(
-                    asked["round"], phase, Question(theta, moments)
+                    asked["round"], phase, Question(theta, scales)
                 )
                 said = f"{values.size} numbers"
             except CipherbayesError as error:
@@ -138,12 +143,21 @@ class Pooled(World):
         return said, [book.rounds(self.folder.run, n) for n, book in ledgers.items()]
 
 
-@pytest.fixture(scope="module", params=["pooled", "secure-sum", "encrypted-update"])
+SHAPES = [
+    ("pooled", "private-moments"),
+    ("pooled", "private-scales"),
+    ("secure-sum", "private-moments"),
+    ("secure-sum", "private-scales"),
+    ("encrypted-update", "public-bounds"),
+]
+
+
+@pytest.fixture(scope="module", params=SHAPES, ids=", ".join)
 def worlds(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Any, Any]:
-    study = study_of(request.param)
-    made = Pooled if request.param == "pooled" else Federated
+    study = study_of(*request.param)
+    made = Pooled if study.protocol == "pooled" else Federated
     folder = tmp_path_factory.mktemp("worlds")
     return made(folder / "present", study, True), made(folder / "absent", study, False)
 
@@ -170,6 +184,7 @@ def messages(draw: st.DrawFn, world: World) -> dict[str, Any]:
         for phase in plan.preparatory
         for value in [draw(st.sampled_from([-(2**40), -1, 0, 1, 2**40]))]
     ]
+    before = 0 if right is None else len(plan.before(right))
     return {
         "round": number,
         "attempt": draw(st.sampled_from([0, 0, 0, 1])),
@@ -177,7 +192,8 @@ def messages(draw: st.DrawFn, world: World) -> dict[str, Any]:
         "run": draw(st.sampled_from([None, None, None, bytes(16)])),
         "sites": draw(st.sampled_from([None, None, None, ("a", "b"), ("a",)])),
         "theta": theta,
-        "releases": draw(st.sampled_from([released, [], released * 2])),
+        "releases": draw(st.sampled_from([released[:before], [], released * 2])),
+        "totals": released,
         "signer": SigningKey.generate(),
     }
 
@@ -204,6 +220,7 @@ def test_the_first_round_is_answered_and_charged(
     asked = {
         "round": 0, "attempt": 0, "purpose": plan.phases[0].purpose, "run": None,
         "sites": None, "releases": [], "signer": SigningKey.generate(),
+        "totals": [(p.first, p.purpose, p.dimension, 0) for p in plan.preparatory],
         "theta": np.zeros(world.parameters),
     }  # fmt: skip
     if plan.phases[0].preparatory:

@@ -52,7 +52,7 @@ def small_study(
 ) -> cb.Study:
     """A logistic study of three parameters with repeatable noise.
 
-    A chain of four rounds, unless its sections say otherwise.
+    A chain of four rounds over public ranges, unless its sections say otherwise.
     """
     inference = {"method": "psgld", **sections.pop("inference", {"rounds": 4})}
     given = {
@@ -66,7 +66,12 @@ def small_study(
         model=cb.models.Logistic(outcome="death"),
         privacy=given,
         sites={name: {} for name in sites},
-        **{"features": FEATURES, "inference": inference, **sections},
+        **{
+            "features": FEATURES,
+            "inference": inference,
+            "preparation": {"method": "public-bounds"},
+            **sections,
+        },
     )
 
 

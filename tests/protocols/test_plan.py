@@ -35,6 +35,7 @@ def study_of(**tables_of_the_file: Any) -> Study:
             "dose": {"low": 0, "high": 10},
         },
         "privacy": {"epsilon": 1.0, "delta": 1e-5, "records": 3000},
+        "preparation": {"method": "public-bounds"},
         "inference": {"method": "averaged", "rounds": 20},
         "sites": SITES,
     }
@@ -92,12 +93,11 @@ def test_full_batches_get_the_noise_of_the_closed_form() -> None:
     delta=st.floats(-12.0, -3.0).map(lambda exponent: 10.0**exponent),
     rounds=st.integers(1, 5000),
     records=st.sampled_from([None, 1, 200, 100_000]),
-    moments=st.booleans(),
+    method=st.sampled_from(["public-bounds", "private-moments", "private-scales"]),
 )
 def test_all_phases_together_keep_the_budget_and_waste_little_of_it(
-    target: float, delta: float, rounds: int, records: int | None, moments: bool
+    target: float, delta: float, rounds: int, records: int | None, method: str
 ) -> None:
-    method = "private-moments" if moments else "public-bounds"
     plan = plan_releases(
         study_of(
             study={"protocol": "pooled"},
@@ -108,8 +108,12 @@ def test_all_phases_together_keep_the_budget_and_waste_little_of_it(
     )
     assert 0.999 * target <= spent(plan) <= target
     names = [phase.purpose for phase in plan.phases]
-    expected = ["records"] * (records is None) + ["moments"] * moments + ["gradient"]
-    assert names == expected
+    scaling = {
+        "public-bounds": [],
+        "private-moments": ["moments"],
+        "private-scales": ["histograms", "windows", "scales"],
+    }
+    assert names == ["records"] * (records is None) + scaling[method] + ["gradient"]
 
 
 def test_the_number_of_records_is_released_first_where_it_is_not_public() -> None:
@@ -236,10 +240,10 @@ def test_released_moments_are_made_possible() -> None:
         study_of(privacy=WITHOUT_RECORDS, preparation={"method": "private-moments"})
     )
     count, moments, _ = plan.phases
-    assert plan.digest(count, np.array([-7.3]), 1.0).tolist() == [1.0]
-    assert plan.digest(count, np.array([99.6]), 1.0).tolist() == [100.0]
+    assert plan.digest(count, np.array([-7.3]), {}).tolist() == [1.0]
+    assert plan.digest(count, np.array([99.6]), {}).tolist() == [100.0]
     noisy = np.array([1e9, -1e9, 0.0, -5.0, 1e9, 25e4])
-    digest = plan.digest(moments, noisy, 1e6)
+    digest = plan.digest(moments, noisy, {"records": np.array([1e6])})
     mean, sd = digest[:3], digest[3:]
     assert np.abs(mean).max() <= 1.0
     assert sd.min() > 0.0
@@ -253,7 +257,7 @@ def test_a_released_variance_is_never_below_its_noise() -> None:
         study_of(privacy=WITHOUT_RECORDS, preparation={"method": "private-moments"})
     )
     moments = plan.phases[1]
-    digest = plan.digest(moments, np.zeros(6), 1e4)
+    digest = plan.digest(moments, np.zeros(6), {"records": np.array([1e4])})
     noise = moments.sums.noise_sd(moments.sums.sites) / 1e4
     assert digest[3:].min() ** 2 == pytest.approx(2.0 * noise)
 
@@ -328,3 +332,78 @@ def test_messages_name_the_order_of_features_that_gives_theta_its_meaning() -> N
     assert list(swapped.features) != list(study.features)
     assert swapped.fingerprint() == study.fingerprint()
     assert plan_releases(swapped).study_hash != plan_releases(study).study_hash
+
+
+def test_private_scales_are_released_within_the_budget() -> None:
+    plan = plan_releases(study_of(preparation={"method": "private-scales"}))
+    first, second, scales, _ = plan.phases
+    purposes = ("histograms", "windows", "scales", "gradient")
+    assert tuple(phase.purpose for phase in plan.phases) == purposes
+    assert first.numbers is not None
+    assert first.dimension == second.dimension == 2 * first.numbers.bins
+    assert first.sums.clip == second.sums.clip == pytest.approx(math.sqrt(2.0))
+    assert scales.dimension == 2 + 2 + 1
+    assert scales.sums.clip == pytest.approx(math.sqrt(5.0))
+    assert [len(plan.before(phase)) for phase in plan.phases] == [0, 1, 2, 3]
+    total = sum(phase.rounds / phase.sums.noise_multiplier**2 for phase in plan.phases)
+    share = 1.0 / (scales.sums.noise_multiplier**2 * total)
+    assert share == pytest.approx(0.03, rel=1e-3)
+    assert 0.999 <= spent(plan) <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "method"),
+    [
+        ({}, "private-scales"),
+        ({"privacy": {"records": 300}}, "public-bounds"),
+        ({"privacy": {"records": 300, "epsilon": 30.0}}, "private-scales"),
+        ({"privacy": WITHOUT_RECORDS}, "private-scales"),
+        ({"preparation": {"method": "private-moments"}}, "private-moments"),
+        ({"preparation": {"intercept": 0.0}}, "public-bounds"),
+        ({"preparation": {"row_norm": 2.0}}, "public-bounds"),
+        ({"study": {"protocol": "encrypted-update"}}, "public-bounds"),
+    ],
+)
+def test_scales_are_private_where_nothing_is_said_and_they_can_be_had(
+    changes: dict[str, Any], method: str
+) -> None:
+    """The default, from public numbers alone, is part of the study's fingerprint."""
+    changes = {"preparation": {}, **changes}
+    document = study_of(**changes).model_dump(mode="json", exclude_none=True)
+    if "method" not in changes["preparation"]:
+        del document["preparation"]["method"]
+    if document["study"]["protocol"] == "encrypted-update":
+        del document["inference"]
+    study = Study.model_validate(document)
+    assert study.preparation_method == method
+    assert study.document()["preparation"]["method"] == method
+    stated = {**document["preparation"], "method": method}
+    same = Study.model_validate({**document, "preparation": stated})
+    assert same.fingerprint() == study.fingerprint()
+
+
+def test_a_bins_noise_is_a_small_share_of_the_records() -> None:
+    for records in (3000, 30_000, 3_000_000):
+        plan = plan_releases(
+            study_of(
+                preparation={"method": "private-scales"}, privacy={"records": records}
+            )
+        )
+        noise = plan.phases[0].sums.noise_sd(plan.phases[0].sums.sites)
+        assert noise / records < 0.03
+
+
+def test_rows_count_further_the_less_noise_there_is() -> None:
+    clips = []
+    for target in (0.3, 1.0, 3.0, 10.0, 100.0, 1e3):
+        document = study_of(
+            privacy={"epsilon": target, "records": 20_000},
+            preparation={"method": "private-scales"},
+            inference={"method": "noise-aware", "rounds": None},
+        )
+        weighting = plan_releases(document).last_phase.weighting
+        assert weighting is not None
+        clips.append(weighting.clip)
+    assert clips == sorted(clips)
+    assert clips[0] == pytest.approx(2.0)
+    assert clips[-1] == pytest.approx(6.0)

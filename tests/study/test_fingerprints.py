@@ -35,6 +35,10 @@ SHAPES: dict[str, dict[str, Any]] = {
         "sites": SITES,
         "inference": {"method": "averaged"},
     },
+    "scales": {
+        "privacy": {**PRIVATE, "records": 8000},
+        "sites": SITES,
+    },
     "moments": {
         "privacy": {"epsilon": 3.0, "colluders": 0},
         "preparation": {"method": "private-moments"},
@@ -72,6 +76,9 @@ PINNED = {
     ),
     ("logistic", "pooled"): (
         "99aee3e337a4e3eb114bbea48da6ec885d3b6486fbd6c6df37341d631223fe6d"
+    ),
+    ("logistic", "scales"): (
+        "b61d78346ba424d463469c7c8f8da108daff5a871673b02b9d0589dc18860c3a"
     ),
     ("logistic", "moments"): (
         "57460409d5de2773bdc748f8e727e126da6ad2571b6f533f321973106874f5a8"

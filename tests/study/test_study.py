@@ -21,7 +21,7 @@ def test_a_small_study_loads_with_its_defaults(tmp_path: Path) -> None:
     study = load(tmp_path, LOGISTIC)
     assert study.name == "small"
     assert study.protocol == "pooled"
-    assert study.prior.scale == 1.0
+    assert study.full_prior.scale == 1.0
     assert not study.private
 
 

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from cipherbayes.data.features import Feature, level_name, spellings
 from cipherbayes.data.tables import MISSING, Chunk, Kind
+from cipherbayes.data.windows import Numbers
 from cipherbayes.errors import DataError
 from cipherbayes.models import kernels
 from cipherbayes.models.base import Design
@@ -81,6 +82,17 @@ class Preparation:
         """Raw columns that are read, and how."""
         return {name: feature.kind for name, feature in self.features.items()}
 
+    def numbers(self, bins: int) -> Numbers:
+        """Which columns are numbers, for histograms of so many bins."""
+        first = 0 if self.intercept is None else 1
+        found = [each for each in self._encoders if isinstance(each, _Number)]
+        return Numbers(
+            columns=self.design.width - first,
+            places=tuple(each.first - first for each in found),
+            stand_ins=tuple(each.prepared_stand_in for each in found),
+            bins=bins,
+        )
+
     def fill(self, chunk: Chunk, x: Floats, where: str = "") -> None:
         """Write the raw records of a chunk into ``x`` (shape ``(p, m)``).
 
@@ -119,6 +131,14 @@ class _Number:
         self._centre, half_width = feature.affine()
         self._scale = 1.0 / half_width
         self._stand_in = None if feature.missing is None else float(feature.missing)
+
+    @property
+    def prepared_stand_in(self) -> float:
+        """What stands in for a missing value, as it is prepared; NaN for nothing."""
+        if self._stand_in is None:
+            return np.nan
+        value = self.feature.transformed(np.array(self._stand_in))
+        return float((value - self._centre) * self._scale)
 
     def fill(self, raw: pa.Array, out: Floats, where: str) -> None:
         """Write the design columns of a raw column to the first rows of ``out``."""

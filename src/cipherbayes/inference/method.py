@@ -114,6 +114,19 @@ class Method(ABC):
         """
         return None
 
+    def loosened(
+        self,
+        model: Model,
+        clip: float,
+        *,
+        curvature: float,
+        records: int,
+        mu: float,
+        excess: float,
+    ) -> float:
+        """The bound on a row for so little noise; ``clip`` where it does not matter."""
+        return clip
+
     def influence_bound(
         self,
         model: Model,

@@ -50,6 +50,22 @@ class NoiseAwareMethod(Method):
 
         return schedule.rounds()
 
+    def loosened(
+        self,
+        model: Model,
+        clip: float,
+        *,
+        curvature: float,
+        records: int,
+        mu: float,
+        excess: float,
+    ) -> float:
+        from cipherbayes.inference.noise_aware import schedule
+
+        return schedule.loosened(
+            model, clip, curvature=curvature, records=records, mu=mu, excess=excess
+        )
+
     def influence_bound(
         self,
         model: Model,

@@ -209,6 +209,11 @@ class Model(BaseModel, ABC):
             )
         return (*design.names, *extra)
 
+    def constants(self, design: Design) -> tuple[int, ...]:
+        """Places of the parameters that multiply a constant and no feature."""
+        first = self.parameters(design)[:1]
+        return (0,) if design.intercept is not None and first == ("intercept",) else ()
+
     @abstractmethod
     def log_likelihood(self, theta: Floats, rows: Rows) -> Floats:
         """Log density of each record in the user's units, shape ``(m,)``."""

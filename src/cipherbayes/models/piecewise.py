@@ -129,6 +129,9 @@ class Piecewise(Survival):
             )
         return super().parameters(design)
 
+    def constants(self, design: Design) -> tuple[int, ...]:
+        return tuple(range(design.width, design.width + len(self.starts)))
+
     def log_likelihood(self, theta: Floats, rows: Rows) -> Floats:
         eta, baseline = self._eta(theta, rows), self._baseline(theta)
         at_event = baseline[self.interval(rows.outcome["time"])]
@@ -268,4 +271,4 @@ class PiecewiseInfluence(BoundedInfluence):
         return weight * float(np.sqrt(most)), stop * bound.clip**2
 
     def constants(self, design: Design) -> tuple[int, ...]:
-        return tuple(range(design.width, design.width + len(self.model.starts)))
+        return self.model.constants(design)

@@ -192,7 +192,8 @@ class PoissonInfluence(LinearPredictorInfluence):
     as E psi = low + Σ P(Y ≥ j) over low < j ≤ high, and m P(Y = j - 1) is the
     derivative of P(Y ≥ j) in eta. a depends on m alone and is zero for means above a
     million. E r = 0 under the model, and Var r = a² Var psi ≤ v because
-    a ≤ k / Var psi, which is one or more: k = Cov(psi, Y), and psi and y - psi both grow with y.
+    a ≤ k / Var psi, which is one or more: k = Cov(psi, Y), and psi and y - psi both
+    grow with y.
 
     Formal guarantees
     -----------------

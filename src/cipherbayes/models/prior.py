@@ -14,6 +14,10 @@ from cipherbayes.typing import Floats
 
 PriorKind = Literal["normal", "laplace", "student-t"]
 
+EFFECTS, WIDE = 1.0, 5.0
+"""Scale of a prior that states none: of effects, and of constants where columns are
+standardised."""
+
 
 class ParameterPrior(BaseModel):
     """What ``[prior.parameters]`` says of one parameter; None keeps the default."""
@@ -35,7 +39,9 @@ class Prior(BaseModel):
     Theta is on the *prepared* scale: theta_j multiplies a column that the study's
     public range maps to [-1, 1] (a 0/1 column for a level or a missing-value
     indicator, the constant column for the intercept). With scale 1, crossing the
-    whole public range of a feature moves the linear predictor by N(0, 2²). For
+    whole public range of a feature moves the linear predictor by N(0, 2²). Where
+    scales are released, a column has about mean 0 and standard deviation 1, and with
+    scale 1 one standard deviation more moves the linear predictor by N(0, 1). For
     the Gaussian mean, theta_j is the position of the mean in the public range,
     -1 at its low end and 1 at its high end.
 
@@ -45,7 +51,11 @@ class Prior(BaseModel):
         Family of every parameter.
     mean, scale
         Defaults for every parameter; the scale is the standard deviation of a
-        normal, otherwise the usual scale of the family.
+        normal, otherwise the usual scale of the family. Left out, it is 1.
+    intercept
+        Scale of the constants (the intercept, or the baselines of intervals). Left
+        out, it is ``scale``; with ``private-scales``, and where ``scale`` is left out
+        too, 5: how common an outcome is says nothing of how strong effects are.
     df
         Degrees of freedom, ``student-t`` only: 4 unless stated, 1 is a Cauchy.
     parameters
@@ -56,7 +66,8 @@ class Prior(BaseModel):
 
     kind: PriorKind = "normal"
     mean: float = Field(default=0.0, allow_inf_nan=False)
-    scale: float = Field(default=1.0, ge=1e-9, le=1e9)
+    scale: float | None = Field(default=None, ge=1e-9, le=1e9)
+    intercept: float | None = Field(default=None, ge=1e-9, le=1e9)
     df: float | None = Field(default=None, ge=1.0, le=1e6)
     parameters: Mapping[str, ParameterPrior] = Field(default_factory=dict)
 
@@ -69,8 +80,21 @@ class Prior(BaseModel):
             )
         return self
 
-    def resolve(self, names: Sequence[str]) -> ResolvedPrior:
-        """The prior of the parameters ``names``, in that order."""
+    def filled_in(self, *, standardised: bool) -> Prior:
+        """With the scales that are left out, for columns standardised or not."""
+        intercept = self.intercept
+        if intercept is None and self.scale is None and standardised:
+            intercept = WIDE
+        scale = EFFECTS if self.scale is None else self.scale
+        return self.model_copy(update={"scale": scale, "intercept": intercept})
+
+    def resolve(
+        self, names: Sequence[str], constants: Sequence[int] = ()
+    ) -> ResolvedPrior:
+        """The prior of the parameters ``names``, in that order.
+
+        ``constants`` are the places of those that multiply a constant.
+        """
         known = set(names)
         unknown = [name for name in self.parameters if name not in known]
         if unknown:
@@ -79,7 +103,9 @@ class Prior(BaseModel):
                 f"the parameters are {', '.join(names)}"
             )
         mean = np.full(len(names), self.mean)
-        scale = np.full(len(names), self.scale)
+        usual = EFFECTS if self.scale is None else self.scale
+        scale = np.full(len(names), usual)
+        scale[list(constants)] = usual if self.intercept is None else self.intercept
         for index, name in enumerate(names):
             override = self.parameters.get(name, ParameterPrior())
             if override.mean is not None:

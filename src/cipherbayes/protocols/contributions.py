@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.rescaled import rescaled
+from cipherbayes.data.windows import histograms, sums_inside
 from cipherbayes.errors import ProtocolError
 from cipherbayes.inference.gradient import gradient_sum
 from cipherbayes.inference.influence import influence_sums
@@ -30,15 +33,16 @@ class Contributions:
     -----------------
     A record changes the sum of a phase by at most ``phase.sums.clip`` in
     Euclidean norm, whatever the question is: a count changes by one, the moments'
-    columns lie in [-1, 1], and gradients and information matrices are bounded
-    record by record (the latter to ``phase.information.clip``). In a
-    Poisson-sampled phase every record takes part independently, drawn from the
-    operating system's randomness.
+    columns lie in [-1, 1], a record is in at most one bin of a column and inside
+    windows within [-1, 1] (:mod:`~cipherbayes.data.windows`), and gradients and
+    information matrices are bounded record by record (the latter to
+    ``phase.information.clip``). In a Poisson-sampled phase every record takes part
+    independently, drawn from the operating system's randomness.
 
-    *Total.* Every θ of the phase's length with finite numbers, and every moments
-    with |mean| ≤ 1 and sd from 0.01 to 1, get a sum: whether there is an answer does
-    not depend on the records. A record whose contribution would not be finite
-    counts zero.
+    *Total.* Every θ of the phase's length with finite numbers, and all scales that
+    :meth:`~cipherbayes.protocols.plan.StudyPlan.facts` can give (places within
+    [-1, 1], widths from 10⁻⁴ to 1), get a sum: whether there is an answer does not
+    depend on the records. A record whose contribution would not be finite counts zero.
     """
 
     def __init__(self, model: Model, table: PreparedTable) -> None:
@@ -56,10 +60,14 @@ class Contributions:
         if phase.purpose == "records":
             return np.array([float(self._table.count)])
         if phase.purpose == "moments":
-            return self._moments(phase)
+            return self._columns(phase, _moments)
+        if phase.numbers is not None:
+            seen = sums_inside if phase.purpose == "scales" else histograms
+            numbers, windows = phase.numbers, question.scales
+            return self._columns(phase, lambda z: seen(z, numbers, windows))
         if theta.size != phase.sums.dimension:
             raise ProtocolError("the question does not have the study's length")
-        table = rescaled(self._table, question.moments)
+        table = rescaled(self._table, question.scales)
         if phase.purpose == "influence":
             return self._influence(phase, table, theta)
         rows = None
@@ -67,14 +75,14 @@ class Contributions:
             rows = poisson_sample(table.count, phase.sums.rate)
         return gradient_sum(self._model, theta, table, rows=rows, clip=phase.sums.clip)
 
-    def _moments(self, phase: Phase) -> Floats:
+    def _columns(self, phase: Phase, sums: Callable[[Floats], Floats]) -> Floats:
+        """Sums over the records of functions of the columns, the intercept aside."""
         first = 0 if self._table.design.intercept is None else 1
 
-        def sums(block: Rows) -> Floats:
-            z = block.x[first:]
-            return np.concatenate([z.sum(axis=1), (z * z).sum(axis=1)])
+        def of_block(block: Rows) -> Floats:
+            return sums(block.x[first:])
 
-        return sum(self._table.map(sums), start=np.zeros(phase.dimension))
+        return sum(self._table.map(of_block), start=np.zeros(phase.dimension))
 
     def _influence(self, phase: Phase, table: PreparedTable, theta: Floats) -> Floats:
         assert phase.weighting is not None
@@ -88,3 +96,7 @@ class Contributions:
         if sums.information is None:
             return sums.gradient
         return np.concatenate([sums.gradient, sums.information])
+
+
+def _moments(z: Floats) -> Floats:
+    return np.concatenate([z.sum(axis=1), (z * z).sum(axis=1)])

@@ -22,6 +22,7 @@ from cipherbayes.privacy.gaussian import epsilon_of, mu_for
 from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.protocols.certificate import covers
 from cipherbayes.protocols.plan import Plan, StudyPlan
+from cipherbayes.study.scales import scales_budget
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
 
@@ -90,11 +91,11 @@ def forecast_of(plan: StudyPlan) -> Forecast:
     inflation = sites / (sites - release.colluders - release.dropouts)
     noise = release.clip * math.sqrt(inflation) / mu
     design = preparation_of(study).design
-    standardised = study.preparation.releases_moments
+    standardised = study.releases_scales
     each = study.model.curvature(design) * (1.0 if standardised else MEAN_SQUARE)
     information = release.records * each
     largest = release.records * release.clip
-    signal = min(information * study.prior.scale, largest)
+    signal = min(information * (study.full_prior.scale or 1.0), largest)
     factor = max(CLEAR * noise / signal, 1.0)
     return Forecast(
         noise=noise,
@@ -122,7 +123,7 @@ def _width_ratio(
         mu=mu,
         sensitivities=(release.clip, matrix.clip),
         information=OWN_SHARE * information * unit**2,
-        prior_sd=plan.study.prior.scale / unit,
+        prior_sd=(plan.study.full_prior.scale or 1.0) / unit,
         excess=inflation,
     )
 
@@ -159,6 +160,13 @@ def advice(plan: StudyPlan, forecast: Forecast) -> list[str]:
         warnings.append(
             "noise will drown effects of the prior's scale (signal/noise "
             f"{forecast.ratio:.2g}); {' or '.join(enough)} would suffice"
+        )
+    if study.scales_wanted and not study.releases_scales:
+        warnings.append(
+            "N and epsilon are too small to find the columns' scales privately "
+            f"(a bin's noise is {100.0 * (scales_budget(study).noise or 0.0):.2g} % of "
+            "N): columns keep their public ranges, so choose these as tight as public "
+            "knowledge allows, or raise epsilon or N"
         )
     warnings.extend(study.inference_method.cautions(study.model))
     if study.inference_method.is_point:
@@ -278,6 +286,7 @@ def _lines(
         + (sampled if release.rate < 1 else ""),
         f"noise       {_noise(plan)}",
         f"epsilon     {spent}",
+        f"prior       {prior_in_words(study)}",
         f"outlook     signal/noise {forecast.ratio:.3g} for an effect of the prior's "
         f"scale; intervals at least {forecast.width_ratio:.2f} × those without privacy",
         f"            (noise {forecast.noise:.3g}, typical signal "
@@ -296,6 +305,27 @@ def _lines(
             f"round, about {encryption.total_bytes / 1e6:,.0f} MB in all",
         ]
     return lines
+
+
+def prior_in_words(study: Study) -> str:
+    """What the prior of effects expects, in the terms of a reader of results."""
+    prior = study.full_prior
+    assert prior.scale is not None
+    unit = (
+        "a standard deviation of a column"
+        if study.releases_scales
+        else ("half of a column's public range")
+    )
+    said = f"{prior.kind} of scale {prior.scale:g} for {unit}"
+    if prior.kind == "normal" and str(study.model.measure).endswith("ratio"):
+        most = math.exp(1.96 * prior.scale)
+        said += (
+            f": {study.model.measure}s between {1.0 / most:.2g} and {most:.2g} in 95 "
+            "of 100"
+        )
+    if prior.intercept is not None:
+        said += f"; constants {prior.intercept:g}"
+    return said
 
 
 def _noise(plan: StudyPlan) -> str:

@@ -18,18 +18,17 @@ import numpy as np
 
 from cipherbayes.crypto.identity.signatures import Identity
 from cipherbayes.crypto.wire.transcript import transcript
+from cipherbayes.data.windows import scales_of, windows_of
 from cipherbayes.errors import DataError, ProtocolError, StudyError
 from cipherbayes.inference.method import PublicFacts
 from cipherbayes.inference.released import Recursion
-from cipherbayes.models import Design
-from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.privacy.accountant import compose, epsilon
 from cipherbayes.privacy.events import Event, Repeated
 from cipherbayes.protocols.messages import RunManifest
 from cipherbayes.protocols.protocol import Protocol, protocol_of
 from cipherbayes.protocols.releases import Phase, Purpose
 from cipherbayes.study.schema import PrivateStudy, Study
-from cipherbayes.study.tables import preparation_of
+from cipherbayes.study.tables import preparation_of, resolve_prior
 from cipherbayes.typing import Floats, Integers
 
 PRIOR_SCALES, FARTHEST_THETA = 1e3, 1e7
@@ -311,8 +310,23 @@ class StudyPlan(Plan):
         facts: dict[Purpose, Floats] = {}
         for phase, values in zip(self.preparatory, totals, strict=False):
             total = phase.sums.from_grid(values)
-            facts[phase.purpose] = self.digest(phase, total, self.records(facts))
+            facts[phase.purpose] = self.digest(phase, total, facts)
         return facts
+
+    def before(self, phase: Phase) -> tuple[Phase, ...]:
+        """The preparatory phases that a phase's question rests on: all before it."""
+        return tuple(each for each in self.preparatory if each.first < phase.first)
+
+    def scales(
+        self, phase: Phase | None, facts: Mapping[Purpose, Floats]
+    ) -> Floats | None:
+        """How a phase sees the columns: as the last phase before it says that tells.
+
+        After the last phase where ``phase`` is None. None where no phase tells.
+        """
+        earlier = self.preparatory if phase is None else self.before(phase)
+        told = [each.purpose for each in earlier if each.scaling]
+        return facts.get(told[-1]) if told else None
 
     def records(self, facts: Mapping[Purpose, Floats]) -> float:
         """N, as it was released or as the study declares it."""
@@ -320,19 +334,27 @@ class StudyPlan(Plan):
             return float(facts["records"][0])
         return float(self.study.privacy.records or 1)
 
-    def digest(self, phase: Phase, total: Floats, records: float) -> Floats:
-        """What is kept of a preparatory release.
+    def digest(
+        self, phase: Phase, total: Floats, facts: Mapping[Purpose, Floats]
+    ) -> Floats:
+        """What is kept of a preparatory release, given those before it.
 
-        The number of records, at least one; or mean and standard deviation of each
-        column, kept where a column of the public range can have them.
+        The number of records, at least one; windows of the numbers; or mean and
+        standard deviation of each column. All are kept where a column of the public
+        range can have them.
         """
         if phase.purpose == "records":
             return np.maximum(np.rint(total), 1.0)
+        records, seen = self.records(facts), self.scales(phase, facts)
+        noise = phase.sums.noise_sd(phase.sums.sites)
+        if phase.numbers is not None:
+            read = scales_of if phase.purpose == "scales" else windows_of
+            return read(total, noise, records, phase.numbers, seen)
         width = phase.dimension // 2
         mean = np.clip(total[:width] / records, -1.0, 1.0)
         square = np.clip(total[width:] / records, 0.0, 1.0)
         # A variance below its own noise would blow a rare column up to any scale.
-        noise = phase.sums.noise_sd(phase.sums.sites) / records
+        noise /= records
         lowest = min(max(0.01**2, 2.0 * noise), 1.0)
         variance = np.clip(square - mean**2, lowest, 1.0)
         return np.concatenate([mean, np.sqrt(variance)])
@@ -340,14 +362,6 @@ class StudyPlan(Plan):
 
 AnyPlan = TypeVar("AnyPlan", bound=Plan)
 AnyStudyPlan = TypeVar("AnyStudyPlan", bound=StudyPlan)
-
-
-def resolve_prior(study: Study, design: Design) -> ResolvedPrior:
-    """The prior of every parameter, in the order of θ."""
-    try:
-        return study.prior.resolve(study.model.parameters(design))
-    except ValueError as error:
-        raise StudyError(str(error), where=f"study '{study.name}', [prior]") from None
 
 
 def plan_releases(study: Study) -> StudyPlan:

@@ -17,17 +17,18 @@ class Question:
     ----------
     theta
         Where gradients are taken; one zero where nothing depends on it.
-    moments
-        Released means and standard deviations of the columns, by which they are
-        standardised first; None leaves them as they are.
+    scales
+        How columns are seen first, from what earlier rounds released: windows of the
+        numbers in a preparatory round (centres, then half widths), means and standard
+        deviations of all columns afterwards; None leaves them as they are.
     """
 
     theta: Floats
-    moments: Floats | None = None
+    scales: Floats | None = None
 
     @property
     def digest(self) -> bytes:
         """SHA-256 of the whole question."""
-        scales = b"" if self.moments is None else self.moments.tobytes()
+        scales = b"" if self.scales is None else self.scales.tobytes()
         fields = (self.theta.tobytes(), scales)
         return hashlib.sha256(transcript("cipherbayes/question/1", *fields)).digest()

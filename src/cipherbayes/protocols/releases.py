@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar
 
 import numpy as np
 
+from cipherbayes.data.windows import Numbers
 from cipherbayes.errors import ProtocolError, StudyError
 from cipherbayes.inference.gradient import summation_depth
 from cipherbayes.inference.influence import packed_length
@@ -21,13 +22,17 @@ from cipherbayes.privacy.accountant import calibrate, calibrate_noise, compose
 from cipherbayes.privacy.events import Event, GaussianSum, PoissonSampled, Repeated
 from cipherbayes.privacy.gaussian import mu_for
 from cipherbayes.privacy.release import ReleasePlan
+from cipherbayes.study.scales import scales_budget
 from cipherbayes.study.schema import PrivateStudy
+from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats, Integers
 
 if TYPE_CHECKING:  # the server imports this module, and nothing that draws noise
     from cipherbayes.privacy.noise import NoiseSource
 
-Purpose = Literal["records", "moments", "gradient", "influence"]
+Purpose = Literal[
+    "records", "moments", "histograms", "windows", "scales", "gradient", "influence"
+]
 
 AnyVector = TypeVar("AnyVector", Floats, Integers)
 
@@ -35,7 +40,13 @@ MOST_RECORDS = 10_000_000
 """Most records of a study that does not declare their number."""
 
 SHARES: dict[Purpose, float] = {"records": 0.01, "moments": 0.1}
-"""Share of μ² that each preparatory release takes; the sampler's get the rest."""
+"""Share of μ² that each of these releases takes. Histograms and what follows them:
+:mod:`~cipherbayes.study.scales`. The sampler's get the rest."""
+
+SCALING: frozenset[Purpose] = frozenset({"moments", "histograms", "windows", "scales"})
+"""Releases that tell how later ones see the columns."""
+PREPARATORY: frozenset[Purpose] = SCALING | {"records"}
+"""Releases before the sampler's first."""
 
 DEFAULT_CLIP = 1.0
 """Bound on a record's gradient where the study names none."""
@@ -63,8 +74,10 @@ class Phase:
     ----------
     purpose
         What is summed: one for each record (``records``), columns and their
-        squares (``moments``), clipped gradients (``gradient``), or gradients
-        weighted by x alone (``influence``).
+        squares (``moments``), one in a bin of each column (``histograms``, and
+        ``windows`` inside those that they show), columns and their squares inside
+        windows (``scales``), clipped gradients (``gradient``), or gradients weighted
+        by x alone (``influence``).
     first
         Number of the first round.
     sums
@@ -74,6 +87,8 @@ class Phase:
         matrix; None where a round has none.
     weighting
         How far a record counts in an ``influence`` phase; None in others.
+    numbers
+        Which columns have histograms and windows, in the phases that make them.
     """
 
     purpose: Purpose
@@ -81,6 +96,7 @@ class Phase:
     sums: ReleasePlan
     information: ReleasePlan | None = None
     weighting: InfluenceBound | None = None
+    numbers: Numbers | None = None
 
     @property
     def rounds(self) -> int:
@@ -108,7 +124,12 @@ class Phase:
     @property
     def preparatory(self) -> bool:
         """Whether the phase comes before the sampler's first round."""
-        return self.purpose in SHARES
+        return self.purpose in PREPARATORY
+
+    @property
+    def scaling(self) -> bool:
+        """Whether later phases see the columns as this one says."""
+        return self.purpose in SCALING
 
     @cached_property
     def release(self) -> Event:
@@ -172,9 +193,14 @@ def phases_of(study: PrivateStudy, design: Design) -> tuple[Phase, ...]:
     privacy = study.privacy
     before = _preparatory_noise(study)
     columns = design.width - (design.intercept is not None)
+    numbers = preparation_of(study).numbers(scales_budget(study).bins)
+    counts = (numbers.histogram_bound, len(numbers.places) * numbers.bins)
     sizes: dict[Purpose, tuple[float, int]] = {
         "records": (1.0, 1),
         "moments": (math.sqrt(2.0 * columns), 2 * columns),
+        "histograms": counts,
+        "windows": counts,
+        "scales": (numbers.sums_bound, len(numbers.places) + columns),
     }
     shape = _shape(study)
     phases = [
@@ -189,6 +215,7 @@ def phases_of(study: PrivateStudy, design: Design) -> tuple[Phase, ...]:
                 rate=1.0,
                 **shape,
             ),
+            numbers=numbers if purpose in ("histograms", "windows", "scales") else None,
         )
         for number, (purpose, sigma) in enumerate(before.items())
     ]
@@ -199,12 +226,21 @@ def phases_of(study: PrivateStudy, design: Design) -> tuple[Phase, ...]:
         sites = shape["sites"]
         # A study without an honest site is refused where its releases are planned.
         honest = max(sites - shape["colluders"] - shape["dropouts"], 1)
+        mu, excess = mu_for(privacy.epsilon, privacy.delta), sites / honest
+        clip = privacy.clip
+        if clip is None:
+            clip = typical_norm(study, design)
+            if study.releases_scales and privacy.records is not None:
+                clip = study.inference_method.loosened(
+                    study.model,
+                    clip,
+                    curvature=study.model.curvature(design),
+                    records=privacy.records,
+                    mu=mu,
+                    excess=excess,
+                )
         bound = study.inference_method.influence_bound(
-            study.model,
-            privacy.clip or typical_norm(study, design),
-            records=privacy.records,
-            mu=mu_for(privacy.epsilon, privacy.delta),
-            excess=sites / honest,
+            study.model, clip, records=privacy.records, mu=mu, excess=excess
         )
         phases.extend(_influence(study, shares, bound, dimension, events, shape))
     else:
@@ -218,7 +254,7 @@ def typical_norm(study: PrivateStudy, design: Design) -> float:
     Rows beyond it are weighted down. Too small or too large a bound costs width,
     never privacy or coverage.
     """
-    if study.preparation.releases_moments:
+    if study.releases_scales:
         squares = float(design.width - (design.intercept is not None))
     else:
         squares = sum(MEAN_SQUARES[f.kind] for f in study.features.values())
@@ -245,15 +281,18 @@ def _shape(study: PrivateStudy) -> _Shape:
 def _preparatory_noise(study: PrivateStudy) -> dict[Purpose, float]:
     """σ of each release before the sampler's first."""
     privacy = study.privacy
-    wanted: list[Purpose] = []
+    shares: dict[Purpose, float] = {}
     if privacy.records is None:
-        wanted.append("records")
-    if study.preparation.releases_moments:
-        wanted.append("moments")
-    if not wanted:
-        return {}
+        shares["records"] = SHARES["records"]
+    if study.preparation_method == "private-moments":
+        shares["moments"] = SHARES["moments"]
+    elif study.preparation_method == "private-scales":
+        budget = scales_budget(study)
+        if any(feature.levels is None for feature in study.features.values()):
+            shares["histograms"] = shares["windows"] = budget.histograms
+        shares["scales"] = budget.sums
     mu = mu_for(privacy.epsilon, privacy.delta)
-    return {purpose: 1.0 / (mu * math.sqrt(SHARES[purpose])) for purpose in wanted}
+    return {purpose: 1.0 / (mu * math.sqrt(share)) for purpose, share in shares.items()}
 
 
 def _gradient(

@@ -129,9 +129,7 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
         return self.asked().digest
 
     def signed_totals(self) -> tuple[DecryptReply, ...]:
-        if not self._plan.preparatory or self.phase.preparatory:
-            return ()
-        count = sum(phase.rounds for phase in self._plan.preparatory)
+        count = sum(phase.rounds for phase in self._plan.before(self.phase))
         return tuple(decode(kept, DecryptReply) for kept in self.messages(count))
 
     def check_total(self, values: Integers, what: str, *, where: str) -> None:
@@ -143,7 +141,7 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
     def asked(self) -> Question:
         """The whole question of the present round, as every table answers it."""
         theta = np.ascontiguousarray(self.question())
-        return Question(theta, None if self.phase.preparatory else self.moments())
+        return Question(theta, self._plan.scales(self.phase, self._facts()))
 
     def take(self, values: Integers, sites: int) -> None:
         """Take a round's total, in grid units, over ``sites`` shares of noise."""
@@ -155,8 +153,7 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
             self._checkpoint.keep_state(self.round, self._state)
         else:
             total = phase.sums.from_grid(values)
-            records = self._plan.records(self._facts())
-            kept = self._plan.digest(phase, total, records)
+            kept = self._plan.digest(phase, total, self._facts())
             self._checkpoint.keep_fact(phase.purpose, kept.tobytes())
         self.round += 1
 
@@ -170,7 +167,7 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
 
     def moments(self) -> Floats | None:
         """Released means and standard deviations, one after the other."""
-        return self._facts().get("moments")
+        return self._plan.scales(None, self._facts())
 
     def _ready(self) -> tuple[Recursion, ServerState]:
         """The sampler and its state, made when N is known."""

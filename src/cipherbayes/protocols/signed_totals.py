@@ -12,48 +12,56 @@ from cipherbayes.protocols.releases import Phase
 from cipherbayes.typing import Floats
 
 
-def released_moments(
-    plan: StudyPlan, replies: Sequence[DecryptReply], *, run: bytes, csp: Identity
+def released_scales(
+    plan: StudyPlan,
+    phase: Phase,
+    replies: Sequence[DecryptReply],
+    *,
+    run: bytes,
+    csp: Identity,
 ) -> Floats | None:
-    """Means and standard deviations of the columns, from the CSP's signed totals.
+    """How a phase sees the columns, from the CSP's signed totals.
 
     Parameters
     ----------
+    phase
+        Whose question it is part of.
     replies
-        The totals of all preparatory rounds of the study, in order.
+        The totals of all preparatory rounds before the phase, in order.
     run, csp
         Whose totals they must be, and who must have signed them.
 
     Returns
     -------
-    Moments as :meth:`~cipherbayes.protocols.plan.StudyPlan.digest` keeps them, or None
-    in a study that releases none.
+    Windows, or means and standard deviations, as
+    :meth:`~cipherbayes.protocols.plan.StudyPlan.digest` keeps them; None where nothing
+    was released that tells.
 
     Formal guarantees
     -----------------
     What comes back is a function of the run's released totals. Whatever they are
-    (also where the CSP itself lies), every mean is within [-1, 1] and every standard
-    deviation within [0.01, 1].
+    (also where the CSP itself lies), every centre or mean is within [-1, 1] and every
+    half width or standard deviation within [10⁻⁴, 1].
 
     Raises
     ------
     RefusalError
-        Unless there is exactly one signed total for each preparatory round; that
-        depends on the message alone.
+        Unless there is exactly one signed total for each preparatory round before the
+        phase; that depends on the message alone.
     """
     rounds = [
-        (phase, phase.first + number)
-        for phase in plan.preparatory
-        for number in range(phase.rounds)
+        (earlier, earlier.first + number)
+        for earlier in plan.before(phase)
+        for number in range(earlier.rounds)
     ]
     if len(replies) != len(rounds):
         raise RefusalError(
             Reason.WRONG_ROUND, "the request lacks the totals of earlier rounds"
         )
-    for reply, (phase, number) in zip(replies, rounds, strict=True):
-        _check(plan, reply, phase, number, run)
+    for reply, (earlier, number) in zip(replies, rounds, strict=True):
+        _check(plan, reply, earlier, number, run)
         reply.verify(csp)
-    return plan.facts([reply.values for reply in replies]).get("moments")
+    return plan.scales(phase, plan.facts([reply.values for reply in replies]))
 
 
 def _check(

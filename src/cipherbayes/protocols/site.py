@@ -37,7 +37,7 @@ from cipherbayes.protocols.plan import AnyPlan, AnyStudyPlan
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.refusals import RefusalError, refuse
 from cipherbayes.protocols.releases import Phase
-from cipherbayes.protocols.signed_totals import released_moments
+from cipherbayes.protocols.signed_totals import released_scales
 from cipherbayes.protocols.stores import Heads
 from cipherbayes.protocols.transcripts import Transcript
 from cipherbayes.typing import Floats, Integers
@@ -287,11 +287,14 @@ class SummingSite(Site[AnyStudyPlan]):
                 Reason.MALFORMED,
                 "theta has another length or is farther out than the study allows",
             )
-        if phase.preparatory:
-            return Question(theta)
-        csp = self._pinned["csp"]
-        moments = released_moments(self._plan, request.releases, run=self._run, csp=csp)
-        return Question(theta, moments)
+        scales = released_scales(
+            self._plan,
+            phase,
+            request.releases,
+            run=self._run,
+            csp=self._pinned["csp"],
+        )
+        return Question(theta, scales)
 
     def _noised(self, phase: Phase, number: int, question: Question) -> Integers:
         """The round's noised vector: drawn and recorded once, read back after."""

@@ -10,13 +10,13 @@ from typing import Any
 
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.protocols.plan import StudyPlan, plan_releases, resolve_prior
+from cipherbayes.protocols.plan import StudyPlan, plan_releases
 from cipherbayes.protocols.protocol import Protocol, protocol_of
 from cipherbayes.protocols.stores import CheckpointReader, checkpoint_file
 from cipherbayes.results.record import ResultRecord
 from cipherbayes.results.result import Result
 from cipherbayes.study.schema import Study
-from cipherbayes.study.tables import preparation_of
+from cipherbayes.study.tables import preparation_of, resolve_prior
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ from cipherbayes.results.record import (
 from cipherbayes.results.table import Table
 from cipherbayes.storage.folders import make_folder
 from cipherbayes.study.schema import Study
-from cipherbayes.study.tables import preparation_of
+from cipherbayes.study.tables import preparation_of, resolve_prior
 from cipherbayes.typing import Floats
 from cipherbayes.version import __version__
 
@@ -303,7 +303,7 @@ def assemble(
     if not study.inference_method.has_chains:
         notes = []  # its flags say whether it mixed, and it has no rounds to raise
     flat = draws.theta.reshape(-1, draws.theta.shape[-1])
-    prior = study.prior.resolve(names)
+    prior = resolve_prior(study, design)
     held = held_by_prior(names, flat, prior.mean, prior.scale)
     if held:
         notes.append(

@@ -20,7 +20,7 @@ from cipherbayes.inference.chains import Draws, Progress
 from cipherbayes.inference.target import Target
 from cipherbayes.models.metrics import evaluate
 from cipherbayes.protocols.certificate import Certificate
-from cipherbayes.protocols.plan import Plan, resolve_prior
+from cipherbayes.protocols.plan import Plan
 from cipherbayes.results.notebook import notebook_progress
 from cipherbayes.results.record import TakingPart, Timing
 from cipherbayes.results.result import Result, assemble
@@ -32,6 +32,7 @@ from cipherbayes.study.tables import (
     open_sites,
     preparation_of,
     refuse_equal_rows,
+    resolve_prior,
     split,
     with_sites,
 )

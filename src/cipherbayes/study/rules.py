@@ -49,9 +49,9 @@ def _outcomes_are_not_features(study: Study) -> None:
 def _privacy_is_usable(study: Study) -> None:
     privacy = study.privacy
     if privacy is None:
-        if study.preparation.releases_moments:
+        if study.releases_scales:
             raise ValueError(
-                f'preparation.method = "{study.preparation.method}" needs a [privacy] '
+                f'preparation.method = "{study.preparation_method}" needs a [privacy] '
                 "table"
             )
         if study.rules.federated:

@@ -33,11 +33,15 @@ from cipherbayes.models.prior import Prior
 from cipherbayes.study.file import explained, read_text, require_filled_in
 from cipherbayes.study.protocol_rules import ProtocolRules, known_protocol, rules_of
 from cipherbayes.study.rules import NAME, require_agreement
+from cipherbayes.study.scales import scales_budget
 
 ProtocolName = Annotated[str, AfterValidator(known_protocol)]
 """The name of a registered protocol."""
 CircuitName = Literal["literal", "fast", "hardened"]
-RELEASING_MOMENTS = frozenset({"private-moments"})
+PreparationMethod = Literal[
+    "public-bounds", "private-scales", "private-moments", "as-printed"
+]
+RELEASING_SCALES = frozenset({"private-scales", "private-moments"})
 
 
 class Section(BaseModel):
@@ -95,22 +99,19 @@ class Privacy(Section):
 class Preparation(Section):
     """``[preparation]``: how raw columns become the design matrix.
 
-    ``public-bounds`` uses the ranges of ``[features]`` alone; ``private-moments``
-    then standardises each column with a noised mean and variance, which are
-    charged to the budget; ``as-printed`` standardises and normalises with exact
-    ones (the paper's Algorithms 4 and 5), in its own mode only. ``intercept`` is
+    ``public-bounds`` uses the ranges of ``[features]`` alone. ``private-scales`` then
+    finds, with noised histograms, where each column's values lie, and standardises it
+    with a noised mean and standard deviation; ``private-moments`` does without
+    histograms, so ranges must be tight. Both are charged to the budget. ``as-printed``
+    standardises and normalises with exact ones (the paper's Algorithms 4 and 5), in
+    its own mode only. Left out: :attr:`Study.preparation_method`. ``intercept`` is
     the value of the constant column (0 for none); ``row_norm`` bounds the Euclidean
     norm of a prepared row's features.
     """
 
-    method: Literal["public-bounds", "private-moments", "as-printed"] = "public-bounds"
+    method: PreparationMethod | None = None
     row_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     intercept: float = Field(default=1.0, ge=0, allow_inf_nan=False)
-
-    @property
-    def releases_moments(self) -> bool:
-        """Whether noised means and variances of the columns are released."""
-        return self.method in RELEASING_MOMENTS
 
 
 class Evaluation(Section):
@@ -263,6 +264,42 @@ class Study(Section):
         return method_named(wanted)
 
     @property
+    def preparation_method(self) -> PreparationMethod:
+        """As stated; else private scales where they can be had.
+
+        A private study that leaves it open keeps to its public ranges where the
+        protocol or the model takes no scales, where it bounds rows, or where N and ε
+        are too small for histograms (:func:`~cipherbayes.study.scales.scales_budget`).
+        """
+        if self.preparation.method is not None:
+            return self.preparation.method
+        usable = self.scales_wanted and scales_budget(self).suffices
+        return "private-scales" if usable else "public-bounds"
+
+    @property
+    def full_prior(self) -> Prior:
+        """The prior as stated, with what it leaves out for the study's preparation."""
+        scaled = self.preparation_method == "private-scales"
+        return self.prior.filled_in(standardised=scaled)
+
+    @property
+    def scales_wanted(self) -> bool:
+        """Whether the study would have private scales if it could."""
+        prepared = self.preparation
+        if prepared.method is not None or self.privacy is None:
+            return False
+        if prepared.row_norm is not None:
+            return False  # a norm of rows within [-1, 1]
+        # Without a constant the columns of a regression may not be moved.
+        constant = not self.model.needs_intercept or prepared.intercept > 0.0
+        return self.rules.noise_aware and bool(self.model.roles) and constant
+
+    @property
+    def releases_scales(self) -> bool:
+        """Whether noised means and standard deviations of the columns are released."""
+        return self.preparation_method in RELEASING_SCALES
+
+    @property
     def insecure(self) -> bool:
         """Whether the noise comes from a seed, and so protects nobody."""
         return (
@@ -295,6 +332,8 @@ class Study(Section):
         document = self.model_dump(mode="json", exclude_none=True)
         document["study"]["protocol"] = self.protocol
         document["inference"]["method"] = self.method
+        document["preparation"]["method"] = self.preparation_method
+        document["prior"] = self.full_prior.model_dump(mode="json", exclude_none=True)
         document["study"] |= self.rules.defaults(self)
         return document
 

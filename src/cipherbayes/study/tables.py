@@ -13,7 +13,8 @@ from cipherbayes.data.preparation import Preparation
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.tables import open_table
 from cipherbayes.errors import DataError, PrivacyError, StudyError
-from cipherbayes.models import Rows
+from cipherbayes.models import Design, Rows
+from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.study.schema import Study
 from cipherbayes.typing import Floats
 
@@ -44,6 +45,15 @@ def as_sites(study: Study, tables: Any) -> tuple[Study, Mapping[str, Any] | None
         header = study.study.model_copy(update={"protocol": "pooled"})
         study = study.model_copy(update={"study": header})
     return study, {next(iter(study.sites), "table"): tables}
+
+
+def resolve_prior(study: Study, design: Design) -> ResolvedPrior:
+    """The prior of every parameter, in the order of θ."""
+    names = study.model.parameters(design)
+    try:
+        return study.full_prior.resolve(names, study.model.constants(design))
+    except ValueError as error:
+        raise StudyError(str(error), where=f"study '{study.name}', [prior]") from None
 
 
 def with_sites(study: Study, tables: Mapping[str, Any] | None) -> Study:

@@ -19,6 +19,7 @@ from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.models import Model
 from cipherbayes.protocols.plan import StudyPlan
 from cipherbayes.protocols.questions import Question
+from cipherbayes.protocols.releases import Phase
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import open_site
 from cipherbayes.typing import Floats, Integers
@@ -105,13 +106,20 @@ def invented_columns(
     return columns
 
 
-def questions(plan: StudyPlan, near: Neighbours) -> Iterator[tuple[str, Question]]:
-    """Questions at which a record might count for more than it may, each with a name.
+def questions(
+    plan: StudyPlan, phase: Phase, near: Neighbours
+) -> Iterator[tuple[str, Question]]:
+    """Questions of a phase at which a record might count for more than it may.
 
-    Zero, an ordinary place, the ends of what is allowed, weights that cancel each
-    other on the canary's row or on the last one, numbers too small to be normal; each
-    with the smallest and the largest scales that any total could amount to.
+    Each with a name: zero, an ordinary place, the ends of what is allowed, weights that
+    cancel each other on the canary's row or on the last one, numbers too small to be
+    normal; each with the smallest and the largest scales that any total could amount
+    to. A preparatory phase is asked about these scales alone.
     """
+    if phase.preparatory:
+        for scales, seen in _scales(plan, phase):
+            yield f"a count{scales}", Question(np.zeros(1), seen)
+        return
     rng = np.random.default_rng(1)
     farthest = plan.farthest_theta
     signs = np.where(np.arange(farthest.size) % 2, -1.0, 1.0)
@@ -127,25 +135,39 @@ def questions(plan: StudyPlan, near: Neighbours) -> Iterator[tuple[str, Question
         "cancelling, near": _cancelling(rng.uniform(1.0, 2.0, farthest.size), canary),
         "denormal": signs * 1e-310,
     }
-    for scales, moments in _scales(plan):
+    for scales, seen in _scales(plan, phase):
         for name, theta in places.items():
-            yield f"{name}{scales}", Question(theta, moments)
+            yield f"{name}{scales}", Question(theta, seen)
 
 
-def _scales(plan: StudyPlan) -> Iterator[tuple[str, Floats | None]]:
-    """Moments that a coalition of server and CSP could claim were released."""
-    if not any(phase.purpose == "moments" for phase in plan.preparatory):
+def _scales(plan: StudyPlan, phase: Phase) -> Iterator[tuple[str, Floats | None]]:
+    """Scales that a coalition of server and CSP could claim were released."""
+    earlier = plan.before(phase)
+    if not any(each.scaling for each in earlier):
         yield "", None
         return
-    for name, size in ((", smallest scales", -1), (", largest scales", 1)):
-        totals: list[Integers] = [
-            np.full(phase.dimension, size * phase.bound, dtype=np.int64)
-            for phase in plan.preparatory
+    claims: dict[str, list[Integers]] = {
+        name: [
+            np.full(each.dimension, size * each.bound, dtype=np.int64)
+            for each in earlier
         ]
-        moments = plan.facts(totals)["moments"]
-        yield name, moments
-    half = moments.size // 2
-    yield ", ordinary scales", np.repeat([0.0, 0.5], half)
+        for name, size in (("smallest", -1), ("largest", 1))
+    }
+    claims["first bins"] = [_in_first_bins(each) for each in earlier]
+    for name, totals in claims.items():
+        seen = plan.scales(phase, plan.facts(totals))
+        assert seen is not None
+        yield f", {name} scales", seen
+        ordinary = np.repeat([0.0, 0.5], seen.size // 2)
+    yield ", ordinary scales", ordinary
+
+
+def _in_first_bins(phase: Phase) -> Integers:
+    """Totals as of a table whose values are all in the first bin of their columns."""
+    values = np.zeros(phase.dimension, dtype=np.int64)
+    if phase.numbers is not None and phase.purpose != "scales":
+        values[:: phase.numbers.bins] = phase.bound
+    return values
 
 
 def _cancelling(theta: Floats, slope: Floats) -> Floats:

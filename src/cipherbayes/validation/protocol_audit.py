@@ -130,7 +130,7 @@ class _World:
             purpose=phase.purpose,
             roster=roster.digest,
         )
-        sent = () if phase.preparatory else tuple(self.released)
+        sent = tuple(self.released[: len(self.plan.before(phase))])
         return RoundRequest(exchange, roster.sites, question.theta, sent)
 
     def reaction(self, request: RoundRequest) -> tuple[bytes, int]:
@@ -185,7 +185,8 @@ def _attack(
         name, theta = _asked(plan, phase, near, number)
         question = Question(theta)
         for index, world in enumerate(worlds):
-            question = Question(theta, _moments(plan, phase, world))
+            released = plan.facts([reply.values for reply in world.released])
+            question = Question(theta, plan.scales(phase, released))
             values = world.total(world.request(number, phase, question))
             if values is None:
                 differences.append(f"an honest question is refused, round {number}")
@@ -227,20 +228,12 @@ def _asked(
     plan: StudyPlan, phase: Phase, near: Neighbours, number: int
 ) -> tuple[str, Floats]:
     """Another of the questions meant to hurt in each round."""
-    if phase.preparatory:
-        return "a count", np.zeros(1)
     usable = [
         (name, question.theta)
-        for name, question in questions(plan, near)
+        for name, question in questions(plan, phase, near)
         if plan.usable_theta(phase, question.theta)
     ]
     return usable[number % len(usable)]
-
-
-def _moments(plan: StudyPlan, phase: Phase, world: _World) -> Floats | None:
-    if phase.preparatory:
-        return None
-    return plan.facts([reply.values for reply in world.released]).get("moments")
 
 
 def _malicious(
@@ -263,7 +256,7 @@ def _malicious(
             for r, kept in zip(honest, (w.released for w in worlds), strict=True)
             if kept
         ]
-        if forged and not phase.preparatory:
+        if forged:
             yield f"forged {name} scales", forged
             yield "no scales", [replace(r, releases=()) for r in honest]
 

@@ -98,13 +98,11 @@ def phase_shifts(plan: StudyPlan, phase: Phase, near: Neighbours) -> list[Shift]
     A Poisson-sampled phase is asked as if every record took part: the sampling makes
     a record count less often, never more.
     """
-    asked = [("a count", Question(np.zeros(1)))]
-    if not phase.preparatory:
-        asked = [
-            (name, question)
-            for name, question in questions(plan, near)
-            if plan.usable_theta(phase, question.theta)
-        ]
+    asked = [
+        (name, question)
+        for name, question in questions(plan, phase, near)
+        if plan.usable_theta(phase, question.theta)
+    ]
     return [shift_at(plan, phase, near, name, question) for name, question in asked]
 
 

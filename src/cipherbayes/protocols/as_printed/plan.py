@@ -24,9 +24,9 @@ from cipherbayes.privacy.events import GaussianSum
 from cipherbayes.privacy.gaussian import mu_for
 from cipherbayes.protocols.certificate import PROTECTED_UNIT, Certificate, covers
 from cipherbayes.protocols.paper_claim import PaperClaim, PaperSetting, paper_claim
-from cipherbayes.protocols.plan import Plan, resolve_prior
+from cipherbayes.protocols.plan import Plan
 from cipherbayes.study.schema import PrivateStudy
-from cipherbayes.study.tables import preparation_of
+from cipherbayes.study.tables import preparation_of, resolve_prior
 from cipherbayes.typing import Floats
 
 if TYPE_CHECKING:  # loads the encryption library

@@ -31,10 +31,10 @@ import numpy as np
 from cipherbayes.errors import StudyError
 from cipherbayes.inference.ascent import EncryptedAscent, default_rounds
 from cipherbayes.models.prior import ResolvedPrior
-from cipherbayes.protocols.plan import Encryption, StudyPlan, resolve_prior
+from cipherbayes.protocols.plan import Encryption, StudyPlan
 from cipherbayes.protocols.releases import MOST_RECORDS, phases_of
 from cipherbayes.study.schema import PrivateStudy
-from cipherbayes.study.tables import preparation_of
+from cipherbayes.study.tables import preparation_of, resolve_prior
 from cipherbayes.typing import Floats
 
 if TYPE_CHECKING:  # loads the encryption library

@@ -157,9 +157,9 @@ def check_update(study: Study) -> None:
             "privacy.dropouts: an encrypted update needs every site in every "
             "round, because all of them check it: set dropouts = 0"
         )
-    if study.preparation.releases_moments:
+    if study.releases_scales:
         raise ValueError(
-            f'preparation.method = "{study.preparation.method}" belongs to secure-sum: '
+            f'preparation.method = "{study.preparation_method}" belongs to secure-sum: '
             'an encrypted update uses "public-bounds"'
         )
     if study.inference.method is not None and study.inference_method.needs_privacy:

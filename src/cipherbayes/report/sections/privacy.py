@@ -17,6 +17,9 @@ from cipherbayes.report.run_contents import Contents, Spent
 PURPOSES = {
     "records": "the number of records",
     "moments": "sums and squares of columns",
+    "histograms": "histograms of columns over their public ranges",
+    "windows": "histograms of columns inside the windows found",
+    "scales": "sums and squares of columns inside the windows found",
     "gradient": "gradient sums",
     "influence": "weighted gradient sums",
 }

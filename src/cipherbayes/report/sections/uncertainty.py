@@ -6,14 +6,13 @@ import math
 
 import numpy as np
 
-from cipherbayes.protocols.forecast import forecast_of
-from cipherbayes.protocols.plan import resolve_prior
+from cipherbayes.protocols.forecast import forecast_of, prior_in_words
 from cipherbayes.report.charts import bar_row, trace
 from cipherbayes.report.markup import Content, Markup, join, table, tag
 from cipherbayes.report.numbers import NONE, number, percent
 from cipherbayes.report.run_contents import Contents
 from cipherbayes.results.record import ParameterRow
-from cipherbayes.study.tables import preparation_of
+from cipherbayes.study.tables import preparation_of, resolve_prior
 from cipherbayes.typing import Floats
 
 MOST_TRACES = 30
@@ -63,7 +62,8 @@ def _widths(contents: Contents) -> Markup:
     level = percent(contents.record["interval"])
     text = (
         f"How wide the {level} interval still is, as a share of what the prior alone "
-        "would say: the less, the more the rows have said. "
+        "would say: the less, the more the rows have said. The prior is "
+        f"{prior_in_words(contents.study)}. "
     )
     if free is not None:
         cost = float(np.median(private / free))

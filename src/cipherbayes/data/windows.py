@@ -1,0 +1,276 @@
+"""Where the values of a column lie, from noised histograms.
+
+A public range may be many times as wide as the data. Two histograms of each numeric
+column find where most of its values are: the first over the whole public range, the
+second inside the window that the first one found. Sums and squares of the values, held
+inside the window that the second one found, then give a mean and a standard deviation.
+
+A window is a centre c and a half width h for each column, in prepared units: the public
+range is c = 0, h = 1. Everything here that reads records is bounded record by record,
+and everything that reads noised sums is post-processing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cipherbayes.typing import Floats
+
+COVERED, MOST_COVERED = 0.9, 0.98
+"""Share of the values that a window holds, with much and with little noise."""
+BELIEVED = -0.5
+"""Standard deviations of noise by which a run of bins must exceed that share. Less than
+none: a window that is too short grows anyway, and a run that misses the share by its
+noise is followed by far longer ones, whose noise happens to make up for it."""
+GROWTH = (0.75, 0.5)
+"""By which share of its width a window grows on each side, in either round. For a
+normal column the last window ends at 3.3 standard deviations."""
+ATOM = 0.5
+"""Share of the values in one bin from which on they may all be equal."""
+CLEAR = 3.8
+"""Standard deviations of noise from which on a run of bins is not empty: the largest
+of two thousand runs of noise alone is usually smaller."""
+SEEN = 2.0
+"""Standard deviations of the noise of a whole histogram that its values must exceed,
+where missing ones make their number unknown."""
+MOST_NOISE = 0.03
+"""Noise of a bin over N from which on histograms find nothing."""
+LEAST_SD = 1e-4
+"""Least standard deviation of a column, in prepared units."""
+LEAST_SHARE = 0.1
+"""Least standard deviation of a column in half widths of its window."""
+LEAST_BINARY = 0.25
+"""Least scale of a 0/1 column: by its own standard deviation a rare level would lie
+many of them out."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Which columns of a design are numbers, and what stands in for missing ones.
+
+    Attributes
+    ----------
+    columns
+        Columns in all, the intercept not counted.
+    places
+        Which of them are numbers; the others are 0 or 1.
+    stand_ins
+        Prepared value that stands in for a missing one; NaN where there is none.
+    bins
+        Bins of a histogram.
+    """
+
+    columns: int
+    places: tuple[int, ...]
+    stand_ins: tuple[float, ...]
+    bins: int
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """The 0/1 columns."""
+        return tuple(j for j in range(self.columns) if j not in self.places)
+
+    @property
+    def whole(self) -> Floats:
+        """The public range of every number, as windows."""
+        return np.repeat([0.0, 1.0], len(self.places))
+
+    @property
+    def histogram_bound(self) -> float:
+        """Largest norm of what a record adds to :func:`histograms`."""
+        return math.sqrt(len(self.places))
+
+    @property
+    def sums_bound(self) -> float:
+        """Largest norm of what a record adds to :func:`sums_inside`."""
+        return math.sqrt(2 * len(self.places) + len(self.others))
+
+
+def histograms(z: Floats, numbers: Numbers, windows: Floats | None) -> Floats:
+    """Counts of the values in equal bins of their windows, one column after the other.
+
+    Parameters
+    ----------
+    z
+        Prepared columns, the intercept aside; shape ``(columns, records)``.
+    windows
+        Centres, then half widths; None for the public range.
+
+    Formal guarantees
+    -----------------
+    In each column a record adds one to one bin, or nothing: where its value is outside
+    of the window, or where it stands in for a missing one. So its contribution has at
+    most one 1 for each number, and norm √(number of numbers) or less, whatever the
+    windows are. Counts are integers, hence exact.
+    """
+    centre, half = np.split(numbers.whole if windows is None else windows, 2)
+    counts = np.zeros((len(numbers.places), numbers.bins))
+    for k, j in enumerate(numbers.places):
+        inside = (z[j] - centre[k]) / half[k]
+        kept = np.abs(inside) <= 1.0
+        if not math.isnan(numbers.stand_ins[k]):
+            kept &= np.abs(z[j] - numbers.stand_ins[k]) > 1e-12
+        places = np.floor((inside[kept] + 1.0) * (0.5 * numbers.bins))
+        places = np.minimum(places, numbers.bins - 1).astype(np.int64)
+        counts[k] = np.bincount(places, minlength=numbers.bins)
+    return counts.ravel()
+
+
+def sums_inside(z: Floats, numbers: Numbers, windows: Floats | None) -> Floats:
+    """Sums of numbers held inside their windows, of their squares, of 0/1 columns.
+
+    Formal guarantees
+    -----------------
+    A number adds u and u², u = (z - c) / h held within [-1, 1], a 0/1 column its value,
+    within [0, 1]: no entry of a record's contribution exceeds one, and its norm is at
+    most √(2 numbers + others), whatever the windows are.
+    """
+    centre, half = np.split(numbers.whole if windows is None else windows, 2)
+    u = (z[list(numbers.places)] - centre[:, None]) / half[:, None]
+    u = np.clip(u, -1.0, 1.0)
+    others = np.clip(z[list(numbers.others)], 0.0, 1.0)
+    return np.concatenate([u.sum(axis=1), (u * u).sum(axis=1), others.sum(axis=1)])
+
+
+def windows_of(
+    counts: Floats,
+    noise: float,
+    records: float,
+    numbers: Numbers,
+    windows: Floats | None,
+) -> Floats:
+    """Windows with most of each column's values, from noised histograms.
+
+    Parameters
+    ----------
+    counts
+        The noised histograms inside ``windows``.
+    noise
+        Standard deviation of the noise of a bin.
+    windows
+        Those of the round before; None after the first.
+
+    Formal guarantees
+    -----------------
+    Whatever the counts are, a window lies within the public range, and its half width
+    is at least 1 / bins of the one before (the first: of the public range).
+    """
+    last = windows is not None
+    centre, half = np.split(numbers.whole if windows is None else windows, 2)
+    found = np.empty((2, len(numbers.places)))
+    for k, noisy in enumerate(counts.reshape(len(numbers.places), numbers.bins)):
+        mass = records
+        if not math.isnan(numbers.stand_ins[k]):
+            mass = min(float(noisy.sum()), records)
+        edges, blur = None, noise * math.sqrt(noisy.size)
+        if noise <= MOST_NOISE * records and mass > SEEN * blur:
+            edges = _edges(noisy, noise, mass, last=last)
+        if edges is None:
+            found[:, k] = 0.0, 1.0
+            continue
+        ends = centre[k] + half[k] * (2.0 * np.array(edges) / numbers.bins - 1.0)
+        low, high = np.clip(ends, -1.0, 1.0)
+        least = half[k] / numbers.bins
+        width = min(max(0.5 * float(high - low), least), 1.0)
+        found[:, k] = np.clip(0.5 * (low + high), width - 1.0, 1.0 - width), width
+    return found.ravel()
+
+
+def scales_of(
+    sums: Floats,
+    noise: float,
+    records: float,
+    numbers: Numbers,
+    windows: Floats | None,
+) -> Floats:
+    """Means, then scales of all columns, from :func:`sums_inside` with noise.
+
+    A number's scale is the standard deviation of its values held inside the window; a
+    0/1 column's is its own, at least ``LEAST_BINARY``.
+
+    Formal guarantees
+    -----------------
+    Whatever the sums are, every mean lies within [-1, 1] and every scale within
+    [``LEAST_SD``, 1].
+    """
+    centre, half = np.split(numbers.whole if windows is None else windows, 2)
+    first, second, others = np.split(
+        sums / records, np.cumsum([len(numbers.places)] * 2)
+    )
+    mean = np.clip(first, -1.0, 1.0)
+    # A variance below its own noise would blow the column up to any scale.
+    least = min(max(LEAST_SHARE**2, noise / records), 1.0)
+    variance = np.clip(np.clip(second, 0.0, 1.0) - mean**2, least, 1.0)
+    share = np.clip(others, 0.0, 1.0)
+    result = np.empty((2, numbers.columns))
+    places, rest = list(numbers.places), list(numbers.others)
+    result[0, places] = np.clip(centre + half * mean, -1.0, 1.0)
+    result[1, places] = np.clip(half * np.sqrt(variance), LEAST_SD, 1.0)
+    result[0, rest] = share
+    result[1, rest] = np.maximum(np.sqrt(share * (1.0 - share)), LEAST_BINARY)
+    return result.ravel()
+
+
+def _edges(
+    noisy: Floats, noise: float, mass: float, *, last: bool
+) -> tuple[float, float] | None:
+    """First and last edge of a window, in bins; None where nothing is to be seen.
+
+    The shortest run of m bins with a mass of q M − σ √m / 2, M all values that are not
+    missing, grown on both sides.
+
+    Edge cases
+    ----------
+    Values that are mostly equal are all in one bin, and say nothing of how far the
+    others are. Then a run outside of it belongs to the window too if it is clearly not
+    empty; where there is none in the second round nothing is to be seen.
+    """
+    bins = noisy.size
+    share = 1.0 - min(
+        max(noise * math.sqrt(bins / 2) / mass, 1.0 - MOST_COVERED), 1.0 - COVERED
+    )
+    sums = np.concatenate([[0.0], np.cumsum(noisy)])
+    start, stop = _shortest(sums, share * mass, noise)
+    if noisy.max() > ATOM * mass:
+        atom = int(noisy.argmax())
+        sides = [(0, atom), (atom + 1, bins)]
+        runs = [run for side in sides for run in _clear_runs(sums, side, noise)]
+        if last and not runs:
+            return None
+        start = min([start, *(run[0] for run in runs)])
+        stop = max([stop, *(run[1] for run in runs)])
+    more = GROWTH[last] * (stop - start)
+    return start - more, stop + more
+
+
+def _shortest(sums: Floats, wanted: float, noise: float) -> tuple[int, int]:
+    """The shortest run with the wanted mass; of equally long ones, the heaviest."""
+    bins = sums.size - 1
+    for length in range(1, bins):
+        runs = sums[length:] - sums[:-length]
+        best = int(runs.argmax())
+        if runs[best] >= wanted + BELIEVED * noise * math.sqrt(length):
+            return best, best + length
+    return 0, bins
+
+
+def _clear_runs(
+    sums: Floats, side: tuple[int, int], noise: float
+) -> Sequence[tuple[int, int]]:
+    """The run of a side that stands out of the noise most, if it is clear."""
+    first, end = side
+    best = CLEAR * noise
+    found: list[tuple[int, int]] = []
+    for length in range(1, end - first + 1):
+        runs = (sums[first + length : end + 1] - sums[first : end + 1 - length]) / (
+            math.sqrt(length)
+        )
+        place = int(runs.argmax())
+        if runs[place] > best:
+            best = float(runs[place])
+            found = [(first + place, first + place + length)]
+    return found
