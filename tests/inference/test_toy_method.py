@@ -86,6 +86,7 @@ def study_file(folder: Path, protocol: str = "secure-sum") -> Path:
         logistic_frame(300, seed=number).to_csv(folder / f"{name}.csv", index=False)
     text = (
         LOGISTIC.replace("[model]", f'protocol = "{protocol}"\n[model]')
+        + '[preparation]\nmethod = "public-bounds"\n'
         + '[inference]\nmethod = "signs"\n'
         + "[privacy]\nepsilon = 3.0\nrecords = 600\n"
         + '[sites]\nnorth = { data = "north.csv" }\nsouth = { data = "south.csv" }\n'
