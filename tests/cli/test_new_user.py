@@ -67,7 +67,7 @@ def breast_cancer() -> pd.DataFrame:
     datasets = pytest.importorskip("sklearn.datasets")
     frame = datasets.load_breast_cancer(as_frame=True).frame
     columns = ["mean texture", "mean concavity", "mean smoothness", "target"]
-    return frame[columns]  # type: ignore[no-any-return]
+    return frame[columns]
 
 
 AFTERNOONS = {
