@@ -127,10 +127,24 @@ def test_a_result_carries_the_flags_in_words_and_for_programs(tmp_path: Path) ->
 def test_an_exhausted_budget_ends_in_words_where_no_posterior_is_possible(
     tmp_path: Path,
 ) -> None:
+    """The owner lowers a budget meanwhile; raised again, the run goes on."""
     study = write_tables(tmp_path, study_of(("a", "b")))
-    sites = {n: s.model_copy(update={"budget": 0.5}) for n, s in study.sites.items()}
-    with pytest.raises(BudgetError, match="before there was a posterior"):
-        run(study.model_copy(update={"sites": sites}), out=tmp_path / "run")
+
+    def set_budget(epsilon: float) -> None:
+        ledger = Ledger.read(tmp_path / "a.csv.ledger")
+        ledger.set_budget(epsilon)
+        ledger.close()
+
+    def lower(done: int, total: int) -> None:
+        set_budget(0.5)
+
+    with pytest.raises(BudgetError, match="before there was a posterior") as refused:
+        run(study, out=tmp_path / "run", progress=lower)
+    for word in ("--budget", "site.toml", "resume"):
+        assert word in str(refused.value)
+    set_budget(2.0)
+    result = resume(tmp_path / "run")
+    assert result.record["rounds"] == plan_releases(study).rounds
 
 
 def test_it_is_what_a_private_study_gets_that_names_no_method() -> None:

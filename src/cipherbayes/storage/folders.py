@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Container, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cipherbayes.errors import RunError
@@ -47,6 +47,7 @@ def held_folder(path: Path) -> Iterator[None]:
 
     The system lets go of it with the process, however that ends.
     """
+    made = not path.exists()
     make_folder(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -61,4 +62,7 @@ def held_folder(path: Path) -> Iterator[None]:
             ) from None
         yield
     finally:
+        if made:
+            with suppress(OSError):  # something was written
+                path.rmdir()
         os.close(descriptor)

@@ -89,9 +89,9 @@ class Snapshot:
     @property
     def late(self) -> bool:
         """Whether the round that is under way takes far longer than those before."""
-        if self.answered is None or self.pace is None:
-            return False
         if self.finished or self.drawing:
+            return False
+        if self.answered is None or self.pace is None:
             return False
         return self.answered > LATE_SECONDS + LATE_FACTOR * self.pace
 
