@@ -191,8 +191,9 @@ class PoissonInfluence(LinearPredictorInfluence):
 
     as E psi = low + Σ P(Y ≥ j) over low < j ≤ high, and m P(Y = j - 1) is the
     derivative of P(Y ≥ j) in eta. a depends on m alone and is zero for means above a
-    million. E r = 0 under the model, and Var r = a² Var psi ≤ v because a ≤ k / Var psi,
-    which is one or more: k = Cov(psi, Y), and psi and y - psi both grow with y.
+    million. E r = 0 under the model, and Var r = a² Var psi ≤ v because
+    a ≤ k / Var psi, which is one or more: k = Cov(psi, Y), and psi and y - psi both
+    grow with y.
 
     Formal guarantees
     -----------------
@@ -227,7 +228,7 @@ class PoissonInfluence(LinearPredictorInfluence):
         lifted = lifted + reach * beyond  # E psi - low
         variance = squares + reach**2 * beyond - lifted**2
         slope = mean * np.maximum(up_to_high - _below(low, mean), 0.0)
-        share = slope / np.maximum(variance, 0.5 * slope)
+        share = slope / np.maximum(np.maximum(variance, 0.5 * slope), 1e-300)
         for most, size in zip(
             self.limits(stop), (np.maximum(reach - lifted, lifted), slope), strict=True
         ):
