@@ -182,7 +182,8 @@ def test_no_record_moves_a_sum_by_more_than_its_sensitivity(
     if found.cross is not None and found.corner is not None:
         square = square + 2.0 * (found.cross**2).sum(axis=0) * rows.squared_norms
         square = square + (found.corner**2).sum(axis=(0, 1))
-    assert np.sqrt(square[0]) <= most[1] * (1.0 + 1e-9) + 1e-9
+    # Differences of huge cumulative hazards lose digits.
+    assert np.sqrt(square[0]) <= most[1] * (1.0 + 1e-6) + 1e-9
 
 
 def test_packing_keeps_the_frobenius_norm() -> None:

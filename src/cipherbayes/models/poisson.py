@@ -228,7 +228,7 @@ class PoissonInfluence(LinearPredictorInfluence):
         lifted = lifted + reach * beyond  # E psi - low
         variance = squares + reach**2 * beyond - lifted**2
         slope = mean * np.maximum(up_to_high - _below(low, mean), 0.0)
-        share = slope / np.maximum(variance, 0.5 * slope)
+        share = slope / np.maximum(np.maximum(variance, 0.5 * slope), 1e-300)
         for most, size in zip(
             self.limits(stop), (np.maximum(reach - lifted, lifted), slope), strict=True
         ):

@@ -80,7 +80,7 @@ def bench_study(dimension: int, sites: int, rounds: int, rows: int) -> Study:
                 f"x{j}": {"low": -1.0, "high": 1.0} for j in range(dimension - 1)
             },
             "privacy": {"epsilon": 1.0, "delta": 1e-6, "records": sites * rows},
-            "inference": {"rounds": rounds},
+            "inference": {"method": "psgld", "rounds": rounds},
             "sites": {f"s{k:02d}": {} for k in range(sites)},
         }
     )
