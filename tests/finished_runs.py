@@ -72,6 +72,8 @@ event = "event"
 horizon = 1500.0
 [features]
 age = {{ low = 18, high = 100 }}
+[preparation]
+method = "public-bounds"
 [privacy]
 epsilon = 3.0
 delta = 1e-6

@@ -21,6 +21,7 @@ from cipherbayes.engine.in_process import LocalCsp, LocalSite
 from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.errors import CipherbayesError, PrivacyError, ProtocolError, RunError
 from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.privacy.ledger_records import LedgerRecords
 from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.results.run import resume, run
 from cipherbayes.study.schema import Study
@@ -248,8 +249,8 @@ def test_an_edited_ledger_is_not_believed(
     path = tmp_path / "a.csv.ledger"
     assert not edits(path, statement)
     # Without chain, seal, digests and mark the same edit passes unseen.
-    for check in ("_refresh", "_check_answers", "_check_mark"):
-        monkeypatch.setattr(Ledger, check, lambda self: None)
+    for check in ("refresh", "_check_answers", "_check_mark"):
+        monkeypatch.setattr(LedgerRecords, check, lambda self: None)
     assert edits(path, statement)
 
 

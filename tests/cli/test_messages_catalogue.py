@@ -363,7 +363,7 @@ CATALOGUE = {
     "kits over kits": Mistake(
         ("kits", "not empty", "--out"),
         ("deploy", STUDY),
-        study=study(PRIVATE).replace("chains = 1\n", ""),
+        study=study(PRIVATE).replace("rounds = 50\nchains = 1\n", ""),
         change=file("kits/mine.txt", "x"),
     ),
     "kits without sites": Mistake(
@@ -372,7 +372,7 @@ CATALOGUE = {
     "kits for no host": Mistake(
         ("--host", "host name"),
         ("deploy", STUDY, "--host", "not a host"),
-        study=study(PRIVATE).replace("chains = 1\n", ""),
+        study=study(PRIVATE).replace("rounds = 50\nchains = 1\n", ""),
     ),
     "a folder that is no kit": Mistake(
         ("empty", "not a party's kit"), ("site", "enrol", "empty")
@@ -380,7 +380,7 @@ CATALOGUE = {
     "submitting without a kit": Mistake(
         ("kits", "not a party's kit"),
         ("submit", STUDY, "--out", "out"),
-        study=study(PRIVATE).replace("chains = 1\n", ""),
+        study=study(PRIVATE).replace("rounds = 50\nchains = 1\n", ""),
     ),
     # experiments
     "reproducing without the data": Mistake(

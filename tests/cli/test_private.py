@@ -25,6 +25,8 @@ PRIVATE = """
 epsilon = 3.0
 delta = 1e-6
 records = 800
+[preparation]
+method = "public-bounds"
 [inference]
 method = "psgld"
 rounds = 12
@@ -114,7 +116,7 @@ def test_plan_says_what_one_site_or_two_cannot_have(folder: Path) -> None:
 
 def test_plan_tells_its_noise_in_plain_words(folder: Path) -> None:
     chains = cipherbayes("plan", "study.toml", cwd=folder).stdout
-    change(folder, "rounds = 12", 'method = "noise-aware"')
+    change(folder, 'method = "psgld"\nrounds = 12', 'method = "noise-aware"')
     aware = cipherbayes("plan", "study.toml", cwd=folder).stdout
     for shown in (chains, aware):
         noise = next(line for line in shown.splitlines() if line.startswith("noise"))

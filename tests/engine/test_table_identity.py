@@ -222,7 +222,7 @@ def test_one_table_at_two_sites_is_refused_before_anything_is_spent(
     with pytest.raises(PrivacyError, match="'a' and 'b' have the same table"):
         run(twice(tmp_path, how, protocol=protocol), out=tmp_path / "run")
     assert not list(tmp_path.glob("*.ledger"))
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run" / "run.json").exists()
 
 
 def test_equal_frames_are_refused_too(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_a_private_federated_study_runs_and_is_planned(kind: str, method: str) -
         inference={"rounds": 3, "method": method},
         sites={"north": {}, "south": {}},
     )
-    assert plan_releases(study).rounds == 3
+    assert plan_releases(study).last_phase.rounds == 3
     result = cb.run(study, {"north": frame(150, 2), "south": frame(150, 3)})
     assert result.record["protocol"] == "secure-sum"
     assert np.isfinite(result.draws()).all()

@@ -19,6 +19,7 @@ from parties import small_study, write_tables
 import cipherbayes as cb
 from cipherbayes.crypto.identity.signatures import SigningKey
 from cipherbayes.errors import RunError
+from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.protocols.messages import DecryptReply, RunManifest, decode, encode
 from cipherbayes.protocols.stores import Checkpoint
 from cipherbayes.protocols.transcripts import (
@@ -175,11 +176,12 @@ def test_a_run_that_stopped_early_verifies_and_says_who_alone_can_tell(
     study = write_tables(
         tmp_path, small_study(inference={"method": "psgld", "rounds": 6})
     )
-    sites = {
-        name: site.model_copy(update={"budget": 1.5})
-        for name, site in study.sites.items()
-    }
-    run(study.model_copy(update={"sites": sites}), out=tmp_path / "out")
+
+    def lower(done: int, total: int) -> None:
+        """An owner lowers a budget meanwhile."""
+        Ledger.read(tmp_path / "a.csv.ledger").set_budget(1.5)
+
+    run(study, out=tmp_path / "out", progress=lower)
     findings = verify(tmp_path / "out")
     assert findings.failed == []
     said = {finding.check: finding.said for finding in findings}
@@ -338,7 +340,8 @@ def other_draws(folder: Path) -> None:
         record["posterior_sha256"] = digest
         for row in record["posterior"]:
             for key in ("mean", "lower", "upper"):
-                row[key] += 0.05
+                if row[key] is not None:
+                    row[key] += 0.05
 
     change_record(folder, change)
 

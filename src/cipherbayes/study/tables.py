@@ -49,8 +49,8 @@ def as_sites(study: Study, tables: Any) -> tuple[Study, Mapping[str, Any] | None
 
 def resolve_prior(study: Study, design: Design) -> ResolvedPrior:
     """The prior of every parameter, in the order of θ."""
-    names = study.model.parameters(design)
     try:
+        names = study.model.parameters(design)
         return study.full_prior.resolve(names, study.model.constants(design))
     except ValueError as error:
         raise StudyError(str(error), where=f"study '{study.name}', [prior]") from None
