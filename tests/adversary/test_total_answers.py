@@ -41,10 +41,10 @@ OLDEST = 99.0
 """Age of the patient in question; nobody else is over 90."""
 
 
-def with_moments() -> cb.Study:
+def with_moments(method: str = "private-moments") -> cb.Study:
     return small_study(
         privacy={"randomness": "secure", "epsilon": 0.1},
-        preparation={"method": "private-moments"},
+        preparation={"method": method},
     )
 
 
@@ -84,22 +84,24 @@ def decode_request(parties: Consortium) -> Any:
 
 def forged(parties: Consortium, signer: str) -> Any:
     """Preparatory totals that were never decrypted, under somebody's signature."""
-    (released,) = decode_request(parties).releases
-    phase = parties.plan.preparatory[0]
-    values = np.full(phase.dimension, -phase.bound, dtype=np.int64)
-    return (
+    released = decode_request(parties).releases
+    return tuple(
         DecryptReply.signed(
-            parties.keys[signer], round_id=released.round_id, values=values
-        ),
+            parties.keys[signer],
+            round_id=reply.round_id,
+            values=np.full(phase.dimension, -phase.bound, dtype=np.int64),
+        )
+        for reply, phase in zip(released, parties.plan.preparatory, strict=True)
     )
 
 
+@pytest.mark.parametrize("method", ["private-moments", "private-scales"])
 def test_scales_of_the_servers_own_making_tell_nothing_of_a_patient(
-    tmp_path: Path,
+    tmp_path: Path, method: str
 ) -> None:
     """A scale so small that one patient's age overflows was an oracle: the site
     refused if and only if the patient was there, as often as it was asked."""
-    study = with_moments()
+    study = with_moments(method)
     worlds = [
         consortium(tmp_path / str(patient), study, patient=patient)
         for patient in (True, False)
@@ -217,7 +219,7 @@ def test_the_audit_of_a_study_would_have_found_these() -> None:
     """The same attacks, found by ``cipherbayes audit STUDY`` without being told."""
     moments = with_moments()
     plain = gradient_study(cb.models.Logistic(outcome="y"), 12)
-    for study in (moments, plain):
+    for study in (moments, with_moments("private-scales"), plain):
         assert not audit_study(study, runs=64).refuted
     with without("theta bound", "one arithmetic for every place"):
         assert audit_study(plain, runs=64).refuted
@@ -230,6 +232,7 @@ def test_the_audit_of_a_study_would_have_found_these() -> None:
 @pytest.mark.slow
 def test_the_audit_of_messages_would_have_found_them_too() -> None:
     """With the real parties: scales that nobody signed, and one table at two sites."""
+    assert not audit_protocol(with_moments("private-scales")).refuted
     study = with_moments()
     assert not audit_protocol(study).refuted
     with without("distinct tables"):
