@@ -72,8 +72,8 @@ def rounds() -> tuple[Round, ...]:
 
 
 LOOSER, MOST_LOOSE = 0.14, 3.0
-"""How C grows as noise falls, and the most that it grows by. Measured on FLchain,
-PhysioNet and GBSG2 with standardised columns, at ε from 1 to 10."""
+"""How C grows as noise falls, and the most that it grows by: a rule of thumb. The less
+noise there is, the more it costs to count unusual rows for less."""
 NOISY = 1.0 / 16.0
 """ρ of :func:`loosened` above which C stays what it is."""
 MOST_BLUR = 0.02
