@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NotRequired, TypedDict
 
+from cipherbayes.inference.noise_aware.flags import FlagRecord
+
 
 class ParameterRow(TypedDict):
     """A parameter's posterior in the user's own units; a point has no spread."""
@@ -117,6 +119,6 @@ class ResultRecord(TypedDict):
     parties: list[PartyRecord]
     metrics: dict[str, Any]
     warnings: list[str]
-    flags: list[dict[str, Any]]
+    flags: list[FlagRecord]
     moments: list[float] | None
     posterior_sha256: NotRequired[str]

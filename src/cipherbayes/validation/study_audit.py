@@ -101,12 +101,12 @@ def result_of(
         Whether the claim is that of a Gaussian mechanism, which can be tested more
         sharply.
     """
-    assert study.privacy is not None
-    delta = study.privacy.delta
+    privacy = study.with_privacy().privacy
+    delta = privacy.delta
     bound = gaussian_epsilon_lower_bound if gaussian else epsilon_lower_bound
     return AuditResult(
         mechanism=mechanism,
-        claimed_epsilon=study.privacy.epsilon,
+        claimed_epsilon=privacy.epsilon,
         delta=delta,
         lower_bound=bound(scores.present, scores.absent, delta, confidence),
         confidence=confidence,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 from scipy.stats import chi2, norm
@@ -37,6 +37,15 @@ RARE_LEVEL = 0.2
 MOST_NAMED = 5
 
 
+class FlagRecord(TypedDict):
+    """A flag as ``result.json`` has it."""
+
+    code: str
+    message: str
+    unusable: bool
+    parameters: list[str]
+
+
 @dataclass(frozen=True)
 class Flag:
     """One warning.
@@ -58,14 +67,19 @@ class Flag:
     unusable: bool
     parameters: tuple[int, ...] = ()
 
-    def as_record(self, names: Sequence[str]) -> dict[str, Any]:
+    def as_record(self, names: Sequence[str]) -> FlagRecord:
         """As a result records it, its parameters by name."""
         about = [names[index] for index in self.parameters]
         shown = ", ".join(about[:MOST_NAMED])
         if len(about) > MOST_NAMED:
             shown += f" and {len(about) - MOST_NAMED} more"
         message = f"{self.message}: {shown}" if about else self.message
-        return {**asdict(self), "message": message, "parameters": about}
+        return {
+            "code": self.code,
+            "message": message,
+            "unusable": self.unusable,
+            "parameters": about,
+        }
 
 
 def flags_of(
