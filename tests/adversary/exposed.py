@@ -23,6 +23,7 @@ from cipherbayes.crypto.bfv.scheme import bfv_scheme
 from cipherbayes.crypto.ckks.masking import RingMask
 from cipherbayes.crypto.masks import PairwiseMasks
 from cipherbayes.crypto.wire.transcript import transcript
+from cipherbayes.engine import new_run
 from cipherbayes.engine import run_folder as assembly
 from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.models import kernels
@@ -142,7 +143,10 @@ SWITCHES: dict[str, list[tuple[Any, str, Any]]] = {
         (running, "refuse_equal_rows", _nothing),
         (tables, "refuse_equal_rows", _nothing),
     ],
-    "one ledger a table": [(assembly, "open_table_ledger", _beside_its_name)],
+    "one ledger a table": [
+        (assembly, "open_table_ledger", _beside_its_name),
+        (new_run, "ledger_path", lambda local: Path(f"{local['data']}.ledger")),
+    ],
     "marks": [(LedgerRecords, "_check_mark", _nothing)],
     "keyed seals": [(ledger_file, "seal", _sum_of_bytes)],
     "keyed checksums": [(Checkpoint, "_checksum", unkeyed_checksum)],

@@ -88,9 +88,12 @@ def test_the_papers_circuit_runs_with_the_noise_in_the_gradient(tmp_path: Path) 
 @pytest.mark.slow
 def test_a_used_up_budget_stops_the_run(tmp_path: Path) -> None:
     study = write_tables(tmp_path, encrypted_study(("a", "b")))
-    site = study.sites["a"].model_copy(update={"budget": 2.0})
-    study = study.model_copy(update={"sites": {**study.sites, "a": site}})
-    result = running.run(study, out=tmp_path / "run")
+
+    def lower(done: int, total: int) -> None:
+        """The owner lowers the budget meanwhile."""
+        Ledger.read(tmp_path / "a.csv.ledger").set_budget(2.0)
+
+    result = running.run(study, out=tmp_path / "run", progress=lower)
     assert 0 < result.record["rounds"] < 4
     assert result.certificate["spent"] <= 2.0
     assert any("site a: the budget" in w for w in result.record["warnings"])

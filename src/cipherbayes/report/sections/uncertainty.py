@@ -34,7 +34,11 @@ def uncertainty_section(contents: Contents) -> Markup:
             "says how far the point may be from the truth.",
         )
     points = "This report shows points without intervals. "
-    return join(tag("p", tag("strong", points), text), _chains(contents))
+    several = len(contents.result.draws()) > 1
+    return join(
+        tag("p", tag("strong", points), text),
+        _chains(contents) if several else Markup(),
+    )
 
 
 def _widths(contents: Contents) -> Markup:
