@@ -19,7 +19,7 @@ from cipherbayes.study.schema import Study
 from terminal import cipherbayes
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
-from cipherbayes.engine.flare import channels, hardening, layout
+from cipherbayes.engine.flare import channels, hardening, layout, submitting
 from cipherbayes.engine.flare.hardening import ALLOWED_CLASSES, keep_jobs_in
 from cipherbayes.engine.flare.jobs import write_job
 from cipherbayes.engine.flare.kits import Kit
@@ -394,3 +394,27 @@ def test_the_leads_name_and_the_classes_of_a_job_are_what_kits_know() -> None:
     for name in hardening.ALLOWED_CLASSES:
         module, _, attribute = name.rpartition(".")
         assert hasattr(import_module(module), attribute)
+
+
+def test_a_server_that_is_still_starting_is_asked_again(
+    kits: dict[str, Kit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first answers have no certificate, on which FLARE's client fails."""
+    from nvflare.fuel.flare_api import flare_api
+
+    calls: list[str] = []
+
+    def connect(name: str, *_: Any, **__: Any) -> str:
+        calls.append(name)
+        if len(calls) < 3:
+            raise TypeError("'None' is not an instance of 'bytes'")
+        return "a session"
+
+    monkeypatch.setattr(flare_api, "new_secure_session", connect)
+    monkeypatch.setattr(submitting, "_POLL_SECONDS", 0.0)
+    assert submitting._connected(kits["admin"]) == "a session"
+    assert len(calls) == 3
+    monkeypatch.setattr(submitting, "_CONNECT_SECONDS", -1.0)
+    calls.clear()
+    with pytest.raises(RunError, match="cannot be reached"):
+        submitting._connected(kits["admin"])

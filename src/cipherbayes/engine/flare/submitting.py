@@ -115,7 +115,6 @@ def _run_of(out: Path, study: Study) -> str:
 def _session(kit: Kit) -> Iterator[Any]:
     """A connection to the server under the lead's certificate."""
     from nvflare.fuel.flare_api.api_spec import AuthenticationError, NoConnection
-    from nvflare.fuel.flare_api.flare_api import new_secure_session
 
     if not check_server(kit):
         # FLARE would try for its whole timeout.
@@ -123,9 +122,7 @@ def _session(kit: Kit) -> Iterator[Any]:
     try:
         # FLARE reports to the terminal; what matters is raised.
         with redirect_stdout(io.StringIO()):
-            session = new_secure_session(
-                kit.name, str(kit.path), timeout=_CONNECT_SECONDS
-            )
+            session = _connected(kit)
     except AuthenticationError:
         raise RunError(
             "does not accept this certificate",
@@ -141,6 +138,24 @@ def _session(kit: Kit) -> Iterator[Any]:
     finally:
         with redirect_stdout(io.StringIO()):
             session.close()
+
+
+def _connected(kit: Kit) -> Any:
+    """A session with the server, once it is up.
+
+    A server that is still starting answers a challenge without its certificate, on
+    which FLARE's client fails with a TypeError.
+    """
+    from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+    deadline = time.monotonic() + _CONNECT_SECONDS
+    while True:
+        try:
+            return new_secure_session(kit.name, str(kit.path), timeout=_CONNECT_SECONDS)
+        except TypeError:
+            if time.monotonic() > deadline:
+                raise _unreachable(kit.host) from None
+            time.sleep(_POLL_SECONDS)
 
 
 def _await_everyone(kit: Kit, study: Study, deadline: float) -> None:
