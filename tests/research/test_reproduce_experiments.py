@@ -85,8 +85,19 @@ def reproduced(name: str, sources: Sources, folder: Path) -> Report:
     return report
 
 
+LONG = {"sites", "imbalance"}
+"""Of the same cells as ``logistic``, with more sites or other sizes of them."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in ALONE])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.torture) if name in LONG else name
+        for name in NAMES
+        if name not in ALONE
+    ],
+)
 def test_an_experiment_goes_from_cells_to_a_table_and_a_picture(
     name: str, sources: Sources, tmp_path: Path
 ) -> None:

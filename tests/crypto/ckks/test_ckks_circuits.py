@@ -106,7 +106,10 @@ def test_a_circuit_agrees_with_float64(name: str, trios: Trios) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CIRCUITS)
+@pytest.mark.parametrize(
+    "name",
+    ["fast", "hardened", pytest.param("literal", marks=pytest.mark.torture)],
+)
 def test_a_circuit_agrees_with_float64_over_300_rounds(name: str, trios: Trios) -> None:
     circuit, keys = trios[name]
     totals = gradients(PERIOD, DIMENSION)
@@ -141,7 +144,7 @@ def test_v_may_be_anything_from_0_to_1(name: str, trios: Trios) -> None:
     [
         "fast",
         "hardened",
-        "literal",
+        pytest.param("literal", marks=pytest.mark.torture),
     ],
 )
 def test_round_20000_is_like_any_other(name: str, trios: Trios) -> None:
