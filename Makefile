@@ -1,8 +1,7 @@
 # The verbs: demo, check, test, coverage, lint, bench, torture, docs, release, clean.
 VENV ?= .venv
 PY := $(VENV)/bin/python
-# One more than two cores: tests also wait, for processes, disks and browsers.
-WORKERS ?= 3
+WORKERS ?= 2
 # PhysioNet 2012: `make bench ARCHIVE=set-a.tar.gz`.
 ARCHIVE ?=
 export OPENBLAS_NUM_THREADS ?= 1
