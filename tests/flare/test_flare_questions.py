@@ -80,7 +80,7 @@ def test_a_failure_comes_back_as_one() -> None:
 
 
 class Responding:
-    """A desk that counts."""
+    """A endpoint that counts."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[bytes, bytes]] = []
@@ -94,33 +94,33 @@ class Responding:
 
 
 def party(key: bytes | None) -> tuple[PartyExecutor, Responding]:
-    executor, desk = PartyExecutor("00" * 16), Responding()
-    executor._party = PartyThread(lambda: desk)
+    executor, endpoint = PartyExecutor("00" * 16), Responding()
+    executor._party = PartyThread(lambda: endpoint)
     if key is not None:
         greeting = Shareable()
         greeting["key"] = key
         executor._greet("", greeting, None)
-    return executor, desk
+    return executor, endpoint
 
 
 @pytest.mark.parametrize("key", [None, OTHER])
 def test_a_question_without_the_servers_key_is_refused(key: Any) -> None:
-    executor, desk = party(key)
+    executor, endpoint = party(key)
     message = Sealed(KEY).question(Question.of(b"H", b"body"))
     reply = executor._answer("", message, None)
     assert reply.get_return_code() == ReturnCode.BAD_REQUEST_DATA
-    assert desk.asked == []
+    assert endpoint.asked == []
 
 
 def test_the_first_greeting_of_a_job_counts() -> None:
-    executor, desk = party(KEY)
+    executor, endpoint = party(KEY)
     second = Shareable()
     second["key"] = OTHER
     executor._greet("", second, None)
     asked = Question.of(b"H", b"body")
     reply = executor._answer("", Sealed(KEY).question(asked), None)
     assert Sealed(KEY).answer_in(asked, reply) == b"answer"
-    assert desk.asked[0] == (b"H", b"body")
+    assert endpoint.asked[0] == (b"H", b"body")
 
 
 @pytest.mark.parametrize(
@@ -134,9 +134,9 @@ def test_the_first_greeting_of_a_job_counts() -> None:
 def test_a_long_answer_does_not_travel_in_one_piece(
     topic: Any, size: Any, fits: Any
 ) -> None:
-    executor, desk = party(KEY)
+    executor, endpoint = party(KEY)
     seal, asked = Sealed(KEY), Question.of(b"H", b"body")
-    desk.respond = lambda verb, body: bytes(size)  # type: ignore[method-assign]
+    endpoint.respond = lambda verb, body: bytes(size)  # type: ignore[method-assign]
     reply = executor._answer(topic, seal.question(asked), None)
     if fits:
         assert seal.answer_in(asked, reply) == bytes(size)
@@ -146,17 +146,17 @@ def test_a_long_answer_does_not_travel_in_one_piece(
 
 
 def test_a_job_that_ends_answers_no_more() -> None:
-    executor, desk = party(KEY)
+    executor, endpoint = party(KEY)
     executor.handle_event(EventType.END_RUN, None)
     seal, asked = Sealed(KEY), Question.of(b"H", b"body")
     reply = executor._answer("", seal.question(asked), None)
     with pytest.raises(PartyFailedError, match="cannot take part"):
         seal.answer_in(asked, reply)
-    assert desk.asked == []
+    assert endpoint.asked == []
 
 
 def test_a_party_says_whether_it_works_on_a_question() -> Any:
-    executor, desk = party(KEY)
+    executor, endpoint = party(KEY)
     seal, started, finish = Sealed(KEY), threading.Event(), threading.Event()
 
     def respond(verb: bytes, body: bytes) -> bytes:
@@ -164,7 +164,7 @@ def test_a_party_says_whether_it_works_on_a_question() -> Any:
         finish.wait(5.0)
         return b"answer"
 
-    desk.respond = respond  # type: ignore[method-assign]
+    endpoint.respond = respond  # type: ignore[method-assign]
 
     def state() -> bytes | None:
         asked = Question.of(ALIVE, b"")

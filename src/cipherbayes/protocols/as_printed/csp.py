@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
-from cipherbayes.crypto.ckks.keys import CkksKeys
 from cipherbayes.crypto.ckks.precomputation import (
     PARAMETERS,
     PRODUCT_SCALE,
@@ -19,12 +16,11 @@ from cipherbayes.crypto.ckks.precomputation import (
 from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.protocols.as_printed.plan import UNIT, PrintedPlan
-from cipherbayes.protocols.csp import Csp
+from cipherbayes.protocols.encrypted_update.key_holder import CkksCsp
 from cipherbayes.protocols.encrypted_update.messages import (
     CiphertextReply,
     OutputRequest,
 )
-from cipherbayes.protocols.encrypted_update.offers import signed_trio
 from cipherbayes.protocols.messages import (
     DecryptReply,
     Reason,
@@ -38,7 +34,7 @@ LARGEST = 2.0**22
 """Values beyond this mean that V has left the interval of the polynomial."""
 
 
-class PrintedCsp(Csp[PrintedPlan]):
+class PrintedCsp(CkksCsp[PrintedPlan]):
     """The party with the secret key, as printed: nothing is attested or flooded.
 
     Formal guarantees
@@ -46,21 +42,6 @@ class PrintedCsp(Csp[PrintedPlan]):
     None: a CKKS decryption that the server sees tells it about the secret key. It
     still answers each round once and in order.
     """
-
-    def __init__(self, *, keys: CkksKeys, **common: Any) -> None:
-        super().__init__(**common)
-        self._keys = keys
-
-    @property
-    def key_id(self) -> bytes:
-        return self._keys.public.key_id
-
-    def offer(self) -> bytes:
-        """The run's public and evaluation keys, signed."""
-        return signed_trio(self._key, self._keys, self._run, self._plan.study_hash)
-
-    def erase_secret(self) -> None:
-        del self._keys
 
     def respond(self, data: bytes) -> object:
         """Answer an :class:`OutputRequest` with whatever it holds."""

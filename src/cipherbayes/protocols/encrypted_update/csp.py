@@ -15,18 +15,16 @@ from typing import Any
 import numpy as np
 
 from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
-from cipherbayes.crypto.ckks.keys import CkksKeys
 from cipherbayes.privacy.noise import NoiseSource
-from cipherbayes.protocols.csp import Csp
+from cipherbayes.protocols.encrypted_update.key_holder import CkksCsp
 from cipherbayes.protocols.encrypted_update.messages import OutputRequest
-from cipherbayes.protocols.encrypted_update.offers import signed_trio
 from cipherbayes.protocols.encrypted_update.plan import EncryptedPlan
 from cipherbayes.protocols.messages import Reason, decode
 from cipherbayes.protocols.refusals import RefusalError
 from cipherbayes.typing import Floats, Integers
 
 
-class EncryptedCsp(Csp[EncryptedPlan]):
+class EncryptedCsp(CkksCsp[EncryptedPlan]):
     """The party with the secret key, in an encrypted update.
 
     Parameters
@@ -54,21 +52,9 @@ class EncryptedCsp(Csp[EncryptedPlan]):
     message, which is masked.
     """
 
-    def __init__(self, *, keys: CkksKeys, noise: NoiseSource, **common: Any) -> None:
+    def __init__(self, *, noise: NoiseSource, **common: Any) -> None:
         super().__init__(**common)
-        self._keys = keys
         self._noise = noise
-
-    @property
-    def key_id(self) -> bytes:
-        return self._keys.public.key_id
-
-    def offer(self) -> bytes:
-        """The run's public and evaluation keys, signed."""
-        return signed_trio(self._key, self._keys, self._run, self._plan.study_hash)
-
-    def erase_secret(self) -> None:
-        del self._keys
 
     def respond(self, data: bytes) -> object:
         """Answer an :class:`OutputRequest` with what it decrypts to, or refuse."""
