@@ -418,3 +418,39 @@ def test_a_server_that_is_still_starting_is_asked_again(
     calls.clear()
     with pytest.raises(RunError, match="cannot be reached"):
         submitting._connected(kits["admin"])
+
+
+def test_a_lead_that_loses_the_server_follows_the_run_over_a_new_connection(
+    kits: dict[str, Kit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nvflare.fuel.flare_api.api_spec import NoConnection
+
+    replies: list[dict[str, Any] | Exception] = [
+        {"state": "running", "done": 1, "rounds": 2},
+        NoConnection("cannot connect to server"),
+        {"state": "finished", "done": 2, "rounds": 2, "files": {"result.json": ""}},
+    ]
+
+    class Session:
+        def do_app_command(self, *_: Any) -> dict[str, Any]:
+            reply = replies.pop(0)
+            if isinstance(reply, Exception):
+                raise reply
+            return reply
+
+        def close(self) -> None:
+            pass
+
+    seen: list[int] = []
+    monkeypatch.setattr(submitting, "check_server", lambda _: True)
+    monkeypatch.setattr(submitting, "_connected", lambda _: Session())
+    monkeypatch.setattr(submitting, "_POLL_SECONDS", 0.0)
+    found = submitting._followed(
+        kits["admin"], "job", lambda done, _: seen.append(done)
+    )
+    assert found == {"result.json": ""}
+    assert seen == [1, 2]
+    replies.append(NoConnection("cannot connect to server"))
+    monkeypatch.setattr(submitting, "_CONNECT_SECONDS", -1.0)
+    with pytest.raises(RunError, match="cannot be reached"):
+        submitting._followed(kits["admin"], "job", lambda *_: None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cipherbayes.data.prepared import PreparedTable
@@ -130,6 +130,7 @@ def test_the_information_sum_is_the_slope_of_the_score_sum(kind: str) -> None:
 finite = st.floats(-50.0, 50.0)
 
 
+@example("piecewise", [1.0, 0.0, 0.0], [20.0, 0, 0, -24.0, 13.0, 0], 0.0, 1.0, 1.0, 1.0)
 @settings(max_examples=200, deadline=None)
 @given(
     kind=st.sampled_from(sorted(MODELS)),
@@ -182,7 +183,6 @@ def test_no_record_moves_a_sum_by_more_than_its_sensitivity(
     if found.cross is not None and found.corner is not None:
         square = square + 2.0 * (found.cross**2).sum(axis=0) * rows.squared_norms
         square = square + (found.corner**2).sum(axis=(0, 1))
-    # Differences of huge cumulative hazards lose digits.
     assert np.sqrt(square[0]) <= most[1] * (1.0 + 1e-6) + 1e-9
 
 

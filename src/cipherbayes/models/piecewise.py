@@ -236,12 +236,12 @@ class PiecewiseInfluence(BoundedInfluence):
     def at(self, theta: Floats, rows: Rows, bound: InfluenceBound) -> Influence:
         hazards = self.model.hazards(theta, rows)
         after = np.cumsum(hazards, axis=0)
-        followed = np.maximum(
-            np.minimum(after, bound.stop) - np.minimum(after - hazards, bound.stop), 0.0
-        )
+        gathered = np.minimum(after, bound.stop)
+        # Differences of what is cut already: those of huge hazards would lose digits.
+        followed = np.diff(gathered, axis=0, prepend=0.0)
         event = np.where(after[-1] <= bound.stop, rows.outcome["event"], 0.0)
         weights = mallows_weights(rows.squared_norms + 1.0, bound.clip)
-        total = np.minimum(after[-1], bound.stop)
+        total = gathered[-1]
         extra = -followed
         extra[self.model.interval(rows.outcome["time"]), np.arange(rows.count)] += event
         corner = np.zeros((len(followed), len(followed), rows.count))

@@ -28,7 +28,7 @@ from cipherbayes.study.schema import Study
 
 _FOLLOW = "cipherbayes"
 _POLL_SECONDS = 0.3
-_CONNECT_SECONDS = 10.0
+_CONNECT_SECONDS = 30.0
 _SUBMISSION = "submission.json"
 _RESULT = ("study.toml", "transcript.bin", "posterior.nc", "result.json")
 
@@ -68,7 +68,7 @@ def submit(
         _refuse_missing(session, study)
         with tempfile.TemporaryDirectory() as scratch:
             job = session.submit_job(str(write_job(Path(scratch), study, run)))
-        files = _follow(session, job, progress)
+    files = _followed(kit, job, progress)
     for name in _RESULT:
         # result.json last and in one move: a folder without it is no result.
         partial = out / f".{name}.partial"
@@ -129,8 +129,6 @@ def _session(kit: Kit) -> Iterator[Any]:
             where=f"server {kit.host}",
             remedy="use the admin kit of the same `cipherbayes deploy`",
         ) from None
-    except (NoConnection, OSError, RuntimeError):
-        raise _unreachable(kit.host) from None
     try:
         yield session
     except NoConnection:
@@ -143,8 +141,9 @@ def _session(kit: Kit) -> Iterator[Any]:
 def _connected(kit: Kit) -> Any:
     """A session with the server, once it is up.
 
-    A server that is still starting answers a challenge without its certificate, on
-    which FLARE's client fails with a TypeError.
+    A server that is still starting, or busy, may not answer in time, and one that
+    answers a challenge without its certificate makes FLARE's client fail with a
+    TypeError.
     """
     from nvflare.fuel.flare_api.flare_api import new_secure_session
 
@@ -152,7 +151,7 @@ def _connected(kit: Kit) -> Any:
     while True:
         try:
             return new_secure_session(kit.name, str(kit.path), timeout=_CONNECT_SECONDS)
-        except TypeError:
+        except (TypeError, OSError, RuntimeError):
             if time.monotonic() > deadline:
                 raise _unreachable(kit.host) from None
             time.sleep(_POLL_SECONDS)
@@ -188,6 +187,28 @@ def _refuse_missing(session: Any, study: Study) -> None:
             where="server",
             remedy="start the party with `cipherbayes site start` (or csp start)",
         )
+
+
+def _followed(kit: Kit, job: str, progress: Progress) -> dict[str, str]:
+    """The files of the result, over as many connections as that takes.
+
+    The run goes on at the server while the lead is not connected to it.
+    """
+    heard = time.monotonic()
+
+    def hear(done: int, rounds: int) -> None:
+        nonlocal heard
+        heard = time.monotonic()
+        progress(done, rounds)
+
+    while True:
+        try:
+            with _session(kit) as session:
+                return _follow(session, job, hear)
+        except AbsentError:
+            if time.monotonic() - heard > _CONNECT_SECONDS:
+                raise
+            time.sleep(_POLL_SECONDS)
 
 
 def _follow(session: Any, job: str, progress: Progress) -> dict[str, str]:
