@@ -10,6 +10,7 @@ import numpy as np
 
 from cipherbayes.errors import RunError
 from cipherbayes.inference import averaged, fisher, psgld
+from cipherbayes.inference.between_sites import SiteDraws
 from cipherbayes.inference.schedules import Schedule, constant, fixed_schedule
 from cipherbayes.inference.settings import Inference
 from cipherbayes.inference.target import Target
@@ -48,6 +49,9 @@ class Draws:
         Rounds of each chain, burn-in included.
     flags
         What must be said about them before they are used.
+    sites
+        What differs between sites; None where they are taken to be alike. ``theta``
+        are then the common parameters.
     """
 
     theta: Floats
@@ -55,6 +59,7 @@ class Draws:
     is_point: bool
     rounds: int
     flags: tuple[Flag, ...] = ()
+    sites: SiteDraws | None = None
 
 
 def sample(target: Target, settings: Inference, progress: Progress) -> Draws:
