@@ -247,6 +247,19 @@ class SitePrior(ResolvedPrior):
         jitter = rng.uniform(-0.5, 0.5, len(b)) * step
         return np.asarray(np.exp(grid[place] + jitter))
 
+    def at_new_site(
+        self, rng: np.random.Generator, common: Floats, between: Floats
+    ) -> Floats:
+        """Parameters of a site that took no part, one row a draw."""
+        first = self.slots.of_site(self.slots.sites[0])
+        theta = common.copy()
+        for g, group in enumerate(self.groups):
+            own = group.loading[first]
+            own = own[:, own.any(axis=0)]
+            white = rng.standard_normal((len(common), own.shape[1]))
+            theta += between[:, [g]] * (white @ own.T)
+        return theta
+
     def site_draws(self, theta: Floats, common: Floats, between: Floats) -> SiteDraws:
         """What differs between sites, of stacks of θ, c and τ of any shape."""
         slots = self.slots

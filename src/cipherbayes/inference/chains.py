@@ -13,6 +13,7 @@ from cipherbayes.inference import averaged, fisher, psgld
 from cipherbayes.inference.between_sites import SiteDraws
 from cipherbayes.inference.schedules import Schedule, constant, fixed_schedule
 from cipherbayes.inference.settings import Inference
+from cipherbayes.inference.site_comparison import SiteComparison
 from cipherbayes.inference.target import Target
 from cipherbayes.typing import Floats, Integers
 
@@ -52,6 +53,8 @@ class Draws:
     sites
         What differs between sites; None where they are taken to be alike. ``theta``
         are then the common parameters.
+    comparison
+        The sites beside each other, where they may differ.
     """
 
     theta: Floats
@@ -60,6 +63,7 @@ class Draws:
     rounds: int
     flags: tuple[Flag, ...] = ()
     sites: SiteDraws | None = None
+    comparison: SiteComparison | None = None
 
 
 def sample(target: Target, settings: Inference, progress: Progress) -> Draws:

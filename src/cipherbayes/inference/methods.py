@@ -185,7 +185,7 @@ class MultilevelMethod(Method):
     """Slices of the posterior of sites that may differ, over tables in one place."""
 
     name = MULTILEVEL
-    default_rounds = 2_000
+    default_rounds = 1_000
     multilevel = True
 
     def require(self, model: Model) -> None:
