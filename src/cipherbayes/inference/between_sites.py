@@ -146,6 +146,15 @@ class SitePrior(ResolvedPrior):
             found[touched] = NUGGET**2
         return found
 
+    def spreads(self, by_place: Floats) -> Floats:
+        """τ of every group, of those of the parameters that differ."""
+        count = len(self.slots.sites)
+        found = []
+        for group in self.groups:
+            rows = np.flatnonzero(group.loading.any(axis=1))
+            found.append(by_place[np.unique(rows // count)].mean())
+        return np.maximum(np.array(found), SMALLEST * self.width)
+
     def covariance(self, between: Floats) -> Floats:
         """Of θ given τ, for a stack of τ of shape ``(…, G)``."""
         if not self.groups:

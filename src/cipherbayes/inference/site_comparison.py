@@ -88,6 +88,19 @@ def compare_sites(
     return SiteComparison(common, errors, spreads, influence)
 
 
+def common_sd(prior: SitePrior, quadratic: Floats, between: Floats) -> Floats:
+    """Posterior sd of the common parameters, for a likelihood's Q and a τ."""
+    if prior.groups:
+        nothing = np.zeros(len(quadratic))
+        return _common(prior, quadratic, nothing, prior.covariance(between))[1]
+    covariance = np.linalg.inv(
+        quadratic + np.linalg.inv(prior.covariance(prior.start))
+    )
+    slots = prior.slots
+    mean = slots.loading / slots.loading.sum(axis=0)
+    return np.asarray(np.sqrt(np.diag(mean.T @ covariance @ mean)))
+
+
 def random_effects(estimates: Floats, errors: Floats) -> tuple[float, float, float]:
     """Mean, its standard error and τ of DerSimonian and Laird."""
     weights = 1.0 / errors**2

@@ -35,9 +35,9 @@ from cipherbayes.inference.noise_aware.saturation import (
     unflattened,
 )
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
+from cipherbayes.inference.noise_aware.sites import compared_sites
 from cipherbayes.inference.noise_aware.slicing import Score, slice_theta
 from cipherbayes.inference.noise_aware.tilting import TiltedScore
-from cipherbayes.inference.site_comparison import SiteComparison, compare_sites
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
 
@@ -137,26 +137,11 @@ def sample_posterior(
         draws,
         theta=common,
         sites=prior.site_draws(theta, common, between),
-        comparison=_comparison(recursion, prior, evidence, between),
+        comparison=compared_sites(
+            recursion, prior, evidence, np.median(between, axis=(0, 1))
+        ),
     )
     return Posterior(draws, tuple(_at_one_site(flag, prior) for flag in flags))
-
-
-def _comparison(
-    recursion: NoiseAware, prior: SitePrior, evidence: Evidence, between: Floats
-) -> SiteComparison:
-    """The sites beside each other, with the information matrix as it is estimated."""
-    h = evidence.estimate
-    weight = np.linalg.solve(h + evidence.variance * np.eye(len(h)), h).T
-    quadratic = weight @ h
-    linear = weight @ (evidence.gradient + h @ evidence.place)
-    inverse = np.linalg.inv(recursion.shape.basis)
-    return compare_sites(
-        prior,
-        inverse.T @ (0.5 * (quadratic + quadratic.T)) @ inverse,
-        inverse.T @ linear,
-        np.median(between, axis=(0, 1)),
-    )
 
 
 def _at_one_site(flag: Flag, prior: SitePrior) -> Flag:
