@@ -282,3 +282,8 @@ class SitePrior(ResolvedPrior):
         )
         groups = tuple(group.name for group in self.groups)
         return SiteDraws(slots.sites, slots.places, effects, groups, between)
+
+
+def typical(between: Floats) -> Floats:
+    """The median of every τ, over draws of shape ``(chains, draws, G)``."""
+    return np.array([np.median(each) for each in between.T])

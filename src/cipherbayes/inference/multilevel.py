@@ -26,7 +26,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from cipherbayes.data.prepared import PreparedTable
-from cipherbayes.inference.between_sites import SitePrior
+from cipherbayes.inference.between_sites import SitePrior, typical
 from cipherbayes.inference.chains import Draws, Progress
 from cipherbayes.inference.gradient import gradient_sum, log_likelihood_sum
 from cipherbayes.inference.settings import Inference
@@ -124,7 +124,7 @@ def sample(target: SiteTarget, settings: Inference, progress: Progress) -> Draws
         is_point=False,
         rounds=rounds,
         sites=prior.site_draws(theta, common, between),
-        comparison=walk.comparison(np.median(between, axis=(0, 1))),
+        comparison=walk.comparison(typical(between)),
     )
 
 

@@ -183,7 +183,26 @@ class Result:
             Where sites may differ: the site whose rows these are, or that they are of
             a site that took no part, which is meant where neither is given.
         """
-        model, draws = self.study.model, self._draws_at(site, new_site)
+        return self._predicted(self._draws_at(site, new_site), table, times, where)
+
+    def predict_at_common(
+        self,
+        table: Any,
+        *,
+        times: Sequence[float] | Floats | None = None,
+        where: str = "table",
+    ) -> dict[str, Floats]:
+        """:meth:`predict` with the common parameters: a site in the middle of all."""
+        return self._predicted(_thinned(self.draws()), table, times, where)
+
+    def _predicted(
+        self,
+        draws: Floats,
+        table: Any,
+        times: Sequence[float] | Floats | None,
+        where: str,
+    ) -> dict[str, Floats]:
+        model = self.study.model
         tail = (1.0 - self.study.inference.interval) / 2.0
         at = None if times is None else np.asarray(times, dtype=float)
         parts: list[Floats] = []

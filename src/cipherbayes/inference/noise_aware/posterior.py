@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cipherbayes.inference.between_sites import SitePrior
+from cipherbayes.inference.between_sites import SitePrior, typical
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat_and_ess
 from cipherbayes.inference.noise_aware.evidence import Evidence
@@ -118,7 +118,7 @@ def sample_posterior(
     for doubling in range(effort.doublings + 1):
         kept = [walk.run(2**doubling) for _ in range(effort.kept)]
         theta, between, common = (np.stack(part, axis=1) for part in zip(*kept))
-        rhat = rhat_and_ess(np.concatenate([theta, np.log(between)], axis=2))[0]
+        rhat = rhat_and_ess(np.concatenate([theta, between], axis=2))[0]
         if not np.nanmax(rhat, initial=1.0) > MIXED:
             break
     if progress is not None:
@@ -138,7 +138,7 @@ def sample_posterior(
         theta=common,
         sites=prior.site_draws(theta, common, between),
         comparison=compared_sites(
-            recursion, prior, evidence, np.median(between, axis=(0, 1))
+            recursion, prior, evidence, typical(between)
         ),
     )
     return Posterior(draws, tuple(_at_one_site(flag, prior) for flag in flags))
