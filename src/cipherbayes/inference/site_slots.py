@@ -64,11 +64,18 @@ class SiteSlots:
 
     def of_site(self, site: str) -> Integers:
         """Where one site's parameters stand, in the order of its model."""
-        number, count = self.sites.index(site), len(self.sites)
-        found = np.empty(self.width, dtype=np.int64)
-        for k, place in enumerate(self.places):
-            found[place] = k * count + number
-        found[list(self.shared)] = self.slots + np.arange(len(self.shared))
+        return self._by_site[site]
+
+    @cached_property
+    def _by_site(self) -> dict[str, Integers]:
+        count, shared = len(self.sites), list(self.shared)
+        found = {}
+        for number, site in enumerate(self.sites):
+            own = np.empty(self.width, dtype=np.int64)
+            for k, place in enumerate(self.places):
+                own[place] = k * count + number
+            own[shared] = self.slots + np.arange(len(shared))
+            found[site] = own
         return found
 
     def copies(self, place: int) -> Integers:
