@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,11 @@ from cipherbayes.study.tables import preparation_of
 from cipherbayes_research.datasets.flchain import load_flchain
 from cipherbayes_research.datasets.physionet2012 import load_physionet2012
 
+Columns = dict[str, Callable[[Any], Any] | None]
+
 RECORDS, BETWEEN, EFFECTS = 8_000, 0.5, 0.3
 LARGE = 400
-ICU = {
+ICU: Columns = {
     "Age": None,
     "Gender": None,
     "HR_mean": None,
@@ -40,7 +43,12 @@ ICU = {
     "WBC_max": np.log1p,
     "Temp_mean": None,
 }
-FLCHAIN = {"age": None, "kappa": np.log, "lambda": np.log, "creatinine": np.log}
+FLCHAIN: Columns = {
+    "age": None,
+    "kappa": np.log,
+    "lambda": np.log,
+    "creatinine": np.log,
+}
 WIDEST = 6.0
 """Public ranges are the mean ± this many standard deviations: wide, as ranges are."""
 

@@ -116,7 +116,9 @@ def test_with_hardly_any_noise_the_private_fit_is_the_one_without_privacy() -> N
         ),
         frames,
     )
-    plain = cb.run(study(inference={"rounds": 250, "burn_in": 0.1, "chains": 2}), frames)
+    plain = cb.run(
+        study(inference={"rounds": 250, "burn_in": 0.1, "chains": 2}), frames
+    )
     for ours, theirs in zip(
         private.record["posterior"], plain.record["posterior"], strict=True
     ):
@@ -181,8 +183,9 @@ def test_the_gradient_where_sites_differ_is_the_derivative(
     assert sampler.information() == pytest.approx(built)
 
 
-def test_means_of_a_column_that_is_confounded_with_site_are_not_taken_for_its_own(
-) -> None:
+def test_means_of_a_column_that_is_confounded_with_site_are_not_taken_for_its_own() -> (
+    None
+):
     """Information within sites, not between them, is what is left of a column."""
     masses, means = np.array([400.0, 300.0, 200.0, 100.0]), np.zeros((4, 3))
     means[:, 0] = (-1.5, -0.5, 0.5, 1.5)

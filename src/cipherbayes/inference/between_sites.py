@@ -153,7 +153,8 @@ class SitePrior(ResolvedPrior):
         for group in self.groups:
             rows = np.flatnonzero(group.loading.any(axis=1))
             found.append(by_place[np.unique(rows // count)].mean())
-        return np.maximum(np.array(found), SMALLEST * self.width)
+        least = SMALLEST * self.width
+        return np.maximum(np.array(found, dtype=np.float64), least)
 
     def covariance(self, between: Floats) -> Floats:
         """Of θ given τ, for a stack of τ of shape ``(…, G)``."""

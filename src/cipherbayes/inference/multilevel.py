@@ -1,7 +1,7 @@
 """The posterior of sites that may differ, over tables in one place, without privacy.
 
-With θ of all sites as in :mod:`~.site_slots` and its prior as in :mod:`~.between_sites`,
-a sweep draws
+With θ of all sites as in :mod:`~.site_slots` and its prior as in
+:mod:`~.between_sites`, a sweep draws
 
     θ | τ   by elliptical slices, the ellipse a normal around the mode,
     τ, c    by :meth:`~.between_sites.SitePrior.update`.
@@ -171,8 +171,8 @@ class _Walk:
         own = np.linalg.inv(prior.covariance(self.between))
         lower = np.linalg.cholesky(self._curvature + own)
         right = self._right + own @ prior.mean
-        mean = np.linalg.solve(lower.T, np.linalg.solve(lower, right))
-        return mean, np.linalg.inv(lower).T, own
+        mean: Floats = np.linalg.solve(lower.T, np.linalg.solve(lower, right))
+        return mean, np.asarray(np.linalg.inv(lower).T), np.asarray(own)
 
     def _slice(self) -> None:
         mean, root, own = self._normal()

@@ -93,9 +93,7 @@ def common_sd(prior: SitePrior, quadratic: Floats, between: Floats) -> Floats:
     if prior.groups:
         nothing = np.zeros(len(quadratic))
         return _common(prior, quadratic, nothing, prior.covariance(between))[1]
-    covariance = np.linalg.inv(
-        quadratic + np.linalg.inv(prior.covariance(prior.start))
-    )
+    covariance = np.linalg.inv(quadratic + np.linalg.inv(prior.covariance(prior.start)))
     slots = prior.slots
     mean = slots.loading / slots.loading.sum(axis=0)
     return np.asarray(np.sqrt(np.diag(mean.T @ covariance @ mean)))

@@ -1,8 +1,8 @@
 """Where each site's own parameters stand among those of all sites.
 
 Some parameters of a model differ between sites (the intercept, a slope); a slot is one
-of them at one site. θ of all sites holds the slots first, sites next to each other, then
-the parameters that all sites share:
+of them at one site. θ of all sites holds the slots first, sites next to each other,
+then the parameters that all sites share:
 
     θ = (a_1 … a_K, [slope_1 … slope_K, …] β).
 

@@ -58,7 +58,9 @@ def evaluate_each(
     densities: list[Floats] = []
     scores: list[Floats] = []
     pairs = (
-        (_thinned(draws), block) for draws, table in held_out for block in table.blocks()
+        (_thinned(draws), block)
+        for draws, table in held_out
+        for block in table.blocks()
     )
     for draws, rows in pairs:
         density = np.full(rows.count, -np.inf)

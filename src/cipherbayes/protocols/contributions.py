@@ -44,8 +44,9 @@ class Contributions:
     information matrices are bounded record by record (the latter to
     ``phase.information.clip``). Where sites may differ, a site's sums are those of its
     own parameters, put in places of their own
-    (:class:`~cipherbayes.inference.site_slots.SiteSlots`), which moves no norm. In a Poisson-sampled phase every record takes part
-    independently, drawn from the operating system's randomness.
+    (:class:`~cipherbayes.inference.site_slots.SiteSlots`), which moves no norm. In a
+    Poisson-sampled phase every record takes part independently, drawn from the
+    operating system's randomness.
 
     *Total.* Every θ of the phase's length with finite numbers, and all scales that
     :meth:`~cipherbayes.protocols.plan.StudyPlan.facts` can give (places within

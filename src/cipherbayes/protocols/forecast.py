@@ -333,8 +333,8 @@ def sites_in_words(plan: StudyPlan) -> list[str]:
         f"may differ in {said} ({hierarchy.effects} effects): each site has "
         f"{own} number{'' if own == 1 else 's'} of its own in every sum of gradients",
         f"so anyone learns of each site its number of records to about ± {records:.0f} "
-        f"and of outcomes to about ± {events:.0f}, adjusted for its patients: one record "
-        "is protected as in any study, a hospital as a whole is not",
+        f"and of outcomes to about ± {events:.0f}, adjusted for its patients: one "
+        "record is protected as in any study, a hospital as a whole is not",
     ]
 
 

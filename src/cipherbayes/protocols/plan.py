@@ -282,16 +282,26 @@ class StudyPlan(Plan):
         slots = slots_of(self.study)
         return common if slots is None else site_prior(self.study, slots, common)
 
-    def recursion(self, facts: Mapping[Purpose, Floats]) -> Recursion:
+    def sampler(self, facts: Mapping[Purpose, Floats]) -> Recursion:
         """The study's sampler, for what preparatory rounds released."""
+        records = self.records(facts)
+        if self.study.hierarchy is None:
+            return self.recursion(records)
+        return self._recursion(records, self._site_records(facts))
+
+    def recursion(self, records: float) -> Recursion:
+        """The study's sampler, for N declared or released."""
+        return self._recursion(records, None)
+
+    def _recursion(self, records: float, site_records: SiteRecords | None) -> Recursion:
         return self.study.inference_method.recursion(
             PublicFacts(
                 settings=self.study.inference,
                 prior=self.prior,
                 model=self.study.model,
                 design=preparation_of(self.study).design,
-                records=self.records(facts),
-                site_records=self._site_records(facts),
+                records=records,
+                site_records=site_records,
                 rounds=sum(phase.rounds for phase in self.sampling),
                 rate=self.last_phase.sums.rate,
             )
@@ -360,9 +370,9 @@ class StudyPlan(Plan):
     ) -> Floats:
         """What is kept of a preparatory release, given those before it.
 
-        The number of records (of each site), at least one; windows of the numbers; or mean and
-        standard deviation of each column. All are kept where a column of the public
-        range can have them.
+        The number of records (of each site), at least one; windows of the numbers; or
+        mean and standard deviation of each column. All are kept where a column of the
+        public range can have them.
         """
         if phase.purpose == "records":
             return np.maximum(np.rint(total), 1.0)

@@ -177,7 +177,7 @@ def draws_for(
             raise RunError(
                 f"no site is called '{site}'",
                 where=f"study '{study.name}'",
-                remedy=f"give one of {', '.join(sites.sites)}, or predict for a new one",
+                remedy=f"give one of {', '.join(sites.sites)}, or ask for a new one",
             )
         return sites.at_site(common, site)
     if not sites.groups:

@@ -50,7 +50,7 @@ def as_sites(study: Study, tables: Any) -> tuple[Study, Mapping[str, Any] | None
 
 
 def slots_of(study: Study) -> SiteSlots | None:
-    """Where each site's own parameters stand; None where sites are taken to be alike."""
+    """Where each site's own parameters stand; None where sites are alike."""
     hierarchy = study.hierarchy
     if hierarchy is None:
         return None

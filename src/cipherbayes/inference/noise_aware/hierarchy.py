@@ -102,7 +102,10 @@ class Hierarchy:
         self._known = parts.diagonals_of(tuple(known))
         self._shares = np.log([share for _, share in shares])
         self._alike = np.setdiff1d(every[parts.diagonal], [*apart, *self._known])
-        self._loose = ((every[parts.masses], MASS_SPREAD), (apart, UNLIKE_SPREAD))
+        self._loose: tuple[tuple[Integers, float], ...] = (
+            (every[parts.masses], MASS_SPREAD),
+            (apart, UNLIKE_SPREAD),
+        )
         self._sites = sites
         self._masses: tuple[Floats, Floats] | None = None
         if sites is not None and sites.masses is not None and sites.spread is not None:

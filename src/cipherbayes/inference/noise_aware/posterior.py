@@ -117,7 +117,9 @@ def sample_posterior(
     walk.sampler.stop_adapting()
     for doubling in range(effort.doublings + 1):
         kept = [walk.run(2**doubling) for _ in range(effort.kept)]
-        theta, between, common = (np.stack(part, axis=1) for part in zip(*kept))
+        theta, between, common = (
+            np.stack(part, axis=1) for part in zip(*kept, strict=True)
+        )
         rhat = rhat_and_ess(np.concatenate([theta, between], axis=2))[0]
         if not np.nanmax(rhat, initial=1.0) > MIXED:
             break
@@ -130,16 +132,12 @@ def sample_posterior(
     prior = recursion.prior
     if not isinstance(prior, SitePrior):
         return Posterior(draws, flags_of(recursion, state, evidence, draws, alike))
-    flags = flags_of(
-        recursion, state, evidence, draws, alike, (common, prior.common)
-    )
+    flags = flags_of(recursion, state, evidence, draws, alike, (common, prior.common))
     draws = replace(
         draws,
         theta=common,
         sites=prior.site_draws(theta, common, between),
-        comparison=compared_sites(
-            recursion, prior, evidence, typical(between)
-        ),
+        comparison=compared_sites(recursion, prior, evidence, typical(between)),
     )
     return Posterior(draws, tuple(_at_one_site(flag, prior) for flag in flags))
 
@@ -147,7 +145,9 @@ def sample_posterior(
 def _at_one_site(flag: Flag, prior: SitePrior) -> Flag:
     """A flag with its parameters by their place in one site's model."""
     loading = prior.slots.loading[list(flag.parameters)]
-    return replace(flag, parameters=tuple(map(int, np.flatnonzero(loading.any(axis=0)))))
+    return replace(
+        flag, parameters=tuple(map(int, np.flatnonzero(loading.any(axis=0))))
+    )
 
 
 class _Walk:
@@ -185,7 +185,7 @@ class _Walk:
         self.between = between
         covariance = prior.covariance(between)
         self.covariance = self.recursion.shape.covariance_inside(covariance)
-        self.precision = np.linalg.inv(self.covariance)
+        self.precision = np.asarray(np.linalg.inv(self.covariance))
 
     def run(self, sweeps: int) -> tuple[Floats, Floats, Floats]:
         """θ, τ and the common parameters after so many sweeps."""

@@ -193,9 +193,7 @@ def by_site(
     trust = doubt**2 / (doubt**2 + noise_sd**2)
     masses = sites.masses + trust * (seen - sites.masses)
     masses = np.maximum(masses, LEAST_MASS * sites.masses)
-    means = np.where(
-        sites.apart, 0.0, noisy[np.ix_(constants, rest)] / masses[:, None]
-    )
+    means = np.where(sites.apart, 0.0, noisy[np.ix_(constants, rest)] / masses[:, None])
     blurred = 0.5 * (noise_sd / masses[:, None]) ** 2
     weights = np.where(sites.apart, 0.0, 1.0 / (blurred + 1.0))
     total = weights.sum(axis=0)

@@ -9,7 +9,12 @@ from cipherbayes.report.charts import interval_axis, interval_row
 from cipherbayes.report.markup import Content, Markup, join, table, tag
 from cipherbayes.report.numbers import Axis, interval, number, percent
 from cipherbayes.report.run_contents import Contents
-from cipherbayes.results.record import BetweenRow, HierarchyRecord, SiteRow
+from cipherbayes.results.record import (
+    BetweenRow,
+    HierarchyRecord,
+    InfluenceRow,
+    SiteRow,
+)
 
 MEDIAN_OF_TWO = math.sqrt(2.0) * 0.6744897501960817
 """Of |b₁ − b₂| / τ for two sites at random (Larsen and Merlo 2005)."""
@@ -45,9 +50,9 @@ def _spread(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
     if not hierarchy["between"]:
         return tag(
             "p",
-            "Each site has parameters of its own that say nothing of the others’ (fixed "
-            "effects): there is no spread to estimate and no prediction for a new site. "
-            "The common parameter is the mean over the sites.",
+            "Each site has parameters of its own that say nothing of the others’ "
+            "(fixed effects): there is no spread to estimate and no prediction for a "
+            "new site. The common parameter is the mean over the sites.",
         )
     said = [tag("p", in_words(contents, row)) for row in hierarchy["between"]]
     rows: list[list[Content]] = [
@@ -154,7 +159,7 @@ def _one_caterpillar(name: str, rows: list[SiteRow], share: str) -> Markup:
 def _influence(hierarchy: HierarchyRecord) -> Markup:
     if not hierarchy["influence"]:
         return Markup()
-    strongest = {}
+    strongest: dict[str, InfluenceRow] = {}
     for row in hierarchy["influence"]:
         known = strongest.get(row["site"])
         if known is None or abs(row["shift"]) > abs(known["shift"]):
