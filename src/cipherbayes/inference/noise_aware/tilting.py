@@ -179,7 +179,9 @@ class TiltedBySite:
         )
         origin = nothing
         for weight, visited in zip(evidence.weights, evidence.visited, strict=True):
-            origin = origin + weight * score.mean(np.broadcast_to(visited, origin.shape))
+            origin = origin + weight * score.mean(
+                np.broadcast_to(visited, origin.shape)
+            )
         return replace(score, origin=origin)
 
     def mean(self, theta: Floats) -> Floats:
