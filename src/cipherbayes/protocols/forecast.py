@@ -361,13 +361,14 @@ def approval_lines(plan: StudyPlan) -> list[str]:
     records = f"{privacy.records:,}" if privacy.records else "counted with noise"
     against = "; ".join(plan.protocol.holds_against(study)) or "nobody"
     lines = [
-        f"records     {records}, the most that all sites together may have",
+        f"records     {records}, the most {privacy.units} that all sites together may "
+        "have",
         f"promise     epsilon {privacy.epsilon:g}, delta {privacy.delta:g}; holds "
         f"against {against}",
         f"covers      {covers(plan)}",
         f"rounds      {plan.rounds}, charged to the table's ledger first",
         f"leaves here in each round one vector of at most {widest} numbers: a sum over "
-        f"rows, each bounded, plus noise drawn here; {plan.protocol.leaves}",
+        f"{privacy.units}, each bounded, plus noise drawn here; {plan.protocol.leaves}",
         "is opened   what the vectors of all sites give together"
         + (", or of all but the lost" if privacy.dropouts else ""),
     ]
