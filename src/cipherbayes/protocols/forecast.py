@@ -277,11 +277,13 @@ def _lines(
     sites = f"{len(study.sites)} sites" if study.rules.federated else "one place"
     spent = ", ".join(f"{e:.2g} after {n}" for n, e in growth)
     sampled = f", each on {100 * release.rate:.3g} % of the rows"
+    person = privacy.person
+    record = "record" if person is None else f"person (all rows of one '{person}')"
     lines = [
         f"{study.name}: {study.model.kind}, {study.protocol}, "
         f"{sites}, N = {records}, {release.dimension} parameters",
         f"promise     ({privacy.epsilon:g}, {privacy.delta:g})-differential privacy, "
-        "adding or removing one record" + ("" if plan.certified else ", not certified"),
+        f"adding or removing one {record}{'' if plan.certified else ', not certified'}",
         f"releases    {plan.rounds} rounds of {study.method}"
         + (sampled if release.rate < 1 else ""),
         f"noise       {_noise(plan)}",
