@@ -6,19 +6,21 @@ standard deviation s for each column) move column j once more,
     x_j = (z_j - m_j) / s_j,
 
 and the design remembers it, so that the posterior still comes out in the user's
-units.
+units. Products are those of the moved columns: around the data's middle they do not
+repeat what the columns say themselves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.models import kernels
-from cipherbayes.models.base import Design, Rows
+from cipherbayes.models.base import Design, Rows, fill_products
 from cipherbayes.typing import Floats, Integers
 
 T = TypeVar("T")
@@ -27,10 +29,11 @@ T = TypeVar("T")
 def rescaled_design(design: Design, mean: Floats, sd: Floats) -> Design:
     """The design of the moved columns; the intercept stays as it is."""
     first = 0 if design.intercept is None else 1
+    own = slice(first, first + design.moved)
     centre, half_width = design.centre.copy(), design.half_width.copy()
-    centre[first:] += half_width[first:] * mean
-    half_width[first:] *= sd
-    return Design(design.names, centre, half_width, design.intercept)
+    centre[own] += half_width[own] * mean
+    half_width[own] *= sd
+    return replace(design, centre=centre, half_width=half_width)
 
 
 def rescaled(table: PreparedTable, moments: Floats | None) -> PreparedTable:
@@ -69,6 +72,8 @@ class RescaledTable(PreparedTable):
     def _move(self, block: Rows) -> Rows:
         first = 0 if self.design.intercept is None else 1
         x = np.array(block.x)
-        x[first:] -= self._mean
-        x[first:] *= self._scale
+        own = slice(first, first + self.design.moved)
+        x[own] -= self._mean
+        x[own] *= self._scale
+        fill_products(self.design, x)
         return Rows(self.design, x, block.outcome, kernels.squared_norms(x))
