@@ -102,6 +102,17 @@ class Preparation:
         raise KeyError(name)
 
     @property
+    def owners(self) -> dict[str, list[int]]:
+        """Columns of the main effects of every feature, no indicators among them."""
+        places: dict[str, list[int]] = {}
+        for each in self._encoders:
+            start = each.first + each.unpaired
+            places.setdefault(each.column, []).extend(
+                range(each.first, start + each.paired)
+            )
+        return places
+
+    @property
     def mean_squares(self) -> Floats:
         """A guess of the mean square of each column, the intercept aside."""
         own = [square for each in self._encoders for square in each.mean_squares]

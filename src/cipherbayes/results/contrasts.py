@@ -177,7 +177,7 @@ class Contrasts:
                 continue
             factors = _mains(formula, name)
             if len(factors) > 1 or factors[0].curve:
-                low, high = self.made_up.at(name, -1.0), self.made_up.at(name, 1.0)
+                low, high = self._groups(name)
                 per = f"{_said(high)} against {_said(low)}"
                 yield Step(name, per, name, low, high)
                 continue
@@ -214,7 +214,7 @@ class Contrasts:
     def _groups(self, name: str) -> list[Value]:
         if self.made_up.study.features[name].levels is not None:
             return [*self.made_up.levels(name)]
-        return [self.made_up.at(name, -1.0), self.made_up.at(name, 1.0)]
+        return [self.made_up.near(name, deviations) for deviations in (-1.0, 1.0)]
 
     def _grid(self, name: str) -> list[float]:
         places = np.linspace(-REACH, REACH, POINTS)
@@ -242,4 +242,4 @@ def _partners(formula: Formula, column: str) -> list[str]:
 
 
 def _said(value: Value) -> str:
-    return value if isinstance(value, str) else f"{value:.4g}"
+    return value if isinstance(value, str) else f"{value:g}"

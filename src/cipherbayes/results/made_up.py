@@ -91,6 +91,14 @@ class MadeUp:
         assert feature.high is not None
         return min(max(value, feature.low), feature.high)
 
+    def near(self, name: str, deviations: float) -> float:
+        """The same with two digits, if the public range has such a number."""
+        value = self.at(name, deviations)
+        short, feature = float(f"{value:.2g}"), self.study.features[name]
+        assert feature.low is not None
+        assert feature.high is not None
+        return short if feature.low <= short <= feature.high else value
+
     def checked(self, name: str, value: Any) -> Value:
         """A feature's value, refused where the study does not know it."""
         feature = self.study.features.get(name)
