@@ -50,6 +50,10 @@ MODELS = {
     "gaussian": cb.models.GaussianMean(variance=2.5),
     "neural-logistic": NeuralLogistic(outcome="y", hidden=(5, 3)),
     "neural-weibull": NeuralWeibull(**SURVIVAL, hidden=(4,)),
+    "formula": cb.models.Logistic(
+        outcome="y",
+        formula="y ~ rcs(age, 4) * sex + log(creatinine) * bs(bmi, df=4) + poly(pulse)",
+    ),
 }
 FEATURES = {
     "age": {"low": 18, "high": 100},
@@ -87,10 +91,13 @@ CASES = [
 
 @cache
 def plan_of(name: str, method: str, preparation: str) -> StudyPlan:
+    features: dict[str, dict[str, Any]] = FEATURES
+    if MODELS[name].formula is not None:  # which says itself what is transformed
+        features = {k: {**f, "transform": None} for k, f in FEATURES.items()}
     study = cb.Study(
         study={"protocol": "secure-sum"},
         model=MODELS[name],
-        features=FEATURES,
+        features=features,
         preparation={"method": preparation},
         privacy={"epsilon": 1.0, "records": 40_000},
         inference={"method": method},
