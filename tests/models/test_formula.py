@@ -48,6 +48,14 @@ def test_a_formula_is_taken_apart() -> None:
     assert products == [["sex", "grade"]]
 
 
+def test_names_that_python_does_not_take_are_names_of_columns() -> None:
+    found = parse_formula("`my death` ~ log(lambda) + rcs(`a.b`, 3) + `my col` + class")
+    assert found.response == ("my death",)
+    assert found.columns == ("lambda", "a.b", "my col", "class")
+    texts = [factor.text for term in found.terms for factor in term]
+    assert texts == ["log(lambda)", "rcs(`a.b`, 3)", "my col", "class"]
+
+
 def test_a_formula_fills_in_the_outcome_of_any_model() -> None:
     assert study(EVERYTHING).model.outcome_columns() == {"y": "death"}
     timed = study("Surv(days, died) ~ age + sex + grade + creatinine", "weibull")
@@ -138,11 +146,11 @@ def test_a_formula_and_other_fields_may_not_contradict_each_other() -> None:
         Study(model={**keys, "outcome": "died"}, features=FEATURES)
     with pytest.raises(StudyError, match="write - 1"):
         study(EVERYTHING, preparation={"intercept": 0.0})
+    changed = FEATURES["creatinine"] | {"transform": "log"}
     with pytest.raises(StudyError, match="in the formula instead"):
-        changed = FEATURES["creatinine"] | {"transform": "log"}
         study(EVERYTHING, features={**FEATURES, "creatinine": changed})
-    with pytest.raises(StudyError, match="features.age"):
-        below = FEATURES["age"] | {"low": -1}
+    below = FEATURES["age"] | {"low": -1}
+    with pytest.raises(StudyError, match=r"features\.age"):
         study(
             "death ~ log(age) + sex + grade + creatinine",
             features={**FEATURES, "age": below},

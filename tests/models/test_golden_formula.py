@@ -28,8 +28,8 @@ FEATURES: dict[str, Any] = {
 }
 OURS = "rcs(age, [30, 50, 65, 90]) * sex + C(grade, ref='II') * log(dose)"
 THEIRS = (
-    "cr(age, knots=[50, 65], lower_bound=30, upper_bound=90, constraints='center') * sex"
-    " + C(grade, Treatment('II')) * np.log(dose)"
+    "cr(age, knots=[50, 65], lower_bound=30, upper_bound=90, constraints='center')"
+    " * sex + C(grade, Treatment('II')) * np.log(dose)"
 )
 RECORDS = pd.DataFrame(
     {
@@ -61,7 +61,6 @@ def frame() -> pd.DataFrame:
         + (0.4 - 0.6 * third) * (np.log(frame["dose"]) - 1.5)
     )
     frame["death"] = (rng.random(rows) < 1 / (1 + np.exp(0.8 - eta))).astype(float)
-    frame["score"] = eta + rng.normal(0.0, 1.5, rows)
     frame["days"] = rng.uniform(5.0, 50.0, rows)
     frame["falls"] = rng.poisson(frame["days"] / 20.0 * np.exp(0.5 * eta - 0.5))
     return frame
@@ -98,17 +97,6 @@ def test_a_logistic_formula_is_statsmodels(frame: pd.DataFrame) -> None:
     other = theirs.params["C(grade, Treatment('II'))[T.III]:np.log(dose)"]
     assert own["sd"] is not None
     assert abs(own["mean"] - other) < 0.1 * own["sd"]
-
-
-def test_a_linear_formula_is_statsmodels(frame: pd.DataFrame) -> None:
-    model = {
-        "kind": "linear",
-        "formula": f"score ~ {OURS}",
-        "low": -5.0,
-        "high": 5.0,
-    }
-    theirs = smf.glm(f"score ~ {THEIRS}", frame, family=sm.families.Gaussian()).fit()
-    agree(ours(model, frame), theirs)
 
 
 def test_a_poisson_formula_with_an_offset_is_statsmodels(frame: pd.DataFrame) -> None:

@@ -78,6 +78,8 @@ ODD_OUTCOMES = {
 def method_names(model: cb.models.Model) -> tuple[str, ...]:
     if model.kind == "gaussian" or "neural" in model.kind:
         return ("averaged",)
+    if model.formula is not None:  # columns are what is new in it
+        return ("noise-aware",)
     return ("averaged", "noise-aware")
 
 

@@ -9,6 +9,7 @@ free, so the functions here are those whose public range or levels say everythin
 from __future__ import annotations
 
 import ast
+import keyword
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -122,7 +123,7 @@ def parse_formula(text: str) -> Formula:
     terms: list[tuple[Factor, ...]] = []
     exposure = offset = None
     for written in right:
-        if [part.expr for part in written] == ["1"]:
+        if [part.text for part in written] == ["1"]:
             intercept = True
             continue
         calls = [_call(part) for part in written]
@@ -133,7 +134,7 @@ def parse_formula(text: str) -> Formula:
             continue
         terms.append(
             tuple(
-                _factor(part.expr, name, node)
+                _factor(part.text, name, node)
                 for part, (name, node) in zip(written, calls, strict=True)
             )
         )
@@ -143,53 +144,105 @@ def parse_formula(text: str) -> Formula:
     return Formula(text, response, survival, tuple(terms), intercept, exposure, offset)
 
 
-def _sides(text: str) -> tuple[list[Any], list[list[Any]]]:
-    """Factors of the response, and those of each term of the right-hand side."""
+@dataclass(frozen=True)
+class _Part:
+    """A factor as it is written: a column by itself, or a Python expression."""
+
+    text: str
+    node: Any = None
+
+
+def _sides(text: str) -> tuple[_Part, list[list[_Part]]]:
+    """The response, and the factors of each term of the right-hand side."""
     # Late, because it brings pandas along.
     from formulaic.errors import FormulaicError
     from formulaic.parser import DefaultFormulaParser
 
-    if text.count("~") != 1:
+    safe, names = _with_safe_names(text)
+    if safe.count("~") != 1:
         raise ValueError("needs one ~, e.g. death ~ age + sex")
     try:
-        parsed = DefaultFormulaParser().get_terms(text)
+        parsed = DefaultFormulaParser().get_terms(safe)
     except (FormulaicError, SyntaxError, ValueError, RecursionError) as error:
         if re.search(r"(^|[\s~+])\.($|[\s+])", text):
             raise ValueError("'.' is not understood: name the features") from None
         first = re.sub(r"\x1b\[[0-9;]*m|[⧛⧚]", "", str(error)).strip().splitlines()
-        said = first[0] if first else "it cannot be read"
+        said = _restored(first[0], names) if first else "it cannot be read"
         raise ValueError(f"is not a formula: {said}") from None
     sides = [getattr(parsed, side, None) for side in ("lhs", "rhs")]
     if any(side is None or isinstance(side, tuple) for side in sides):
         raise ValueError("needs one outcome, ~ and one list of terms")
-    left, right = ([list(term.factors) for term in side] for side in sides)
+    left, right = (
+        [[_part(factor, names) for factor in term.factors] for term in side]
+        for side in sides
+    )
     if len(left) != 1 or len(left[0]) != 1:
         raise ValueError("needs one outcome before the ~")
-    return left[0], right
+    return left[0][0], right
 
 
-def _response(factors: list[Any]) -> tuple[tuple[str, ...], bool]:
-    """Columns of the response, and whether it is a survival time."""
-    (factor,) = factors
+def _with_safe_names(text: str) -> tuple[str, dict[str, str]]:
+    """The formula with names that Python does not take as they are (`my col`, lambda)
+    replaced, and what each stands for."""
+    names: dict[str, str] = {}
+
+    def safe(found: re.Match[str]) -> str:
+        word = found[0]
+        plain = word.strip("`")
+        if word[0] in "'\"" or not (word[0] == "`" or keyword.iskeyword(plain)):
+            return word
+        if plain in ("", "True", "False", "None"):
+            return word
+        stand_in = f"quoted_{len(names)}_"
+        names[stand_in] = plain
+        return stand_in
+
+    words = r"'[^']*'|\"[^\"]*\"|`[^`]*`|[^\W\d]\w*"
+    return re.sub(words, safe, text), names
+
+
+def _restored(text: str, names: dict[str, str]) -> str:
+    for stand_in, name in names.items():
+        plain = name.isidentifier()
+        text = text.replace(stand_in, name if plain else f"`{name}`")
+    return text
+
+
+def _part(factor: Any, names: dict[str, str]) -> _Part:
+    safe = str(factor.expr)
     if factor.eval_method.value == "lookup":
-        return (str(factor.expr),), False
-    node = _parsed(factor.expr)
+        return _Part(names.get(safe, safe))
+    text = _restored(safe, names)
+    try:
+        node = ast.parse(safe, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise ValueError(f"'{text}' is not understood") from None
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name):
+            each.id = names.get(each.id, each.id)
+    return _Part(text, node)
+
+
+def _response(part: _Part) -> tuple[tuple[str, ...], bool]:
+    """Columns of the response, and whether it is a survival time."""
+    node = part.node
+    if node is None:
+        return (part.text,), False
     if isinstance(node, ast.Call) and _name(node.func) == "Surv" and not node.keywords:
         names = [each.id for each in node.args if isinstance(each, ast.Name)]
         if len(names) == len(node.args) and len(names) in (2, 3):
             return tuple(names), True
     raise ValueError(
-        f"'{factor.expr}' is no outcome: write a column, or Surv(time, event) "
+        f"'{part.text}' is no outcome: write a column, or Surv(time, event) "
         "for a survival time"
     )
 
 
-def _call(factor: Any) -> tuple[str, Any]:
+def _call(part: _Part) -> tuple[str, Any]:
     """A factor's function ('' for a column by itself), and its Python expression."""
-    text = str(factor.expr)
-    if factor.eval_method.value == "lookup":
+    text, node = part.text, part.node
+    if node is None:
         return "", text
-    node = _parsed(text)
     if not isinstance(node, ast.Call):
         raise ValueError(
             f"'{text}' is not understood: name a column, or a curve of one such as "
@@ -305,11 +358,11 @@ def _arguments(text: str, name: str, node: ast.Call) -> dict[str, Any]:
         allowed = ", ".join(("column", *names))
         raise ValueError(f"'{text}': write {name}({allowed})")
     values = dict(zip(names, map(_literal, node.args[1:]), strict=False))
-    for keyword in node.keywords:
-        if keyword.arg not in names or keyword.arg in values:
+    for given in node.keywords:
+        if given.arg not in names or given.arg in values:
             allowed = ", ".join(("column", *names))
             raise ValueError(f"'{text}': write {name}({allowed})")
-        values[keyword.arg] = _literal(keyword.value)
+        values[given.arg] = _literal(given.value)
     return values
 
 
@@ -332,13 +385,6 @@ def _whole(text: str, name: str, value: Any, least: int, most: int) -> int:
     if type(value) is not int or not least <= value <= most:
         raise ValueError(f"'{text}': {name} is a whole number from {least} to {most}")
     return value
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise ValueError(f"'{text}' is not understood") from None
 
 
 def _name(node: ast.expr) -> str:

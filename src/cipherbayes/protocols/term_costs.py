@@ -48,15 +48,15 @@ def columns_lost(study: PrivateStudy, smaller: Study) -> int:
 
 def _written(formula: Formula, terms: list[tuple[Factor, ...]]) -> str:
     """A formula of some of the terms."""
-    response = ", ".join(formula.response)
-    left = f"Surv({response})" if formula.survival else f"`{response}`"
+    response = ", ".join(f"`{column}`" for column in formula.response)
+    left = f"Surv({response})" if formula.survival else response
     parts = [":".join(_quoted(factor) for factor in term) for term in terms]
     if not formula.intercept:
         parts.insert(0, "0")
     if formula.exposure is not None:
-        parts.append(f"offset(log({formula.exposure}))")
+        parts.append(f"offset(log(`{formula.exposure}`))")
     if formula.offset is not None:
-        parts.append(f"offset({formula.offset})")
+        parts.append(f"offset(`{formula.offset}`)")
     return f"{left} ~ {' + '.join(parts)}"
 
 
