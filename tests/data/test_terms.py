@@ -15,7 +15,7 @@ from cipherbayes.data.curves import basis_of, spread_knots
 from cipherbayes.data.features import Feature
 from cipherbayes.data.preparation import Preparation
 from cipherbayes.data.prepared import PreparedTable
-from cipherbayes.data.rescaled import rescaled
+from cipherbayes.data.rescaled import orthogonal_bends, rescaled
 from cipherbayes.data.tables import open_table
 from cipherbayes.models.formula import Curve, parse_formula
 from cipherbayes.typing import Floats
@@ -149,9 +149,35 @@ def test_the_users_coefficients_say_what_the_prepared_ones_do(
     raw = matrix(public) * public.design.half_width[:, None]
     raw += public.design.centre[:, None]
     raw[0] = 1.0
-    for row, parents in enumerate(design.products, start=1 + width):
+    start = design.width - len(design.products)
+    for row, parents in enumerate(design.products, start=start):
         raw[row] = np.prod(raw[list(parents)], axis=0)
     assert np.allclose(user @ raw, theta @ matrix(table), rtol=1e-8, atol=1e-8)
+
+
+def test_bends_are_orthogonal_again_where_the_data_are() -> None:
+    """Values in a tenth of the public range: bends over the whole of it would be
+    almost straight lines there."""
+    rng = np.random.default_rng(5)
+    frame = frame_of(4000).assign(age=rng.normal(40.0, 4.0, 4000))
+    public = prepared(frame, "y ~ rcs(age, [34, 38, 42, 46]) * sex + grade + dose")
+    raw = matrix(public)[public.design.moved_places]
+    moved = rescaled(public, np.concatenate([raw.mean(axis=1), raw.std(axis=1)]))
+    before, after = (np.corrcoef(matrix(t)[1:4]) for t in (public, moved))
+    assert np.abs(before - np.eye(3)).max() > 0.8
+    assert np.abs(after - np.eye(3)).max() < 0.35
+    spread = matrix(moved)[1:4].std(axis=1)
+    assert spread.min() > 0.3
+    assert spread.max() < 1.5
+
+
+@given(st.floats(-1.0, 1.0), st.floats(1e-4, 1.0), st.sampled_from(CURVES))
+def test_bends_are_finite_whatever_was_released(
+    mean: float, sd: float, curve: Any
+) -> None:
+    weights = orthogonal_bends(basis_of(*curve).on_grid(), mean, sd)
+    assert np.isfinite(weights).all()
+    assert np.abs(weights).max() < 1e5
 
 
 def test_a_record_is_prepared_alike_whatever_else_the_table_holds() -> None:
@@ -166,11 +192,12 @@ def test_numbers_of_a_formula_are_the_columns_that_histograms_count() -> None:
     numbers = Preparation(
         FEATURES, intercept=1.0, formula=parse_formula(FORMULA)
     ).numbers(64)
-    assert numbers.columns == 8
-    assert numbers.places == (0, 1, 2, 6)
-    assert np.isnan(numbers.stand_ins[:3]).all()
+    # Of a curve the line alone: the bends follow from its moments.
+    assert numbers.columns == 6
+    assert numbers.places == (0, 4)
+    assert np.isnan(numbers.stand_ins[0])
     middle, half = (np.log(50) + np.log(0.5)) / 2, (np.log(50) - np.log(0.5)) / 2
-    assert numbers.stand_ins[3] == pytest.approx((np.log(2.0) - middle) / half)
+    assert numbers.stand_ins[1] == pytest.approx((np.log(2.0) - middle) / half)
 
 
 def test_without_a_constant_a_category_has_every_level_and_numbers_keep_zero() -> None:

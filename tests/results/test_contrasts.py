@@ -191,8 +191,8 @@ def test_the_reference_record_is_the_studys_then_what_was_released() -> None:
     )
     public = MadeUp(study, None).reference
     assert public == {"age": 60.0, "sex": "M", "dose": pytest.approx(5.0)}
-    # Means, then deviations, of two columns of age, one of sex and one of log(dose).
-    moments = np.array([0.25, 0.1, 0.5, -0.5, 0.3, 0.2, 0.5, 0.2])
+    # Means, then deviations, of age, sex and log(dose).
+    moments = np.array([0.25, 0.5, -0.5, 0.3, 0.5, 0.2])
     released = MadeUp(study, moments)
     assert released.reference["age"] == 70.0
     assert released.reference["dose"] == pytest.approx(5.0 * 0.1**0.5)

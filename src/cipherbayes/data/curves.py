@@ -40,7 +40,7 @@ QUANTILES: dict[int, tuple[float, ...]] = {
 NODES = 8
 """Points of a quadrature between two knots: exact for the products of cubic pieces."""
 GRID = 2001
-"""Points at which the largest absolute value of a column is looked for."""
+"""Points of a grid over the range, on which a column's largest value is looked for."""
 LEAST_BEND = 1e-6
 """Share of a function that must not follow from those before it."""
 
@@ -80,6 +80,13 @@ class Basis:
             for k in range(max(j - 1, 0), self.width):
                 out[k] += self.weights[k, j] * values
         np.clip(out[: self.width], -1.0, 1.0, out=out[: self.width])
+
+    def on_grid(self) -> Floats:
+        """The columns on an even grid over [-1, 1]."""
+        t = np.linspace(-1.0, 1.0, GRID)
+        columns = np.empty((self.width, t.size))
+        self.fill(t, columns)
+        return columns
 
 
 def spread_knots(kind: Curve, size: int, degree: int) -> tuple[float, ...]:

@@ -70,12 +70,12 @@ class Number:
         return ((self.centre, self.half_width),)
 
     @property
-    def prepared_stand_ins(self) -> tuple[float, ...]:
+    def prepared_stand_in(self) -> float:
         """What stands in for a missing value, as it is prepared; NaN for nothing."""
         if self._stand_in is None:
-            return (np.nan,)
+            return np.nan
         value = self.feature.transformed(np.array(self._stand_in))
-        return (float((value - self.centre) * self._scale),)
+        return float((value - self.centre) * self._scale)
 
     @property
     def mean_squares(self) -> tuple[float, ...]:
@@ -126,14 +126,6 @@ class Curved(Number):
     @property
     def affine(self) -> tuple[tuple[float, float], ...]:
         return ((0.0, 1.0),) * self.basis.width
-
-    @property
-    def prepared_stand_ins(self) -> tuple[float, ...]:
-        (at,) = super().prepared_stand_ins
-        values = np.full((self.basis.width, 1), np.nan)
-        if not np.isnan(at):
-            self.basis.fill(np.array([at]), values)
-        return tuple(values[:, 0].tolist())
 
     @property
     def mean_squares(self) -> tuple[float, ...]:

@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cipherbayes.data.encoders import Levels, Number
+from cipherbayes.data.encoders import Curved, Levels, Number
 from cipherbayes.data.features import Feature
 from cipherbayes.data.tables import Chunk, Kind
 from cipherbayes.data.terms import Encoder, compile_terms
 from cipherbayes.data.windows import Numbers
 from cipherbayes.models import kernels
-from cipherbayes.models.base import Design, fill_products
+from cipherbayes.models.base import CurveColumns, Design, fill_products
 from cipherbayes.models.formula import Formula
 from cipherbayes.typing import Floats
 
@@ -85,7 +85,14 @@ class Preparation:
             if isinstance(encoder, Number):
                 for row, affine in enumerate(encoder.affine, start=encoder.first):
                     centre[row], half_width[row] = affine
-        design = Design(tuple(names), centre, half_width, self.intercept, products)
+        curves = tuple(
+            CurveColumns(each.first, each.basis.on_grid())
+            for each in encoders
+            if isinstance(each, Curved)
+        )
+        design = Design(
+            tuple(names), centre, half_width, self.intercept, products, curves
+        )
         object.__setattr__(self, "design", design)
         object.__setattr__(self, "_encoders", tuple(encoders))
 
@@ -125,20 +132,19 @@ class Preparation:
 
     def numbers(self, bins: int) -> Numbers:
         """Which columns are numbers, for histograms of so many bins."""
-        first = 0 if self.intercept is None else 1
         found = [each for each in self._encoders if isinstance(each, Number)]
+        order = {place: k for k, place in enumerate(self.moved)}
         return Numbers(
             columns=self.design.moved,
-            places=tuple(
-                each.first - first + row
-                for each in found
-                for row in range(len(each.affine))
-            ),
-            stand_ins=tuple(
-                value for each in found for value in each.prepared_stand_ins
-            ),
+            places=tuple(order[each.first] for each in found),
+            stand_ins=tuple(each.prepared_stand_in for each in found),
             bins=bins,
         )
+
+    @property
+    def moved(self) -> list[int]:
+        """Places of the columns that released moments move."""
+        return np.arange(self.design.width)[self.design.moved_places].tolist()
 
     def fill(self, chunk: Chunk, x: Floats, where: str = "") -> None:
         """Write the raw records of a chunk into ``x`` (shape ``(p, m)``).

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -23,6 +23,28 @@ from cipherbayes.typing import Floats
 
 if TYPE_CHECKING:  # which imports this module
     from cipherbayes.models.influence import BoundedInfluence
+
+
+@dataclass(frozen=True)
+class CurveColumns:
+    """The columns of a curve: a straight line, then bends.
+
+    Attributes
+    ----------
+    first
+        Place of the line; the bends follow it.
+    values
+        The columns on an even grid over the public range, [-1, 1] for the line, shape
+        ``(columns, points)``.
+    """
+
+    first: int
+    values: Floats
+
+    @property
+    def bends(self) -> range:
+        """Places of the bends."""
+        return range(self.first + 1, self.first + len(self.values))
 
 
 @dataclass(frozen=True)
@@ -44,6 +66,11 @@ class Design:
     products
         Of which columns each of the last columns is the product, their places rising.
         What is left of a product without some of its columns is a column too.
+    curves
+        Columns that belong together.
+    bends
+        For each curve, where its line has been moved, the weights that make its bends
+        of the public columns, the constant first; empty where they are as in public.
     """
 
     names: tuple[str, ...]
@@ -51,6 +78,8 @@ class Design:
     half_width: Floats
     intercept: float | None
     products: tuple[tuple[int, ...], ...] = ()
+    curves: tuple[CurveColumns, ...] = ()
+    bends: tuple[Floats, ...] = ()
 
     @property
     def width(self) -> int:
@@ -58,9 +87,24 @@ class Design:
 
     @property
     def moved(self) -> int:
-        """Columns that have a centre and a width of their own: no constant and no
-        product."""
-        return self.width - (self.intercept is not None) - len(self.products)
+        """Columns that have a centre and a width of their own: no constant, no
+        product, no bend of a curve."""
+        bends = sum(len(curve.bends) for curve in self.curves)
+        return self._own - (self.intercept is not None) - bends
+
+    @property
+    def moved_places(self) -> slice | list[int]:
+        """Where these columns are."""
+        first = 0 if self.intercept is None else 1
+        if not self.curves:
+            return slice(first, self._own)
+        bends = {place for curve in self.curves for place in curve.bends}
+        return [place for place in range(first, self._own) if place not in bends]
+
+    @property
+    def _own(self) -> int:
+        """Columns that are no products."""
+        return self.width - len(self.products)
 
     def to_user_scale(self, coefficients: Floats) -> Floats:
         """Coefficients of z turned into coefficients of f(x), last axis = columns.
@@ -81,26 +125,44 @@ class Design:
 
     def _expanded(self, coefficients: Floats) -> tuple[Floats, Floats]:
         user: Floats = coefficients / self.half_width
-        first = 0 if self.intercept is None else 1
-        last = first + self.moved
-        shift: Floats = user[..., first:last] @ self.centre[first:last]
+        first, last = 0 if self.intercept is None else 1, self._own
+        if not self.products and not self.bends:
+            shift: Floats = user[..., first:last] @ self.centre[first:last]
+            return user, shift
+        forms = self._forms()
         places = {(j,): j for j in range(last)}
         places |= {parts: last + k for k, parts in enumerate(self.products)}
-        for k, parents in enumerate(self.products):
-            scale = float(np.prod(self.half_width[list(parents)]))
-            user[..., last + k] = 0.0
-            for size in range(len(parents) + 1):
-                for kept in combinations(parents, size):
-                    lost = [j for j in parents if j not in kept]
-                    share = float(np.prod(-self.centre[lost])) / scale
-                    if share == 0.0:
-                        continue
-                    part = share * coefficients[..., last + k]
-                    if kept:
-                        user[..., places[kept]] += part
-                    else:
-                        shift = shift - part
+        user[..., first:] = 0.0
+        shift = np.zeros(coefficients.shape[:-1])
+        for column in range(first, self.width):
+            parents = self.products[column - last] if column >= last else (column,)
+            for parts in product(*(forms[parent] for parent in parents)):
+                weight = float(np.prod([part[1] for part in parts]))
+                if weight == 0.0:
+                    continue
+                kept = tuple(sorted(part[0] for part in parts if part[0] is not None))
+                share = weight * coefficients[..., column]
+                if kept:
+                    user[..., places[kept]] += share
+                else:
+                    shift -= share
         return user, shift
+
+    def _forms(self) -> dict[int, list[tuple[int | None, float]]]:
+        """Each column, no product, as a sum of weights times public columns (None for
+        the constant one)."""
+        forms: dict[int, list[tuple[int | None, float]]] = {
+            j: [
+                (j, 1.0 / float(self.half_width[j])),
+                (None, -float(self.centre[j] / self.half_width[j])),
+            ]
+            for j in range(self._own)
+        }
+        for curve, weights in zip(self.curves, self.bends, strict=False):
+            sources = [None, curve.first, *curve.bends]
+            for place, row in zip(curve.bends, weights.tolist(), strict=True):
+                forms[place] = list(zip(sources, row, strict=True))
+        return forms
 
 
 def fill_products(design: Design, x: Floats) -> None:

@@ -76,13 +76,11 @@ class Contributions:
         return gradient_sum(self._model, theta, table, rows=rows, clip=phase.sums.clip)
 
     def _columns(self, phase: Phase, sums: Callable[[Floats], Floats]) -> Floats:
-        """Sums over the records of functions of the columns, the intercept and
-        products aside."""
-        design = self._table.design
-        first = 0 if design.intercept is None else 1
+        """Sums over the records of functions of the columns that are moved."""
+        places = self._table.design.moved_places
 
         def of_block(block: Rows) -> Floats:
-            return sums(block.x[first : first + design.moved])
+            return sums(block.x[places])
 
         return sum(self._table.map(of_block), start=np.zeros(phase.dimension))
 

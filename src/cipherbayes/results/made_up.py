@@ -152,7 +152,6 @@ class MadeUp:
         column, feature = self.preparation.line(name)
         if self.moments is None:
             return feature, (0.0, UNIFORM)
-        design = self.preparation.design
-        place = column - (design.intercept is not None)
+        place = self.preparation.moved.index(column)
         half = self.moments.size // 2
         return feature, (float(self.moments[place]), float(self.moments[half + place]))
