@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import statsmodels.api as sm
 import statsmodels.formula.api as smf
+from statsmodels.miscmodels.ordinal_model import OrderedModel
 
 import cipherbayes as cb
 from cipherbayes.results.made_up import MadeUp
@@ -112,3 +113,69 @@ def test_a_poisson_formula_with_an_offset_is_statsmodels(frame: pd.DataFrame) ->
         offset=np.log(frame["days"]),
     ).fit()
     agree(ours(model, frame), theirs)
+
+
+def statsmodels_agrees(rows: Any, theirs: Any, names: dict[str, str]) -> None:
+    for own, other in names.items():
+        assert abs(rows[own]["mean"] - theirs.params[other]) < 0.1 * rows[own]["sd"], (
+            own
+        )
+
+
+def test_a_negative_binomial_is_statsmodels(frame: pd.DataFrame) -> None:
+    rng = np.random.default_rng(5)
+    male = (frame["sex"] == "M").astype(float)
+    mean = frame["days"] / 20.0 * np.exp(0.3 * male + 0.01 * (frame["age"] - 60.0))
+    data = frame.assign(falls=rng.poisson(mean * rng.gamma(1.4, 1.0 / 1.4, len(frame))))
+    study = Study(
+        model={
+            "kind": "negative-binomial",
+            "formula": "falls ~ age * sex + offset(log(days))",
+            "per": 20.0,
+        },
+        features={name: FEATURES[name] for name in ("age", "sex")},
+        prior={"scale": 30.0},
+        inference={"rounds": 2000},
+    )
+    rows = {row["name"]: row for row in cb.run(study, {"all": data}).summary()}
+    theirs = smf.negativebinomial(
+        "falls ~ I(age - 60) * sex", data, exposure=data["days"]
+    ).fit(disp=0, maxiter=200)
+    statsmodels_agrees(
+        rows,
+        theirs,
+        {"age": "I(age - 60)", "age:sex[M]": "I(age - 60):sex[T.M]"},
+    )
+    log_alpha = np.log(theirs.params["alpha"])
+    own = rows["log_dispersion"]
+    assert abs(own["mean"] - log_alpha) < 0.1 * own["sd"]
+
+
+def test_an_ordered_logistic_is_statsmodels(frame: pd.DataFrame) -> None:
+    rng = np.random.default_rng(6)
+    male = (frame["sex"] == "M").astype(float)
+    latent = 0.6 * male + 0.02 * (frame["age"] - 60.0) + rng.logistic(size=len(frame))
+    cuts = [-1.0, 0.3, 0.9, 2.5]
+    data = frame.assign(stage=np.searchsorted(cuts, latent), male=male)
+    study = Study(
+        model={"kind": "ordinal", "formula": "stage ~ age + sex", "classes": 5},
+        features={name: FEATURES[name] for name in ("age", "sex")},
+        prior={"scale": 30.0},
+        inference={"rounds": 2000},
+    )
+    rows = {row["name"]: row for row in cb.run(study, {"all": data}).summary()}
+    centred = data.assign(age=data["age"] - 60.0)
+    theirs = OrderedModel(data["stage"], centred[["age", "male"]], distr="logit").fit(
+        method="bfgs", disp=0
+    )
+    statsmodels_agrees(
+        rows,
+        theirs,
+        {
+            "age": "age",
+            "sex[M]": "male",
+            "log_gap[1-2]": "1/2",
+            "log_gap[2-3]": "2/3",
+            "log_gap[3-4]": "3/4",
+        },
+    )

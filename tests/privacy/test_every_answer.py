@@ -43,6 +43,8 @@ MODELS = {
     ),
     "poisson": cb.models.Poisson(outcome="y", exposure="years"),
     "poisson, offset": cb.models.Poisson(outcome="y", offset="log_years"),
+    "negative-binomial": cb.models.NegativeBinomial(outcome="y", exposure="years"),
+    "ordinal": cb.models.Ordinal(outcome="y", classes=4),
     "exponential": cb.models.Exponential(**SURVIVAL),
     "weibull": cb.models.Weibull(**SURVIVAL),
     "gompertz": cb.models.Gompertz(**SURVIVAL),
@@ -72,6 +74,7 @@ ODD_OUTCOMES = {
     "binary": (0.0, 1.0),
     "number": (-1e308, -3.0, 1e-310, 5.0, 1e308),
     "count": (0.0, 1.0, 4.0, 5.0, 2.0**53, 1e308),
+    "ordered": (0.0, 1.0, 3.0, 4.0, -1e308, 1e308),
 }
 
 

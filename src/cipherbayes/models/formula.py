@@ -169,7 +169,7 @@ def _sides(text: str) -> tuple[_Part, list[list[_Part]]]:
         first = re.sub(r"\x1b\[[0-9;]*m|[⧛⧚]", "", str(error)).strip().splitlines()
         said = _restored(first[0], names) if first else "it cannot be read"
         raise ValueError(f"is not a formula: {said}") from None
-    sides = [getattr(parsed, side, None) for side in ("lhs", "rhs")]
+    sides: list[Any] = [getattr(parsed, side, None) for side in ("lhs", "rhs")]
     if any(side is None or isinstance(side, tuple) for side in sides):
         raise ValueError("needs one outcome, ~ and one list of terms")
     left, right = (
