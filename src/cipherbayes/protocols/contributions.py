@@ -79,11 +79,11 @@ class Contributions:
     def _columns(
         self, phase: Phase, sums: Callable[[Floats, Floats | None], Floats]
     ) -> Floats:
-        """Sums over the records of functions of the columns, the intercept aside."""
-        first = 0 if self._table.design.intercept is None else 1
+        """Sums over the records of functions of the columns that are moved."""
+        places = self._table.design.moved_places
 
         def of_block(block: Rows) -> Floats:
-            return sums(block.x[first:], block.shares)
+            return sums(block.x[places], block.shares)
 
         return sum(self._table.map(of_block), start=np.zeros(phase.dimension))
 

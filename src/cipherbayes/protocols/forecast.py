@@ -22,6 +22,7 @@ from cipherbayes.privacy.gaussian import epsilon_of, mu_for
 from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.protocols.certificate import covers
 from cipherbayes.protocols.plan import Plan, StudyPlan
+from cipherbayes.protocols.term_costs import TermCost, columns_lost, without_term
 from cipherbayes.study.scales import scales_budget
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
@@ -126,6 +127,38 @@ def _width_ratio(
         prior_sd=(plan.study.full_prior.scale or 1.0) / unit,
         excess=inflation,
     )
+
+
+def term_costs(plan: StudyPlan) -> list[TermCost]:
+    """What each term of the study's formula costs; empty without a formula."""
+    terms = plan.study.model.terms
+    if terms is None:
+        return []
+    whole = forecast_of(plan).width_ratio
+    costs: list[TermCost] = []
+    for term in terms.terms:
+        smaller, width = without_term(plan.study, term), None
+        columns = preparation_of(plan.study).design.width
+        if smaller is not None:
+            columns = columns_lost(plan.study, smaller)
+            planned = plan.protocol.plan(smaller.with_privacy())
+            if isinstance(planned, StudyPlan):
+                width = whole / forecast_of(planned).width_ratio
+        name = ":".join(factor.text for factor in term)
+        costs.append({"term": name, "columns": columns, "width": width})
+    return costs
+
+
+def _terms_in_words(costs: list[TermCost]) -> list[str]:
+    """One line for each term."""
+    said = []
+    for cost in costs:
+        word = "column" if cost["columns"] == 1 else "columns"
+        line = f"{cost['term']}: {cost['columns']} {word} with its products"
+        if cost["width"] is not None:
+            line += f", other intervals {cost['width']:.3f} × as wide as without it"
+        said.append(line)
+    return [f"{'terms' if k == 0 else '':<12}{line}" for k, line in enumerate(said)]
 
 
 def _epsilon_for(mu: float, delta: float) -> float | None:
@@ -241,8 +274,9 @@ def describe(plan: StudyPlan) -> PlanDescription:
     release, encryption = plan.last_phase.sums, plan.encryption
     growth = epsilon_by_tenths(plan)
     cautions = plan.protocol.cautions(plan)
+    costs = term_costs(plan)
     return PlanDescription(
-        _lines(plan, forecast, growth),
+        [*_lines(plan, forecast, growth), *_terms_in_words(costs)],
         rounds=plan.rounds,
         noise_multiplier=plan.noise_multiplier,
         epsilon=growth[-1][1],
@@ -258,6 +292,7 @@ def describe(plan: StudyPlan) -> PlanDescription:
             "dimension": release.dimension,
             "signal_over_noise": forecast.ratio,
             "width_ratio": forecast.width_ratio,
+            **({"terms": costs} if costs else {}),
         },
     )
 

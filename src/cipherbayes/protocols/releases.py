@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar
 
 import numpy as np
 
+from cipherbayes.data.encoders import MEAN_SQUARES
 from cipherbayes.data.windows import Numbers
 from cipherbayes.errors import ProtocolError, StudyError
 from cipherbayes.inference.gradient import summation_depth
@@ -53,10 +54,6 @@ PREPARATORY: frozenset[Purpose] = SCALING | {"records"}
 
 DEFAULT_CLIP = 1.0
 """Bound on a record's gradient where the study names none."""
-
-MEAN_SQUARES = {"number": 0.25, "text": 0.5}
-"""What a feature is guessed to add to a prepared row's squared norm: a number that
-fills half of its range, a category whose reference level is as common as the rest."""
 
 
 class _Shape(TypedDict):
@@ -195,7 +192,7 @@ def phases_of(study: PrivateStudy, design: Design) -> tuple[Phase, ...]:
     """A study's phases, in order; their noise composes to its budget."""
     privacy = study.privacy
     before = _preparatory_noise(study)
-    columns = design.width - (design.intercept is not None)
+    columns = design.moved
     numbers = preparation_of(study).numbers(scales_budget(study).bins)
     counts = (numbers.histogram_bound, len(numbers.places) * numbers.bins)
     sizes: dict[Purpose, tuple[float, int]] = {
@@ -261,6 +258,8 @@ def typical_norm(study: PrivateStudy, design: Design) -> float:
         squares = float(design.width - (design.intercept is not None))
     else:
         squares = sum(MEAN_SQUARES[f.kind] for f in study.features.values())
+        if study.model.formula is not None:
+            squares = float(preparation_of(study).mean_squares.sum())
     if study.preparation.row_norm is not None:
         squares = min(squares, study.preparation.row_norm**2)
     return math.sqrt((design.intercept or 0.0) ** 2 + squares)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from cipherbayes.data.preparation import Preparation
 from cipherbayes.study.protocol_rules import refuse_fields_of_others
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ def require_agreement(study: Study) -> None:
         if name in ("csp", "server"):
             raise ValueError(f"site name '{name}' is another party's: choose another")
     _outcomes_are_not_features(study)
+    _formula_fits(study)
+    _reference_is_possible(study)
     _privacy_is_usable(study)
     _persons_are_usable(study)
     refuse_fields_of_others(study)
@@ -45,6 +48,42 @@ def _outcomes_are_not_features(study: Study) -> None:
         )
     if len(set(columns.values())) < len(columns):
         raise ValueError("two outcome roles name the same column in [model]")
+
+
+def _formula_fits(study: Study) -> None:
+    """Refuse a formula that its features or its preparation do not fit."""
+    terms = study.model.terms
+    if terms is None:
+        return
+    if study.preparation.intercept == 0.0:
+        raise ValueError("preparation.intercept = 0: write - 1 in the formula instead")
+    if not terms.intercept and study.preparation.method in (
+        "private-scales",
+        "private-moments",
+    ):
+        raise ValueError(
+            f'preparation.method = "{study.preparation.method}" moves columns, which '
+            "needs a constant: remove - 1 from the formula"
+        )
+    try:
+        Preparation(
+            study.features,
+            intercept=study.intercept,
+            formula=terms,
+            baseline=not study.model.needs_intercept,
+        )
+    except ValueError as error:
+        raise ValueError(f"model.formula: {error}") from None
+
+
+def _reference_is_possible(study: Study) -> None:
+    for name, value in (study.reference or {}).items():
+        if name not in study.features:
+            raise ValueError(f"reference.{name} is no feature: remove it")
+        try:
+            study.features[name].require(value)
+        except ValueError as error:
+            raise ValueError(f"reference.{name}: {error}") from None
 
 
 def _privacy_is_usable(study: Study) -> None:

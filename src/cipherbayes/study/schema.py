@@ -190,6 +190,7 @@ class Study(Section):
     study: Header = Header()
     model: AnyModel
     features: dict[str, Feature] = Field(min_length=1)
+    reference: dict[str, float | int | bool | str] | None = None
     preparation: Preparation = Preparation()
     prior: Prior = Prior()
     privacy: Privacy | None = None
@@ -309,8 +310,16 @@ class Study(Section):
         if prepared.row_norm is not None:
             return False  # a norm of rows within [-1, 1]
         # Without a constant the columns of a regression may not be moved.
-        constant = not self.model.needs_intercept or prepared.intercept > 0.0
+        constant = not self.model.needs_intercept or self.intercept is not None
         return self.rules.noise_aware and bool(self.model.roles) and constant
+
+    @property
+    def intercept(self) -> float | None:
+        """Value of the constant column; None where the study has none."""
+        terms = self.model.terms
+        if not self.model.needs_intercept or (terms and not terms.intercept):
+            return None
+        return self.preparation.intercept or None
 
     @property
     def releases_scales(self) -> bool:

@@ -21,9 +21,12 @@ from cipherbayes.typing import Floats
 
 def preparation_of(study: Study) -> Preparation:
     """The study's preparation of raw columns."""
-    intercept = study.preparation.intercept if study.model.needs_intercept else 0.0
     return Preparation(
-        study.features, intercept=intercept or None, row_norm=study.preparation.row_norm
+        study.features,
+        intercept=study.intercept,
+        row_norm=study.preparation.row_norm,
+        formula=study.model.terms,
+        baseline=not study.model.needs_intercept,
     )
 
 
@@ -152,7 +155,9 @@ def check_pooled(study: Study, prepared: Mapping[str, PreparedTable]) -> None:
             raise DataError(
                 f"column '{first}' has the same value in every row of every table",
                 where=where,
-                remedy="remove it from [features] (or widen its low and high)",
+                remedy="remove it from [features] (or widen its low and high)"
+                if study.model.formula is None
+                else "remove it from the formula",
             )
     outcomes = [table.outcome() for table in tables]
     pooled = {

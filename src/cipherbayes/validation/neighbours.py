@@ -209,6 +209,9 @@ def _outcome(study: Study, role: str, rows: int, rng: np.random.Generator) -> Fl
         return rng.uniform(1.0, 2.0, rows)
     if role == "event" or model.family == "binary":
         return rng.integers(2, size=rows).astype(np.float64)
+    if model.family == "ordered":
+        classes = int(getattr(model, "classes", 2))
+        return rng.integers(classes, size=rows).astype(np.float64)
     if model.family == "count":
         return rng.integers(5, size=rows).astype(np.float64)
     return rng.uniform(getattr(model, "low", 0.0), getattr(model, "high", 1.0), rows)
@@ -229,7 +232,8 @@ def _extremes(study: Study, canary: int) -> dict[str, float | str]:
             record[name] = end if share == 1.0 else middle + share * (end - middle)
     model = study.model
     horizon = float(getattr(model, "horizon", 1.0))
-    largest = {"binary": 1.0, "count": 1e6}.get(
+    classes = float(getattr(model, "classes", 2))
+    largest = {"binary": 1.0, "count": 1e6, "ordered": classes - 1.0}.get(
         model.family, float(getattr(model, "high", 1.0))
     )
     smallest = float(getattr(model, "low", 0.0)) if model.family == "number" else 0.0
