@@ -16,6 +16,9 @@ from cipherbayes.errors import RunError
 
 if TYPE_CHECKING:
     from cipherbayes.crypto.identity.signatures import Identity
+    from cipherbayes.engine.run_folder import LocalSettings
+    from cipherbayes.engine.table_check import Findings
+    from cipherbayes.study.schema import Study
 
 KitPath = Annotated[Path, typer.Argument(help="This party's kit.")]
 
@@ -176,13 +179,16 @@ def check(
 
     Needs no kit where both the study and the table are given.
     """
-    from cipherbayes.engine.flare.kits import site_settings
+    from cipherbayes.engine.flare.site_settings import site_settings
     from cipherbayes.engine.table_check import check_table
     from cipherbayes.study.schema import Study
 
     loaded = Study.load(kit / "study.toml" if study is None else study)
-    source = site_settings(kit)["data"] if table is None else str(table)
-    found = check_table(loaded, "here", source)
+    if table is not None:
+        source, found = str(table), check_table(loaded, "here", str(table))
+    else:
+        settings = site_settings(kit)
+        source, found = _check_settings(loaded, settings)
     for problem in found.problems:
         console.print(f"- {problem}", highlight=False, markup=False, soft_wrap=True)
     rows = "" if found.rows is None else f" ({found.rows:,} rows)"
@@ -195,6 +201,21 @@ def check(
     )
     if found.problems:
         raise typer.Exit(1)
+
+
+def _check_settings(study: Study, settings: LocalSettings) -> tuple[str, Findings]:
+    """The name of a site's own table, and what is wrong with it."""
+    from cipherbayes.data.snapshots import take_snapshot
+    from cipherbayes.engine.local import TemporaryFolder
+    from cipherbayes.engine.table_check import check_table
+
+    query = settings.get("query")
+    if query is None:
+        source = str(settings["data"])
+        return source, check_table(study, "here", source)
+    with TemporaryFolder() as folder:
+        rows = take_snapshot(query, folder)
+        return query.name, check_table(study, "here", rows)
 
 
 def _show(identities: dict[str, Identity]) -> None:

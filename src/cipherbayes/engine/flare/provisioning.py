@@ -33,6 +33,10 @@ _SITE_TOML = """\
 data = "table.csv"      # your table, CSV or Parquet; relative to this folder
 # budget = 3.0          # ε this table may spend over all studies
 # ledger = "FILE"       # default: beside the table, TABLE.ledger
+#
+# A table may be a query; then name its ledger, and keep passwords in ~/.pgpass:
+# data = { database = "postgresql:///NAME", query = "cohort.sql" }
+# ledger = "cohort.ledger"
 """
 
 
