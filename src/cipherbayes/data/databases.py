@@ -248,8 +248,11 @@ def _postgres_failure(connection: Any, error: Exception, where: str) -> NoReturn
         connection.rollback()
     except Exception:
         raise LostConnectionError from None
-    known = _STATES["22"]
-    _refuse(where, f"{known[0]}, or gives a type that cannot be read", known[1])
+    _refuse(
+        where,
+        "the query fails on some rows, writes, or gives a type that cannot be read",
+        "guard casts and divisions, change nothing, and convert unusual types",
+    )
 
 
 # -- SQLite --------------------------------------------------------------------

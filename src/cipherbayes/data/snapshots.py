@@ -14,10 +14,10 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -175,12 +175,8 @@ def take_snapshot(query: Query, folder: Path) -> Path:
             where=query.name,
             remedy="CAST it in the query",
         ) from None
-    except (OSError, pa.ArrowException):
-        raise RunError(
-            "the rows of a query cannot be kept here while the run lasts",
-            where=str(folder),
-            remedy="check the disk's space and permissions",
-        ) from None
+    except OSError:
+        raise _cannot_keep(folder) from None
 
 
 def remove_snapshot(folder: Path) -> None:
@@ -217,7 +213,6 @@ def _take(query: Query, path: Path, batch_rows: int) -> Path:
         _private_file(path) as file,
     ):
         schema = opened.batches.schema
-        writer: Any = None
         for table in _row_groups(opened.batches):
             columns = [
                 usable(column, field)
@@ -226,34 +221,74 @@ def _take(query: Query, path: Path, batch_rows: int) -> Path:
             kept = pa.table(columns, names=schema.names)
             digest.add(kept)
             count += kept.num_rows
-            if writer is None:
-                writer = pyarrow.parquet.ParquetWriter(file, kept.schema)
-            writer.write_table(kept, row_group_size=PART_ROWS)
-        if writer is None or count == 0:
+            file.write(kept)
+        if count == 0:
             raise DataError(
                 "the query returned no rows",
                 where=where,
                 remedy="check its conditions, and that this user sees the rows",
             )
-        origin = Origin(
-            where, opened.server, str(query.file.resolve()), text, digest.hex()
+        file.finish(
+            Origin(where, opened.server, str(query.file.resolve()), text, digest.hex())
         )
-        writer.add_key_value_metadata({_KEY: json.dumps(asdict(origin)).encode()})
-        writer.close()
     return path
 
 
+class _ParquetFile:
+    """A Parquet file that is being written; what fails here is the disk's."""
+
+    def __init__(self, file: IO[bytes], path: Path) -> None:
+        self._file = file
+        self._path = path
+        self._writer: Any = None
+
+    def write(self, rows: pa.Table) -> None:
+        """Add row groups."""
+        try:
+            if self._writer is None:
+                self._writer = pyarrow.parquet.ParquetWriter(self._file, rows.schema)
+            self._writer.write_table(rows, row_group_size=PART_ROWS)
+        except (OSError, pa.ArrowException):
+            raise _cannot_keep(self._path.parent) from None
+
+    def finish(self, origin: Origin) -> None:
+        """Say where the rows came from, and make the file durable."""
+        about = json.dumps(asdict(origin)).encode()
+        try:
+            self._writer.add_key_value_metadata({_KEY: about})
+            self._writer.close()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except (OSError, pa.ArrowException):
+            raise _cannot_keep(self._path.parent) from None
+
+    def close(self) -> None:
+        """Let go of it, whatever has become of it."""
+        if self._writer is not None:
+            with suppress(OSError, ValueError, pa.ArrowException):
+                self._writer.close()
+
+
+def _cannot_keep(folder: Path) -> RunError:
+    return RunError(
+        "the rows of a query cannot be kept here while the run lasts",
+        where=str(folder),
+        remedy="check the disk's space and permissions",
+    )
+
+
 @contextmanager
-def _private_file(path: Path) -> Iterator[Any]:
+def _private_file(path: Path) -> Iterator[_ParquetFile]:
     """A file 0600 that takes its name when it is whole."""
     partial = path.with_name(f".{path.name}.partial")
     partial.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
-        with os.fdopen(os.open(partial, flags, 0o600), "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
+        with (
+            os.fdopen(os.open(partial, flags, 0o600), "wb") as file,
+            closing(_ParquetFile(file, path)) as parquet,
+        ):
+            yield parquet
         os.replace(partial, path)
     finally:
         with suppress(OSError):
