@@ -141,7 +141,7 @@ def _size_problems(study: Study, site: str, prepared: PreparedTable) -> list[str
     except DataError as error:
         found.append(str(error))
     try:
-        plan_study(study).check_site(site, prepared.count)
+        plan_study(study).check_site(site, prepared.records)
     except DataError as error:
         found.append(str(error))
     return found

@@ -62,6 +62,10 @@ class Design:
         return user
 
 
+SHARE = "share of a person"
+"""The role of the column that says by which each row counts."""
+
+
 @dataclass(frozen=True)
 class Rows:
     """A block of m prepared records.
@@ -73,7 +77,8 @@ class Rows:
     x
         Design matrix, one row per *column* (shape ``(p, m)``), float64.
     outcome
-        The model's outcome columns by role (``"y"``, or ``"time"`` and ``"event"``).
+        The model's outcome columns by role (``"y"``, or ``"time"`` and ``"event"``),
+        and :data:`SHARE` where several rows may be one person's.
     squared_norms
         ``sum_j x[j] ** 2`` for each record, shape ``(m,)``.
     """
@@ -86,6 +91,11 @@ class Rows:
     @property
     def count(self) -> int:
         return int(self.x.shape[1])
+
+    @property
+    def shares(self) -> Floats | None:
+        """By which each row counts; None where every row counts once."""
+        return self.outcome.get(SHARE)
 
 
 @dataclass(frozen=True)

@@ -277,11 +277,13 @@ def _lines(
     sites = f"{len(study.sites)} sites" if study.rules.federated else "one place"
     spent = ", ".join(f"{e:.2g} after {n}" for n, e in growth)
     sampled = f", each on {100 * release.rate:.3g} % of the rows"
+    person = privacy.person
+    record = "record" if person is None else f"person (all rows of one '{person}')"
     lines = [
         f"{study.name}: {study.model.kind}, {study.protocol}, "
         f"{sites}, N = {records}, {release.dimension} parameters",
         f"promise     ({privacy.epsilon:g}, {privacy.delta:g})-differential privacy, "
-        "adding or removing one record" + ("" if plan.certified else ", not certified"),
+        f"adding or removing one {record}{'' if plan.certified else ', not certified'}",
         f"releases    {plan.rounds} rounds of {study.method}"
         + (sampled if release.rate < 1 else ""),
         f"noise       {_noise(plan)}",
@@ -361,13 +363,14 @@ def approval_lines(plan: StudyPlan) -> list[str]:
     records = f"{privacy.records:,}" if privacy.records else "counted with noise"
     against = "; ".join(plan.protocol.holds_against(study)) or "nobody"
     lines = [
-        f"records     {records}, the most that all sites together may have",
+        f"records     {records}, the most {privacy.units} that all sites together may "
+        "have",
         f"promise     epsilon {privacy.epsilon:g}, delta {privacy.delta:g}; holds "
         f"against {against}",
         f"covers      {covers(plan)}",
         f"rounds      {plan.rounds}, charged to the table's ledger first",
         f"leaves here in each round one vector of at most {widest} numbers: a sum over "
-        f"rows, each bounded, plus noise drawn here; {plan.protocol.leaves}",
+        f"{privacy.units}, each bounded, plus noise drawn here; {plan.protocol.leaves}",
         "is opened   what the vectors of all sites give together"
         + (", or of all but the lost" if privacy.dropouts else ""),
     ]

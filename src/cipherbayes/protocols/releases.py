@@ -36,6 +36,9 @@ Purpose = Literal[
 
 AnyVector = TypeVar("AnyVector", Floats, Integers)
 
+MOST_ROWS = 10**10
+"""Rows that no table exceeds: for so many roundings are bounded where records are
+persons."""
 MOST_RECORDS = 10_000_000
 """Most records of a study that does not declare their number."""
 
@@ -268,13 +271,15 @@ def _shape(study: PrivateStudy) -> _Shape:
     privacy = study.privacy
     pooled = not study.rules.federated
     records = privacy.records or MOST_RECORDS
+    # Of persons it is not known how many rows they have.
+    rows = records if privacy.person is None else MOST_ROWS
     return {
         "sites": 1 if pooled else max(len(study.sites), 1),
         "colluders": 0 if pooled else study.colluders,
         "dropouts": 0 if pooled else privacy.dropouts,
         "records": records,
         # A pooled study also adds up its tables.
-        "depth": summation_depth(records) + max(64, len(study.sites)),
+        "depth": summation_depth(rows) + max(64, len(study.sites)),
     }
 
 

@@ -14,10 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import xarray as xr
 
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.rescaled import rescaled, rescaled_design
@@ -52,6 +51,9 @@ from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of, resolve_prior
 from cipherbayes.typing import Floats
 from cipherbayes.version import __version__
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 FORMAT = 1
 PREDICTIVE_DRAWS = 500
@@ -241,6 +243,8 @@ class Result:
             # First: HDF5 takes its time over a damaged file.
             if digest not in (None, hashlib.sha256(draws.read_bytes()).hexdigest()):
                 raise ValueError
+            import xarray as xr
+
             with xr.open_datatree(draws, engine="h5netcdf") as posterior:
                 return cls(study, posterior.load(), cast(ResultRecord, record))
         except FileNotFoundError:
@@ -356,6 +360,8 @@ def interval_caution(study: Study) -> str | None:
 
 def datatree(names: tuple[str, ...], user: Floats, draws: Draws) -> xr.DataTree:
     """Draws in ArviZ's layout: dimensions chain, draw and parameter."""
+    import xarray as xr
+
     chains, count, _ = user.shape
     coords = {
         "chain": np.arange(chains),

@@ -30,6 +30,7 @@ def require_agreement(study: Study) -> None:
             raise ValueError(f"site name '{name}' is another party's: choose another")
     _outcomes_are_not_features(study)
     _privacy_is_usable(study)
+    _persons_are_usable(study)
     refuse_fields_of_others(study)
     study.rules.check(study)
     study.inference_method.check(study.inference)
@@ -113,4 +114,26 @@ def _privacy_is_usable(study: Study) -> None:
         raise ValueError(
             "[evaluation] scores on private rows are releases outside the budget: "
             "set holdout_is_public = true if those rows are public, or remove it"
+        )
+
+
+def _persons_are_usable(study: Study) -> None:
+    person = None if study.privacy is None else study.privacy.person
+    if person is None:
+        return
+    if person in study.features or person in study.model.outcome_columns().values():
+        raise ValueError(
+            f"privacy.unit names column '{person}', which is a feature or an outcome: "
+            "name the column that says whose row it is"
+        )
+    if study.inference_method.round_shares() is None:
+        raise ValueError(
+            "privacy.unit: the rows of a person are counted together by the "
+            f"noise-aware method, not by {study.method}: set inference.method = "
+            '"noise-aware", or give one row a person'
+        )
+    if study.evaluation is not None:
+        raise ValueError(
+            "privacy.unit: [evaluation] holds out rows, which would part those of a "
+            "person: remove one of the two"
         )

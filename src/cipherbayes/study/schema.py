@@ -46,6 +46,10 @@ PreparationMethod = Literal[
 RELEASING_SCALES = frozenset({"private-scales", "private-moments"})
 
 
+ROW = "row"
+"""What a record is unless a study says otherwise."""
+
+
 class Section(BaseModel):
     """A table of the study file: frozen, and closed to unknown keys."""
 
@@ -87,6 +91,9 @@ class Privacy(Section):
     randomness
         ``insecure-repeatable`` draws the noise from a seed: for tests, protects
         nobody, and every output says so.
+    unit
+        What one record is: ``"row"``, or the column that names a person, whose rows
+        at a site are then one record together.
     """
 
     epsilon: float = Field(gt=0, allow_inf_nan=False)
@@ -96,6 +103,17 @@ class Privacy(Section):
     clip: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     records: int | None = Field(default=None, ge=1)
     randomness: Literal["secure", "insecure-repeatable"] = "secure"
+    unit: str = Field(default=ROW, min_length=1)
+
+    @property
+    def person(self) -> str | None:
+        """The column that names a person; None where a record is a row."""
+        return None if self.unit == ROW else self.unit
+
+    @property
+    def units(self) -> str:
+        """What is protected, in a word: rows or persons."""
+        return "rows" if self.person is None else "persons"
 
 
 class Preparation(Section):
@@ -357,6 +375,8 @@ class Study(Section):
         document["preparation"]["method"] = self.preparation_method
         document["prior"] = self.full_prior.model_dump(mode="json", exclude_none=True)
         document["study"] |= self.rules.defaults(self)
+        if self.privacy is not None and self.privacy.person is None:
+            del document["privacy"]["unit"]
         return document
 
     def to_toml(self) -> str:

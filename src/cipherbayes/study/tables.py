@@ -106,6 +106,7 @@ def open_site(study: Study, name: str, source: Any) -> PreparedTable:
         preparation_of(study),
         study.model,
         strict=study.privacy is None,
+        person=None if study.privacy is None else study.privacy.person,
     )
 
 

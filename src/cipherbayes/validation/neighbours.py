@@ -37,6 +37,10 @@ CANARIES = 4 * len(SHARES)
 Column = list[Any]
 
 
+ROWS_OF_A_PERSON = 3
+"""Of invented persons."""
+
+
 @dataclass(frozen=True)
 class Neighbours:
     """A table, and the same table without one record."""
@@ -64,7 +68,8 @@ def neighbours(
 ) -> Neighbours:
     """Two neighbouring tables of ``rows`` and ``rows - 1`` invented records.
 
-    The record in question is the first, so that all others change their place.
+    The record in question is the first, so that all others change their place. Where a
+    record is a person, it has three rows, all alike.
 
     Parameters
     ----------
@@ -74,15 +79,18 @@ def neighbours(
         Whether all other records are copies of one: what goes wrong for it, goes
         wrong for all of them at the same question.
     """
-    columns = invented_columns(study, rows, np.random.default_rng(seed))
-    if alike:
-        columns = {name: [values[-1]] * rows for name, values in columns.items()}
+    person = _person(study)
+    own = 1 if person is None else ROWS_OF_A_PERSON
+    columns = invented_columns(study, max(rows, own + 1), np.random.default_rng(seed))
+    for name, values in columns.items():
+        if alike and name != person:
+            values[:] = [values[-1]] * len(values)
     for name, extreme in _extremes(study, canary).items():
-        columns[name][0] = extreme
+        columns[name][:own] = [extreme] * own
     table = pa.table(columns)
     site = next(iter(study.sites), "site")
     return Neighbours(
-        open_site(study, site, table), open_site(study, site, table.slice(1))
+        open_site(study, site, table), open_site(study, site, table.slice(own))
     )
 
 
@@ -103,7 +111,14 @@ def invented_columns(
         columns[name] = np.where(rng.random(rows) < 0.1, ends, values).tolist()
     for role, name in study.model.outcome_columns().items():
         columns[name] = _outcome(study, role, rows, rng).tolist()
+    if (person := _person(study)) is not None:
+        columns[person] = [f"{k // ROWS_OF_A_PERSON}" for k in range(rows)]
     return columns
+
+
+def _person(study: Study) -> str | None:
+    """The column that names a person, where all rows of one are one record."""
+    return None if study.privacy is None else study.privacy.person
 
 
 def questions(
