@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -147,6 +149,26 @@ def party_commands(role: str, what: str) -> typer.Typer:
             raise RunError("not approved", where=loaded.name)
         fingerprint = mine.approve(loaded, insecure=insecure)
         console.print(f"approved: {fingerprint}", soft_wrap=True)
+
+    @app.command("health")
+    def health(
+        kit: KitPath = Path(),
+        as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    ) -> None:
+        """Say whether this party can take part; exit code 1 if it cannot."""
+        with needs_flare():
+            from cipherbayes.engine.flare.health import look
+            from cipherbayes.engine.flare.kits import Kit
+
+            found = look(Kit.open(kit).require(role))
+        if as_json:
+            typer.echo(json.dumps([asdict(each) for each in found], indent=2))
+        else:
+            for each in found:
+                line = f"{each.state:8}{each.name:12}{each.words}"
+                console.print(line, highlight=False, markup=False, soft_wrap=True)
+        if any(each.state == "fault" for each in found):
+            raise typer.Exit(1)
 
     if role != "server":
 

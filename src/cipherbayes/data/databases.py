@@ -211,7 +211,7 @@ class PostgresDatabase(Database):
                 server = _postgres_server(connection, self.name)
                 cursor = stack.enter_context(closing(connection.cursor()))
                 cursor.execute("SET TRANSACTION READ ONLY")
-                cursor.execute(_one_select(query))
+                cursor.execute(one_select(query))
                 reader = stack.enter_context(cursor.fetch_record_batch())
                 yield OpenQuery(server, reader)
             except CipherbayesError:
@@ -279,7 +279,7 @@ class SqliteDatabase(Database):
                 cursor = connection.cursor(adbc_stmt_kwargs=options)
                 stack.enter_context(closing(cursor))
                 cursor.execute("PRAGMA query_only = ON")
-                cursor.execute(_one_select(query))
+                cursor.execute(one_select(query))
                 reader = stack.enter_context(cursor.fetch_record_batch())
                 yield OpenQuery(f"sqlite:{self.path.resolve()}", reader)
             except CipherbayesError:
@@ -334,7 +334,7 @@ class DuckDatabase(Database):
 
 
 def _duck_batches(connection: Any, query: str, rows: int) -> pa.RecordBatchReader:
-    answer = connection.sql(_one_select(query))
+    answer = connection.sql(one_select(query))
     if hasattr(answer, "to_arrow_reader"):
         return answer.to_arrow_reader(rows)
     return answer.fetch_arrow_reader(rows)
@@ -378,7 +378,7 @@ def _duck_failure(duckdb: Any, error: Exception) -> tuple[str, str]:
 # -- all of them ---------------------------------------------------------------
 
 
-def _one_select(query: str) -> str:
+def one_select(query: str) -> str:
     """The query as part of a SELECT: more than one statement, or another, is none."""
     lines = query.rstrip().splitlines()
     while lines and (not lines[-1].strip() or lines[-1].strip().startswith("--")):

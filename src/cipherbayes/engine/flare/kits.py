@@ -2,6 +2,8 @@
 
     KIT/startup/, local/         FLARE's certificates and settings
     KIT/README.md                what this party runs and checks
+    KIT/service/                 a systemd unit and a container file
+    KIT/party.log                what this party did and refused, a JSON object a line
     KIT/study.toml               the study that the lead proposes: approves nothing
     KIT/studies/HASH.toml        0600; the studies that this party has approved
     KIT/site.toml                a site's table and budget: never leaves the site
