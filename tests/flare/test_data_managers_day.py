@@ -16,6 +16,7 @@ from parties import small_study
 from query_sites import QUERY, fill
 
 from cipherbayes.engine.logs import PARTY_LOG, keep_party_log
+from cipherbayes.privacy.events import GaussianSum
 from cipherbayes.privacy.ledger import Ledger
 from conftest import logistic_frame
 from terminal import cipherbayes
@@ -182,3 +183,71 @@ def test_a_damaged_ledger_is_a_fault(kit: Kit) -> None:
     (kit.path / "t.csv.ledger").write_bytes(b"not a ledger")
     (kit.path / "t.csv.ledger").chmod(0o600)
     assert states(kit)["ledger"] == "fault"
+
+
+# -- backups -------------------------------------------------------------------------
+
+
+def charge(path: Path, number: int) -> None:
+    book = Ledger.open(path, dataset="t.csv", epsilon=3.0, delta=1e-5)
+    book.release(
+        run=b"r" * 16, site="a", round=number, purpose="gradient", study=bytes(32),
+        question=bytes(32), event=GaussianSum(4.0), compute=lambda: b"ANSWER-6713",
+    )  # fmt: skip
+    book.close()
+
+
+def test_a_backup_makes_the_kit_again_and_gives_no_budget_back(
+    kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (kit.path / "site.toml").write_text('data = "../t.csv"\n"budget"=3.0 # ours\n')
+    (kit.path / "t.csv").rename(tmp_path / "t.csv")
+    ledger = tmp_path / "t.csv.ledger"
+    charge(ledger, 0)
+    (kit.path / "runs" / "x").mkdir(parents=True)
+    (kit.path / "keys" / ("00" * 16 + ".exchange.key")).write_bytes(b"of a run")
+    backup = tmp_path / "backup"
+    done = cipherbayes("site", "backup", kit.path, backup)
+    assert done.returncode == 0, done.stderr
+    names = {p.name for p in backup.rglob("*") if p.is_file()}
+    assert {"identity.key", "client.key", "roster.json", "ledger.copy"} <= names
+    assert not any("exchange" in name for name in names)
+    assert not (backup / "runs").exists()
+    assert not any(
+        b"ANSWER-6713" in p.read_bytes() for p in backup.rglob("*") if p.is_file()
+    )
+    # More is spent; then the machine is lost with its state folder.
+    charge(ledger, 1)
+    spent = Ledger.read(ledger).spent()
+    for file in (ledger, Path(f"{ledger}-wal"), Path(f"{ledger}-shm")):
+        file.unlink(missing_ok=True)
+    shutil.rmtree(kit.path)
+    monkeypatch.setenv("CIPHERBAYES_STATE", str(tmp_path / "new-state"))
+    done = cipherbayes("site", "restore", kit.path, backup)
+    assert done.returncode == 0, done.stderr
+    assert "nothing is left of the budget" in " ".join(done.stdout.split())
+    again = Kit.open(kit.path)
+    assert again.roster() == kit.roster()
+    assert states(again)["kit"] == "ok"
+    assert states(again)["ledger"] == "warning"
+    book = Ledger.read(ledger)
+    assert 0.0 < book.epsilon < spent
+    assert book.spent() == pytest.approx(book.epsilon)
+    # No run sets again what the owner said before.
+    assert again.settings()["budget"] is None
+    assert "before the restore" in (kit.path / "site.toml").read_text()
+    book.close()
+
+
+def test_an_old_backup_is_refused_where_the_state_folder_knows_better(
+    kit: Kit, tmp_path: Path
+) -> None:
+    ledger = kit.path / "t.csv.ledger"
+    charge(ledger, 0)
+    cipherbayes("site", "backup", kit.path, tmp_path / "backup")
+    charge(ledger, 1)
+    shutil.rmtree(kit.path)
+    done = cipherbayes("site", "restore", kit.path, tmp_path / "backup")
+    assert done.returncode == 1
+    assert "is an old copy" in done.stderr
+    assert not kit.path.exists()

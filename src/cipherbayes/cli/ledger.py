@@ -110,12 +110,17 @@ def _restore(copy: Path, file: Path) -> None:
     from cipherbayes.privacy.ledger_backup import restore_ledger
 
     if not restore_ledger(copy, file):
-        console.print(
-            "[yellow]warning:[/yellow] nothing shows that this is the newest copy, so "
-            "nothing is left of the budget; find out what was released since, then "
-            "set one with --budget",
-            soft_wrap=True,
-        )
+        warn_of_budget()
+
+
+def warn_of_budget() -> None:
+    """Say that a ledger was put back closed."""
+    console.print(
+        "[yellow]warning:[/yellow] nothing shows that this is the newest copy, so "
+        "nothing is left of the budget; find out what was released since, then set "
+        "one with --budget (in a kit: budget in site.toml)",
+        soft_wrap=True,
+    )
 
 
 def _end(book: Ledger, run: str) -> None:

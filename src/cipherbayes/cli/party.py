@@ -170,6 +170,33 @@ def party_commands(role: str, what: str) -> typer.Typer:
         if any(each.state == "fault" for each in found):
             raise typer.Exit(1)
 
+    @app.command("backup")
+    def backup(
+        kit: KitPath,
+        out: Annotated[Path, typer.Argument(help="A new folder for the copy.")],
+    ) -> None:
+        """Copy keys, approvals and the ledger; no rows and no answers."""
+        from cipherbayes.engine.flare.kit_backup import back_up
+        from cipherbayes.engine.flare.kits import Kit
+
+        back_up(Kit.open(kit).require(role), out)
+        console.print(f"{out}: holds private keys, keep it so", soft_wrap=True)
+
+    @app.command("restore")
+    def restore(
+        kit: Annotated[Path, typer.Argument(help="The folder that was lost.")],
+        backup: Annotated[Path, typer.Argument(help="What `backup` wrote.")],
+    ) -> None:
+        """Make a kit again from its backup; no budget comes back with it."""
+        from cipherbayes.cli.ledger import warn_of_budget
+        from cipherbayes.engine.flare.kit_backup import put_back
+        from cipherbayes.engine.flare.kits import Kit
+
+        Kit.open(backup).require(role)
+        if not put_back(backup, kit):
+            warn_of_budget()
+        console.print(f"{kit}: restored", soft_wrap=True)
+
     if role != "server":
 
         @app.command("enrol")
