@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,13 +13,16 @@ from parties import small_study
 from query_sites import with_sites
 
 from cipherbayes.data import snapshots
+from cipherbayes.data.omop import TRUTH
 from cipherbayes.data.snapshots import Query, origin_of, remove_snapshot, take_snapshot
 from cipherbayes.data.tables import open_table
 from cipherbayes.errors import CipherbayesError, DataError, PrivacyError
+from cipherbayes.results.result import Result
 from cipherbayes.results.run import run
 from cipherbayes.study.schema import Study
 from conftest import logistic_frame
 from postgres_server import PASSWORD, PostgresServer, running
+from terminal import cipherbayes
 
 pytest.importorskip("adbc_driver_postgresql", reason="needs cipherbayes[database]")
 pytestmark = pytest.mark.slow  # the server starts in seconds
@@ -228,7 +232,7 @@ def test_a_connection_that_breaks_is_tried_again_from_the_beginning(
 ) -> None:
     server.execute("CREATE TABLE fuse AS SELECT true AS lit;")
     pauses: list[float] = []
-    monkeypatch.setattr(snapshots.time, "sleep", pauses.append)
+    monkeypatch.setattr("cipherbayes.data.snapshots.time.sleep", pauses.append)
     with pytest.raises(CipherbayesError, match="the connection broke") as refused:
         taken(tmp_path, server, FUSE)
     assert "nothing was released" in str(refused.value)
@@ -238,6 +242,76 @@ def test_a_connection_that_breaks_is_tried_again_from_the_beginning(
     def put_out(_: float) -> None:
         server.execute("UPDATE fuse SET lit = false;")
 
-    monkeypatch.setattr(snapshots.time, "sleep", put_out)
+    monkeypatch.setattr("cipherbayes.data.snapshots.time.sleep", put_out)
     table = pyarrow.parquet.read_table(taken(tmp_path, server, FUSE), columns=["a"])
     assert table["a"].to_pylist() == list(range(1, 100_001))
+
+
+# -- the page ------------------------------------------------------------------------
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "databases.md"
+
+
+def page_block(language: str) -> str:
+    text = PAGE.read_text(encoding="utf-8")
+    found = re.search(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+@pytest.fixture
+def omop(
+    server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """A data manager's folder and environment."""
+    monkeypatch.setenv("PGHOST", str(server.folder))
+    monkeypatch.setenv("PGUSER", "owner")
+    (tmp_path / "study.toml").write_text(page_block('toml title="study.toml"'))
+    yield tmp_path
+    for name in ("north", "south", "west"):
+        server.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE);", "postgres")
+
+
+def follow(server: PostgresServer, folder: Path, *, until: str, people: str) -> str:
+    """Do what the page says; what the last command printed."""
+    for line in page_block("bash").splitlines():
+        program, *words = line.replace("4000", people).split()
+        if program == "createdb":
+            server.execute(f"CREATE DATABASE {words[0]};", "postgres")
+            continue
+        done = cipherbayes(*words, cwd=folder)
+        assert done.returncode == 0, line + done.stderr
+        if line.startswith(until):
+            break
+    return done.stdout
+
+
+def test_the_page_leads_from_an_empty_server_to_a_plan_and_fitting_tables(
+    server: PostgresServer, omop: Path
+) -> None:
+    told = follow(server, omop, until="cipherbayes plan", people="300")
+    assert "(3, 1e-06)-differential privacy" in told
+    site = 'data = { database = "postgresql:///north", query = "cohort.sql" }\n'
+    (omop / "site.toml").write_text(f'{site}ledger = "north.ledger"\n')
+    done = cipherbayes("site", "check", omop)
+    assert "cohort.sql of postgresql:///north (300 rows): fits" in done.stdout
+
+
+@pytest.mark.torture
+def test_the_page_leads_from_an_empty_server_to_the_effects_that_were_drawn(
+    server: PostgresServer, omop: Path
+) -> None:
+    told = follow(server, omop, until="cipherbayes ledger", people="4000")
+    assert "spent ε = 3 of 3" in told
+    folder = omop / "runs" / "mortality-30-days"
+    rows = {r["name"]: r for r in Result.load(folder).record["posterior"]}
+    truth = {**TRUTH, "sex[M]": TRUTH["male"]}
+    held = [
+        rows[name]["lower"] < truth[name] < rows[name]["upper"]
+        for name in rows
+        if name in truth and name != "intercept"
+    ]
+    # Seven 90 % intervals: fewer than four hold the truth in 3 of 1000.
+    assert len(held) == 7
+    assert sum(held) >= 4
+    assert not list(omop.rglob("*.parquet"))

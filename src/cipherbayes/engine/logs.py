@@ -43,7 +43,7 @@ class PrivateLog(RotatingFileHandler):
     def _open(self) -> TextIOWrapper:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         descriptor = os.open(self.baseFilename, flags, 0o600)
-        return os.fdopen(descriptor, "a", encoding="utf-8")  # type: ignore[return-value]
+        return os.fdopen(descriptor, "a", encoding="utf-8")
 
 
 def keep_party_log(kit: Path) -> Callable[[], None]:
