@@ -8,11 +8,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from cipherbayes.data.databases import open_database
 from cipherbayes.data.preparation import Preparation
+from cipherbayes.errors import DataError
 from cipherbayes.study.protocol_rules import refuse_fields_of_others
 
 if TYPE_CHECKING:
-    from cipherbayes.study.schema import Study
+    from cipherbayes.study.schema import Site, Study
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 """Names that are safe in paths, certificates and messages."""
@@ -36,6 +38,26 @@ def require_agreement(study: Study) -> None:
     study.rules.check(study)
     study.inference_method.check(study.inference)
     study.inference_method.require(study.model)
+
+
+def require_one_table(site: Site) -> None:
+    """Refuse a site that names half a query, a query and a file, or a secret."""
+    named = {"database": site.database, "query": site.query, "ledger": site.ledger}
+    missing = [key for key, value in named.items() if value is None]
+    if len(missing) == len(named):
+        return
+    if site.data is not None:
+        raise ValueError(
+            "a table is a file (data) or a query (database, query, ledger), not both; "
+            "a file's ledger lies beside it"
+        )
+    if missing:
+        raise ValueError(f"a query needs database, query and ledger: add {missing[0]}")
+    assert site.database is not None
+    try:
+        open_database(site.database)
+    except DataError as error:
+        raise ValueError(f"database: {error.what}; {error.remedy}") from None
 
 
 def _outcomes_are_not_features(study: Study) -> None:

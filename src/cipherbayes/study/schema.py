@@ -23,7 +23,9 @@ from pydantic import (
     model_validator,
 )
 
+from cipherbayes.data.databases import located
 from cipherbayes.data.preparation import Feature
+from cipherbayes.data.snapshots import Query
 from cipherbayes.errors import StudyError
 from cipherbayes.inference.method import Method, method_named
 from cipherbayes.inference.methods import CHAIN_DEFAULT, PRIVATE_DEFAULT
@@ -32,7 +34,7 @@ from cipherbayes.models import AnyModel
 from cipherbayes.models.prior import Prior
 from cipherbayes.study.file import explained, read_text, require_filled_in
 from cipherbayes.study.protocol_rules import ProtocolRules, known_protocol, rules_of
-from cipherbayes.study.rules import NAME, require_agreement
+from cipherbayes.study.rules import NAME, require_agreement, require_one_table
 from cipherbayes.study.scales import scales_budget
 
 ProtocolName = Annotated[str, AfterValidator(known_protocol)]
@@ -167,12 +169,41 @@ class Site(Section):
     ----------
     data
         Path of the table, relative to the study file.
+    database, query
+        In the place of ``data``: address of a database, without a password, and path
+        of the file with the SELECT that is the table.
+    ledger
+        Path of a query's ledger; a file's ledger lies beside it.
     budget
         ε that this table may spend over all studies (default: this study's).
     """
 
     data: str | None = None
+    database: str | None = None
+    query: str | None = None
+    ledger: str | None = None
     budget: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _one_table(self) -> Self:
+        require_one_table(self)
+        return self
+
+    @property
+    def table(self) -> str | Query | None:
+        """Where the table is: a path, or a query."""
+        if self.database is None or self.query is None:
+            return self.data
+        return Query(self.database, Path(self.query))
+
+    def located(self, folder: Path) -> Site:
+        """The same with paths that begin with a folder."""
+        paths = ("data", "query", "ledger")
+        found = {name: getattr(self, name) for name in paths}
+        moved = {n: str(folder / path) for n, path in found.items() if path is not None}
+        if self.database is not None:
+            moved["database"] = located(self.database, folder)
+        return self.model_copy(update=moved)
 
 
 class Study(Section):
@@ -229,21 +260,12 @@ class Study(Section):
         return study._with_paths_from(path.parent)
 
     def _with_paths_from(self, folder: Path) -> Self:
-        sites = {
-            name: site
-            if site.data is None
-            else site.model_copy(update={"data": str(folder / site.data)})
-            for name, site in self.sites.items()
-        }
+        sites = {name: site.located(folder) for name, site in self.sites.items()}
         return self.model_copy(update={"sites": sites})
 
     def without_paths(self) -> Self:
         """The study as all parties see it: where tables are stays at the sites."""
-        sites = {
-            name: site.model_copy(update={"data": None, "budget": None})
-            for name, site in self.sites.items()
-        }
-        return self.model_copy(update={"sites": sites})
+        return self.model_copy(update={"sites": {name: Site() for name in self.sites}})
 
     @property
     def name(self) -> str:
