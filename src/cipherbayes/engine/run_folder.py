@@ -206,7 +206,7 @@ class RunFolder:
             "name": name,
             "run": self.run,
             "plan": self.plan,
-            "contributions": self._contributions(table),
+            "contributions": self._contributions(name, table),
             "ledger": ledger,
             "key": keys.identity(),
             "exchange": keys.exchange_key(self.run),
@@ -331,11 +331,11 @@ class RunFolder:
         for name in self.study.sites:
             table = self.table(name) if tables is None else tables[name]
             ledger = open_ledger(self.study, name, self.local(name), self.budget_run)
-            held[name] = (self._contributions(table), ledger)
+            held[name] = (self._contributions(name, table), ledger)
         return held
 
-    def _contributions(self, table: PreparedTable) -> Contributions:
-        return Contributions(self.study.model, table)
+    def _contributions(self, name: str, table: PreparedTable) -> Contributions:
+        return Contributions.of_site(self.study, name, table)
 
 
 def noise_source(study: Study, name: str) -> NoiseSource:

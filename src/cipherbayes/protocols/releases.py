@@ -17,6 +17,7 @@ from cipherbayes.errors import ProtocolError, StudyError
 from cipherbayes.inference.gradient import summation_depth
 from cipherbayes.inference.influence import packed_length
 from cipherbayes.inference.method import RoundShares
+from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models import Design
 from cipherbayes.models.influence import InfluenceBound, require_bounded_influence
 from cipherbayes.privacy.accountant import calibrate, calibrate_noise, compose
@@ -25,7 +26,7 @@ from cipherbayes.privacy.gaussian import mu_for
 from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.study.scales import scales_budget
 from cipherbayes.study.schema import PrivateStudy
-from cipherbayes.study.tables import preparation_of
+from cipherbayes.study.tables import preparation_of, slots_of
 from cipherbayes.typing import Floats, Integers
 
 if TYPE_CHECKING:  # the server imports this module, and nothing that draws noise
@@ -73,7 +74,8 @@ class Phase:
     Attributes
     ----------
     purpose
-        What is summed: one for each record (``records``), columns and their
+        What is summed: one for each record (``records``; by site where sites may
+        differ), columns and their
         squares (``moments``), one in a bin of each column (``histograms``, and
         ``windows`` inside those that they show), columns and their squares inside
         windows (``scales``), clipped gradients (``gradient``), or gradients weighted
@@ -195,8 +197,9 @@ def phases_of(study: PrivateStudy, design: Design) -> tuple[Phase, ...]:
     columns = design.moved
     numbers = preparation_of(study).numbers(scales_budget(study).bins)
     counts = (numbers.histogram_bound, len(numbers.places) * numbers.bins)
+    slots = slots_of(study)
     sizes: dict[Purpose, tuple[float, int]] = {
-        "records": (1.0, 1),
+        "records": (1.0, 1 if slots is None else len(slots.sites)),
         "moments": (math.sqrt(2.0 * columns), 2 * columns),
         "histograms": counts,
         "windows": counts,
@@ -219,7 +222,7 @@ def phases_of(study: PrivateStudy, design: Design) -> tuple[Phase, ...]:
         )
         for number, (purpose, sigma) in enumerate(before.items())
     ]
-    dimension = len(study.model.parameters(design))
+    lengths = _lengths(study, design, slots)
     events = [GaussianSum(sigma) for sigma in before.values()]
     shares = study.inference_method.round_shares()
     if shares is not None:
@@ -242,10 +245,20 @@ def phases_of(study: PrivateStudy, design: Design) -> tuple[Phase, ...]:
         bound = study.inference_method.influence_bound(
             study.model, clip, records=privacy.records, mu=mu, excess=excess
         )
-        phases.extend(_influence(study, shares, bound, dimension, events, shape))
+        phases.extend(_influence(study, shares, bound, lengths, events, shape))
     else:
-        phases.append(_gradient(study, dimension, events, shape))
+        phases.append(_gradient(study, lengths[0], events, shape))
     return tuple(phases)
+
+
+def _lengths(
+    study: PrivateStudy, design: Design, slots: SiteSlots | None
+) -> tuple[int, int]:
+    """Numbers of a score sum, and of an information sum."""
+    if slots is not None:
+        return slots.dimension, slots.packed_length
+    dimension = len(study.model.parameters(design))
+    return dimension, packed_length(dimension)
 
 
 def typical_norm(study: PrivateStudy, design: Design) -> float:
@@ -286,7 +299,7 @@ def _preparatory_noise(study: PrivateStudy) -> dict[Purpose, float]:
     """σ of each release before the sampler's first."""
     privacy = study.privacy
     shares: dict[Purpose, float] = {}
-    if privacy.records is None:
+    if privacy.records is None or study.hierarchy is not None:
         shares["records"] = SHARES["records"]
     if study.preparation_method == "private-moments":
         shares["moments"] = SHARES["moments"]
@@ -337,7 +350,7 @@ def _influence(
     study: PrivateStudy,
     rounds: Sequence[RoundShares],
     bound: InfluenceBound,
-    dimension: int,
+    lengths: tuple[int, int],
     before: list[GaussianSum],
     shape: _Shape,
 ) -> Iterable[Phase]:
@@ -353,9 +366,7 @@ def _influence(
         return compose(*before, *(GaussianSum(sigma * factor) for factor in relative))
 
     sigma = calibrate(everything, privacy.epsilon, privacy.delta)
-    scores, matrices = zip(
-        sensitivities, (dimension, packed_length(dimension)), strict=True
-    )
+    scores, matrices = zip(sensitivities, lengths, strict=True)
 
     def release(size: tuple[float, int], share: float, count: int) -> ReleasePlan:
         return ReleasePlan(
