@@ -101,6 +101,16 @@ class Design:
         bends = {place for curve in self.curves for place in curve.bends}
         return [place for place in range(first, self._own) if place not in bends]
 
+    def places_of(self, feature: str) -> tuple[int, ...]:
+        """The columns that are a number or the levels of a feature, and no more."""
+        places = np.arange(self.width)[self.moved_places].tolist()
+        levels = f"{feature}["
+        return tuple(
+            j
+            for j in places
+            if self.names[j] == feature or self.names[j].startswith(levels)
+        )
+
     @property
     def _own(self) -> int:
         """Columns that are no products."""

@@ -220,6 +220,16 @@ def _sites_may_differ(study: Study, hierarchy: Hierarchy) -> None:
         raise ValueError(
             f"hierarchy.slopes names '{unknown[0]}', which is no feature: name features"
         )
+    if study.model.terms is not None:
+        design = Preparation(
+            study.features, intercept=study.intercept, formula=study.model.terms
+        ).design
+        bent = [name for name in hierarchy.slopes if not design.places_of(name)]
+        if bent:
+            raise ValueError(
+                f"hierarchy.slopes names '{bent[0]}', which has no straight effect of "
+                "its own in the formula: name features that stand there by themselves"
+            )
     if len(set(hierarchy.slopes)) < len(hierarchy.slopes):
         raise ValueError("hierarchy.slopes names a feature twice: name each once")
     if not hierarchy.intercept and not hierarchy.slopes:

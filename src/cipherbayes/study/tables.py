@@ -62,15 +62,8 @@ def slots_of(study: Study) -> SiteSlots | None:
     parameters = study.model.parameters(design)
     places = study.model.constants(design) if hierarchy.intercept else ()
     for name in hierarchy.slopes:
-        places += tuple(
-            j for j, column in enumerate(design.names) if _is_of(column, name)
-        )
+        places += design.places_of(name)
     return SiteSlots(tuple(sorted(study.sites)), len(parameters), places)
-
-
-def _is_of(column: str, feature: str) -> bool:
-    """Whether a design column is a feature's."""
-    return column == feature or column.startswith(f"{feature}[")
 
 
 def site_prior(study: Study, slots: SiteSlots, common: ResolvedPrior) -> SitePrior:
