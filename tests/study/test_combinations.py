@@ -23,7 +23,9 @@ def study(formula: str | None = None, **sections: Any) -> cb.Study:
     )
 
 
-@pytest.mark.parametrize("formula", ["died ~ rcs(age, 4)", "died ~ poly(age, 2) + sex"])
+@pytest.mark.parametrize(
+    "formula", ["died ~ rcs(age, 4) + sex", "died ~ poly(age, 2) + sex"]
+)
 def test_a_slope_of_a_curve_is_refused(formula: str) -> None:
     with pytest.raises(StudyError, match="no straight effect of its own"):
         study(formula, hierarchy={"slopes": ["age"]})
