@@ -102,6 +102,10 @@ class RescaledTable(PreparedTable):
         return self._table.count
 
     @property
+    def records(self) -> int:
+        return self._table.records
+
+    @property
     def design(self) -> Design:
         return self._rescaled
 

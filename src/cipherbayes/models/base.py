@@ -174,6 +174,10 @@ def fill_products(design: Design, x: Floats) -> None:
             x[row] *= x[other]
 
 
+SHARE = "share of a person"
+"""The role of the column that says by which each row counts."""
+
+
 @dataclass(frozen=True)
 class Rows:
     """A block of m prepared records.
@@ -185,7 +189,8 @@ class Rows:
     x
         Design matrix, one row per *column* (shape ``(p, m)``), float64.
     outcome
-        The model's outcome columns by role (``"y"``, or ``"time"`` and ``"event"``).
+        The model's outcome columns by role (``"y"``, or ``"time"`` and ``"event"``),
+        and :data:`SHARE` where several rows may be one person's.
     squared_norms
         ``sum_j x[j] ** 2`` for each record, shape ``(m,)``.
     """
@@ -198,6 +203,11 @@ class Rows:
     @property
     def count(self) -> int:
         return int(self.x.shape[1])
+
+    @property
+    def shares(self) -> Floats | None:
+        """By which each row counts; None where every row counts once."""
+        return self.outcome.get(SHARE)
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,9 @@ class BoundedInfluence(ABC):
         over a normal linear predictor of variance v it is about proportional to
         (1 + b v)^(−½) for some b
         (:mod:`~cipherbayes.inference.noise_aware.saturation`).
+    multilevel
+        Whether scores stay what they are where parameters differ between sites: none
+        of them is counted in units that depend on another.
     quiet_stop
         c of :class:`InfluenceBound` where noise is small: what a record says late is
         then worth the larger sensitivity.
@@ -108,6 +111,7 @@ class BoundedInfluence(ABC):
 
     multiplicative: ClassVar[bool] = False
     saturates: ClassVar[bool] = False
+    multilevel: ClassVar[bool] = False
     quiet_stop: ClassVar[float] = 1.0
 
     @abstractmethod

@@ -14,15 +14,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import xarray as xr
 
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.rescaled import rescaled, rescaled_design
 from cipherbayes.data.tables import open_table
 from cipherbayes.errors import DataError, RunError
+from cipherbayes.inference.between_sites import SiteDraws
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat_and_ess
 from cipherbayes.inference.noise_aware.flags import not_calibrated
@@ -37,6 +37,15 @@ from cipherbayes.results.effects import (
     held_by_prior,
     median_survival,
 )
+from cipherbayes.results.hierarchy import (
+    SitesInUnits,
+    draws_for,
+    in_units,
+    prepared_variables,
+    record_of,
+    site_draws,
+    variables,
+)
 from cipherbayes.results.made_up import MadeUp
 from cipherbayes.results.record import (
     Baseline,
@@ -44,6 +53,7 @@ from cipherbayes.results.record import (
     ContrastRow,
     Curve,
     EffectRow,
+    HierarchyRecord,
     MedianSurvival,
     ParameterRow,
     ResultRecord,
@@ -57,6 +67,9 @@ from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of, resolve_prior
 from cipherbayes.typing import Floats
 from cipherbayes.version import __version__
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 FORMAT = 1
 PREDICTIVE_DRAWS = 500
@@ -235,8 +248,15 @@ class Result:
                 )
         return self._user_draws()[:, [known.index(name) for name in wanted]]
 
+    def hierarchy(self) -> HierarchyRecord | None:
+        """What differs between sites; None where they were taken to be alike."""
+        return self.record.get("hierarchy")
+
     def draws(self) -> Floats:
-        """All draws on the prepared scale, chains joined, shape ``(s, d)``."""
+        """All draws on the prepared scale, chains joined, shape ``(s, d)``.
+
+        Where sites may differ, of the common parameters.
+        """
         theta = np.asarray(self.posterior["prepared"].to_dataset()["theta"])
         return theta.reshape(-1, theta.shape[-1])
 
@@ -245,6 +265,8 @@ class Result:
         table: Any,
         *,
         times: Sequence[float] | Floats | None = None,
+        site: str | None = None,
+        new_site: bool = False,
         where: str = "table",
     ) -> dict[str, Floats]:
         """Posterior predictive mean and interval for each row of a table.
@@ -258,8 +280,30 @@ class Result:
             read.
         times
             Times, in the user's unit, at which survival is wanted.
+        site, new_site
+            Where sites may differ: the site whose rows these are, or that they are of
+            a site that took no part, which is meant where neither is given.
         """
-        model, draws = self.study.model, _thinned(self.draws())
+        return self._predicted(self._draws_at(site, new_site), table, times, where)
+
+    def predict_at_common(
+        self,
+        table: Any,
+        *,
+        times: Sequence[float] | Floats | None = None,
+        where: str = "table",
+    ) -> dict[str, Floats]:
+        """:meth:`predict` with the common parameters: a site in the middle of all."""
+        return self._predicted(_thinned(self.draws()), table, times, where)
+
+    def _predicted(
+        self,
+        draws: Floats,
+        table: Any,
+        times: Sequence[float] | Floats | None,
+        where: str,
+    ) -> dict[str, Floats]:
+        model = self.study.model
         tail = (1.0 - self.study.inference.interval) / 2.0
         at = None if times is None else np.asarray(times, dtype=float)
         parts: list[Floats] = []
@@ -273,14 +317,19 @@ class Result:
         return {"mean": joined[0], "lower": joined[1], "upper": joined[2]}
 
     def median_survival(
-        self, table: Any, *, where: str = "table"
+        self,
+        table: Any,
+        *,
+        site: str | None = None,
+        new_site: bool = False,
+        where: str = "table",
     ) -> list[MedianSurvival]:
         """Median survival time of each row of a table, with its interval.
 
         An end that is not reached by the horizon is None; ``not_reached`` is the
-        posterior probability of that.
+        posterior probability of that. ``site`` and ``new_site`` as in :meth:`predict`.
         """
-        model, draws = self.study.model, _thinned(self.draws())
+        model, draws = self.study.model, self._draws_at(site, new_site)
         outside = (1.0 - self.study.inference.interval) / 2.0
         tail = outside if self.has_intervals else None
         return [
@@ -288,6 +337,11 @@ class Result:
             for rows in self._rows(table, where)
             for times in require_survival_curves(model).median(draws, rows).T
         ]
+
+    def _draws_at(self, site: str | None, new_site: bool) -> Floats:
+        """Draws that hold at a site, as many as a prediction averages over."""
+        sites = site_draws(self.study, self.posterior["prepared"].to_dataset())
+        return _thinned(draws_for(self.study, self.draws(), sites, site, new_site))
 
     def _rows(self, table: Any, where: str) -> Iterator[Rows]:
         """A table to predict for, in small blocks."""
@@ -340,6 +394,8 @@ class Result:
             # First: HDF5 takes its time over a damaged file.
             if digest not in (None, hashlib.sha256(draws.read_bytes()).hexdigest()):
                 raise ValueError
+            import xarray as xr
+
             with xr.open_datatree(draws, engine="h5netcdf") as posterior:
                 return cls(study, posterior.load(), cast(ResultRecord, record))
         except FileNotFoundError:
@@ -457,7 +513,26 @@ def assemble(
     }
     if terms is not None:
         record["formula"] = contrasts.summary(terms)
-    return Result(study, datatree(names, user, draws), record)
+    tree = datatree(names, user, draws)
+    if draws.sites is not None:
+        units = in_units(study, design, draws.theta, draws.sites)
+        record["hierarchy"] = record_of(study, design, draws, units)
+        tree = _with_sites(tree, draws.sites, units)
+    return Result(study, tree, record)
+
+
+def _with_sites(
+    tree: xr.DataTree, sites: SiteDraws, units: SitesInUnits
+) -> xr.DataTree:
+    """The posterior with what differs between sites."""
+    import xarray as xr
+
+    groups = {name: node.to_dataset() for name, node in tree.children.items()}
+    found, coords = variables(units)
+    groups["posterior"] = groups["posterior"].assign(found).assign_coords(coords)
+    prepared = groups["prepared"].assign(prepared_variables(sites))
+    groups["prepared"] = prepared.assign_coords(site=list(sites.sites))
+    return xr.DataTree.from_dict(groups)
 
 
 def interval_caution(study: Study) -> str | None:
@@ -467,6 +542,8 @@ def interval_caution(study: Study) -> str | None:
 
 def datatree(names: tuple[str, ...], user: Floats, draws: Draws) -> xr.DataTree:
     """Draws in ArviZ's layout: dimensions chain, draw and parameter."""
+    import xarray as xr
+
     chains, count, _ = user.shape
     coords = {
         "chain": np.arange(chains),

@@ -87,7 +87,9 @@ def predict(
 ) -> dict[str, Floats]:
     """Posterior predictive means and intervals of made-up records."""
     columns = {name: [record[name] for record in records] for name in records[0]}
-    return result.predict(pa.table(columns), times=times, where="reference record")
+    return result.predict_at_common(
+        pa.table(columns), times=times, where="reference record"
+    )
 
 
 def _ranked(contents: Contents) -> list[str]:
