@@ -136,7 +136,7 @@ def test_a_negative_binomial_is_statsmodels(frame: pd.DataFrame) -> None:
         prior={"scale": 30.0},
         inference={"rounds": 2000},
     )
-    rows = {row["name"]: row for row in cb.run(study, {"all": data}).summary()}
+    rows: Any = {row["name"]: row for row in cb.run(study, {"all": data}).summary()}
     theirs = smf.negativebinomial(
         "falls ~ I(age - 60) * sex", data, exposure=data["days"]
     ).fit(disp=0, maxiter=200)
@@ -162,7 +162,7 @@ def test_an_ordered_logistic_is_statsmodels(frame: pd.DataFrame) -> None:
         prior={"scale": 30.0},
         inference={"rounds": 2000},
     )
-    rows = {row["name"]: row for row in cb.run(study, {"all": data}).summary()}
+    rows: Any = {row["name"]: row for row in cb.run(study, {"all": data}).summary()}
     centred = data.assign(age=data["age"] - 60.0)
     theirs = OrderedModel(data["stage"], centred[["age", "male"]], distr="logit").fit(
         method="bfgs", disp=0

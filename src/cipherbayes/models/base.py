@@ -130,7 +130,7 @@ class Design:
             shift: Floats = user[..., first:last] @ self.centre[first:last]
             return user, shift
         forms = self._forms()
-        places = {(j,): j for j in range(last)}
+        places: dict[tuple[int, ...], int] = {(j,): j for j in range(last)}
         places |= {parts: last + k for k, parts in enumerate(self.products)}
         user[..., first:] = 0.0
         shift = np.zeros(coefficients.shape[:-1])

@@ -150,7 +150,8 @@ class Ordinal(Model):
         return np.asarray(mean)
 
     def fitted(self, theta: Floats, rows: Rows) -> Floats:
-        return self.predict(theta[None], rows)[0]
+        mean: Floats = self.predict(theta[None], rows)[0]
+        return mean
 
     def metrics(self, outcome: Mapping[str, Floats], fitted: Floats) -> Metrics:
         return numeric_metrics(outcome["y"], fitted)

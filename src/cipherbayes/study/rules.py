@@ -232,8 +232,8 @@ def _sites_may_differ(study: Study, hierarchy: Hierarchy) -> None:
             "hierarchy.baseline is for a model with a baseline hazard on intervals "
             "(piecewise): remove it"
         )
-    if model.needs_intercept and study.preparation.intercept == 0.0:
+    if model.needs_intercept and study.intercept is None:
         raise ValueError(
             "[hierarchy] needs a constant column for sites to differ in: leave "
-            "preparation.intercept out"
+            "preparation.intercept out, and - 1 in a formula"
         )

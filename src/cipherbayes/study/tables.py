@@ -58,10 +58,14 @@ def slots_of(study: Study) -> SiteSlots | None:
     hierarchy = study.hierarchy
     if hierarchy is None:
         return None
-    design = preparation_of(study).design
+    prepared = preparation_of(study)
+    design = prepared.design
     parameters = study.model.parameters(design)
     places = study.model.constants(design) if hierarchy.intercept else ()
     for name in hierarchy.slopes:
+        if study.model.formula is not None:
+            places += tuple(prepared.owners[name])
+            continue
         places += tuple(
             j for j, column in enumerate(design.names) if _is_of(column, name)
         )
