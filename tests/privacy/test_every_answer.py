@@ -57,7 +57,7 @@ MODELS = {
         formula="y ~ rcs(age, 4) * sex + log(creatinine) * bs(bmi, df=4) + poly(pulse)",
     ),
 }
-FEATURES = {
+FEATURES: dict[str, dict[str, Any]] = {
     "age": {"low": 18, "high": 100},
     "sex": {"levels": ["F", "M", "other"]},
     "creatinine": {"low": 0.1, "high": 20, "transform": "log"},
@@ -110,7 +110,7 @@ CASES += [
 def plan_of(name: str, method: str, preparation: str) -> StudyPlan:
     name, _, differ = name.partition(", sites")
     hierarchy = {"hierarchy": HIERARCHIES[name]} if differ else {}
-    features: dict[str, dict[str, Any]] = FEATURES
+    features = FEATURES
     if MODELS[name].formula is not None:  # which says itself what is transformed
         features = {k: {**f, "transform": None} for k, f in FEATURES.items()}
     study = cb.Study(

@@ -101,16 +101,6 @@ class Design:
         bends = {place for curve in self.curves for place in curve.bends}
         return [place for place in range(first, self._own) if place not in bends]
 
-    def places_of(self, feature: str) -> tuple[int, ...]:
-        """The columns that are a number or the levels of a feature, and no more."""
-        places = np.arange(self.width)[self.moved_places].tolist()
-        levels = f"{feature}["
-        return tuple(
-            j
-            for j in places
-            if self.names[j] == feature or self.names[j].startswith(levels)
-        )
-
     @property
     def _own(self) -> int:
         """Columns that are no products."""
@@ -140,7 +130,7 @@ class Design:
             shift: Floats = user[..., first:last] @ self.centre[first:last]
             return user, shift
         forms = self._forms()
-        places = {(j,): j for j in range(last)}
+        places: dict[tuple[int, ...], int] = {(j,): j for j in range(last)}
         places |= {parts: last + k for k, parts in enumerate(self.products)}
         user[..., first:] = 0.0
         shift = np.zeros(coefficients.shape[:-1])

@@ -61,7 +61,16 @@ def effects(
     for name, per, step in _steps(features):
         values = model.effect(step * flat[:, column[name]])
         found = spread(values, tail)
-        entries.append({"name": name, "measure": model.measure, **found, "per": per})
+        entries.append(
+            {
+                "name": name,
+                "measure": model.measure,
+                "estimate": found["estimate"],
+                "lower": found["lower"],
+                "upper": found["upper"],
+                "per": per,
+            }
+        )
     return entries
 
 

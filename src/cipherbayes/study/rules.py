@@ -220,16 +220,6 @@ def _sites_may_differ(study: Study, hierarchy: Hierarchy) -> None:
         raise ValueError(
             f"hierarchy.slopes names '{unknown[0]}', which is no feature: name features"
         )
-    if study.model.terms is not None:
-        design = Preparation(
-            study.features, intercept=study.intercept, formula=study.model.terms
-        ).design
-        bent = [name for name in hierarchy.slopes if not design.places_of(name)]
-        if bent:
-            raise ValueError(
-                f"hierarchy.slopes names '{bent[0]}', which has no straight effect of "
-                "its own in the formula: name features that stand there by themselves"
-            )
     if len(set(hierarchy.slopes)) < len(hierarchy.slopes):
         raise ValueError("hierarchy.slopes names a feature twice: name each once")
     if not hierarchy.intercept and not hierarchy.slopes:
@@ -242,8 +232,8 @@ def _sites_may_differ(study: Study, hierarchy: Hierarchy) -> None:
             "hierarchy.baseline is for a model with a baseline hazard on intervals "
             "(piecewise): remove it"
         )
-    if model.needs_intercept and study.preparation.intercept == 0.0:
+    if model.needs_intercept and study.intercept is None:
         raise ValueError(
             "[hierarchy] needs a constant column for sites to differ in: leave "
-            "preparation.intercept out"
+            "preparation.intercept out, and - 1 in a formula"
         )

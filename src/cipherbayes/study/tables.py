@@ -58,12 +58,23 @@ def slots_of(study: Study) -> SiteSlots | None:
     hierarchy = study.hierarchy
     if hierarchy is None:
         return None
-    design = preparation_of(study).design
+    prepared = preparation_of(study)
+    design = prepared.design
     parameters = study.model.parameters(design)
     places = study.model.constants(design) if hierarchy.intercept else ()
     for name in hierarchy.slopes:
-        places += design.places_of(name)
+        if study.model.formula is not None:
+            places += tuple(prepared.owners[name])
+            continue
+        places += tuple(
+            j for j, column in enumerate(design.names) if _is_of(column, name)
+        )
     return SiteSlots(tuple(sorted(study.sites)), len(parameters), places)
+
+
+def _is_of(column: str, feature: str) -> bool:
+    """Whether a design column is a feature's."""
+    return column == feature or column.startswith(f"{feature}[")
 
 
 def site_prior(study: Study, slots: SiteSlots, common: ResolvedPrior) -> SitePrior:
