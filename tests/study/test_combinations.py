@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 import cipherbayes as cb
-from cipherbayes.errors import StudyError
 from cipherbayes.protocols.plan import plan_releases
 from cipherbayes.study.tables import preparation_of, slots_of
 
@@ -21,14 +18,6 @@ def study(formula: str | None = None, **sections: Any) -> cb.Study:
         sites={"a": {}, "b": {}, "c": {}},
         **sections,
     )
-
-
-@pytest.mark.parametrize(
-    "formula", ["died ~ rcs(age, 4) + sex", "died ~ poly(age, 2) + sex"]
-)
-def test_a_slope_of_a_curve_is_refused(formula: str) -> None:
-    with pytest.raises(StudyError, match="no straight effect of its own"):
-        study(formula, hierarchy={"slopes": ["age"]})
 
 
 def test_a_slope_is_the_feature_itself_not_its_products() -> None:

@@ -161,6 +161,7 @@ def show(
         return
     print_result(record)
     print_effects(record)
+    print_hierarchy(record)
     console.print(f"result: {folder / 'result.json'}", soft_wrap=True)
     if page is not None:
         console.print(f"report: {page}", soft_wrap=True)
@@ -187,6 +188,26 @@ def print_effects(record: ResultRecord) -> None:
             f"median survival at {escape(at)}: {_median_text(baseline['median'])}",
             soft_wrap=True,
         )
+
+
+def print_hierarchy(record: ResultRecord) -> None:
+    """How much sites differ, and each site, where they may."""
+    hierarchy = record.get("hierarchy")
+    if hierarchy is None:
+        return
+    table = Table(title="differences between sites")
+    for heading in ("site", "what", "difference", "interval"):
+        left = heading in ("site", "what")
+        table.add_column(heading, justify="left" if left else "right")
+    spreads = [("all: τ", row) for row in hierarchy["between"]]
+    for who, row in [*spreads, *((row["site"], row) for row in hierarchy["sites"])]:
+        table.add_row(
+            escape(who),
+            escape(row["name"]),
+            f"{row['mean']:.3g}",
+            f"{row['lower']:.3g} to {row['upper']:.3g}",
+        )
+    console.print(table)
 
 
 def _step_of(effect: EffectRow) -> str:

@@ -37,7 +37,7 @@ from cipherbayes.inference.noise_aware.saturation import (
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.inference.noise_aware.sites import compared_sites
 from cipherbayes.inference.noise_aware.slicing import Score, slice_theta
-from cipherbayes.inference.noise_aware.tilting import TiltedScore
+from cipherbayes.inference.noise_aware.tilting import TiltedBySite, TiltedScore
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
 
@@ -250,6 +250,9 @@ class _Walk:
         if bend.any():
             return SaturatingScore.of(self.evidence, self.sampler.slope(), bend)
         if self.recursion.shape.unit is not None:
+            sites = self.evidence.layout.sites
+            if sites is not None and sites.masses is not None:
+                return TiltedBySite.of(self.evidence, self.recursion.shape, information)
             return TiltedScore.of(self.evidence, self.recursion.shape, information)
         return None
 
