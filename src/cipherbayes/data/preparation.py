@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cipherbayes.data.column_bins import ColumnBins
 from cipherbayes.data.features import Feature, level_name, spellings
 from cipherbayes.data.tables import MISSING, Chunk, Kind
 from cipherbayes.data.windows import Numbers
@@ -93,6 +94,11 @@ class Preparation:
             bins=bins,
         )
 
+    def column_bins(self, ranges: int) -> tuple[ColumnBins, ...]:
+        """Every feature in bins, numbers in so many ranges."""
+        first = 0 if self.intercept is None else 1
+        return tuple(each.column_bins(ranges, first) for each in self._encoders)
+
     def fill(self, chunk: Chunk, x: Floats, where: str = "") -> None:
         """Write the raw records of a chunk into ``x`` (shape ``(p, m)``).
 
@@ -139,6 +145,18 @@ class _Number:
             return np.nan
         value = self.feature.transformed(np.array(self._stand_in))
         return float((value - self._centre) * self._scale)
+
+    def column_bins(self, ranges: int, constants: int) -> ColumnBins:
+        """Its bins, so many columns before it being constant."""
+        first = self.first - constants
+        return ColumnBins(
+            self.column,
+            first,
+            None,
+            ranges,
+            self.prepared_stand_in,
+            first + 1 if self.feature.indicator else None,
+        )
 
     def fill(self, raw: pa.Array, out: Floats, where: str) -> None:
         """Write the design columns of a raw column to the first rows of ``out``."""
@@ -190,6 +208,14 @@ class _Levels:
         self._texts = pa.array(texts, type=pa.string())
         self._codes = np.array(list(texts.values()))
         self._gaps = pa.array(sorted(MISSING - texts.keys()), type=pa.string())
+
+    def column_bins(self, ranges: int, constants: int) -> ColumnBins:
+        """Its bins, one a level, so many columns before it being constant."""
+        first, levels = self.first - constants, tuple(self._known)
+        indicator = first + len(levels) - 1 if self._indicator else None
+        return ColumnBins(
+            self.column, first, levels, len(levels), indicator=indicator
+        )
 
     def fill(self, raw: pa.Array, out: Floats, where: str) -> None:
         """Write the design columns of a raw column to the first rows of ``out``."""

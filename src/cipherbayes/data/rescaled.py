@@ -41,6 +41,23 @@ def rescaled(table: PreparedTable, moments: Floats | None) -> PreparedTable:
     return RescaledTable(table, moments[:half], moments[half:])
 
 
+def seen_through(design: Design, moments: Floats | None) -> Callable[[Rows], Rows]:
+    """How blocks of a design look through moments, if there are any."""
+    if moments is None:
+        return lambda block: block
+    mean, sd = np.split(moments, 2)
+    moved = rescaled_design(design, mean, sd)
+    return lambda block: _moved(block, moved, mean[:, None], 1.0 / sd[:, None])
+
+
+def _moved(block: Rows, design: Design, mean: Floats, scale: Floats) -> Rows:
+    first = 0 if design.intercept is None else 1
+    x = np.array(block.x)
+    x[first:] -= mean
+    x[first:] *= scale
+    return Rows(design, x, block.outcome, kernels.squared_norms(x))
+
+
 class RescaledTable(PreparedTable):
     """A prepared table seen through released moments; nothing is copied."""
 
@@ -67,8 +84,4 @@ class RescaledTable(PreparedTable):
         return self._table.map(lambda block: function(self._move(block)), rows)
 
     def _move(self, block: Rows) -> Rows:
-        first = 0 if self.design.intercept is None else 1
-        x = np.array(block.x)
-        x[first:] -= self._mean
-        x[first:] *= self._scale
-        return Rows(self.design, x, block.outcome, kernels.squared_norms(x))
+        return _moved(block, self.design, self._mean, self._scale)

@@ -19,6 +19,7 @@ from cipherbayes.models.base import (
     refuse_times,
     require_finite,
 )
+from cipherbayes.models.held_out import CountCheck
 from cipherbayes.models.influence import LinearPredictorInfluence
 from cipherbayes.models.metrics import Metrics, count_metrics
 from cipherbayes.models.registry import register
@@ -117,6 +118,10 @@ class Poisson(Model):
     def information_diagonal(self, theta: Floats, rows: Rows) -> Floats:
         result: Floats = rows.x**2 @ _mean(self.log_mean(theta, rows))
         return result
+
+    @property
+    def held_out_check(self) -> CountCheck:
+        return CountCheck(self)
 
     @property
     def bounded_influence(self) -> PoissonInfluence:

@@ -106,7 +106,7 @@ def covers(plan: Plan) -> str:
     rows, outside = "every row", ["the times that parties took"]
     if study.privacy.records is not None:
         outside.insert(0, "the number of rows, which the study declares public")
-    if study.evaluation is not None:
+    if study.evaluation is not None and not study.checks_privately:
         rows = "every row that was not held out"
         outside.insert(
             0,

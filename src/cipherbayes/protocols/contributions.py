@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from cipherbayes.data.prepared import PreparedTable
-from cipherbayes.data.rescaled import rescaled
+from cipherbayes.data.rescaled import rescaled, seen_through
 from cipherbayes.data.windows import histograms, sums_inside
 from cipherbayes.errors import ProtocolError
 from cipherbayes.inference.gradient import gradient_sum
@@ -15,7 +15,7 @@ from cipherbayes.inference.influence import influence_sums
 from cipherbayes.models import Model, Rows
 from cipherbayes.privacy.noise import poisson_sample
 from cipherbayes.protocols.questions import Question
-from cipherbayes.protocols.releases import Phase
+from cipherbayes.protocols.releases import QUESTION_DRAWS, Phase
 from cipherbayes.typing import Floats
 
 
@@ -27,7 +27,11 @@ class Contributions:
     model
         Whose gradients are summed.
     table
-        The records.
+        The records; where some are held out and protected, the others.
+    held_out
+        Those; None where there are none.
+    site
+        Where the records are.
 
     Formal guarantees
     -----------------
@@ -36,7 +40,10 @@ class Contributions:
     columns lie in [-1, 1], a record is in at most one bin of a column and inside
     windows within [-1, 1] (:mod:`~cipherbayes.data.windows`), and gradients and
     information matrices are bounded record by record (the latter to
-    ``phase.information.clip``). In a Poisson-sampled phase every record takes part
+    ``phase.information.clip``). After the posterior it adds one to a bin of each column
+    (:mod:`~cipherbayes.data.characteristics`), or, if it is held out, one to a cell of
+    predictions and outcomes (:mod:`~cipherbayes.models.held_out`) and bounded residuals
+    to groups (:mod:`~cipherbayes.data.residual_cells`). In a Poisson-sampled phase every record takes part
     independently, drawn from the operating system's randomness.
 
     *Total.* Every θ of the phase's length with finite numbers, and all scales that
@@ -45,18 +52,29 @@ class Contributions:
     depend on the records. A record whose contribution would not be finite counts zero.
     """
 
-    def __init__(self, model: Model, table: PreparedTable) -> None:
+    def __init__(
+        self,
+        model: Model,
+        table: PreparedTable,
+        held_out: PreparedTable | None = None,
+        site: str = "table",
+    ) -> None:
         self._model = model
         self._table = table
+        self._held_out = held_out
+        self._site = site
 
     @property
     def count(self) -> int:
-        """Records in the table."""
-        return self._table.count
+        """Records in the table, those held out among them."""
+        held = 0 if self._held_out is None else self._held_out.count
+        return self._table.count + held
 
     def total(self, phase: Phase, question: Question) -> Floats:
         """The sum that a phase asks for, before grid and noise."""
         theta = question.theta
+        if phase.closing:
+            return self._closing(phase, question)
         if phase.purpose == "records":
             return np.array([float(self._table.count)])
         if phase.purpose == "moments":
@@ -74,6 +92,33 @@ class Contributions:
         if phase.sums.rate < 1.0:
             rows = poisson_sample(table.count, phase.sums.rate)
         return gradient_sum(self._model, theta, table, rows=rows, clip=phase.sums.clip)
+
+    def _closing(self, phase: Phase, question: Question) -> Floats:
+        """Sums over the records that a phase after the posterior is about."""
+        held_out = self._table if self._held_out is None else self._held_out
+        scales, site = question.scales, self._site
+        seen = seen_through(self._table.design, scales)
+        if phase.characteristics is not None:
+            table = phase.characteristics
+            tables = [self._table] + [held_out] * (self._held_out is not None)
+            parts = [
+                part
+                for each in tables
+                for part in each.map(lambda block: table.sums(block, site, scales))
+            ]
+        elif phase.check is not None:
+            check = phase.check
+            draws = question.theta.reshape(QUESTION_DRAWS, -1)
+            parts = list(held_out.map(lambda block: check.sums(draws, seen(block))))
+        else:
+            assert phase.cells is not None
+            cells, theta = phase.cells, question.theta
+            parts = list(
+                held_out.map(
+                    lambda block: cells.sums(theta, block, seen(block), site, scales)
+                )
+            )
+        return sum(parts, start=np.zeros(phase.dimension))
 
     def _columns(self, phase: Phase, sums: Callable[[Floats], Floats]) -> Floats:
         """Sums over the records of functions of the columns, the intercept aside."""

@@ -22,11 +22,11 @@ from cipherbayes.data.windows import scales_of, windows_of
 from cipherbayes.errors import DataError, ProtocolError, StudyError
 from cipherbayes.inference.method import PublicFacts
 from cipherbayes.inference.released import Recursion
-from cipherbayes.privacy.accountant import compose, epsilon
-from cipherbayes.privacy.events import Event, Repeated
+from cipherbayes.privacy.accountant import epsilon
+from cipherbayes.privacy.events import Event, Repeated, of_one_run
 from cipherbayes.protocols.messages import RunManifest
 from cipherbayes.protocols.protocol import Protocol, protocol_of
-from cipherbayes.protocols.releases import Phase, Purpose
+from cipherbayes.protocols.releases import QUESTION_DRAWS, Phase, Purpose
 from cipherbayes.study.schema import PrivateStudy, Study
 from cipherbayes.study.tables import preparation_of, resolve_prior
 from cipherbayes.typing import Floats, Integers
@@ -135,6 +135,11 @@ class Plan(ABC):
     def preparatory_names(self) -> tuple[str, ...]:
         """Under which names the results of preparatory rounds are kept."""
 
+    @property
+    def closing_names(self) -> tuple[str, ...]:
+        """Under which names the results of rounds after the sampler's are kept."""
+        return ()
+
     @abstractmethod
     def rounds_prepared(self, kept: Container[str]) -> int:
         """Rounds behind the preparatory results of these names."""
@@ -194,17 +199,30 @@ class StudyPlan(Plan):
     @property
     def sampling(self) -> tuple[Phase, ...]:
         """The phases that the posterior comes from."""
-        return tuple(phase for phase in self.phases if not phase.preparatory)
+        return tuple(
+            phase
+            for phase in self.phases
+            if not phase.preparatory and not phase.closing
+        )
+
+    @property
+    def closing(self) -> tuple[Phase, ...]:
+        """The phases after the sampler's last round, of one round each."""
+        return tuple(phase for phase in self.phases if phase.closing)
+
+    @property
+    def closing_names(self) -> tuple[str, ...]:
+        return tuple(phase.purpose for phase in self.closing)
 
     @property
     def last_phase(self) -> Phase:
-        """The phase with the most weight, which a study ends with."""
-        return self.phases[-1]
+        """The phase with the most weight, which sampling ends with."""
+        return self.sampling[-1]
 
     @property
     def event(self) -> Event:
         """Everything that the study releases."""
-        return compose(*(phase.event for phase in self.phases))
+        return of_one_run(phase.event for phase in self.phases)
 
     def event_after(self, rounds: int) -> Event | None:
         """What the first rounds have released; None for none."""
@@ -213,7 +231,7 @@ class StudyPlan(Plan):
             done = min(max(rounds - phase.first, 0), phase.rounds)
             if done:
                 events.append(Repeated(phase.release, done))
-        return compose(*events) if events else None
+        return of_one_run(events) if events else None
 
     def rounds_prepared(self, kept: Container[str]) -> int:
         """Rounds behind the preparatory results of these names."""
@@ -298,12 +316,32 @@ class StudyPlan(Plan):
 
     def usable_theta(self, phase: Phase, theta: Floats) -> bool:
         """Whether a phase may be asked at ``theta``: public numbers alone decide."""
-        if phase.preparatory:
+        if phase.preparatory or phase.characteristics is not None:
             return theta.size == 1 and theta[0] == 0.0
-        if theta.size != self.farthest_theta.size:
+        draws = 1 if phase.check is None else QUESTION_DRAWS
+        if theta.size != draws * self.farthest_theta.size:
             return False
         # Also false for what is not a number.
-        return bool(np.all(np.abs(theta) <= self.farthest_theta))
+        return bool(np.all(np.abs(theta) <= np.tile(self.farthest_theta, draws)))
+
+    def closing_question(self, phase: Phase, draws: Floats) -> Floats:
+        """What a phase after the posterior asks about: nothing but the records, some
+        draws one after the other, or their mean; held where sites answer.
+
+        Parameters
+        ----------
+        draws
+            All draws on the prepared scale, shape ``(s, d)``.
+        """
+        if phase.characteristics is not None:
+            return np.zeros(1)
+        held = np.clip(draws, -self.farthest_theta, self.farthest_theta)
+        if phase.check is None:
+            mean: Floats = held.mean(axis=0)
+            return mean
+        places = np.linspace(0.0, len(held) - 1.0, QUESTION_DRAWS).round()
+        chosen: Floats = held[places.astype(np.int64)]
+        return chosen.ravel()
 
     def facts(self, totals: Sequence[Integers]) -> dict[Purpose, Floats]:
         """What the totals of the first preparatory rounds, in grid units, amount to."""
@@ -332,7 +370,7 @@ class StudyPlan(Plan):
         """N, as it was released or as the study declares it."""
         if "records" in facts:
             return float(facts["records"][0])
-        return float(self.study.privacy.records or 1)
+        return float(self.study.training_records or 1)
 
     def digest(
         self, phase: Phase, total: Floats, facts: Mapping[Purpose, Floats]

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar
 
 import numpy as np
 
+from cipherbayes.data.characteristics import Characteristics
+from cipherbayes.data.residual_cells import ResidualCells
 from cipherbayes.data.windows import Numbers
 from cipherbayes.errors import ProtocolError, StudyError
 from cipherbayes.inference.gradient import summation_depth
 from cipherbayes.inference.influence import packed_length
 from cipherbayes.inference.method import RoundShares
 from cipherbayes.models import Design
+from cipherbayes.models.held_out import HeldOutCheck
 from cipherbayes.models.influence import InfluenceBound, require_bounded_influence
 from cipherbayes.privacy.accountant import calibrate, calibrate_noise, compose
-from cipherbayes.privacy.events import Event, GaussianSum, PoissonSampled, Repeated
+from cipherbayes.privacy.events import (
+    Event,
+    GaussianSum,
+    OfRows,
+    PoissonSampled,
+    Repeated,
+)
 from cipherbayes.privacy.gaussian import mu_for
 from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.study.scales import scales_budget
@@ -31,7 +40,16 @@ if TYPE_CHECKING:  # the server imports this module, and nothing that draws nois
     from cipherbayes.privacy.noise import NoiseSource
 
 Purpose = Literal[
-    "records", "moments", "histograms", "windows", "scales", "gradient", "influence"
+    "records",
+    "moments",
+    "histograms",
+    "windows",
+    "scales",
+    "gradient",
+    "influence",
+    "describe",
+    "check",
+    "residuals",
 ]
 
 AnyVector = TypeVar("AnyVector", Floats, Integers)
@@ -47,6 +65,18 @@ SCALING: frozenset[Purpose] = frozenset({"moments", "histograms", "windows", "sc
 """Releases that tell how later ones see the columns."""
 PREPARATORY: frozenset[Purpose] = SCALING | {"records"}
 """Releases before the sampler's first."""
+
+CLOSING: frozenset[Purpose] = frozenset({"describe", "check", "residuals"})
+"""Releases after the sampler's last: they describe the records and check the fit."""
+
+TRAINING, HELD_OUT = "training", "held-out"
+"""Parts of a table whose held-out rows are protected too."""
+CHECKS: dict[Purpose, float] = {"check": 0.7, "residuals": 0.3}
+"""Share of what describing leaves of μ² that each release on held-out rows takes."""
+RANGES, RESIDUAL_RANGES = 16, 5
+"""Ranges of a number where records are described, and where residuals are added up."""
+QUESTION_DRAWS = 32
+"""Draws of the posterior whose mean prediction is checked."""
 
 DEFAULT_CLIP = 1.0
 """Bound on a record's gradient where the study names none."""
@@ -77,7 +107,9 @@ class Phase:
         squares (``moments``), one in a bin of each column (``histograms``, and
         ``windows`` inside those that they show), columns and their squares inside
         windows (``scales``), clipped gradients (``gradient``), or gradients weighted
-        by x alone (``influence``).
+        by x alone (``influence``); after the posterior one in a bin of each column
+        (``describe``), one in a bin of predictions and outcomes (``check``), and
+        residuals by group (``residuals``).
     first
         Number of the first round.
     sums
@@ -89,6 +121,10 @@ class Phase:
         How far a record counts in an ``influence`` phase; None in others.
     numbers
         Which columns have histograms and windows, in the phases that make them.
+    rows
+        The part of the records that it is about; None for all of them.
+    characteristics, check, cells
+        What is counted, compared or added up in the phases after the posterior.
     """
 
     purpose: Purpose
@@ -97,6 +133,10 @@ class Phase:
     information: ReleasePlan | None = None
     weighting: InfluenceBound | None = None
     numbers: Numbers | None = None
+    rows: str | None = None
+    characteristics: Characteristics | None = None
+    check: HeldOutCheck | None = None
+    cells: ResidualCells | None = None
 
     @property
     def rounds(self) -> int:
@@ -127,6 +167,11 @@ class Phase:
         return self.purpose in PREPARATORY
 
     @property
+    def closing(self) -> bool:
+        """Whether the phase comes after the sampler's last round."""
+        return self.purpose in CLOSING
+
+    @property
     def scaling(self) -> bool:
         """Whether later phases see the columns as this one says."""
         return self.purpose in SCALING
@@ -134,7 +179,8 @@ class Phase:
     @cached_property
     def release(self) -> Event:
         """One round, for the accountant and the ledger."""
-        return compose(*(part.event for part in self.parts))
+        event = compose(*(part.event for part in self.parts))
+        return event if self.rows is None else OfRows(self.rows, event)
 
     @property
     def event(self) -> Event:
@@ -189,7 +235,14 @@ class Phase:
 
 
 def phases_of(study: PrivateStudy, design: Design) -> tuple[Phase, ...]:
-    """A study's phases, in order; their noise composes to its budget."""
+    """A study's phases, in order; their noise composes to its budget.
+
+    Formal guarantees
+    -----------------
+    A record is in the training rows or held out, for which its own values decide. So
+    what is released of it is the description and all that precedes the posterior, or
+    the description and all checks; either composes to the study's ε and δ at most.
+    """
     privacy = study.privacy
     before = _preparatory_noise(study)
     columns = design.width - (design.intercept is not None)
@@ -220,7 +273,14 @@ def phases_of(study: PrivateStudy, design: Design) -> tuple[Phase, ...]:
         for number, (purpose, sigma) in enumerate(before.items())
     ]
     dimension = len(study.model.parameters(design))
+    closing = _closing(study, shape)
     events = [GaussianSum(sigma) for sigma in before.values()]
+    events += [
+        GaussianSum(phase.sums.noise_multiplier)
+        for phase in closing
+        if phase.rows is None
+    ]
+    first = len(before)
     shares = study.inference_method.round_shares()
     if shares is not None:
         sites = shape["sites"]
@@ -230,22 +290,69 @@ def phases_of(study: PrivateStudy, design: Design) -> tuple[Phase, ...]:
         clip = privacy.clip
         if clip is None:
             clip = typical_norm(study, design)
-            if study.releases_scales and privacy.records is not None:
+            if study.releases_scales and study.training_records is not None:
                 clip = study.inference_method.loosened(
                     study.model,
                     clip,
                     curvature=study.model.curvature(design),
-                    records=privacy.records,
+                    records=study.training_records,
                     mu=mu,
                     excess=excess,
                 )
         bound = study.inference_method.influence_bound(
-            study.model, clip, records=privacy.records, mu=mu, excess=excess
+            study.model, clip, records=study.training_records, mu=mu, excess=excess
         )
-        phases.extend(_influence(study, shares, bound, dimension, events, shape))
+        phases.extend(
+            _influence(study, shares, bound, dimension, events, first, shape)
+        )
     else:
-        phases.append(_gradient(study, dimension, events, shape))
+        phases.append(_gradient(study, dimension, events, first, shape))
+    if study.checks_privately:
+        phases = [replace(phase, rows=TRAINING) for phase in phases]
+    for phase in closing:
+        phases.append(replace(phase, first=sum(each.rounds for each in phases)))
     return tuple(phases)
+
+
+def _closing(study: PrivateStudy, shape: _Shape) -> list[Phase]:
+    """The releases after the posterior; their rounds are numbered later."""
+    privacy, preparation = study.privacy, preparation_of(study)
+    sites = tuple(sorted(study.sites)) or ("table",)
+    check = study.model.held_out_check
+    mu = mu_for(privacy.epsilon, privacy.delta)
+    described = 0.0 if study.describe is None else study.describe.share
+
+    def release(bound: float, dimension: int, share: float) -> ReleasePlan:
+        # A little more than the share's noise, for what rounding adds to its cost.
+        sigma = (1.0 + 2.0**-30) / (mu * math.sqrt(share))
+        return ReleasePlan(
+            clip=bound,
+            dimension=dimension,
+            noise_multiplier=sigma,
+            rounds=1,
+            rate=1.0,
+            **shape,
+        )
+
+    phases: list[Phase] = []
+    if study.describe is not None:
+        table = Characteristics(
+            preparation.column_bins(RANGES),
+            () if check is None else check.outcomes,
+            study.describe.by,
+            sites,
+        )
+        sums = release(table.bound, table.dimension, described)
+        phases.append(Phase("describe", 0, sums, characteristics=table))
+    if study.checks_privately:
+        assert check is not None  # see the study's rules
+        shares = {purpose: (1.0 - described) * part for purpose, part in CHECKS.items()}
+        sums = release(check.bound, check.cells, shares["check"])
+        phases.append(Phase("check", 0, sums, rows=HELD_OUT, check=check))
+        cells = ResidualCells(check, preparation.column_bins(RESIDUAL_RANGES), sites)
+        sums = release(cells.bound, cells.dimension, shares["residuals"])
+        phases.append(Phase("residuals", 0, sums, rows=HELD_OUT, cells=cells))
+    return phases
 
 
 def typical_norm(study: PrivateStudy, design: Design) -> float:
@@ -299,9 +406,10 @@ def _gradient(
     study: PrivateStudy,
     dimension: int,
     before: list[GaussianSum],
+    first: int,
     shape: _Shape,
 ) -> Phase:
-    """The rounds of a chain, all alike."""
+    """The rounds of a chain, all alike, beside other releases."""
     privacy = study.privacy
     rate = 1.0
     if study.inference.batch is not None:
@@ -326,7 +434,7 @@ def _gradient(
         rate=rate,
         **shape,
     )
-    return Phase("gradient", len(before), release)
+    return Phase("gradient", first, release)
 
 
 def _influence(
@@ -335,6 +443,7 @@ def _influence(
     bound: InfluenceBound,
     dimension: int,
     before: list[GaussianSum],
+    first: int,
     shape: _Shape,
 ) -> Iterable[Phase]:
     """Rounds of sums weighted by x, grouped where they are alike."""
@@ -363,7 +472,6 @@ def _influence(
             **shape,
         )
 
-    first = len(before)
     for (score, matrix), alike in groupby(
         rounds, key=lambda r: (r.gradient_share, r.information_share)
     ):

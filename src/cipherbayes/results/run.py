@@ -274,7 +274,7 @@ def score(
 
 def _held_out(folder: RunFolder) -> dict[str, PreparedTable]:
     """The held-out rows of a resumed run."""
-    if folder.study.evaluation is None:
+    if folder.study.evaluation is None or folder.study.checks_privately:
         return {}
     sources = {name: folder.local(name)["data"] for name in folder.study.sites}
     return split(folder.study, open_sites(folder.study, sources))[1]

@@ -6,6 +6,7 @@ Every refusal says what to change; pydantic adds the file.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cipherbayes.study.protocol_rules import refuse_fields_of_others
@@ -27,6 +28,11 @@ def require_agreement(study: Study) -> None:
         if name in ("csp", "server"):
             raise ValueError(f"site name '{name}' is another party's: choose another")
     _outcomes_are_not_features(study)
+    _held_out_rows_agree(study)
+    if study.describe is not None and not study.private:
+        raise ValueError(
+            "[describe] releases counts with noise: add a [privacy] table, or remove it"
+        )
     _privacy_is_usable(study)
     refuse_fields_of_others(study)
     study.rules.check(study)
@@ -87,8 +93,68 @@ def _privacy_is_usable(study: Study) -> None:
             'inference.preconditioner = "fisher" reads the exact information '
             'matrix: a private study uses "rmsprop" or "none"'
         )
-    if study.evaluation is not None and not study.evaluation.holdout_is_public:
+    if study.checks_privately:
+        _rows_can_be_checked(study)
+    if study.describe is not None:
+        _groups_are_known(study, study.describe.by)
+
+
+def _held_out_rows_agree(study: Study) -> None:
+    held = study.evaluation
+    if held is None or held.private is None:
+        return
+    if held.private and held.holdout_is_public:
         raise ValueError(
-            "[evaluation] scores on private rows are releases outside the budget: "
-            "set holdout_is_public = true if those rows are public, or remove it"
+            "evaluation.private and evaluation.holdout_is_public contradict each "
+            "other: keep one of them"
         )
+    if held.private and not study.private:
+        raise ValueError(
+            "evaluation.private needs a [privacy] table: add one, or remove it"
+        )
+    if study.checks_privately and not held.private:
+        raise ValueError(
+            "evaluation.private = false in a private study: set holdout_is_public = "
+            "true if the held-out rows are public, or remove it"
+        )
+
+
+def _rows_can_be_checked(study: Study) -> None:
+    """Whether protected held-out rows can be scored with noise."""
+    if not study.rules.noise_aware:
+        raise ValueError(
+            f'[evaluation] with protected rows is not for protocol = "{study.protocol}"'
+            ': use "secure-sum" or "pooled", set holdout_is_public = true if those '
+            "rows are public, or remove it"
+        )
+    if study.inference.batch is not None:
+        raise ValueError(
+            "inference.batch and protected held-out rows do not go together: remove "
+            "batch, or [evaluation]"
+        )
+    if study.model.held_out_check is None:
+        raise ValueError(
+            f"a model of kind '{study.model.kind}' has no private check of held-out "
+            "rows (nor has one with entry times): remove [evaluation], or set "
+            "holdout_is_public = true if those rows are public"
+        )
+
+
+def _groups_are_known(study: Study, groups: Sequence[str]) -> None:
+    if not study.rules.noise_aware:
+        raise ValueError(
+            f'[describe] is not for protocol = "{study.protocol}": use "secure-sum" or '
+            '"pooled", or remove it'
+        )
+    if study.inference.batch is not None:
+        raise ValueError(
+            "inference.batch and [describe] do not go together: remove one of them"
+        )
+    if len(set(groups)) < len(groups):
+        raise ValueError("describe.by names a group twice")
+    for name in groups:
+        feature = study.features.get(name)
+        if name != "site" and (feature is None or feature.levels is None):
+            raise ValueError(
+                f"describe.by: '{name}' is neither \"site\" nor a feature with levels"
+            )

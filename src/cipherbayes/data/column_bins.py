@@ -1,0 +1,86 @@
+"""Every feature in bins: levels as they are, numbers in ranges that are public or
+released.
+
+A record is in exactly one bin of a feature, a missing value in one of its own, so that
+counts of the bins add up to the number of records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cipherbayes.typing import Floats, Integers
+
+REACH = 3.0
+"""Bins of a number span so many released standard deviations on each side."""
+
+
+@dataclass(frozen=True)
+class ColumnBins:
+    """A feature's bins.
+
+    Attributes
+    ----------
+    column
+        The raw column.
+    first
+        Place of its first design column, the intercept not counted.
+    levels
+        Names of the levels of a category; None for a number.
+    count
+        Ranges of a number, or levels.
+    stand_in
+        Prepared value that stands in for a missing number; NaN where there is none.
+    indicator
+        Place of the column that tells missing values; None where there is none.
+    """
+
+    column: str
+    first: int
+    levels: tuple[str, ...] | None
+    count: int
+    stand_in: float = np.nan
+    indicator: int | None = None
+
+    @property
+    def tells_missing(self) -> bool:
+        """Whether there is a bin, the last one, of missing values."""
+        return self.indicator is not None or not np.isnan(self.stand_in)
+
+    @property
+    def size(self) -> int:
+        """Bins in all."""
+        return self.count + self.tells_missing
+
+    def edges(self, scales: Floats | None) -> Floats:
+        """Edges between a number's ranges, in prepared units; the outer ranges are
+        open.
+
+        Parameters
+        ----------
+        scales
+            Released means, then standard deviations of all columns; None for the
+            public range.
+        """
+        centre, reach = 0.0, 1.0
+        if scales is not None:
+            mean, sd = np.split(scales, 2)
+            centre, reach = float(mean[self.first]), REACH * float(sd[self.first])
+        return centre + reach * np.linspace(-1.0, 1.0, self.count + 1)[1:-1]
+
+    def bins(self, z: Floats, scales: Floats | None) -> Integers:
+        """The bin of each record; ``z`` as it is prepared, the intercept aside."""
+        if self.levels is not None:
+            place = np.zeros(z.shape[1], dtype=np.int64)
+            for level in range(1, len(self.levels)):
+                place[z[self.first + level - 1] > 0.5] = level
+        else:
+            edges = self.edges(scales)
+            place = np.searchsorted(edges, z[self.first]).astype(np.int64)
+        if self.indicator is not None:
+            place[z[self.indicator] > 0.5] = self.count
+        elif not np.isnan(self.stand_in):
+            place[np.abs(z[self.first] - self.stand_in) <= 1e-12] = self.count
+        return place
