@@ -13,9 +13,6 @@ import numpy as np
 
 from cipherbayes.typing import Floats, Integers
 
-REACH = 3.0
-"""Bins of a number span so many released standard deviations on each side."""
-
 
 @dataclass(frozen=True)
 class ColumnBins:
@@ -31,6 +28,8 @@ class ColumnBins:
         Names of the levels of a category; None for a number.
     count
         Ranges of a number, or levels.
+    reach
+        Ranges of a number span so many released standard deviations on each side.
     stand_in
         Prepared value that stands in for a missing number; NaN where there is none.
     indicator
@@ -41,6 +40,7 @@ class ColumnBins:
     first: int
     levels: tuple[str, ...] | None
     count: int
+    reach: float = 3.0
     stand_in: float = np.nan
     indicator: int | None = None
 
@@ -67,7 +67,7 @@ class ColumnBins:
         centre, reach = 0.0, 1.0
         if scales is not None:
             mean, sd = np.split(scales, 2)
-            centre, reach = float(mean[self.first]), REACH * float(sd[self.first])
+            centre, reach = float(mean[self.first]), self.reach * float(sd[self.first])
         return centre + reach * np.linspace(-1.0, 1.0, self.count + 1)[1:-1]
 
     def bins(self, z: Floats, scales: Floats | None) -> Integers:

@@ -94,10 +94,11 @@ class Preparation:
             bins=bins,
         )
 
-    def column_bins(self, ranges: int) -> tuple[ColumnBins, ...]:
-        """Every feature in bins, numbers in so many ranges."""
+    def column_bins(self, ranges: int, reach: float) -> tuple[ColumnBins, ...]:
+        """Every feature in bins, numbers in so many ranges over ``reach`` released
+        standard deviations on each side."""
         first = 0 if self.intercept is None else 1
-        return tuple(each.column_bins(ranges, first) for each in self._encoders)
+        return tuple(each.column_bins(ranges, reach, first) for each in self._encoders)
 
     def fill(self, chunk: Chunk, x: Floats, where: str = "") -> None:
         """Write the raw records of a chunk into ``x`` (shape ``(p, m)``).
@@ -146,7 +147,7 @@ class _Number:
         value = self.feature.transformed(np.array(self._stand_in))
         return float((value - self._centre) * self._scale)
 
-    def column_bins(self, ranges: int, constants: int) -> ColumnBins:
+    def column_bins(self, ranges: int, reach: float, constants: int) -> ColumnBins:
         """Its bins, so many columns before it being constant."""
         first = self.first - constants
         return ColumnBins(
@@ -154,6 +155,7 @@ class _Number:
             first,
             None,
             ranges,
+            reach,
             self.prepared_stand_in,
             first + 1 if self.feature.indicator else None,
         )
@@ -209,12 +211,12 @@ class _Levels:
         self._codes = np.array(list(texts.values()))
         self._gaps = pa.array(sorted(MISSING - texts.keys()), type=pa.string())
 
-    def column_bins(self, ranges: int, constants: int) -> ColumnBins:
+    def column_bins(self, ranges: int, reach: float, constants: int) -> ColumnBins:
         """Its bins, one a level, so many columns before it being constant."""
         first, levels = self.first - constants, tuple(self._known)
         indicator = first + len(levels) - 1 if self._indicator else None
         return ColumnBins(
-            self.column, first, levels, len(levels), indicator=indicator
+            self.column, first, levels, len(levels), reach, indicator=indicator
         )
 
     def fill(self, raw: pa.Array, out: Floats, where: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from cipherbayes.data.column_bins import ColumnBins
 from cipherbayes.models.base import Rows
-from cipherbayes.models.held_out import VARIANCE_SHARE, HeldOutCheck
+from cipherbayes.models.held_out import HeldOutCheck
 from cipherbayes.typing import Floats
 
 
@@ -49,7 +49,7 @@ class ResidualCells:
     def sums(
         self, theta: Floats, rows: Rows, seen: Rows, site: str, scales: Floats | None
     ) -> Floats:
-        """Sums of residuals in every group, then of a share of their variances.
+        """Sums of residuals in every group, then of their variances.
 
         Parameters
         ----------
@@ -66,7 +66,7 @@ class ResidualCells:
         A record is in one group of each feature and in that of its site, with
         residuals and variances of norm ``check.residual_bound`` or less: the norm of
         all is at most that times √(features + 1), whatever is asked. What is added are
-        multiples of 2⁻²¹ of at most two, so that sums are exact.
+        multiples of 2⁻²⁰ of at most one, so that sums are exact.
         """
         first = 0 if rows.design.intercept is None else 1
         groups = [column.bins(rows.x[first:], scales) for column in self.features]
@@ -74,7 +74,7 @@ class ResidualCells:
         starts = np.cumsum([0, *(column.size for column in self.features)]).tolist()
         residuals, variances = self.check.residuals(theta, seen)
         total = np.zeros((2, self.check.kinds, self.cells))
-        pairs = zip(total, (residuals, VARIANCE_SHARE * variances), strict=True)
+        pairs = zip(total, (residuals, variances), strict=True)
         for sums, values in pairs:
             for kind, weights in enumerate(values):
                 for start, place in zip(starts, groups, strict=True):

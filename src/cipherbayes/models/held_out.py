@@ -2,8 +2,8 @@
 
 Two kinds of sums. *Cells*: a record adds to one cell, its predicted bin × what happened
 to it, so that how well predictions rank and fit can be told from the noised cells.
-*Residuals*: what happened less what was expected, within [-1, 1], and half of its
-variance under the model; a fit whose residuals do not add up to zero in some group of
+*Residuals*: what happened less what was expected, within [-1, 1], and its variance
+under the model; a fit whose residuals do not add up to zero in some group of
 records misses something there.
 
 Formal guarantees
@@ -16,7 +16,7 @@ multiple of 2⁻²⁰ of at most one, so sums are exact and do not depend on the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -48,8 +48,6 @@ COUNTS = 3.0
 """A count counts up to four more than so many times the upper edge of its bin."""
 RESIDUAL_SDS = 3.0
 """A number's residual counts up to so many standard deviations."""
-VARIANCE_SHARE = 0.5
-"""So much of a residual's variance is added up beside it."""
 FARTHEST = 700.0
 
 
@@ -96,8 +94,7 @@ class HeldOutCheck(ABC):
     kinds
         Residuals of a record.
     residual_bound
-        Largest norm of a record's residuals together with
-        ``VARIANCE_SHARE`` of their variances.
+        Largest norm of a record's residuals together with their variances.
     outcomes
         The outcome columns, for a table of baseline characteristics.
     """
@@ -121,8 +118,8 @@ class HeldOutCheck(ABC):
 class BinaryCheck(HeldOutCheck):
     """Bins of predicted log odds × outcome: one cell for a record, norm 1.
 
-    Residual y - p of variance p (1 - p): (1 - p)² + p² (1 - p)² / 4 ≤ 1, and the same
-    with p and 1 - p exchanged.
+    Residual y - p of variance p (1 - p): (1 - p)² (1 + p²) ≤ 1, and the same with p
+    and 1 - p exchanged.
     """
 
     model: Logistic
@@ -156,15 +153,15 @@ class SurvivalCheck(HeldOutCheck):
     Residuals: those of the martingale events less cumulative hazard L, stopped where
     L = 1, in the first and in the second half of the horizon; their variances are the
     parts of the cumulative hazard, L₁ + L₂ ≤ 1. An event in the first half gives
-    (1 - L₁)² + L₁² / 4 ≤ 1; otherwise it is L₁² + L₁² / 4 + (c - L₂)² + L₂² / 4 ≤
-    5 / 4 + 1: norm 1.5 or less.
+    (1 - L₁)² + L₁² ≤ 1; otherwise it is 2 L₁² + (c - L₂)² + L₂² ≤ 2 + 1: norm √3 or
+    less.
     """
 
     model: Survival
 
     bound = 1.0
     kinds = 2
-    residual_bound = 1.5
+    residual_bound = float(np.sqrt(3.0))
     cells = (LOG_HAZARDS.size + 1) * (2 * INTERVALS + 1)
 
     @property
@@ -283,13 +280,13 @@ class CountCheck(HeldOutCheck):
     known for each bin: norm √3 or less.
 
     Residual: that of the noise-aware method, |r| ≤ 1.5 and variance at most 2, divided
-    by 1.5: norm 1.1 or less.
+    by 1.5: norm √(1 + (8/9)²) or less, which is below 1.35.
     """
 
     model: Poisson
 
     bound = float(np.sqrt(3.0))
-    residual_bound = 1.1
+    residual_bound = 1.35
     cells = 3 * (COUNT_EDGES.size + 1)
 
     @property
@@ -328,9 +325,10 @@ def _binary(role: str, column: str) -> OutcomeColumn:
     return OutcomeColumn(role, column, (0.5,), levels=("0", "1"))
 
 
-def _mean(fitted: object, draws: Floats, rows: Rows) -> Floats:
+def _mean(
+    fitted: Callable[[Floats, Rows], Floats], draws: Floats, rows: Rows
+) -> Floats:
     """The mean of predictions over draws, added one draw after the other."""
-    assert callable(fitted)
     with np.errstate(all="ignore"):
         total = kernels.add_rows(np.stack([fitted(theta, rows) for theta in draws]))
         mean: Floats = np.nan_to_num(total / len(draws))
@@ -366,9 +364,3 @@ def _gridded(values: Floats) -> Floats:
     """Values as multiples of the grid; those within [-1, 1] stay there."""
     rounded: Floats = np.rint(np.clip(values, -2.0, 2.0) * GRID) / GRID
     return rounded
-
-
-def cut_points(edges: Sequence[float] | Floats, beyond: float) -> Floats:
-    """Edges with outer ends so far beyond the first and the last."""
-    inner = np.asarray(edges, dtype=np.float64)
-    return np.concatenate([[inner[0] - beyond], inner, [inner[-1] + beyond]])

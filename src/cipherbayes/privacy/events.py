@@ -371,7 +371,9 @@ def _count(event: Event, times: int, counts: Counter[tuple[float, float]]) -> No
             raise _not_understood(event)
 
 
-def _dearest(parts: list[Counter[tuple[float, float]]]) -> list[Counter[tuple[float, float]]]:
+def _dearest(
+    parts: list[Counter[tuple[float, float]]],
+) -> list[Counter[tuple[float, float]]]:
     """The part that costs most; all of them where sampling hides which it is."""
     parts = [part for part in parts if part]
     if len(parts) < 2 or any(rate < 1.0 for part in parts for _, rate in part):

@@ -73,8 +73,9 @@ TRAINING, HELD_OUT = "training", "held-out"
 """Parts of a table whose held-out rows are protected too."""
 CHECKS: dict[Purpose, float] = {"check": 0.7, "residuals": 0.3}
 """Share of what describing leaves of μ² that each release on held-out rows takes."""
-RANGES, RESIDUAL_RANGES = 16, 5
-"""Ranges of a number where records are described, and where residuals are added up."""
+RANGES, RESIDUAL_RANGES = (16, 3.0), (5, 1.5)
+"""Ranges of a number, and how many released standard deviations they span on each side,
+where records are described and where residuals are added up."""
 QUESTION_DRAWS = 32
 """Draws of the posterior whose mean prediction is checked."""
 
@@ -302,9 +303,7 @@ def phases_of(study: PrivateStudy, design: Design) -> tuple[Phase, ...]:
         bound = study.inference_method.influence_bound(
             study.model, clip, records=study.training_records, mu=mu, excess=excess
         )
-        phases.extend(
-            _influence(study, shares, bound, dimension, events, first, shape)
-        )
+        phases.extend(_influence(study, shares, bound, dimension, events, first, shape))
     else:
         phases.append(_gradient(study, dimension, events, first, shape))
     if study.checks_privately:
@@ -337,7 +336,7 @@ def _closing(study: PrivateStudy, shape: _Shape) -> list[Phase]:
     phases: list[Phase] = []
     if study.describe is not None:
         table = Characteristics(
-            preparation.column_bins(RANGES),
+            preparation.column_bins(*RANGES),
             () if check is None else check.outcomes,
             study.describe.by,
             sites,
@@ -349,7 +348,7 @@ def _closing(study: PrivateStudy, shape: _Shape) -> list[Phase]:
         shares = {purpose: (1.0 - described) * part for purpose, part in CHECKS.items()}
         sums = release(check.bound, check.cells, shares["check"])
         phases.append(Phase("check", 0, sums, rows=HELD_OUT, check=check))
-        cells = ResidualCells(check, preparation.column_bins(RESIDUAL_RANGES), sites)
+        cells = ResidualCells(check, preparation.column_bins(*RESIDUAL_RANGES), sites)
         sums = release(cells.bound, cells.dimension, shares["residuals"])
         phases.append(Phase("residuals", 0, sums, rows=HELD_OUT, cells=cells))
     return phases

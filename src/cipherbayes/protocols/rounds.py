@@ -236,7 +236,9 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
 
     def _facts(self) -> dict[Purpose, Floats]:
         """What the preparatory rounds so far amounted to."""
-        kept = {p.purpose: self._checkpoint.fact(p.purpose) for p in self._plan.preparatory}
+        kept = {
+            p.purpose: self._checkpoint.fact(p.purpose) for p in self._plan.preparatory
+        }
         return {
             purpose: np.frombuffer(value, dtype=np.float64)
             for purpose, value in kept.items()

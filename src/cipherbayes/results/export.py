@@ -33,7 +33,7 @@ def export(result: Result, folder: Path, *, for_r: bool = False) -> list[Path]:
     ``summary.csv`` and ``draws.csv`` always (draws on the user's own units, one a line,
     with ``.chain``, ``.iteration`` and ``.draw`` as R's posterior package names them);
     ``effects.csv`` and ``survival.csv``, the reference record's curve, where the model
-    has them.
+    has them; ``describe.csv`` where the study describes its records.
     """
     require_new_folder(folder, remedy="choose another --out")
     make_folder(folder)
@@ -41,6 +41,7 @@ def export(result: Result, folder: Path, *, for_r: bool = False) -> list[Path]:
         "summary.csv": result.summary(),
         "effects.csv": result.effects(),
         "draws.csv": draw_rows(result),
+        "describe.csv": result.describe(),
     }
     baseline = result.baseline()
     if baseline is not None:

@@ -95,6 +95,17 @@ class Bytes(TypedDict):
     total: int
 
 
+class DescribeRow(TypedDict):
+    """A statistic of the records' characteristics, with an interval for its noise."""
+
+    column: str
+    statistic: str
+    group: str
+    mean: float
+    lower: float
+    upper: float
+
+
 class ResultRecord(TypedDict):
     """The content of ``result.json``."""
 
@@ -121,4 +132,5 @@ class ResultRecord(TypedDict):
     warnings: list[str]
     flags: list[FlagRecord]
     moments: list[float] | None
+    describe: NotRequired[list[DescribeRow]]
     posterior_sha256: NotRequired[str]

@@ -30,6 +30,7 @@ from cipherbayes.models.base import Rows
 from cipherbayes.models.survival import require_survival_curves
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.protocol import protocol_of
+from cipherbayes.results.checking import Checked
 from cipherbayes.results.effects import (
     baseline,
     effects,
@@ -39,6 +40,7 @@ from cipherbayes.results.effects import (
 from cipherbayes.results.record import (
     Baseline,
     Bytes,
+    DescribeRow,
     EffectRow,
     MedianSurvival,
     ParameterRow,
@@ -117,6 +119,11 @@ class Result:
     def metrics(self) -> dict[str, Any]:
         """Scores on the held-out rows, where the study asked for them."""
         return dict(self.record["metrics"])
+
+    def describe(self) -> Table[DescribeRow]:
+        """The records' characteristics, overall and by group, with intervals for their
+        noise; empty where the study asked for none."""
+        return Table(row.copy() for row in self.record.get("describe", []))
 
     @property
     def has_intervals(self) -> bool:
@@ -288,6 +295,7 @@ def assemble(
     warnings: list[str],
     moments: Floats | None = None,
     taking_part: TakingPart | None = None,
+    checked: Checked | None = None,
 ) -> Result:
     """Turn a sampler's draws into a result on the user's own scale."""
     public = design = preparation_of(study).design
@@ -321,6 +329,8 @@ def assemble(
         flags += [flag.as_record(names) for flag in columns]
     if caution is not None:
         flags.append(not_calibrated(caution, len(names)).as_record(names))
+    if checked is not None:
+        flags += checked.flags
     record: ResultRecord = {
         "version": FORMAT,
         "cipherbayes": __version__,
@@ -346,6 +356,10 @@ def assemble(
         "flags": flags,
         "moments": None if moments is None else moments.tolist(),
     }
+    if checked is not None and checked.metrics:
+        record["metrics"] = dict(checked.metrics)
+    if checked is not None and checked.describe:
+        record["describe"] = checked.describe
     return Result(study, datatree(names, user, draws), record)
 
 

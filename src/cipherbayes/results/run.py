@@ -21,6 +21,7 @@ from cipherbayes.inference.target import Target
 from cipherbayes.models.metrics import evaluate
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.plan import Plan
+from cipherbayes.results.checking import check
 from cipherbayes.results.notebook import notebook_progress
 from cipherbayes.results.record import TakingPart, Timing
 from cipherbayes.results.result import Result, assemble
@@ -221,6 +222,7 @@ def assemble_private(
         warnings=warnings,
         moments=finished.moments,
         taking_part=taking_part(folder, traffic),
+        checked=check(folder.plan, finished.draws, finished.moments, finished.closing),
     )
 
 
