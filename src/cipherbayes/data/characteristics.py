@@ -1,4 +1,4 @@
-"""Counts of the records' characteristics, overall or by group: a paper's first table."""
+"""Counts of the records' characteristics, overall or by group: a first table."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ class RunFolder:
             "name": name,
             "run": self.run,
             "plan": self.plan,
-            "contributions": self._contributions(name, table),
+            "contributions": self.contributions(name, table),
             "ledger": ledger,
             "key": keys.identity(),
             "exchange": keys.exchange_key(self.run),
@@ -321,10 +321,11 @@ class RunFolder:
         for name in self.study.sites:
             table = self.table(name) if tables is None else tables[name]
             ledger = open_ledger(self.study, name, self.local(name), self.budget_run)
-            held[name] = (self._contributions(name, table), ledger)
+            held[name] = (self.contributions(name, table), ledger)
         return held
 
-    def _contributions(self, name: str, table: PreparedTable) -> Contributions:
+    def contributions(self, name: str, table: PreparedTable) -> Contributions:
+        """A site's bounded sums over its table, parted where the study parts it."""
         held_out = None
         if self.study.checks_privately:
             table, held_out = split_site(self.study, name, table)

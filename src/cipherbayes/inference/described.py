@@ -70,7 +70,8 @@ def bin_shares(
     shape = (problems, CHAINS, bins)
 
     def moved() -> Floats:
-        return np.einsum("pij,pcj->pci", whiten, rng.standard_normal(shape))
+        step: Floats = np.einsum("pij,pcj->pci", whiten, rng.standard_normal(shape))
+        return step
 
     def log_density(phi: Floats) -> Floats:
         there = np.exp(np.clip(phi, -30.0, 30.0))

@@ -6,7 +6,7 @@ under the model. If the model holds, S has mean zero and variance
     V + V² x'Cov x + s²,
 
 V² x'Cov x because the posterior is not sure of what is expected of a group with the
-columns x. The level of all groups together is taken off: it is a matter of calibration.
+columns x, nor independently of other groups. The level of all groups together is taken off: it is a matter of calibration.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def test_groups(
     noise
         Standard deviation of the noise of either.
     unsure
-        x'Cov x of each group.
+        x'Cov x of every pair of groups.
     along
         Where the groups of a number are on its scale; None for levels and sites.
     """
@@ -70,8 +70,9 @@ def test_groups(
     shift, spread = (np.full(residuals.size, np.nan) for _ in range(2))
     if seen.sum() < 2:
         return None
-    s, v, extra = residuals[seen], variances[seen], unsure[seen]
-    covariance = np.diag(v + noise**2 + v**2 * extra)
+    s, v = residuals[seen], variances[seen]
+    extra = unsure[np.ix_(seen, seen)]
+    covariance = np.diag(v + noise**2) + np.outer(v, v) * extra
     # S less what the level of all of them explains: (I - v 1'/sum v) S.
     taken = np.eye(s.size) - np.outer(v, np.ones(s.size)) / v.sum()
     centred, covariance = taken @ s, taken @ covariance @ taken.T

@@ -27,7 +27,7 @@ class NumberFit(NamedTuple):
     rows: Floats
     predicted: Floats
     observed: Floats
-    shown: Floats
+    shown: list[bool]
     mean_predicted: Floats
     mean_observed: Floats
     rmse: Floats | None
@@ -88,7 +88,7 @@ def check_numbers(
         rows=counts,
         predicted=value(predictions, counts),
         observed=value(outcomes, counts),
-        shown=shown,
+        shown=shown.tolist(),
         mean_predicted=overall(predictions),
         mean_observed=overall(outcomes),
         rmse=rmse,

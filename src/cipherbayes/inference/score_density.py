@@ -47,14 +47,17 @@ class ScoreGrid:
     @property
     def centres(self) -> Floats:
         first = self.edges[0] - 0.5 * self.width
-        return first + self.width * np.arange(self.bins)
+        centres: Floats = first + self.width * np.arange(float(self.bins))
+        return centres
 
     @cached_property
     def points(self) -> Floats:
         """The grid."""
         step = self.width / POINTS
         count = POINTS * (self.bins - 2 + 2 * OUTER)
-        return self.edges[0] - OUTER * self.width + step * (np.arange(count) + 0.5)
+        start = self.edges[0] - OUTER * self.width
+        points: Floats = start + step * (np.arange(float(count)) + 0.5)
+        return points
 
     @cached_property
     def bin_of(self) -> Floats:

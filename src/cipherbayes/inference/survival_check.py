@@ -166,12 +166,12 @@ def _concordance(weight: Floats, hazards: Floats) -> Floats:
     before = np.concatenate([np.ones_like(survival[:, :, :1]), survival[:, :, :-1]], 2)
     events = weight[:, :, None] * (before - survival)
     later = weight[:, :, None] * 0.5 * (before + survival)
-    won, total = 0.0, 0.0
+    won, total = np.zeros(len(weight)), np.zeros(len(weight))
     for part in range(parts.shape[2]):
         cases, controls = events[:, :, part : part + 1], later[:, :, part : part + 1]
         won = won + _won(cases, controls)[:, 0]
         total = total + (cases.sum(axis=1) * controls.sum(axis=1))[:, 0]
-    result: Floats = np.asarray(won / np.maximum(total, 1e-300))
+    result: Floats = won / np.maximum(total, 1e-300)
     return result
 
 
@@ -179,4 +179,5 @@ def _thirds(weight: Floats) -> Floats:
     """Which third of the rows each point of the grid is in, ``(points, 3)``."""
     below = np.cumsum(weight.mean(axis=0)) - 0.5 * weight.mean(axis=0)
     place = np.minimum((3.0 * below).astype(np.int64), 2)
-    return np.eye(3)[place]
+    groups: Floats = np.eye(3)[place]
+    return groups

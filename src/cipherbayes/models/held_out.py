@@ -357,7 +357,8 @@ def _counted(cells: Integers, length: int) -> Floats:
 
 
 def _weighted(place: Integers, weights: Floats, length: int) -> Floats:
-    return np.bincount(place, weights=_gridded(weights), minlength=length)
+    sums: Floats = np.bincount(place, _gridded(weights), length).astype(np.float64)
+    return sums
 
 
 def _gridded(values: Floats) -> Floats:

@@ -43,8 +43,8 @@ class Contributions:
     ``phase.information.clip``). After the posterior it adds one to a bin of each column
     (:mod:`~cipherbayes.data.characteristics`), or, if it is held out, one to a cell of
     predictions and outcomes (:mod:`~cipherbayes.models.held_out`) and bounded residuals
-    to groups (:mod:`~cipherbayes.data.residual_cells`). In a Poisson-sampled phase every record takes part
-    independently, drawn from the operating system's randomness.
+    to groups (:mod:`~cipherbayes.data.residual_cells`). In a Poisson-sampled phase
+    every record takes part independently, drawn from the operating system's randomness.
 
     *Total.* Every θ of the phase's length with finite numbers, and all scales that
     :meth:`~cipherbayes.protocols.plan.StudyPlan.facts` can give (places within

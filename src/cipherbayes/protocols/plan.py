@@ -22,8 +22,8 @@ from cipherbayes.data.windows import scales_of, windows_of
 from cipherbayes.errors import DataError, ProtocolError, StudyError
 from cipherbayes.inference.method import PublicFacts
 from cipherbayes.inference.released import Recursion
-from cipherbayes.privacy.accountant import epsilon
-from cipherbayes.privacy.events import Event, Repeated, of_one_run
+from cipherbayes.privacy.accountant import epsilon, total_mu
+from cipherbayes.privacy.events import Composed, Event, Repeated, of_one_run
 from cipherbayes.protocols.messages import RunManifest
 from cipherbayes.protocols.protocol import Protocol, protocol_of
 from cipherbayes.protocols.releases import QUESTION_DRAWS, Phase, Purpose
@@ -224,6 +224,18 @@ class StudyPlan(Plan):
         """Everything that the study releases."""
         return of_one_run(phase.event for phase in self.phases)
 
+    @property
+    def dearest_part(self) -> str | None:
+        """The part of the tables of which most is released; None where a study does
+        not part them."""
+        parts: dict[str, list[Event]] = {}
+        for phase in self.phases:
+            if phase.rows is not None:
+                parts.setdefault(phase.rows, []).append(phase.event)
+        if not parts:
+            return None
+        return max(parts, key=lambda name: total_mu(Composed(tuple(parts[name]))))
+
     def event_after(self, rounds: int) -> Event | None:
         """What the first rounds have released; None for none."""
         events: list[Event] = []
@@ -316,13 +328,21 @@ class StudyPlan(Plan):
 
     def usable_theta(self, phase: Phase, theta: Floats) -> bool:
         """Whether a phase may be asked at ``theta``: public numbers alone decide."""
-        if phase.preparatory or phase.characteristics is not None:
-            return theta.size == 1 and theta[0] == 0.0
-        draws = 1 if phase.check is None else QUESTION_DRAWS
-        if theta.size != draws * self.farthest_theta.size:
+        size = self.question_size(phase)
+        if theta.size != size:
             return False
+        if phase.preparatory or phase.characteristics is not None:
+            return bool(theta[0] == 0.0)
+        farthest = np.tile(self.farthest_theta, size // self.farthest_theta.size)
         # Also false for what is not a number.
-        return bool(np.all(np.abs(theta) <= np.tile(self.farthest_theta, draws)))
+        return bool(np.all(np.abs(theta) <= farthest))
+
+    def question_size(self, phase: Phase) -> int:
+        """Length of the vector that a phase is asked about."""
+        if phase.preparatory or phase.characteristics is not None:
+            return 1
+        draws = 1 if phase.check is None else QUESTION_DRAWS
+        return draws * self.farthest_theta.size
 
     def closing_question(self, phase: Phase, draws: Floats) -> Floats:
         """What a phase after the posterior asks about: nothing but the records, some

@@ -92,8 +92,8 @@ def _columns(
         if column.levels is None:
             inner = column.edges(moments)
             step = inner[1] - inner[0]
-            ends = [inner[0] - step, *inner, inner[-1] + step]
-            edges = user_values(study.features[column.column], np.array(ends))
+            ends = np.array([inner[0] - step, *inner, inner[-1] + step])
+            edges = user_values(study.features[column.column], ends)
         known = moments is not None and column.levels is None
         yield _Column(
             column.column,
@@ -151,8 +151,8 @@ def _group_sizes(
     # Every column counts each record once, so the columns' sums are repeated counts.
     means = blocks.sum(axis=1) / columns
     sds = np.array(noises) * np.sqrt(table.width) / columns
-    draws = means[:, None] + sds[:, None] * rng.standard_normal((len(means), 1600))
-    draws = np.maximum(draws, 0.0)
+    drawn = means[:, None] + sds[:, None] * rng.standard_normal((len(means), 1600))
+    draws: Floats = np.maximum(drawn, 0.0)
     assert study.privacy is not None
     if study.privacy.records is not None:
         draws[0] = study.privacy.records
@@ -190,8 +190,8 @@ def _statistics(
     sd = np.sqrt(np.maximum(square - mean**2, 0.0))
     yield _row(column.name, "sd", label, sd, tail)
     below = np.concatenate([np.zeros((len(shares), 1)), np.cumsum(shares, axis=1)], 1)
-    for name, level in QUANTILES.items():
-        values = np.array([np.interp(level, cdf, column.edges) for cdf in below])
+    for name, share_below in QUANTILES.items():
+        values = np.array([np.interp(share_below, cdf, column.edges) for cdf in below])
         yield _row(column.name, name, label, values, tail)
 
 

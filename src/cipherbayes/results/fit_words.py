@@ -50,7 +50,7 @@ def fit_record(
                 signs @ residuals[:, place],
                 variances[:, place].sum(axis=0),
                 noise,
-                unsure if what == EVEN else np.zeros(size),
+                unsure if what == EVEN else np.zeros((size, size)),
                 along,
             )
             if test is not None:
@@ -74,12 +74,13 @@ def _unsure(
     moments: Floats | None,
     covariance: Floats,
 ) -> tuple[Floats, Floats | None]:
-    """x'Cov x of each group, other columns at their means; and where the groups of a
-    number are."""
+    """x'Cov x of every pair of groups, other columns at their means; and where the
+    groups of a number are."""
     rows = np.zeros((size, design.width))
+    first = 0 if design.intercept is None else 1
+    rows[:, :first] = design.intercept or 0.0
     along = None
     if column is not None:
-        first = 0 if design.intercept is None else 1
         mean, sd = np.zeros(design.width - first), np.ones(design.width - first)
         if moments is not None:
             mean, sd = np.split(moments, 2)
@@ -89,15 +90,14 @@ def _unsure(
             step = edges[1] - edges[0]
             centres = edges[0] - 0.5 * step + step * np.arange(column.count)
             rows[: column.count, first + j] = (centres - mean[j]) / sd[j]
-            along = rows[:, first + j]
-            if column.tells_missing:
-                # Missing values are no place on a scale.
-                along = None
+            # Missing values are no place on a scale.
+            along = None if column.tells_missing else rows[:, first + j]
         else:
-            for level in range(1, column.count):
-                k = j + level - 1
-                rows[level, first + k] = (1.0 - mean[k]) / sd[k]
-    return np.einsum("gi,ij,gj->g", rows, covariance, rows), along
+            places = slice(j, j + column.count - 1)
+            codes = np.eye(column.count)[:, 1:]
+            own = (codes - mean[places]) / sd[places]
+            rows[: column.count, first + places.start : first + places.stop] = own
+    return rows @ covariance @ rows.T, along
 
 
 def _row(
@@ -150,7 +150,7 @@ def _sentence(row: dict[str, Any]) -> str:
         0: "",
     }[row["bend"]]
     return (
-        f"{subject}: the model misses its shape; at {worst['group']} there is {more} "
+        f"{subject}: the model misses something; at {worst['group']} there is {more} "
         f"than predicted{curve}"
     )
 

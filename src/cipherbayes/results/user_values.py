@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from cipherbayes.data.column_bins import ColumnBins
@@ -35,5 +37,5 @@ def range_names(study: Study, column: ColumnBins, moments: Floats | None) -> lis
         return [*column.levels, *missing]
     edges = user_values(study.features[column.column], column.edges(moments))
     texts = [f"{edge:.4g}" for edge in edges]
-    between = [f"{a} to {b}" for a, b in zip(texts, texts[1:], strict=False)]
+    between = [f"{a} to {b}" for a, b in pairwise(texts)]
     return [f"below {texts[0]}", *between, f"above {texts[-1]}", *missing]

@@ -132,8 +132,8 @@ def grid_sums(
     """A table's sums on the grid; None where it refuses."""
     whole = replace(phase, sums=replace(phase.sums, rate=1.0))
     try:
-        return phase.on_grid(
-            Contributions(plan.study.model, table).total(whole, question)
-        )
+        # Every record counts as one of the part that the phase is about.
+        given = Contributions(plan.study.model, table, site=min(plan.study.sites))
+        return phase.on_grid(given.total(whole, question))
     except CipherbayesError:
         return None
