@@ -6,7 +6,8 @@ under the model. If the model holds, S has mean zero and variance
     V + V² x'Cov x + s²,
 
 V² x'Cov x because the posterior is not sure of what is expected of a group with the
-columns x, nor independently of other groups. The level of all groups together is taken off: it is a matter of calibration.
+columns x, nor independently of other groups. The level of all groups together is taken
+off: it is a matter of calibration.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from scipy.optimize import least_squares
 
 from cipherbayes.typing import Floats
 
-CHAINS, BURN_IN, STEPS, THIN = 48, 400, 1200, 12
+CHAINS, BURN_IN, STEPS, THIN = 40, 300, 900, 10
 ACCEPTED = 0.25
 """Share of steps that a random walk should take."""
 LEAST_RATE = 1e-6

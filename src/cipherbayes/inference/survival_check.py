@@ -89,7 +89,7 @@ def check_survival(
         fates = np.concatenate(
             [left * truth.hazards, left * truth.censoring, there[:, :, -1:]], axis=2
         )
-        cells = np.einsum("kg,kgf,gb->kbf", truth.mass, fates, grid.bin_of)
+        cells = grid.bin_of.T @ (truth.mass[:, :, None] * fates)
         total = truth.mass.sum(axis=1, keepdims=True)[:, : known.size]
         return np.concatenate([cells.reshape(len(phi), -1), total], axis=1)
 
@@ -146,8 +146,8 @@ def _measures(phi: Floats, grid: ScoreGrid, shares: Floats) -> SurvivalFit:
         log_score=score,
         calibration_slope=phi[:, grid.bins + shares.size],
         rows=truth.mass @ groups,
-        expected=np.einsum("kg,gj,gt->kjt", weight, groups, said) / inside,
-        observed=np.einsum("kgt,gj->kjt", ones, groups) / inside,
+        expected=groups.T @ (weight[:, :, None] * said) / inside,
+        observed=groups.T @ ones / inside,
     )
 
 

@@ -316,7 +316,8 @@ def _budget_lines(plan: StudyPlan) -> list[tuple[str, str]]:
                 "checking",
                 f"ε = {check['epsilon_alone']:.3g} alone, on the other "
                 f"{100 * check['rows']:.3g} %: a row pays for one of the two; a count "
-                f"of prediction × outcome is known to ±{1.645 * check['count_noise']:.3g}",
+                "of prediction × outcome is known to "
+                f"±{1.645 * check['count_noise']:.3g} (90 %)",
             )
         )
     if "describing" in uses:
