@@ -11,6 +11,7 @@ from cipherbayes.errors import BudgetError, PrivacyError
 from cipherbayes.privacy.accountant import epsilon, total_mu
 from cipherbayes.privacy.events import (
     Composed,
+    Event,
     GaussianSum,
     OfRows,
     Parallel,
@@ -44,7 +45,7 @@ def test_a_part_by_itself_costs_what_is_released() -> None:
 
 
 def test_without_parts_nothing_changes() -> None:
-    events = [Repeated(GaussianSum(3.0), 4), GaussianSum(9.0)]
+    events: list[Event] = [Repeated(GaussianSum(3.0), 4), GaussianSum(9.0)]
     assert of_one_run(events) == Composed(tuple(events))
     assert of_one_run(events[:1]) == events[0]
 

@@ -17,6 +17,7 @@ from cipherbayes.cli import (
     export,
     init,
     ledger,
+    omop,
     party,
     plan,
     report,
@@ -68,6 +69,7 @@ app.command("export")(export.export)
 app.command("compare")(compare.compare)
 app.command("verify")(verify.verify)
 app.command("init")(init.init)
+app.command("omop")(omop.omop)
 app.command("watch")(watch.watch)
 app.command("ledger")(ledger.ledger)
 app.command("keys")(ledger.keys)

@@ -90,14 +90,12 @@ class Characteristics:
         A record adds one to one bin of each column in one group of each grouping: norm
         √(columns × groupings), whatever the scales are. Counts are exact.
         """
-        first = 0 if rows.design.intercept is None else 1
-        z = rows.x[first:]
-        bins = [column.bins(z, scales) for column in self.features]
+        bins = [column.bins(rows.x, scales) for column in self.features]
         bins += [column.bins(rows.outcome) for column in self.outcomes]
         starts = np.cumsum([0, *self.sizes[:-1]])
         found = []
         for name, names in self.groupings():
-            group = self._group(name, z, rows.count, site)
+            group = self._group(name, rows, site)
             counts = np.zeros(self.width * len(names))
             for start, place in zip(starts.tolist(), bins, strict=True):
                 cells = group * self.width + start + place
@@ -105,11 +103,11 @@ class Characteristics:
             found.append(counts)
         return np.concatenate(found)
 
-    def _group(self, name: str, z: Floats, count: int, site: str) -> Integers:
+    def _group(self, name: str, rows: Rows, site: str) -> Integers:
         if name in ("", SITE):
             place = self.sites.index(site) if name else 0
-            return np.full(count, place, dtype=np.int64)
-        return self._feature(name).bins(z, None)
+            return np.full(rows.count, place, dtype=np.int64)
+        return self._feature(name).bins(rows.x, None)
 
     def _feature(self, name: str) -> ColumnBins:
         return next(column for column in self.features if column.column == name)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cipherbayes.data.features import Feature
 from cipherbayes.typing import Floats, Integers
 
 
@@ -22,12 +23,17 @@ class ColumnBins:
     ----------
     column
         The raw column.
-    first
-        Place of its first design column, the intercept not counted.
-    levels
-        Names of the levels of a category; None for a number.
+    first, moment
+        Place of its first column in the design, and among the columns that released
+        moments move.
     count
         Ranges of a number, or levels.
+    levels
+        Names of the levels of a category; None for a number.
+    reference
+        Whether the first level has a column too.
+    feature, centre, half_width
+        How a number is prepared.
     reach
         Ranges of a number span so many released standard deviations on each side.
     stand_in
@@ -38,8 +44,13 @@ class ColumnBins:
 
     column: str
     first: int
-    levels: tuple[str, ...] | None
+    moment: int
     count: int
+    levels: tuple[str, ...] | None = None
+    reference: bool = False
+    feature: Feature | None = None
+    centre: float = 0.0
+    half_width: float = 1.0
     reach: float = 3.0
     stand_in: float = np.nan
     indicator: int | None = None
@@ -61,26 +72,26 @@ class ColumnBins:
         Parameters
         ----------
         scales
-            Released means, then standard deviations of all columns; None for the
-            public range.
+            Released means, then standard deviations, of the columns that they move;
+            None for the public range.
         """
         centre, reach = 0.0, 1.0
         if scales is not None:
             mean, sd = np.split(scales, 2)
-            centre, reach = float(mean[self.first]), self.reach * float(sd[self.first])
+            centre = float(mean[self.moment])
+            reach = self.reach * float(sd[self.moment])
         return centre + reach * np.linspace(-1.0, 1.0, self.count + 1)[1:-1]
 
-    def bins(self, z: Floats, scales: Floats | None) -> Integers:
-        """The bin of each record; ``z`` as it is prepared, the intercept aside."""
+    def bins(self, x: Floats, scales: Floats | None) -> Integers:
+        """The bin of each record; ``x`` its columns as they are prepared."""
         if self.levels is not None:
-            place = np.zeros(z.shape[1], dtype=np.int64)
-            for level in range(1, len(self.levels)):
-                place[z[self.first + level - 1] > 0.5] = level
+            place = np.zeros(x.shape[1], dtype=np.int64)
+            for level in range(1, self.count):
+                place[x[self.first + level - (not self.reference)] > 0.5] = level
         else:
-            edges = self.edges(scales)
-            place = np.searchsorted(edges, z[self.first]).astype(np.int64)
+            place = np.searchsorted(self.edges(scales), x[self.first]).astype(np.int64)
         if self.indicator is not None:
-            place[z[self.indicator] > 0.5] = self.count
+            place[x[self.indicator] > 0.5] = self.count
         elif not np.isnan(self.stand_in):
-            place[np.abs(z[self.first] - self.stand_in) <= 1e-12] = self.count
+            place[np.abs(x[self.first] - self.stand_in) <= 1e-12] = self.count
         return place

@@ -68,8 +68,7 @@ class ResidualCells:
         all is at most that times √(features + 1), whatever is asked. What is added are
         multiples of 2⁻²⁰ of at most one, so that sums are exact.
         """
-        first = 0 if rows.design.intercept is None else 1
-        groups = [column.bins(rows.x[first:], scales) for column in self.features]
+        groups = [column.bins(rows.x, scales) for column in self.features]
         groups.append(np.full(rows.count, self.sites.index(site), dtype=np.int64))
         starts = np.cumsum([0, *(column.size for column in self.features)]).tolist()
         residuals, variances = self.check.residuals(theta, seen)

@@ -184,7 +184,7 @@ class Piecewise(Survival):
     def to_user_scale(self, draws: Floats, design: Design) -> Floats:
         """Log baseline hazards per unit of the user's time, all features at zero."""
         user = super().to_user_scale(draws, design)
-        shift = user[..., : design.width] @ design.centre
+        shift = design.shift(draws[..., : design.width])
         user[..., design.width :] -= shift[..., None] + np.log(self.horizon)
         return user
 

@@ -40,11 +40,13 @@ class Contributions:
     columns lie in [-1, 1], a record is in at most one bin of a column and inside
     windows within [-1, 1] (:mod:`~cipherbayes.data.windows`), and gradients and
     information matrices are bounded record by record (the latter to
-    ``phase.information.clip``). After the posterior it adds one to a bin of each column
-    (:mod:`~cipherbayes.data.characteristics`), or, if it is held out, one to a cell of
-    predictions and outcomes (:mod:`~cipherbayes.models.held_out`) and bounded residuals
-    to groups (:mod:`~cipherbayes.data.residual_cells`). In a Poisson-sampled phase
-    every record takes part independently, drawn from the operating system's randomness.
+    ``phase.information.clip``). Where a record is a person, each of its rows counts by
+    its share (:mod:`~cipherbayes.data.persons`). After the posterior a record adds one
+    to a bin of each column (:mod:`~cipherbayes.data.characteristics`), or, if it is
+    held out, one to a cell of predictions and outcomes
+    (:mod:`~cipherbayes.models.held_out`) and bounded residuals to groups
+    (:mod:`~cipherbayes.data.residual_cells`). In a Poisson-sampled phase every record
+    takes part independently, drawn from the operating system's randomness.
 
     *Total.* Every θ of the phase's length with finite numbers, and all scales that
     :meth:`~cipherbayes.protocols.plan.StudyPlan.facts` can give (places within
@@ -67,8 +69,8 @@ class Contributions:
     @property
     def count(self) -> int:
         """Records in the table, those held out among them."""
-        held = 0 if self._held_out is None else self._held_out.count
-        return self._table.count + held
+        held = 0 if self._held_out is None else self._held_out.records
+        return self._table.records + held
 
     def total(self, phase: Phase, question: Question) -> Floats:
         """The sum that a phase asks for, before grid and noise."""
@@ -76,13 +78,13 @@ class Contributions:
         if phase.closing:
             return self._closing(phase, question)
         if phase.purpose == "records":
-            return np.array([float(self._table.count)])
+            return np.array([float(self._table.records)])
         if phase.purpose == "moments":
             return self._columns(phase, _moments)
         if phase.numbers is not None:
             seen = sums_inside if phase.purpose == "scales" else histograms
             numbers, windows = phase.numbers, question.scales
-            return self._columns(phase, lambda z: seen(z, numbers, windows))
+            return self._columns(phase, lambda z, s: seen(z, numbers, windows, s))
         if theta.size != phase.sums.dimension:
             raise ProtocolError("the question does not have the study's length")
         table = rescaled(self._table, question.scales)
@@ -120,12 +122,14 @@ class Contributions:
             )
         return sum(parts, start=np.zeros(phase.dimension))
 
-    def _columns(self, phase: Phase, sums: Callable[[Floats], Floats]) -> Floats:
-        """Sums over the records of functions of the columns, the intercept aside."""
-        first = 0 if self._table.design.intercept is None else 1
+    def _columns(
+        self, phase: Phase, sums: Callable[[Floats, Floats | None], Floats]
+    ) -> Floats:
+        """Sums over the records of functions of the columns that are moved."""
+        places = self._table.design.moved_places
 
         def of_block(block: Rows) -> Floats:
-            return sums(block.x[first:])
+            return sums(block.x[places], block.shares)
 
         return sum(self._table.map(of_block), start=np.zeros(phase.dimension))
 
@@ -143,5 +147,8 @@ class Contributions:
         return np.concatenate([sums.gradient, sums.information])
 
 
-def _moments(z: Floats) -> Floats:
-    return np.concatenate([z.sum(axis=1), (z * z).sum(axis=1)])
+def _moments(z: Floats, shares: Floats | None) -> Floats:
+    parts = np.concatenate([z, z * z])
+    if shares is not None:
+        parts *= shares
+    return np.asarray(parts.sum(axis=1))

@@ -23,6 +23,7 @@ from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.protocols.certificate import covers
 from cipherbayes.protocols.plan import Plan, StudyPlan
 from cipherbayes.protocols.releases import Phase
+from cipherbayes.protocols.term_costs import TermCost, columns_lost, without_term
 from cipherbayes.study.scales import scales_budget
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
@@ -133,6 +134,38 @@ def _width_ratio(
         prior_sd=(plan.study.full_prior.scale or 1.0) / unit,
         excess=inflation,
     )
+
+
+def term_costs(plan: StudyPlan) -> list[TermCost]:
+    """What each term of the study's formula costs; empty without a formula."""
+    terms = plan.study.model.terms
+    if terms is None:
+        return []
+    whole = forecast_of(plan).width_ratio
+    costs: list[TermCost] = []
+    for term in terms.terms:
+        smaller, width = without_term(plan.study, term), None
+        columns = preparation_of(plan.study).design.width
+        if smaller is not None:
+            columns = columns_lost(plan.study, smaller)
+            planned = plan.protocol.plan(smaller.with_privacy())
+            if isinstance(planned, StudyPlan):
+                width = whole / forecast_of(planned).width_ratio
+        name = ":".join(factor.text for factor in term)
+        costs.append({"term": name, "columns": columns, "width": width})
+    return costs
+
+
+def _terms_in_words(costs: list[TermCost]) -> list[str]:
+    """One line for each term."""
+    said = []
+    for cost in costs:
+        word = "column" if cost["columns"] == 1 else "columns"
+        line = f"{cost['term']}: {cost['columns']} {word} with its products"
+        if cost["width"] is not None:
+            line += f", other intervals {cost['width']:.3f} × as wide as without it"
+        said.append(line)
+    return [f"{'terms' if k == 0 else '':<12}{line}" for k, line in enumerate(said)]
 
 
 def _epsilon_for(mu: float, delta: float) -> float | None:
@@ -248,8 +281,9 @@ def describe(plan: StudyPlan) -> PlanDescription:
     release, encryption = plan.last_phase.sums, plan.encryption
     growth = epsilon_by_tenths(plan)
     cautions = plan.protocol.cautions(plan)
+    costs = term_costs(plan)
     return PlanDescription(
-        _lines(plan, forecast, growth),
+        [*_lines(plan, forecast, growth), *_terms_in_words(costs)],
         rounds=plan.rounds,
         noise_multiplier=plan.noise_multiplier,
         epsilon=growth[-1][1],
@@ -266,6 +300,7 @@ def describe(plan: StudyPlan) -> PlanDescription:
             "signal_over_noise": forecast.ratio,
             "width_ratio": forecast.width_ratio,
             **budget_record(plan),
+            **({"terms": costs} if costs else {}),
         },
     )
 
@@ -347,11 +382,13 @@ def _lines(
     sites = f"{len(study.sites)} sites" if study.rules.federated else "one place"
     spent = ", ".join(f"{e:.2g} after {n}" for n, e in growth)
     sampled = f", each on {100 * release.rate:.3g} % of the rows"
+    person = privacy.person
+    record = "record" if person is None else f"person (all rows of one '{person}')"
     lines = [
         f"{study.name}: {study.model.kind}, {study.protocol}, "
         f"{sites}, N = {records}, {release.dimension} parameters",
         f"promise     ({privacy.epsilon:g}, {privacy.delta:g})-differential privacy, "
-        "adding or removing one record" + ("" if plan.certified else ", not certified"),
+        f"adding or removing one {record}{'' if plan.certified else ', not certified'}",
         f"releases    {plan.rounds} rounds of {study.method}"
         + (sampled if release.rate < 1 else ""),
         f"noise       {_noise(plan)}",
@@ -432,13 +469,14 @@ def approval_lines(plan: StudyPlan) -> list[str]:
     records = f"{privacy.records:,}" if privacy.records else "counted with noise"
     against = "; ".join(plan.protocol.holds_against(study)) or "nobody"
     lines = [
-        f"records     {records}, the most that all sites together may have",
+        f"records     {records}, the most {privacy.units} that all sites together may "
+        "have",
         f"promise     epsilon {privacy.epsilon:g}, delta {privacy.delta:g}; holds "
         f"against {against}",
         f"covers      {covers(plan)}",
         f"rounds      {plan.rounds}, charged to the table's ledger first",
         f"leaves here in each round one vector of at most {widest} numbers: a sum over "
-        f"rows, each bounded, plus noise drawn here; {plan.protocol.leaves}",
+        f"{privacy.units}, each bounded, plus noise drawn here; {plan.protocol.leaves}",
         "is opened   what the vectors of all sites give together"
         + (", or of all but the lost" if privacy.dropouts else ""),
     ]

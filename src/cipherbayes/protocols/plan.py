@@ -282,10 +282,11 @@ class StudyPlan(Plan):
         """Refuse a table that the plan's range was not made for."""
         most = self.last_phase.sums.records
         if count > most:
+            units = self.study.privacy.units
             raise DataError(
-                f"the table has more rows than the study's {most}",
+                f"the table has more {units} than the study's {most}",
                 where=f"site {name}",
-                remedy="correct privacy.records, the number of rows over all sites",
+                remedy=f"correct privacy.records, the number of {units} over all sites",
             )
 
     def noise_in_words(self, sizes: Sequence[int]) -> str:

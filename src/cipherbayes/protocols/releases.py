@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar
 import numpy as np
 
 from cipherbayes.data.characteristics import Characteristics
+from cipherbayes.data.encoders import MEAN_SQUARES
 from cipherbayes.data.residual_cells import ResidualCells
 from cipherbayes.data.windows import Numbers
 from cipherbayes.errors import ProtocolError, StudyError
@@ -54,6 +55,9 @@ Purpose = Literal[
 
 AnyVector = TypeVar("AnyVector", Floats, Integers)
 
+MOST_ROWS = 10**10
+"""Rows that no table exceeds: for so many roundings are bounded where records are
+persons."""
 MOST_RECORDS = 10_000_000
 """Most records of a study that does not declare their number."""
 
@@ -81,10 +85,6 @@ QUESTION_DRAWS = 32
 
 DEFAULT_CLIP = 1.0
 """Bound on a record's gradient where the study names none."""
-
-MEAN_SQUARES = {"number": 0.25, "text": 0.5}
-"""What a feature is guessed to add to a prepared row's squared norm: a number that
-fills half of its range, a category whose reference level is as common as the rest."""
 
 
 class _Shape(TypedDict):
@@ -246,7 +246,7 @@ def phases_of(study: PrivateStudy, design: Design) -> tuple[Phase, ...]:
     """
     privacy = study.privacy
     before = _preparatory_noise(study)
-    columns = design.width - (design.intercept is not None)
+    columns = design.moved
     numbers = preparation_of(study).numbers(scales_budget(study).bins)
     counts = (numbers.histogram_bound, len(numbers.places) * numbers.bins)
     sizes: dict[Purpose, tuple[float, int]] = {
@@ -364,6 +364,8 @@ def typical_norm(study: PrivateStudy, design: Design) -> float:
         squares = float(design.width - (design.intercept is not None))
     else:
         squares = sum(MEAN_SQUARES[f.kind] for f in study.features.values())
+        if study.model.formula is not None:
+            squares = float(preparation_of(study).mean_squares.sum())
     if study.preparation.row_norm is not None:
         squares = min(squares, study.preparation.row_norm**2)
     return math.sqrt((design.intercept or 0.0) ** 2 + squares)
@@ -374,13 +376,15 @@ def _shape(study: PrivateStudy) -> _Shape:
     privacy = study.privacy
     pooled = not study.rules.federated
     records = privacy.records or MOST_RECORDS
+    # Of persons it is not known how many rows they have.
+    rows = records if privacy.person is None else MOST_ROWS
     return {
         "sites": 1 if pooled else max(len(study.sites), 1),
         "colluders": 0 if pooled else study.colluders,
         "dropouts": 0 if pooled else privacy.dropouts,
         "records": records,
         # A pooled study also adds up its tables.
-        "depth": summation_depth(records) + max(64, len(study.sites)),
+        "depth": summation_depth(rows) + max(64, len(study.sites)),
     }
 
 

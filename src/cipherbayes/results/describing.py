@@ -56,7 +56,7 @@ def describe_rows(
     Counts of a column's levels add up to the records of their group, groups add up to
     all records, and nothing is negative.
     """
-    columns = list(_columns(study, table, moments))
+    columns = list(_columns(table, moments))
     blocks, labels, noises = _blocks(table, released)
     rows = _group_sizes(study, table, blocks, noises, labels)
     found: list[DescribeRow] = []
@@ -84,16 +84,14 @@ def describe_rows(
     return found
 
 
-def _columns(
-    study: Study, table: Characteristics, moments: Floats | None
-) -> Iterator[_Column]:
+def _columns(table: Characteristics, moments: Floats | None) -> Iterator[_Column]:
     for column in table.features:
         edges = None
         if column.levels is None:
             inner = column.edges(moments)
             step = inner[1] - inner[0]
             ends = np.array([inner[0] - step, *inner, inner[-1] + step])
-            edges = user_values(study.features[column.column], ends)
+            edges = user_values(column, ends)
         known = moments is not None and column.levels is None
         yield _Column(
             column.column,

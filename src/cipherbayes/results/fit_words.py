@@ -12,7 +12,8 @@ from cipherbayes.inference.misfit import GroupTest, test_groups
 from cipherbayes.inference.noise_aware.flags import FlagRecord
 from cipherbayes.models.base import Design
 from cipherbayes.protocols.rounds import Closing
-from cipherbayes.results.user_values import range_names
+from cipherbayes.results.made_up import MadeUp
+from cipherbayes.results.user_values import range_names, user_values
 from cipherbayes.study.schema import Study
 from cipherbayes.typing import Floats
 
@@ -36,6 +37,7 @@ def fit_record(
     residuals, variances = released.total.reshape(2, kinds, cells.cells)
     noise = released.noise * float(np.sqrt(kinds))
     covariance = np.atleast_2d(np.cov(draws[:, : design.width].T))
+    made_up = MadeUp(study, moments)
     found = []
     start = 0
     columns: list[ColumnBins | None] = [*cells.features, None]
@@ -43,7 +45,7 @@ def fit_record(
         size = len(cells.sites) if column is None else column.size
         place = slice(start, start + size)
         start += size
-        unsure, along = _unsure(column, size, design, moments, covariance)
+        unsure, along = _unsure(column, size, made_up, covariance)
         for what, sign in ((EVEN, 1.0), (CHANGING, -1.0))[:kinds]:
             signs = np.array([1.0, sign])[:kinds]
             test = test_groups(
@@ -57,7 +59,7 @@ def fit_record(
                 names = (
                     list(cells.sites)
                     if column is None
-                    else range_names(study, column, moments)
+                    else range_names(column, moments)
                 )
                 found.append(_row(column, what, test, names))
     level = SURPRISE / max(len(found), 1)
@@ -68,35 +70,24 @@ def fit_record(
 
 
 def _unsure(
-    column: ColumnBins | None,
-    size: int,
-    design: Design,
-    moments: Floats | None,
-    covariance: Floats,
+    column: ColumnBins | None, size: int, made_up: MadeUp, covariance: Floats
 ) -> tuple[Floats, Floats | None]:
-    """x'Cov x of every pair of groups, other columns at their means; and where the
-    groups of a number are."""
-    rows = np.zeros((size, design.width))
-    first = 0 if design.intercept is None else 1
-    rows[:, :first] = design.intercept or 0.0
+    """x'Cov x of every pair of groups, other features as in the reference record; and
+    where the groups of a number are."""
+    records = [made_up.reference] * size
     along = None
-    if column is not None:
-        mean, sd = np.zeros(design.width - first), np.ones(design.width - first)
-        if moments is not None:
-            mean, sd = np.split(moments, 2)
-        j = column.first
-        if column.levels is None:
-            edges = column.edges(moments)
-            step = edges[1] - edges[0]
-            centres = edges[0] - 0.5 * step + step * np.arange(column.count)
-            rows[: column.count, first + j] = (centres - mean[j]) / sd[j]
-            # Missing values are no place on a scale.
-            along = None if column.tells_missing else rows[:, first + j]
-        else:
-            places = slice(j, j + column.count - 1)
-            codes = np.eye(column.count)[:, 1:]
-            own = (codes - mean[places]) / sd[places]
-            rows[: column.count, first + places.start : first + places.stop] = own
+    if column is not None and column.levels is not None:
+        for level, name in enumerate(column.levels):
+            records[level] = {**made_up.reference, column.column: name}
+    elif column is not None:
+        edges = column.edges(made_up.moments)
+        step = float(edges[1] - edges[0])
+        centres = edges[0] - 0.5 * step + step * np.arange(float(column.count))
+        for group, value in enumerate(user_values(column, centres).tolist()):
+            records[group] = {**made_up.reference, column.column: value}
+        # Missing values are no place on a scale.
+        along = None if column.tells_missing else centres
+    rows = made_up.rows(records).x.T
     return rows @ covariance @ rows.T, along
 
 

@@ -9,10 +9,13 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from cipherbayes.data.databases import open_database
+from cipherbayes.data.preparation import Preparation
+from cipherbayes.errors import DataError
 from cipherbayes.study.protocol_rules import refuse_fields_of_others
 
 if TYPE_CHECKING:
-    from cipherbayes.study.schema import Study
+    from cipherbayes.study.schema import Site, Study
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 """Names that are safe in paths, certificates and messages."""
@@ -33,11 +36,34 @@ def require_agreement(study: Study) -> None:
         raise ValueError(
             "[describe] releases counts with noise: add a [privacy] table, or remove it"
         )
+    _formula_fits(study)
+    _reference_is_possible(study)
     _privacy_is_usable(study)
+    _persons_are_usable(study)
     refuse_fields_of_others(study)
     study.rules.check(study)
     study.inference_method.check(study.inference)
     study.inference_method.require(study.model)
+
+
+def require_one_table(site: Site) -> None:
+    """Refuse a site that names half a query, a query and a file, or a secret."""
+    named = {"database": site.database, "query": site.query, "ledger": site.ledger}
+    missing = [key for key, value in named.items() if value is None]
+    if len(missing) == len(named):
+        return
+    if site.data is not None:
+        raise ValueError(
+            "a table is a file (data) or a query (database, query, ledger), not both; "
+            "a file's ledger lies beside it"
+        )
+    if missing:
+        raise ValueError(f"a query needs database, query and ledger: add {missing[0]}")
+    assert site.database is not None
+    try:
+        open_database(site.database)
+    except DataError as error:
+        raise ValueError(f"database: {error.what}; {error.remedy}") from None
 
 
 def _outcomes_are_not_features(study: Study) -> None:
@@ -50,6 +76,42 @@ def _outcomes_are_not_features(study: Study) -> None:
         )
     if len(set(columns.values())) < len(columns):
         raise ValueError("two outcome roles name the same column in [model]")
+
+
+def _formula_fits(study: Study) -> None:
+    """Refuse a formula that its features or its preparation do not fit."""
+    terms = study.model.terms
+    if terms is None:
+        return
+    if study.preparation.intercept == 0.0:
+        raise ValueError("preparation.intercept = 0: write - 1 in the formula instead")
+    if not terms.intercept and study.preparation.method in (
+        "private-scales",
+        "private-moments",
+    ):
+        raise ValueError(
+            f'preparation.method = "{study.preparation.method}" moves columns, which '
+            "needs a constant: remove - 1 from the formula"
+        )
+    try:
+        Preparation(
+            study.features,
+            intercept=study.intercept,
+            formula=terms,
+            baseline=not study.model.needs_intercept,
+        )
+    except ValueError as error:
+        raise ValueError(f"model.formula: {error}") from None
+
+
+def _reference_is_possible(study: Study) -> None:
+    for name, value in (study.reference or {}).items():
+        if name not in study.features:
+            raise ValueError(f"reference.{name} is no feature: remove it")
+        try:
+            study.features[name].require(value)
+        except ValueError as error:
+            raise ValueError(f"reference.{name}: {error}") from None
 
 
 def _privacy_is_usable(study: Study) -> None:
@@ -158,3 +220,30 @@ def _groups_are_known(study: Study, groups: Sequence[str]) -> None:
             raise ValueError(
                 f"describe.by: '{name}' is neither \"site\" nor a feature with levels"
             )
+
+
+def _persons_are_usable(study: Study) -> None:
+    person = None if study.privacy is None else study.privacy.person
+    if person is None:
+        return
+    if person in study.features or person in study.model.outcome_columns().values():
+        raise ValueError(
+            f"privacy.unit names column '{person}', which is a feature or an outcome: "
+            "name the column that says whose row it is"
+        )
+    if study.inference_method.round_shares() is None:
+        raise ValueError(
+            "privacy.unit: the rows of a person are counted together by the "
+            f"noise-aware method, not by {study.method}: set inference.method = "
+            '"noise-aware", or give one row a person'
+        )
+    if study.evaluation is not None:
+        raise ValueError(
+            "privacy.unit: [evaluation] holds out rows, which would part those of a "
+            "person: remove one of the two"
+        )
+    if study.describe is not None:
+        raise ValueError(
+            "privacy.unit: [describe] counts rows, of which a person may have several: "
+            "remove one of the two"
+        )
