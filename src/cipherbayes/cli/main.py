@@ -12,10 +12,12 @@ import typer
 from cipherbayes.cli import (
     audit,
     calibrate,
+    compare,
     deploy,
     export,
     init,
     ledger,
+    omop,
     party,
     plan,
     report,
@@ -64,8 +66,10 @@ app.command("resume")(run.resume)
 app.command("predict")(run.predict)
 app.command("report")(report.report)
 app.command("export")(export.export)
+app.command("compare")(compare.compare)
 app.command("verify")(verify.verify)
 app.command("init")(init.init)
+app.command("omop")(omop.omop)
 app.command("watch")(watch.watch)
 app.command("ledger")(ledger.ledger)
 app.command("keys")(ledger.keys)

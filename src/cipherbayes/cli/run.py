@@ -99,11 +99,12 @@ def warn_before(study: Study) -> None:
     warnings = [
         w for w in planned.protocol.describe(planned).warnings if w not in known
     ]
-    declared = study.with_privacy().privacy.records
+    privacy = study.with_privacy().privacy
+    declared, person = privacy.records, privacy.person
     files = [Path(site.data) for site in study.sites.values() if site.data]
     rows = (
         suggested_records(files)
-        if declared and len(files) == len(study.sites)
+        if declared and person is None and len(files) == len(study.sites)
         else None
     )
     if declared and rows and not rows[0] <= declared <= 1.5 * rows[0]:

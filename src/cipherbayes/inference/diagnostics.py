@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from arviz_stats.base.array import array_stats
 
 from cipherbayes.typing import Floats
-
-_arviz: Any = array_stats  # has no types
 
 
 def rhat_and_ess(draws: Floats) -> tuple[Floats, Floats]:
@@ -27,7 +24,11 @@ def rhat_and_ess(draws: Floats) -> tuple[Floats, Floats]:
     unknown = np.full(width, np.nan)
     if count < 4:
         return unknown, unknown
-    ess = np.asarray(_arviz.ess(draws, chain_axis=0, draw_axis=1))
+    # Takes as long to import as all the rest of a run.
+    from arviz_stats.base.array import array_stats
+
+    arviz: Any = array_stats  # has no types
+    ess = np.asarray(arviz.ess(draws, chain_axis=0, draw_axis=1))
     if chains < 2:
         return unknown, ess
-    return np.asarray(_arviz.rhat(draws, chain_axis=0, draw_axis=1)), ess
+    return np.asarray(arviz.rhat(draws, chain_axis=0, draw_axis=1)), ess

@@ -22,6 +22,8 @@ from cipherbayes.privacy.gaussian import epsilon_of, mu_for
 from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.protocols.certificate import covers
 from cipherbayes.protocols.plan import Plan, StudyPlan
+from cipherbayes.protocols.releases import Phase
+from cipherbayes.protocols.term_costs import TermCost, columns_lost, without_term
 from cipherbayes.study.scales import scales_budget
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of, slots_of
@@ -100,8 +102,9 @@ def forecast_of(plan: StudyPlan) -> Forecast:
     design = preparation_of(study).design
     standardised = study.releases_scales
     each = study.model.curvature(design) * (1.0 if standardised else MEAN_SQUARE)
-    information = release.records * each
-    largest = release.records * release.clip
+    records = _fitted_records(plan)
+    information = records * each
+    largest = records * release.clip
     signal = min(information * (study.full_prior.scale or 1.0), largest)
     factor = max(CLEAR * noise / signal, 1.0)
     return Forecast(
@@ -115,6 +118,11 @@ def forecast_of(plan: StudyPlan) -> Forecast:
     )
 
 
+def _fitted_records(plan: StudyPlan) -> int:
+    """Records that the fit is expected to see; the most possible where N is open."""
+    return plan.study.training_records or plan.last_phase.sums.records
+
+
 def _width_ratio(
     plan: StudyPlan, mu: float, information: float, inflation: float
 ) -> float | None:
@@ -125,7 +133,7 @@ def _width_ratio(
     design = preparation_of(plan.study).design
     unit = require_bounded_influence(plan.study.model).unit(design)
     return plan.study.inference_method.width_ratio(
-        records=release.records,
+        records=_fitted_records(plan),
         dimension=release.dimension,
         mu=mu,
         sensitivities=(release.clip, matrix.clip),
@@ -133,6 +141,38 @@ def _width_ratio(
         prior_sd=(plan.study.full_prior.scale or 1.0) / unit,
         excess=inflation,
     )
+
+
+def term_costs(plan: StudyPlan) -> list[TermCost]:
+    """What each term of the study's formula costs; empty without a formula."""
+    terms = plan.study.model.terms
+    if terms is None:
+        return []
+    whole = forecast_of(plan).width_ratio
+    costs: list[TermCost] = []
+    for term in terms.terms:
+        smaller, width = without_term(plan.study, term), None
+        columns = preparation_of(plan.study).design.width
+        if smaller is not None:
+            columns = columns_lost(plan.study, smaller)
+            planned = plan.protocol.plan(smaller.with_privacy())
+            if isinstance(planned, StudyPlan):
+                width = whole / forecast_of(planned).width_ratio
+        name = ":".join(factor.text for factor in term)
+        costs.append({"term": name, "columns": columns, "width": width})
+    return costs
+
+
+def _terms_in_words(costs: list[TermCost]) -> list[str]:
+    """One line for each term."""
+    said = []
+    for cost in costs:
+        word = "column" if cost["columns"] == 1 else "columns"
+        line = f"{cost['term']}: {cost['columns']} {word} with its products"
+        if cost["width"] is not None:
+            line += f", other intervals {cost['width']:.3f} × as wide as without it"
+        said.append(line)
+    return [f"{'terms' if k == 0 else '':<12}{line}" for k, line in enumerate(said)]
 
 
 def _epsilon_for(mu: float, delta: float) -> float | None:
@@ -248,8 +288,9 @@ def describe(plan: StudyPlan) -> PlanDescription:
     release, encryption = plan.last_phase.sums, plan.encryption
     growth = epsilon_by_tenths(plan)
     cautions = plan.protocol.cautions(plan)
+    costs = term_costs(plan)
     return PlanDescription(
-        _lines(plan, forecast, growth),
+        [*_lines(plan, forecast, growth), *_terms_in_words(costs)],
         rounds=plan.rounds,
         noise_multiplier=plan.noise_multiplier,
         epsilon=growth[-1][1],
@@ -265,8 +306,72 @@ def describe(plan: StudyPlan) -> PlanDescription:
             "dimension": release.dimension,
             "signal_over_noise": forecast.ratio,
             "width_ratio": forecast.width_ratio,
+            **budget_record(plan),
+            **({"terms": costs} if costs else {}),
         },
     )
+
+
+def budget_record(plan: StudyPlan) -> dict[str, Any]:
+    """What fitting, checking and describing get; empty where a study only fits.
+
+    Each with the ε that it would cost alone, its share of the rows, and the noise of
+    one of its counts.
+    """
+    if not plan.closing:
+        return {}
+    study, delta = plan.study, plan.study.privacy.delta
+    held = study.evaluation.holdout if study.checks_privately else 0.0  # type: ignore[union-attr]
+    uses: dict[str, tuple[list[Phase], float]] = {
+        "fitting": ([p for p in plan.phases if not p.closing], 1.0 - held),
+        "describing": ([p for p in plan.closing if p.rows is None], 1.0),
+        "checking": ([p for p in plan.closing if p.rows is not None], held),
+    }
+    found = {}
+    for name, (phases, rows) in uses.items():
+        if not phases:
+            continue
+        cost = epsilon(compose(*(phase.event for phase in phases)), delta)
+        found[name] = {"epsilon_alone": cost, "rows": rows}
+        if name != "fitting":
+            sums = phases[0].sums
+            found[name]["count_noise"] = sums.noise_sd(sums.sites)
+    return {"budget": found}
+
+
+def _budget_lines(plan: StudyPlan) -> list[tuple[str, str]]:
+    uses = budget_record(plan).get("budget", {})
+    if not uses:
+        return []
+    fitting = uses["fitting"]
+    lines = [
+        (
+            "fitting",
+            f"ε = {fitting['epsilon_alone']:.3g} alone, on "
+            f"{100 * fitting['rows']:.3g} % of the rows",
+        )
+    ]
+    if "checking" in uses:
+        check = uses["checking"]
+        lines.append(
+            (
+                "checking",
+                f"ε = {check['epsilon_alone']:.3g} alone, on the other "
+                f"{100 * check['rows']:.3g} %: a row pays for one of the two; a count "
+                "of prediction × outcome is known to "
+                f"±{1.645 * check['count_noise']:.3g} (90 %)",
+            )
+        )
+    if "describing" in uses:
+        described = uses["describing"]
+        lines.append(
+            (
+                "describing",
+                f"ε = {described['epsilon_alone']:.3g} alone, on all rows: a count is "
+                f"known to ±{1.645 * described['count_noise']:.3g} (90 %)",
+            )
+        )
+    return lines
 
 
 def epsilon_by_tenths(plan: Plan) -> list[tuple[int, float]]:
@@ -284,11 +389,13 @@ def _lines(
     sites = f"{len(study.sites)} sites" if study.rules.federated else "one place"
     spent = ", ".join(f"{e:.2g} after {n}" for n, e in growth)
     sampled = f", each on {100 * release.rate:.3g} % of the rows"
+    person = privacy.person
+    record = "record" if person is None else f"person (all rows of one '{person}')"
     lines = [
         f"{study.name}: {study.model.kind}, {study.protocol}, "
         f"{sites}, N = {records}, {release.dimension} parameters",
         f"promise     ({privacy.epsilon:g}, {privacy.delta:g})-differential privacy, "
-        "adding or removing one record" + ("" if plan.certified else ", not certified"),
+        f"adding or removing one {record}{'' if plan.certified else ', not certified'}",
         f"releases    {plan.rounds} rounds of {study.method}"
         + (sampled if release.rate < 1 else ""),
         f"noise       {_noise(plan)}",
@@ -301,6 +408,7 @@ def _lines(
         "all rounds together)",
     ]
     lines += [f"sites       {said}" for said in sites_in_words(plan)]
+    lines += [f"{name:<12}{text}" for name, text in _budget_lines(plan)]
     if study.rules.federated:
         lines.append(
             f"colluders   {release.colluders} of {release.sites} sites; "
@@ -392,13 +500,14 @@ def approval_lines(plan: StudyPlan) -> list[str]:
     records = f"{privacy.records:,}" if privacy.records else "counted with noise"
     against = "; ".join(plan.protocol.holds_against(study)) or "nobody"
     lines = [
-        f"records     {records}, the most that all sites together may have",
+        f"records     {records}, the most {privacy.units} that all sites together may "
+        "have",
         f"promise     epsilon {privacy.epsilon:g}, delta {privacy.delta:g}; holds "
         f"against {against}",
         f"covers      {covers(plan)}",
         f"rounds      {plan.rounds}, charged to the table's ledger first",
         f"leaves here in each round one vector of at most {widest} numbers: a sum over "
-        f"rows, each bounded, plus noise drawn here; {plan.protocol.leaves}",
+        f"{privacy.units}, each bounded, plus noise drawn here; {plan.protocol.leaves}",
         *(f"sites       {said}" for said in sites_in_words(plan)),
         "is opened   what the vectors of all sites give together"
         + (", or of all but the lost" if privacy.dropouts else ""),

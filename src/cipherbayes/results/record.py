@@ -33,6 +33,46 @@ class EffectRow(Spread):
     name: str
     measure: str
     per: str
+    above: NotRequired[float | None]
+
+
+class ContrastRow(EffectRow):
+    """One value of a feature against another, for a record as ``at`` says."""
+
+    at: dict[str, Any]
+
+
+class SubgroupRow(EffectRow):
+    """An effect in a group: where the feature ``by`` is ``at``."""
+
+    by: str
+    at: float | str
+
+
+class CurvePoint(Spread):
+    """An effect at a value of a number, against the curve's reference."""
+
+    value: float
+
+
+class Curve(TypedDict):
+    """A number's effect along its range; in a group where ``by`` is ``level``."""
+
+    feature: str
+    measure: str
+    reference: float
+    by: str | None
+    level: float | str | None
+    points: list[CurvePoint]
+
+
+class FormulaRecord(TypedDict):
+    """What a formula adds: the reference record, curves, effects in groups."""
+
+    text: str
+    reference: dict[str, Any]
+    curves: list[Curve]
+    subgroups: list[SubgroupRow]
 
 
 class SurvivalPoint(Spread):
@@ -140,6 +180,17 @@ class Bytes(TypedDict):
     total: int
 
 
+class DescribeRow(TypedDict):
+    """A statistic of the records' characteristics, with an interval for its noise."""
+
+    column: str
+    statistic: str
+    group: str
+    mean: float
+    lower: float
+    upper: float
+
+
 class ResultRecord(TypedDict):
     """The content of ``result.json``."""
 
@@ -157,6 +208,7 @@ class ResultRecord(TypedDict):
     posterior: list[ParameterRow]
     effects: list[EffectRow]
     baseline: Baseline | None
+    formula: NotRequired[FormulaRecord]
     timing: Timing
     bytes: Bytes
     run: str | None
@@ -167,4 +219,5 @@ class ResultRecord(TypedDict):
     flags: list[FlagRecord]
     moments: list[float] | None
     hierarchy: NotRequired[HierarchyRecord]
+    describe: NotRequired[list[DescribeRow]]
     posterior_sha256: NotRequired[str]

@@ -10,14 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import xarray as xr
 
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.rescaled import rescaled, rescaled_design
@@ -31,6 +30,8 @@ from cipherbayes.models.base import Rows
 from cipherbayes.models.survival import require_survival_curves
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.protocol import protocol_of
+from cipherbayes.results.checking import Checked
+from cipherbayes.results.contrasts import Contrasts
 from cipherbayes.results.effects import (
     baseline,
     effects,
@@ -46,14 +47,19 @@ from cipherbayes.results.hierarchy import (
     site_draws,
     variables,
 )
+from cipherbayes.results.made_up import MadeUp
 from cipherbayes.results.record import (
     Baseline,
     Bytes,
+    ContrastRow,
+    Curve,
+    DescribeRow,
     EffectRow,
     HierarchyRecord,
     MedianSurvival,
     ParameterRow,
     ResultRecord,
+    SubgroupRow,
     TakingPart,
     Timing,
 )
@@ -63,6 +69,9 @@ from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of, resolve_prior
 from cipherbayes.typing import Floats
 from cipherbayes.version import __version__
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 FORMAT = 1
 PREDICTIVE_DRAWS = 500
@@ -129,6 +138,11 @@ class Result:
         """Scores on the held-out rows, where the study asked for them."""
         return dict(self.record["metrics"])
 
+    def describe(self) -> Table[DescribeRow]:
+        """The records' characteristics, overall and by group, with intervals for their
+        noise; empty where the study asked for none."""
+        return Table(row.copy() for row in self.record.get("describe", []))
+
     @property
     def has_intervals(self) -> bool:
         """Whether draws may be read as a posterior; else they are points."""
@@ -146,6 +160,100 @@ class Result:
     def baseline(self) -> Baseline | None:
         """Survival curve and median survival of the reference record."""
         return self.record.get("baseline")
+
+    def contrast(
+        self,
+        feature: str,
+        value: Any,
+        against: Any,
+        at: Mapping[str, Any] | None = None,
+    ) -> ContrastRow:
+        """What one value of a feature does against another: ``("grade", "III", "II")``.
+
+        Everything else is as in the reference record, but for what ``at`` says: with
+        products the answer may depend on it. ``above`` is the posterior probability
+        that the change is positive (a ratio above one).
+        """
+        return self._contrasts().contrast(feature, value, against, at)
+
+    def combination(self, weights: Mapping[str, float]) -> ParameterRow:
+        """Mean, sd and interval of Σ weight × parameter, in the user's units."""
+        values = self._named(weights)
+        total = values @ np.array([float(weights[name]) for name in weights])
+        name = " + ".join(f"{weight:g} {each}" for each, weight in weights.items())
+        rows, _ = summarise(
+            (name,),
+            total.reshape(1, -1, 1),
+            not self.has_intervals,
+            self.study.inference.interval,
+        )
+        return rows[0] | {"rhat": None, "ess": None}
+
+    def probability(
+        self, positive: Sequence[str] = (), negative: Sequence[str] = ()
+    ) -> float:
+        """Posterior probability that all these parameters have these signs at once."""
+        if not self.has_intervals:
+            raise RunError(
+                "has points, no draws of a posterior",
+                where=f"study '{self.study.name}'",
+                remedy="fit it with a method that gives intervals",
+            )
+        above, below = self._named(positive) > 0.0, self._named(negative) < 0.0
+        return float((above.all(axis=1) & below.all(axis=1)).mean())
+
+    def curve(self, feature: str, at: Mapping[str, Any] | None = None) -> Curve:
+        """The effect of every value of a number against the reference record's value,
+        with its band."""
+        found = self.study.features.get(feature)
+        if found is None or found.levels is not None:
+            raise RunError(
+                f"'{feature}' is no number of the study",
+                where=f"study '{self.study.name}'",
+                remedy="name a feature with low and high",
+            )
+        return self._contrasts().curve(feature, at)
+
+    def curves(self) -> list[Curve]:
+        """The curves of a formula, at the reference record and in each group."""
+        formula = self.record.get("formula")
+        return [] if formula is None else list(formula["curves"])
+
+    def subgroups(self) -> Table[SubgroupRow]:
+        """Effects in the groups of the features that they have a product with."""
+        formula = self.record.get("formula")
+        return Table([] if formula is None else formula["subgroups"])
+
+    def _contrasts(self) -> Contrasts:
+        if self.study.model.measure is None:
+            raise RunError(
+                f"a model of kind '{self.study.model.kind}' has no effects",
+                where=f"study '{self.study.name}'",
+                remedy="compare predictions instead",
+            )
+        moments = self.record["moments"]
+        made_up = MadeUp(self.study, None if moments is None else np.array(moments))
+        tail = (1.0 - self.study.inference.interval) / 2.0
+        return Contrasts(
+            made_up, self._user_draws(), tail if self.has_intervals else None
+        )
+
+    def _user_draws(self) -> Floats:
+        theta = np.asarray(self.dataset["theta"])
+        return theta.reshape(-1, theta.shape[-1])
+
+    def _named(self, names: Iterable[str]) -> Floats:
+        """Draws of some parameters in the user's units, shape ``(s, n)``."""
+        known = [row["name"] for row in self.record["posterior"]]
+        wanted = list(names)
+        for name in wanted:
+            if name not in known:
+                raise RunError(
+                    f"no parameter is called '{name}'",
+                    where=f"study '{self.study.name}'",
+                    remedy=f"the parameters are {', '.join(known)}",
+                )
+        return self._user_draws()[:, [known.index(name) for name in wanted]]
 
     def hierarchy(self) -> HierarchyRecord | None:
         """What differs between sites; None where they were taken to be alike."""
@@ -293,6 +401,8 @@ class Result:
             # First: HDF5 takes its time over a damaged file.
             if digest not in (None, hashlib.sha256(draws.read_bytes()).hexdigest()):
                 raise ValueError
+            import xarray as xr
+
             with xr.open_datatree(draws, engine="h5netcdf") as posterior:
                 return cls(study, posterior.load(), cast(ResultRecord, record))
         except FileNotFoundError:
@@ -340,6 +450,7 @@ def assemble(
     warnings: list[str],
     moments: Floats | None = None,
     taking_part: TakingPart | None = None,
+    checked: Checked | None = None,
 ) -> Result:
     """Turn a sampler's draws into a result on the user's own scale."""
     public = design = preparation_of(study).design
@@ -365,7 +476,9 @@ def assemble(
         )
     spread = not draws.is_point and caution is None
     tail = (1.0 - study.inference.interval) / 2.0 if spread else None
-    shown = (study.model, study.features, design)
+    made_up = MadeUp(study, moments)
+    terms = study.model.terms
+    contrasts = Contrasts(made_up, user.reshape(-1, user.shape[-1]), tail)
     part = taking_part or {}
     flags = [flag.as_record(names) for flag in draws.flags]
     if moments is not None:
@@ -373,6 +486,8 @@ def assemble(
         flags += [flag.as_record(names) for flag in columns]
     if caution is not None:
         flags.append(not_calibrated(caution, len(names)).as_record(names))
+    if checked is not None:
+        flags += checked.flags
     record: ResultRecord = {
         "version": FORMAT,
         "cipherbayes": __version__,
@@ -386,8 +501,16 @@ def assemble(
         "privacy": privacy.record(),
         "interval": study.inference.interval,
         "posterior": rows,
-        "effects": effects(*shown, user, tail),
-        "baseline": baseline(*shown, _thinned(flat), tail),
+        "effects": effects(study.model, study.features, design, user, tail)
+        if terms is None
+        else contrasts.effects(terms),
+        "baseline": baseline(
+            study.model,
+            made_up.reference,
+            made_up.rows([made_up.reference]),
+            _thinned(flat),
+            tail,
+        ),
         "timing": timing,
         "bytes": traffic,
         "run": part.get("run"),
@@ -398,6 +521,12 @@ def assemble(
         "flags": flags,
         "moments": None if moments is None else moments.tolist(),
     }
+    if checked is not None and checked.metrics:
+        record["metrics"] = dict(checked.metrics)
+    if checked is not None and checked.describe:
+        record["describe"] = checked.describe
+    if terms is not None:
+        record["formula"] = contrasts.summary(terms)
     tree = datatree(names, user, draws)
     if draws.sites is not None:
         units = in_units(study, design, draws.theta, draws.sites)
@@ -410,6 +539,8 @@ def _with_sites(
     tree: xr.DataTree, sites: SiteDraws, units: SitesInUnits
 ) -> xr.DataTree:
     """The posterior with what differs between sites."""
+    import xarray as xr
+
     groups = {name: node.to_dataset() for name, node in tree.children.items()}
     found, coords = variables(units)
     groups["posterior"] = groups["posterior"].assign(found).assign_coords(coords)
@@ -425,6 +556,8 @@ def interval_caution(study: Study) -> str | None:
 
 def datatree(names: tuple[str, ...], user: Floats, draws: Draws) -> xr.DataTree:
     """Draws in ArviZ's layout: dimensions chain, draw and parameter."""
+    import xarray as xr
+
     chains, count, _ = user.shape
     coords = {
         "chain": np.arange(chains),

@@ -23,7 +23,9 @@ from pydantic import (
     model_validator,
 )
 
+from cipherbayes.data.databases import located
 from cipherbayes.data.preparation import Feature
+from cipherbayes.data.snapshots import Query
 from cipherbayes.errors import StudyError
 from cipherbayes.inference.method import Method, method_named
 from cipherbayes.inference.methods import CHAIN_DEFAULT, MULTILEVEL, PRIVATE_DEFAULT
@@ -32,7 +34,7 @@ from cipherbayes.models import AnyModel
 from cipherbayes.models.prior import Prior
 from cipherbayes.study.file import explained, read_text, require_filled_in
 from cipherbayes.study.protocol_rules import ProtocolRules, known_protocol, rules_of
-from cipherbayes.study.rules import NAME, require_agreement
+from cipherbayes.study.rules import NAME, require_agreement, require_one_table
 from cipherbayes.study.scales import scales_budget
 
 ProtocolName = Annotated[str, AfterValidator(known_protocol)]
@@ -42,6 +44,10 @@ PreparationMethod = Literal[
     "public-bounds", "private-scales", "private-moments", "as-printed"
 ]
 RELEASING_SCALES = frozenset({"private-scales", "private-moments"})
+
+
+ROW = "row"
+"""What a record is unless a study says otherwise."""
 
 
 class Section(BaseModel):
@@ -85,6 +91,9 @@ class Privacy(Section):
     randomness
         ``insecure-repeatable`` draws the noise from a seed: for tests, protects
         nobody, and every output says so.
+    unit
+        What one record is: ``"row"``, or the column that names a person, whose rows
+        at a site are then one record together.
     """
 
     epsilon: float = Field(gt=0, allow_inf_nan=False)
@@ -94,6 +103,17 @@ class Privacy(Section):
     clip: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     records: int | None = Field(default=None, ge=1)
     randomness: Literal["secure", "insecure-repeatable"] = "secure"
+    unit: str = Field(default=ROW, min_length=1)
+
+    @property
+    def person(self) -> str | None:
+        """The column that names a person; None where a record is a row."""
+        return None if self.unit == ROW else self.unit
+
+    @property
+    def units(self) -> str:
+        """What is protected, in a word: rows or persons."""
+        return "rows" if self.person is None else "persons"
 
 
 class Preparation(Section):
@@ -144,13 +164,30 @@ class Hierarchy(Section):
 class Evaluation(Section):
     """``[evaluation]``: a held-out share of the rows on which the fit is scored.
 
-    Scores on private rows are releases that no budget covers, so a private
-    study may hold rows out only if it states that those rows are public.
+    A private study scores them with noise, within its budget, unless it states that
+    they are public (``holdout_is_public``): then scores are exact, and nothing about
+    those rows is protected. ``private`` says the same the other way round.
     """
 
     holdout: float = Field(gt=0, lt=1)
     seed: int = Field(default=1, ge=0)
     holdout_is_public: bool = False
+    private: bool | None = None
+
+
+class Describe(Section):
+    """``[describe]``: a table of the records' characteristics, released with noise.
+
+    Attributes
+    ----------
+    by
+        Groups besides all records together: ``"site"``, or a feature with levels.
+    share
+        Part of the budget (of μ²) that it takes.
+    """
+
+    by: tuple[str, ...] = ()
+    share: float = Field(default=0.05, gt=0, le=0.5)
 
 
 class Paper(Section):
@@ -176,12 +213,41 @@ class Site(Section):
     ----------
     data
         Path of the table, relative to the study file.
+    database, query
+        In the place of ``data``: address of a database, without a password, and path
+        of the file with the SELECT that is the table.
+    ledger
+        Path of a query's ledger; a file's ledger lies beside it.
     budget
         ε that this table may spend over all studies (default: this study's).
     """
 
     data: str | None = None
+    database: str | None = None
+    query: str | None = None
+    ledger: str | None = None
     budget: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _one_table(self) -> Self:
+        require_one_table(self)
+        return self
+
+    @property
+    def table(self) -> str | Query | None:
+        """Where the table is: a path, or a query."""
+        if self.database is None or self.query is None:
+            return self.data
+        return Query(self.database, Path(self.query))
+
+    def located(self, folder: Path) -> Site:
+        """The same with paths that begin with a folder."""
+        paths = ("data", "query", "ledger")
+        found = {name: getattr(self, name) for name in paths}
+        moved = {n: str(folder / path) for n, path in found.items() if path is not None}
+        if self.database is not None:
+            moved["database"] = located(self.database, folder)
+        return self.model_copy(update=moved)
 
 
 class Study(Section):
@@ -199,12 +265,14 @@ class Study(Section):
     study: Header = Header()
     model: AnyModel
     features: dict[str, Feature] = Field(min_length=1)
+    reference: dict[str, float | int | bool | str] | None = None
     preparation: Preparation = Preparation()
     prior: Prior = Prior()
     hierarchy: Hierarchy | None = None
     privacy: Privacy | None = None
     inference: Inference = Inference()
     evaluation: Evaluation | None = None
+    describe: Describe | None = None
     sites: dict[str, Site] = {}
     paper: Paper | None = None
 
@@ -238,21 +306,12 @@ class Study(Section):
         return study._with_paths_from(path.parent)
 
     def _with_paths_from(self, folder: Path) -> Self:
-        sites = {
-            name: site
-            if site.data is None
-            else site.model_copy(update={"data": str(folder / site.data)})
-            for name, site in self.sites.items()
-        }
+        sites = {name: site.located(folder) for name, site in self.sites.items()}
         return self.model_copy(update={"sites": sites})
 
     def without_paths(self) -> Self:
         """The study as all parties see it: where tables are stays at the sites."""
-        sites = {
-            name: site.model_copy(update={"data": None, "budget": None})
-            for name, site in self.sites.items()
-        }
-        return self.model_copy(update={"sites": sites})
+        return self.model_copy(update={"sites": {name: Site() for name in self.sites}})
 
     @property
     def name(self) -> str:
@@ -321,13 +380,41 @@ class Study(Section):
         if prepared.row_norm is not None:
             return False  # a norm of rows within [-1, 1]
         # Without a constant the columns of a regression may not be moved.
-        constant = not self.model.needs_intercept or prepared.intercept > 0.0
+        constant = not self.model.needs_intercept or self.intercept is not None
         return self.rules.noise_aware and bool(self.model.roles) and constant
+
+    @property
+    def intercept(self) -> float | None:
+        """Value of the constant column; None where the study has none."""
+        terms = self.model.terms
+        if not self.model.needs_intercept or (terms and not terms.intercept):
+            return None
+        return self.preparation.intercept or None
 
     @property
     def releases_scales(self) -> bool:
         """Whether noised means and standard deviations of the columns are released."""
         return self.preparation_method in RELEASING_SCALES
+
+    @property
+    def checks_privately(self) -> bool:
+        """Whether rows are held out that the study protects like all others."""
+        held = self.evaluation
+        return self.private and held is not None and not held.holdout_is_public
+
+    @property
+    def training_records(self) -> int | None:
+        """The records that the fit is expected to see; None where N is not public.
+
+        Of protected held-out rows a hash decides, so it is the declared number less
+        their share, whatever their exact number.
+        """
+        if self.privacy is None or self.privacy.records is None:
+            return None
+        if not self.checks_privately:
+            return self.privacy.records
+        assert self.evaluation is not None
+        return max(round(self.privacy.records * (1.0 - self.evaluation.holdout)), 1)
 
     @property
     def insecure(self) -> bool:
@@ -365,6 +452,10 @@ class Study(Section):
         document["preparation"]["method"] = self.preparation_method
         document["prior"] = self.full_prior.model_dump(mode="json", exclude_none=True)
         document["study"] |= self.rules.defaults(self)
+        if self.checks_privately:
+            document["evaluation"]["private"] = True
+        if self.privacy is not None and self.privacy.person is None:
+            del document["privacy"]["unit"]
         return document
 
     def to_toml(self) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from cipherbayes.data.preparation import Preparation
 from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.data.snapshots import origin_of
 from cipherbayes.data.tables import open_table
 from cipherbayes.errors import DataError, PrivacyError, StudyError
 from cipherbayes.inference.between_sites import Group, SitePrior
@@ -23,9 +24,12 @@ from cipherbayes.typing import Floats
 
 def preparation_of(study: Study) -> Preparation:
     """The study's preparation of raw columns."""
-    intercept = study.preparation.intercept if study.model.needs_intercept else 0.0
     return Preparation(
-        study.features, intercept=intercept or None, row_norm=study.preparation.row_norm
+        study.features,
+        intercept=study.intercept,
+        row_norm=study.preparation.row_norm,
+        formula=study.model.terms,
+        baseline=not study.model.needs_intercept,
     )
 
 
@@ -60,10 +64,14 @@ def slots_of(study: Study) -> SiteSlots | None:
             where=f"study '{study.name}', [hierarchy]",
             remedy="name them under [sites]",
         )
-    design = preparation_of(study).design
+    prepared = preparation_of(study)
+    design = prepared.design
     parameters = study.model.parameters(design)
     places = study.model.constants(design) if hierarchy.intercept else ()
     for name in hierarchy.slopes:
+        if study.model.formula is not None:
+            places += tuple(prepared.owners[name])
+            continue
         places += tuple(
             j for j, column in enumerate(design.names) if _is_of(column, name)
         )
@@ -136,26 +144,37 @@ def open_sites(
 ) -> dict[str, PreparedTable]:
     """Open, check and prepare every site's table."""
     return {
-        name: open_site(study, name, site.data if tables is None else tables[name])
+        name: open_site(study, name, site.table if tables is None else tables[name])
         for name, site in study.sites.items()
     }
 
 
 def open_site(study: Study, name: str, source: Any) -> PreparedTable:
-    """Open, check and prepare one site's table: a path or a frame."""
+    """Open, check and prepare one site's table: a path or a frame.
+
+    A query is read into a file first: see :mod:`cipherbayes.data.snapshots`.
+    """
     if source is None:
         raise StudyError(
             f"site '{name}' has no table",
             where=f"study '{study.name}'",
             remedy=f'set sites.{name}.data = "FILE"',
         )
-    where = str(source) if isinstance(source, str | Path) else f"table '{name}'"
     return PreparedTable(
-        open_table(source, where),
+        open_table(source, table_name(source) or f"table '{name}'"),
         preparation_of(study),
         study.model,
         strict=study.privacy is None,
+        person=None if study.privacy is None else study.privacy.person,
     )
+
+
+def table_name(source: Any) -> str:
+    """How errors name a table: by its path, or by its query; empty for a frame."""
+    if not isinstance(source, str | Path):
+        return ""
+    origin = origin_of(source)
+    return str(source) if origin is None else origin.name
 
 
 def refuse_equal_rows(prepared: Mapping[str, PreparedTable]) -> None:
@@ -203,7 +222,9 @@ def check_pooled(study: Study, prepared: Mapping[str, PreparedTable]) -> None:
             raise DataError(
                 f"column '{first}' has the same value in every row of every table",
                 where=where,
-                remedy="remove it from [features] (or widen its low and high)",
+                remedy="remove it from [features] (or widen its low and high)"
+                if study.model.formula is None
+                else "remove it from the formula",
             )
     outcomes = [table.outcome() for table in tables]
     pooled = {
@@ -225,8 +246,12 @@ def _constant_throughout(tables: list[PreparedTable], name: str) -> bool:
 def split(
     study: Study, prepared: Mapping[str, PreparedTable]
 ) -> tuple[dict[str, PreparedTable], dict[str, PreparedTable]]:
-    """Training rows and held-out rows of every table."""
-    if study.evaluation is None:
+    """Training rows and held-out rows of every table.
+
+    Held-out rows that the study protects stay with the others: whoever answers about a
+    table parts it (:func:`split_site`).
+    """
+    if study.evaluation is None or study.checks_privately:
         return dict(prepared), {}
     parts = {name: split_site(study, name, table) for name, table in prepared.items()}
     train = {name: part[0] for name, part in parts.items()}
@@ -240,11 +265,17 @@ def split_site(
 
     A record's side depends on the seed and the record alone, so that adding or
     removing a record moves no other one between the two.
+
+    Edge cases
+    ----------
+    Where the study protects held-out rows, one side may be empty: a refusal would tell.
     """
     assert study.evaluation is not None
     seed, share = study.evaluation.seed, study.evaluation.holdout
     places = list(table.map(lambda rows: _place(rows, seed)))
-    held = np.concatenate(places) < share
+    held = np.concatenate([np.empty(0), *places]) < share
+    if study.checks_privately:
+        return table.subset(np.flatnonzero(~held)), table.subset(np.flatnonzero(held))
     if held.all() or not held.any():
         raise DataError(
             "has too few rows for the held-out share",

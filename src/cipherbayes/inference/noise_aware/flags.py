@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 import numpy as np
-from scipy.stats import chi2, norm
+from scipy.special import chdtri, ndtri
 
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat_and_ess
@@ -225,7 +225,7 @@ def _beyond(away: Floats, *, normal: bool) -> bool:
         return True
     if not normal:
         return False
-    farthest = norm.isf(0.5 * SURPRISE / away.size)
+    farthest = -ndtri(0.5 * SURPRISE / away.size)
     return bool(
-        np.abs(away).max() > farthest or away @ away > chi2.isf(SURPRISE, away.size)
+        np.abs(away).max() > farthest or away @ away > chdtri(away.size, SURPRISE)
     )
