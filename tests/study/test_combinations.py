@@ -56,7 +56,7 @@ def hospital(seed: int, level: float) -> pd.DataFrame:
 
 @pytest.mark.slow
 def test_held_out_rows_are_checked_with_their_own_sites_parameters() -> None:
-    """Sites that differ are a misfit where they are taken to be alike, and only there."""
+    """Sites that differ are a misfit where they are taken to be alike, only there."""
     tables = {name: hospital(k, 1.2 * (k - 1)) for k, name in enumerate("abc")}
     flags, scores = {}, {}
     for name, sections in {"alike": {}, "differ": {"hierarchy": {}}}.items():
