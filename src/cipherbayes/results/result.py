@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import xarray as xr
@@ -53,6 +53,9 @@ from cipherbayes.study.tables import preparation_of, resolve_prior
 from cipherbayes.typing import Floats
 from cipherbayes.version import __version__
 
+if TYPE_CHECKING:  # an extra
+    from matplotlib.axes import Axes
+
 FORMAT = 1
 PREDICTIVE_DRAWS = 500
 """Most draws that a prediction averages over: its interval's ends need no more."""
@@ -81,10 +84,7 @@ class Result:
 
     def __repr__(self) -> str:
         record, privacy = self.record, self.record["privacy"]
-        promise = "no privacy"
-        if privacy["epsilon"] is not None:
-            word = "certified" if privacy["certified"] else "NOT CERTIFIED"
-            promise = f"ε = {privacy['epsilon']:g}, δ = {privacy['delta']:g}, {word}"
+        promise = self.promise + (", certified" if privacy["certified"] else "")
         warned = f", {len(self.warnings)} warnings" if self.warnings else ""
         return (
             f"<Result '{record['study']}': {record['model']}, "
@@ -100,6 +100,15 @@ class Result:
     def warnings(self) -> list[str]:
         """What a reader of the result must know."""
         return list(self.record["warnings"])
+
+    @property
+    def promise(self) -> str:
+        """ε and δ in a few words, for a line or a picture that leaves its page."""
+        privacy = self.record["privacy"]
+        if privacy["epsilon"] is None:
+            return "no privacy"
+        word = "" if privacy["certified"] else ", NOT CERTIFIED"
+        return f"ε = {privacy['epsilon']:g}, δ = {privacy['delta']:g}{word}"
 
     @property
     def dataset(self) -> xr.Dataset:
@@ -189,6 +198,42 @@ class Result:
             for rows in self._rows(table, where)
             for times in require_survival_curves(model).median(draws, rows).T
         ]
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """A forest plot of the effects (of the parameters where there are none).
+
+        Needs matplotlib: ``pip install 'cipherbayes[plots]'``.
+
+        Parameters
+        ----------
+        ax
+            Axes to draw on; new ones where left out.
+        """
+        from cipherbayes.results.plots import plot_effects
+
+        return plot_effects(self, ax)
+
+    def plot_survival(
+        self,
+        table: Any = None,
+        *,
+        labels: Sequence[str] | None = None,
+        ax: Axes | None = None,
+    ) -> Axes:
+        """Survival curves with their intervals, of each row of a small table.
+
+        Parameters
+        ----------
+        table
+            As in :meth:`predict`, at most eight rows; left out: the reference record.
+        labels
+            What the legend calls each row.
+        ax
+            Axes to draw on; new ones where left out.
+        """
+        from cipherbayes.results.plots import plot_survival
+
+        return plot_survival(self, table, labels=labels, axes=ax)
 
     def _rows(self, table: Any, where: str) -> Iterator[Rows]:
         """A table to predict for, in small blocks."""
