@@ -71,22 +71,24 @@ def baseline(
     design: Design,
     draws: Floats,
     tail: float | None,
+    at: dict[str, Any],
 ) -> Baseline | None:
-    """Survival of a reference record: each number at the middle of its public range,
-    each category at its first level; None for a model without curves.
+    """Survival of a reference record; None for a model without curves.
 
     Parameters
     ----------
     draws
         Draws on the prepared scale, shape ``(s, d)``.
+    at
+        The record, as :func:`reference` makes it.
     """
     if not isinstance(model, SurvivalCurves):
         return None
     times = model.reference_times()
-    rows = _reference_rows(features, design)
+    rows = _reference_rows(features, design, at)
     curve = model.predict(draws, rows, times)[:, 0, :]
     return {
-        "at": reference(features),
+        "at": at,
         "survival": [
             {"time": float(t), **_spread(curve[:, k], tail)}
             for k, t in enumerate(times)
@@ -102,9 +104,19 @@ def median_survival(times: Floats, tail: float | None) -> MedianSurvival:
     return {**_spread(times, tail), "not_reached": never}
 
 
-def reference(features: Features) -> dict[str, Any]:
-    """The features of the reference record, in the user's own units."""
-    return {name: _reference_value(feature) for name, feature in features.items()}
+def reference(features: Features, design: Design) -> dict[str, Any]:
+    """A made-up record in the user's own units: each number at the centre of its
+    column, to three digits, each category at its first level.
+
+    The centre is a mean where one is known, else the middle of the public range.
+    """
+    column = {name: j for j, name in enumerate(design.names)}
+    return {
+        name: _typical(feature, float(design.centre[column[name]]))
+        if feature.levels is None
+        else level_name(feature.levels[0])
+        for name, feature in features.items()
+    }
 
 
 def held_by_prior(
@@ -161,18 +173,23 @@ def _steps(features: Features) -> Iterator[tuple[str, str, float]]:
             yield f"{name}[missing]", f"missing against {stand_in}", 1.0
 
 
-def _reference_value(feature: Feature) -> Any:
-    if feature.levels is not None:
-        return level_name(feature.levels[0])
-    return INVERSES[feature.transform](feature.affine()[0])
+def _typical(feature: Feature, centre: float) -> float:
+    """A number at a place of the transformed range, kept within the range."""
+    assert feature.low is not None
+    assert feature.high is not None
+    inverse, (middle, half) = INVERSES[feature.transform], feature.affine()
+    if centre == middle:
+        return inverse(middle)
+    held = min(max(centre, middle - half), middle + half)
+    return min(max(float(f"{inverse(held):.3g}"), feature.low), feature.high)
 
 
-def _reference_rows(features: Features, design: Design) -> Rows:
+def _reference_rows(features: Features, design: Design, at: Mapping[str, Any]) -> Rows:
     column = {name: j for j, name in enumerate(design.names)}
     values = np.zeros(design.width)
     for name, feature in features.items():
         if feature.levels is None:
-            values[column[name]] = feature.affine()[0]
+            values[column[name]] = feature.transformed(np.array([at[name]]))[0]
     x = (values - design.centre) / design.half_width
     if design.intercept is not None:
         x[0] = design.intercept

@@ -111,6 +111,7 @@ class ResultRecord(TypedDict):
     interval: float
     posterior: list[ParameterRow]
     effects: list[EffectRow]
+    reference: NotRequired[dict[str, Any]]
     baseline: Baseline | None
     timing: Timing
     bytes: Bytes

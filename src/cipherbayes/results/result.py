@@ -35,6 +35,7 @@ from cipherbayes.results.effects import (
     effects,
     held_by_prior,
     median_survival,
+    reference,
 )
 from cipherbayes.results.record import (
     Baseline,
@@ -332,9 +333,16 @@ def assemble(
     metrics: Mapping[str, Any],
     warnings: list[str],
     moments: Floats | None = None,
+    means: Floats | None = None,
     taking_part: TakingPart | None = None,
 ) -> Result:
-    """Turn a sampler's draws into a result on the user's own scale."""
+    """Turn a sampler's draws into a result on the user's own scale.
+
+    Parameters
+    ----------
+    means
+        Of the prepared columns, where they may be known without moments.
+    """
     public = design = preparation_of(study).design
     if moments is not None:
         half = moments.size // 2
@@ -359,6 +367,10 @@ def assemble(
     spread = not draws.is_point and caution is None
     tail = (1.0 - study.inference.interval) / 2.0 if spread else None
     shown = (study.model, study.features, design)
+    centred = design
+    if moments is None and means is not None:
+        centred = rescaled_design(public, means, np.ones_like(means))
+    at = reference(study.features, centred)
     part = taking_part or {}
     flags = [flag.as_record(names) for flag in draws.flags]
     if moments is not None:
@@ -380,7 +392,8 @@ def assemble(
         "interval": study.inference.interval,
         "posterior": rows,
         "effects": effects(*shown, user, tail),
-        "baseline": baseline(*shown, _thinned(flat), tail),
+        "reference": at,
+        "baseline": baseline(*shown, _thinned(flat), tail, at),
         "timing": timing,
         "bytes": traffic,
         "run": part.get("run"),

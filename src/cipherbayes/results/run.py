@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.rescaled import rescaled
@@ -36,6 +38,7 @@ from cipherbayes.study.tables import (
     split,
     with_sites,
 )
+from cipherbayes.typing import Floats
 
 INSECURE = (
     "INSECURE-REPEATABLE NOISE: drawn from a seed, for tests only; "
@@ -138,7 +141,16 @@ def _run_without_privacy(
         traffic={"per_round_site": 0, "total": 0},
         metrics=score(study, draws, test),
         warnings=[],
+        means=_column_means(list(train.values())),
     )
+
+
+def _column_means(tables: Sequence[PreparedTable]) -> Floats:
+    """Mean of every prepared column but the constant one, over all rows."""
+    first = 0 if tables[0].design.intercept is None else 1
+    sums = [block.x[first:].sum(axis=1) for t in tables for block in t.blocks()]
+    mean: Floats = np.sum(sums, axis=0) / sum(table.count for table in tables)
+    return mean
 
 
 def _run_private(

@@ -1,8 +1,8 @@
 """Predictions for made-up records: what one feature does, the others held still.
 
-The reference record has every number in the middle of its public range (where
-moments were released, at the released mean) and every category at its first level.
-Nobody's row is used.
+The reference record is that of ``result.json``: numbers at means where these are known,
+else in the middle of their public range, categories at their first level. Nobody's row
+is used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 from cipherbayes.data.features import Feature, level_name
 from cipherbayes.models.base import Model
 from cipherbayes.report.run_contents import Contents
-from cipherbayes.results.effects import INVERSES
+from cipherbayes.results.effects import INVERSES, reference
 from cipherbayes.results.result import Result
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
@@ -55,12 +55,25 @@ def can_predict(study: Study) -> bool:
 
 def reference_record(contents: Contents) -> dict[str, Value]:
     """The made-up record that all panels start from."""
-    return {
-        name: _at(feature, 0.0, _moments(contents, name))
-        if feature.levels is None
-        else level_name(feature.levels[0])
-        for name, feature in contents.study.features.items()
-    }
+    made = contents.record.get("reference")
+    if made is None:  # a result of an earlier release
+        made = reference(contents.study.features, preparation_of(contents.study).design)
+    return made
+
+
+def reference_words(contents: Contents) -> str:
+    """Where the reference record's values come from."""
+    numbers = "in the middle of their public ranges"
+    if contents.record["moments"] is not None:
+        numbers = "at the means that the study released, noise included"
+    elif contents.record["privacy"]["epsilon"] is None and contents.record.get(
+        "reference"
+    ):
+        numbers = "at the means of all rows"
+    kinds = {feature.levels is None for feature in contents.study.features.values()}
+    said = [f"numbers {numbers}"] * (True in kinds)
+    said += ["categories at their first level"] * (False in kinds)
+    return ", ".join(said)
 
 
 def panels(contents: Contents, times: Floats | None) -> list[Panel]:
@@ -117,10 +130,14 @@ def _ranked(contents: Contents) -> list[str]:
 
 
 def _moments(contents: Contents, name: str) -> tuple[float, float]:
-    """Mean and spread of a prepared column: released ones, else the range's."""
+    """Mean and spread of a prepared column: released ones; else the reference
+    record's value and half of the range's."""
     moments = contents.record.get("moments")
     if moments is None:
-        return 0.0, 0.5
+        feature = contents.study.features[name]
+        centre, half = feature.affine()
+        typical = feature.transformed(np.array([reference_record(contents)[name]]))[0]
+        return (float(typical) - centre) / half, 0.5
     design = preparation_of(contents.study).design
     place = design.names.index(name) - (design.intercept is not None)
     half = len(moments) // 2
