@@ -193,6 +193,9 @@ def test_the_live_page_draws_in_a_browser(half_way: Path, tmp_path: Path) -> Non
         count = "return document.querySelectorAll('svg.trace').length"
         # The page renews itself: it may be looked at in between.
         assert any(browser.run(count) > 0 for _ in range(50))
+        for width in (400, 768, 1280):
+            browser.open(address)
+            assert browser.unfit(width) == [], width
 
 
 @pytest.mark.slow
