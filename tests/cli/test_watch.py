@@ -205,6 +205,7 @@ def test_the_papers_own_mode_shows_its_honest_epsilon(runs: FinishedRuns) -> Non
     seen = Watcher.open(folder).look()
     assert seen.spent == honest > 0.0
     assert seen.document()["certified"] is False
+    assert "then the posterior" not in page(seen)  # it is finished
     assert "of 3: not certified" in page(seen)
     shown = page(replace(seen, spent=24902.0))
     assert "24,902, claimed 3: not certified" in shown
