@@ -9,6 +9,7 @@ import numpy as np
 
 from cipherbayes.errors import RunError
 from cipherbayes.models.survival import require_survival_curves
+from cipherbayes.results.effects import step_words
 from cipherbayes.typing import Floats
 
 if TYPE_CHECKING:  # an extra; and a module that imports this one
@@ -28,7 +29,7 @@ def plot_effects(result: Result, axes: Axes | None = None) -> Axes:
     if effects:
         measure = effects[0]["measure"]
         rows = [
-            (row["per"], row["estimate"] or 0.0, row["lower"], row["upper"])
+            (step_words(row), row["estimate"] or 0.0, row["lower"], row["upper"])
             for row in effects
         ]
     else:
@@ -40,7 +41,7 @@ def plot_effects(result: Result, axes: Axes | None = None) -> Axes:
     axes = _axes(axes, height=1.2 + 0.32 * len(rows))
     ratios = measure.endswith("ratio")
     if ratios:
-        axes.set_xscale("log")
+        _ratio_axis(axes, [end for row in rows for end in row[1:] if end is not None])
     axes.axvline(1.0 if ratios else 0.0, color="0.6", linewidth=0.8)
     for place, (_, middle, lower, upper) in enumerate(rows):
         if lower is not None and upper is not None:
@@ -49,7 +50,7 @@ def plot_effects(result: Result, axes: Axes | None = None) -> Axes:
     axes.set_yticks(range(len(rows)), [label for label, *_ in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlabel(f"{measure}{_interval_words(result)}")
-    axes.set_title(result.promise, fontsize="small", loc="left")
+    axes.set_title(result.promise, fontsize="small")
     return axes
 
 
@@ -108,7 +109,7 @@ def plot_survival(
     axes.set_ylim(0.0, 1.0)
     axes.set_xlabel(model.outcome_columns()["time"])
     axes.set_ylabel(f"event-free{_interval_words(result)}")
-    axes.set_title(result.promise, fontsize="small", loc="left")
+    axes.set_title(result.promise, fontsize="small")
     axes.legend(frameon=False)
     return axes
 
@@ -127,6 +128,21 @@ def _axes(axes: Axes | None, height: float) -> Axes:
         ) from None
     _, made = pyplot.subplots(figsize=(6.4, height), layout="constrained")
     return made
+
+
+def _ratio_axis(axes: Axes, values: Sequence[float]) -> None:
+    """A logarithmic axis whose labels are plain numbers, however short it is."""
+    from matplotlib import ticker
+
+    axes.set_xscale("log")
+    short = max(values) < 5.0 * min(values)
+    axes.xaxis.set_major_locator(
+        ticker.MaxNLocator(5, steps=[1, 2, 5, 10])
+        if short
+        else ticker.LogLocator(subs=(1.0, 2.0, 5.0))
+    )
+    axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+    axes.xaxis.set_minor_locator(ticker.NullLocator())
 
 
 def _interval_words(result: Result) -> str:
