@@ -103,7 +103,7 @@ def test_effects_are_drawn_with_their_intervals(result: cb.Result) -> None:
         "1 unit of age",
         "sex: M against F",
     ]
-    drawn = [tuple(line.get_xdata()) for line in axes.get_lines()]
+    drawn = [tuple(np.asarray(line.get_xdata())) for line in axes.get_lines()]
     for row in result.effects():
         assert (row["lower"], row["upper"]) in drawn
         assert (row["estimate"],) in drawn
@@ -134,7 +134,7 @@ def test_survival_curves_are_drawn_of_the_reference_and_of_rows() -> None:
     baseline = fitted.baseline()
     assert baseline is not None
     (curve,) = fitted.plot_survival().get_lines()
-    assert curve.get_ydata()[-1] == baseline["survival"][-1]["estimate"]
+    assert np.asarray(curve.get_ydata())[-1] == baseline["survival"][-1]["estimate"]
     two = fitted.plot_survival(frame[:2], labels=["young", "old"])
     assert [line.get_label() for line in two.get_lines()] == ["young", "old"]
     assert two.get_xlabel() == "days"

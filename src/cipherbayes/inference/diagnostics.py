@@ -12,11 +12,11 @@ from cipherbayes.typing import Floats
 _arviz: Any = array_stats  # has no types
 
 
-def rhat_and_ess(draws: Floats) -> tuple[Floats, Floats]:
-    """Rank-normalised split R-hat and bulk ESS of each parameter.
+def rhat(draws: Floats) -> Floats:
+    """Rank-normalised split R-hat of each parameter.
 
-    ``draws`` has shape ``(chains, draws, d)``. What cannot be estimated (one
-    chain for R-hat, fewer than four draws) is NaN.
+    ``draws`` has shape ``(chains, draws, d)``. What cannot be estimated (one chain,
+    fewer than four draws) is NaN.
 
     References
     ----------
@@ -24,10 +24,17 @@ def rhat_and_ess(draws: Floats) -> tuple[Floats, Floats]:
     folding, and localization: an improved R-hat.
     """
     chains, count, width = draws.shape
-    unknown = np.full(width, np.nan)
+    if chains < 2 or count < 4:
+        return np.full(width, np.nan)
+    return np.asarray(_arviz.rhat(draws, chain_axis=0, draw_axis=1))
+
+
+def rhat_and_ess(draws: Floats) -> tuple[Floats, Floats]:
+    """:func:`rhat` and the bulk effective sample size, NaN for fewer than four draws.
+
+    The second takes most of the time.
+    """
+    _, count, width = draws.shape
     if count < 4:
-        return unknown, unknown
-    ess = np.asarray(_arviz.ess(draws, chain_axis=0, draw_axis=1))
-    if chains < 2:
-        return unknown, ess
-    return np.asarray(_arviz.rhat(draws, chain_axis=0, draw_axis=1)), ess
+        return rhat(draws), np.full(width, np.nan)
+    return rhat(draws), np.asarray(_arviz.ess(draws, chain_axis=0, draw_axis=1))

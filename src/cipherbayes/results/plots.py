@@ -107,7 +107,7 @@ def plot_survival(
             )
     axes.set_xlim(0.0, until)
     axes.set_ylim(0.0, 1.0)
-    axes.set_xlabel(model.outcome_columns()["time"])
+    axes.set_xlabel(result.study.model.outcome_columns()["time"])
     axes.set_ylabel(f"event-free{_interval_words(result)}")
     axes.set_title(result.promise, fontsize="small")
     axes.legend(frameon=False)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cipherbayes.inference.chains import Draws
-from cipherbayes.inference.diagnostics import rhat_and_ess
+from cipherbayes.inference.diagnostics import rhat
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.flags import Flag, flags_of
 from cipherbayes.inference.noise_aware.information import DENSE, InformationSampler
@@ -118,8 +118,7 @@ def sample_posterior(
             [walk.run(2**doubling) for _ in range(effort.kept)],
             axis=1,
         )
-        rhat = rhat_and_ess(theta)[0]
-        if not np.nanmax(rhat, initial=1.0) > MIXED:
+        if not np.nanmax(rhat(theta), initial=1.0) > MIXED:
             break
     if progress is not None:
         progress(total, total)
