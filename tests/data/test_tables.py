@@ -255,7 +255,7 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "dates": (
         lambda p: FRAME.assign(age=datetime.datetime(2020, 1, 1)),
-        "column 'age' holds neither numbers nor text",
+        "column 'age' holds dates or times",
     ),
     "failing lazy frame": (
         lambda p: pl.LazyFrame({"age": [SECRET]}).select(pl.col("age").cast(pl.Date)),

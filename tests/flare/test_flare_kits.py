@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import stat
 import sys
@@ -13,9 +14,11 @@ from typing import Any
 
 import pytest
 from parties import small_study, write_tables
+from query_sites import QUERY, fill
 
 from cipherbayes.errors import CryptoError, ProtocolError, RunError, StudyError
 from cipherbayes.study.schema import Study
+from conftest import logistic_frame
 from terminal import cipherbayes
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
@@ -281,6 +284,81 @@ def test_a_sites_settings_must_be_usable(fresh: dict[str, Kit], text: str) -> No
     (fresh["a"].path / "site.toml").write_text(text)
     with pytest.raises(RunError):
         fresh["a"].settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('data = { database = "sqlite:a.db", query = "a.sql" }', "needs a ledger"),
+        ('data = { query = "a.sql" }\nledger = "l"', "no usable query"),
+        ('data = { database = 3, query = "a.sql" }\nledger = "l"', "valid string"),
+        ('data = { database = "d", query = "q", x = 1 }\nledger = "l"', "no usable"),
+        (
+            'data = { database = "postgresql://u:s3cret@h/d", query = "q" }\n'
+            'ledger = "l"',
+            "holds a password",
+        ),
+    ],
+)
+def test_a_sites_query_must_be_usable(
+    fresh: dict[str, Kit], text: str, words: str
+) -> None:
+    (fresh["a"].path / "site.toml").write_text(text)
+    with pytest.raises(RunError, match=words) as refused:
+        fresh["a"].settings()
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_sites_query_is_read_once_a_run_and_its_rows_go_with_the_run(
+    fresh: dict[str, Kit],
+) -> None:
+    pytest.importorskip("adbc_driver_sqlite", reason="needs cipherbayes[database]")
+    kit = pinned(fresh)["a"]
+    fill(kit.path / "a.sqlite", logistic_frame(60, seed=1))
+    (kit.path / "cohort.sql").write_text(QUERY)
+    (kit.path / "site.toml").write_text(
+        'data = { database = "sqlite:a.sqlite", query = "cohort.sql" }\n'
+        'ledger = "cohort.ledger"\n'
+    )
+    check_ready(kit)
+    folder = kit.run(RUN, small_study(SITES))
+    site = folder.site("a")
+    rows = kit.path / "runs" / RUN / "snapshot" / "query.parquet"
+    assert rows.stat().st_mode & 0o777 == 0o600
+    assert rows.parent.stat().st_mode & 0o777 == 0o700
+    assert (kit.path / "cohort.ledger").exists()
+    # The process is started again, and the database has changed.
+    fill(kit.path / "a.sqlite", logistic_frame(40, seed=2))
+    again = kit.run(RUN, small_study(SITES))
+    assert again.table("a").count == 60
+    # Another run reads the query anew, and is charged to the same ledger.
+    other = kit.run("11" * 16, small_study(SITES))
+    assert other.table("a").count == 40
+    assert rows.exists()
+    other.site("a").end()
+    assert not (kit.path / "runs" / ("11" * 16) / "snapshot").exists()
+    site.end()
+    assert not rows.parent.exists()
+
+
+def test_rows_of_a_run_that_was_given_up_are_removed_by_the_next(
+    fresh: dict[str, Kit],
+) -> None:
+    pytest.importorskip("adbc_driver_sqlite", reason="needs cipherbayes[database]")
+    kit = pinned(fresh)["a"]
+    fill(kit.path / "a.sqlite", logistic_frame(60, seed=1))
+    (kit.path / "cohort.sql").write_text(QUERY)
+    (kit.path / "site.toml").write_text(
+        'data = { database = "sqlite:a.sqlite", query = "cohort.sql" }\n'
+        'ledger = "cohort.ledger"\n'
+    )
+    kit.run(RUN, small_study(SITES)).table("a")
+    old = kit.path / "runs" / RUN / "snapshot"
+    kit.run("11" * 16, small_study(SITES)).table("a")
+    assert old.exists()
+    os.utime(old, (0, 0))
+    kit.run("22" * 16, small_study(SITES)).table("a")
+    assert not old.exists()
 
 
 def test_a_site_serves_only_its_own_table(fresh: dict[str, Kit]) -> None:

@@ -27,6 +27,7 @@ from conftest import logistic_frame
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 from nvflare.apis.shareable import Shareable
+from nvflare.apis.utils.decomposers import flare_decomposers
 from nvflare.fuel.utils import fobs
 
 from cipherbayes.engine.flare import executor as executing
@@ -35,6 +36,10 @@ from cipherbayes.engine.flare.kits import Kit
 from cipherbayes.engine.flare.party_thread import PartyThread
 from cipherbayes.engine.flare.provisioning import Deployment, deploy
 from cipherbayes.engine.flare.questions import PartyFailedError, Question, Sealed
+
+# As every FLARE program does first. What is encoded before it goes by other rules,
+# which then stay for the whole process.
+flare_decomposers.register()
 
 SITES = ("a", "b")
 RUN = "00" * 16

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +23,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from cipherbayes.engine.logs import JsonLines
 from cipherbayes.storage.folders import make_folder
 
 if TYPE_CHECKING:
@@ -102,20 +101,6 @@ def summary_table(record: ResultRecord) -> Table:
             f"{row['ess']:.0f}" if row["ess"] is not None else "-",
         )
     return table
-
-
-class JsonLines(logging.Formatter):
-    """One JSON object a line: time, party, level, message."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        moment = datetime.fromtimestamp(record.created, UTC)
-        entry = {
-            "time": moment.isoformat(timespec="milliseconds"),
-            "party": record.name.removeprefix("cipherbayes."),
-            "level": record.levelname.lower(),
-            "message": record.getMessage(),
-        }
-        return json.dumps(entry, ensure_ascii=False)
 
 
 @contextmanager

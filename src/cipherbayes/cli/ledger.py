@@ -34,8 +34,22 @@ def ledger(
             metavar="EPSILON", help="For the data's owner: set the table's budget."
         ),
     ] = None,
+    copy: Annotated[
+        Path | None,
+        typer.Option(metavar="OUT", help="Copy the ledger for a backup."),
+    ] = None,
+    restore: Annotated[
+        Path | None,
+        typer.Option(metavar="COPY", help="Put a copy back where FILE was lost."),
+    ] = None,
 ) -> None:
     """Show what has been released about a table, and what is left."""
+    if restore is not None:
+        _restore(restore, file)
+    if copy is not None:
+        from cipherbayes.privacy.ledger_backup import copy_ledger
+
+        copy_ledger(file, copy)
     from cipherbayes.privacy.events import to_json
     from cipherbayes.privacy.ledger import Ledger
 
@@ -88,6 +102,24 @@ def ledger(
     console.print(
         f"spent ε = {spent:.4g} of {book.epsilon:g} at δ = {book.delta:g}; "
         f"ε = {left:.4g} is left"
+    )
+
+
+def _restore(copy: Path, file: Path) -> None:
+    """Put a copy back, and say what has become of the budget."""
+    from cipherbayes.privacy.ledger_backup import restore_ledger
+
+    if not restore_ledger(copy, file):
+        warn_of_budget()
+
+
+def warn_of_budget() -> None:
+    """Say that a ledger was put back closed."""
+    console.print(
+        "[yellow]warning:[/yellow] nothing shows that this is the newest copy, so "
+        "nothing is left of the budget; find out what was released since, then set "
+        "one with --budget (in a kit: budget in site.toml)",
+        soft_wrap=True,
     )
 
 

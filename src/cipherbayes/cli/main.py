@@ -16,6 +16,7 @@ from cipherbayes.cli import (
     export,
     init,
     ledger,
+    omop,
     party,
     plan,
     report,
@@ -66,6 +67,7 @@ app.command("report")(report.report)
 app.command("export")(export.export)
 app.command("verify")(verify.verify)
 app.command("init")(init.init)
+app.command("omop")(omop.omop)
 app.command("watch")(watch.watch)
 app.command("ledger")(ledger.ledger)
 app.command("keys")(ledger.keys)

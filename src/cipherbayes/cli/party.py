@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +18,9 @@ from cipherbayes.errors import RunError
 
 if TYPE_CHECKING:
     from cipherbayes.crypto.identity.signatures import Identity
+    from cipherbayes.engine.run_folder import LocalSettings
+    from cipherbayes.engine.table_check import Findings
+    from cipherbayes.study.schema import Study
 
 KitPath = Annotated[Path, typer.Argument(help="This party's kit.")]
 
@@ -145,6 +150,53 @@ def party_commands(role: str, what: str) -> typer.Typer:
         fingerprint = mine.approve(loaded, insecure=insecure)
         console.print(f"approved: {fingerprint}", soft_wrap=True)
 
+    @app.command("health")
+    def health(
+        kit: KitPath = Path(),
+        as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    ) -> None:
+        """Say whether this party can take part; exit code 1 if it cannot."""
+        with needs_flare():
+            from cipherbayes.engine.flare.health import look
+            from cipherbayes.engine.flare.kits import Kit
+
+            found = look(Kit.open(kit).require(role))
+        if as_json:
+            typer.echo(json.dumps([asdict(each) for each in found], indent=2))
+        else:
+            for each in found:
+                line = f"{each.state:8}{each.name:12}{each.words}"
+                console.print(line, highlight=False, markup=False, soft_wrap=True)
+        if any(each.state == "fault" for each in found):
+            raise typer.Exit(1)
+
+    @app.command("backup")
+    def backup(
+        kit: KitPath,
+        out: Annotated[Path, typer.Argument(help="A new folder for the copy.")],
+    ) -> None:
+        """Copy keys, approvals and the ledger; no rows and no answers."""
+        from cipherbayes.engine.flare.kit_backup import back_up
+        from cipherbayes.engine.flare.kits import Kit
+
+        back_up(Kit.open(kit).require(role), out)
+        console.print(f"{out}: holds private keys, keep it so", soft_wrap=True)
+
+    @app.command("restore")
+    def restore(
+        kit: Annotated[Path, typer.Argument(help="The folder that was lost.")],
+        backup: Annotated[Path, typer.Argument(help="What `backup` wrote.")],
+    ) -> None:
+        """Make a kit again from its backup; no budget comes back with it."""
+        from cipherbayes.cli.ledger import warn_of_budget
+        from cipherbayes.engine.flare.kit_backup import put_back
+        from cipherbayes.engine.flare.kits import Kit
+
+        Kit.open(backup).require(role)
+        if not put_back(backup, kit):
+            warn_of_budget()
+        console.print(f"{kit}: restored", soft_wrap=True)
+
     if role != "server":
 
         @app.command("enrol")
@@ -176,13 +228,16 @@ def check(
 
     Needs no kit where both the study and the table are given.
     """
-    from cipherbayes.engine.flare.kits import site_settings
+    from cipherbayes.engine.flare.site_settings import site_settings
     from cipherbayes.engine.table_check import check_table
     from cipherbayes.study.schema import Study
 
     loaded = Study.load(kit / "study.toml" if study is None else study)
-    source = site_settings(kit)["data"] if table is None else str(table)
-    found = check_table(loaded, "here", source)
+    if table is not None:
+        source, found = str(table), check_table(loaded, "here", str(table))
+    else:
+        settings = site_settings(kit)
+        source, found = _check_settings(loaded, settings)
     for problem in found.problems:
         console.print(f"- {problem}", highlight=False, markup=False, soft_wrap=True)
     rows = "" if found.rows is None else f" ({found.rows:,} rows)"
@@ -195,6 +250,21 @@ def check(
     )
     if found.problems:
         raise typer.Exit(1)
+
+
+def _check_settings(study: Study, settings: LocalSettings) -> tuple[str, Findings]:
+    """The name of a site's own table, and what is wrong with it."""
+    from cipherbayes.data.snapshots import take_snapshot
+    from cipherbayes.engine.local import TemporaryFolder
+    from cipherbayes.engine.table_check import check_table
+
+    query = settings.get("query")
+    if query is None:
+        source = str(settings["data"])
+        return source, check_table(study, "here", source)
+    with TemporaryFolder() as folder:
+        rows = take_snapshot(query, folder)
+        return query.name, check_table(study, "here", rows)
 
 
 def _show(identities: dict[str, Identity]) -> None:

@@ -45,14 +45,14 @@ def plan(
 def _private(study: Study) -> PlanDescription:
     from cipherbayes.engine.new_run import budget_warnings
     from cipherbayes.engine.run_folder import local_settings
-    from cipherbayes.engine.table_identity import ledger_beside
+    from cipherbayes.engine.table_identity import ledger_of
     from cipherbayes.protocols.forecast import PlanDescription
     from cipherbayes.protocols.plan import plan_study
 
     planned = plan_study(study)
     described = planned.protocol.describe(planned)
     local = {
-        name: local_settings(site, ledger_beside(site.data or name))
+        name: local_settings(site, ledger_of(site, site.data or name))
         for name, site in study.sites.items()
     }
     return reduce(

@@ -39,6 +39,8 @@ class PreparedTable:
     strict
         Whether outcomes beyond their public range are refused; else they are held
         at its ends.
+    person
+        The column that names a person, where all rows of one are one record.
 
     Raises
     ------
@@ -54,8 +56,10 @@ class PreparedTable:
         memory_limit: int = MEMORY_LIMIT,
         *,
         strict: bool = True,
+        person: str | None = None,
     ) -> None:
-        source = Source(table, preparation, model, strict=strict)
+        source = Source(table, preparation, model, strict=strict, person=person)
+        self._persons = None if source.persons is None else source.persons.count
         self._blocks: Blocks
         self._extent: _Extent | None
         self._blocks, self._extent = _read_once(source, memory_limit)
@@ -96,12 +100,18 @@ class PreparedTable:
         prepared._blocks = blocks
         prepared._roles = tuple(roles)
         prepared._extent = None
+        prepared._persons = None
         return prepared
 
     @property
     def count(self) -> int:
-        """Number of records."""
+        """Number of rows."""
         return self._blocks.count
+
+    @property
+    def records(self) -> int:
+        """Number of records that are protected: rows, or persons."""
+        return self.count if self._persons is None else self._persons
 
     @property
     def design(self) -> Design:
@@ -129,6 +139,8 @@ class PreparedTable:
 
     def subset(self, rows: Integers) -> PreparedTable:
         """The given records (sorted positions) as a table of their own."""
+        if self._persons is not None:
+            raise ValueError("rows of a person stay together")
         rows = np.ascontiguousarray(rows, dtype=np.int64)
         self._checked(rows)
         return self._of(self._blocks.select(rows), self._roles)

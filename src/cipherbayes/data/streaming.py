@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from cipherbayes.data.blocks import BLOCK_ROWS, join, thread_count
+from cipherbayes.data.persons import Persons
 from cipherbayes.data.preparation import Preparation
 from cipherbayes.data.tables import Chunk, Kind, Table
 from cipherbayes.errors import DataError
-from cipherbayes.models.base import Design, Model, Rows
+from cipherbayes.models.base import SHARE, Design, Model, Rows
 from cipherbayes.typing import Floats, Integers
 
 CHUNK_BYTES = 512 << 20
@@ -34,7 +35,8 @@ class Source:
 
     Without a model there are no outcomes: records to predict for. Outcomes beyond
     their public range are refused where ``strict``, else held at its ends and mentioned
-    in this machine's log alone.
+    in this machine's log alone. ``person`` is the column that names a person, whose
+    rows are then one record together.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Source:
         model: Model | None,
         *,
         strict: bool = True,
+        person: str | None = None,
     ) -> None:
         self.table = table
         self.preparation = preparation
@@ -54,11 +57,15 @@ class Source:
         self._roles = {} if model is None else model.outcome_columns()
         outcomes: dict[str, Kind] = dict.fromkeys(self._roles.values(), "number")
         self._columns = {**preparation.columns, **outcomes}
+        self.persons = None if person is None else Persons(table, person)
+        if person is not None:
+            self._columns[person] = "text"
 
     @property
     def bytes_per_record(self) -> int:
         """Memory that a prepared record takes."""
-        return 8 * (self.design.width + 1 + len(self._roles))
+        shares = 0 if self.persons is None else 1
+        return 8 * (self.design.width + 1 + len(self._roles) + shares)
 
     def chunks(self, part: int) -> Iterator[Chunk]:
         """Raw records of a part of the table."""
@@ -68,6 +75,12 @@ class Source:
     def fill(self, chunk: Chunk, x: Floats) -> Mapping[str, Floats]:
         """Write the records of a chunk to ``x``; returns their outcomes."""
         self.preparation.fill(chunk, x, self.table.where)
+        outcomes = self._outcomes(chunk)
+        if self.persons is not None:
+            outcomes[SHARE] = self.persons.shares(chunk)
+        return outcomes
+
+    def _outcomes(self, chunk: Chunk) -> dict[str, Floats]:
         if self._model is None:
             return {}
         raw = {
@@ -80,7 +93,7 @@ class Source:
             self._refuse_or_log(self._model.out_of_range(raw))
         except ValueError as error:
             raise DataError(str(error), where=self.table.where) from None
-        return prepared
+        return dict(prepared)
 
     def _refuse_or_log(self, mistake: str | None) -> None:
         """Refuse outcomes out of range, or log them where a refusal reveals them."""

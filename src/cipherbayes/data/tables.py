@@ -190,7 +190,7 @@ class Table(ABC):
         if types.is_dictionary(held):
             return self._convert(column.dictionary_decode(), name, kind)
         if types.is_decimal(held):
-            return self._convert(_decimal_numbers(column), name, kind)
+            return self._convert(decimal_numbers(column), name, kind)
         number = types.is_integer(held) or types.is_floating(held)
         number = number or types.is_boolean(held)
         text = types.is_string(held) or types.is_large_string(held)
@@ -198,11 +198,7 @@ class Table(ABC):
         if text and kind == "number":
             _refuse_text(self.where, name)
         if not (number or text or types.is_null(held)):
-            _refuse(
-                self.where,
-                f"column '{name}' holds neither numbers nor text",
-                "convert it, e.g. dates to days since a public date",
-            )
+            _refuse_kind(self.where, name, held)
         return pc.cast(column, _TYPES[kind], safe=False)
 
 
@@ -328,7 +324,7 @@ class FrameTable(Table):
                 eager = eager.collect()
             except Exception:  # each library has its own, with values in their texts
                 _refuse(where, "the lazy frame fails", "collect it to see why")
-        self._frame = eager
+        self._frame, self._labels = eager, eager.columns
         super().__init__(where, [str(n) for n in eager.columns], [len(eager)])
 
     def _read(
@@ -339,7 +335,7 @@ class FrameTable(Table):
             yield batch.num_rows, batch.column
 
     def _arrow(self, name: str, kind: Kind) -> pa.Array:
-        column = self._frame.get_column(self._frame.columns[self._known[name]])
+        column = self._frame.get_column(self._labels[self._known[name]])
         try:
             if column.dtype == nw.Object:
                 # Cell by cell: one type for all would be chosen by looking at all, and
@@ -373,7 +369,7 @@ def _cell(value: Any, kind: Kind) -> float | str | None:
     return str(int(number)) if number.is_integer() else repr(number)
 
 
-def _decimal_numbers(column: pa.Array) -> pa.Array:
+def decimal_numbers(column: pa.Array) -> pa.Array:
     """Decimals as float64, each by its own digits.
 
     A decimal column has one scale for all its values, the longest of them, and Arrow's
@@ -385,6 +381,19 @@ def _decimal_numbers(column: pa.Array) -> pa.Array:
 
 def _refuse(where: str, what: str, remedy: str) -> NoReturn:
     raise DataError(what, where=where, remedy=remedy) from None
+
+
+def _refuse_kind(where: str, name: str, held: pa.DataType) -> NoReturn:
+    """Refuse a column by what it holds instead of numbers or text."""
+    what = "neither numbers nor text"
+    remedy = "convert it to numbers or to text"
+    if pa.types.is_temporal(held):
+        what = "dates or times"
+        remedy = "convert it, e.g. to days since a public date"
+    elif pa.types.is_nested(held):
+        what = "lists"
+        remedy = "give one number or text for each record"
+    _refuse(where, f"column '{name}' holds {what}", remedy)
 
 
 def _refuse_text(where: str, name: str, line: str = "") -> NoReturn:

@@ -72,7 +72,8 @@ class Numbers:
     @property
     def others(self) -> tuple[int, ...]:
         """The 0/1 columns."""
-        return tuple(j for j in range(self.columns) if j not in self.places)
+        numbers = set(self.places)
+        return tuple(j for j in range(self.columns) if j not in numbers)
 
     @property
     def whole(self) -> Floats:
@@ -90,7 +91,9 @@ class Numbers:
         return math.sqrt(2 * len(self.places) + len(self.others))
 
 
-def histograms(z: Floats, numbers: Numbers, windows: Floats | None) -> Floats:
+def histograms(
+    z: Floats, numbers: Numbers, windows: Floats | None, shares: Floats | None = None
+) -> Floats:
     """Counts of the values in equal bins of their windows, one column after the other.
 
     Parameters
@@ -99,13 +102,16 @@ def histograms(z: Floats, numbers: Numbers, windows: Floats | None) -> Floats:
         Prepared columns, the intercept aside; shape ``(columns, records)``.
     windows
         Centres, then half widths; None for the public range.
+    shares
+        By which each row counts; None where every row counts once.
 
     Formal guarantees
     -----------------
     In each column a record adds one to one bin, or nothing: where its value is outside
     of the window, or where it stands in for a missing one. So its contribution has at
     most one 1 for each number, and norm √(number of numbers) or less, whatever the
-    windows are. Counts are integers, hence exact.
+    windows are. Counts are integers, hence exact, and so are sums of shares
+    (:mod:`~cipherbayes.data.persons`).
     """
     centre, half = np.split(numbers.whole if windows is None else windows, 2)
     counts = np.zeros((len(numbers.places), numbers.bins))
@@ -116,11 +122,14 @@ def histograms(z: Floats, numbers: Numbers, windows: Floats | None) -> Floats:
             kept &= np.abs(z[j] - numbers.stand_ins[k]) > 1e-12
         places = np.floor((inside[kept] + 1.0) * (0.5 * numbers.bins))
         places = np.minimum(places, numbers.bins - 1).astype(np.int64)
-        counts[k] = np.bincount(places, minlength=numbers.bins)
+        weights = None if shares is None else shares[kept]
+        counts[k] = np.bincount(places, weights, minlength=numbers.bins)
     return counts.ravel()
 
 
-def sums_inside(z: Floats, numbers: Numbers, windows: Floats | None) -> Floats:
+def sums_inside(
+    z: Floats, numbers: Numbers, windows: Floats | None, shares: Floats | None = None
+) -> Floats:
     """Sums of numbers held inside their windows, of their squares, of 0/1 columns.
 
     Formal guarantees
@@ -133,7 +142,10 @@ def sums_inside(z: Floats, numbers: Numbers, windows: Floats | None) -> Floats:
     u = (z[list(numbers.places)] - centre[:, None]) / half[:, None]
     u = np.clip(u, -1.0, 1.0)
     others = np.clip(z[list(numbers.others)], 0.0, 1.0)
-    return np.concatenate([u.sum(axis=1), (u * u).sum(axis=1), others.sum(axis=1)])
+    parts = np.concatenate([u, u * u, others])
+    if shares is not None:
+        parts *= shares
+    return np.asarray(parts.sum(axis=1))
 
 
 def windows_of(

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from cipherbayes.engine.run_folder import (
     BEGUN,
+    SNAPSHOTS,
     LocalSettings,
     about_run,
     ledger_path,
@@ -31,7 +32,7 @@ from cipherbayes.protocols.protocol import protocol_of
 LOG = "run.log"
 PARTIAL = ".posterior.partial"
 _FILES = frozenset({LOG, BEGUN, "run.json", "study.toml", "transcript.bin"})
-_FOLDERS = frozenset({"csp", "server", "sites"})
+_FOLDERS = frozenset({"csp", "server", "sites", SNAPSHOTS})
 _NEW = "choose another --out, or remove it first"
 
 
@@ -46,7 +47,7 @@ def require_free_folder(path: Path) -> None:
     if not path.is_dir():
         raise RunError("exists and is no folder", where=str(path), remedy=_NEW)
     found = {entry.name for entry in path.iterdir()}
-    if found <= {LOG, PARTIAL}:
+    if found <= {LOG, PARTIAL, SNAPSHOTS}:
         return
     if "result.json" in found:
         what = "exists and is not empty: it holds a finished run"

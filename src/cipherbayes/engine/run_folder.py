@@ -6,6 +6,7 @@
     DIR/server/checkpoint.sqlite θ after each round, and these totals
     DIR/csp/                     keys, answers given
     DIR/sites/NAME/              keys, and site.json: the table and its ledger
+    DIR/snapshots/NAME/          what a site's query returned, while the run lasts
 
 Each party opens its own part only. The folders of the CSP and of the sites are
 0700 and their files 0600.
@@ -20,13 +21,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from cipherbayes.crypto.identity.signatures import Identity
 from cipherbayes.crypto.key_folder import KeyFolder
 from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.data.snapshots import Query, origin_of, remove_snapshot
 from cipherbayes.engine.table_identity import (
     ledger_beside,
+    open_query_ledger,
     open_table_ledger,
     refuse_equal_files,
 )
@@ -58,16 +61,22 @@ from cipherbayes.study.schema import Site as SiteSection
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import open_site, split_site
 
+SNAPSHOTS = "snapshots"
+"""Folder of what queries returned; each site's in a folder 0700 of its own."""
 BEGUN = ".run.json.partial"
 """In a folder that is being laid out; no party has been asked for anything yet."""
 
 
 class LocalSettings(TypedDict):
-    """What a site keeps to itself: its table, its ledger, its budget."""
+    """What a site keeps to itself: its table, its ledger, its budget.
+
+    ``query`` is there where the table is a query that ``data`` is to hold.
+    """
 
     data: str | None
     ledger: str
     budget: float | None
+    query: NotRequired[Query]
 
 
 class AboutRun(TypedDict):
@@ -110,7 +119,7 @@ class RunFolder:
         require_new_folder(
             path,
             remedy="give a new folder, or go on with `cipherbayes resume`",
-            allowed=("run.log", ".posterior.partial"),
+            allowed=("run.log", ".posterior.partial", SNAPSHOTS),
         )
         make_folder(path)
         _write_private(path / BEGUN, {})
@@ -197,7 +206,7 @@ class RunFolder:
             "name": name,
             "run": self.run,
             "plan": self.plan,
-            "contributions": self._contributions(table),
+            "contributions": self._contributions(name, table),
             "ledger": ledger,
             "key": keys.identity(),
             "exchange": keys.exchange_key(self.run),
@@ -274,8 +283,8 @@ class RunFolder:
     def end(self) -> None:
         """Erase what a finished run needs no more: its keys, and the sites' answers.
 
-        Charges, identities and released totals stay. A run that has ended is refused
-        by every party.
+        Also what queries returned. Charges, identities and released totals stay. A
+        run that has ended is refused by every party.
         """
         for name in self.study.sites:
             path = ledger_path(self.local(name))
@@ -287,6 +296,7 @@ class RunFolder:
                     ledger.close()
         for name in ("csp", *self.study.sites) if self.protocol.federated else ():
             self.keys(name).forget(self.run)
+        remove_snapshot(self.path / SNAPSHOTS)
 
     def refuse_equal_files(self) -> None:
         """Raise PrivacyError where two sites of this machine have the same table."""
@@ -322,11 +332,11 @@ class RunFolder:
         for name in self.study.sites:
             table = self.table(name) if tables is None else tables[name]
             ledger = open_ledger(self.study, name, self.local(name), self.budget_run)
-            held[name] = (self._contributions(table), ledger)
+            held[name] = (self._contributions(name, table), ledger)
         return held
 
-    def _contributions(self, table: PreparedTable) -> Contributions:
-        return Contributions(self.study.model, table)
+    def _contributions(self, name: str, table: PreparedTable) -> Contributions:
+        return Contributions.of_site(self.study, name, table)
 
 
 def noise_source(study: Study, name: str) -> NoiseSource:
@@ -353,6 +363,8 @@ def open_ledger(
         ledger = Ledger.open(
             path, dataset=name, epsilon=budget, delta=delta, lasting=False
         )
+    elif origin := origin_of(data):
+        ledger = open_query_ledger(origin, path, epsilon=budget, delta=delta)
     else:
         ledger = open_table_ledger(Path(data), path, epsilon=budget, delta=delta)
     if local["budget"] is not None and not (

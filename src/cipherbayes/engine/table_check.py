@@ -20,7 +20,7 @@ from cipherbayes.errors import CipherbayesError, DataError
 from cipherbayes.models import AnyModel
 from cipherbayes.protocols.plan import plan_study
 from cipherbayes.study.schema import Study
-from cipherbayes.study.tables import open_site, split_site
+from cipherbayes.study.tables import open_site, split_site, table_name
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def check_table(study: Study, site: str, source: Any) -> Findings:
     """
     problems: list[str] = []
     try:
-        table = open_table(source)
+        table = open_table(source, table_name(source))
     except DataError as error:
         return Findings(None, (str(error),))
     for column, feature in study.features.items():
@@ -141,7 +141,7 @@ def _size_problems(study: Study, site: str, prepared: PreparedTable) -> list[str
     except DataError as error:
         found.append(str(error))
     try:
-        plan_study(study).check_site(site, prepared.count)
+        plan_study(study).check_site(site, prepared.records)
     except DataError as error:
         found.append(str(error))
     return found

@@ -2,7 +2,9 @@
 
 A ledger lies beside the file itself, not beside a link to it. The owner's register
 (:class:`~cipherbayes.storage.custody.Custody`) knows tables by their content and by
-their place on the disk, so a copy or a hard link finds the ledger that is there.
+their place on the disk, so a copy or a hard link finds the ledger that is there. A
+query's ledger lies where its owner says, and the register knows the query by its rows,
+by its text in its database, and by its file.
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from cipherbayes.data.snapshots import Origin, origin_of
 from cipherbayes.errors import DataError, PrivacyError
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.storage.custody import Custody, RegisteredTable, file_digest
+from cipherbayes.study.schema import Site
 from cipherbayes.study.tables import equal_tables
 
 
@@ -80,6 +84,11 @@ def ledger_beside(data: Path | str) -> Path:
     return Path(f"{Path(data).resolve()}.ledger")
 
 
+def ledger_of(site: Site, data: Path | str) -> Path:
+    """Where the ledger of a site's table is: as named, else beside the file."""
+    return ledger_beside(data) if site.ledger is None else Path(site.ledger)
+
+
 def open_table_ledger(
     data: Path, given: Path, *, epsilon: float, delta: float
 ) -> Ledger:
@@ -125,6 +134,60 @@ def open_table_ledger(
     for key in table.keys:
         custody.register(*key, ledger.id, path)
     return ledger
+
+
+def open_query_ledger(
+    origin: Origin, given: Path, *, epsilon: float, delta: float
+) -> Ledger:
+    """The one ledger of a query's table, begun now if it has none.
+
+    Parameters
+    ----------
+    origin
+        Where the rows came from.
+    given
+        Where the owner says that the ledger is.
+
+    Formal guarantees
+    -----------------
+    Rows that have a ledger on this machine get no other one, in whatever order and from
+    whatever database they come; nor does the same text in the same database, nor the
+    same file of a query in it, after rows or text have changed: those are charged to
+    the ledger that is there. A ledger of another table is refused.
+
+    Edge cases
+    ----------
+    A query in another file and with another text, whose rows differ, is another table,
+    although the same people may be in it: no program can know. Give cohorts that share
+    people one ledger by keeping one query.
+    """
+    custody, path = Custody.of_user(), given.resolve()
+    known = [
+        entry for key in _query_keys(origin) if (entry := custody.registered(*key))
+    ]
+    for listed in known:
+        if not path.exists() or _elsewhere(listed, path):
+            raise _query_has_another(origin, listed)
+    if known:
+        ledger = Ledger.read(path)
+        if other := next((entry for entry in known if entry.ledger != ledger.id), None):
+            ledger.close()
+            raise _query_has_another(origin, other)
+    else:
+        ledger = Ledger.open(path, dataset=origin.name, epsilon=epsilon, delta=delta)
+    for key in _query_keys(origin):
+        custody.register(*key, ledger.id, path)
+    return ledger
+
+
+def _query_keys(origin: Origin) -> tuple[tuple[str, bytes], ...]:
+    """What the register knows a query's table by."""
+    text = " ".join(origin.query.split())
+    return (
+        ("rows", bytes.fromhex(origin.digest)),
+        ("query", f"{origin.server}\n{text}".encode()),
+        ("query file", f"{origin.server}\n{origin.file}".encode()),
+    )
 
 
 def forget_public_table(path: Path) -> None:
@@ -182,10 +245,27 @@ def _has_another(data: Path, listed: RegisteredTable) -> PrivacyError:
     )
 
 
+def _query_has_another(origin: Origin, listed: RegisteredTable) -> PrivacyError:
+    if listed.path.exists():
+        return PrivacyError(
+            "has another ledger already: these rows, this query or its file",
+            where=origin.name,
+            remedy=f'set ledger = "{listed.path}"',
+        )
+    return PrivacyError(
+        "had a ledger, and the ledger is gone",
+        where=origin.name,
+        remedy=f"put back {listed.path} with its -wal file, the newest copy; only if "
+        f"these are other people's records, or nobody's, delete {listed.file} and "
+        "begin again",
+    )
+
+
 def refuse_equal_files(files: Mapping[str, Path]) -> None:
     """Raise PrivacyError where two sites have one file, or equal ones.
 
-    Content is read only where two files have the same length.
+    Content is read only where two files have the same length. Queries are equal where
+    their rows are, or their texts in one database.
     """
     places: dict[tuple[object, ...], str] = {}
     for site, key in _keys(files):
@@ -203,6 +283,8 @@ def _keys(files: Mapping[str, Path]) -> Iterator[tuple[str, tuple[object, ...]]]
         except OSError:
             continue  # whoever opens it says what is wrong
         yield site, (status.st_dev, status.st_ino)
+        if origin := origin_of(path):
+            yield from ((site, key) for key in _query_keys(origin)[:2])
         sizes[site] = status.st_size
     for site, size in sizes.items():
         if list(sizes.values()).count(size) > 1:

@@ -63,7 +63,10 @@ def influence_sums(
     roundings counted. It depends on that record and theta alone. Contributions are
     bounded here once more, to Δ less what rounding can add, so the promise does not
     rest on the model's own algebra. The error of a sum of n contributions is that of
-    :func:`cipherbayes.inference.gradient.summation_depth`, with four roundings more.
+    :func:`cipherbayes.inference.gradient.summation_depth`, with five roundings more.
+    Where a record is a person with n rows, g_i and A_i are means over them; because
+    (Σ g / n)(Σ g / n)' ≤ Σ gg' / n, E[g_i g_i'] ≤ E[A_i] holds however its rows depend
+    on each other.
 
     Edge cases
     ----------
@@ -128,6 +131,7 @@ def _gradient(influence: Influence, limit: float) -> Floats:
         if extra is not None:
             squares = squares + kernels.add_rows(extra**2)
         weights = _shortening(np.sqrt(squares), limit, rows)
+        weights = _shared(weights, rows)
         score = np.where(weights > 0.0, score * weights, 0.0)
     total = kernels.weighted_sum(rows.x, score)
     if extra is None:
@@ -146,6 +150,7 @@ def _information(influence: Influence, limit: float) -> Floats:
             squares = squares + 2.0 * lengths * kernels.add_rows(cross**2)
             squares = squares + kernels.add_rows((corner**2).reshape(-1, rows.count))
         weights = _shortening(np.sqrt(squares), limit, rows)
+        weights = _shared(weights, rows)
         usable = weights > 0.0
         information = np.where(usable, information * weights, 0.0)
     upper = (rows.x * information) @ rows.x.T
@@ -163,3 +168,8 @@ def _shortening(norms: Floats, limit: float, rows: Rows) -> Floats:
     usable = (norms <= LARGEST_NORM) & (rows.squared_norms <= LARGEST_NORM**2)
     result: Floats = np.where(usable, weights, 0.0)
     return result
+
+
+def _shared(weights: Floats, rows: Rows) -> Floats:
+    """Weights by which rows count, where several may be one person's."""
+    return weights if rows.shares is None else weights * rows.shares

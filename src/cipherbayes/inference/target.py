@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.optimize import minimize
 
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.inference.gradient import (
@@ -70,6 +69,8 @@ class Target:
 
     def mode(self) -> Floats:
         """The posterior mode, by L-BFGS from the prior mean."""
+        from scipy.optimize import minimize
+
         found = minimize(
             lambda theta: -self.log_density(theta),
             self.start,

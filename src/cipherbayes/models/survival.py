@@ -74,6 +74,7 @@ class Survival(Model, SurvivalCurves):
     family: ClassVar[str] = "survival"
     measure: ClassVar[str | None] = "hazard ratio"
     predicts_over_time: ClassVar[bool] = True
+    response: ClassVar[tuple[str, ...]] = ("time", "event")
     time: str
     event: str
     horizon: float = Field(gt=0.0, allow_inf_nan=False)

@@ -14,8 +14,6 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
-from scipy.optimize import brentq
-
 from cipherbayes.errors import PrivacyError
 from cipherbayes.privacy.events import (
     Composed,
@@ -122,6 +120,8 @@ def calibrate(
             return LEAST_NOISE
         low, high = low - math.log(2.0), low
     # ε is close to a power of σ, so a root in logarithms takes few steps.
+    from scipy.optimize import brentq
+
     root = float(brentq(excess, low, high, xtol=2e-5, rtol=1e-12))
     while spent(root) > epsilon_target:
         root = root + 2e-5

@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import erfcx, ndtr
 
 from cipherbayes.errors import PrivacyError
@@ -72,6 +71,8 @@ def epsilon_of(mu: float, delta: float) -> float:
     low, high = -mu / 2.0, math.sqrt(-2.0 * target) + 1.0
     if _log_delta(low, mu) <= target:
         return 0.0
+    from scipy.optimize import brentq
+
     u = brentq(lambda x: _log_delta(x, mu) - target, max(low, -40.0), high, xtol=1e-13)
     epsilon = max(mu * (u + mu / 2.0), math.ulp(0.0))
     step = ROUNDING
@@ -102,6 +103,8 @@ def mu_for(epsilon: float, delta: float) -> float:
         low -= 2.0
     while excess(high) <= 0.0:
         high += 2.0
+    from scipy.optimize import brentq
+
     log_mu = float(brentq(excess, low, high, xtol=1e-14))
     mu, step = math.exp(log_mu), ROUNDING
     while delta_of(epsilon, mu) > delta:

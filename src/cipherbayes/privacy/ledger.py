@@ -314,6 +314,10 @@ class Ledger:
         self._records.refresh()
         return self._records.head
 
+    def is_over(self, run: bytes, site: str) -> bool:
+        """Whether a run has ended at a site."""
+        return self._records.is_over(run, site)
+
     def rounds(self, run: bytes, site: str) -> int:
         """How many rounds of a run were answered: they are answered in order."""
         last = self._records.last_answered_round(run, site)

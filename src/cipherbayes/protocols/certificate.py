@@ -10,8 +10,6 @@ from cipherbayes.study.schema import PrivateStudy
 if TYPE_CHECKING:
     from cipherbayes.protocols.plan import Plan, StudyPlan
 
-PROTECTED_UNIT = "row"
-"""What a certificate protects: a person with several rows is several of them."""
 NOT_CERTIFIED = "nothing: this result is not certified"
 
 
@@ -86,7 +84,7 @@ def certificate(plan: StudyPlan, rounds: int) -> Certificate:
         holds_against=tuple(plan.protocol.holds_against(study))
         if plan.certified
         else (),
-        unit=PROTECTED_UNIT,
+        unit=protected_unit(study),
         covers=covers(plan),
         spent=plan.epsilon_after(rounds),
         mechanism=f"discrete Gaussian on sums of {plan.last_phase.contributions}",
@@ -98,14 +96,23 @@ def certificate(plan: StudyPlan, rounds: int) -> Certificate:
     )
 
 
+def protected_unit(study: PrivateStudy) -> str:
+    """What a certificate protects: of rows a person with several has several."""
+    return "row" if study.privacy.person is None else "person"
+
+
 def covers(plan: Plan) -> str:
     """Whose rows a certificate is about, and what of a result, in words."""
     study = plan.study
     if study.insecure or not plan.protocol.certifies:
         return NOT_CERTIFIED
     rows, outside = "every row", ["the times that parties took"]
+    if study.privacy.person is not None:
+        rows = "every person with all their rows at a site"
+        outside.append("that rows at two sites are the same person's")
     if study.privacy.records is not None:
-        outside.insert(0, "the number of rows, which the study declares public")
+        units = study.privacy.units
+        outside.insert(0, f"the number of {units}, which the study declares public")
     if study.evaluation is not None:
         rows = "every row that was not held out"
         outside.insert(

@@ -12,10 +12,13 @@ from cipherbayes.data.windows import histograms, sums_inside
 from cipherbayes.errors import ProtocolError
 from cipherbayes.inference.gradient import gradient_sum
 from cipherbayes.inference.influence import influence_sums
+from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models import Model, Rows
 from cipherbayes.privacy.noise import poisson_sample
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.releases import Phase
+from cipherbayes.study.schema import Study
+from cipherbayes.study.tables import slots_of
 from cipherbayes.typing import Floats
 
 
@@ -28,6 +31,9 @@ class Contributions:
         Whose gradients are summed.
     table
         The records.
+    slots, site
+        Where the parameters of each site stand, and whose records these are; None
+        where sites are taken to be alike.
 
     Formal guarantees
     -----------------
@@ -36,8 +42,12 @@ class Contributions:
     columns lie in [-1, 1], a record is in at most one bin of a column and inside
     windows within [-1, 1] (:mod:`~cipherbayes.data.windows`), and gradients and
     information matrices are bounded record by record (the latter to
-    ``phase.information.clip``). In a Poisson-sampled phase every record takes part
-    independently, drawn from the operating system's randomness.
+    ``phase.information.clip``). Where a record is a person, each of its rows counts by
+    its share (:mod:`~cipherbayes.data.persons`). Where sites may differ, a site's sums
+    are those of its own parameters, put in places of their own
+    (:class:`~cipherbayes.inference.site_slots.SiteSlots`), which moves no norm. In a
+    Poisson-sampled phase every record takes part independently, drawn from the
+    operating system's randomness.
 
     *Total.* Every θ of the phase's length with finite numbers, and all scales that
     :meth:`~cipherbayes.protocols.plan.StudyPlan.facts` can give (places within
@@ -45,42 +55,71 @@ class Contributions:
     depend on the records. A record whose contribution would not be finite counts zero.
     """
 
-    def __init__(self, model: Model, table: PreparedTable) -> None:
+    def __init__(
+        self,
+        model: Model,
+        table: PreparedTable,
+        slots: SiteSlots | None = None,
+        site: str = "",
+    ) -> None:
         self._model = model
         self._table = table
+        self._slots = slots
+        self._site = site
+
+    @classmethod
+    def of_site(cls, study: Study, site: str, table: PreparedTable) -> Contributions:
+        """The sums of one site of a study."""
+        return cls(study.model, table, slots_of(study), site)
 
     @property
     def count(self) -> int:
         """Records in the table."""
-        return self._table.count
+        return self._table.records
 
     def total(self, phase: Phase, question: Question) -> Floats:
         """The sum that a phase asks for, before grid and noise."""
         theta = question.theta
         if phase.purpose == "records":
-            return np.array([float(self._table.count)])
+            return self._counted(float(self.count))
         if phase.purpose == "moments":
             return self._columns(phase, _moments)
         if phase.numbers is not None:
             seen = sums_inside if phase.purpose == "scales" else histograms
             numbers, windows = phase.numbers, question.scales
-            return self._columns(phase, lambda z: seen(z, numbers, windows))
+            return self._columns(phase, lambda z, s: seen(z, numbers, windows, s))
         if theta.size != phase.sums.dimension:
             raise ProtocolError("the question does not have the study's length")
+        if self._slots is not None:
+            theta = theta[self._slots.of_site(self._site)]
         table = rescaled(self._table, question.scales)
         if phase.purpose == "influence":
             return self._influence(phase, table, theta)
         rows = None
         if phase.sums.rate < 1.0:
             rows = poisson_sample(table.count, phase.sums.rate)
-        return gradient_sum(self._model, theta, table, rows=rows, clip=phase.sums.clip)
+        return self._spread(
+            gradient_sum(self._model, theta, table, rows=rows, clip=phase.sums.clip)
+        )
 
-    def _columns(self, phase: Phase, sums: Callable[[Floats], Floats]) -> Floats:
-        """Sums over the records of functions of the columns, the intercept aside."""
-        first = 0 if self._table.design.intercept is None else 1
+    def _counted(self, count: float) -> Floats:
+        """The number of records, in the site's own place."""
+        if self._slots is None:
+            return np.array([count])
+        return np.where(np.array(self._slots.sites) == self._site, count, 0.0)
+
+    def _spread(self, gradient: Floats) -> Floats:
+        slots = self._slots
+        return gradient if slots is None else slots.spread(self._site, gradient)
+
+    def _columns(
+        self, phase: Phase, sums: Callable[[Floats, Floats | None], Floats]
+    ) -> Floats:
+        """Sums over the records of functions of the columns that are moved."""
+        places = self._table.design.moved_places
 
         def of_block(block: Rows) -> Floats:
-            return sums(block.x[first:])
+            return sums(block.x[places], block.shares)
 
         return sum(self._table.map(of_block), start=np.zeros(phase.dimension))
 
@@ -93,10 +132,16 @@ class Contributions:
             phase.weighting,
             with_information=phase.information is not None,
         )
-        if sums.information is None:
-            return sums.gradient
-        return np.concatenate([sums.gradient, sums.information])
+        gradient, information = self._spread(sums.gradient), sums.information
+        if information is None:
+            return gradient
+        if self._slots is not None:
+            information = self._slots.spread_packed(self._site, information)
+        return np.concatenate([gradient, information])
 
 
-def _moments(z: Floats) -> Floats:
-    return np.concatenate([z.sum(axis=1), (z * z).sum(axis=1)])
+def _moments(z: Floats, shares: Floats | None) -> Floats:
+    parts = np.concatenate([z, z * z])
+    if shares is not None:
+        parts *= shares
+    return np.asarray(parts.sum(axis=1))

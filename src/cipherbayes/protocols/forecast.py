@@ -22,9 +22,10 @@ from cipherbayes.privacy.gaussian import epsilon_of, mu_for
 from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.protocols.certificate import covers
 from cipherbayes.protocols.plan import Plan, StudyPlan
+from cipherbayes.protocols.term_costs import TermCost, columns_lost, without_term
 from cipherbayes.study.scales import scales_budget
 from cipherbayes.study.schema import Study
-from cipherbayes.study.tables import preparation_of
+from cipherbayes.study.tables import preparation_of, slots_of
 
 MEAN_SQUARE = 0.25
 """Mean square of a prepared column around its mean, guessed without data."""
@@ -42,6 +43,13 @@ NO_PARAMETERS = {
     "modulus_bits": None,
     "security_bits": None,
 }
+
+ALIKE = (
+    "taken to be alike: where their levels differ for reasons that are no feature, "
+    "intervals are too narrow; a [hierarchy] table lets them differ"
+)
+TWICE = 2.0
+"""Standard deviations of the noise that are told as what may become known."""
 
 CLEAR = 3.0
 """Signal over noise from which an effect of the prior's scale can be seen."""
@@ -126,6 +134,38 @@ def _width_ratio(
         prior_sd=(plan.study.full_prior.scale or 1.0) / unit,
         excess=inflation,
     )
+
+
+def term_costs(plan: StudyPlan) -> list[TermCost]:
+    """What each term of the study's formula costs; empty without a formula."""
+    terms = plan.study.model.terms
+    if terms is None:
+        return []
+    whole = forecast_of(plan).width_ratio
+    costs: list[TermCost] = []
+    for term in terms.terms:
+        smaller, width = without_term(plan.study, term), None
+        columns = preparation_of(plan.study).design.width
+        if smaller is not None:
+            columns = columns_lost(plan.study, smaller)
+            planned = plan.protocol.plan(smaller.with_privacy())
+            if isinstance(planned, StudyPlan):
+                width = whole / forecast_of(planned).width_ratio
+        name = ":".join(factor.text for factor in term)
+        costs.append({"term": name, "columns": columns, "width": width})
+    return costs
+
+
+def _terms_in_words(costs: list[TermCost]) -> list[str]:
+    """One line for each term."""
+    said = []
+    for cost in costs:
+        word = "column" if cost["columns"] == 1 else "columns"
+        line = f"{cost['term']}: {cost['columns']} {word} with its products"
+        if cost["width"] is not None:
+            line += f", other intervals {cost['width']:.3f} × as wide as without it"
+        said.append(line)
+    return [f"{'terms' if k == 0 else '':<12}{line}" for k, line in enumerate(said)]
 
 
 def _epsilon_for(mu: float, delta: float) -> float | None:
@@ -241,8 +281,9 @@ def describe(plan: StudyPlan) -> PlanDescription:
     release, encryption = plan.last_phase.sums, plan.encryption
     growth = epsilon_by_tenths(plan)
     cautions = plan.protocol.cautions(plan)
+    costs = term_costs(plan)
     return PlanDescription(
-        _lines(plan, forecast, growth),
+        [*_lines(plan, forecast, growth), *_terms_in_words(costs)],
         rounds=plan.rounds,
         noise_multiplier=plan.noise_multiplier,
         epsilon=growth[-1][1],
@@ -258,6 +299,7 @@ def describe(plan: StudyPlan) -> PlanDescription:
             "dimension": release.dimension,
             "signal_over_noise": forecast.ratio,
             "width_ratio": forecast.width_ratio,
+            **({"terms": costs} if costs else {}),
         },
     )
 
@@ -277,11 +319,13 @@ def _lines(
     sites = f"{len(study.sites)} sites" if study.rules.federated else "one place"
     spent = ", ".join(f"{e:.2g} after {n}" for n, e in growth)
     sampled = f", each on {100 * release.rate:.3g} % of the rows"
+    person = privacy.person
+    record = "record" if person is None else f"person (all rows of one '{person}')"
     lines = [
         f"{study.name}: {study.model.kind}, {study.protocol}, "
         f"{sites}, N = {records}, {release.dimension} parameters",
         f"promise     ({privacy.epsilon:g}, {privacy.delta:g})-differential privacy, "
-        "adding or removing one record" + ("" if plan.certified else ", not certified"),
+        f"adding or removing one {record}{'' if plan.certified else ', not certified'}",
         f"releases    {plan.rounds} rounds of {study.method}"
         + (sampled if release.rate < 1 else ""),
         f"noise       {_noise(plan)}",
@@ -293,6 +337,7 @@ def _lines(
         f"{forecast.signal:.3g}, largest possible {forecast.largest:.3g}, "
         "all rounds together)",
     ]
+    lines += [f"sites       {said}" for said in sites_in_words(plan)]
     if study.rules.federated:
         lines.append(
             f"colluders   {release.colluders} of {release.sites} sites; "
@@ -305,6 +350,29 @@ def _lines(
             f"round, about {encryption.total_bytes / 1e6:,.0f} MB in all",
         ]
     return lines
+
+
+def sites_in_words(plan: StudyPlan) -> list[str]:
+    """Whether sites may differ, and what each of them gives away by that."""
+    study = plan.study
+    slots = slots_of(study)
+    if slots is None:
+        return [ALIKE] if len(study.sites) > 1 else []
+    hierarchy = study.hierarchy
+    assert hierarchy is not None
+    level = ["their level"] if hierarchy.intercept else []
+    said = " and ".join([*level, *(f"the effect of {n}" for n in hierarchy.slopes)])
+    own = len(slots.places)
+    counts = next(phase.sums for phase in plan.phases if phase.purpose == "records")
+    records = TWICE * counts.noise_sd(counts.sites)
+    events = TWICE * forecast_of(plan).noise
+    return [
+        f"may differ in {said} ({hierarchy.effects} effects): each site has "
+        f"{own} number{'' if own == 1 else 's'} of its own in every sum of gradients",
+        f"so anyone learns of each site its number of records to about ± {records:.0f} "
+        f"and of outcomes to about ± {events:.0f}, adjusted for its patients: one "
+        "record is protected as in any study, a hospital as a whole is not",
+    ]
 
 
 def prior_in_words(study: Study) -> str:
@@ -361,13 +429,15 @@ def approval_lines(plan: StudyPlan) -> list[str]:
     records = f"{privacy.records:,}" if privacy.records else "counted with noise"
     against = "; ".join(plan.protocol.holds_against(study)) or "nobody"
     lines = [
-        f"records     {records}, the most that all sites together may have",
+        f"records     {records}, the most {privacy.units} that all sites together may "
+        "have",
         f"promise     epsilon {privacy.epsilon:g}, delta {privacy.delta:g}; holds "
         f"against {against}",
         f"covers      {covers(plan)}",
         f"rounds      {plan.rounds}, charged to the table's ledger first",
         f"leaves here in each round one vector of at most {widest} numbers: a sum over "
-        f"rows, each bounded, plus noise drawn here; {plan.protocol.leaves}",
+        f"{privacy.units}, each bounded, plus noise drawn here; {plan.protocol.leaves}",
+        *(f"sites       {said}" for said in sites_in_words(plan)),
         "is opened   what the vectors of all sites give together"
         + (", or of all but the lost" if privacy.dropouts else ""),
     ]

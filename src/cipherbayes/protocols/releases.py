@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar
 
 import numpy as np
 
+from cipherbayes.data.encoders import MEAN_SQUARES
 from cipherbayes.data.windows import Numbers
 from cipherbayes.errors import ProtocolError, StudyError
 from cipherbayes.inference.gradient import summation_depth
 from cipherbayes.inference.influence import packed_length
 from cipherbayes.inference.method import RoundShares
+from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models import Design
 from cipherbayes.models.influence import InfluenceBound, require_bounded_influence
 from cipherbayes.privacy.accountant import calibrate, calibrate_noise, compose
@@ -24,7 +26,7 @@ from cipherbayes.privacy.gaussian import mu_for
 from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.study.scales import scales_budget
 from cipherbayes.study.schema import PrivateStudy
-from cipherbayes.study.tables import preparation_of
+from cipherbayes.study.tables import preparation_of, slots_of
 from cipherbayes.typing import Floats, Integers
 
 if TYPE_CHECKING:  # the server imports this module, and nothing that draws noise
@@ -36,6 +38,9 @@ Purpose = Literal[
 
 AnyVector = TypeVar("AnyVector", Floats, Integers)
 
+MOST_ROWS = 10**10
+"""Rows that no table exceeds: for so many roundings are bounded where records are
+persons."""
 MOST_RECORDS = 10_000_000
 """Most records of a study that does not declare their number."""
 
@@ -50,10 +55,6 @@ PREPARATORY: frozenset[Purpose] = SCALING | {"records"}
 
 DEFAULT_CLIP = 1.0
 """Bound on a record's gradient where the study names none."""
-
-MEAN_SQUARES = {"number": 0.25, "text": 0.5}
-"""What a feature is guessed to add to a prepared row's squared norm: a number that
-fills half of its range, a category whose reference level is as common as the rest."""
 
 
 class _Shape(TypedDict):
@@ -73,7 +74,8 @@ class Phase:
     Attributes
     ----------
     purpose
-        What is summed: one for each record (``records``), columns and their
+        What is summed: one for each record (``records``; by site where sites may
+        differ), columns and their
         squares (``moments``), one in a bin of each column (``histograms``, and
         ``windows`` inside those that they show), columns and their squares inside
         windows (``scales``), clipped gradients (``gradient``), or gradients weighted
@@ -192,11 +194,12 @@ def phases_of(study: PrivateStudy, design: Design) -> tuple[Phase, ...]:
     """A study's phases, in order; their noise composes to its budget."""
     privacy = study.privacy
     before = _preparatory_noise(study)
-    columns = design.width - (design.intercept is not None)
+    columns = design.moved
     numbers = preparation_of(study).numbers(scales_budget(study).bins)
     counts = (numbers.histogram_bound, len(numbers.places) * numbers.bins)
+    slots = slots_of(study)
     sizes: dict[Purpose, tuple[float, int]] = {
-        "records": (1.0, 1),
+        "records": (1.0, 1 if slots is None else len(slots.sites)),
         "moments": (math.sqrt(2.0 * columns), 2 * columns),
         "histograms": counts,
         "windows": counts,
@@ -219,7 +222,7 @@ def phases_of(study: PrivateStudy, design: Design) -> tuple[Phase, ...]:
         )
         for number, (purpose, sigma) in enumerate(before.items())
     ]
-    dimension = len(study.model.parameters(design))
+    lengths = _lengths(study, design, slots)
     events = [GaussianSum(sigma) for sigma in before.values()]
     shares = study.inference_method.round_shares()
     if shares is not None:
@@ -242,10 +245,20 @@ def phases_of(study: PrivateStudy, design: Design) -> tuple[Phase, ...]:
         bound = study.inference_method.influence_bound(
             study.model, clip, records=privacy.records, mu=mu, excess=excess
         )
-        phases.extend(_influence(study, shares, bound, dimension, events, shape))
+        phases.extend(_influence(study, shares, bound, lengths, events, shape))
     else:
-        phases.append(_gradient(study, dimension, events, shape))
+        phases.append(_gradient(study, lengths[0], events, shape))
     return tuple(phases)
+
+
+def _lengths(
+    study: PrivateStudy, design: Design, slots: SiteSlots | None
+) -> tuple[int, int]:
+    """Numbers of a score sum, and of an information sum."""
+    if slots is not None:
+        return slots.dimension, slots.packed_length
+    dimension = len(study.model.parameters(design))
+    return dimension, packed_length(dimension)
 
 
 def typical_norm(study: PrivateStudy, design: Design) -> float:
@@ -258,6 +271,8 @@ def typical_norm(study: PrivateStudy, design: Design) -> float:
         squares = float(design.width - (design.intercept is not None))
     else:
         squares = sum(MEAN_SQUARES[f.kind] for f in study.features.values())
+        if study.model.formula is not None:
+            squares = float(preparation_of(study).mean_squares.sum())
     if study.preparation.row_norm is not None:
         squares = min(squares, study.preparation.row_norm**2)
     return math.sqrt((design.intercept or 0.0) ** 2 + squares)
@@ -268,13 +283,15 @@ def _shape(study: PrivateStudy) -> _Shape:
     privacy = study.privacy
     pooled = not study.rules.federated
     records = privacy.records or MOST_RECORDS
+    # Of persons it is not known how many rows they have.
+    rows = records if privacy.person is None else MOST_ROWS
     return {
         "sites": 1 if pooled else max(len(study.sites), 1),
         "colluders": 0 if pooled else study.colluders,
         "dropouts": 0 if pooled else privacy.dropouts,
         "records": records,
         # A pooled study also adds up its tables.
-        "depth": summation_depth(records) + max(64, len(study.sites)),
+        "depth": summation_depth(rows) + max(64, len(study.sites)),
     }
 
 
@@ -282,7 +299,7 @@ def _preparatory_noise(study: PrivateStudy) -> dict[Purpose, float]:
     """σ of each release before the sampler's first."""
     privacy = study.privacy
     shares: dict[Purpose, float] = {}
-    if privacy.records is None:
+    if privacy.records is None or study.hierarchy is not None:
         shares["records"] = SHARES["records"]
     if study.preparation_method == "private-moments":
         shares["moments"] = SHARES["moments"]
@@ -333,7 +350,7 @@ def _influence(
     study: PrivateStudy,
     rounds: Sequence[RoundShares],
     bound: InfluenceBound,
-    dimension: int,
+    lengths: tuple[int, int],
     before: list[GaussianSum],
     shape: _Shape,
 ) -> Iterable[Phase]:
@@ -349,9 +366,7 @@ def _influence(
         return compose(*before, *(GaussianSum(sigma * factor) for factor in relative))
 
     sigma = calibrate(everything, privacy.epsilon, privacy.delta)
-    scores, matrices = zip(
-        sensitivities, (dimension, packed_length(dimension)), strict=True
-    )
+    scores, matrices = zip(sensitivities, lengths, strict=True)
 
     def release(size: tuple[float, int], share: float, count: int) -> ReleasePlan:
         return ReleasePlan(

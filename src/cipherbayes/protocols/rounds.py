@@ -172,7 +172,7 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
     def _ready(self) -> tuple[Recursion, ServerState]:
         """The sampler and its state, made when N is known."""
         if self._recursion is None:
-            self._recursion = self._plan.recursion(self._plan.records(self._facts()))
+            self._recursion = self._plan.sampler(self._facts())
         if self._state is None:
             self._state = self._recursion.start()
         return self._recursion, self._state

@@ -60,8 +60,17 @@ def effects(
     entries: list[EffectRow] = []
     for name, per, step in _steps(features):
         values = model.effect(step * flat[:, column[name]])
-        spread = _spread(values, tail)
-        entries.append({"name": name, "measure": model.measure, **spread, "per": per})
+        found = spread(values, tail)
+        entries.append(
+            {
+                "name": name,
+                "measure": model.measure,
+                "estimate": found["estimate"],
+                "lower": found["lower"],
+                "upper": found["upper"],
+                "per": per,
+            }
+        )
     return entries
 
 
@@ -73,31 +82,28 @@ def step_words(effect: EffectRow) -> str:
 
 def baseline(
     model: Model,
-    features: Features,
-    design: Design,
+    reference: Mapping[str, Any],
+    rows: Rows,
     draws: Floats,
     tail: float | None,
-    at: dict[str, Any],
 ) -> Baseline | None:
-    """Survival of a reference record; None for a model without curves.
+    """Survival of the reference record; None for a model without curves.
 
     Parameters
     ----------
+    reference, rows
+        The record in the user's units, and as it is prepared.
     draws
         Draws on the prepared scale, shape ``(s, d)``.
-    at
-        The record, as :func:`reference` makes it.
     """
     if not isinstance(model, SurvivalCurves):
         return None
     times = model.reference_times()
-    rows = _reference_rows(features, design, at)
     curve = model.predict(draws, rows, times)[:, 0, :]
     return {
-        "at": at,
+        "at": dict(reference),
         "survival": [
-            {"time": float(t), **_spread(curve[:, k], tail)}
-            for k, t in enumerate(times)
+            {"time": float(t), **spread(curve[:, k], tail)} for k, t in enumerate(times)
         ],
         "median": median_survival(model.median(draws, rows)[:, 0], tail),
     }
@@ -107,22 +113,7 @@ def median_survival(times: Floats, tail: float | None) -> MedianSurvival:
     """The median survival time over the draws; null where it is not reached by the
     horizon, which ``not_reached`` gives the probability of."""
     never = float(np.mean(np.isinf(times)))
-    return {**_spread(times, tail), "not_reached": never}
-
-
-def reference(features: Features, design: Design) -> dict[str, Any]:
-    """A made-up record in the user's own units: each number at the centre of its
-    column, to three digits, each category at its first level.
-
-    The centre is a mean where one is known, else the middle of the public range.
-    """
-    column = {name: j for j, name in enumerate(design.names)}
-    return {
-        name: _typical(feature, float(design.centre[column[name]]))
-        if feature.levels is None
-        else level_name(feature.levels[0])
-        for name, feature in features.items()
-    }
+    return {**spread(times, tail), "not_reached": never}
 
 
 def held_by_prior(
@@ -146,7 +137,7 @@ def held_by_prior(
     return [name for name, held in zip(names, far & wide, strict=True) if held]
 
 
-def _spread(values: Floats, tail: float | None) -> Spread:
+def spread(values: Floats, tail: float | None) -> Spread:
     """Median and interval; order statistics, as an infinite value has no mean."""
     if tail is None:
         middle = np.quantile(values, 0.5, method="inverted_cdf")
@@ -177,26 +168,3 @@ def _steps(features: Features) -> Iterator[tuple[str, str, float]]:
         if feature.indicator:
             stand_in = level_name(feature.missing)
             yield f"{name}[missing]", f"missing against {stand_in}", 1.0
-
-
-def _typical(feature: Feature, centre: float) -> float:
-    """A number at a place of the transformed range, kept within the range."""
-    assert feature.low is not None
-    assert feature.high is not None
-    inverse, (middle, half) = INVERSES[feature.transform], feature.affine()
-    if centre == middle:
-        return inverse(middle)
-    held = min(max(centre, middle - half), middle + half)
-    return min(max(float(f"{inverse(held):.3g}"), feature.low), feature.high)
-
-
-def _reference_rows(features: Features, design: Design, at: Mapping[str, Any]) -> Rows:
-    column = {name: j for j, name in enumerate(design.names)}
-    values = np.zeros(design.width)
-    for name, feature in features.items():
-        if feature.levels is None:
-            values[column[name]] = feature.transformed(np.array([at[name]]))[0]
-    x = (values - design.centre) / design.half_width
-    if design.intercept is not None:
-        x[0] = design.intercept
-    return Rows(design, x[:, None], {}, np.array([x @ x]))

@@ -12,15 +12,17 @@ import numpy as np
 
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.rescaled import rescaled
+from cipherbayes.data.snapshots import Query, remove_snapshot, take_snapshot
 from cipherbayes.engine.local import Finished, TemporaryFolder, run_folder
-from cipherbayes.engine.new_run import clear_folder, require_budgets
+from cipherbayes.engine.new_run import clear_folder, has_released, require_budgets
 from cipherbayes.engine.round_loop import Traffic
-from cipherbayes.engine.run_folder import RunFolder
-from cipherbayes.engine.table_identity import ledger_beside, refuse_equal_files
+from cipherbayes.engine.run_folder import SNAPSHOTS, RunFolder
+from cipherbayes.engine.table_identity import ledger_of, refuse_equal_files
 from cipherbayes.errors import BudgetError, CipherbayesError, RunError, StudyError
 from cipherbayes.inference.chains import Draws, Progress
+from cipherbayes.inference.multilevel import SiteTarget
 from cipherbayes.inference.target import Target
-from cipherbayes.models.metrics import evaluate
+from cipherbayes.models.metrics import evaluate, evaluate_each
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.plan import Plan
 from cipherbayes.results.notebook import notebook_progress
@@ -35,6 +37,8 @@ from cipherbayes.study.tables import (
     preparation_of,
     refuse_equal_rows,
     resolve_prior,
+    site_prior,
+    slots_of,
     split,
     with_sites,
 )
@@ -61,7 +65,7 @@ def run(
         What to do.
     tables
         Site name -> path or frame; or one path or frame by itself, which is then all
-        that there is. Left out: the paths in the study's ``[sites]``.
+        that there is. Left out: the paths and queries in the study's ``[sites]``.
     out
         Folder for the result: new, empty, or left by a run that released nothing. A
         private run that is interrupted is resumed from there (:func:`resume`). Left
@@ -71,8 +75,8 @@ def run(
 
     Notes
     -----
-    A table that is a file has its ledger beside it (``FILE.ledger``); a frame's
-    ledger lasts only for the run.
+    A table that is a file has its ledger beside it (``FILE.ledger``); a query's is
+    where the study says; a frame's lasts only for the run.
     """
     study, tables = as_sites(study, tables)
     study = with_sites(study, tables)
@@ -126,12 +130,23 @@ def _run_without_privacy(
             remedy='set method = "psgld", or add a [privacy] table',
         )
     started = time.perf_counter()
-    prepared = open_sites(study, tables)
-    check_pooled(study, prepared)
+    with TemporaryFolder() as scratch:
+        # What a query returned is on the disk for as long as it is needed.
+        prepared = open_sites(study, with_snapshots(study, tables, scratch))
+        check_pooled(study, prepared)
+        return _sampled(study, prepared, started, progress)
+
+
+def _sampled(
+    study: Study,
+    prepared: Mapping[str, PreparedTable],
+    started: float,
+    progress: Progress,
+) -> Result:
+    """The exact posterior, by whoever holds all rows."""
+    method = study.inference_method
     train, test = split(study, prepared)
-    prior = resolve_prior(study, preparation_of(study).design)
-    target = Target(study.model, prior, list(train.values()))
-    draws = method.sample(target, study.inference, progress)
+    draws = method.sample(_target(study, train), study.inference, progress)
     wall = time.perf_counter() - started
     return assemble(
         study,
@@ -146,17 +161,70 @@ def _run_without_privacy(
 
 
 def _column_means(tables: Sequence[PreparedTable]) -> Floats:
-    """Mean of every prepared column but the constant one, over all rows."""
-    first = 0 if tables[0].design.intercept is None else 1
-    sums = [block.x[first:].sum(axis=1) for t in tables for block in t.blocks()]
+    """Mean of every prepared column over all rows."""
+    sums = [block.x.sum(axis=1) for table in tables for block in table.blocks()]
     mean: Floats = np.sum(sums, axis=0) / sum(table.count for table in tables)
     return mean
+
+
+def _target(study: Study, train: Mapping[str, PreparedTable]) -> Target:
+    """The log posterior of all tables, of sites that are alike or may differ."""
+    prior = resolve_prior(study, preparation_of(study).design)
+    slots = slots_of(study)
+    if slots is None:
+        return Target(study.model, prior, list(train.values()))
+    tables = [train[site] for site in slots.sites]
+    return SiteTarget(study.model, prior, tables, site_prior(study, slots, prior))
 
 
 def _run_private(
     study: Study, tables: Mapping[str, Any] | None, path: Path, progress: Progress
 ) -> Result:
     started = time.perf_counter()
+    folder, prepared = _new_folder(study, tables, path)
+    try:
+        require_budgets(folder.plan, {n: folder.local(n) for n in study.sites})
+    except BudgetError:
+        clear_folder(path)
+        raise
+    try:
+        train, test = split(study, prepared)
+        finished = run_folder(folder, train, progress)
+    except CipherbayesError:
+        # A run that can only begin anew leaves no rows behind.
+        if (path / SNAPSHOTS).exists() and not has_released(path):
+            remove_snapshot(path / SNAPSHOTS)
+        raise
+    result = assemble_private(folder, finished, started, test)
+    result.save(path)
+    folder.end()
+    return result
+
+
+def _new_folder(
+    study: Study, tables: Mapping[str, Any] | None, path: Path
+) -> tuple[RunFolder, dict[str, PreparedTable]]:
+    """A folder for a run whose tables are right, and the tables."""
+    if tables is not None or not any(site.database for site in study.sites.values()):
+        return _checked_folder(study, tables, path)
+    clear_folder(path)
+    try:
+        sources = with_snapshots(study, None, path / SNAPSHOTS)
+        return _checked_folder(study, sources, path, cleared=True)
+    except BaseException:
+        if not (path / "run.json").exists():
+            remove_snapshot(path / SNAPSHOTS)
+        raise
+
+
+def _checked_folder(
+    study: Study,
+    tables: Mapping[str, Any] | None,
+    path: Path,
+    *,
+    cleared: bool = False,
+) -> tuple[RunFolder, dict[str, PreparedTable]]:
+    """The folder, if no two tables are the same, and the tables."""
     prepared = open_sites(study, tables)
     sources = tables or {name: site.data for name, site in study.sites.items()}
     files = {n: s for n, s in sources.items() if isinstance(s, str | Path)}
@@ -177,24 +245,29 @@ def _run_private(
             remedy='write the frames to Parquet, or set engine = "in-process"',
         )
     ledgers = {
-        name: ledger_beside(files[name]) if name in files else None
-        for name in study.sites
+        name: ledger_of(site, files[name]) if name in files else None
+        for name, site in study.sites.items()
     }
     refuse_equal_files({name: Path(file) for name, file in files.items()})
     refuse_equal_rows(prepared)
-    clear_folder(path)
-    folder = RunFolder.create(path, located, ledgers)
-    try:
-        require_budgets(folder.plan, {n: folder.local(n) for n in study.sites})
-    except BudgetError:
+    if not cleared:
         clear_folder(path)
-        raise
-    train, test = split(study, prepared)
-    finished = run_folder(folder, train, progress)
-    result = assemble_private(folder, finished, started, test)
-    result.save(path)
-    folder.end()
-    return result
+    return RunFolder.create(path, located, ledgers), prepared
+
+
+def with_snapshots(
+    study: Study, tables: Mapping[str, Any] | None, folder: Path
+) -> Mapping[str, Any]:
+    """The tables by site, where every query of the study has become a file."""
+    if tables is not None:
+        return tables
+    sources = {name: site.table for name, site in study.sites.items()}
+    return {
+        name: take_snapshot(source, folder / name)
+        if isinstance(source, Query)
+        else source
+        for name, source in sources.items()
+    }
 
 
 def assemble_private(
@@ -280,8 +353,14 @@ def score(
     if not test:
         return {}
     flat = draws.theta.reshape(-1, draws.theta.shape[-1])
-    tables = [rescaled(table, moments) for table in test.values()]
-    return evaluate(study.model, flat, tables)
+    held = {name: rescaled(table, moments) for name, table in test.items()}
+    if draws.sites is None:
+        return evaluate(study.model, flat, held.values())
+    own = {name: draws.sites.at_site(draws.theta, name) for name in held}
+    return evaluate_each(
+        study.model,
+        [(own[name].reshape(flat.shape), table) for name, table in held.items()],
+    )
 
 
 def _held_out(folder: RunFolder) -> dict[str, PreparedTable]:

@@ -8,13 +8,18 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from cipherbayes.data.databases import open_database
+from cipherbayes.data.preparation import Preparation
+from cipherbayes.errors import DataError
 from cipherbayes.study.protocol_rules import refuse_fields_of_others
 
 if TYPE_CHECKING:
-    from cipherbayes.study.schema import Study
+    from cipherbayes.study.schema import Hierarchy, Site, Study
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 """Names that are safe in paths, certificates and messages."""
+MOST_SITES = 64
+"""Of a study whose sites may differ: each has numbers of its own in every message."""
 
 
 def require_agreement(study: Study) -> None:
@@ -27,11 +32,36 @@ def require_agreement(study: Study) -> None:
         if name in ("csp", "server"):
             raise ValueError(f"site name '{name}' is another party's: choose another")
     _outcomes_are_not_features(study)
+    _formula_fits(study)
+    _reference_is_possible(study)
     _privacy_is_usable(study)
+    _persons_are_usable(study)
     refuse_fields_of_others(study)
     study.rules.check(study)
     study.inference_method.check(study.inference)
     study.inference_method.require(study.model)
+    if study.hierarchy is not None:
+        _sites_may_differ(study, study.hierarchy)
+
+
+def require_one_table(site: Site) -> None:
+    """Refuse a site that names half a query, a query and a file, or a secret."""
+    named = {"database": site.database, "query": site.query, "ledger": site.ledger}
+    missing = [key for key, value in named.items() if value is None]
+    if len(missing) == len(named):
+        return
+    if site.data is not None:
+        raise ValueError(
+            "a table is a file (data) or a query (database, query, ledger), not both; "
+            "a file's ledger lies beside it"
+        )
+    if missing:
+        raise ValueError(f"a query needs database, query and ledger: add {missing[0]}")
+    assert site.database is not None
+    try:
+        open_database(site.database)
+    except DataError as error:
+        raise ValueError(f"database: {error.what}; {error.remedy}") from None
 
 
 def _outcomes_are_not_features(study: Study) -> None:
@@ -44,6 +74,42 @@ def _outcomes_are_not_features(study: Study) -> None:
         )
     if len(set(columns.values())) < len(columns):
         raise ValueError("two outcome roles name the same column in [model]")
+
+
+def _formula_fits(study: Study) -> None:
+    """Refuse a formula that its features or its preparation do not fit."""
+    terms = study.model.terms
+    if terms is None:
+        return
+    if study.preparation.intercept == 0.0:
+        raise ValueError("preparation.intercept = 0: write - 1 in the formula instead")
+    if not terms.intercept and study.preparation.method in (
+        "private-scales",
+        "private-moments",
+    ):
+        raise ValueError(
+            f'preparation.method = "{study.preparation.method}" moves columns, which '
+            "needs a constant: remove - 1 from the formula"
+        )
+    try:
+        Preparation(
+            study.features,
+            intercept=study.intercept,
+            formula=terms,
+            baseline=not study.model.needs_intercept,
+        )
+    except ValueError as error:
+        raise ValueError(f"model.formula: {error}") from None
+
+
+def _reference_is_possible(study: Study) -> None:
+    for name, value in (study.reference or {}).items():
+        if name not in study.features:
+            raise ValueError(f"reference.{name} is no feature: remove it")
+        try:
+            study.features[name].require(value)
+        except ValueError as error:
+            raise ValueError(f"reference.{name}: {error}") from None
 
 
 def _privacy_is_usable(study: Study) -> None:
@@ -91,4 +157,83 @@ def _privacy_is_usable(study: Study) -> None:
         raise ValueError(
             "[evaluation] scores on private rows are releases outside the budget: "
             "set holdout_is_public = true if those rows are public, or remove it"
+        )
+
+
+def _persons_are_usable(study: Study) -> None:
+    person = None if study.privacy is None else study.privacy.person
+    if person is None:
+        return
+    if person in study.features or person in study.model.outcome_columns().values():
+        raise ValueError(
+            f"privacy.unit names column '{person}', which is a feature or an outcome: "
+            "name the column that says whose row it is"
+        )
+    if study.inference_method.round_shares() is None:
+        raise ValueError(
+            "privacy.unit: the rows of a person are counted together by the "
+            f"noise-aware method, not by {study.method}: set inference.method = "
+            '"noise-aware", or give one row a person'
+        )
+    if study.evaluation is not None:
+        raise ValueError(
+            "privacy.unit: [evaluation] holds out rows, which would part those of a "
+            "person: remove one of the two"
+        )
+
+
+def _sites_may_differ(study: Study, hierarchy: Hierarchy) -> None:
+    model, method = study.model, study.inference_method
+    bounded = model.bounded_influence
+    if bounded is None or not bounded.multilevel:
+        raise ValueError(
+            f"[hierarchy] knows no sites of a model of kind '{model.kind}': use "
+            "logistic, poisson, exponential or piecewise, or remove it"
+        )
+    if study.private and not study.rules.multilevel:
+        raise ValueError(
+            f'[hierarchy] with protocol = "{study.protocol}": its update mixes all '
+            'sites; use protocol = "secure-sum" or "pooled", or remove it'
+        )
+    if not method.multilevel or method.needs_privacy != study.private:
+        raise ValueError(
+            f'[hierarchy] with inference.method = "{method.name}": it has no posterior '
+            "of what differs between sites; remove inference.method"
+        )
+    if study.sites and not 2 <= len(study.sites) <= MOST_SITES:
+        raise ValueError(
+            f"[hierarchy] needs 2 to {MOST_SITES} sites, and [sites] names "
+            f"{len(study.sites)}: remove it or group the sites"
+        )
+    if study.private and study.privacy is not None and study.privacy.dropouts:
+        raise ValueError(
+            "[hierarchy] with privacy.dropouts: the slot of a lost site would be read "
+            "as a site without patients; set dropouts = 0"
+        )
+    if study.prior.kind != "normal":
+        raise ValueError(
+            f'[hierarchy] with prior.kind = "{study.prior.kind}": sites vary around a '
+            'normal common effect; set kind = "normal"'
+        )
+    unknown = [name for name in hierarchy.slopes if name not in study.features]
+    if unknown:
+        raise ValueError(
+            f"hierarchy.slopes names '{unknown[0]}', which is no feature: name features"
+        )
+    if len(set(hierarchy.slopes)) < len(hierarchy.slopes):
+        raise ValueError("hierarchy.slopes names a feature twice: name each once")
+    if not hierarchy.intercept and not hierarchy.slopes:
+        raise ValueError(
+            "[hierarchy] lets nothing differ: set intercept = true, name slopes, or "
+            "remove it"
+        )
+    if hierarchy.baseline is not None and model.needs_intercept:
+        raise ValueError(
+            "hierarchy.baseline is for a model with a baseline hazard on intervals "
+            "(piecewise): remove it"
+        )
+    if model.needs_intercept and study.intercept is None:
+        raise ValueError(
+            "[hierarchy] needs a constant column for sites to differ in: leave "
+            "preparation.intercept out, and - 1 in a formula"
         )

@@ -23,16 +23,18 @@ from pydantic import (
     model_validator,
 )
 
+from cipherbayes.data.databases import located
 from cipherbayes.data.preparation import Feature
+from cipherbayes.data.snapshots import Query
 from cipherbayes.errors import StudyError
 from cipherbayes.inference.method import Method, method_named
-from cipherbayes.inference.methods import CHAIN_DEFAULT, PRIVATE_DEFAULT
+from cipherbayes.inference.methods import CHAIN_DEFAULT, MULTILEVEL, PRIVATE_DEFAULT
 from cipherbayes.inference.settings import Inference
 from cipherbayes.models import AnyModel
 from cipherbayes.models.prior import Prior
 from cipherbayes.study.file import explained, read_text, require_filled_in
 from cipherbayes.study.protocol_rules import ProtocolRules, known_protocol, rules_of
-from cipherbayes.study.rules import NAME, require_agreement
+from cipherbayes.study.rules import NAME, require_agreement, require_one_table
 from cipherbayes.study.scales import scales_budget
 
 ProtocolName = Annotated[str, AfterValidator(known_protocol)]
@@ -42,6 +44,10 @@ PreparationMethod = Literal[
     "public-bounds", "private-scales", "private-moments", "as-printed"
 ]
 RELEASING_SCALES = frozenset({"private-scales", "private-moments"})
+
+
+ROW = "row"
+"""What a record is unless a study says otherwise."""
 
 
 class Section(BaseModel):
@@ -85,6 +91,9 @@ class Privacy(Section):
     randomness
         ``insecure-repeatable`` draws the noise from a seed: for tests, protects
         nobody, and every output says so.
+    unit
+        What one record is: ``"row"``, or the column that names a person, whose rows
+        at a site are then one record together.
     """
 
     epsilon: float = Field(gt=0, allow_inf_nan=False)
@@ -94,6 +103,17 @@ class Privacy(Section):
     clip: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     records: int | None = Field(default=None, ge=1)
     randomness: Literal["secure", "insecure-repeatable"] = "secure"
+    unit: str = Field(default=ROW, min_length=1)
+
+    @property
+    def person(self) -> str | None:
+        """The column that names a person; None where a record is a row."""
+        return None if self.unit == ROW else self.unit
+
+    @property
+    def units(self) -> str:
+        """What is protected, in a word: rows or persons."""
+        return "rows" if self.person is None else "persons"
 
 
 class Preparation(Section):
@@ -112,6 +132,33 @@ class Preparation(Section):
     method: PreparationMethod | None = None
     row_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     intercept: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+
+
+class Hierarchy(Section):
+    """``[hierarchy]``: what differs between sites.
+
+    Attributes
+    ----------
+    intercept
+        Whether each site has an intercept (a baseline hazard) of its own, about
+        N(0, τ²) away from the common one.
+    slopes
+        Features whose effect differs between sites, each with a τ of its own.
+    scale
+        Of the half-normal prior of every τ, on the prepared scale.
+    baseline
+        Of a model with a baseline hazard on intervals: ``common`` where sites' hazards
+        are proportional, ``stratified`` where each has a shape of its own.
+    effects
+        ``random`` for sites that are alike up to τ; ``fixed`` for sites that tell
+        nothing of each other: no τ, and no prediction for a new site.
+    """
+
+    intercept: bool = True
+    slopes: tuple[str, ...] = ()
+    scale: float = Field(default=1.0, ge=1e-3, le=1e3)
+    baseline: Literal["common", "stratified"] | None = None
+    effects: Literal["random", "fixed"] = "random"
 
 
 class Evaluation(Section):
@@ -149,12 +196,41 @@ class Site(Section):
     ----------
     data
         Path of the table, relative to the study file.
+    database, query
+        In the place of ``data``: address of a database, without a password, and path
+        of the file with the SELECT that is the table.
+    ledger
+        Path of a query's ledger; a file's ledger lies beside it.
     budget
         ε that this table may spend over all studies (default: this study's).
     """
 
     data: str | None = None
+    database: str | None = None
+    query: str | None = None
+    ledger: str | None = None
     budget: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _one_table(self) -> Self:
+        require_one_table(self)
+        return self
+
+    @property
+    def table(self) -> str | Query | None:
+        """Where the table is: a path, or a query."""
+        if self.database is None or self.query is None:
+            return self.data
+        return Query(self.database, Path(self.query))
+
+    def located(self, folder: Path) -> Site:
+        """The same with paths that begin with a folder."""
+        paths = ("data", "query", "ledger")
+        found = {name: getattr(self, name) for name in paths}
+        moved = {n: str(folder / path) for n, path in found.items() if path is not None}
+        if self.database is not None:
+            moved["database"] = located(self.database, folder)
+        return self.model_copy(update=moved)
 
 
 class Study(Section):
@@ -172,8 +248,10 @@ class Study(Section):
     study: Header = Header()
     model: AnyModel
     features: dict[str, Feature] = Field(min_length=1)
+    reference: dict[str, float | int | bool | str] | None = None
     preparation: Preparation = Preparation()
     prior: Prior = Prior()
+    hierarchy: Hierarchy | None = None
     privacy: Privacy | None = None
     inference: Inference = Inference()
     evaluation: Evaluation | None = None
@@ -210,21 +288,12 @@ class Study(Section):
         return study._with_paths_from(path.parent)
 
     def _with_paths_from(self, folder: Path) -> Self:
-        sites = {
-            name: site
-            if site.data is None
-            else site.model_copy(update={"data": str(folder / site.data)})
-            for name, site in self.sites.items()
-        }
+        sites = {name: site.located(folder) for name, site in self.sites.items()}
         return self.model_copy(update={"sites": sites})
 
     def without_paths(self) -> Self:
         """The study as all parties see it: where tables are stays at the sites."""
-        sites = {
-            name: site.model_copy(update={"data": None, "budget": None})
-            for name, site in self.sites.items()
-        }
-        return self.model_copy(update={"sites": sites})
+        return self.model_copy(update={"sites": {name: Site() for name in self.sites}})
 
     @property
     def name(self) -> str:
@@ -255,12 +324,14 @@ class Study(Section):
     @property
     def inference_method(self) -> Method:
         """As stated; else noise-aware in a private study, unless its protocol knows
-        chains only: no other method of a private study runs unasked.
+        chains only: no other method of a private study runs unasked. Without privacy
+        the multilevel sampler where sites differ.
         """
         wanted = self.inference.method
         if wanted is None:
             private = self.private and self.rules.noise_aware
-            wanted = PRIVATE_DEFAULT if private else CHAIN_DEFAULT
+            chain = CHAIN_DEFAULT if self.hierarchy is None else MULTILEVEL
+            wanted = PRIVATE_DEFAULT if private else chain
         return method_named(wanted)
 
     @property
@@ -291,8 +362,16 @@ class Study(Section):
         if prepared.row_norm is not None:
             return False  # a norm of rows within [-1, 1]
         # Without a constant the columns of a regression may not be moved.
-        constant = not self.model.needs_intercept or prepared.intercept > 0.0
+        constant = not self.model.needs_intercept or self.intercept is not None
         return self.rules.noise_aware and bool(self.model.roles) and constant
+
+    @property
+    def intercept(self) -> float | None:
+        """Value of the constant column; None where the study has none."""
+        terms = self.model.terms
+        if not self.model.needs_intercept or (terms and not terms.intercept):
+            return None
+        return self.preparation.intercept or None
 
     @property
     def releases_scales(self) -> bool:
@@ -335,6 +414,8 @@ class Study(Section):
         document["preparation"]["method"] = self.preparation_method
         document["prior"] = self.full_prior.model_dump(mode="json", exclude_none=True)
         document["study"] |= self.rules.defaults(self)
+        if self.privacy is not None and self.privacy.person is None:
+            del document["privacy"]["unit"]
         return document
 
     def to_toml(self) -> str:

@@ -21,7 +21,7 @@ from cipherbayes.protocols.plan import StudyPlan
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.releases import Phase
 from cipherbayes.study.schema import Study
-from cipherbayes.study.tables import open_site
+from cipherbayes.study.tables import open_site, slots_of
 from cipherbayes.typing import Floats, Integers
 
 SIZES = (4, 5, 8, 9, 64, 65, 512, 513, 1024, 1025)
@@ -35,6 +35,10 @@ CANARIES = 4 * len(SHARES)
 """Records that are tried."""
 
 Column = list[Any]
+
+
+ROWS_OF_A_PERSON = 3
+"""Of invented persons."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,8 @@ def neighbours(
 ) -> Neighbours:
     """Two neighbouring tables of ``rows`` and ``rows - 1`` invented records.
 
-    The record in question is the first, so that all others change their place.
+    The record in question is the first, so that all others change their place. Where a
+    record is a person, it has three rows, all alike.
 
     Parameters
     ----------
@@ -74,15 +79,18 @@ def neighbours(
         Whether all other records are copies of one: what goes wrong for it, goes
         wrong for all of them at the same question.
     """
-    columns = invented_columns(study, rows, np.random.default_rng(seed))
-    if alike:
-        columns = {name: [values[-1]] * rows for name, values in columns.items()}
+    person = _person(study)
+    own = 1 if person is None else ROWS_OF_A_PERSON
+    columns = invented_columns(study, max(rows, own + 1), np.random.default_rng(seed))
+    for name, values in columns.items():
+        if alike and name != person:
+            values[:] = [values[-1]] * len(values)
     for name, extreme in _extremes(study, canary).items():
-        columns[name][0] = extreme
+        columns[name][:own] = [extreme] * own
     table = pa.table(columns)
     site = next(iter(study.sites), "site")
     return Neighbours(
-        open_site(study, site, table), open_site(study, site, table.slice(1))
+        open_site(study, site, table), open_site(study, site, table.slice(own))
     )
 
 
@@ -103,7 +111,14 @@ def invented_columns(
         columns[name] = np.where(rng.random(rows) < 0.1, ends, values).tolist()
     for role, name in study.model.outcome_columns().items():
         columns[name] = _outcome(study, role, rows, rng).tolist()
+    if (person := _person(study)) is not None:
+        columns[person] = [f"{k // ROWS_OF_A_PERSON}" for k in range(rows)]
     return columns
+
+
+def _person(study: Study) -> str | None:
+    """The column that names a person, where all rows of one are one record."""
+    return None if study.privacy is None else study.privacy.person
 
 
 def questions(
@@ -123,7 +138,7 @@ def questions(
     rng = np.random.default_rng(1)
     farthest = plan.farthest_theta
     signs = np.where(np.arange(farthest.size) % 2, -1.0, 1.0)
-    canary, other = (near.slope(plan.study.model, place) for place in (0, -1))
+    canary, other = (_own_slope(plan.study, near, place) for place in (0, -1))
     mixed = farthest * rng.uniform(0.5, 1.0, farthest.size)
     places = {
         "zero": np.zeros(farthest.size),
@@ -138,6 +153,12 @@ def questions(
     for scales, seen in _scales(plan, phase):
         for name, theta in places.items():
             yield f"{name}{scales}", Question(theta, seen)
+
+
+def _own_slope(study: Study, near: Neighbours, place: int) -> Floats:
+    """A record's slope, among the parameters of all sites where these may differ."""
+    slope, slots = near.slope(study.model, place), slots_of(study)
+    return slope if slots is None else slots.spread(next(iter(study.sites)), slope)
 
 
 def _scales(plan: StudyPlan, phase: Phase) -> Iterator[tuple[str, Floats | None]]:
@@ -194,6 +215,9 @@ def _outcome(study: Study, role: str, rows: int, rng: np.random.Generator) -> Fl
         return rng.uniform(1.0, 2.0, rows)
     if role == "event" or model.family == "binary":
         return rng.integers(2, size=rows).astype(np.float64)
+    if model.family == "ordered":
+        classes = int(getattr(model, "classes", 2))
+        return rng.integers(classes, size=rows).astype(np.float64)
     if model.family == "count":
         return rng.integers(5, size=rows).astype(np.float64)
     return rng.uniform(getattr(model, "low", 0.0), getattr(model, "high", 1.0), rows)
@@ -214,7 +238,8 @@ def _extremes(study: Study, canary: int) -> dict[str, float | str]:
             record[name] = end if share == 1.0 else middle + share * (end - middle)
     model = study.model
     horizon = float(getattr(model, "horizon", 1.0))
-    largest = {"binary": 1.0, "count": 1e6}.get(
+    classes = float(getattr(model, "classes", 2))
+    largest = {"binary": 1.0, "count": 1e6, "ordered": classes - 1.0}.get(
         model.family, float(getattr(model, "high", 1.0))
     )
     smallest = float(getattr(model, "low", 0.0)) if model.family == "number" else 0.0

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ from cipherbayes.engine.flare.questions import (
     Question,
     Sealed,
 )
+from cipherbayes.engine.logs import keep_party_log
 from cipherbayes.engine.party import PartyEndpoint
 from cipherbayes.engine.party_client import ROUND
 from cipherbayes.errors import CipherbayesError
@@ -66,6 +68,7 @@ class PartyExecutor(Executor):  # type: ignore[misc]
         self._party: PartyThread | None = None
         self._seal: Sealed | None = None
         self._working = 0
+        self._stop_log: Callable[[], None] = lambda: None
         self._count = threading.Lock()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
@@ -73,6 +76,9 @@ class PartyExecutor(Executor):  # type: ignore[misc]
             engine = fl_ctx.get_engine()
             job = fl_ctx.get_job_id()
             self._name = fl_ctx.get_identity_name()
+            kit = Path(engine.get_workspace().get_root_dir())
+            self._stop_log = keep_party_log(kit)
+            log.info("%s: run %s begins or goes on", self._name, self._run)
             # All that can fail happens in there: FLARE reports what fails here.
             party = partial(_open, engine.get_workspace(), job, self._run)
             self._party = PartyThread(party)
@@ -82,6 +88,8 @@ class PartyExecutor(Executor):  # type: ignore[misc]
             engine.register_aux_message_handler(WHOLE, self._answer)
         elif event_type == EventType.END_RUN and self._party is not None:
             self._party.end()
+            log.info("%s: run %s is left", self._name, self._run)
+            self._stop_log()
 
     def execute(
         self,

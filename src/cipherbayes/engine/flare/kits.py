@@ -2,6 +2,8 @@
 
     KIT/startup/, local/         FLARE's certificates and settings
     KIT/README.md                what this party runs and checks
+    KIT/service/                 a systemd unit and a container file
+    KIT/party.log                what this party did and refused, a JSON object a line
     KIT/study.toml               the study that the lead proposes: approves nothing
     KIT/studies/HASH.toml        0600; the studies that this party has approved
     KIT/site.toml                a site's table and budget: never leaves the site
@@ -11,6 +13,7 @@
     KIT/identity.json            the public half of the signing key
     KIT/roster.json              everyone's identity, pinned by this party
     KIT/runs/RUN/                what the party remembers of a run
+    KIT/runs/RUN/snapshot/       what a site's query returned, while the run lasts
 
 Who a kit belongs to is what its certificate says, and nothing else.
 """
@@ -20,7 +23,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
-import tomllib
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,17 +34,24 @@ from cryptography.x509.oid import NameOID
 
 from cipherbayes.crypto.identity.signatures import Identity
 from cipherbayes.crypto.key_folder import KeyFolder
+from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.data.snapshots import FILE, remove_snapshot, take_snapshot
+from cipherbayes.engine.flare.site_settings import site_settings
 from cipherbayes.engine.run_folder import LocalSettings, RunFolder
 from cipherbayes.errors import CryptoError, RunError, StudyError
+from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.protocols.messages import Reason
 from cipherbayes.protocols.plan import plan_study
 from cipherbayes.protocols.refusals import RefusalError
+from cipherbayes.protocols.site import Site
 from cipherbayes.protocols.stores import Heads
 from cipherbayes.study.schema import Study
 
 CSP = "csp"
 SERVER = "server"
 ADMIN = "admin"
+SNAPSHOT = "snapshot"
+GIVEN_UP_SECONDS = 86_400.0
 _VERSION = 1
 
 
@@ -281,39 +291,53 @@ class KitRun(RunFolder):
     def local(self, name: str) -> LocalSettings:
         if name != self.kit.name:
             raise RunError(f"the certificate is not of site '{name}'", where=name)
-        return self.kit.settings()
+        local = self.kit.settings()
+        if "query" in local:
+            local["data"] = str(self._snapshot / FILE)
+        return local
 
+    def table(self, name: str) -> PreparedTable:
+        local = self.local(name)
+        if "query" in local:
+            self._remove_ended()
+            take_snapshot(local["query"], self._snapshot)
+        return super().table(name)
 
-def site_settings(kit: Path) -> LocalSettings:
-    """A site's own table, ledger and budget, from ``site.toml`` in its kit."""
-    path = kit / "site.toml"
-    try:
-        given = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
-        raise RunError(
-            "is missing or not TOML",
-            where=str(path),
-            remedy='write one line: data = "TABLE.csv"',
-        ) from None
-    unknown = sorted(set(given) - {"data", "ledger", "budget"})
-    budget = given.get("budget")
-    usable = (
-        isinstance(given.get("data"), str)
-        and isinstance(given.get("ledger", ""), str)
-        and (budget is None or (type(budget) in (int, float) and budget > 0))
-    )
-    if unknown or not usable:
-        raise RunError(
-            f"unknown key '{unknown[0]}'" if unknown else "names no usable table",
-            where=str(path),
-            remedy="keys are data, budget (a positive number) and ledger",
-        )
-    data = kit / given["data"]
-    return {
-        "data": str(data),
-        "ledger": str(kit / given.get("ledger", f"{data}.ledger")),
-        "budget": None if budget is None else float(budget),
-    }
+    def site(self, name: str, table: PreparedTable | None = None) -> Site[Any]:
+        site = super().site(name, table)
+        forget = site.forget_keys
+
+        def forget_all() -> None:
+            remove_snapshot(self._snapshot)
+            if forget is not None:
+                forget()
+
+        site.forget_keys = forget_all
+        return site
+
+    @property
+    def _snapshot(self) -> Path:
+        return self.path / SNAPSHOT
+
+    def _remove_ended(self) -> None:
+        """Remove what queries returned in runs that ended otherwise.
+
+        The ledger says which (``cipherbayes ledger FILE --end RUN`` ends one); a run
+        that was charged for nothing is given up after a day.
+        """
+        path = Path(self.kit.settings()["ledger"])
+        ledger = Ledger.read(path) if path.exists() else None
+        try:
+            for folder in self.path.parent.glob(f"*/{SNAPSHOT}"):
+                run, name = bytes.fromhex(folder.parent.name), self.kit.name
+                charged = ledger is not None and ledger.rounds(run, name) > 0
+                over = ledger is not None and ledger.is_over(run, name)
+                old = time.time() - folder.stat().st_mtime > GIVEN_UP_SECONDS
+                if over or (old and not charged):
+                    remove_snapshot(folder)
+        finally:
+            if ledger is not None:
+                ledger.close()
 
 
 def is_loopback(host: str) -> bool:

@@ -21,6 +21,7 @@ from cipherbayes.engine.flare.kits import (
 )
 from cipherbayes.engine.flare.layout import Place, is_host, is_name, lay_out
 from cipherbayes.engine.flare.readmes import readme
+from cipherbayes.engine.flare.service_files import service_files
 from cipherbayes.errors import RunError, StudyError
 from cipherbayes.protocols.plan import plan_study
 from cipherbayes.storage.folders import require_new_folder
@@ -33,6 +34,10 @@ _SITE_TOML = """\
 data = "table.csv"      # your table, CSV or Parquet; relative to this folder
 # budget = 3.0          # ε this table may spend over all studies
 # ledger = "FILE"       # default: beside the table, TABLE.ledger
+#
+# A table may be a query; then name its ledger, and keep passwords in ~/.pgpass:
+# data = { database = "postgresql:///NAME", query = "cohort.sql" }
+# ledger = "cohort.ledger"
 """
 
 
@@ -185,3 +190,7 @@ def add_pages(kit: Kit, study: Study, port: int, *, own_key: bool) -> None:
         os.chmod(settings, 0o600)
     text = readme(kit, public, public.fingerprint(), port, own_key=own_key)
     (kit.path / "README.md").write_text(text, encoding="utf-8")
+    if kit.role != ADMIN:
+        (kit.path / "service").mkdir(exist_ok=True)
+        for name, text in service_files(kit, port).items():
+            (kit.path / "service" / name).write_text(text, encoding="utf-8")

@@ -15,6 +15,10 @@ this party remembers of runs.
 Install the same release of cipherbayes as everyone: `pip install "cipherbayes[flare]"`.
 """
 
+_BACKUP = """\
+`cipherbayes {verb} backup . FOLDER` copies what must not be lost, and nothing else.
+"""
+
 _LEADS_KEY = """\
 **For trying things out on one machine.** Whoever made this kit made its connection key
 too, and holds a copy of every party's. Between machines each party makes its own: see
@@ -43,14 +47,16 @@ _ENROL = """\
 
 _BODIES = {
     "site": """\
-3. Write the path of your table, and what it may spend, into `site.toml`. That file is
-   read here and never sent. `cipherbayes site check .` says whether the table fits the
-   study; it sends nothing.
+3. Write the path of your table, or a query of your database, and what it may spend,
+   into `site.toml`. That file is read here and never sent. `cipherbayes site check .`
+   says whether the table fits the study; it sends nothing.
 
 ## Every run
 
 `cipherbayes site start .` and leave it running. It connects out to the server; no port
 of yours has to be open. Settings that are not those of your own release are refused.
+`service/` has a systemd unit and a container file; `cipherbayes site health .` says
+whether this site can take part; `party.log` has what it did and refused.
 
 ## Check
 
@@ -126,7 +132,7 @@ def readme(
         SERVER: "Kit of the server",
         "admin": "Kit of the lead",
     }
-    parts = [_HEAD]
+    parts = [_HEAD] if kit.role == "admin" else [_HEAD, _BACKUP]
     if not own_key and kit.role != "admin":
         parts.append(_LEADS_KEY)
     if kit.role in ("site", CSP):

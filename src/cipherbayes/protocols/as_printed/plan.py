@@ -22,7 +22,7 @@ from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.privacy.accountant import RELATION
 from cipherbayes.privacy.events import GaussianSum
 from cipherbayes.privacy.gaussian import mu_for
-from cipherbayes.protocols.certificate import PROTECTED_UNIT, Certificate, covers
+from cipherbayes.protocols.certificate import Certificate, covers, protected_unit
 from cipherbayes.protocols.paper_claim import PaperClaim, PaperSetting, paper_claim
 from cipherbayes.protocols.plan import Plan
 from cipherbayes.study.schema import PrivateStudy
@@ -213,7 +213,7 @@ def printed_certificate(plan: PrintedPlan) -> Certificate:
         delta=setting.delta,
         relation=RELATION.value,
         certified=False,
-        unit=PROTECTED_UNIT,
+        unit=protected_unit(plan.study),
         covers=covers(plan),
         spent=claim.honest_epsilon,
         mechanism="the paper's Algorithm 3 as printed: noise drawn by the server, "

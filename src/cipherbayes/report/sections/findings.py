@@ -25,6 +25,11 @@ from cipherbayes.report.numbers import (
     percent,
 )
 from cipherbayes.report.run_contents import Contents
+from cipherbayes.report.sections.curves import (
+    CHART,
+    formula_part,
+    reference_in_words,
+)
 from cipherbayes.report.sections.profiles import (
     CURVE_POINTS,
     Panel,
@@ -41,9 +46,6 @@ MOST_EFFECTS = 40
 
 SHORTEST = 5.0
 """Per cent of the axis below which an interval is hidden by its own dot."""
-
-CHART = tag("span", "chart", class_="unseen")
-"""Heading of a column that holds drawings."""
 
 METRICS = {
     "rows": "Rows held out",
@@ -63,6 +65,7 @@ def findings_section(contents: Contents) -> Markup:
     effects = effects_of(contents)
     return join(
         Markup() if effects is None else _forest(contents, effects),
+        formula_part(contents),
         _posterior_table(contents),
         _predictions(contents),
         _held_out(contents),
@@ -93,6 +96,12 @@ def _forest(contents: Contents, effects: Effects) -> Markup:
         f"Each line is the {effects.measure} for one step of a feature, the others "
         "held still. "
     )
+    formula = contents.record.get("formula")
+    if formula is not None:
+        text += (
+            "They are effects at the reference record, which matters where the formula "
+            f"has products ({reference_in_words(formula)}). "
+        )
     what = "points without intervals"
     if any(effect.lower is not None for effect in shown):
         what = f"medians and {share} intervals"
@@ -145,7 +154,8 @@ def _too_short(dots: list[Effect], contents: Contents) -> str:
         feature = contents.study.features.get(effect.name)
         if feature is None or feature.transform or feature.per is not None:
             continue
-        assert feature.low is not None
+        if feature.low is None or not effect.per.startswith("1 unit"):
+            continue
         assert feature.high is not None
         step = _round_up((feature.high - feature.low) / 10.0)
         return (
@@ -213,6 +223,11 @@ def _units(contents: Contents) -> str:
     text = "Parameters are on your own units."
     if measure is not None and measure.endswith("ratio"):
         text = f"Coefficients are logarithms of {measure}s per unit of the feature."
+    if contents.study.model.formula is not None:
+        text += (
+            " With products a coefficient is that at zero of the other features, and "
+            "those of a curve belong together: read effects, groups and curves instead."
+        )
     if any(feature.transform for feature in contents.study.features.values()):
         text += " A transformed feature counts in its transformed unit."
     return text

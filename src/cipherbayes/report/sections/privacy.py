@@ -93,14 +93,15 @@ def _in_words(contents: Contents) -> Markup:
             class_="lead",
         )
     else:
-        whose = "that row was there"
+        unit = privacy.get("unit") or "row"
+        whose = f"that {unit} was there"
         if contents.study.evaluation is not None:
-            whose = "that row was there and not held out"
-        much: Content = tag("strong", "almost the same about any one row")
+            whose = f"that {unit} was there and not held out"
+        much: Content = tag("strong", f"almost the same about any one {unit}")
         if e > LARGE:
-            much = "a limited amount, at this ε not a small one, about any one row"
+            much = f"a limited amount, at this ε not a small one, about any one {unit}"
         elif e > SMALL:
-            much = "little more about any one row"
+            much = f"little more about any one {unit}"
         lead = tag(
             "p",
             "Whoever sees everything that this study released learns ",
@@ -120,7 +121,7 @@ def _in_words(contents: Contents) -> Markup:
             "yes" if privacy["certified"] else tag("strong", "no", class_="bad"),
         ),
         ("Holds against", tag("ul", [tag("li", party) for party in against])),
-        ("Neighbours", "adding or removing one record (one row)"),
+        ("Neighbours", _neighbours(contents)),
         ("Covers", privacy.get("covers") or "not said by the release that wrote it"),
         ("Spent", f"ε = {number(privacy.get('spent'), 4)} by the accountant"),
         ("Mechanism", privacy.get("mechanism", "")),
@@ -244,6 +245,27 @@ def _ledgers(contents: Contents) -> Markup:
     )
 
 
+def _neighbours(contents: Contents) -> str:
+    if (person := _person(contents)) is None:
+        return "adding or removing one record (one row)"
+    return f"adding or removing one person (all rows with the same {person} at a site)"
+
+
+def _several_rows(contents: Contents) -> str:
+    if _person(contents) is None:
+        return (
+            "A person with several rows is protected as several records: give one row "
+            "a person, or name the column that says whose row it is as privacy.unit."
+        )
+    return "A person with rows at two sites is protected as two persons."
+
+
+def _person(contents: Contents) -> str | None:
+    """The column that names a person."""
+    privacy = contents.study.privacy
+    return None if privacy is None else privacy.person
+
+
 def _left(book: Spent) -> str:
     """What is left, but for what calibration leaves unspent by its tolerance."""
     left = book.budget - book.spent
@@ -252,8 +274,7 @@ def _left(book: Spent) -> str:
 
 def _not_promised(contents: Contents) -> Markup:
     items = [
-        "A person with several rows is protected as several records: give one row a "
-        "person.",
+        _several_rows(contents),
         "What is true of a population is not hidden: that a habit is harmful is said "
         "also about people who did not take part.",
         "How long parties took depends a little on their rows and is not protected.",

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xarray as xr
 
 from cipherbayes.errors import CipherbayesError, ProtocolError
 from cipherbayes.inference.chains import Draws
@@ -422,6 +421,8 @@ def _opened(
     path: Path, digest: object
 ) -> tuple[Floats, Floats, list[list[str]]] | None:
     """Draws on the prepared scale and on the user's units, and their names."""
+    import xarray as xr
+
     try:
         # First: HDF5 takes its time over a damaged file.
         if hashlib.sha256(path.read_bytes()).hexdigest() != digest:

@@ -1,0 +1,408 @@
+"""Databases that a site's query is read from: PostgreSQL, SQLite and DuckDB.
+
+    postgresql://HOST/NAME     by ADBC; who you are comes from the environment, from a
+                               service file or from ~/.pgpass, never from the address
+    sqlite:FILE                by ADBC
+    duckdb:FILE                a database of DuckDB
+    duckdb:FOLDER              its Parquet and CSV files, each a table by its name
+
+Rows come as Arrow batches. A query is one SELECT inside a transaction that may not
+write. What a driver says of a failure may hold values, names and passwords: none of it
+is passed on, only what kind of failure it was.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import parse_qsl, quote, urlsplit
+
+import pyarrow as pa
+
+from cipherbayes.errors import CipherbayesError, DataError
+
+BATCH_ROWS = 1 << 16
+"""Rows of a batch, where the driver can be told."""
+
+_ALLOWED = frozenset(
+    {
+        *("host", "hostaddr", "port", "dbname", "user", "service"),
+        *("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "sslnegotiation"),
+        *("channel_binding", "require_auth", "gssencmode", "krbsrvname"),
+        *("connect_timeout", "keepalives", "keepalives_idle", "application_name"),
+        *("target_session_attrs", "load_balance_hosts"),
+    }
+)
+"""Settings of libpq that an address may hold: nothing secret is among them."""
+
+_STATES = {
+    "28": ("refuses this user", "check ~/.pgpass, PGSERVICE or PGPASSWORD"),
+    "3D": ("has no database of that name", "check the address"),
+    "42501": ("does not let this user read it", "ask for SELECT on its tables"),
+    "42P01": ("a table in the query does not exist", "check its name and schema"),
+    "42703": ("a column in the query does not exist", "check its spelling"),
+    "42": ("the query is not one valid SELECT", "try it with the database's own tool"),
+    "25006": ("the query wants to write", "a cohort is a SELECT and changes nothing"),
+    "22": ("the query fails on some rows", "guard casts and divisions in the query"),
+    "57014": ("the query was cancelled", "raise the role's statement_timeout"),
+}
+"""What the beginning of a SQLSTATE means, the longest that fits first."""
+
+
+class LostConnectionError(Exception):
+    """The connection broke while rows were read: to be tried again."""
+
+
+class MixedTypesError(Exception):
+    """A column's later rows have another type: to be tried with larger batches."""
+
+
+@dataclass(frozen=True)
+class OpenQuery:
+    """A query that has begun to answer.
+
+    Attributes
+    ----------
+    server
+        Which database it really is, by whatever address it was reached.
+    batches
+        Its rows.
+    """
+
+    server: str
+    batches: pa.RecordBatchReader
+
+
+@dataclass(frozen=True)
+class Database(ABC):
+    """A database, by an address without secrets.
+
+    Attributes
+    ----------
+    name
+        The address as messages and ledgers show it.
+    """
+
+    name: str
+
+    @abstractmethod
+    def read(
+        self, query: str, where: str, batch_rows: int = BATCH_ROWS
+    ) -> AbstractContextManager[OpenQuery]:
+        """Run a query, read-only, for as long as the block lasts.
+
+        Parameters
+        ----------
+        where
+            How errors name the table.
+        batch_rows
+            Rows of a batch, where the driver can be told. A column of SQLite has the
+            type of its first batch.
+
+        Raises
+        ------
+        DataError
+            Where the query cannot be run; never in the driver's words.
+        LostConnectionError, MixedTypesError
+            Where it is worth trying again.
+        """
+
+
+def open_database(address: str) -> Database:
+    """The database of an address; DataError where it is none, or holds a secret."""
+    scheme, _, rest = address.partition(":")
+    if scheme in ("postgresql", "postgres") and rest.startswith("//"):
+        return PostgresDatabase(_public_name(address), f"postgresql:{rest}")
+    if scheme in ("sqlite", "duckdb") and rest:
+        path = Path(_file_part(rest))
+        kind = SqliteDatabase if scheme == "sqlite" else DuckDatabase
+        return kind(f"{scheme}:{path}", path)
+    # An address that is not understood may hold anything, and so is not repeated.
+    _refuse(
+        "database",
+        "is not the address of a database",
+        'give "postgresql://HOST/NAME", "sqlite:FILE" or "duckdb:FILE"',
+    )
+
+
+def located(address: str, folder: Path) -> str:
+    """An address whose file, if it has one, is relative to a folder."""
+    database = open_database(address)
+    if isinstance(database, SqliteDatabase | DuckDatabase):
+        scheme = database.name.partition(":")[0]
+        return f"{scheme}:{folder / database.path}"
+    return address
+
+
+def _file_part(rest: str) -> str:
+    """The path in sqlite:PATH, or in sqlite:///PATH as other programs write it."""
+    return rest[3:] if rest.startswith("///") else rest
+
+
+def _public_name(address: str) -> str:
+    """A PostgreSQL address without its user; refused if it holds a secret."""
+    try:
+        parts = urlsplit(address)
+        settings = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
+    except ValueError:
+        _refuse("database", "is not a valid address", 'give "postgresql://HOST/NAME"')
+    user, _, host = parts.netloc.rpartition("@")
+    if ":" in user or {"password", "sslpassword"} & settings.keys():
+        _refuse(
+            "database",
+            "the address holds a password",
+            "remove it, change it, and keep it in ~/.pgpass, in a service file or in "
+            "PGPASSWORD: studies and logs are read by others",
+        )
+    if unknown := sorted(settings.keys() - _ALLOWED):
+        del unknown  # perhaps a secret that was mistyped
+        _refuse(
+            "database",
+            "the address has a setting that is not known or not allowed",
+            "allowed are " + ", ".join(sorted(_ALLOWED)),
+        )
+    base = parts.path.strip("/") or settings.get("dbname", "")
+    service = settings.get("service")
+    if not base and not service:
+        _refuse(
+            "database",
+            "the address names no database",
+            'give "postgresql://HOST/NAME", or "postgresql:///?service=NAME"',
+        )
+    host = host or settings.get("host", "")
+    if host and "port" in settings:
+        host = f"{host}:{settings['port']}"
+    shown = f"postgresql://{quote(host, safe=':/,[]')}/{base}"
+    return f"{shown}?service={service}" if service else shown
+
+
+# -- PostgreSQL ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PostgresDatabase(Database):
+    """A PostgreSQL server, by ADBC: rows come in its binary COPY format."""
+
+    url: str
+
+    @contextmanager
+    def read(
+        self, query: str, where: str, batch_rows: int = BATCH_ROWS
+    ) -> Iterator[OpenQuery]:
+        driver = _driver("adbc_driver_postgresql.dbapi", where)
+        with ExitStack() as stack:
+            try:
+                connection = stack.enter_context(
+                    closing(driver.connect(self.url, autocommit=False))
+                )
+            except Exception:  # libpq's words may hold the user, the host, a file
+                _refuse(
+                    where,
+                    "the database cannot be reached, or does not let this user in",
+                    "check address, user and password (~/.pgpass, PGSERVICE, "
+                    "PGPASSWORD) with psql",
+                )
+            try:
+                server = _postgres_server(connection, self.name)
+                cursor = stack.enter_context(closing(connection.cursor()))
+                cursor.execute("SET TRANSACTION READ ONLY")
+                cursor.execute(one_select(query))
+                reader = stack.enter_context(cursor.fetch_record_batch())
+                yield OpenQuery(server, reader)
+            except CipherbayesError:
+                raise
+            except Exception as error:
+                if not _foreign(error, driver):
+                    raise
+                _postgres_failure(connection, error, where)
+
+
+def _postgres_server(connection: Any, name: str) -> str:
+    """The server's own id and the database's name, however it was reached."""
+    try:
+        with closing(connection.cursor()) as cursor:
+            cursor.execute(
+                "SELECT system_identifier::text, current_database()::text "
+                "FROM pg_control_system()"
+            )
+            ((system, base),) = cursor.fetchall()
+        return f"postgresql:{system}/{base}"
+    except Exception:  # a server that does not let its users ask
+        return name
+    finally:
+        connection.rollback()
+
+
+def _postgres_failure(connection: Any, error: Exception, where: str) -> NoReturn:
+    """Tell a query that fails from a connection that broke."""
+    state = getattr(error, "sqlstate", None) or ""
+    for length in (5, 2):
+        if known := _STATES.get(state[:length]):
+            _refuse(where, f"{known[0]} (SQLSTATE {state})", known[1])
+    try:
+        connection.rollback()
+    except Exception:
+        raise LostConnectionError from None
+    _refuse(
+        where,
+        "the query fails on some rows, writes, or gives a type that cannot be read",
+        "guard casts and divisions, change nothing, and convert unusual types",
+    )
+
+
+# -- SQLite --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SqliteDatabase(Database):
+    """A SQLite file, by ADBC."""
+
+    path: Path
+
+    @contextmanager
+    def read(
+        self, query: str, where: str, batch_rows: int = BATCH_ROWS
+    ) -> Iterator[OpenQuery]:
+        driver = _driver("adbc_driver_sqlite.dbapi", where)
+        if not self.path.is_file():
+            _refuse(where, "no such database file", "check the path after sqlite:")
+        address = f"file:{quote(str(self.path.absolute()))}?mode=ro"
+        with ExitStack() as stack:
+            try:
+                connection = stack.enter_context(closing(driver.connect(address)))
+                options = {"adbc.sqlite.query.batch_rows": batch_rows}
+                cursor = connection.cursor(adbc_stmt_kwargs=options)
+                stack.enter_context(closing(cursor))
+                cursor.execute("PRAGMA query_only = ON")
+                cursor.execute(one_select(query))
+                reader = stack.enter_context(cursor.fetch_record_batch())
+                yield OpenQuery(f"sqlite:{self.path.resolve()}", reader)
+            except CipherbayesError:
+                raise
+            except Exception as error:
+                if not _foreign(error, driver):
+                    raise
+                if "Type mismatch" in str(error):
+                    raise MixedTypesError from None
+                what, remedy = _STATES["42"]
+                _refuse(where, f"{what}, or the file is no SQLite database", remedy)
+
+
+# -- DuckDB --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DuckDatabase(Database):
+    """A file of DuckDB, or a folder of Parquet and CSV files."""
+
+    path: Path
+
+    @contextmanager
+    def read(
+        self, query: str, where: str, batch_rows: int = BATCH_ROWS
+    ) -> Iterator[OpenQuery]:
+        duckdb = _driver("duckdb", where)
+        if not self.path.exists():
+            _refuse(where, "no such file or folder", "check the path after duckdb:")
+        folder = self.path.is_dir()
+        config = {
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+        }
+        with ExitStack() as stack:
+            try:
+                file = ":memory:" if folder else str(self.path)
+                connection = stack.enter_context(
+                    duckdb.connect(file, read_only=not folder, config=config)
+                )
+                if folder:
+                    _add_views(connection, self.path)
+                reader = _duck_batches(connection, query, batch_rows)
+                stack.enter_context(reader)
+                yield OpenQuery(f"duckdb:{self.path.resolve()}", reader)
+            except CipherbayesError:
+                raise
+            except Exception as error:
+                if not _foreign(error, duckdb):
+                    raise
+                _refuse(where, *_duck_failure(duckdb, error))
+
+
+def _duck_batches(connection: Any, query: str, rows: int) -> pa.RecordBatchReader:
+    answer = connection.sql(one_select(query))
+    if hasattr(answer, "to_arrow_reader"):
+        return answer.to_arrow_reader(rows)
+    return answer.fetch_arrow_reader(rows)
+
+
+def _add_views(connection: Any, folder: Path) -> None:
+    """A view for each Parquet or CSV file, and for each folder of Parquet files."""
+    for entry in sorted(folder.iterdir()):
+        name = entry.name.lower()
+        if entry.is_dir() and any(entry.glob("*.parquet")):
+            table, call, path = entry.name, "read_parquet", entry / "*.parquet"
+        elif name.endswith((".parquet", ".pq")):
+            table, call, path = entry.stem, "read_parquet", entry
+        elif name.endswith((".csv", ".csv.gz")):
+            table, call, path = entry.name.split(".")[0], "read_csv", entry
+        else:
+            continue
+        quoted, place = table.replace('"', '""'), str(path).replace("'", "''")
+        connection.execute(f"CREATE VIEW \"{quoted}\" AS FROM {call}('{place}')")
+
+
+def _duck_failure(duckdb: Any, error: Exception) -> tuple[str, str]:
+    kinds = {
+        "CatalogException": _STATES["42P01"],
+        "BinderException": _STATES["42703"],
+        "ParserException": _STATES["42"],
+        "ConversionException": _STATES["22"],
+        "OutOfRangeException": _STATES["22"],
+        "InvalidInputException": _STATES["22"],
+        "IOException": (
+            "cannot be opened as a database of DuckDB",
+            "check that the file is one, and that nobody has it open for writing",
+        ),
+    }
+    for name, known in kinds.items():
+        if isinstance(error, getattr(duckdb, name, ())):
+            return known
+    return _STATES["42"]
+
+
+# -- all of them ---------------------------------------------------------------
+
+
+def one_select(query: str) -> str:
+    """The query as part of a SELECT: more than one statement, or another, is none."""
+    lines = query.rstrip().splitlines()
+    while lines and (not lines[-1].strip() or lines[-1].strip().startswith("--")):
+        lines.pop()
+    text = "\n".join(lines).rstrip().removesuffix(";")
+    return f"SELECT * FROM (\n{text}\n) AS cohort"  # noqa: S608 - the site's own
+
+
+def _driver(module: str, where: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        _refuse(
+            where,
+            f"the driver {module.partition('.')[0]} is not installed",
+            'pip install "cipherbayes[database]"',
+        )
+
+
+def _foreign(error: Exception, driver: Any) -> bool:
+    """Whether an error is the driver's or Arrow's, whose words may hold values."""
+    kinds = (driver.Error, pa.ArrowException, OSError, UnicodeDecodeError)
+    return isinstance(error, kinds)
+
+
+def _refuse(where: str, what: str, remedy: str) -> NoReturn:
+    raise DataError(what, where=where, remedy=remedy) from None

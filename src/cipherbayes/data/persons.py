@@ -1,0 +1,77 @@
+"""Rows of one person, counted together as one record."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cipherbayes.data.tables import MISSING, Chunk, Table
+from cipherbayes.errors import DataError
+from cipherbayes.typing import Floats
+
+GRAIN = 2.0**20
+"""Shares are multiples of one over this: sums of them are exact."""
+
+
+class Persons:
+    """Who the rows of a table belong to.
+
+    A person with n rows has a share of 1 / n in each of them, rounded down to a
+    multiple of 2⁻²⁰. What a row adds to a sum is multiplied by its share.
+
+    Parameters
+    ----------
+    table
+        The raw table; its column is read once, here.
+    column
+        The column that names a person. Blanks around a name do not count.
+
+    Formal guarantees
+    -----------------
+    Let every row's contribution have norm at most Δ. All rows of a person together
+    then add at most Δ, because their shares add up to one or less. So a sum changes
+    by at most Δ when a person comes or goes. It does, too, when one of a person's
+    n ≥ 2 rows goes: with s_n the share, that moves it by at most
+    s_n + (n - 1)(s_(n-1) - s_n) = (n - 1) s_(n-1) - (n - 2) s_n ≤ 1 times Δ. What
+    holds for persons therefore holds for rows.
+
+    Raises
+    ------
+    DataError
+        Where a row names nobody.
+    """
+
+    def __init__(self, table: Table, column: str) -> None:
+        self.column = column
+        self._where = table.where
+        names = pa.chunked_array(
+            [self._names(chunk) for chunk in table.chunks({column: "text"})],
+            type=pa.string(),
+        )
+        counted = pc.value_counts(names)
+        self._known = counted.field("values")
+        rows = counted.field("counts").to_numpy(zero_copy_only=False)
+        self._shares: Floats = np.floor(GRAIN / rows) / GRAIN
+
+    @property
+    def count(self) -> int:
+        """Number of persons."""
+        return len(self._known)
+
+    def shares(self, chunk: Chunk) -> Floats:
+        """The share of every row of a chunk."""
+        places = pc.index_in(self._names(chunk), value_set=self._known)
+        shares: Floats = self._shares[places.to_numpy(zero_copy_only=False)]
+        return shares
+
+    def _names(self, chunk: Chunk) -> pa.Array:
+        names = pc.utf8_trim_whitespace(chunk.column(self.column))
+        gaps = pc.is_in(names, value_set=pa.array(sorted(MISSING), type=pa.string()))
+        if names.null_count or pc.any(gaps).as_py():
+            raise DataError(
+                f"column '{self.column}' is missing in some rows",
+                where=self._where,
+                remedy="give every row the name of a person, or remove the row",
+            )
+        return names

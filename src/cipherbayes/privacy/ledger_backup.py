@@ -1,0 +1,184 @@
+"""Copies of a ledger, and how one is put back without giving any budget back.
+
+A copy holds every charge and no answer: what a site once sent is erased when its run
+ends, and a copy would outlive that. Whoever puts a copy back cannot know what was
+released after it was made, unless the mark in the state folder says that it is the
+newest. Where it does not, nothing is left of the budget until its owner sets another.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cipherbayes.errors import PrivacyError
+from cipherbayes.privacy import ledger_file as layout
+from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.privacy.ledger_file import Charge, End, damaged, unwritable
+from cipherbayes.storage.custody import Custody, Head
+from cipherbayes.storage.private_files import sync_folder, why_not_trusted
+
+_NOTHING_LEFT = 1e-9
+"""The budget of a restored ledger that had spent nothing: too small for any release."""
+
+
+def copy_ledger(ledger: Path, out: Path) -> None:
+    """Copy a ledger, also while runs charge it; 0600, and whole or not at all.
+
+    Formal guarantees
+    -----------------
+    The copy has every record that was durable when this began, and no answer.
+    """
+    Ledger.read(ledger).close()  # a damaged or old one is no backup
+    _refuse_existing(out)
+    partial = _partial(out)
+    try:
+        with (
+            closing(sqlite3.connect(ledger, timeout=60.0)) as source,
+            closing(sqlite3.connect(partial, isolation_level=None)) as copy,
+        ):
+            source.backup(copy)
+            copy.execute("PRAGMA secure_delete = ON")
+            copy.execute("PRAGMA journal_mode = DELETE")
+            copy.execute("DELETE FROM vectors")
+            copy.execute("VACUUM")
+        _put(partial, out)
+    except sqlite3.Error:
+        raise unwritable(out) from None
+    finally:
+        _remove(partial)
+
+
+def restore_ledger(copy: Path, ledger: Path) -> bool:
+    """Put a copy back where a ledger was lost; whether its budget could be kept.
+
+    Formal guarantees
+    -----------------
+    What was spent stays spent, and every run of the copy is over. If the mark in the
+    state folder shows that nothing came after the copy, its budget stays; an older copy
+    is refused; if there is no mark, as on a new machine, the budget becomes what is
+    spent, so that nothing more is released until the owner sets another.
+
+    Edge cases
+    ----------
+    A copy that was sealed with another key is taken at its owner's word, as by
+    ``--adopt``.
+    """
+    if not copy.is_file() or not layout.is_database(copy):
+        raise PrivacyError(
+            "is not a copy of a ledger", where=str(copy), remedy="check the path"
+        )
+    if (reason := why_not_trusted(copy)) is not None:
+        raise PrivacyError(reason[0], where=str(copy), remedy=reason[1])
+    _refuse_existing(ledger)
+    partial = _partial(ledger)
+    try:
+        partial.write_bytes(copy.read_bytes())
+        newest = _end_runs(partial, copy)
+        opened = Ledger.read(partial, adopt=True)
+        try:
+            if not newest:
+                opened.set_budget(max(opened.spent(), _NOTHING_LEFT))
+        finally:
+            opened.close()
+        _put(partial, ledger)
+    except (sqlite3.Error, OSError):
+        raise unwritable(ledger) from None
+    finally:
+        _remove(partial)
+    return newest
+
+
+def _end_runs(path: Path, copy: Path) -> bool:
+    """Write that every run is over; whether this was the newest copy."""
+    custody = Custody.of_user()
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        try:
+            facts = layout.facts_of(database)
+            head, open_runs = _read(database, copy)
+            marked = custody.mark(bytes.fromhex(facts["id"]))
+        except (sqlite3.Error, KeyError, ValueError, TypeError):
+            raise damaged(copy) from None
+        known = layout.link_at(database, marked.records) if marked.records else b""
+        if known != marked.link:
+            raise PrivacyError(
+                f"is an old copy: it ends at record {head.records}, and this ledger "
+                f"had {marked.records}",
+                where=str(copy),
+                remedy="look for a newer one; if there is none, what was spent since "
+                "is not known: release nothing more from this table",
+            )
+        own_key = facts["key"] == custody.key_id
+        if own_key and facts["seal"] != layout.seal(facts, head.link, custody):
+            raise damaged(copy)
+        time = datetime.now(UTC).isoformat(timespec="seconds")
+        database.execute("BEGIN IMMEDIATE")
+        link = head.link
+        for place, (run, site) in enumerate(sorted(open_runs), head.records + 1):
+            link = layout.append(database, End(place, time, run, site), link)
+        if own_key:
+            layout.write_seal(database, link, custody)
+        database.execute("COMMIT")
+        # As a ledger has it.
+        database.execute("PRAGMA journal_mode = WAL")
+    return marked == head
+
+
+def _read(
+    database: sqlite3.Connection, copy: Path
+) -> tuple[Head, set[tuple[bytes, str]]]:
+    """The last record, after the whole chain was checked, and the runs not ended."""
+    head = Head(0, b"")
+    runs: set[tuple[bytes, str]] = set()
+    for record, link in layout.records(database, 0):
+        right = layout.link_of(head.link, record)
+        if record.place != head.records + 1 or right != link:
+            raise damaged(copy)
+        head = Head(record.place, link)
+        if isinstance(record, Charge):
+            runs.add((record.run, record.site))
+        elif isinstance(record, End):
+            runs = {
+                (run, site)
+                for run, site in runs
+                if run != record.run or record.site not in (site, layout.ANY_SITE)
+            }
+    return head, runs
+
+
+def _refuse_existing(path: Path) -> None:
+    if path.exists():
+        raise PrivacyError(
+            "exists already, and nothing is written over it",
+            where=str(path),
+            remedy="name a file that is not there yet",
+        )
+
+
+def _partial(path: Path) -> Path:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(".partial", f".{path.name}.", path.parent)
+    except OSError:
+        raise unwritable(path) from None
+    os.close(descriptor)
+    return Path(name)
+
+
+def _put(partial: Path, path: Path) -> None:
+    with partial.open("rb") as file:
+        os.fsync(file.fileno())
+    try:
+        os.link(partial, path)
+    except FileExistsError:
+        _refuse_existing(path)
+    sync_folder(path.parent)
+
+
+def _remove(partial: Path) -> None:
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        Path(f"{partial}{suffix}").unlink(missing_ok=True)

@@ -1,0 +1,311 @@
+"""Queries of SQLite and DuckDB as tables; addresses without secrets."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from cipherbayes.data.databases import located, open_database
+from cipherbayes.data.snapshots import (
+    FILE,
+    Query,
+    RowDigest,
+    origin_of,
+    remove_snapshot,
+    take_snapshot,
+)
+from cipherbayes.data.tables import PART_ROWS, Kind, open_table
+from cipherbayes.errors import CipherbayesError, DataError
+from conftest import logistic_frame
+
+pytest.importorskip("adbc_driver_sqlite", reason="needs cipherbayes[database]")
+duckdb = pytest.importorskip("duckdb", reason="needs cipherbayes[database]")
+
+SECRET = "HIV-67.1234"
+
+
+def sqlite_file(folder: Path, *statements: str) -> str:
+    with closing(sqlite3.connect(folder / "t.sqlite")) as database:
+        for statement in statements:
+            database.execute(statement)
+        database.commit()
+    return f"sqlite:{folder / 't.sqlite'}"
+
+
+def query(folder: Path, database: str, text: str) -> Query:
+    (folder / "cohort.sql").write_text(text)
+    return Query(database, folder / "cohort.sql")
+
+
+def taken(folder: Path, database: str, text: str) -> Path:
+    remove_snapshot(folder / "snapshot")
+    return take_snapshot(query(folder, database, text), folder / "snapshot")
+
+
+def refusal(folder: Path, database: str, text: str) -> str:
+    with pytest.raises(CipherbayesError) as refused:
+        taken(folder, database, text)
+    assert not list((folder / "snapshot").glob("*"))
+    return str(refused.value)
+
+
+# -- addresses -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        f"postgresql://me:{SECRET}@host/icu",
+        f"postgres://me:{SECRET}@/icu",
+        f"postgresql:///icu?password={SECRET}",
+        f"postgresql:///icu?%70assword={SECRET}",
+        f"postgresql:///icu?sslpassword={SECRET}",
+        f"postgresql:///icu?pasword={SECRET}",
+        f"postgresql:///icu?options=-c%20x={SECRET}",
+        f"host=db password={SECRET}",
+        f"mysql://me:{SECRET}@host/icu",
+        f"{SECRET}",
+        "postgresql://host",
+        "sqlite:",
+    ],
+)
+def test_an_address_with_a_secret_or_an_unknown_part_is_not_repeated(
+    address: str,
+) -> None:
+    with pytest.raises(DataError) as refused:
+        open_database(address)
+    assert SECRET not in str(refused.value)
+    assert refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("postgresql:///icu", "postgresql:///icu"),
+        ("postgres://me@db.example:5433/icu", "postgresql://db.example:5433/icu"),
+        ("postgresql:///icu?host=/run/pg&port=5433&user=me",
+         "postgresql:///run/pg:5433/icu"),
+        ("postgresql:///?service=icu", "postgresql:///?service=icu"),
+        ("sqlite:a/b.sqlite", "sqlite:a/b.sqlite"),
+        ("sqlite:///a/b.sqlite", "sqlite:a/b.sqlite"),
+        ("sqlite:////a/b.sqlite", "sqlite:/a/b.sqlite"),
+        ("duckdb:/a/b", "duckdb:/a/b"),
+    ],
+)  # fmt: skip
+def test_a_database_is_named_without_its_user(address: str, name: str) -> None:
+    assert open_database(address).name == name
+
+
+def test_files_are_relative_to_the_study(tmp_path: Path) -> None:
+    assert located("sqlite:a.db", tmp_path) == f"sqlite:{tmp_path}/a.db"
+    assert located("sqlite:/a.db", tmp_path) == "sqlite:/a.db"
+    assert located("postgresql:///icu", tmp_path) == "postgresql:///icu"
+
+
+# -- snapshots -----------------------------------------------------------------
+
+
+def test_a_snapshot_is_the_query_in_a_file_that_only_its_owner_reads(
+    tmp_path: Path,
+) -> None:
+    frame = logistic_frame(300)
+    with closing(sqlite3.connect(tmp_path / "t.sqlite")) as database:
+        frame.to_sql("t", database, index=False)
+    path = taken(tmp_path, f"sqlite:{tmp_path / 't.sqlite'}", "SELECT * FROM t")
+    assert path.name == FILE
+    assert os.stat(path).st_mode & 0o777 == 0o600
+    assert os.stat(path.parent).st_mode & 0o777 == 0o700
+    pd.testing.assert_frame_equal(pd.read_parquet(path), frame, check_dtype=False)
+    origin = origin_of(path)
+    assert origin is not None
+    assert origin.query == "SELECT * FROM t"
+    assert origin.name == f"cohort.sql of sqlite:{tmp_path}/t.sqlite"
+
+
+def test_a_snapshot_that_is_there_is_used_again(tmp_path: Path) -> None:
+    address = sqlite_file(
+        tmp_path, "CREATE TABLE t (a REAL)", "INSERT INTO t VALUES(1)"
+    )
+    asked = query(tmp_path, address, "SELECT a FROM t")
+    first = take_snapshot(asked, tmp_path / "s").read_bytes()
+    sqlite_file(tmp_path, "INSERT INTO t VALUES (2)")
+    assert take_snapshot(asked, tmp_path / "s").read_bytes() == first
+
+
+def test_large_results_come_in_parts(tmp_path: Path) -> None:
+    rows = 2 * PART_ROWS + 10
+    with duckdb.connect(str(tmp_path / "d.duckdb")) as database:
+        database.execute(f"CREATE TABLE t AS SELECT range AS a FROM range({rows})")
+    path = taken(tmp_path, f"duckdb:{tmp_path / 'd.duckdb'}", "SELECT a FROM t")
+    assert open_table(path).counts == (PART_ROWS, PART_ROWS, 10)
+
+
+@pytest.mark.parametrize("later", ["0.5", "'text'"])
+def test_a_column_of_sqlite_has_one_type_for_all_rows(
+    tmp_path: Path, later: str
+) -> None:
+    address = sqlite_file(tmp_path, "CREATE TABLE t (a, b)")
+    many = 70_000
+    text = (
+        f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < "
+        f"{many}) SELECT CASE WHEN i = {many} THEN {later} ELSE 7 END AS a FROM n"
+    )
+    table = pa.parquet.read_table(taken(tmp_path, address, text))
+    assert table.num_rows == many
+    expected = pa.float64() if later == "0.5" else pa.string()
+    assert table.schema.field("a").type == expected
+
+
+def test_the_types_of_duckdb_become_numbers_or_text(tmp_path: Path) -> None:
+    with duckdb.connect(str(tmp_path / "d.duckdb")) as database:
+        database.execute(
+            "CREATE TABLE t AS SELECT 1.25::DECIMAL(9, 3) AS price, "
+            "2::HUGEINT AS big, 'b'::ENUM('a', 'b') AS level, true AS flag, "
+            "NULL::DOUBLE AS gap, DATE '2020-01-02' AS day, [1, 2] AS list, "
+            "INTERVAL 1 DAY AS wait, uuid() AS id"
+        )
+    path = taken(tmp_path, f"duckdb:{tmp_path / 'd.duckdb'}", "FROM t")
+    kinds: dict[str, Kind] = dict.fromkeys(("price", "big", "flag", "gap"), "number")
+    chunk = next(chunks := open_table(path).chunks({**kinds, "level": "text"}))
+    values = {name: chunk.column(name)[0].as_py() for name in (*kinds, "level")}
+    assert values == {
+        "price": 1.25, "big": 2.0, "flag": 1.0, "gap": None, "level": "b",
+    }  # fmt: skip
+    for column, what in {
+        "day": "dates or times",
+        "list": "lists",
+        "wait": "dates or times",
+    }.items():
+        chunk = next(chunks := open_table(path).chunks({column: "number"}))
+        with pytest.raises(DataError, match=f"column '{column}' holds {what}"):
+            chunk.column(column)
+        del chunks
+    # What no study can use is not copied.
+    assert pa.parquet.read_table(path)["day"].null_count == 1
+
+
+def test_a_folder_of_parquet_and_csv_files_is_a_database(tmp_path: Path) -> None:
+    folder = tmp_path / "exports"
+    (folder / "visits").mkdir(parents=True)
+    pd.DataFrame({"id": [1, 2], "age": [50.0, 60.0]}).to_csv(
+        folder / "people.csv", index=False
+    )
+    for part in (1, 2):
+        pd.DataFrame({"id": [part], "death": [part - 1]}).to_parquet(
+            folder / "visits" / f"{part}.parquet"
+        )
+    text = "SELECT age, death FROM people JOIN visits USING (id) ORDER BY id"
+    table = pa.parquet.read_table(taken(tmp_path, f"duckdb:{folder}", text))
+    assert table.to_pydict() == {"age": [50.0, 60.0], "death": [0, 1]}
+
+
+# -- what goes wrong -----------------------------------------------------------
+
+BAD = {
+    "no such table": "SELECT * FROM nope",
+    "no SELECT": "DELETE FROM t RETURNING a",
+    "two statements": "SELECT a FROM t; DROP TABLE t",
+    "not SQL": "selec",
+    "only a comment": "-- nothing",
+    "nothing": "  \n",
+    "no rows": "SELECT a FROM t WHERE a > 10",
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
+def test_a_bad_query_is_refused_in_our_words_and_changes_nothing(
+    tmp_path: Path, kind: str, case: str
+) -> None:
+    statements = ("CREATE TABLE t (a REAL)", "INSERT INTO t VALUES (1)")
+    if kind == "sqlite":
+        address = sqlite_file(tmp_path, *statements)
+    else:
+        address = f"duckdb:{tmp_path / 't.duckdb'}"
+        with duckdb.connect(address[7:]) as database:
+            for statement in statements:
+                database.execute(statement)
+    message = refusal(tmp_path, address, BAD[case])
+    assert "cohort.sql" in message
+    assert "; " in message  # what to do
+    assert "nope" not in message
+    assert taken(tmp_path, address, "SELECT a FROM t").exists()
+
+
+def test_what_a_driver_says_of_values_is_not_passed_on(tmp_path: Path) -> None:
+    with duckdb.connect(str(tmp_path / "d.duckdb")) as database:
+        database.execute(f"CREATE TABLE t AS SELECT '{SECRET}' AS a")
+    address = f"duckdb:{tmp_path / 'd.duckdb'}"
+    message = refusal(tmp_path, address, "SELECT a::INTEGER AS a FROM t")
+    assert SECRET not in message
+    assert "fails on some rows" in message
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
+def test_a_database_that_is_none_is_said_to(tmp_path: Path, kind: str) -> None:
+    address = f"{kind}:{tmp_path / 'missing'}"
+    assert "no such" in refusal(tmp_path, address, "SELECT 1 AS a")
+    (tmp_path / "missing").write_bytes(b"not a database" * 1000)
+    assert "database" in refusal(tmp_path, address, "SELECT 1 AS a FROM t")
+
+
+def test_a_query_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    address = sqlite_file(tmp_path, "CREATE TABLE t (a)")
+    with pytest.raises(DataError, match="no such query"):
+        take_snapshot(Query(address, tmp_path / "missing.sql"), tmp_path / "s")
+    (tmp_path / "bad.sql").write_bytes(b"\xff\xfe")
+    with pytest.raises(DataError, match="not a readable text file"):
+        take_snapshot(Query(address, tmp_path / "bad.sql"), tmp_path / "s")
+
+
+def test_a_disk_that_cannot_be_written_is_not_blamed_on_the_query(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = sqlite_file(tmp_path, "CREATE TABLE t (a)", "INSERT INTO t VALUES (1)")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pyarrow.parquet.ParquetWriter, "write_table", full)
+    message = refusal(tmp_path, address, "SELECT a FROM t")
+    assert "check the disk" in message
+
+
+# -- the digest ----------------------------------------------------------------
+
+
+def digest(frame: pd.DataFrame) -> str:
+    found = RowDigest()
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    for start in range(0, len(frame), 7):
+        found.add(table.slice(start, 7))
+    return found.hex()
+
+
+def test_the_digest_knows_rows_in_any_order_and_no_other_rows() -> None:
+    frame = logistic_frame(50)
+    frame.loc[3, "age"] = np.nan
+    same = digest(frame)
+    shuffled = frame.sample(frac=1.0, random_state=1)
+    assert digest(shuffled) == same
+    assert digest(frame.rename(columns={"age": "years"})) == same
+    assert digest(frame.assign(death=frame["death"].astype(float))) == same
+    others = [
+        frame.iloc[1:],
+        pd.concat([frame, frame.iloc[:1]]),
+        pd.concat([frame, frame]),
+        frame.assign(age=frame["age"].where(frame.index != 5, 44.0)),
+        frame.assign(sex=frame["sex"].where(frame.index != 5, "X")),
+        frame.assign(sex=frame["sex"].where(frame.index != 5, None)),
+        frame.assign(age=np.roll(frame["age"], 1)),
+        frame[["sex", "age", "death"]],
+    ]
+    assert len({same, *map(digest, others)}) == len(others) + 1

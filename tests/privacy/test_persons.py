@@ -1,0 +1,229 @@
+"""``privacy.unit``: all rows of a person at a site are one record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_every_answer import (
+    FEATURES,
+    MODELS,
+    assert_moves_by_at_most_the_sensitivity,
+    questions,
+    released,
+    sums,
+    tables,
+)
+
+import cipherbayes as cb
+from cipherbayes.data.persons import Persons
+from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.data.tables import open_table
+from cipherbayes.errors import CipherbayesError, DataError
+from cipherbayes.inference.influence import influence_sums, unpack
+from cipherbayes.models.influence import InfluenceBound
+from cipherbayes.protocols.plan import StudyPlan, plan_releases
+from cipherbayes.protocols.questions import Question
+from cipherbayes.report.page import write_report
+from cipherbayes.study.tables import open_site, preparation_of
+
+KINDS = ("logistic", "linear", "poisson", "weibull", "piecewise")
+
+
+def plan_of(name: str, **privacy: Any) -> StudyPlan:
+    study = cb.Study(
+        model=MODELS[name],
+        features=FEATURES,
+        privacy={"epsilon": 1.0, "records": 40_000, "unit": "patient", **privacy},
+        sites={"a": {}, "b": {}, "c": {}},
+    )
+    return plan_releases(study)
+
+
+def prepared(
+    plan: StudyPlan, columns: dict[str, Any], kept: Any, path: Path | None
+) -> PreparedTable:
+    source: Any = pa.table(columns).take(pa.array(kept))
+    if path is not None:
+        path = path / f"{len(list(path.iterdir()))}.csv"
+        pyarrow.csv.write_csv(source, path)
+        source = path
+    return PreparedTable(
+        open_table(source, "table"),
+        preparation_of(plan.study),
+        plan.study.model,
+        0 if path else 2 << 30,
+        strict=False,
+        person="patient",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["held", "streamed"])
+@pytest.mark.parametrize("name", KINDS)
+def test_neither_a_person_nor_a_row_moves_a_sum_by_more_than_its_sensitivity(
+    name: str, path: str, tmp_path: Path
+) -> None:
+    plan = plan_of(name)
+    file = tmp_path if path == "streamed" else None
+
+    @given(data=st.data())
+    @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+    def holds(data: st.DataObject) -> None:
+        columns, place = data.draw(tables(plan))
+        rows = len(next(iter(columns.values())))
+        most = data.draw(st.sampled_from([1, 2, 3, rows]))
+        who = np.random.default_rng(rows).integers(0, max(rows // most, 1), rows)
+        columns = {**columns, "patient": [f"p{k}" for k in who]}
+        present = prepared(plan, columns, np.arange(rows), file)
+        assert present.records == np.unique(who).size
+        row = next(iter(present.blocks())).x[:, 0]
+        asked = data.draw(questions(plan, row))
+        facts = data.draw(released(plan))
+        for kept in (who != who[place], np.arange(rows) != place):
+            if not kept.any():
+                continue
+            absent = prepared(plan, columns, np.flatnonzero(kept), file)
+            for phase in {p.purpose: p for p in plan.phases}.values():
+                seen = plan.scales(phase, facts)
+                question = Question(np.zeros(1), seen) if phase.preparatory else asked
+                assert_moves_by_at_most_the_sensitivity(
+                    phase,
+                    sums(plan, phase, present, question),
+                    sums(plan, phase, absent, question),
+                )
+
+    holds()
+
+
+def test_without_shares_a_person_would_move_a_sum_by_more() -> None:
+    """The defence taken out: forty rows that count once each are told apart."""
+    plan, model = plan_of("logistic"), MODELS["logistic"]
+    row = {"age": 60.0, "sex": "F", "creatinine": 1.0, "bmi": 25.0, "pulse": 1.0}
+    columns: dict[str, Any] = {name: [value] * 40 for name, value in row.items()}
+    columns |= {"y": [1.0] * 40, "patient": ["p"] * 40}
+    phase = plan.phases[-1]
+    question = Question(np.zeros(phase.sums.dimension))
+    rows = open_table(pa.table(columns), "t")
+    apart = PreparedTable(rows, preparation_of(plan.study), model)
+    together = prepared(plan, columns, np.arange(40), None)
+    nobody = 0 * sums(plan, phase, together, question)
+    with pytest.raises(AssertionError):
+        assert_moves_by_at_most_the_sensitivity(
+            phase, sums(plan, phase, apart, question), nobody
+        )
+    assert_moves_by_at_most_the_sensitivity(
+        phase, sums(plan, phase, together, question), nobody
+    )
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=30))
+def test_shares_of_a_person_never_add_up_to_more_than_one(sizes: list[int]) -> None:
+    names = [f"p{k}" for k, size in enumerate(sizes) for _ in range(size)]
+    table = open_table(pa.table({"who": names}), "t")
+    persons = Persons(table, "who")
+    (chunk,) = table.chunks({"who": "text"})
+    shares = pd.Series(persons.shares(chunk)).groupby(names).sum()
+    assert persons.count == len(sizes)
+    assert (shares <= 1.0).all()
+    assert (shares > 1.0 - 1e-4).all()
+
+
+def test_equal_rows_of_a_person_say_as_much_as_one_of_them() -> None:
+    """So the information released is no less than the variance of the score."""
+    rng = np.random.default_rng(5)
+    persons, rows = 4_000, 3
+    x = np.repeat(rng.normal(size=persons), rows)
+    y = np.repeat((rng.random(persons) < 1 / (1 + np.exp(-0.7 * x[::rows]))), rows)
+    study = cb.Study(
+        model={"kind": "logistic", "outcome": "y"},
+        features={"x": {"low": -5, "high": 5}},
+        privacy={"epsilon": 1, "unit": "who"},
+    )
+    table = pd.DataFrame(
+        {"x": x, "y": y.astype(float), "who": np.repeat(np.arange(persons), rows)}
+    )
+    prepared = open_site(study, "a", table)
+    theta, bound = np.array([0.0, 3.5]), InfluenceBound(1.1)
+    found = influence_sums(study.model, theta, prepared, bound, with_information=True)
+    assert found.information is not None
+    one = open_site(study, "a", table.iloc[::rows])
+    expected = influence_sums(study.model, theta, one, bound, with_information=True)
+    assert expected.information is not None
+    # As one row a person: neither three times the information nor a third.
+    assert np.allclose(found.gradient, expected.gradient, atol=0.01)
+    assert np.allclose(
+        unpack(found.information), unpack(expected.information), rtol=1e-4
+    )
+
+
+def frame(rng: np.random.Generator, persons: int, rows: int) -> pd.DataFrame:
+    who = np.repeat(np.arange(persons), rows)
+    age = rng.uniform(20, 90, who.size)
+    y = rng.random(who.size) < 1 / (1 + np.exp(-(age - 55) / 20))
+    return pd.DataFrame({"age": age, "died": y.astype(int), "who": who})
+
+
+def study_of(**privacy: Any) -> cb.Study:
+    return cb.Study(
+        model={"kind": "logistic", "outcome": "died"},
+        features={"age": {"low": 18, "high": 100}},
+        privacy={"epsilon": 3.0, "unit": "who", **privacy},
+    )
+
+
+@pytest.mark.slow
+def test_a_study_of_persons_says_so_in_certificate_and_report(tmp_path: Path) -> None:
+    table = frame(np.random.default_rng(3), 2_000, 2)
+    result = cb.run(study_of(records=2_000), table, out=tmp_path / "out")
+    assert result.record["privacy"]["unit"] == "person"
+    assert "every person" in str(result.record["privacy"]["covers"])
+    assert "number of persons" in str(result.record["privacy"]["covers"])
+    page = write_report(tmp_path / "out").read_text()
+    assert "one person (all rows with the same who at a site)" in page
+    with pytest.raises(DataError, match="more persons than the study's 1000"):
+        cb.run(study_of(records=1_000), table, out=tmp_path / "few")
+
+
+def test_a_row_study_keeps_its_fingerprint_with_and_without_the_word() -> None:
+    assert study_of(unit="row").fingerprint() == study_of(unit="row").fingerprint()
+    plain = study_of().model_dump(exclude={"privacy": {"unit"}})
+    assert cb.Study(**plain).fingerprint() == study_of(unit="row").fingerprint()
+    assert study_of().fingerprint() != study_of(unit="row").fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"privacy": {"epsilon": 1, "unit": "age"}}, "is a feature or an outcome"),
+        ({"privacy": {"epsilon": 1, "unit": "died"}}, "is a feature or an outcome"),
+        ({"inference": {"method": "psgld"}}, "noise-aware method, not by psgld"),
+        (
+            {"evaluation": {"holdout": 0.2, "holdout_is_public": True}},
+            "part those of a person",
+        ),
+    ],
+)
+def test_what_cannot_count_persons_is_refused_in_words(
+    change: dict[str, Any], words: str
+) -> None:
+    document = study_of().model_dump(exclude_none=True)
+    with pytest.raises(CipherbayesError, match=words):
+        cb.Study(**{**document, **change})
+
+
+@pytest.mark.parametrize("gap", [None, "", " ", "NA"])
+def test_a_row_of_nobody_is_refused_without_a_value(gap: str | None) -> None:
+    table = frame(np.random.default_rng(0), 3, 2).astype({"who": object})
+    table.loc[2, "who"] = gap
+    with pytest.raises(DataError, match="'who' is missing in some rows"):
+        open_site(study_of(), "a", table)
+    with pytest.raises(DataError, match="no column 'who'"):
+        open_site(study_of(), "a", table.drop(columns="who"))
