@@ -22,6 +22,7 @@ from cipherbayes.models.metrics import Metrics
 from cipherbayes.typing import Floats
 
 if TYPE_CHECKING:  # which imports this module
+    from cipherbayes.models.held_out import HeldOutCheck
     from cipherbayes.models.influence import BoundedInfluence
 
 
@@ -403,6 +404,14 @@ class Model(BaseModel, ABC):
         """What the noise-aware posterior needs; None where a model states nothing.
 
         See :mod:`cipherbayes.models.influence`.
+        """
+        return None
+
+    @property
+    def held_out_check(self) -> HeldOutCheck | None:
+        """How private held-out rows check it; None where a model states nothing.
+
+        See :mod:`cipherbayes.models.held_out`.
         """
         return None
 

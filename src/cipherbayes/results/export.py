@@ -36,7 +36,7 @@ def export(result: Result, folder: Path, *, for_r: bool = False) -> list[Path]:
     with ``.chain``, ``.iteration`` and ``.draw`` as R's posterior package names them);
     ``effects.csv`` and ``survival.csv``, the reference record's curve, where the model
     has them; ``subgroups.csv`` and ``curves.csv`` where the study has a formula with
-    products and curves.
+    products and curves; ``describe.csv`` where the study describes its records.
     """
     require_new_folder(folder, remedy="choose another --out")
     make_folder(folder)
@@ -44,6 +44,7 @@ def export(result: Result, folder: Path, *, for_r: bool = False) -> list[Path]:
         "summary.csv": result.summary(),
         "effects.csv": result.effects(),
         "draws.csv": draw_rows(result),
+        "describe.csv": result.describe(),
     }
     tables["subgroups.csv"] = result.subgroups()
     tables["curves.csv"] = curve_rows(result)

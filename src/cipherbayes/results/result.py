@@ -30,6 +30,7 @@ from cipherbayes.models.base import Rows
 from cipherbayes.models.survival import require_survival_curves
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.protocol import protocol_of
+from cipherbayes.results.checking import Checked
 from cipherbayes.results.contrasts import Contrasts
 from cipherbayes.results.effects import (
     baseline,
@@ -52,6 +53,7 @@ from cipherbayes.results.record import (
     Bytes,
     ContrastRow,
     Curve,
+    DescribeRow,
     EffectRow,
     HierarchyRecord,
     MedianSurvival,
@@ -142,6 +144,11 @@ class Result:
     def metrics(self) -> dict[str, Any]:
         """Scores on the held-out rows, where the study asked for them."""
         return dict(self.record["metrics"])
+
+    def describe(self) -> Table[DescribeRow]:
+        """The records' characteristics, overall and by group, with intervals for their
+        noise; empty where the study asked for none."""
+        return Table(row.copy() for row in self.record.get("describe", []))
 
     @property
     def has_intervals(self) -> bool:
@@ -491,6 +498,7 @@ def assemble(
     moments: Floats | None = None,
     means: Floats | None = None,
     taking_part: TakingPart | None = None,
+    checked: Checked | None = None,
 ) -> Result:
     """Turn a sampler's draws into a result on the user's own scale.
 
@@ -535,6 +543,8 @@ def assemble(
         flags += [flag.as_record(names) for flag in columns]
     if caution is not None:
         flags.append(not_calibrated(caution, len(names)).as_record(names))
+    if checked is not None:
+        flags += checked.flags
     record: ResultRecord = {
         "version": FORMAT,
         "cipherbayes": __version__,
@@ -569,6 +579,10 @@ def assemble(
         "flags": flags,
         "moments": None if moments is None else moments.tolist(),
     }
+    if checked is not None and checked.metrics:
+        record["metrics"] = dict(checked.metrics)
+    if checked is not None and checked.describe:
+        record["describe"] = checked.describe
     if terms is not None:
         record["formula"] = contrasts.summary(terms)
     tree = datatree(names, user, draws)

@@ -25,6 +25,7 @@ from cipherbayes.inference.target import Target
 from cipherbayes.models.metrics import evaluate, evaluate_each
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.plan import Plan
+from cipherbayes.results.checking import check
 from cipherbayes.results.notebook import notebook_progress
 from cipherbayes.results.record import TakingPart, Timing
 from cipherbayes.results.result import Result, assemble
@@ -306,6 +307,7 @@ def assemble_private(
         warnings=warnings,
         moments=finished.moments,
         taking_part=taking_part(folder, traffic),
+        checked=check(folder.plan, finished.draws, finished.moments, finished.closing),
     )
 
 
@@ -365,7 +367,7 @@ def score(
 
 def _held_out(folder: RunFolder) -> dict[str, PreparedTable]:
     """The held-out rows of a resumed run."""
-    if folder.study.evaluation is None:
+    if folder.study.evaluation is None or folder.study.checks_privately:
         return {}
     sources = {name: folder.local(name)["data"] for name in folder.study.sites}
     return split(folder.study, open_sites(folder.study, sources))[1]

@@ -25,6 +25,7 @@ from cipherbayes.report.numbers import (
     percent,
 )
 from cipherbayes.report.run_contents import Contents
+from cipherbayes.report.sections.checks import characteristics, private_checks
 from cipherbayes.report.sections.curves import (
     CHART,
     formula_part,
@@ -64,6 +65,7 @@ def findings_section(contents: Contents) -> Markup:
     """The whole section."""
     effects = effects_of(contents)
     return join(
+        characteristics(contents),
         Markup() if effects is None else _forest(contents, effects),
         formula_part(contents),
         _posterior_table(contents),
@@ -377,10 +379,12 @@ def _held_out(contents: Contents) -> Markup:
             tag(
                 "p",
                 "The study holds no rows out, so nothing is said of how good "
-                "predictions are on new rows. Scores on private rows would be releases "
-                "of their own; an [evaluation] table on public rows gives them.",
+                "predictions are on new rows. An [evaluation] table holds some out and "
+                "scores them, with noise and within the budget in a private study.",
             ),
         )
+    if metrics.get("private"):
+        return private_checks(contents)
     rows = [
         [words, number(metrics[key], 4) if key != "rows" else f"{metrics[key]:,.0f}"]
         for key, words in METRICS.items()
