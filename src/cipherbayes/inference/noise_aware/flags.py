@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import chdtri, ndtri
 
 from cipherbayes.inference.chains import Draws
-from cipherbayes.inference.diagnostics import rhat_and_ess
+from cipherbayes.inference.diagnostics import rhat
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.recursion import (
     NoiseAware,
@@ -176,12 +176,12 @@ def flags_of(
                 parameters=alike,
             )
         )
-    rhat, _ = rhat_and_ess(draws.theta)
-    if np.isfinite(rhat).any() and np.nanmax(rhat) > LARGEST_RHAT:
+    mixing = rhat(draws.theta)
+    if np.isfinite(mixing).any() and np.nanmax(mixing) > LARGEST_RHAT:
         flags.append(
             Flag(
                 "not-mixed",
-                f"the sampler's chains disagree (R-hat {np.nanmax(rhat):.2f})",
+                f"the sampler's chains disagree (R-hat {np.nanmax(mixing):.2f})",
                 unusable=True,
             )
         )
