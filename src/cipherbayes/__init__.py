@@ -17,6 +17,7 @@ from cipherbayes.version import __version__
 if TYPE_CHECKING:
     from cipherbayes import errors, models
     from cipherbayes.results.estimator import PrivateLogistic
+    from cipherbayes.results.incidence import cumulative_incidence
     from cipherbayes.results.result import Result
     from cipherbayes.results.run import resume, run
     from cipherbayes.study.schema import Study
@@ -26,6 +27,7 @@ __all__ = [
     "Result",
     "Study",
     "__version__",
+    "cumulative_incidence",
     "errors",
     "models",
     "resume",
@@ -37,6 +39,7 @@ _HOMES = {
     "PrivateLogistic": "cipherbayes.results.estimator",
     "Result": "cipherbayes.results.result",
     "Study": "cipherbayes.study.schema",
+    "cumulative_incidence": "cipherbayes.results.incidence",
     "resume": "cipherbayes.results.run",
     "run": "cipherbayes.results.run",
 }
