@@ -74,9 +74,7 @@ def cumulative_incidence(
     draws = _paired(results, np.random.default_rng(seed))
     blocks = [_few(result.rows_of(table)) for result in results.values()]
     parts = [
-        _of_rows(results, draws, dict(zip(results, rows, strict=True)), grid)[
-            ..., asked
-        ]
+        _of_rows(results, draws, rows, grid)[..., asked]
         for rows in zip(*blocks, strict=True)
     ]
     whole = np.concatenate(parts, axis=2)
@@ -115,13 +113,13 @@ def _paired(
 def _of_rows(
     results: Mapping[str, Result],
     draws: Mapping[str, Floats],
-    rows: Mapping[str, Rows],
+    rows: Sequence[Rows],
     grid: Floats,
 ) -> Floats:
     """F_k of each cause and S, shape ``(causes + 1, draws, rows, steps)``."""
     hazards = []
-    for name, result in results.items():
-        survival = result.study.model.predict(draws[name], rows[name], grid)
+    for (name, result), own in zip(results.items(), rows, strict=True):
+        survival = result.study.model.predict(draws[name], own, grid)
         hazards.append(-np.log(np.maximum(survival, 1e-300)))
     steps = np.diff(np.stack(hazards), axis=-1, prepend=0.0)
     total = steps.sum(axis=0)
