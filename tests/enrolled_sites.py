@@ -31,7 +31,7 @@ class EnrolledSites:
 
     def masks_of(self, name: str) -> PairwiseMasks:
         key = self.keys[name]
-        return PairwiseMasks(name, key, self.roster, run=RUN, study=STUDY)
+        return PairwiseMasks(name, key, self.roster, run=RUN, study=STUDY, colluders=1)
 
     def ring_mask(
         self,

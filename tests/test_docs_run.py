@@ -62,7 +62,8 @@ NOT_TYPED = {
 
 READER = (
     "start", "index", "choose-epsilon", "privacy", "budgets", "result", "resuming",
-    "survival-study", "api", "choose-bounds", "concepts", "cli", "sharp-edges",
+    "survival-study", "hospitals-differ", "api", "choose-bounds", "concepts", "cli",
+    "sharp-edges",
 )  # fmt: skip
 """In the order in which a reader meets them; later ones use what earlier ones made."""
 

@@ -16,6 +16,7 @@ from cipherbayes.version import __version__
 
 if TYPE_CHECKING:
     from cipherbayes import errors, models
+    from cipherbayes.results.comparing import compare
     from cipherbayes.results.estimator import PrivateLogistic
     from cipherbayes.results.result import Result
     from cipherbayes.results.run import resume, run
@@ -26,6 +27,7 @@ __all__ = [
     "Result",
     "Study",
     "__version__",
+    "compare",
     "errors",
     "models",
     "resume",
@@ -37,6 +39,7 @@ _HOMES = {
     "PrivateLogistic": "cipherbayes.results.estimator",
     "Result": "cipherbayes.results.result",
     "Study": "cipherbayes.study.schema",
+    "compare": "cipherbayes.results.comparing",
     "resume": "cipherbayes.results.run",
     "run": "cipherbayes.results.run",
 }

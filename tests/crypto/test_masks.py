@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from cipherbayes.crypto.identity.roster import Member, Roster
-from cipherbayes.crypto.masks import ExchangeKey, PairwiseMasks
+from cipherbayes.crypto.masks import (
+    LEAST_PEERS,
+    ExchangeKey,
+    PairwiseMasks,
+    peers_of,
+)
 from cipherbayes.errors import CryptoError, ProtocolError
 from cipherbayes.typing import Integers
 from enrolled_sites import QUESTION, RUN, STUDY, EnrolledSites, round_id
@@ -39,6 +44,86 @@ def test_masks_cancel_over_every_roster(
     at = round_id(roster, round, attempt)
     masks = [SIXTY_FOUR.masks[s].total(at, roster, QUESTION, dimension) for s in sites]
     assert not np.add.reduce(masks).any()
+
+
+# -- whom a site shares masks with -----------------------------------------
+
+
+@pytest.mark.parametrize("count", [2, 3, 20, 21, 22, 23, 64])
+@pytest.mark.parametrize("colluders", [0, 1, 19, 20, 21, 40])
+def test_peers_are_peers_of_each_other_and_more_than_the_colluders(
+    count: int, colluders: int
+) -> None:
+    roster = SIXTY_FOUR.roster.restrict(SIXTY_FOUR.roster.sites[:count])
+    peers = {site: peers_of(site, roster, colluders) for site in roster.sites}
+    for site, shared in peers.items():
+        assert site not in shared
+        assert len(set(shared)) == len(shared)
+        assert all(site in peers[other] for other in shared)
+        assert len(shared) >= min(count - 1, max(LEAST_PEERS, colluders + 1))
+        assert len(shared) <= max(LEAST_PEERS, colluders + 1) + 1
+
+
+def in_one_piece(peers: dict[str, tuple[str, ...]], without: set[str]) -> bool:
+    """Whether the other sites are connected by masks."""
+    left = set(peers) - without
+    reached: set[str] = set()
+    ahead = {next(iter(sorted(left)))}
+    while ahead:
+        reached |= ahead
+        ahead = {other for site in ahead for other in peers[site]} & left - reached
+    return reached == left
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    count=st.integers(23, 64),
+    colluders=st.integers(0, 30),
+    seed=st.integers(0, 2**32 - 1),
+    chosen=st.sampled_from(["at random", "peers of one", "two gaps"]),
+)
+def test_colluders_never_part_the_honest_sites(
+    count: int, colluders: int, seed: int, chosen: str
+) -> None:
+    """However they are chosen: as many as the study names, and one less than peers."""
+    rng = np.random.default_rng(seed)
+    names = rng.permutation(SIXTY_FOUR.roster.sites)[:count]
+    roster = SIXTY_FOUR.roster.restrict(sorted(names))
+    peers = {site: peers_of(site, roster, colluders) for site in roster.sites}
+    most = min(len(peers[names[0]]) - 1, count - 2)
+    assert most >= min(max(colluders, LEAST_PEERS - 1), count - 2)
+    if chosen == "at random":
+        gone = set(rng.choice(names, most, replace=False))
+    elif chosen == "peers of one":
+        gone = set(peers[names[0]][:most])
+    else:
+        left, right = (peers[str(name)] for name in names[:2])
+        half = len(left) // 2
+        gone = {*left[:half], *right[half:]}
+        gone = set(sorted(gone)[:most])
+    assert in_one_piece(peers, gone)
+
+
+def test_one_more_than_that_can_part_them() -> None:
+    """The figure is sharp: all peers of a site leave it alone."""
+    roster = SIXTY_FOUR.roster
+    peers = {site: peers_of(site, roster, 1) for site in roster.sites}
+    assert not in_one_piece(peers, set(peers["site-00"]))
+
+
+def test_a_site_of_a_thousand_has_as_many_peers_as_one_of_sixty_four() -> None:
+    names = [f"site-{k:04d}" for k in range(1000)]
+    members = [
+        replace(SIXTY_FOUR.roster.members[0], site=name, identity=key, exchange=key)
+        for name, key in zip(names, (k.to_bytes(32) for k in range(1000)), strict=True)
+    ]
+    roster = Roster.of(members)
+    peers = {site: peers_of(site, roster, 1) for site in names}
+    assert {len(shared) for shared in peers.values()} == {LEAST_PEERS}
+    # Neighbours in the order of names are no neighbours in the circle.
+    close = [names.index(other) - 500 for other in peers["site-0500"]]
+    assert max(map(abs, close)) > 100
+    assert in_one_piece(peers, set(names[:19]))
 
 
 def test_masks_cancel_in_ten_thousand_dimensions() -> None:
@@ -80,7 +165,7 @@ def test_every_exchange_has_a_mask_of_its_own() -> None:
     ]
     for run, study in ((b"x" * 16, STUDY), (RUN, b"x" * 32)):
         key = THREE.keys["site-00"]
-        other = PairwiseMasks("site-00", key, full, run=run, study=study)
+        other = PairwiseMasks("site-00", key, full, run=run, study=study, colluders=1)
         found.append(other.total(replace(at, run=run, study=study), full, QUESTION, 20))
     # No word may appear twice, at the same place or shifted.
     assert len(np.unique(np.concatenate(found))) == 20 * len(found)
@@ -132,7 +217,7 @@ def test_the_mask_is_the_same_on_every_machine() -> None:
     roster = Roster.of(members)
     at = round_id(roster, 7, 1)
     masks = [
-        PairwiseMasks(name, key, roster, run=RUN, study=STUDY).total(
+        PairwiseMasks(name, key, roster, run=RUN, study=STUDY, colluders=1).total(
             at, roster, QUESTION, 2
         )
         for name, key in zip("ab", keys, strict=True)
@@ -162,7 +247,12 @@ def test_masks_of_another_run_study_or_roster_are_refused() -> None:
 def test_a_site_whose_key_was_replaced_in_the_roster_notices() -> None:
     with pytest.raises(ProtocolError, match="another exchange key"):
         PairwiseMasks(
-            "site-00", ExchangeKey.generate(), THREE.roster, run=RUN, study=STUDY
+            "site-00",
+            ExchangeKey.generate(),
+            THREE.roster,
+            run=RUN,
+            study=STUDY,
+            colluders=1,
         )
 
 

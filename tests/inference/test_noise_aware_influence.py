@@ -14,6 +14,8 @@ from cipherbayes.models import Design, Exponential, Logistic, Model
 from cipherbayes.models.gompertz import Gompertz
 from cipherbayes.models.influence import InfluenceBound, require_bounded_influence
 from cipherbayes.models.linear import Linear
+from cipherbayes.models.negative_binomial import NegativeBinomial
+from cipherbayes.models.ordinal import Ordinal
 from cipherbayes.models.piecewise import Piecewise
 from cipherbayes.models.poisson import Poisson
 from cipherbayes.models.weibull import Weibull
@@ -30,6 +32,8 @@ MODELS: dict[str, Model] = {
     "linear": Linear(outcome="y", low=-1.0, high=1.0, variance=0.25),
     "learnt-variance": Linear(outcome="y", low=-1.0, high=1.0),
     "poisson": Poisson(outcome="y"),
+    "negative-binomial": NegativeBinomial(outcome="y"),
+    "ordinal": Ordinal(outcome="y", classes=4),
 }
 
 
@@ -54,6 +58,14 @@ def drawn(kind: str, theta: Floats, n: int, rng: np.random.Generator) -> Prepare
         outcome = {"y": eta + np.exp(theta[3]) * rng.standard_normal(n)}
     elif kind == "poisson":
         outcome = {"y": rng.poisson(np.exp(eta)).astype(float), "offset": np.zeros(n)}
+    elif kind == "negative-binomial":
+        r = np.exp(-theta[3])
+        means = np.exp(eta) * rng.gamma(r, 1.0 / r, n)
+        outcome = {"y": rng.poisson(means).astype(float), "offset": np.zeros(n)}
+    elif kind == "ordinal":
+        latent = eta + rng.logistic(size=n)
+        steps = np.concatenate([[0.0], np.cumsum(np.exp(theta[3:]))])
+        outcome = {"y": (latent > steps[:, None]).sum(axis=0).astype(float)}
     else:
         goal = rng.exponential(size=n) * np.exp(-eta)
         if kind == "weibull":

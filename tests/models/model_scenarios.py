@@ -23,12 +23,15 @@ from cipherbayes.models import (
     Linear,
     Logistic,
     Model,
+    NegativeBinomial,
+    Ordinal,
     Piecewise,
     Poisson,
     Rows,
     Survival,
     Weibull,
 )
+from cipherbayes.models.counts import CountModel
 from cipherbayes.typing import Floats
 
 HORIZON = 40.0
@@ -37,6 +40,7 @@ INTERCEPT = 0.3
 LOW, HIGH = -10.0, 6.0
 PER = 20.0
 CUTS = (5.0, 12.5, 30.0)
+CLASSES = 4
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ class Scenario:
             half, centre = (HIGH - LOW) / 2.0, (HIGH + LOW) / 2.0
             slopes, start = slopes * half, start * half + centre
             extra = extra + np.log(half)
-        elif isinstance(model, Poisson):
+        elif isinstance(model, CountModel):
             start = start - np.log(PER)
         elif isinstance(model, Weibull):
             start = start - anp.exp(extra[0]) * np.log(HORIZON)
@@ -100,6 +104,20 @@ def plain_linear(beta: Any, x: Floats, y: Floats) -> Any:
 def plain_poisson(beta: Any, x: Floats, y: Floats, offset: Any = 1.0) -> Any:
     log_mean = predictor(beta, x) + np.log(offset)
     return y * log_mean - anp.exp(log_mean) - gammaln(y + 1.0)
+
+
+def plain_negative_binomial(beta: Any, x: Floats, y: Floats, offset: Any = 1.0) -> Any:
+    mean, r = anp.exp(predictor(beta, x) + np.log(offset)), anp.exp(-beta[-1])
+    smooth = gammaln(y + r) - gammaln(r) - gammaln(y + 1.0)
+    return smooth + r * anp.log(r / (r + mean)) + y * anp.log(mean / (r + mean))
+
+
+def plain_ordinal(beta: Any, x: Floats, y: Floats) -> Any:
+    eta = predictor(beta, x)
+    distance = anp.concatenate([np.zeros(1), anp.cumsum(anp.exp(beta[1 + len(x) :]))])
+    above = [1.0 / (1.0 + anp.exp(distance[k] - eta)) for k in range(CLASSES - 1)]
+    chances = [1.0, *above, 0.0]
+    return sum((y == k) * anp.log(chances[k] - chances[k + 1]) for k in range(CLASSES))
 
 
 def plain_exponential(beta: Any, x: Floats, time: Floats, event: Floats) -> Any:
@@ -179,6 +197,11 @@ MODELS: dict[str, tuple[Model, Callable[..., Any]]] = {
         Poisson(outcome="died", exposure="days", per=PER),
         plain_poisson,
     ),
+    "negative-binomial": (
+        NegativeBinomial(outcome="died", exposure="days", per=PER),
+        plain_negative_binomial,
+    ),
+    "ordinal": (Ordinal(outcome="died", classes=CLASSES), plain_ordinal),
     "exponential": (
         Exponential(time="days", event="died", horizon=HORIZON),
         plain_exponential,
@@ -211,7 +234,9 @@ def raw_outcomes(model: Model, rng: np.random.Generator, count: int) -> Any:
         return raw
     if isinstance(model, Linear):
         return {"y": rng.uniform(LOW - 5.0, HIGH + 5.0, count)}
-    if isinstance(model, Poisson):
+    if isinstance(model, Ordinal):
+        return {"y": rng.integers(0, CLASSES, count).astype(float)}
+    if isinstance(model, CountModel):
         raw = {"y": rng.poisson(3.0, count).astype(float)}
         if model.exposure is not None:
             raw["offset"] = rng.uniform(0.1, 60.0, count)

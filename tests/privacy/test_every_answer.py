@@ -43,6 +43,8 @@ MODELS = {
     ),
     "poisson": cb.models.Poisson(outcome="y", exposure="years"),
     "poisson, offset": cb.models.Poisson(outcome="y", offset="log_years"),
+    "negative-binomial": cb.models.NegativeBinomial(outcome="y", exposure="years"),
+    "ordinal": cb.models.Ordinal(outcome="y", classes=4),
     "exponential": cb.models.Exponential(**SURVIVAL),
     "weibull": cb.models.Weibull(**SURVIVAL),
     "gompertz": cb.models.Gompertz(**SURVIVAL),
@@ -50,8 +52,12 @@ MODELS = {
     "gaussian": cb.models.GaussianMean(variance=2.5),
     "neural-logistic": NeuralLogistic(outcome="y", hidden=(5, 3)),
     "neural-weibull": NeuralWeibull(**SURVIVAL, hidden=(4,)),
+    "formula": cb.models.Logistic(
+        outcome="y",
+        formula="y ~ rcs(age, 4) * sex + log(creatinine) * bs(bmi, df=4) + poly(pulse)",
+    ),
 }
-FEATURES = {
+FEATURES: dict[str, dict[str, Any]] = {
     "age": {"low": 18, "high": 100},
     "sex": {"levels": ["F", "M", "other"]},
     "creatinine": {"low": 0.1, "high": 20, "transform": "log"},
@@ -68,12 +74,15 @@ ODD_OUTCOMES = {
     "binary": (0.0, 1.0),
     "number": (-1e308, -3.0, 1e-310, 5.0, 1e308),
     "count": (0.0, 1.0, 4.0, 5.0, 2.0**53, 1e308),
+    "ordered": (0.0, 1.0, 3.0, 4.0, -1e308, 1e308),
 }
 
 
 def method_names(model: cb.models.Model) -> tuple[str, ...]:
     if model.kind == "gaussian" or "neural" in model.kind:
         return ("averaged",)
+    if model.formula is not None:  # columns are what is new in it
+        return ("noise-aware",)
     return ("averaged", "noise-aware")
 
 
@@ -85,12 +94,30 @@ CASES = [
 ]
 
 
+HIERARCHIES: dict[str, Any] = {
+    "logistic": {"slopes": ["age", "sex"]},
+    "poisson": {"intercept": False, "slopes": ["bmi"]},
+    "exponential": {"effects": "fixed"},
+    "piecewise": {"baseline": "stratified"},
+}
+CASES += [
+    pytest.param(f"{name}, sites differ", "noise-aware", "private-scales")
+    for name in HIERARCHIES
+]
+
+
 @cache
 def plan_of(name: str, method: str, preparation: str) -> StudyPlan:
+    name, _, differ = name.partition(", sites")
+    hierarchy = {"hierarchy": HIERARCHIES[name]} if differ else {}
+    features = FEATURES
+    if MODELS[name].formula is not None:  # which says itself what is transformed
+        features = {k: {**f, "transform": None} for k, f in FEATURES.items()}
     study = cb.Study(
+        **hierarchy,
         study={"protocol": "secure-sum"},
         model=MODELS[name],
-        features=FEATURES,
+        features=features,
         preparation={"method": preparation},
         privacy={"epsilon": 1.0, "records": 40_000},
         inference={"method": method},
@@ -126,7 +153,7 @@ def prepared(
 
 
 def sums(plan: StudyPlan, phase: Phase, table: PreparedTable, asked: Question) -> Any:
-    total = Contributions(plan.study.model, table).total(phase, asked)
+    total = Contributions.of_site(plan.study, "b", table).total(phase, asked)
     return phase.on_grid(total)
 
 

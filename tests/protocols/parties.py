@@ -263,6 +263,7 @@ class Consortium:
             roster,
             run=RUN,
             study=self.plan.study_hash,
+            colluders=self.plan.study.colluders,
         )
         asked = RememberingSite.asked[reply.site, reply.round_id.digest]
         return masks.total(reply.round_id, roster.restrict(sites), asked, dimension)

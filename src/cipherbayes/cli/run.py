@@ -161,6 +161,7 @@ def show(
         return
     print_result(record)
     print_effects(record)
+    print_hierarchy(record)
     console.print(f"result: {folder / 'result.json'}", soft_wrap=True)
     if page is not None:
         console.print(f"report: {page}", soft_wrap=True)
@@ -187,6 +188,26 @@ def print_effects(record: ResultRecord) -> None:
             f"median survival at {escape(at)}: {_median_text(baseline['median'])}",
             soft_wrap=True,
         )
+
+
+def print_hierarchy(record: ResultRecord) -> None:
+    """How much sites differ, and each site, where they may."""
+    hierarchy = record.get("hierarchy")
+    if hierarchy is None:
+        return
+    table = Table(title="differences between sites")
+    for heading in ("site", "what", "difference", "interval"):
+        left = heading in ("site", "what")
+        table.add_column(heading, justify="left" if left else "right")
+    spreads = [("all: τ", row) for row in hierarchy["between"]]
+    for who, row in [*spreads, *((row["site"], row) for row in hierarchy["sites"])]:
+        table.add_row(
+            escape(who),
+            escape(row["name"]),
+            f"{row['mean']:.3g}",
+            f"{row['lower']:.3g} to {row['upper']:.3g}",
+        )
+    console.print(table)
 
 
 def _step_of(effect: EffectRow) -> str:
@@ -221,6 +242,16 @@ def predict(
     median: Annotated[
         bool, typer.Option("--median", help="Survival models: median survival time.")
     ] = False,
+    site: Annotated[
+        str | None,
+        typer.Option(help="With [hierarchy]: the site whose rows these are."),
+    ] = None,
+    new_site: Annotated[
+        bool,
+        typer.Option(
+            "--new-site", help="With [hierarchy]: a site that took no part (default)."
+        ),
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(help="CSV to write.", show_default="standard output"),
@@ -232,7 +263,8 @@ def predict(
 
     result = Result.load(folder)
     if median:
-        write_rows(median_rows(result, table, times), out, as_json)
+        medians = median_rows(result, table, times, site=site, new_site=new_site)
+        write_rows(medians, out, as_json)
         return
     at = parse_times(times)
     if result.study.model.predicts_over_time and at is None:
@@ -242,12 +274,23 @@ def predict(
             remedy="give some, e.g. --times 365,1825",
         )
     predicted = result.predict(
-        table, times=None if at is None else _array(at), where=str(table)
+        table,
+        times=None if at is None else _array(at),
+        site=site,
+        new_site=new_site,
+        where=str(table),
     )
     write_rows(list(prediction_rows(predicted, at)), out, as_json)
 
 
-def median_rows(result: Result, table: Path, times: str | None) -> list[dict[str, Any]]:
+def median_rows(
+    result: Result,
+    table: Path,
+    times: str | None,
+    *,
+    site: str | None = None,
+    new_site: bool = False,
+) -> list[dict[str, Any]]:
     """Median survival of each row; an end that is not reached stays empty."""
     if times is not None or not result.study.model.predicts_over_time:
         raise RunError(
@@ -255,7 +298,9 @@ def median_rows(result: Result, table: Path, times: str | None) -> list[dict[str
             where="--median",
             remedy="leave one of them out",
         )
-    found = result.median_survival(table, where=str(table))
+    found = result.median_survival(
+        table, site=site, new_site=new_site, where=str(table)
+    )
     return [{"row": i, **row} for i, row in enumerate(found)]
 
 

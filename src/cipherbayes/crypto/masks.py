@@ -6,7 +6,9 @@ else knows. Site i sends
     y_i = x_i + sum_{j > i} m_ij - sum_{j < i} m_ji    (mod 2^64),
 
 and sum_i y_i = sum_i x_i because every stream enters once with each sign (Bonawitz
-et al. 2017, without its secret sharing: a lost site means a new attempt).
+et al. 2017, without its secret sharing: a lost site means a new attempt). In a large
+roster the j are not all other sites but some (:func:`peers_of`; Bell et al. 2020), so
+that a site's work does not grow with the roster.
 
 m_ij is ChaCha20 under a key of its own for every exchange **and question**:
 HKDF-SHA256 of X25519(i, j) bound to (run, study, purpose, roster), expanded for (round,
@@ -19,7 +21,9 @@ streams.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Iterator
+from functools import lru_cache
 from typing import NoReturn
 
 import numpy as np
@@ -46,6 +50,10 @@ from cipherbayes.typing import Integers
 # A site sees one or two rosters and purposes at a time; keys are cheap to remake.
 _MAX_PAIRS = 8
 
+LEAST_PEERS = 20
+"""Peers that a site shares masks with in a roster that has as many."""
+
+_CIRCLE = "cipherbayes/mask-circle/1"
 _PAIR = "cipherbayes/mask/2"
 _STREAM = "cipherbayes/mask-stream/2"
 
@@ -92,6 +100,41 @@ class ExchangeKey:
         raise CryptoError("an exchange key cannot be pickled")
 
 
+def peers_of(site: str, roster: Roster, colluders: int) -> tuple[str, ...]:
+    """The sites of a roster that ``site`` shares masks with.
+
+    The roster stands in a circle, in the order of a hash of its names and keys, and
+    every site shares masks with the h nearest on either side, 2h the first even number
+    that is at least ``LEAST_PEERS`` and exceeds ``colluders``; with everybody where
+    there are no more than that.
+
+    Formal guarantees
+    -----------------
+    A site is its peers' peer. Without any 2h - 1 of the sites, whichever they are, the
+    others are still connected by masks: to part a circle in two, h neighbours have to
+    go in two places (Harary 1962). So however up to 2h - 1 sites, and so up to
+    ``colluders``, come to pool what they know, the honest ones hide behind each other
+    as if all of them shared masks.
+    """
+    half = (max(LEAST_PEERS, colluders + 1) + 1) // 2
+    if len(roster) - 1 <= 2 * half:
+        return tuple(name for name in roster.sites if name != site)
+    circle = _circle(roster.digest, roster.sites)
+    place = circle.index(site)
+    steps = (*range(-half, 0), *range(1, half + 1))
+    return tuple(circle[(place + step) % len(circle)] for step in steps)
+
+
+@lru_cache(maxsize=_MAX_PAIRS)
+def _circle(digest: bytes, sites: tuple[str, ...]) -> tuple[str, ...]:
+    """The sites of a roster in the order of a hash."""
+
+    def place(site: str) -> bytes:
+        return hashlib.sha256(transcript(_CIRCLE, digest, site)).digest()
+
+    return tuple(sorted(sites, key=place))
+
+
 class PairwiseMasks:
     """The masks of one site in one run.
 
@@ -107,16 +150,19 @@ class PairwiseMasks:
         that no identity signed could be the server's.
     run, study
         What every stream is bound to.
+    colluders
+        Sites that may pool what they know.
 
     Formal guarantees
     -----------------
-    Let H be the honest sites of a roster, at least two. To anyone without their
-    exchange keys, the server and the CSP with all messages decrypted and all other
-    sites included, the vectors y_i (i in H) are computationally indistinguishable
-    from uniform vectors modulo 2^64 with the same sum. So are all functions of
-    them, such as the sums of limbs that decryption passes through. The words of a
-    stream are uniform modulo 2^b for every b <= 64 without any bias beyond the
-    stream cipher's own. (Gap Diffie-Hellman on X25519, HKDF as a random oracle,
+    Let H be the honest sites of a roster, at least two, and at most ``colluders``
+    others (or as many as :func:`peers_of` says). To anyone without their exchange
+    keys, the server and the CSP with all messages decrypted and all other sites
+    included, the vectors y_i (i in H) are computationally indistinguishable from
+    uniform vectors modulo 2^64 with the same sum. So are all functions of them, such
+    as the sums of limbs that decryption passes through. The words of a stream are
+    uniform modulo 2^b for every b <= 64 without any bias beyond the stream cipher's
+    own. (Gap Diffie-Hellman on X25519, HKDF as a random oracle,
     ChaCha20 as a pseudorandom function.)
 
     Edge cases
@@ -129,7 +175,14 @@ class PairwiseMasks:
     """
 
     def __init__(
-        self, site: str, key: ExchangeKey, roster: Roster, *, run: bytes, study: bytes
+        self,
+        site: str,
+        key: ExchangeKey,
+        roster: Roster,
+        *,
+        run: bytes,
+        study: bytes,
+        colluders: int,
     ) -> None:
         if roster[site].exchange != key.public:
             raise ProtocolError(
@@ -141,11 +194,11 @@ class PairwiseMasks:
         self._run = run
         self._study = study
         self._roster = roster
-        self._shared: Mapping[str, bytes] = {
-            member.site: key.shared_with(member.exchange)
-            for member in roster
-            if member.site != site
-        }
+        self._key = key
+        self._colluders = colluders
+        self._shared: dict[str, bytes] = {}
+        for name in peers_of(site, roster, colluders):
+            self._shared_with(name)
         self._pairs: dict[tuple[bytes, str], list[tuple[bool, bytes]]] = {}
 
     def __repr__(self) -> str:
@@ -221,14 +274,18 @@ class PairwiseMasks:
             )
         info = transcript(_PAIR, self._run, exchange.purpose, exchange.roster)
         pairs = []
-        for peer in roster:
-            if peer.site == mine.site:
-                continue
-            low, high = sorted((mine, peer), key=lambda member: member.site)
-            pair = transcript("pair", info, low.site, high.site)
+        for name in peers_of(mine.site, roster, self._colluders):
+            low, high = sorted((mine.site, name))
+            pair = transcript("pair", info, low, high)
             derived = HKDF(hashes.SHA256(), 32, self._study, pair)
-            pairs.append((mine is low, derived.derive(self._shared[peer.site])))
+            pairs.append((mine.site == low, derived.derive(self._shared_with(name))))
         if len(self._pairs) >= _MAX_PAIRS:
             self._pairs.clear()
         self._pairs[exchange.roster, exchange.purpose] = pairs
         return pairs
+
+    def _shared_with(self, name: str) -> bytes:
+        """The secret shared with a peer; a smaller roster has other peers."""
+        if name not in self._shared:
+            self._shared[name] = self._key.shared_with(self._roster[name].exchange)
+        return self._shared[name]

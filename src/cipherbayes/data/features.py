@@ -73,6 +73,23 @@ class Feature(BaseModel):
         low, high = self.transformed(np.array([self.low, self.high])).tolist()
         return low + (high - low) / 2.0, (high - low) / 2.0
 
+    def require(self, value: object) -> None:
+        """Refuse what is no number of the public range, or none of the levels."""
+        if self.levels is not None:
+            names = [level_name(level) for level in self.levels]
+            known = isinstance(value, str | int) and level_name(value) in names
+            if not known:
+                raise ValueError(f"not one of the levels {', '.join(names)}")
+            return
+        assert self.low is not None
+        assert self.high is not None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError("not a number")
+        if not self.low <= value <= self.high:
+            raise ValueError(
+                f"not between low and high ({self.low:g} to {self.high:g})"
+            )
+
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
         if self.levels is None:

@@ -6,8 +6,9 @@ clipped to [low, high], transformed by f, and mapped to
     z = (f(v) - c) / h in [-1, 1],  c = (f(high) + f(low)) / 2,
                                     h = (f(high) - f(low)) / 2;
 
-a level becomes 0/1 columns, one for each level but the first. Nothing is learnt
-from the rows: a record is prepared alike whatever else the table holds, so that
+a level becomes 0/1 columns, one for each level but the first; a formula adds curves
+(:mod:`~cipherbayes.data.curves`) and products of columns. Nothing is learnt from the
+rows: a record is prepared alike whatever else the table holds, so that
 preparation releases nothing and adding or removing a record changes no other.
 """
 
@@ -16,18 +17,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NoReturn
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from cipherbayes.data.features import Feature, level_name, spellings
-from cipherbayes.data.tables import MISSING, Chunk, Kind
+from cipherbayes.data.column_bins import ColumnBins
+from cipherbayes.data.encoders import Curved, Levels, Number
+from cipherbayes.data.features import Feature
+from cipherbayes.data.tables import Chunk, Kind
+from cipherbayes.data.terms import Encoder, compile_terms
 from cipherbayes.data.windows import Numbers
-from cipherbayes.errors import DataError
 from cipherbayes.models import kernels
-from cipherbayes.models.base import Design
+from cipherbayes.models.base import CurveColumns, Design, fill_products
+from cipherbayes.models.formula import Formula
 from cipherbayes.typing import Floats
 
 __all__ = ["Feature", "Preparation"]
@@ -45,24 +46,36 @@ class Preparation:
         Value of a constant first column, None for no such column.
     row_norm
         Rows are shortened to this Euclidean norm, the intercept not counted.
+    formula
+        Which columns the features make; left out, the main effect of each.
+    baseline
+        Whether the model has a constant of its own, so that it needs no intercept.
     """
 
     features: Mapping[str, Feature]
     intercept: float | None = None
     row_norm: float | None = None
+    formula: Formula | None = None
+    baseline: bool = False
     design: Design = field(init=False, compare=False, repr=False)
-    _encoders: tuple[_Number | _Levels, ...] = field(
-        init=False, compare=False, repr=False
-    )
+    _encoders: tuple[Encoder, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         first = 0 if self.intercept is None else 1
         names = ["intercept"] * first
-        encoders: list[_Number | _Levels] = []
-        for column, feature in self.features.items():
-            encode = _Number if feature.levels is None else _Levels
-            encoders.append(encode(column, feature, first=len(names)))
-            names += encoders[-1].names
+        encoders: list[Encoder] = []
+        products: tuple[tuple[int, ...], ...] = ()
+        if self.formula is not None:
+            constant = self.baseline or self.intercept is not None
+            terms = compile_terms(self.formula, self.features, first, constant=constant)
+            encoders, products = list(terms.encoders), terms.products
+            names += [name for each in encoders for name in each.names]
+            names += terms.names
+        else:
+            for column, feature in self.features.items():
+                encode = Number if feature.levels is None else Levels
+                encoders.append(encode(column, feature, first=len(names)))
+                names += encoders[-1].names
         for name, count in Counter(names).items():
             if count > 1:
                 raise ValueError(
@@ -70,10 +83,17 @@ class Preparation:
                 )
         centre, half_width = np.zeros(len(names)), np.ones(len(names))
         for encoder in encoders:
-            if isinstance(encoder, _Number):
-                row = encoder.first
-                centre[row], half_width[row] = encoder.feature.affine()
-        design = Design(tuple(names), centre, half_width, self.intercept)
+            if isinstance(encoder, Number):
+                for row, affine in enumerate(encoder.affine, start=encoder.first):
+                    centre[row], half_width[row] = affine
+        curves = tuple(
+            CurveColumns(each.first, each.basis.on_grid())
+            for each in encoders
+            if isinstance(each, Curved)
+        )
+        design = Design(
+            tuple(names), centre, half_width, self.intercept, products, curves
+        )
         object.__setattr__(self, "design", design)
         object.__setattr__(self, "_encoders", tuple(encoders))
 
@@ -82,16 +102,65 @@ class Preparation:
         """Raw columns that are read, and how."""
         return {name: feature.kind for name, feature in self.features.items()}
 
+    def line(self, name: str) -> tuple[int, Feature]:
+        """Where a number's straight line is in the design, and how it is prepared."""
+        for each in self._encoders:
+            if isinstance(each, Number) and each.column == name:
+                return each.first, each.feature
+        raise KeyError(name)
+
+    @property
+    def owners(self) -> dict[str, list[int]]:
+        """Columns of the main effects of every feature, no indicators among them."""
+        places: dict[str, list[int]] = {}
+        for each in self._encoders:
+            start = each.first + each.unpaired
+            places.setdefault(each.column, []).extend(
+                range(each.first, start + each.paired)
+            )
+        return places
+
+    @property
+    def mean_squares(self) -> Floats:
+        """A guess of the mean square of each column, the intercept aside."""
+        own = [square for each in self._encoders for square in each.mean_squares]
+        first = 0 if self.intercept is None else 1
+        products = [
+            float(np.prod([own[place - first] for place in parents]))
+            for parents in self.design.products
+        ]
+        return np.array([*own, *products])
+
     def numbers(self, bins: int) -> Numbers:
         """Which columns are numbers, for histograms of so many bins."""
-        first = 0 if self.intercept is None else 1
-        found = [each for each in self._encoders if isinstance(each, _Number)]
+        found = [each for each in self._encoders if isinstance(each, Number)]
+        order = {place: k for k, place in enumerate(self.moved)}
         return Numbers(
-            columns=self.design.width - first,
-            places=tuple(each.first - first for each in found),
+            columns=self.design.moved,
+            places=tuple(order[each.first] for each in found),
             stand_ins=tuple(each.prepared_stand_in for each in found),
             bins=bins,
         )
+
+    def column_bins(self, ranges: int, reach: float) -> tuple[ColumnBins, ...]:
+        """Every feature in bins, numbers in so many ranges over ``reach`` released
+        standard deviations on each side; of several columns of a feature the first."""
+        order = {place: k for k, place in enumerate(self.moved)}
+        first: dict[str, Encoder] = {}
+        for each in self._encoders:
+            first.setdefault(each.column, each)
+        return tuple(
+            each.column_bins(ranges, reach, order[each.first])
+            for each in first.values()
+        )
+
+    @property
+    def moved(self) -> list[int]:
+        """Places of the columns that released moments move."""
+        places = self.design.moved_places
+        if isinstance(places, slice):
+            return list(range(self.design.width))[places]
+        return places
 
     def fill(self, chunk: Chunk, x: Floats, where: str = "") -> None:
         """Write the raw records of a chunk into ``x`` (shape ``(p, m)``).
@@ -109,6 +178,7 @@ class Preparation:
         for encoder in self._encoders:
             raw = chunk.column(encoder.column)
             encoder.fill(raw, x[encoder.first :], where)
+        fill_products(self.design, x)
 
     def finish(self, x: Floats) -> Floats:
         """Shorten rows to ``row_norm`` in place; the rows' squared norms."""
@@ -118,112 +188,3 @@ class Preparation:
             (long,) = np.nonzero(norms > self.row_norm)
             features[:, long] *= self.row_norm / norms[long]
         return kernels.squared_norms(x)
-
-
-class _Number:
-    """A number: one column, and perhaps an indicator of missing values."""
-
-    def __init__(self, column: str, feature: Feature, first: int) -> None:
-        self.column = column
-        self.feature = feature
-        self.first = first
-        self.names = [column, *_indicator(column, feature)]
-        self._centre, half_width = feature.affine()
-        self._scale = 1.0 / half_width
-        self._stand_in = None if feature.missing is None else float(feature.missing)
-
-    @property
-    def prepared_stand_in(self) -> float:
-        """What stands in for a missing value, as it is prepared; NaN for nothing."""
-        if self._stand_in is None:
-            return np.nan
-        value = self.feature.transformed(np.array(self._stand_in))
-        return float((value - self._centre) * self._scale)
-
-    def fill(self, raw: pa.Array, out: Floats, where: str) -> None:
-        """Write the design columns of a raw column to the first rows of ``out``."""
-        feature = self.feature
-        if raw.null_count:
-            raw = pc.fill_null(raw, np.nan)
-        values: Floats = raw.to_numpy()
-        if self._stand_in is not None:
-            absent = np.isnan(values)
-            values = np.where(absent, self._stand_in, values)
-            if feature.indicator:
-                out[1] = absent
-        if feature.transform is not None:
-            self._require_finite(values, where)
-            values = feature.transformed(np.clip(values, feature.low, feature.high))
-        if kernels.prepare_column(values, self._centre, self._scale, out[0]):
-            self._require_finite(values, where)
-
-    def _require_finite(self, values: Floats, where: str) -> None:
-        if np.isinf(values).any():
-            raise DataError(
-                f"column '{self.column}' has an infinite value",
-                where=where,
-                remedy="correct it or leave it empty",
-            )
-        if np.isnan(values).any():
-            _refuse_missing(self.column, where)
-
-
-class _Levels:
-    """A category: a 0/1 column for each level but the first."""
-
-    def __init__(self, column: str, feature: Feature, first: int) -> None:
-        assert feature.levels is not None
-        self.column = column
-        self.first = first
-        self._known = [level_name(level) for level in feature.levels]
-        self.names = [f"{column}[{name}]" for name in self._known[1:]]
-        self.names += _indicator(column, feature)
-        self._indicator = feature.indicator
-        self._stand_in = None
-        if feature.missing is not None:
-            self._stand_in = self._known.index(level_name(feature.missing))
-        texts = {
-            text: code
-            for code, level in enumerate(feature.levels)
-            for text in spellings(level)
-        }
-        self._texts = pa.array(texts, type=pa.string())
-        self._codes = np.array(list(texts.values()))
-        self._gaps = pa.array(sorted(MISSING - texts.keys()), type=pa.string())
-
-    def fill(self, raw: pa.Array, out: Floats, where: str) -> None:
-        """Write the design columns of a raw column to the first rows of ``out``."""
-        raw = pc.utf8_trim_whitespace(raw)
-        found = pc.index_in(raw, value_set=self._texts)
-        codes = self._codes[pc.fill_null(found, 0).to_numpy()]
-        absent = np.zeros(len(raw), dtype=bool)
-        if found.null_count:
-            absent = pc.is_null(found).to_numpy(zero_copy_only=False)
-            unnamed = pc.filter(raw, pc.is_null(found)).drop_null()
-            gaps = pc.is_in(unnamed, value_set=self._gaps)
-            if not pc.all(gaps, min_count=0).as_py():
-                raise DataError(
-                    f"column '{self.column}' has a value that is none of its levels "
-                    f"({', '.join(self._known)})",
-                    where=where,
-                    remedy=f"add it to features.{self.column}.levels or correct it",
-                )
-            if self._stand_in is None:
-                _refuse_missing(self.column, where)
-            codes[absent] = self._stand_in
-        for code in range(1, len(self._known)):
-            out[code - 1] = codes == code
-        if self._indicator:
-            out[len(self._known) - 1] = absent
-
-
-def _indicator(column: str, feature: Feature) -> list[str]:
-    return [f"{column}[missing]"] if feature.indicator else []
-
-
-def _refuse_missing(column: str, where: str) -> NoReturn:
-    raise DataError(
-        f"column '{column}' has missing values",
-        where=where,
-        remedy=f"state what stands in for them: features.{column}.missing",
-    )

@@ -6,31 +6,78 @@ standard deviation s for each column) move column j once more,
     x_j = (z_j - m_j) / s_j,
 
 and the design remembers it, so that the posterior still comes out in the user's
-units.
+units. Products are those of the moved columns: around the data's middle they do not
+repeat what the columns say themselves. The bends of a curve have no moments of their
+own: they are made orthogonal again, to the constant, to the line and to each other,
+over about a normal distribution with the line's mean and standard deviation. Over the
+whole public range they were, but where the data are they may all but follow from each
+other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.models import kernels
-from cipherbayes.models.base import Design, Rows
+from cipherbayes.models.base import Design, Rows, fill_products
 from cipherbayes.typing import Floats, Integers
 
 T = TypeVar("T")
 
 
+EVEN, EVERYWHERE = 1e-2, 1e-5
+"""Parts of the distribution that bends are orthogonal over which are even over
+``REACH`` standard deviations on either side, and over the public range: tails, and no
+bend that vanishes wherever the data are."""
+REACH = 4.0
+NARROWEST = 0.01
+"""Least standard deviation of that distribution, in half widths of the public range."""
+
+
 def rescaled_design(design: Design, mean: Floats, sd: Floats) -> Design:
     """The design of the moved columns; the intercept stays as it is."""
-    first = 0 if design.intercept is None else 1
+    own = design.moved_places
     centre, half_width = design.centre.copy(), design.half_width.copy()
-    centre[first:] += half_width[first:] * mean
-    half_width[first:] *= sd
-    return Design(design.names, centre, half_width, design.intercept)
+    centre[own] += half_width[own] * mean
+    half_width[own] *= sd
+    bends = tuple(
+        orthogonal_bends(
+            curve.values, float(centre[curve.first]), float(half_width[curve.first])
+        )
+        for curve in design.curves
+    )
+    return replace(design, centre=centre, half_width=half_width, bends=bends)
+
+
+def orthogonal_bends(values: Floats, mean: float, sd: float) -> Floats:
+    """Weights of bends that are orthonormal where the data are.
+
+    Parameters
+    ----------
+    values
+        Columns of the curve on an even grid over [-1, 1], the line first.
+    mean, sd
+        Released, of the line.
+
+    Returns
+    -------
+    Floats
+        For each bend the weights of the constant and of the columns.
+    """
+    line = values[0]
+    away = (line - mean) / max(sd, NARROWEST)
+    normal = np.exp(-0.5 * away**2)
+    near = (np.abs(away) <= REACH).astype(np.float64)
+    mass = normal / normal.sum() + EVEN * near / near.sum() + EVERYWHERE / line.size
+    columns = np.vstack([np.ones_like(line), values])
+    lower = np.linalg.cholesky((columns * mass) @ columns.T)
+    weights: Floats = np.linalg.inv(lower)[2:]
+    return weights
 
 
 def rescaled(table: PreparedTable, moments: Floats | None) -> PreparedTable:
@@ -39,6 +86,30 @@ def rescaled(table: PreparedTable, moments: Floats | None) -> PreparedTable:
         return table
     half = moments.size // 2
     return RescaledTable(table, moments[:half], moments[half:])
+
+
+def seen_through(design: Design, moments: Floats | None) -> Callable[[Rows], Rows]:
+    """How blocks of a design look through moments, if there are any."""
+    if moments is None:
+        return lambda block: block
+    mean, sd = np.split(moments, 2)
+    moved = rescaled_design(design, mean, sd)
+    return lambda block: _moved(block, moved, mean[:, None], 1.0 / sd[:, None])
+
+
+def _moved(block: Rows, design: Design, mean: Floats, scale: Floats) -> Rows:
+    own = design.moved_places
+    x = np.array(block.x)
+    x[own] -= mean
+    x[own] *= scale
+    for curve, weights in zip(design.curves, design.bends, strict=True):
+        public = block.x[curve.first : curve.first + len(curve.values)]
+        for place, (constant, *row) in zip(curve.bends, weights, strict=True):
+            x[place] = constant
+            for weight, column in zip(row, public, strict=True):
+                x[place] += weight * column
+    fill_products(design, x)
+    return Rows(design, x, block.outcome, kernels.squared_norms(x))
 
 
 class RescaledTable(PreparedTable):
@@ -71,8 +142,4 @@ class RescaledTable(PreparedTable):
         return self._table.map(lambda block: function(self._move(block)), rows)
 
     def _move(self, block: Rows) -> Rows:
-        first = 0 if self.design.intercept is None else 1
-        x = np.array(block.x)
-        x[first:] -= self._mean
-        x[first:] *= self._scale
-        return Rows(self.design, x, block.outcome, kernels.squared_norms(x))
+        return _moved(block, self.design, self._mean, self._scale)

@@ -324,7 +324,7 @@ class FrameTable(Table):
                 eager = eager.collect()
             except Exception:  # each library has its own, with values in their texts
                 _refuse(where, "the lazy frame fails", "collect it to see why")
-        self._frame = eager
+        self._frame, self._labels = eager, eager.columns
         super().__init__(where, [str(n) for n in eager.columns], [len(eager)])
 
     def _read(
@@ -335,7 +335,7 @@ class FrameTable(Table):
             yield batch.num_rows, batch.column
 
     def _arrow(self, name: str, kind: Kind) -> pa.Array:
-        column = self._frame.get_column(self._frame.columns[self._known[name]])
+        column = self._frame.get_column(self._labels[self._known[name]])
         try:
             if column.dtype == nw.Object:
                 # Cell by cell: one type for all would be chosen by looking at all, and

@@ -72,7 +72,8 @@ class Numbers:
     @property
     def others(self) -> tuple[int, ...]:
         """The 0/1 columns."""
-        return tuple(j for j in range(self.columns) if j not in self.places)
+        numbers = set(self.places)
+        return tuple(j for j in range(self.columns) if j not in numbers)
 
     @property
     def whole(self) -> Floats:

@@ -206,7 +206,7 @@ class RunFolder:
             "name": name,
             "run": self.run,
             "plan": self.plan,
-            "contributions": self._contributions(table),
+            "contributions": self.contributions(name, table),
             "ledger": ledger,
             "key": keys.identity(),
             "exchange": keys.exchange_key(self.run),
@@ -239,7 +239,7 @@ class RunFolder:
                 remedy="only runs whose tables are files can be resumed",
             )
         table = open_site(self.study, name, source)
-        if self.study.evaluation is None:
+        if self.study.evaluation is None or self.study.checks_privately:
             return table
         return split_site(self.study, name, table)[0]
 
@@ -331,11 +331,15 @@ class RunFolder:
         for name in self.study.sites:
             table = self.table(name) if tables is None else tables[name]
             ledger = open_ledger(self.study, name, self.local(name), self.budget_run)
-            held[name] = (self._contributions(table), ledger)
+            held[name] = (self.contributions(name, table), ledger)
         return held
 
-    def _contributions(self, table: PreparedTable) -> Contributions:
-        return Contributions(self.study.model, table)
+    def contributions(self, name: str, table: PreparedTable) -> Contributions:
+        """A site's bounded sums over its table, parted where the study parts it."""
+        held_out = None
+        if self.study.checks_privately:
+            table, held_out = split_site(self.study, name, table)
+        return Contributions.of_site(self.study, name, table, held_out)
 
 
 def noise_source(study: Study, name: str) -> NoiseSource:

@@ -8,7 +8,9 @@ from cipherbayes.models.gaussian import GaussianMean
 from cipherbayes.models.gompertz import Gompertz
 from cipherbayes.models.linear import Linear
 from cipherbayes.models.logistic import Logistic
+from cipherbayes.models.negative_binomial import NegativeBinomial
 from cipherbayes.models.neural import NeuralLogistic, NeuralWeibull
+from cipherbayes.models.ordinal import Ordinal
 from cipherbayes.models.piecewise import Piecewise
 from cipherbayes.models.poisson import Poisson
 from cipherbayes.models.prior import Prior, ResolvedPrior
@@ -25,8 +27,10 @@ __all__ = [
     "Linear",
     "Logistic",
     "Model",
+    "NegativeBinomial",
     "NeuralLogistic",
     "NeuralWeibull",
+    "Ordinal",
     "Piecewise",
     "Poisson",
     "Prior",

@@ -31,6 +31,7 @@ class GaussianMean(Model):
 
     family: ClassVar[str] = "vector"
     needs_intercept: ClassVar[bool] = False
+    response: ClassVar[tuple[str, ...]] = ()
     kind: Literal["gaussian"] = "gaussian"
     variance: float = Field(gt=0.0, allow_inf_nan=False)
 

@@ -16,6 +16,7 @@ from cipherbayes.models.base import (
     refuse_times,
     require_binary,
 )
+from cipherbayes.models.held_out import BinaryCheck
 from cipherbayes.models.influence import (
     BoundedInfluence,
     Influence,
@@ -76,6 +77,10 @@ class Logistic(Model):
         return result
 
     @property
+    def held_out_check(self) -> BinaryCheck:
+        return BinaryCheck(self)
+
+    @property
     def bounded_influence(self) -> LogisticInfluence:
         return LogisticInfluence(self)
 
@@ -99,6 +104,7 @@ class LogisticInfluence(BoundedInfluence):
     """
 
     saturates: ClassVar[bool] = True
+    multilevel: ClassVar[bool] = True
 
     def at(self, theta: Floats, rows: Rows, bound: InfluenceBound) -> Influence:
         eta = kernels.linear_predictor(theta, rows.x)

@@ -55,6 +55,7 @@ class Neural(Model):
     """
 
     near_gaussian: ClassVar[bool] = False
+    response: ClassVar[tuple[str, ...]] = ()  # it learns curves and products itself
     hidden: tuple[Annotated[int, Field(ge=1, le=256)], ...] = Field(
         default=(8,), min_length=1, max_length=4
     )

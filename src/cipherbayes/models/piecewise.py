@@ -18,6 +18,7 @@ from cipherbayes.models.base import (
     Rows,
     require_finite,
 )
+from cipherbayes.models.held_out import SurvivalCheck
 from cipherbayes.models.influence import (
     BoundedInfluence,
     Influence,
@@ -116,6 +117,11 @@ class Piecewise(Survival):
                 f"place cuts among the event times of column '{self.time}'"
             )
 
+    @property
+    def held_out_check(self) -> SurvivalCheck | None:
+        # Those who enter late are not a sample of everybody's survival.
+        return super().held_out_check if self.entry is None else None
+
     def extra_parameters(self) -> tuple[str, ...]:
         ends = [f"{start:g}" for start in self.starts]
         closed = [f"log_hazard[{a}-{b}]" for a, b in pairwise(ends)]
@@ -178,7 +184,7 @@ class Piecewise(Survival):
     def to_user_scale(self, draws: Floats, design: Design) -> Floats:
         """Log baseline hazards per unit of the user's time, all features at zero."""
         user = super().to_user_scale(draws, design)
-        shift = user[..., : design.width] @ design.centre
+        shift = design.shift(draws[..., : design.width])
         user[..., design.width :] -= shift[..., None] + np.log(self.horizon)
         return user
 
@@ -232,6 +238,7 @@ class PiecewiseInfluence(BoundedInfluence):
     model: Piecewise
 
     multiplicative: ClassVar[bool] = True
+    multilevel: ClassVar[bool] = True
 
     def at(self, theta: Floats, rows: Rows, bound: InfluenceBound) -> Influence:
         hazards = self.model.hazards(theta, rows)

@@ -22,9 +22,11 @@ from cipherbayes.privacy.gaussian import epsilon_of, mu_for
 from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.protocols.certificate import covers
 from cipherbayes.protocols.plan import Plan, StudyPlan
+from cipherbayes.protocols.releases import Phase
+from cipherbayes.protocols.term_costs import TermCost, columns_lost, without_term
 from cipherbayes.study.scales import scales_budget
 from cipherbayes.study.schema import Study
-from cipherbayes.study.tables import preparation_of
+from cipherbayes.study.tables import preparation_of, slots_of
 
 MEAN_SQUARE = 0.25
 """Mean square of a prepared column around its mean, guessed without data."""
@@ -42,6 +44,13 @@ NO_PARAMETERS = {
     "modulus_bits": None,
     "security_bits": None,
 }
+
+ALIKE = (
+    "taken to be alike: where their levels differ for reasons that are no feature, "
+    "intervals are too narrow; a [hierarchy] table lets them differ"
+)
+TWICE = 2.0
+"""Standard deviations of the noise that are told as what may become known."""
 
 CLEAR = 3.0
 """Signal over noise from which an effect of the prior's scale can be seen."""
@@ -93,8 +102,9 @@ def forecast_of(plan: StudyPlan) -> Forecast:
     design = preparation_of(study).design
     standardised = study.releases_scales
     each = study.model.curvature(design) * (1.0 if standardised else MEAN_SQUARE)
-    information = release.records * each
-    largest = release.records * release.clip
+    records = _fitted_records(plan)
+    information = records * each
+    largest = records * release.clip
     signal = min(information * (study.full_prior.scale or 1.0), largest)
     factor = max(CLEAR * noise / signal, 1.0)
     return Forecast(
@@ -108,6 +118,11 @@ def forecast_of(plan: StudyPlan) -> Forecast:
     )
 
 
+def _fitted_records(plan: StudyPlan) -> int:
+    """Records that the fit is expected to see; the most possible where N is open."""
+    return plan.study.training_records or plan.last_phase.sums.records
+
+
 def _width_ratio(
     plan: StudyPlan, mu: float, information: float, inflation: float
 ) -> float | None:
@@ -118,7 +133,7 @@ def _width_ratio(
     design = preparation_of(plan.study).design
     unit = require_bounded_influence(plan.study.model).unit(design)
     return plan.study.inference_method.width_ratio(
-        records=release.records,
+        records=_fitted_records(plan),
         dimension=release.dimension,
         mu=mu,
         sensitivities=(release.clip, matrix.clip),
@@ -126,6 +141,38 @@ def _width_ratio(
         prior_sd=(plan.study.full_prior.scale or 1.0) / unit,
         excess=inflation,
     )
+
+
+def term_costs(plan: StudyPlan) -> list[TermCost]:
+    """What each term of the study's formula costs; empty without a formula."""
+    terms = plan.study.model.terms
+    if terms is None:
+        return []
+    whole = forecast_of(plan).width_ratio
+    costs: list[TermCost] = []
+    for term in terms.terms:
+        smaller, width = without_term(plan.study, term), None
+        columns = preparation_of(plan.study).design.width
+        if smaller is not None:
+            columns = columns_lost(plan.study, smaller)
+            planned = plan.protocol.plan(smaller.with_privacy())
+            if isinstance(planned, StudyPlan):
+                width = whole / forecast_of(planned).width_ratio
+        name = ":".join(factor.text for factor in term)
+        costs.append({"term": name, "columns": columns, "width": width})
+    return costs
+
+
+def _terms_in_words(costs: list[TermCost]) -> list[str]:
+    """One line for each term."""
+    said = []
+    for cost in costs:
+        word = "column" if cost["columns"] == 1 else "columns"
+        line = f"{cost['term']}: {cost['columns']} {word} with its products"
+        if cost["width"] is not None:
+            line += f", other intervals {cost['width']:.3f} × as wide as without it"
+        said.append(line)
+    return [f"{'terms' if k == 0 else '':<12}{line}" for k, line in enumerate(said)]
 
 
 def _epsilon_for(mu: float, delta: float) -> float | None:
@@ -241,8 +288,9 @@ def describe(plan: StudyPlan) -> PlanDescription:
     release, encryption = plan.last_phase.sums, plan.encryption
     growth = epsilon_by_tenths(plan)
     cautions = plan.protocol.cautions(plan)
+    costs = term_costs(plan)
     return PlanDescription(
-        _lines(plan, forecast, growth),
+        [*_lines(plan, forecast, growth), *_terms_in_words(costs)],
         rounds=plan.rounds,
         noise_multiplier=plan.noise_multiplier,
         epsilon=growth[-1][1],
@@ -258,8 +306,72 @@ def describe(plan: StudyPlan) -> PlanDescription:
             "dimension": release.dimension,
             "signal_over_noise": forecast.ratio,
             "width_ratio": forecast.width_ratio,
+            **budget_record(plan),
+            **({"terms": costs} if costs else {}),
         },
     )
+
+
+def budget_record(plan: StudyPlan) -> dict[str, Any]:
+    """What fitting, checking and describing get; empty where a study only fits.
+
+    Each with the ε that it would cost alone, its share of the rows, and the noise of
+    one of its counts.
+    """
+    if not plan.closing:
+        return {}
+    study, delta = plan.study, plan.study.privacy.delta
+    held = study.evaluation.holdout if study.checks_privately else 0.0  # type: ignore[union-attr]
+    uses: dict[str, tuple[list[Phase], float]] = {
+        "fitting": ([p for p in plan.phases if not p.closing], 1.0 - held),
+        "describing": ([p for p in plan.closing if p.rows is None], 1.0),
+        "checking": ([p for p in plan.closing if p.rows is not None], held),
+    }
+    found = {}
+    for name, (phases, rows) in uses.items():
+        if not phases:
+            continue
+        cost = epsilon(compose(*(phase.event for phase in phases)), delta)
+        found[name] = {"epsilon_alone": cost, "rows": rows}
+        if name != "fitting":
+            sums = phases[0].sums
+            found[name]["count_noise"] = sums.noise_sd(sums.sites)
+    return {"budget": found}
+
+
+def _budget_lines(plan: StudyPlan) -> list[tuple[str, str]]:
+    uses = budget_record(plan).get("budget", {})
+    if not uses:
+        return []
+    fitting = uses["fitting"]
+    lines = [
+        (
+            "fitting",
+            f"ε = {fitting['epsilon_alone']:.3g} alone, on "
+            f"{100 * fitting['rows']:.3g} % of the rows",
+        )
+    ]
+    if "checking" in uses:
+        check = uses["checking"]
+        lines.append(
+            (
+                "checking",
+                f"ε = {check['epsilon_alone']:.3g} alone, on the other "
+                f"{100 * check['rows']:.3g} %: a row pays for one of the two; a count "
+                "of prediction × outcome is known to "
+                f"±{1.645 * check['count_noise']:.3g} (90 %)",
+            )
+        )
+    if "describing" in uses:
+        described = uses["describing"]
+        lines.append(
+            (
+                "describing",
+                f"ε = {described['epsilon_alone']:.3g} alone, on all rows: a count is "
+                f"known to ±{1.645 * described['count_noise']:.3g} (90 %)",
+            )
+        )
+    return lines
 
 
 def epsilon_by_tenths(plan: Plan) -> list[tuple[int, float]]:
@@ -295,6 +407,8 @@ def _lines(
         f"{forecast.signal:.3g}, largest possible {forecast.largest:.3g}, "
         "all rounds together)",
     ]
+    lines += [f"sites       {said}" for said in sites_in_words(plan)]
+    lines += [f"{name:<12}{text}" for name, text in _budget_lines(plan)]
     if study.rules.federated:
         lines.append(
             f"colluders   {release.colluders} of {release.sites} sites; "
@@ -307,6 +421,29 @@ def _lines(
             f"round, about {encryption.total_bytes / 1e6:,.0f} MB in all",
         ]
     return lines
+
+
+def sites_in_words(plan: StudyPlan) -> list[str]:
+    """Whether sites may differ, and what each of them gives away by that."""
+    study = plan.study
+    slots = slots_of(study)
+    if slots is None:
+        return [ALIKE] if len(study.sites) > 1 else []
+    hierarchy = study.hierarchy
+    assert hierarchy is not None
+    level = ["their level"] if hierarchy.intercept else []
+    said = " and ".join([*level, *(f"the effect of {n}" for n in hierarchy.slopes)])
+    own = len(slots.places)
+    counts = next(phase.sums for phase in plan.phases if phase.purpose == "records")
+    records = TWICE * counts.noise_sd(counts.sites)
+    events = TWICE * forecast_of(plan).noise
+    return [
+        f"may differ in {said} ({hierarchy.effects} effects): each site has "
+        f"{own} number{'' if own == 1 else 's'} of its own in every sum of gradients",
+        f"so anyone learns of each site its number of records to about ± {records:.0f} "
+        f"and of outcomes to about ± {events:.0f}, adjusted for its patients: one "
+        "record is protected as in any study, a hospital as a whole is not",
+    ]
 
 
 def prior_in_words(study: Study) -> str:
@@ -371,6 +508,7 @@ def approval_lines(plan: StudyPlan) -> list[str]:
         f"rounds      {plan.rounds}, charged to the table's ledger first",
         f"leaves here in each round one vector of at most {widest} numbers: a sum over "
         f"{privacy.units}, each bounded, plus noise drawn here; {plan.protocol.leaves}",
+        *(f"sites       {said}" for said in sites_in_words(plan)),
         "is opened   what the vectors of all sites give together"
         + (", or of all but the lost" if privacy.dropouts else ""),
     ]

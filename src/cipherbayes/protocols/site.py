@@ -135,6 +135,7 @@ class Site(ABC, Generic[AnyPlan]):
             agreed.roster,
             run=self._run,
             study=self._plan.study_hash,
+            colluders=self._plan.study.colluders,
         )
 
     @abstractmethod

@@ -71,8 +71,8 @@ def effects_of(contents: Contents) -> Effects | None:
     for entry in entries:
         if entry["estimate"] is None:
             continue
-        above = None
-        if entry["lower"] is not None:
+        above = entry.get("above")
+        if above is None and entry["lower"] is not None:
             above = float((flat[:, place[entry["name"]]] > 0.0).mean())
         rows.append(
             Effect(

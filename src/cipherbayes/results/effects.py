@@ -60,36 +60,44 @@ def effects(
     entries: list[EffectRow] = []
     for name, per, step in _steps(features):
         values = model.effect(step * flat[:, column[name]])
-        spread = _spread(values, tail)
-        entries.append({"name": name, "measure": model.measure, **spread, "per": per})
+        found = spread(values, tail)
+        entries.append(
+            {
+                "name": name,
+                "measure": model.measure,
+                "estimate": found["estimate"],
+                "lower": found["lower"],
+                "upper": found["upper"],
+                "per": per,
+            }
+        )
     return entries
 
 
 def baseline(
     model: Model,
-    features: Features,
-    design: Design,
+    reference: Mapping[str, Any],
+    rows: Rows,
     draws: Floats,
     tail: float | None,
 ) -> Baseline | None:
-    """Survival of a reference record: each number at the middle of its public range,
-    each category at its first level; None for a model without curves.
+    """Survival of the reference record; None for a model without curves.
 
     Parameters
     ----------
+    reference, rows
+        The record in the user's units, and as it is prepared.
     draws
         Draws on the prepared scale, shape ``(s, d)``.
     """
     if not isinstance(model, SurvivalCurves):
         return None
     times = model.reference_times()
-    rows = _reference_rows(features, design)
     curve = model.predict(draws, rows, times)[:, 0, :]
     return {
-        "at": reference(features),
+        "at": dict(reference),
         "survival": [
-            {"time": float(t), **_spread(curve[:, k], tail)}
-            for k, t in enumerate(times)
+            {"time": float(t), **spread(curve[:, k], tail)} for k, t in enumerate(times)
         ],
         "median": median_survival(model.median(draws, rows)[:, 0], tail),
     }
@@ -99,12 +107,7 @@ def median_survival(times: Floats, tail: float | None) -> MedianSurvival:
     """The median survival time over the draws; null where it is not reached by the
     horizon, which ``not_reached`` gives the probability of."""
     never = float(np.mean(np.isinf(times)))
-    return {**_spread(times, tail), "not_reached": never}
-
-
-def reference(features: Features) -> dict[str, Any]:
-    """The features of the reference record, in the user's own units."""
-    return {name: _reference_value(feature) for name, feature in features.items()}
+    return {**spread(times, tail), "not_reached": never}
 
 
 def held_by_prior(
@@ -128,7 +131,7 @@ def held_by_prior(
     return [name for name, held in zip(names, far & wide, strict=True) if held]
 
 
-def _spread(values: Floats, tail: float | None) -> Spread:
+def spread(values: Floats, tail: float | None) -> Spread:
     """Median and interval; order statistics, as an infinite value has no mean."""
     if tail is None:
         middle = np.quantile(values, 0.5, method="inverted_cdf")
@@ -159,21 +162,3 @@ def _steps(features: Features) -> Iterator[tuple[str, str, float]]:
         if feature.indicator:
             stand_in = level_name(feature.missing)
             yield f"{name}[missing]", f"missing against {stand_in}", 1.0
-
-
-def _reference_value(feature: Feature) -> Any:
-    if feature.levels is not None:
-        return level_name(feature.levels[0])
-    return INVERSES[feature.transform](feature.affine()[0])
-
-
-def _reference_rows(features: Features, design: Design) -> Rows:
-    column = {name: j for j, name in enumerate(design.names)}
-    values = np.zeros(design.width)
-    for name, feature in features.items():
-        if feature.levels is None:
-            values[column[name]] = feature.affine()[0]
-    x = (values - design.centre) / design.half_width
-    if design.intercept is not None:
-        x[0] = design.intercept
-    return Rows(design, x[:, None], {}, np.array([x @ x]))

@@ -24,6 +24,8 @@ if (requireNamespace("posterior", quietly = TRUE)) {
 summary_table <- read("summary.csv")
 effects <- if (file.exists(file.path(here, "effects.csv"))) read("effects.csv")
 survival <- if (file.exists(file.path(here, "survival.csv"))) read("survival.csv")
+subgroups <- if (file.exists(file.path(here, "subgroups.csv"))) read("subgroups.csv")
+curves <- if (file.exists(file.path(here, "curves.csv"))) read("curves.csv")
 """
 
 
@@ -33,7 +35,8 @@ def export(result: Result, folder: Path, *, for_r: bool = False) -> list[Path]:
     ``summary.csv`` and ``draws.csv`` always (draws on the user's own units, one a line,
     with ``.chain``, ``.iteration`` and ``.draw`` as R's posterior package names them);
     ``effects.csv`` and ``survival.csv``, the reference record's curve, where the model
-    has them.
+    has them; ``subgroups.csv`` and ``curves.csv`` where the study has a formula with
+    products and curves; ``describe.csv`` where the study describes its records.
     """
     require_new_folder(folder, remedy="choose another --out")
     make_folder(folder)
@@ -41,7 +44,10 @@ def export(result: Result, folder: Path, *, for_r: bool = False) -> list[Path]:
         "summary.csv": result.summary(),
         "effects.csv": result.effects(),
         "draws.csv": draw_rows(result),
+        "describe.csv": result.describe(),
     }
+    tables["subgroups.csv"] = result.subgroups()
+    tables["curves.csv"] = curve_rows(result)
     baseline = result.baseline()
     if baseline is not None:
         tables["survival.csv"] = baseline["survival"]
@@ -53,6 +59,16 @@ def export(result: Result, folder: Path, *, for_r: bool = False) -> list[Path]:
         path.write_text(READ_R, encoding="utf-8")
         files.append(path)
     return files
+
+
+def curve_rows(result: Result) -> list[dict[str, Any]]:
+    """Every point of every curve of a formula."""
+    return [
+        {key: curve[key] for key in ("feature", "by", "level", "measure", "reference")}
+        | point
+        for curve in result.curves()
+        for point in curve["points"]
+    ]
 
 
 def draw_rows(result: Result) -> list[dict[str, Any]]:

@@ -33,6 +33,46 @@ class EffectRow(Spread):
     name: str
     measure: str
     per: str
+    above: NotRequired[float | None]
+
+
+class ContrastRow(EffectRow):
+    """One value of a feature against another, for a record as ``at`` says."""
+
+    at: dict[str, Any]
+
+
+class SubgroupRow(EffectRow):
+    """An effect in a group: where the feature ``by`` is ``at``."""
+
+    by: str
+    at: float | str
+
+
+class CurvePoint(Spread):
+    """An effect at a value of a number, against the curve's reference."""
+
+    value: float
+
+
+class Curve(TypedDict):
+    """A number's effect along its range; in a group where ``by`` is ``level``."""
+
+    feature: str
+    measure: str
+    reference: float
+    by: str | None
+    level: float | str | None
+    points: list[CurvePoint]
+
+
+class FormulaRecord(TypedDict):
+    """What a formula adds: the reference record, curves, effects in groups."""
+
+    text: str
+    reference: dict[str, Any]
+    curves: list[Curve]
+    subgroups: list[SubgroupRow]
 
 
 class SurvivalPoint(Spread):
@@ -53,6 +93,51 @@ class Baseline(TypedDict):
     at: dict[str, Any]
     survival: list[SurvivalPoint]
     median: MedianSurvival
+
+
+class BetweenRow(TypedDict):
+    """A spread between sites, or what a parameter is, with its interval."""
+
+    name: str
+    mean: float
+    sd: float
+    lower: float
+    upper: float
+
+
+class SiteRow(BetweenRow):
+    """How far a site's parameter is from the common one."""
+
+    site: str
+
+
+class InfluenceRow(TypedDict):
+    """Shift of a common parameter without what a site says of the others, in sd."""
+
+    site: str
+    name: str
+    shift: float
+
+
+class MetaAnalysisRow(TypedDict):
+    """A parameter that differs, as a random-effects meta-analysis has it."""
+
+    name: str
+    estimate: float
+    se: float
+    lower: float
+    upper: float
+    between: float
+
+
+class HierarchyRecord(TypedDict):
+    """What differs between sites; ``between`` is empty where sites are fixed."""
+
+    effects: str
+    between: list[BetweenRow]
+    sites: list[SiteRow]
+    influence: list[InfluenceRow]
+    meta_analysis: list[MetaAnalysisRow]
 
 
 class PartyRecord(TypedDict):
@@ -95,6 +180,17 @@ class Bytes(TypedDict):
     total: int
 
 
+class DescribeRow(TypedDict):
+    """A statistic of the records' characteristics, with an interval for its noise."""
+
+    column: str
+    statistic: str
+    group: str
+    mean: float
+    lower: float
+    upper: float
+
+
 class ResultRecord(TypedDict):
     """The content of ``result.json``."""
 
@@ -112,6 +208,7 @@ class ResultRecord(TypedDict):
     posterior: list[ParameterRow]
     effects: list[EffectRow]
     baseline: Baseline | None
+    formula: NotRequired[FormulaRecord]
     timing: Timing
     bytes: Bytes
     run: str | None
@@ -121,4 +218,6 @@ class ResultRecord(TypedDict):
     warnings: list[str]
     flags: list[FlagRecord]
     moments: list[float] | None
+    hierarchy: NotRequired[HierarchyRecord]
+    describe: NotRequired[list[DescribeRow]]
     posterior_sha256: NotRequired[str]

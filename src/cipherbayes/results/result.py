@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -22,6 +22,7 @@ from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.rescaled import rescaled, rescaled_design
 from cipherbayes.data.tables import open_table
 from cipherbayes.errors import DataError, RunError
+from cipherbayes.inference.between_sites import SiteDraws
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat_and_ess
 from cipherbayes.inference.noise_aware.flags import not_calibrated
@@ -29,19 +30,36 @@ from cipherbayes.models.base import Rows
 from cipherbayes.models.survival import require_survival_curves
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.protocol import protocol_of
+from cipherbayes.results.checking import Checked
+from cipherbayes.results.contrasts import Contrasts
 from cipherbayes.results.effects import (
     baseline,
     effects,
     held_by_prior,
     median_survival,
 )
+from cipherbayes.results.hierarchy import (
+    SitesInUnits,
+    draws_for,
+    in_units,
+    prepared_variables,
+    record_of,
+    site_draws,
+    variables,
+)
+from cipherbayes.results.made_up import MadeUp
 from cipherbayes.results.record import (
     Baseline,
     Bytes,
+    ContrastRow,
+    Curve,
+    DescribeRow,
     EffectRow,
+    HierarchyRecord,
     MedianSurvival,
     ParameterRow,
     ResultRecord,
+    SubgroupRow,
     TakingPart,
     Timing,
 )
@@ -120,6 +138,11 @@ class Result:
         """Scores on the held-out rows, where the study asked for them."""
         return dict(self.record["metrics"])
 
+    def describe(self) -> Table[DescribeRow]:
+        """The records' characteristics, overall and by group, with intervals for their
+        noise; empty where the study asked for none."""
+        return Table(row.copy() for row in self.record.get("describe", []))
+
     @property
     def has_intervals(self) -> bool:
         """Whether draws may be read as a posterior; else they are points."""
@@ -138,8 +161,109 @@ class Result:
         """Survival curve and median survival of the reference record."""
         return self.record.get("baseline")
 
+    def contrast(
+        self,
+        feature: str,
+        value: Any,
+        against: Any,
+        at: Mapping[str, Any] | None = None,
+    ) -> ContrastRow:
+        """What one value of a feature does against another: ``("grade", "III", "II")``.
+
+        Everything else is as in the reference record, but for what ``at`` says: with
+        products the answer may depend on it. ``above`` is the posterior probability
+        that the change is positive (a ratio above one).
+        """
+        return self._contrasts().contrast(feature, value, against, at)
+
+    def combination(self, weights: Mapping[str, float]) -> ParameterRow:
+        """Mean, sd and interval of Σ weight × parameter, in the user's units."""
+        values = self._named(weights)
+        total = values @ np.array([float(weights[name]) for name in weights])
+        name = " + ".join(f"{weight:g} {each}" for each, weight in weights.items())
+        rows, _ = summarise(
+            (name,),
+            total.reshape(1, -1, 1),
+            not self.has_intervals,
+            self.study.inference.interval,
+        )
+        return rows[0] | {"rhat": None, "ess": None}
+
+    def probability(
+        self, positive: Sequence[str] = (), negative: Sequence[str] = ()
+    ) -> float:
+        """Posterior probability that all these parameters have these signs at once."""
+        if not self.has_intervals:
+            raise RunError(
+                "has points, no draws of a posterior",
+                where=f"study '{self.study.name}'",
+                remedy="fit it with a method that gives intervals",
+            )
+        above, below = self._named(positive) > 0.0, self._named(negative) < 0.0
+        return float((above.all(axis=1) & below.all(axis=1)).mean())
+
+    def curve(self, feature: str, at: Mapping[str, Any] | None = None) -> Curve:
+        """The effect of every value of a number against the reference record's value,
+        with its band."""
+        found = self.study.features.get(feature)
+        if found is None or found.levels is not None:
+            raise RunError(
+                f"'{feature}' is no number of the study",
+                where=f"study '{self.study.name}'",
+                remedy="name a feature with low and high",
+            )
+        return self._contrasts().curve(feature, at)
+
+    def curves(self) -> list[Curve]:
+        """The curves of a formula, at the reference record and in each group."""
+        formula = self.record.get("formula")
+        return [] if formula is None else list(formula["curves"])
+
+    def subgroups(self) -> Table[SubgroupRow]:
+        """Effects in the groups of the features that they have a product with."""
+        formula = self.record.get("formula")
+        return Table([] if formula is None else formula["subgroups"])
+
+    def _contrasts(self) -> Contrasts:
+        if self.study.model.measure is None:
+            raise RunError(
+                f"a model of kind '{self.study.model.kind}' has no effects",
+                where=f"study '{self.study.name}'",
+                remedy="compare predictions instead",
+            )
+        moments = self.record["moments"]
+        made_up = MadeUp(self.study, None if moments is None else np.array(moments))
+        tail = (1.0 - self.study.inference.interval) / 2.0
+        return Contrasts(
+            made_up, self._user_draws(), tail if self.has_intervals else None
+        )
+
+    def _user_draws(self) -> Floats:
+        theta = np.asarray(self.dataset["theta"])
+        return theta.reshape(-1, theta.shape[-1])
+
+    def _named(self, names: Iterable[str]) -> Floats:
+        """Draws of some parameters in the user's units, shape ``(s, n)``."""
+        known = [row["name"] for row in self.record["posterior"]]
+        wanted = list(names)
+        for name in wanted:
+            if name not in known:
+                raise RunError(
+                    f"no parameter is called '{name}'",
+                    where=f"study '{self.study.name}'",
+                    remedy=f"the parameters are {', '.join(known)}",
+                )
+        return self._user_draws()[:, [known.index(name) for name in wanted]]
+
+    def hierarchy(self) -> HierarchyRecord | None:
+        """What differs between sites; None where they were taken to be alike."""
+        return self.record.get("hierarchy")
+
     def draws(self) -> Floats:
-        """All draws on the prepared scale, chains joined, shape ``(s, d)``."""
+        """All draws on the prepared scale, chains joined, shape ``(s, d)``.
+
+        Where sites may differ, of the common parameters.
+        """
         theta = np.asarray(self.posterior["prepared"].to_dataset()["theta"])
         return theta.reshape(-1, theta.shape[-1])
 
@@ -148,6 +272,8 @@ class Result:
         table: Any,
         *,
         times: Sequence[float] | Floats | None = None,
+        site: str | None = None,
+        new_site: bool = False,
         where: str = "table",
     ) -> dict[str, Floats]:
         """Posterior predictive mean and interval for each row of a table.
@@ -161,8 +287,30 @@ class Result:
             read.
         times
             Times, in the user's unit, at which survival is wanted.
+        site, new_site
+            Where sites may differ: the site whose rows these are, or that they are of
+            a site that took no part, which is meant where neither is given.
         """
-        model, draws = self.study.model, _thinned(self.draws())
+        return self._predicted(self._draws_at(site, new_site), table, times, where)
+
+    def predict_at_common(
+        self,
+        table: Any,
+        *,
+        times: Sequence[float] | Floats | None = None,
+        where: str = "table",
+    ) -> dict[str, Floats]:
+        """:meth:`predict` with the common parameters: a site in the middle of all."""
+        return self._predicted(_thinned(self.draws()), table, times, where)
+
+    def _predicted(
+        self,
+        draws: Floats,
+        table: Any,
+        times: Sequence[float] | Floats | None,
+        where: str,
+    ) -> dict[str, Floats]:
+        model = self.study.model
         tail = (1.0 - self.study.inference.interval) / 2.0
         at = None if times is None else np.asarray(times, dtype=float)
         parts: list[Floats] = []
@@ -176,14 +324,19 @@ class Result:
         return {"mean": joined[0], "lower": joined[1], "upper": joined[2]}
 
     def median_survival(
-        self, table: Any, *, where: str = "table"
+        self,
+        table: Any,
+        *,
+        site: str | None = None,
+        new_site: bool = False,
+        where: str = "table",
     ) -> list[MedianSurvival]:
         """Median survival time of each row of a table, with its interval.
 
         An end that is not reached by the horizon is None; ``not_reached`` is the
-        posterior probability of that.
+        posterior probability of that. ``site`` and ``new_site`` as in :meth:`predict`.
         """
-        model, draws = self.study.model, _thinned(self.draws())
+        model, draws = self.study.model, self._draws_at(site, new_site)
         outside = (1.0 - self.study.inference.interval) / 2.0
         tail = outside if self.has_intervals else None
         return [
@@ -191,6 +344,11 @@ class Result:
             for rows in self._rows(table, where)
             for times in require_survival_curves(model).median(draws, rows).T
         ]
+
+    def _draws_at(self, site: str | None, new_site: bool) -> Floats:
+        """Draws that hold at a site, as many as a prediction averages over."""
+        sites = site_draws(self.study, self.posterior["prepared"].to_dataset())
+        return _thinned(draws_for(self.study, self.draws(), sites, site, new_site))
 
     def _rows(self, table: Any, where: str) -> Iterator[Rows]:
         """A table to predict for, in small blocks."""
@@ -292,6 +450,7 @@ def assemble(
     warnings: list[str],
     moments: Floats | None = None,
     taking_part: TakingPart | None = None,
+    checked: Checked | None = None,
 ) -> Result:
     """Turn a sampler's draws into a result on the user's own scale."""
     public = design = preparation_of(study).design
@@ -317,7 +476,9 @@ def assemble(
         )
     spread = not draws.is_point and caution is None
     tail = (1.0 - study.inference.interval) / 2.0 if spread else None
-    shown = (study.model, study.features, design)
+    made_up = MadeUp(study, moments)
+    terms = study.model.terms
+    contrasts = Contrasts(made_up, user.reshape(-1, user.shape[-1]), tail)
     part = taking_part or {}
     flags = [flag.as_record(names) for flag in draws.flags]
     if moments is not None:
@@ -325,6 +486,8 @@ def assemble(
         flags += [flag.as_record(names) for flag in columns]
     if caution is not None:
         flags.append(not_calibrated(caution, len(names)).as_record(names))
+    if checked is not None:
+        flags += checked.flags
     record: ResultRecord = {
         "version": FORMAT,
         "cipherbayes": __version__,
@@ -338,8 +501,16 @@ def assemble(
         "privacy": privacy.record(),
         "interval": study.inference.interval,
         "posterior": rows,
-        "effects": effects(*shown, user, tail),
-        "baseline": baseline(*shown, _thinned(flat), tail),
+        "effects": effects(study.model, study.features, design, user, tail)
+        if terms is None
+        else contrasts.effects(terms),
+        "baseline": baseline(
+            study.model,
+            made_up.reference,
+            made_up.rows([made_up.reference]),
+            _thinned(flat),
+            tail,
+        ),
         "timing": timing,
         "bytes": traffic,
         "run": part.get("run"),
@@ -350,7 +521,32 @@ def assemble(
         "flags": flags,
         "moments": None if moments is None else moments.tolist(),
     }
-    return Result(study, datatree(names, user, draws), record)
+    if checked is not None and checked.metrics:
+        record["metrics"] = dict(checked.metrics)
+    if checked is not None and checked.describe:
+        record["describe"] = checked.describe
+    if terms is not None:
+        record["formula"] = contrasts.summary(terms)
+    tree = datatree(names, user, draws)
+    if draws.sites is not None:
+        units = in_units(study, design, draws.theta, draws.sites)
+        record["hierarchy"] = record_of(study, design, draws, units)
+        tree = _with_sites(tree, draws.sites, units)
+    return Result(study, tree, record)
+
+
+def _with_sites(
+    tree: xr.DataTree, sites: SiteDraws, units: SitesInUnits
+) -> xr.DataTree:
+    """The posterior with what differs between sites."""
+    import xarray as xr
+
+    groups = {name: node.to_dataset() for name, node in tree.children.items()}
+    found, coords = variables(units)
+    groups["posterior"] = groups["posterior"].assign(found).assign_coords(coords)
+    prepared = groups["prepared"].assign(prepared_variables(sites))
+    groups["prepared"] = prepared.assign_coords(site=list(sites.sites))
+    return xr.DataTree.from_dict(groups)
 
 
 def interval_caution(study: Study) -> str | None:

@@ -18,10 +18,12 @@ from cipherbayes.engine.run_folder import SNAPSHOTS, RunFolder
 from cipherbayes.engine.table_identity import ledger_of, refuse_equal_files
 from cipherbayes.errors import BudgetError, CipherbayesError, RunError, StudyError
 from cipherbayes.inference.chains import Draws, Progress
+from cipherbayes.inference.multilevel import SiteTarget
 from cipherbayes.inference.target import Target
-from cipherbayes.models.metrics import evaluate
+from cipherbayes.models.metrics import evaluate, evaluate_each
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.plan import Plan
+from cipherbayes.results.checking import check
 from cipherbayes.results.notebook import notebook_progress
 from cipherbayes.results.record import TakingPart, Timing
 from cipherbayes.results.result import Result, assemble
@@ -34,6 +36,8 @@ from cipherbayes.study.tables import (
     preparation_of,
     refuse_equal_rows,
     resolve_prior,
+    site_prior,
+    slots_of,
     split,
     with_sites,
 )
@@ -140,9 +144,7 @@ def _sampled(
     """The exact posterior, by whoever holds all rows."""
     method = study.inference_method
     train, test = split(study, prepared)
-    prior = resolve_prior(study, preparation_of(study).design)
-    target = Target(study.model, prior, list(train.values()))
-    draws = method.sample(target, study.inference, progress)
+    draws = method.sample(_target(study, train), study.inference, progress)
     wall = time.perf_counter() - started
     return assemble(
         study,
@@ -153,6 +155,16 @@ def _sampled(
         metrics=score(study, draws, test),
         warnings=[],
     )
+
+
+def _target(study: Study, train: Mapping[str, PreparedTable]) -> Target:
+    """The log posterior of all tables, of sites that are alike or may differ."""
+    prior = resolve_prior(study, preparation_of(study).design)
+    slots = slots_of(study)
+    if slots is None:
+        return Target(study.model, prior, list(train.values()))
+    tables = [train[site] for site in slots.sites]
+    return SiteTarget(study.model, prior, tables, site_prior(study, slots, prior))
 
 
 def _run_private(
@@ -284,6 +296,7 @@ def assemble_private(
         warnings=warnings,
         moments=finished.moments,
         taking_part=taking_part(folder, traffic),
+        checked=check(folder.plan, finished.draws, finished.moments, finished.closing),
     )
 
 
@@ -331,13 +344,19 @@ def score(
     if not test:
         return {}
     flat = draws.theta.reshape(-1, draws.theta.shape[-1])
-    tables = [rescaled(table, moments) for table in test.values()]
-    return evaluate(study.model, flat, tables)
+    held = {name: rescaled(table, moments) for name, table in test.items()}
+    if draws.sites is None:
+        return evaluate(study.model, flat, held.values())
+    own = {name: draws.sites.at_site(draws.theta, name) for name in held}
+    return evaluate_each(
+        study.model,
+        [(own[name].reshape(flat.shape), table) for name, table in held.items()],
+    )
 
 
 def _held_out(folder: RunFolder) -> dict[str, PreparedTable]:
     """The held-out rows of a resumed run."""
-    if folder.study.evaluation is None:
+    if folder.study.evaluation is None or folder.study.checks_privately:
         return {}
     sources = {name: folder.local(name)["data"] for name in folder.study.sites}
     return split(folder.study, open_sites(folder.study, sources))[1]

@@ -6,17 +6,21 @@ Every refusal says what to change; pydantic adds the file.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cipherbayes.data.databases import open_database
+from cipherbayes.data.preparation import Preparation
 from cipherbayes.errors import DataError
 from cipherbayes.study.protocol_rules import refuse_fields_of_others
 
 if TYPE_CHECKING:
-    from cipherbayes.study.schema import Site, Study
+    from cipherbayes.study.schema import Hierarchy, Site, Study
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 """Names that are safe in paths, certificates and messages."""
+MOST_SITES = 64
+"""Of a study whose sites may differ: each has numbers of its own in every message."""
 
 
 def require_agreement(study: Study) -> None:
@@ -29,12 +33,21 @@ def require_agreement(study: Study) -> None:
         if name in ("csp", "server"):
             raise ValueError(f"site name '{name}' is another party's: choose another")
     _outcomes_are_not_features(study)
+    _held_out_rows_agree(study)
+    if study.describe is not None and not study.private:
+        raise ValueError(
+            "[describe] releases counts with noise: add a [privacy] table, or remove it"
+        )
+    _formula_fits(study)
+    _reference_is_possible(study)
     _privacy_is_usable(study)
     _persons_are_usable(study)
     refuse_fields_of_others(study)
     study.rules.check(study)
     study.inference_method.check(study.inference)
     study.inference_method.require(study.model)
+    if study.hierarchy is not None:
+        _sites_may_differ(study, study.hierarchy)
 
 
 def require_one_table(site: Site) -> None:
@@ -67,6 +80,42 @@ def _outcomes_are_not_features(study: Study) -> None:
         )
     if len(set(columns.values())) < len(columns):
         raise ValueError("two outcome roles name the same column in [model]")
+
+
+def _formula_fits(study: Study) -> None:
+    """Refuse a formula that its features or its preparation do not fit."""
+    terms = study.model.terms
+    if terms is None:
+        return
+    if study.preparation.intercept == 0.0:
+        raise ValueError("preparation.intercept = 0: write - 1 in the formula instead")
+    if not terms.intercept and study.preparation.method in (
+        "private-scales",
+        "private-moments",
+    ):
+        raise ValueError(
+            f'preparation.method = "{study.preparation.method}" moves columns, which '
+            "needs a constant: remove - 1 from the formula"
+        )
+    try:
+        Preparation(
+            study.features,
+            intercept=study.intercept,
+            formula=terms,
+            baseline=not study.model.needs_intercept,
+        )
+    except ValueError as error:
+        raise ValueError(f"model.formula: {error}") from None
+
+
+def _reference_is_possible(study: Study) -> None:
+    for name, value in (study.reference or {}).items():
+        if name not in study.features:
+            raise ValueError(f"reference.{name} is no feature: remove it")
+        try:
+            study.features[name].require(value)
+        except ValueError as error:
+            raise ValueError(f"reference.{name}: {error}") from None
 
 
 def _privacy_is_usable(study: Study) -> None:
@@ -110,11 +159,71 @@ def _privacy_is_usable(study: Study) -> None:
             'inference.preconditioner = "fisher" reads the exact information '
             'matrix: a private study uses "rmsprop" or "none"'
         )
-    if study.evaluation is not None and not study.evaluation.holdout_is_public:
+    if study.checks_privately:
+        _rows_can_be_checked(study)
+    if study.describe is not None:
+        _groups_are_known(study, study.describe.by)
+
+
+def _held_out_rows_agree(study: Study) -> None:
+    held = study.evaluation
+    if held is None or held.private is None:
+        return
+    if held.private and held.holdout_is_public:
         raise ValueError(
-            "[evaluation] scores on private rows are releases outside the budget: "
-            "set holdout_is_public = true if those rows are public, or remove it"
+            "evaluation.private and evaluation.holdout_is_public contradict each "
+            "other: keep one of them"
         )
+    if held.private and not study.private:
+        raise ValueError(
+            "evaluation.private needs a [privacy] table: add one, or remove it"
+        )
+    if study.checks_privately and not held.private:
+        raise ValueError(
+            "evaluation.private = false in a private study: set holdout_is_public = "
+            "true if the held-out rows are public, or remove it"
+        )
+
+
+def _rows_can_be_checked(study: Study) -> None:
+    """Whether protected held-out rows can be scored with noise."""
+    if not study.rules.noise_aware:
+        raise ValueError(
+            f'[evaluation] with protected rows is not for protocol = "{study.protocol}"'
+            ': use "secure-sum" or "pooled", set holdout_is_public = true if those '
+            "rows are public, or remove it"
+        )
+    if study.inference.batch is not None:
+        raise ValueError(
+            "inference.batch and protected held-out rows do not go together: remove "
+            "batch, or [evaluation]"
+        )
+    if study.model.held_out_check is None:
+        raise ValueError(
+            f"a model of kind '{study.model.kind}' has no private check of held-out "
+            "rows (nor has one with entry times): remove [evaluation], or set "
+            "holdout_is_public = true if those rows are public"
+        )
+
+
+def _groups_are_known(study: Study, groups: Sequence[str]) -> None:
+    if not study.rules.noise_aware:
+        raise ValueError(
+            f'[describe] is not for protocol = "{study.protocol}": use "secure-sum" or '
+            '"pooled", or remove it'
+        )
+    if study.inference.batch is not None:
+        raise ValueError(
+            "inference.batch and [describe] do not go together: remove one of them"
+        )
+    if len(set(groups)) < len(groups):
+        raise ValueError("describe.by names a group twice")
+    for name in groups:
+        feature = study.features.get(name)
+        if name != "site" and (feature is None or feature.levels is None):
+            raise ValueError(
+                f"describe.by: '{name}' is neither \"site\" nor a feature with levels"
+            )
 
 
 def _persons_are_usable(study: Study) -> None:
@@ -136,4 +245,72 @@ def _persons_are_usable(study: Study) -> None:
         raise ValueError(
             "privacy.unit: [evaluation] holds out rows, which would part those of a "
             "person: remove one of the two"
+        )
+    if study.describe is not None:
+        raise ValueError(
+            "privacy.unit: [describe] counts rows, of which a person may have several: "
+            "remove one of the two"
+        )
+
+
+def _sites_may_differ(study: Study, hierarchy: Hierarchy) -> None:
+    model, method = study.model, study.inference_method
+    bounded = model.bounded_influence
+    if bounded is None or not bounded.multilevel:
+        raise ValueError(
+            f"[hierarchy] knows no sites of a model of kind '{model.kind}': use "
+            "logistic, poisson, exponential or piecewise, or remove it"
+        )
+    if study.private and not study.rules.multilevel:
+        raise ValueError(
+            f'[hierarchy] with protocol = "{study.protocol}": its update mixes all '
+            'sites; use protocol = "secure-sum" or "pooled", or remove it'
+        )
+    if not method.multilevel or method.needs_privacy != study.private:
+        raise ValueError(
+            f'[hierarchy] with inference.method = "{method.name}": it has no posterior '
+            "of what differs between sites; remove inference.method"
+        )
+    if study.sites and not 2 <= len(study.sites) <= MOST_SITES:
+        raise ValueError(
+            f"[hierarchy] needs 2 to {MOST_SITES} sites, and [sites] names "
+            f"{len(study.sites)}: remove it or group the sites"
+        )
+    if study.private and study.privacy is not None and study.privacy.dropouts:
+        raise ValueError(
+            "[hierarchy] with privacy.dropouts: the slot of a lost site would be read "
+            "as a site without patients; set dropouts = 0"
+        )
+    if study.checks_privately:
+        raise ValueError(
+            "[hierarchy] with private held-out rows: predictions are not yet checked "
+            "at sites that differ; remove [evaluation], or state that those rows are "
+            "public"
+        )
+    if study.prior.kind != "normal":
+        raise ValueError(
+            f'[hierarchy] with prior.kind = "{study.prior.kind}": sites vary around a '
+            'normal common effect; set kind = "normal"'
+        )
+    unknown = [name for name in hierarchy.slopes if name not in study.features]
+    if unknown:
+        raise ValueError(
+            f"hierarchy.slopes names '{unknown[0]}', which is no feature: name features"
+        )
+    if len(set(hierarchy.slopes)) < len(hierarchy.slopes):
+        raise ValueError("hierarchy.slopes names a feature twice: name each once")
+    if not hierarchy.intercept and not hierarchy.slopes:
+        raise ValueError(
+            "[hierarchy] lets nothing differ: set intercept = true, name slopes, or "
+            "remove it"
+        )
+    if hierarchy.baseline is not None and model.needs_intercept:
+        raise ValueError(
+            "hierarchy.baseline is for a model with a baseline hazard on intervals "
+            "(piecewise): remove it"
+        )
+    if model.needs_intercept and study.intercept is None:
+        raise ValueError(
+            "[hierarchy] needs a constant column for sites to differ in: leave "
+            "preparation.intercept out, and - 1 in a formula"
         )

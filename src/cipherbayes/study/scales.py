@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from cipherbayes.data.preparation import Preparation
 from cipherbayes.data.windows import MOST_NOISE
 from cipherbayes.privacy.gaussian import mu_for
 
@@ -55,8 +56,15 @@ def scales_budget(study: Study) -> ScalesBudget:
     sites = max(len(study.sites), 1)
     lost = study.colluders + privacy.dropouts if study.rules.federated else 0
     numbers = sum(feature.levels is None for feature in study.features.values())
+    if study.model.terms is not None:  # a curve has several columns
+        prepared = Preparation(
+            study.features, intercept=1.0, formula=study.model.terms, baseline=True
+        )
+        numbers = len(prepared.numbers(BINS).places)
     excess = sites / max(sites - lost, 1) if study.rules.federated else 1.0
-    return _budget(privacy.epsilon, privacy.delta, privacy.records, numbers, excess)
+    return _budget(
+        privacy.epsilon, privacy.delta, study.training_records, numbers, excess
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -28,7 +28,7 @@ from cipherbayes.data.preparation import Feature
 from cipherbayes.data.snapshots import Query
 from cipherbayes.errors import StudyError
 from cipherbayes.inference.method import Method, method_named
-from cipherbayes.inference.methods import CHAIN_DEFAULT, PRIVATE_DEFAULT
+from cipherbayes.inference.methods import CHAIN_DEFAULT, MULTILEVEL, PRIVATE_DEFAULT
 from cipherbayes.inference.settings import Inference
 from cipherbayes.models import AnyModel
 from cipherbayes.models.prior import Prior
@@ -134,16 +134,60 @@ class Preparation(Section):
     intercept: float = Field(default=1.0, ge=0, allow_inf_nan=False)
 
 
+class Hierarchy(Section):
+    """``[hierarchy]``: what differs between sites.
+
+    Attributes
+    ----------
+    intercept
+        Whether each site has an intercept (a baseline hazard) of its own, about
+        N(0, τ²) away from the common one.
+    slopes
+        Features whose effect differs between sites, each with a τ of its own.
+    scale
+        Of the half-normal prior of every τ, on the prepared scale.
+    baseline
+        Of a model with a baseline hazard on intervals: ``common`` where sites' hazards
+        are proportional, ``stratified`` where each has a shape of its own.
+    effects
+        ``random`` for sites that are alike up to τ; ``fixed`` for sites that tell
+        nothing of each other: no τ, and no prediction for a new site.
+    """
+
+    intercept: bool = True
+    slopes: tuple[str, ...] = ()
+    scale: float = Field(default=1.0, ge=1e-3, le=1e3)
+    baseline: Literal["common", "stratified"] | None = None
+    effects: Literal["random", "fixed"] = "random"
+
+
 class Evaluation(Section):
     """``[evaluation]``: a held-out share of the rows on which the fit is scored.
 
-    Scores on private rows are releases that no budget covers, so a private
-    study may hold rows out only if it states that those rows are public.
+    A private study scores them with noise, within its budget, unless it states that
+    they are public (``holdout_is_public``): then scores are exact, and nothing about
+    those rows is protected. ``private`` says the same the other way round.
     """
 
     holdout: float = Field(gt=0, lt=1)
     seed: int = Field(default=1, ge=0)
     holdout_is_public: bool = False
+    private: bool | None = None
+
+
+class Describe(Section):
+    """``[describe]``: a table of the records' characteristics, released with noise.
+
+    Attributes
+    ----------
+    by
+        Groups besides all records together: ``"site"``, or a feature with levels.
+    share
+        Part of the budget (of μ²) that it takes.
+    """
+
+    by: tuple[str, ...] = ()
+    share: float = Field(default=0.05, gt=0, le=0.5)
 
 
 class Paper(Section):
@@ -221,11 +265,14 @@ class Study(Section):
     study: Header = Header()
     model: AnyModel
     features: dict[str, Feature] = Field(min_length=1)
+    reference: dict[str, float | int | bool | str] | None = None
     preparation: Preparation = Preparation()
     prior: Prior = Prior()
+    hierarchy: Hierarchy | None = None
     privacy: Privacy | None = None
     inference: Inference = Inference()
     evaluation: Evaluation | None = None
+    describe: Describe | None = None
     sites: dict[str, Site] = {}
     paper: Paper | None = None
 
@@ -295,12 +342,14 @@ class Study(Section):
     @property
     def inference_method(self) -> Method:
         """As stated; else noise-aware in a private study, unless its protocol knows
-        chains only: no other method of a private study runs unasked.
+        chains only: no other method of a private study runs unasked. Without privacy
+        the multilevel sampler where sites differ.
         """
         wanted = self.inference.method
         if wanted is None:
             private = self.private and self.rules.noise_aware
-            wanted = PRIVATE_DEFAULT if private else CHAIN_DEFAULT
+            chain = CHAIN_DEFAULT if self.hierarchy is None else MULTILEVEL
+            wanted = PRIVATE_DEFAULT if private else chain
         return method_named(wanted)
 
     @property
@@ -331,13 +380,41 @@ class Study(Section):
         if prepared.row_norm is not None:
             return False  # a norm of rows within [-1, 1]
         # Without a constant the columns of a regression may not be moved.
-        constant = not self.model.needs_intercept or prepared.intercept > 0.0
+        constant = not self.model.needs_intercept or self.intercept is not None
         return self.rules.noise_aware and bool(self.model.roles) and constant
+
+    @property
+    def intercept(self) -> float | None:
+        """Value of the constant column; None where the study has none."""
+        terms = self.model.terms
+        if not self.model.needs_intercept or (terms and not terms.intercept):
+            return None
+        return self.preparation.intercept or None
 
     @property
     def releases_scales(self) -> bool:
         """Whether noised means and standard deviations of the columns are released."""
         return self.preparation_method in RELEASING_SCALES
+
+    @property
+    def checks_privately(self) -> bool:
+        """Whether rows are held out that the study protects like all others."""
+        held = self.evaluation
+        return self.private and held is not None and not held.holdout_is_public
+
+    @property
+    def training_records(self) -> int | None:
+        """The records that the fit is expected to see; None where N is not public.
+
+        Of protected held-out rows a hash decides, so it is the declared number less
+        their share, whatever their exact number.
+        """
+        if self.privacy is None or self.privacy.records is None:
+            return None
+        if not self.checks_privately:
+            return self.privacy.records
+        assert self.evaluation is not None
+        return max(round(self.privacy.records * (1.0 - self.evaluation.holdout)), 1)
 
     @property
     def insecure(self) -> bool:
@@ -375,6 +452,8 @@ class Study(Section):
         document["preparation"]["method"] = self.preparation_method
         document["prior"] = self.full_prior.model_dump(mode="json", exclude_none=True)
         document["study"] |= self.rules.defaults(self)
+        if self.checks_privately:
+            document["evaluation"]["private"] = True
         if self.privacy is not None and self.privacy.person is None:
             del document["privacy"]["unit"]
         return document

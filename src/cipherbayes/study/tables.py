@@ -14,6 +14,8 @@ from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.snapshots import origin_of
 from cipherbayes.data.tables import open_table
 from cipherbayes.errors import DataError, PrivacyError, StudyError
+from cipherbayes.inference.between_sites import Group, SitePrior
+from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models import Design, Rows
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.study.schema import Study
@@ -22,9 +24,12 @@ from cipherbayes.typing import Floats
 
 def preparation_of(study: Study) -> Preparation:
     """The study's preparation of raw columns."""
-    intercept = study.preparation.intercept if study.model.needs_intercept else 0.0
     return Preparation(
-        study.features, intercept=intercept or None, row_norm=study.preparation.row_norm
+        study.features,
+        intercept=study.intercept,
+        row_norm=study.preparation.row_norm,
+        formula=study.model.terms,
+        baseline=not study.model.needs_intercept,
     )
 
 
@@ -48,8 +53,56 @@ def as_sites(study: Study, tables: Any) -> tuple[Study, Mapping[str, Any] | None
     return study, {next(iter(study.sites), "table"): tables}
 
 
+def slots_of(study: Study) -> SiteSlots | None:
+    """Where each site's own parameters stand; None where sites are alike."""
+    hierarchy = study.hierarchy
+    if hierarchy is None:
+        return None
+    prepared = preparation_of(study)
+    design = prepared.design
+    parameters = study.model.parameters(design)
+    places = study.model.constants(design) if hierarchy.intercept else ()
+    for name in hierarchy.slopes:
+        if study.model.formula is not None:
+            places += tuple(prepared.owners[name])
+            continue
+        places += tuple(
+            j for j, column in enumerate(design.names) if _is_of(column, name)
+        )
+    return SiteSlots(tuple(sorted(study.sites)), len(parameters), places)
+
+
+def _is_of(column: str, feature: str) -> bool:
+    """Whether a design column is a feature's."""
+    return column == feature or column.startswith(f"{feature}[")
+
+
+def site_prior(study: Study, slots: SiteSlots, common: ResolvedPrior) -> SitePrior:
+    """The prior of the parameters of all sites together."""
+    hierarchy = study.hierarchy
+    assert hierarchy is not None
+    if hierarchy.effects == "fixed":
+        return SitePrior.of(common, slots, (), hierarchy.scale)
+    design = preparation_of(study).design
+    names = study.model.parameters(design)
+    constants = study.model.constants(design)
+    varying = [p for p in slots.places if p not in constants]
+    level = [p for p in slots.places if p in constants]
+    own = np.eye(slots.dimension)
+    groups = []
+    if level:
+        name = names[level[0]].partition("[")[0]
+        together = sum(own[:, slots.copies(place)] for place in level)
+        groups.append(Group(name, np.asarray(together)))
+    if len(level) > 1 and hierarchy.baseline == "stratified":
+        each = np.concatenate([slots.copies(place) for place in level])
+        groups.append(Group("baseline", own[:, each]))
+    groups += [Group(names[place], own[:, slots.copies(place)]) for place in varying]
+    return SitePrior.of(common, slots, tuple(groups), hierarchy.scale)
+
+
 def resolve_prior(study: Study, design: Design) -> ResolvedPrior:
-    """The prior of every parameter, in the order of θ."""
+    """The prior of every parameter of one site's model, in the order of θ."""
     try:
         names = study.model.parameters(design)
         return study.full_prior.resolve(names, study.model.constants(design))
@@ -163,7 +216,9 @@ def check_pooled(study: Study, prepared: Mapping[str, PreparedTable]) -> None:
             raise DataError(
                 f"column '{first}' has the same value in every row of every table",
                 where=where,
-                remedy="remove it from [features] (or widen its low and high)",
+                remedy="remove it from [features] (or widen its low and high)"
+                if study.model.formula is None
+                else "remove it from the formula",
             )
     outcomes = [table.outcome() for table in tables]
     pooled = {
@@ -185,8 +240,12 @@ def _constant_throughout(tables: list[PreparedTable], name: str) -> bool:
 def split(
     study: Study, prepared: Mapping[str, PreparedTable]
 ) -> tuple[dict[str, PreparedTable], dict[str, PreparedTable]]:
-    """Training rows and held-out rows of every table."""
-    if study.evaluation is None:
+    """Training rows and held-out rows of every table.
+
+    Held-out rows that the study protects stay with the others: whoever answers about a
+    table parts it (:func:`split_site`).
+    """
+    if study.evaluation is None or study.checks_privately:
         return dict(prepared), {}
     parts = {name: split_site(study, name, table) for name, table in prepared.items()}
     train = {name: part[0] for name, part in parts.items()}
@@ -200,11 +259,17 @@ def split_site(
 
     A record's side depends on the seed and the record alone, so that adding or
     removing a record moves no other one between the two.
+
+    Edge cases
+    ----------
+    Where the study protects held-out rows, one side may be empty: a refusal would tell.
     """
     assert study.evaluation is not None
     seed, share = study.evaluation.seed, study.evaluation.holdout
     places = list(table.map(lambda rows: _place(rows, seed)))
-    held = np.concatenate(places) < share
+    held = np.concatenate([np.empty(0), *places]) < share
+    if study.checks_privately:
+        return table.subset(np.flatnonzero(~held)), table.subset(np.flatnonzero(held))
     if held.all() or not held.any():
         raise DataError(
             "has too few rows for the held-out share",

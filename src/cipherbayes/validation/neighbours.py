@@ -21,7 +21,7 @@ from cipherbayes.protocols.plan import StudyPlan
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.releases import Phase
 from cipherbayes.study.schema import Study
-from cipherbayes.study.tables import open_site
+from cipherbayes.study.tables import open_site, slots_of
 from cipherbayes.typing import Floats, Integers
 
 SIZES = (4, 5, 8, 9, 64, 65, 512, 513, 1024, 1025)
@@ -131,14 +131,14 @@ def questions(
     normal; each with the smallest and the largest scales that any total could amount
     to. A preparatory phase is asked about these scales alone.
     """
-    if phase.preparatory:
+    if plan.question_size(phase) == 1:
         for scales, seen in _scales(plan, phase):
             yield f"a count{scales}", Question(np.zeros(1), seen)
         return
     rng = np.random.default_rng(1)
     farthest = plan.farthest_theta
     signs = np.where(np.arange(farthest.size) % 2, -1.0, 1.0)
-    canary, other = (near.slope(plan.study.model, place) for place in (0, -1))
+    canary, other = (_own_slope(plan.study, near, place) for place in (0, -1))
     mixed = farthest * rng.uniform(0.5, 1.0, farthest.size)
     places = {
         "zero": np.zeros(farthest.size),
@@ -152,7 +152,15 @@ def questions(
     }
     for scales, seen in _scales(plan, phase):
         for name, theta in places.items():
-            yield f"{name}{scales}", Question(theta, seen)
+            # A phase that averages over several is asked about copies of one.
+            copies = plan.question_size(phase) // theta.size
+            yield f"{name}{scales}", Question(np.tile(theta, copies), seen)
+
+
+def _own_slope(study: Study, near: Neighbours, place: int) -> Floats:
+    """A record's slope, among the parameters of all sites where these may differ."""
+    slope, slots = near.slope(study.model, place), slots_of(study)
+    return slope if slots is None else slots.spread(next(iter(study.sites)), slope)
 
 
 def _scales(plan: StudyPlan, phase: Phase) -> Iterator[tuple[str, Floats | None]]:
@@ -209,6 +217,9 @@ def _outcome(study: Study, role: str, rows: int, rng: np.random.Generator) -> Fl
         return rng.uniform(1.0, 2.0, rows)
     if role == "event" or model.family == "binary":
         return rng.integers(2, size=rows).astype(np.float64)
+    if model.family == "ordered":
+        classes = int(getattr(model, "classes", 2))
+        return rng.integers(classes, size=rows).astype(np.float64)
     if model.family == "count":
         return rng.integers(5, size=rows).astype(np.float64)
     return rng.uniform(getattr(model, "low", 0.0), getattr(model, "high", 1.0), rows)
@@ -229,7 +240,8 @@ def _extremes(study: Study, canary: int) -> dict[str, float | str]:
             record[name] = end if share == 1.0 else middle + share * (end - middle)
     model = study.model
     horizon = float(getattr(model, "horizon", 1.0))
-    largest = {"binary": 1.0, "count": 1e6}.get(
+    classes = float(getattr(model, "classes", 2))
+    largest = {"binary": 1.0, "count": 1e6, "ordered": classes - 1.0}.get(
         model.family, float(getattr(model, "high", 1.0))
     )
     smallest = float(getattr(model, "low", 0.0)) if model.family == "number" else 0.0

@@ -126,14 +126,19 @@ def shift_at(
     return Shift(phase, name, question, near, share, difference)
 
 
+def own_sums(plan: StudyPlan, table: PreparedTable) -> Contributions:
+    """The sums of a table, as that of the study's first site."""
+    site = next(iter(plan.study.sites), "site")
+    return Contributions.of_site(plan.study, site, table)
+
+
 def grid_sums(
     plan: StudyPlan, phase: Phase, table: PreparedTable, question: Question
 ) -> Integers | None:
     """A table's sums on the grid; None where it refuses."""
     whole = replace(phase, sums=replace(phase.sums, rate=1.0))
     try:
-        return phase.on_grid(
-            Contributions(plan.study.model, table).total(whole, question)
-        )
+        # Every record counts as one of the part that the phase is about.
+        return phase.on_grid(own_sums(plan, table).total(whole, question))
     except CipherbayesError:
         return None

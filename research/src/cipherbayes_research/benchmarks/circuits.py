@@ -69,7 +69,7 @@ class _Masks:
             for name, key in keys.items()
         )
         self._masks = PairwiseMasks(
-            "s00", keys["s00"], self._roster, run=run, study=study
+            "s00", keys["s00"], self._roster, run=run, study=study, colluders=1
         )
 
     def of(self, parameters: CkksParameters, dimension: int, t: int) -> RingMask:

@@ -243,7 +243,12 @@ def bench_site_crypto(dimension: int, sites: int, rounds: int) -> SiteCrypto:
         for name in study.sites
     )
     masks = PairwiseMasks(
-        "s00", exchange_keys["s00"], roster, run=run, study=plan.study_hash
+        "s00",
+        exchange_keys["s00"],
+        roster,
+        run=run,
+        study=plan.study_hash,
+        colluders=study.colluders,
     )
     bare = _bare_encryption(public)
     total = np.linspace(-1.0, 1.0, dimension)

@@ -31,6 +31,7 @@ def _lines(study: Study) -> list[str]:
     return [
         f"study       {study.name}, {study.protocol}, sites {', '.join(study.sites)}",
         f"model       {study.model.kind}; outcome columns {', '.join(reads)}",
+        *(f"formula     {text}" for text in [study.model.formula] if text is not None),
         *features,
         *plan.protocol.approval(plan),
     ]

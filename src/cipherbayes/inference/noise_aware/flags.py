@@ -19,6 +19,7 @@ from cipherbayes.inference.noise_aware.recursion import (
 )
 from cipherbayes.inference.noise_aware.schedule import BURN_IN
 from cipherbayes.models.base import Design
+from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
 
 HELD_BACK = 3
@@ -88,13 +89,17 @@ def flags_of(
     evidence: Evidence,
     draws: Draws,
     alike: tuple[int, ...] = (),
+    common: tuple[Floats, ResolvedPrior] | None = None,
 ) -> tuple[Flag, ...]:
     """The flags of a finished run.
 
-    ``alike`` are the parameters of columns that almost follow from each other.
+    ``alike`` are the parameters of columns that almost follow from each other,
+    ``common`` the draws and the prior of the common parameters where sites may differ:
+    the priors of their own are not independent.
     """
     flat = draws.theta.reshape(-1, draws.theta.shape[-1])
-    prior = recursion.prior
+    theta, prior = common or (draws.theta, recursion.prior)
+    judged = theta.reshape(-1, theta.shape[-1])
     flags = []
     held = state.held_back[BURN_IN:].sum() >= HELD_BACK
     window = recursion.shape.outside(averages(state)[0])
@@ -107,7 +112,7 @@ def flags_of(
                 unusable=True,
             )
         )
-    away = (flat.mean(axis=0) - prior.mean) / prior.scale
+    away = (judged.mean(axis=0) - prior.mean) / prior.scale
     if _beyond(away, normal=prior.kind == "normal"):
         flags.append(
             Flag(
@@ -118,7 +123,7 @@ def flags_of(
             )
         )
     known = {j for j, _ in evidence.layout.shares}
-    share = flat.std(axis=0) / prior.scale
+    share = judged.std(axis=0) / prior.scale
     count = int((share > MOSTLY_PRIOR).sum())
     if count:
         flags.append(

@@ -67,6 +67,11 @@ class AsPrinted(Protocol):
                 "lipschitz, gamma, batch and epochs"
             )
         check_update(study)
+        if study.model.formula is not None:
+            raise ValueError(
+                "model.formula: the paper's own mode has main effects only: name the "
+                "outcome, or use another protocol"
+            )
         if study.study.circuit not in (None, CIRCUIT):
             raise ValueError(
                 'study.circuit: the paper\'s own mode is the circuit "literal"'

@@ -25,6 +25,12 @@ from cipherbayes.report.numbers import (
     percent,
 )
 from cipherbayes.report.run_contents import Contents
+from cipherbayes.report.sections.checks import characteristics, private_checks
+from cipherbayes.report.sections.curves import (
+    CHART,
+    formula_part,
+    reference_in_words,
+)
 from cipherbayes.report.sections.profiles import (
     CURVE_POINTS,
     Panel,
@@ -40,9 +46,6 @@ MOST_EFFECTS = 40
 
 SHORTEST = 5.0
 """Per cent of the axis below which an interval is hidden by its own dot."""
-
-CHART = tag("span", "chart", class_="unseen")
-"""Heading of a column that holds drawings."""
 
 METRICS = {
     "rows": "Rows held out",
@@ -61,7 +64,9 @@ def findings_section(contents: Contents) -> Markup:
     """The whole section."""
     effects = effects_of(contents)
     return join(
+        characteristics(contents),
         Markup() if effects is None else _forest(contents, effects),
+        formula_part(contents),
         _posterior_table(contents),
         _predictions(contents),
         _held_out(contents),
@@ -92,6 +97,12 @@ def _forest(contents: Contents, effects: Effects) -> Markup:
         f"Each line is the {effects.measure} for one step of a feature, the others "
         "held still. "
     )
+    formula = contents.record.get("formula")
+    if formula is not None:
+        text += (
+            "They are effects at the reference record, which matters where the formula "
+            f"has products ({reference_in_words(formula)}). "
+        )
     what = "points without intervals"
     if any(effect.lower is not None for effect in shown):
         what = f"medians and {share} intervals"
@@ -144,7 +155,8 @@ def _too_short(dots: list[Effect], contents: Contents) -> str:
         feature = contents.study.features.get(effect.name)
         if feature is None or feature.transform or feature.per is not None:
             continue
-        assert feature.low is not None
+        if feature.low is None or not effect.per.startswith("1 unit"):
+            continue
         assert feature.high is not None
         step = _round_up((feature.high - feature.low) / 10.0)
         return (
@@ -212,6 +224,11 @@ def _units(contents: Contents) -> str:
     text = "Parameters are on your own units."
     if measure is not None and measure.endswith("ratio"):
         text = f"Coefficients are logarithms of {measure}s per unit of the feature."
+    if contents.study.model.formula is not None:
+        text += (
+            " With products a coefficient is that at zero of the other features, and "
+            "those of a curve belong together: read effects, groups and curves instead."
+        )
     if any(feature.transform for feature in contents.study.features.values()):
         text += " A transformed feature counts in its transformed unit."
     return text
@@ -360,10 +377,12 @@ def _held_out(contents: Contents) -> Markup:
             tag(
                 "p",
                 "The study holds no rows out, so nothing is said of how good "
-                "predictions are on new rows. Scores on private rows would be releases "
-                "of their own; an [evaluation] table on public rows gives them.",
+                "predictions are on new rows. An [evaluation] table holds some out and "
+                "scores them, with noise and within the budget in a private study.",
             ),
         )
+    if metrics.get("private"):
+        return private_checks(contents)
     rows = [
         [words, number(metrics[key], 4) if key != "rows" else f"{metrics[key]:,.0f}"]
         for key, words in METRICS.items()

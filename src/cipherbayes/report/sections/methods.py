@@ -136,6 +136,11 @@ def _ranges(study: Study) -> str:
     numbers = [n for n, f in study.features.items() if f.levels is None]
     changed = [f"{n} ({f.transform})" for n, f in study.features.items() if f.transform]
     said = "Categories entered as indicators against their first level."
+    if study.model.formula is not None:
+        said = (
+            f"The formula was {study.model.formula}. Categories entered as indicators "
+            "against a reference level, curves as orthogonal columns over the range."
+        )
     if numbers:
         said = f"Numbers were clipped to ranges fixed beforehand. {said}"
     return said + (f" Transformed: {', '.join(changed)}." if changed else "")

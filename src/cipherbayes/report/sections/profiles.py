@@ -1,8 +1,8 @@
 """Predictions for made-up records: what one feature does, the others held still.
 
-The reference record has every number in the middle of its public range (where
-moments were released, at the released mean) and every category at its first level.
-Nobody's row is used.
+The reference record is the study's; what it leaves open has every number in the middle
+of its public range (where moments were released, at the released mean) and every
+category at its first level. Nobody's row is used.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from cipherbayes.data.features import Feature, level_name
+from cipherbayes.data.features import Feature
 from cipherbayes.models.base import Model
 from cipherbayes.report.run_contents import Contents
-from cipherbayes.results.effects import INVERSES
+from cipherbayes.results.made_up import MadeUp, Value
 from cipherbayes.results.result import Result
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
@@ -24,8 +24,6 @@ from cipherbayes.typing import Floats
 
 MOST_PANELS = 6
 CURVE_POINTS = 61
-
-Value = float | str
 
 
 @dataclass(frozen=True)
@@ -55,12 +53,7 @@ def can_predict(study: Study) -> bool:
 
 def reference_record(contents: Contents) -> dict[str, Value]:
     """The made-up record that all panels start from."""
-    return {
-        name: _at(feature, 0.0, _moments(contents, name))
-        if feature.levels is None
-        else level_name(feature.levels[0])
-        for name, feature in contents.study.features.items()
-    }
+    return _made_up(contents).reference
 
 
 def panels(contents: Contents, times: Floats | None) -> list[Panel]:
@@ -94,58 +87,38 @@ def predict(
 ) -> dict[str, Floats]:
     """Posterior predictive means and intervals of made-up records."""
     columns = {name: [record[name] for record in records] for name in records[0]}
-    return result.predict(pa.table(columns), times=times, where="reference record")
+    return result.predict_at_common(
+        pa.table(columns), times=times, where="reference record"
+    )
 
 
 def _ranked(contents: Contents) -> list[str]:
     """Features by the largest effect of a column of theirs, on the prepared scale."""
-    design = preparation_of(contents.study).design
+    owners = preparation_of(contents.study).owners
     mean = np.abs(contents.result.draws().mean(axis=0))
     sizes = {
-        name: max(
-            (
-                mean[k]
-                for k, column in enumerate(design.names)
-                if column == name
-                or (column.startswith(f"{name}[") and column != f"{name}[missing]")
-            ),
-            default=0.0,
-        )
+        name: max((mean[k] for k in owners.get(name, ())), default=0.0)
         for name in contents.study.features
     }
     return sorted(sizes, key=lambda name: -sizes[name])
 
 
-def _moments(contents: Contents, name: str) -> tuple[float, float]:
-    """Mean and spread of a prepared column: released ones, else the range's."""
+def _made_up(contents: Contents) -> MadeUp:
     moments = contents.record.get("moments")
-    if moments is None:
-        return 0.0, 0.5
-    design = preparation_of(contents.study).design
-    place = design.names.index(name) - (design.intercept is not None)
-    half = len(moments) // 2
-    return moments[place], moments[half + place]
-
-
-def _at(feature: Feature, deviations: float, moments: tuple[float, float]) -> float:
-    """The raw value so many deviations from the mean, within the public range."""
-    centre, half = feature.affine()
-    mean, spread = moments
-    z = min(max(mean + deviations * spread, -1.0), 1.0)
-    return INVERSES[feature.transform](centre + half * z)
+    return MadeUp(contents.study, None if moments is None else np.array(moments))
 
 
 def _values(
     contents: Contents, name: str, feature: Feature, *, curve: bool
 ) -> list[Value]:
+    made_up = _made_up(contents)
     if feature.levels is not None:
-        return [level_name(level) for level in feature.levels[:4]]
-    moments = _moments(contents, name)
+        return [*made_up.levels(name)[:4]]
     if not curve:
-        return [_at(feature, d, moments) for d in (-1.0, 1.0)]
+        return [made_up.at(name, d) for d in (-1.0, 1.0)]
     # Two deviations of a uniform spread are the whole public range.
     places = np.linspace(-2.0, 2.0, CURVE_POINTS)
-    return list(dict.fromkeys(_at(feature, float(d), moments) for d in places))
+    return list(dict.fromkeys(made_up.at(name, float(d)) for d in places))
 
 
 def label(value: Value) -> str:

@@ -1,0 +1,36 @@
+"""A study with a formula on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from terminal import cipherbayes
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "flchain-formula.toml"
+
+
+def test_plan_says_what_each_term_costs() -> None:
+    said = cipherbayes("plan", EXAMPLE).stdout
+    assert "terms       rcs(age, [55, 65, 75, 90]): 6 columns with its products" in said
+    found = json.loads(cipherbayes("plan", EXAMPLE, "--json").stdout)
+    assert found["dimension"] == 13
+    costs = {cost["term"]: cost for cost in found["terms"]}
+    assert list(costs)[:3] == [
+        "rcs(age, [55, 65, 75, 90])",
+        "sex",
+        "rcs(age, [55, 65, 75, 90]):sex",
+    ]
+    assert costs["log(kappa)"]["columns"] == 1
+    curve = costs["rcs(age, [55, 65, 75, 90])"]
+    assert curve["columns"] == 6
+    assert curve["width"] > costs["log(kappa)"]["width"] >= 1.0
+
+
+def test_a_formula_that_is_wrong_is_told_with_its_line(tmp_path: Path) -> None:
+    text = EXAMPLE.read_text(encoding="utf-8").replace("log(kappa)", "scale(kappa)")
+    (tmp_path / "study.toml").write_text(text, encoding="utf-8")
+    done = cipherbayes("plan", tmp_path / "study.toml")
+    assert done.returncode == 1
+    assert "scale(...) learns from the rows" in " ".join(done.stderr.split())
+    assert "study.toml, line" in done.stderr

@@ -1,0 +1,42 @@
+"""Features of a study together: what works, and what is refused in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cipherbayes as cb
+from cipherbayes.protocols.plan import plan_releases
+from cipherbayes.study.tables import preparation_of, slots_of
+
+
+def study(formula: str | None = None, **sections: Any) -> cb.Study:
+    model = {"outcome": "died"} if formula is None else {"formula": formula}
+    return cb.Study(
+        model={"kind": "logistic", **model},
+        features={"age": {"low": 18, "high": 100}, "sex": {"levels": ["F", "M"]}},
+        privacy={"epsilon": 3.0, "records": 4000, **sections.pop("privacy", {})},
+        sites={"a": {}, "b": {}, "c": {}},
+        **sections,
+    )
+
+
+def test_a_slope_is_the_feature_itself_not_its_products() -> None:
+    found = study("died ~ sex * age", hierarchy={"slopes": ["sex", "age"]})
+    slots = slots_of(found)
+    assert slots is not None
+    names = preparation_of(found).design.names
+    assert [names[j] for j in slots.places] == ["intercept", "sex[M]", "age"]
+
+
+def test_persons_formulas_and_sites_that_differ_go_together() -> None:
+    plan = plan_releases(
+        study(
+            "died ~ rcs(age, 4) * sex",
+            privacy={"unit": "patient"},
+            hierarchy={"intercept": True},
+        )
+    )
+    assert plan.study.privacy.person == "patient"
+    # As sensitive as one row: neither products nor slots move a norm.
+    alone = plan_releases(study("died ~ rcs(age, 4) * sex"))
+    assert plan.last_phase.sums.clip == alone.last_phase.sums.clip
