@@ -479,5 +479,6 @@ def approval_lines(plan: StudyPlan) -> list[str]:
         f"{privacy.units}, each bounded, plus noise drawn here; {plan.protocol.leaves}",
         "is opened   what the vectors of all sites give together"
         + (", or of all but the lost" if privacy.dropouts else ""),
+        *(f"{name:<12}{text}" for name, text in _budget_lines(plan)),
     ]
     return [*lines, INSECURE_NOISE] if study.insecure else lines
