@@ -151,7 +151,7 @@ def misfit_flags(
 ) -> list[FlagRecord]:
     """One flag for each test that found something."""
     remedies = {
-        EVEN: "give the model another shape for it (a transform, levels, a spline)",
+        EVEN: "give it another shape in the formula (rcs, a transform), or levels",
         CHANGING: "do not read one hazard ratio for the whole follow-up",
     }
     flags: list[FlagRecord] = []
