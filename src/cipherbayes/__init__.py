@@ -16,6 +16,7 @@ from cipherbayes.version import __version__
 
 if TYPE_CHECKING:
     from cipherbayes import errors, models
+    from cipherbayes.results.comparing import compare
     from cipherbayes.results.estimator import PrivateLogistic
     from cipherbayes.results.incidence import cumulative_incidence
     from cipherbayes.results.result import Result
@@ -27,6 +28,7 @@ __all__ = [
     "Result",
     "Study",
     "__version__",
+    "compare",
     "cumulative_incidence",
     "errors",
     "models",
@@ -39,6 +41,7 @@ _HOMES = {
     "PrivateLogistic": "cipherbayes.results.estimator",
     "Result": "cipherbayes.results.result",
     "Study": "cipherbayes.study.schema",
+    "compare": "cipherbayes.results.comparing",
     "cumulative_incidence": "cipherbayes.results.incidence",
     "resume": "cipherbayes.results.run",
     "run": "cipherbayes.results.run",

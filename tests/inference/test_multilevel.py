@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from cipherbayes.inference.noise_aware.recursion import NoiseAware, NoiseAwareSt
 from cipherbayes.inference.noise_aware.schedule import BURN_IN, EARLY_INFORMATION
 from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.inference.noise_aware.shrinkage import Layout, SiteLayout, shrunk
+from cipherbayes.inference.noise_aware.tilting import TiltedBySite
 from cipherbayes.inference.released import Release
-from cipherbayes.models import Design, Logistic, Prior
+from cipherbayes.models import Design, Exponential, Logistic, Prior
 from cipherbayes.study.tables import preparation_of, resolve_prior, site_prior, slots_of
 
 FEATURES = {"x": {"low": -3, "high": 3}, "z": {"low": -3, "high": 3}}
@@ -48,10 +50,9 @@ def tables(count: int = 300, seed: int = 0) -> dict[str, pd.DataFrame]:
 
 def study(**sections: Any) -> cb.Study:
     return cb.Study(
-        model=Logistic(outcome="y"),
         features=FEATURES,
         sites={site: {} for site in SITES},
-        **{"hierarchy": {}, **sections},
+        **{"model": Logistic(outcome="y"), "hierarchy": {}, **sections},
     )
 
 
@@ -204,3 +205,42 @@ def test_means_of_a_column_that_is_confounded_with_site_are_not_taken_for_its_ow
     own = found[4:, 4:] - found[4:, :4] @ np.linalg.inv(found[:4, :4]) @ found[:4, 4:]
     assert np.diag(own) == pytest.approx(np.diag(within), rel=0.25)
     assert found[:4, :4] == pytest.approx(np.diag(np.diag(found)[:4]))
+
+
+def test_a_sites_own_level_counts_with_its_exponential() -> None:
+    """Poisson counts of two sites: E g = M (e^δ - 1) in a slot, and a derivative."""
+    wanted = study(
+        model=Exponential(time="t", event="d", horizon=1.0), prior=Prior(scale=1.0)
+    )
+    slots = slots_of(wanted)
+    assert slots is not None
+    design = preparation_of(wanted).design
+    shape = ScoreShape.of(wanted.model, design, slots)
+    rng = np.random.default_rng(2)
+    masses, means = rng.uniform(20.0, 200.0, 5), 0.4 * rng.normal(size=(5, 2))
+    within = masses.sum() * np.array([[0.5, 0.1], [0.1, 0.8]])
+    mixed = masses[:, None] * means
+    matrix = np.block([[np.diag(masses), mixed], [mixed.T, means.T @ mixed + within]])
+    place = 0.2 * rng.normal(size=7)
+    recursion, state = finished()
+    evidence = replace(
+        Evidence.of(recursion, state),
+        place=place,
+        visited=np.tile(place, (24, 1)),
+        weights=np.full(24, 1.0 / 24.0),
+    )
+    score = TiltedBySite.of(evidence, shape, matrix[None])
+    assert score.mean(place[None]) == pytest.approx(np.zeros((1, 7)), abs=1e-9)
+    away = np.zeros(7)
+    away[1] = 0.3
+    found = score.mean((place + away)[None])[0]
+    assert found[1] == pytest.approx(masses[1] * np.expm1(0.3), rel=1e-2)
+    assert found[5:] == pytest.approx(means[1] * found[1])
+    assert found[[0, 2, 3, 4]] == pytest.approx(np.zeros(4), abs=1e-9)
+    theta = place + 0.1 * rng.normal(size=7)
+    slope = score.derivative(theta[None])[0]
+    assert score.derivative(place[None])[0] == pytest.approx(matrix)
+    for j in range(7):
+        move = 1e-6 * (np.arange(7) == j)
+        ahead, behind = (score.mean((theta + sign * move)[None])[0] for sign in (1, -1))
+        assert (ahead - behind) / 2e-6 == pytest.approx(slope[:, j], rel=1e-5, abs=1e-4)

@@ -108,9 +108,28 @@ WRONG = {
         LOGISTIC + PRIVATE + "[inference]\nchains = 4\n",
         "chains",
     ),
-    "scores on private rows": (
-        LOGISTIC + PRIVATE + "[evaluation]\nholdout = 0.2\n",
+    "scores on private rows without noise": (
+        LOGISTIC + PRIVATE + "[evaluation]\nholdout = 0.2\nprivate = false\n",
         "holdout_is_public",
+    ),
+    "held-out rows both public and private": (
+        LOGISTIC
+        + PRIVATE
+        + "[evaluation]\nholdout = 0.2\nprivate = true\nholdout_is_public = true\n",
+        "contradict each other",
+    ),
+    "private held-out rows without a budget": (
+        LOGISTIC + "[evaluation]\nholdout = 0.2\nprivate = true\n",
+        r"\[privacy\]",
+    ),
+    "characteristics without a budget": (LOGISTIC + "[describe]\n", r"\[describe\]"),
+    "characteristics by a number": (
+        LOGISTIC + PRIVATE + '[describe]\nby = ["age"]\n',
+        "describe.by",
+    ),
+    "characteristics twice": (
+        LOGISTIC + PRIVATE + '[describe]\nby = ["site", "site"]\n',
+        "twice",
     ),
     "paper table elsewhere": (
         LOGISTIC + "[paper]\nbatch = 320\nepochs = 500\n",

@@ -12,6 +12,7 @@ import typer
 from cipherbayes.cli import (
     audit,
     calibrate,
+    compare,
     deploy,
     export,
     init,
@@ -65,6 +66,7 @@ app.command("resume")(run.resume)
 app.command("predict")(run.predict)
 app.command("report")(report.report)
 app.command("export")(export.export)
+app.command("compare")(compare.compare)
 app.command("verify")(verify.verify)
 app.command("init")(init.init)
 app.command("omop")(omop.omop)

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cipherbayes.data.column_bins import ColumnBins
 from cipherbayes.data.curves import Basis
 from cipherbayes.data.features import Feature, level_name, spellings
 from cipherbayes.data.tables import MISSING
@@ -81,6 +82,22 @@ class Number:
     def mean_squares(self) -> tuple[float, ...]:
         """What each column is guessed to have as its mean square."""
         return (MEAN_SQUARES["number"], *[0.0] * (len(self.names) - 1))
+
+    def column_bins(self, ranges: int, reach: float, moment: int) -> ColumnBins:
+        """Its ranges, as wide as its place among the moved columns says."""
+        indicator = self.first + len(self.names) - 1 if self.feature.indicator else None
+        return ColumnBins(
+            self.column,
+            self.first,
+            moment,
+            ranges,
+            feature=self.feature,
+            centre=self.centre,
+            half_width=self.half_width,
+            reach=reach,
+            stand_in=self.prepared_stand_in,
+            indicator=indicator,
+        )
 
     def fill(self, raw: pa.Array, out: Floats, where: str) -> None:
         """Write the design columns of a raw column to the first rows of ``out``."""
@@ -169,6 +186,19 @@ class Levels:
         self._texts = pa.array(texts, type=pa.string())
         self._codes = np.array(list(texts.values()))
         self._gaps = pa.array(sorted(MISSING - texts.keys()), type=pa.string())
+
+    def column_bins(self, ranges: int, reach: float, moment: int) -> ColumnBins:
+        """Its bins, one a level."""
+        indicator = self.first + len(self.names) - 1 if self._indicator else None
+        return ColumnBins(
+            self.column,
+            self.first,
+            moment,
+            len(self._known),
+            levels=tuple(self._known),
+            reference=self._start == 0,
+            indicator=indicator,
+        )
 
     def fill(self, raw: pa.Array, out: Floats, where: str) -> None:
         """Write the design columns of a raw column to the first rows of ``out``."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from cipherbayes.data.column_bins import ColumnBins
 from cipherbayes.data.encoders import Curved, Levels, Number
 from cipherbayes.data.features import Feature
 from cipherbayes.data.tables import Chunk, Kind
@@ -139,6 +140,18 @@ class Preparation:
             places=tuple(order[each.first] for each in found),
             stand_ins=tuple(each.prepared_stand_in for each in found),
             bins=bins,
+        )
+
+    def column_bins(self, ranges: int, reach: float) -> tuple[ColumnBins, ...]:
+        """Every feature in bins, numbers in so many ranges over ``reach`` released
+        standard deviations on each side; of several columns of a feature the first."""
+        order = {place: k for k, place in enumerate(self.moved)}
+        first: dict[str, Encoder] = {}
+        for each in self._encoders:
+            first.setdefault(each.column, each)
+        return tuple(
+            each.column_bins(ranges, reach, order[each.first])
+            for each in first.values()
         )
 
     @property

@@ -88,6 +88,30 @@ def rescaled(table: PreparedTable, moments: Floats | None) -> PreparedTable:
     return RescaledTable(table, moments[:half], moments[half:])
 
 
+def seen_through(design: Design, moments: Floats | None) -> Callable[[Rows], Rows]:
+    """How blocks of a design look through moments, if there are any."""
+    if moments is None:
+        return lambda block: block
+    mean, sd = np.split(moments, 2)
+    moved = rescaled_design(design, mean, sd)
+    return lambda block: _moved(block, moved, mean[:, None], 1.0 / sd[:, None])
+
+
+def _moved(block: Rows, design: Design, mean: Floats, scale: Floats) -> Rows:
+    own = design.moved_places
+    x = np.array(block.x)
+    x[own] -= mean
+    x[own] *= scale
+    for curve, weights in zip(design.curves, design.bends, strict=True):
+        public = block.x[curve.first : curve.first + len(curve.values)]
+        for place, (constant, *row) in zip(curve.bends, weights, strict=True):
+            x[place] = constant
+            for weight, column in zip(row, public, strict=True):
+                x[place] += weight * column
+    fill_products(design, x)
+    return Rows(design, x, block.outcome, kernels.squared_norms(x))
+
+
 class RescaledTable(PreparedTable):
     """A prepared table seen through released moments; nothing is copied."""
 
@@ -118,15 +142,4 @@ class RescaledTable(PreparedTable):
         return self._table.map(lambda block: function(self._move(block)), rows)
 
     def _move(self, block: Rows) -> Rows:
-        own = self.design.moved_places
-        x = np.array(block.x)
-        x[own] -= self._mean
-        x[own] *= self._scale
-        for curve, weights in zip(self.design.curves, self.design.bends, strict=True):
-            public = block.x[curve.first : curve.first + len(curve.values)]
-            for place, (constant, *row) in zip(curve.bends, weights, strict=True):
-                x[place] = constant
-                for weight, column in zip(row, public, strict=True):
-                    x[place] += weight * column
-        fill_products(self.design, x)
-        return Rows(self.design, x, block.outcome, kernels.squared_norms(x))
+        return _moved(block, self.design, self._mean, self._scale)

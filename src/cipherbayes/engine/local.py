@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from cipherbayes.errors import BudgetError
 from cipherbayes.inference.chains import Draws
 from cipherbayes.protocols.messages import encode
 from cipherbayes.protocols.protocol import CuratedProtocol
-from cipherbayes.protocols.rounds import StudyRounds
+from cipherbayes.protocols.rounds import Closing, StudyRounds
 from cipherbayes.protocols.transcripts import (
     CuratorTotal,
     TranscriptHead,
@@ -40,6 +40,7 @@ class Finished:
     rounds: int
     stopped: str | None
     traffic: Traffic
+    closing: Mapping[str, Closing] = field(default_factory=dict)
 
 
 def run_folder(
@@ -132,7 +133,9 @@ def finish(rounds: StudyRounds[Any], stopped: str | None, traffic: Traffic) -> F
             "its owner raises the budget with --budget EPSILON (several machines: "
             "budget in site.toml); then `cipherbayes resume` goes on",
         )
-    return Finished(draws, rounds.moments(), rounds.round, stopped, traffic)
+    return Finished(
+        draws, rounds.moments(), rounds.round, stopped, traffic, rounds.closing()
+    )
 
 
 class TemporaryFolder:

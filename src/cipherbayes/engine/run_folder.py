@@ -206,7 +206,7 @@ class RunFolder:
             "name": name,
             "run": self.run,
             "plan": self.plan,
-            "contributions": self._contributions(name, table),
+            "contributions": self.contributions(name, table),
             "ledger": ledger,
             "key": keys.identity(),
             "exchange": keys.exchange_key(self.run),
@@ -236,10 +236,11 @@ class RunFolder:
             raise RunError(
                 f"site '{name}' was given a frame, not a file",
                 where=str(self.path),
-                remedy="only runs whose tables are files can be resumed",
+                remedy="only runs whose tables are files can be resumed: begin a new "
+                "one in another folder, and count what both released",
             )
         table = open_site(self.study, name, source)
-        if self.study.evaluation is None:
+        if self.study.evaluation is None or self.study.checks_privately:
             return table
         return split_site(self.study, name, table)[0]
 
@@ -331,11 +332,15 @@ class RunFolder:
         for name in self.study.sites:
             table = self.table(name) if tables is None else tables[name]
             ledger = open_ledger(self.study, name, self.local(name), self.budget_run)
-            held[name] = (self._contributions(name, table), ledger)
+            held[name] = (self.contributions(name, table), ledger)
         return held
 
-    def _contributions(self, name: str, table: PreparedTable) -> Contributions:
-        return Contributions.of_site(self.study, name, table)
+    def contributions(self, name: str, table: PreparedTable) -> Contributions:
+        """A site's bounded sums over its table, parted where the study parts it."""
+        held_out = None
+        if self.study.checks_privately:
+            table, held_out = split_site(self.study, name, table)
+        return Contributions.of_site(self.study, name, table, held_out)
 
 
 def noise_source(study: Study, name: str) -> NoiseSource:

@@ -22,6 +22,7 @@ from cipherbayes.models.metrics import Metrics
 from cipherbayes.typing import Floats
 
 if TYPE_CHECKING:  # which imports this module
+    from cipherbayes.models.held_out import HeldOutCheck
     from cipherbayes.models.influence import BoundedInfluence
 
 
@@ -375,6 +376,13 @@ class Model(BaseModel, ABC):
     def gradients(self, theta: Floats, rows: Rows) -> RecordGradients:
         """Gradient of each record's log-likelihood."""
 
+    def gradient_sum(self, theta: Floats, rows: Rows) -> Floats:
+        """Sum of the records' gradients, none of them bounded.
+
+        A model may add them up without forming each by itself.
+        """
+        return self.gradients(theta, rows).weighted_sum()
+
     def information_diagonal(self, theta: Floats, rows: Rows) -> Floats:
         """``-sum_i d²(log-likelihood_i) / d theta_j²`` for each parameter j.
 
@@ -387,11 +395,8 @@ class Model(BaseModel, ABC):
             ahead, behind = theta.copy(), theta.copy()
             ahead[j] += step
             behind[j] -= step
-            change = (
-                self.gradients(behind, rows).weighted_sum()[j]
-                - self.gradients(ahead, rows).weighted_sum()[j]
-            )
-            result[j] = change / (ahead[j] - behind[j])
+            change = self.gradient_sum(behind, rows) - self.gradient_sum(ahead, rows)
+            result[j] = change[j] / (ahead[j] - behind[j])
         return result
 
     @property
@@ -399,6 +404,14 @@ class Model(BaseModel, ABC):
         """What the noise-aware posterior needs; None where a model states nothing.
 
         See :mod:`cipherbayes.models.influence`.
+        """
+        return None
+
+    @property
+    def held_out_check(self) -> HeldOutCheck | None:
+        """How private held-out rows check it; None where a model states nothing.
+
+        See :mod:`cipherbayes.models.held_out`.
         """
         return None
 

@@ -19,6 +19,7 @@ from cipherbayes.models.base import (
     refuse_times,
     require_finite,
 )
+from cipherbayes.models.held_out import NumberCheck
 from cipherbayes.models.influence import (
     BoundedInfluence,
     Influence,
@@ -147,6 +148,10 @@ class Linear(Model):
             return linear
         squares = 2.0 * precision * self.residual(theta, rows) ** 2
         return np.append(linear, squares.sum())
+
+    @property
+    def held_out_check(self) -> NumberCheck:
+        return NumberCheck(self)
 
     @property
     def bounded_influence(self) -> LinearInfluence | LearntScaleInfluence:

@@ -16,6 +16,7 @@ from cipherbayes.models.base import (
     refuse_times,
     require_binary,
 )
+from cipherbayes.models.held_out import BinaryCheck
 from cipherbayes.models.influence import (
     BoundedInfluence,
     Influence,
@@ -74,6 +75,10 @@ class Logistic(Model):
         # expit(-eta) rather than 1 - p, which is zero from eta = 37 on.
         result: Floats = rows.x**2 @ (expit(eta) * expit(-eta))
         return result
+
+    @property
+    def held_out_check(self) -> BinaryCheck:
+        return BinaryCheck(self)
 
     @property
     def bounded_influence(self) -> LogisticInfluence:

@@ -18,6 +18,7 @@ from cipherbayes.models.base import (
     Rows,
     require_finite,
 )
+from cipherbayes.models.held_out import SurvivalCheck
 from cipherbayes.models.influence import (
     BoundedInfluence,
     Influence,
@@ -115,6 +116,11 @@ class Piecewise(Survival):
                 "the grid misses the events, which are all in one of its intervals: "
                 f"place cuts among the event times of column '{self.time}'"
             )
+
+    @property
+    def held_out_check(self) -> SurvivalCheck | None:
+        # Those who enter late are not a sample of everybody's survival.
+        return super().held_out_check if self.entry is None else None
 
     def extra_parameters(self) -> tuple[str, ...]:
         ends = [f"{start:g}" for start in self.starts]

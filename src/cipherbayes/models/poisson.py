@@ -10,6 +10,7 @@ from scipy.special import gammaln, pdtr
 
 from cipherbayes.models.base import RecordGradients, Rows
 from cipherbayes.models.counts import CountModel, mean_of
+from cipherbayes.models.held_out import CountCheck
 from cipherbayes.models.influence import LinearPredictorInfluence
 from cipherbayes.models.registry import register
 from cipherbayes.typing import Floats
@@ -47,6 +48,10 @@ class Poisson(CountModel):
     def information_diagonal(self, theta: Floats, rows: Rows) -> Floats:
         result: Floats = rows.x**2 @ mean_of(self.log_mean(theta, rows))
         return result
+
+    @property
+    def held_out_check(self) -> CountCheck:
+        return CountCheck(self)
 
     @property
     def bounded_influence(self) -> PoissonInfluence:

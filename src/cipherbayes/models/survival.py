@@ -17,6 +17,7 @@ from cipherbayes.models.base import (
     require_binary,
     require_finite,
 )
+from cipherbayes.models.held_out import SurvivalCheck
 from cipherbayes.models.metrics import Metrics, survival_metrics
 from cipherbayes.typing import Floats
 
@@ -125,6 +126,10 @@ class Survival(Model, SurvivalCurves):
                 f"no events at all, every row is censored in column '{self.event}': "
                 "code an event as 1 and follow up longer"
             )
+
+    @property
+    def held_out_check(self) -> SurvivalCheck | None:
+        return SurvivalCheck(self)
 
     def curvature(self, design: Design) -> float:
         # t exp(eta) has the mean P(event) under the truth.

@@ -11,7 +11,7 @@ import enum
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
@@ -118,7 +118,49 @@ class Composed:
             _require_event(event)
 
 
-Event = GaussianSum | PoissonSampled | Repeated | Composed
+@dataclass(frozen=True)
+class OfRows:
+    """``event`` on one part of a table's records, named; other parts are apart.
+
+    Which part a record is in depends on the record and on the run's study alone, so
+    adding or removing it changes one part and no other. By itself it costs what
+    ``event`` costs; :func:`of_one_run` sets the parts of a run beside each other.
+
+    Parameters
+    ----------
+    part
+        The part's name, e.g. ``"held-out"``.
+    """
+
+    part: str
+    event: Event
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.part, str) or not self.part:
+            raise PrivacyError("a part of a table needs a name")
+        _require_event(self.event)
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """Events on parts of a table that have no record in common.
+
+    Formal guarantees
+    -----------------
+    Costs what the most expensive of them costs (docs/proofs.md). Where that cannot
+    be told from their numbers, because some are sampled, it costs all of them.
+    """
+
+    events: tuple[Event, ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.events, tuple) or not self.events:
+            raise PrivacyError("events on parts of a table need a tuple of them")
+        for event in self.events:
+            _require_event(event)
+
+
+Event = GaussianSum | PoissonSampled | Repeated | Composed | OfRows | Parallel
 
 Tally = Mapping[tuple[float, float], int]
 """How often each (noise multiplier, rate) was released; rate 1 is full batch."""
@@ -133,6 +175,32 @@ def tally(event: Event) -> Counter[tuple[float, float]]:
     counts: Counter[tuple[float, float]] = Counter()
     _count(event, 1, counts)
     return counts
+
+
+def of_one_run(events: Iterable[Event]) -> Event:
+    """All releases of one run, those on parts of its tables beside each other.
+
+    Two runs may part a table differently, so no more than one run belongs here.
+    """
+    whole: list[Event] = []
+    parts: dict[str, list[Event]] = {}
+    for event in events:
+        part, inner = _part_of(event)
+        (whole if part is None else parts.setdefault(part, [])).append(inner)
+    if parts:
+        beside = tuple(Composed(tuple(each)) for each in parts.values())
+        whole.append(Parallel(beside))
+    return whole[0] if len(whole) == 1 else Composed(tuple(whole))
+
+
+def _part_of(event: Event) -> tuple[str | None, Event]:
+    """The part that an event is on, None for the whole table, and what is released."""
+    match event:
+        case OfRows(part=part, event=inner):
+            return part, inner
+        case Repeated(event=OfRows(part=part, event=inner), count=count):
+            return part, Repeated(inner, count)
+    return None, event
 
 
 def to_json(event: Event) -> str:
@@ -194,8 +262,28 @@ class ComposedDocument(TypedDict):
     events: list[EventDocument]
 
 
+class OfRowsDocument(TypedDict):
+    """An :class:`OfRows` as JSON."""
+
+    kind: Literal["of-rows"]
+    part: str
+    event: EventDocument
+
+
+class ParallelDocument(TypedDict):
+    """A :class:`Parallel` as JSON."""
+
+    kind: Literal["parallel"]
+    events: list[EventDocument]
+
+
 EventDocument = (
-    GaussianSumDocument | PoissonSampledDocument | RepeatedDocument | ComposedDocument
+    GaussianSumDocument
+    | PoissonSampledDocument
+    | RepeatedDocument
+    | ComposedDocument
+    | OfRowsDocument
+    | ParallelDocument
 )
 
 
@@ -218,6 +306,10 @@ def _document(event: Event) -> EventDocument:
             return {"kind": "repeated", "count": count, "event": _document(inner)}
         case Composed(events=events):
             return {"kind": "composed", "events": [_document(e) for e in events]}
+        case OfRows(part=part, event=inner):
+            return {"kind": "of-rows", "part": part, "event": _document(inner)}
+        case Parallel(events=events):
+            return {"kind": "parallel", "events": [_document(e) for e in events]}
     raise _not_understood(event)
 
 
@@ -241,12 +333,21 @@ def _event(document: object) -> Event:
             _require_keys(document, {"kind", "count", "event"})
             return Repeated(_event(document["event"]), document["count"])
         case "composed":
-            _require_keys(document, {"kind", "events"})
-            events = document["events"]
-            if not isinstance(events, list):
-                raise _unreadable("a composition without a list of events")
-            return Composed(tuple(_event(e) for e in events))
+            return Composed(_events(document))
+        case "parallel":
+            return Parallel(_events(document))
+        case "of-rows":
+            _require_keys(document, {"kind", "part", "event"})
+            return OfRows(document["part"], _event(document["event"]))
     raise _unreadable("an unknown kind of event")
+
+
+def _events(document: dict[str, object]) -> tuple[Event, ...]:
+    _require_keys(document, {"kind", "events"})
+    events = document["events"]
+    if not isinstance(events, list):
+        raise _unreadable("a composition without a list of events")
+    return tuple(_event(e) for e in events)
 
 
 def _count(event: Event, times: int, counts: Counter[tuple[float, float]]) -> None:
@@ -260,12 +361,37 @@ def _count(event: Event, times: int, counts: Counter[tuple[float, float]]) -> No
         case Composed(events=events):
             for inner in events:
                 _count(inner, times, counts)
+        case OfRows(event=inner):
+            _count(inner, times, counts)
+        case Parallel(events=events):
+            for dear in _dearest([tally(inner) for inner in events]):
+                for release, count in dear.items():
+                    counts[release] += times * count
         case _:
             raise _not_understood(event)
 
 
+def _dearest(
+    parts: list[Counter[tuple[float, float]]],
+) -> list[Counter[tuple[float, float]]]:
+    """The part that costs most; all of them where sampling hides which it is."""
+    parts = [part for part in parts if part]
+    if len(parts) < 2 or any(rate < 1.0 for part in parts for _, rate in part):
+        return parts
+
+    def mu_squared(part: Counter[tuple[float, float]]) -> float:
+        return sum(
+            math.inf if sigma == 0.0 else count / sigma**2
+            for (sigma, _), count in part.items()
+        )
+
+    return [max(parts, key=mu_squared)]
+
+
 def _require_event(value: object) -> None:
-    if not isinstance(value, GaussianSum | PoissonSampled | Repeated | Composed):
+    if not isinstance(
+        value, GaussianSum | PoissonSampled | Repeated | Composed | OfRows | Parallel
+    ):
         raise _not_understood(value)
 
 
@@ -306,5 +432,6 @@ def _unreadable(what: str) -> PrivacyError:
 def _not_understood(value: object) -> PrivacyError:
     return PrivacyError(
         f"{type(value).__name__} is not a release that can be accounted for",
-        remedy="use GaussianSum, PoissonSampled, Repeated or Composed",
+        remedy="use GaussianSum, PoissonSampled, Repeated, Composed, OfRows or "
+        "Parallel",
     )

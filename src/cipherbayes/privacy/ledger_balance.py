@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from cipherbayes.privacy.events import Composed, Event, Repeated, from_json, to_json
+from cipherbayes.privacy.events import Event, Repeated, from_json, of_one_run, to_json
 from cipherbayes.privacy.filters import filter_epsilon
 
 # A table that spends its budget exactly must not fail over the last digit.
@@ -49,7 +49,7 @@ def epsilon_of(charges: Mapping[ChargedEvent, int], budget: Budget) -> float:
     runs: dict[bytes, list[Event]] = {}
     for (run, text), count in sorted(charges.items()):
         runs.setdefault(run, []).append(Repeated(_event(text), count))
-    composed = tuple(Composed(tuple(events)) for events in runs.values())
+    composed = tuple(of_one_run(events) for events in runs.values())
     return _filter_epsilon(composed, budget.delta, budget.epsilon)
 
 

@@ -113,7 +113,7 @@ def covers(plan: Plan) -> str:
     if study.privacy.records is not None:
         units = study.privacy.units
         outside.insert(0, f"the number of {units}, which the study declares public")
-    if study.evaluation is not None:
+    if study.evaluation is not None and not study.checks_privately:
         rows = "every row that was not held out"
         outside.insert(
             0,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from cipherbayes.data.prepared import PreparedTable
-from cipherbayes.data.rescaled import rescaled
+from cipherbayes.data.rescaled import rescaled, seen_through
 from cipherbayes.data.windows import histograms, sums_inside
 from cipherbayes.errors import ProtocolError
 from cipherbayes.inference.gradient import gradient_sum
@@ -16,7 +16,7 @@ from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models import Model, Rows
 from cipherbayes.privacy.noise import poisson_sample
 from cipherbayes.protocols.questions import Question
-from cipherbayes.protocols.releases import Phase
+from cipherbayes.protocols.releases import QUESTION_DRAWS, Phase
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import slots_of
 from cipherbayes.typing import Floats
@@ -30,10 +30,12 @@ class Contributions:
     model
         Whose gradients are summed.
     table
-        The records.
+        The records; where some are held out and protected, the others.
+    held_out
+        Those; None where there are none.
     slots, site
-        Where the parameters of each site stand, and whose records these are; None
-        where sites are taken to be alike.
+        Where the parameters of each site stand (None where sites are taken to be
+        alike), and whose records these are.
 
     Formal guarantees
     -----------------
@@ -45,9 +47,12 @@ class Contributions:
     ``phase.information.clip``). Where a record is a person, each of its rows counts by
     its share (:mod:`~cipherbayes.data.persons`). Where sites may differ, a site's sums
     are those of its own parameters, put in places of their own
-    (:class:`~cipherbayes.inference.site_slots.SiteSlots`), which moves no norm. In a
-    Poisson-sampled phase every record takes part independently, drawn from the
-    operating system's randomness.
+    (:class:`~cipherbayes.inference.site_slots.SiteSlots`), which moves no norm. After
+    the posterior a record adds one to a bin of each column
+    (:mod:`~cipherbayes.data.characteristics`), or, if it is held out, one to a cell of
+    predictions and outcomes (:mod:`~cipherbayes.models.held_out`) and bounded residuals
+    to groups (:mod:`~cipherbayes.data.residual_cells`). In a Poisson-sampled phase
+    every record takes part independently, drawn from the operating system's randomness.
 
     *Total.* Every θ of the phase's length with finite numbers, and all scales that
     :meth:`~cipherbayes.protocols.plan.StudyPlan.facts` can give (places within
@@ -59,27 +64,39 @@ class Contributions:
         self,
         model: Model,
         table: PreparedTable,
+        held_out: PreparedTable | None = None,
+        *,
         slots: SiteSlots | None = None,
-        site: str = "",
+        site: str = "table",
     ) -> None:
         self._model = model
         self._table = table
+        self._held_out = held_out
         self._slots = slots
         self._site = site
 
     @classmethod
-    def of_site(cls, study: Study, site: str, table: PreparedTable) -> Contributions:
+    def of_site(
+        cls,
+        study: Study,
+        site: str,
+        table: PreparedTable,
+        held_out: PreparedTable | None = None,
+    ) -> Contributions:
         """The sums of one site of a study."""
-        return cls(study.model, table, slots_of(study), site)
+        return cls(study.model, table, held_out, slots=slots_of(study), site=site)
 
     @property
     def count(self) -> int:
-        """Records in the table."""
-        return self._table.records
+        """Records in the table, those held out among them."""
+        held = 0 if self._held_out is None else self._held_out.records
+        return self._table.records + held
 
     def total(self, phase: Phase, question: Question) -> Floats:
         """The sum that a phase asks for, before grid and noise."""
         theta = question.theta
+        if phase.closing:
+            return self._closing(phase, question)
         if phase.purpose == "records":
             return self._counted(float(self.count))
         if phase.purpose == "moments":
@@ -90,8 +107,7 @@ class Contributions:
             return self._columns(phase, lambda z, s: seen(z, numbers, windows, s))
         if theta.size != phase.sums.dimension:
             raise ProtocolError("the question does not have the study's length")
-        if self._slots is not None:
-            theta = theta[self._slots.of_site(self._site)]
+        theta = self._own(theta)
         table = rescaled(self._table, question.scales)
         if phase.purpose == "influence":
             return self._influence(phase, table, theta)
@@ -111,6 +127,39 @@ class Contributions:
     def _spread(self, gradient: Floats) -> Floats:
         slots = self._slots
         return gradient if slots is None else slots.spread(self._site, gradient)
+
+    def _own(self, theta: Floats) -> Floats:
+        """The site's own parameters, of those of all sites."""
+        if self._slots is None:
+            return theta
+        return theta[..., self._slots.of_site(self._site)]
+
+    def _closing(self, phase: Phase, question: Question) -> Floats:
+        """Sums over the records that a phase after the posterior is about."""
+        held_out = self._table if self._held_out is None else self._held_out
+        scales, site = question.scales, self._site
+        seen = seen_through(self._table.design, scales)
+        if phase.characteristics is not None:
+            table = phase.characteristics
+            tables = [self._table] + [held_out] * (self._held_out is not None)
+            parts = [
+                part
+                for each in tables
+                for part in each.map(lambda block: table.sums(block, site, scales))
+            ]
+        elif phase.check is not None:
+            check = phase.check
+            draws = self._own(question.theta.reshape(QUESTION_DRAWS, -1))
+            parts = list(held_out.map(lambda block: check.sums(draws, seen(block))))
+        else:
+            assert phase.cells is not None
+            cells, theta = phase.cells, self._own(question.theta)
+            parts = list(
+                held_out.map(
+                    lambda block: cells.sums(theta, block, seen(block), site, scales)
+                )
+            )
+        return sum(parts, start=np.zeros(phase.dimension))
 
     def _columns(
         self, phase: Phase, sums: Callable[[Floats, Floats | None], Floats]

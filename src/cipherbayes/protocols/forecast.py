@@ -22,6 +22,7 @@ from cipherbayes.privacy.gaussian import epsilon_of, mu_for
 from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.protocols.certificate import covers
 from cipherbayes.protocols.plan import Plan, StudyPlan
+from cipherbayes.protocols.releases import Phase
 from cipherbayes.protocols.term_costs import TermCost, columns_lost, without_term
 from cipherbayes.study.scales import scales_budget
 from cipherbayes.study.schema import Study
@@ -101,8 +102,9 @@ def forecast_of(plan: StudyPlan) -> Forecast:
     design = preparation_of(study).design
     standardised = study.releases_scales
     each = study.model.curvature(design) * (1.0 if standardised else MEAN_SQUARE)
-    information = release.records * each
-    largest = release.records * release.clip
+    records = _fitted_records(plan)
+    information = records * each
+    largest = records * release.clip
     signal = min(information * (study.full_prior.scale or 1.0), largest)
     factor = max(CLEAR * noise / signal, 1.0)
     return Forecast(
@@ -116,6 +118,11 @@ def forecast_of(plan: StudyPlan) -> Forecast:
     )
 
 
+def _fitted_records(plan: StudyPlan) -> int:
+    """Records that the fit is expected to see; the most possible where N is open."""
+    return plan.study.training_records or plan.last_phase.sums.records
+
+
 def _width_ratio(
     plan: StudyPlan, mu: float, information: float, inflation: float
 ) -> float | None:
@@ -126,7 +133,7 @@ def _width_ratio(
     design = preparation_of(plan.study).design
     unit = require_bounded_influence(plan.study.model).unit(design)
     return plan.study.inference_method.width_ratio(
-        records=release.records,
+        records=_fitted_records(plan),
         dimension=release.dimension,
         mu=mu,
         sensitivities=(release.clip, matrix.clip),
@@ -299,9 +306,72 @@ def describe(plan: StudyPlan) -> PlanDescription:
             "dimension": release.dimension,
             "signal_over_noise": forecast.ratio,
             "width_ratio": forecast.width_ratio,
+            **budget_record(plan),
             **({"terms": costs} if costs else {}),
         },
     )
+
+
+def budget_record(plan: StudyPlan) -> dict[str, Any]:
+    """What fitting, checking and describing get; empty where a study only fits.
+
+    Each with the ε that it would cost alone, its share of the rows, and the noise of
+    one of its counts.
+    """
+    if not plan.closing:
+        return {}
+    study, delta = plan.study, plan.study.privacy.delta
+    held = study.evaluation.holdout if study.checks_privately else 0.0  # type: ignore[union-attr]
+    uses: dict[str, tuple[list[Phase], float]] = {
+        "fitting": ([p for p in plan.phases if not p.closing], 1.0 - held),
+        "describing": ([p for p in plan.closing if p.rows is None], 1.0),
+        "checking": ([p for p in plan.closing if p.rows is not None], held),
+    }
+    found = {}
+    for name, (phases, rows) in uses.items():
+        if not phases:
+            continue
+        cost = epsilon(compose(*(phase.event for phase in phases)), delta)
+        found[name] = {"epsilon_alone": cost, "rows": rows}
+        if name != "fitting":
+            sums = phases[0].sums
+            found[name]["count_noise"] = sums.noise_sd(sums.sites)
+    return {"budget": found}
+
+
+def _budget_lines(plan: StudyPlan) -> list[tuple[str, str]]:
+    uses = budget_record(plan).get("budget", {})
+    if not uses:
+        return []
+    fitting = uses["fitting"]
+    lines = [
+        (
+            "fitting",
+            f"ε = {fitting['epsilon_alone']:.3g} alone, on "
+            f"{100 * fitting['rows']:.3g} % of the rows",
+        )
+    ]
+    if "checking" in uses:
+        check = uses["checking"]
+        lines.append(
+            (
+                "checking",
+                f"ε = {check['epsilon_alone']:.3g} alone, on the other "
+                f"{100 * check['rows']:.3g} %: a row pays for one of the two; a count "
+                "of prediction × outcome is known to "
+                f"±{1.645 * check['count_noise']:.3g} (90 %)",
+            )
+        )
+    if "describing" in uses:
+        described = uses["describing"]
+        lines.append(
+            (
+                "describing",
+                f"ε = {described['epsilon_alone']:.3g} alone, on all rows: a count is "
+                f"known to ±{1.645 * described['count_noise']:.3g} (90 %)",
+            )
+        )
+    return lines
 
 
 def epsilon_by_tenths(plan: Plan) -> list[tuple[int, float]]:
@@ -338,6 +408,7 @@ def _lines(
         "all rounds together)",
     ]
     lines += [f"sites       {said}" for said in sites_in_words(plan)]
+    lines += [f"{name:<12}{text}" for name, text in _budget_lines(plan)]
     if study.rules.federated:
         lines.append(
             f"colluders   {release.colluders} of {release.sites} sites; "
@@ -440,5 +511,6 @@ def approval_lines(plan: StudyPlan) -> list[str]:
         *(f"sites       {said}" for said in sites_in_words(plan)),
         "is opened   what the vectors of all sites give together"
         + (", or of all but the lost" if privacy.dropouts else ""),
+        *(f"{name:<12}{text}" for name, text in _budget_lines(plan)),
     ]
     return [*lines, INSECURE_NOISE] if study.insecure else lines

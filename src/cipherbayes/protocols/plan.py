@@ -23,11 +23,11 @@ from cipherbayes.errors import DataError, ProtocolError, StudyError
 from cipherbayes.inference.method import PublicFacts, SiteRecords
 from cipherbayes.inference.released import Recursion
 from cipherbayes.models.prior import ResolvedPrior
-from cipherbayes.privacy.accountant import compose, epsilon
-from cipherbayes.privacy.events import Event, Repeated
+from cipherbayes.privacy.accountant import epsilon, total_mu
+from cipherbayes.privacy.events import Composed, Event, Repeated, of_one_run
 from cipherbayes.protocols.messages import RunManifest
 from cipherbayes.protocols.protocol import Protocol, protocol_of
-from cipherbayes.protocols.releases import Phase, Purpose
+from cipherbayes.protocols.releases import QUESTION_DRAWS, Phase, Purpose
 from cipherbayes.study.schema import PrivateStudy, Study
 from cipherbayes.study.tables import (
     preparation_of,
@@ -141,6 +141,11 @@ class Plan(ABC):
     def preparatory_names(self) -> tuple[str, ...]:
         """Under which names the results of preparatory rounds are kept."""
 
+    @property
+    def closing_names(self) -> tuple[str, ...]:
+        """Under which names the results of rounds after the sampler's are kept."""
+        return ()
+
     @abstractmethod
     def rounds_prepared(self, kept: Container[str]) -> int:
         """Rounds behind the preparatory results of these names."""
@@ -200,17 +205,42 @@ class StudyPlan(Plan):
     @property
     def sampling(self) -> tuple[Phase, ...]:
         """The phases that the posterior comes from."""
-        return tuple(phase for phase in self.phases if not phase.preparatory)
+        return tuple(
+            phase
+            for phase in self.phases
+            if not phase.preparatory and not phase.closing
+        )
+
+    @property
+    def closing(self) -> tuple[Phase, ...]:
+        """The phases after the sampler's last round, of one round each."""
+        return tuple(phase for phase in self.phases if phase.closing)
+
+    @property
+    def closing_names(self) -> tuple[str, ...]:
+        return tuple(phase.purpose for phase in self.closing)
 
     @property
     def last_phase(self) -> Phase:
-        """The phase with the most weight, which a study ends with."""
-        return self.phases[-1]
+        """The phase with the most weight, which sampling ends with."""
+        return self.sampling[-1]
 
     @property
     def event(self) -> Event:
         """Everything that the study releases."""
-        return compose(*(phase.event for phase in self.phases))
+        return of_one_run(phase.event for phase in self.phases)
+
+    @property
+    def dearest_part(self) -> str | None:
+        """The part of the tables of which most is released; None where a study does
+        not part them."""
+        parts: dict[str, list[Event]] = {}
+        for phase in self.phases:
+            if phase.rows is not None:
+                parts.setdefault(phase.rows, []).append(phase.event)
+        if not parts:
+            return None
+        return max(parts, key=lambda name: total_mu(Composed(tuple(parts[name]))))
 
     def event_after(self, rounds: int) -> Event | None:
         """What the first rounds have released; None for none."""
@@ -219,7 +249,7 @@ class StudyPlan(Plan):
             done = min(max(rounds - phase.first, 0), phase.rounds)
             if done:
                 events.append(Repeated(phase.release, done))
-        return compose(*events) if events else None
+        return of_one_run(events) if events else None
 
     def rounds_prepared(self, kept: Container[str]) -> int:
         """Rounds behind the preparatory results of these names."""
@@ -322,20 +352,58 @@ class StudyPlan(Plan):
 
     def usable_theta(self, phase: Phase, theta: Floats) -> bool:
         """Whether a phase may be asked at ``theta``: public numbers alone decide."""
-        if phase.preparatory:
-            return theta.size == 1 and theta[0] == 0.0
-        if theta.size != self.farthest_theta.size:
+        size = self.question_size(phase)
+        if theta.size != size:
             return False
+        if phase.preparatory or phase.characteristics is not None:
+            return bool(theta[0] == 0.0)
+        farthest = np.tile(self.farthest_theta, size // self.farthest_theta.size)
         # Also false for what is not a number.
-        return bool(np.all(np.abs(theta) <= self.farthest_theta))
+        return bool(np.all(np.abs(theta) <= farthest))
+
+    def question_size(self, phase: Phase) -> int:
+        """Length of the vector that a phase is asked about."""
+        if phase.preparatory or phase.characteristics is not None:
+            return 1
+        draws = 1 if phase.check is None else QUESTION_DRAWS
+        return draws * self.farthest_theta.size
+
+    def closing_question(self, phase: Phase, draws: Floats) -> Floats:
+        """What a phase after the posterior asks about: nothing but the records, some
+        draws one after the other, or their mean; held where sites answer.
+
+        Parameters
+        ----------
+        draws
+            All draws on the prepared scale, shape ``(s, d)``.
+        """
+        if phase.characteristics is not None:
+            return np.zeros(1)
+        held = np.clip(draws, -self.farthest_theta, self.farthest_theta)
+        if phase.check is None:
+            mean: Floats = held.mean(axis=0)
+            return mean
+        places = np.linspace(0.0, len(held) - 1.0, QUESTION_DRAWS).round()
+        chosen: Floats = held[places.astype(np.int64)]
+        return chosen.ravel()
 
     def facts(self, totals: Sequence[Integers]) -> dict[Purpose, Floats]:
         """What the totals of the first preparatory rounds, in grid units, amount to."""
-        facts: dict[Purpose, Floats] = {}
-        for phase, values in zip(self.preparatory, totals, strict=False):
-            total = phase.sums.from_grid(values)
-            facts[phase.purpose] = self.digest(phase, total, facts)
-        return facts
+        key = tuple(values.tobytes() for values in totals)
+        facts = self._facts_of.get(key)
+        if facts is None:
+            facts = {}
+            for phase, values in zip(self.preparatory, totals, strict=False):
+                total = phase.sums.from_grid(values)
+                facts[phase.purpose] = self.digest(phase, total, facts)
+            self._facts_of.clear()
+            self._facts_of[key] = facts
+        return dict(facts)
+
+    @cached_property
+    def _facts_of(self) -> dict[tuple[bytes, ...], dict[Purpose, Floats]]:
+        """The last totals and what they amount to: every question rests on the same."""
+        return {}
 
     def before(self, phase: Phase) -> tuple[Phase, ...]:
         """The preparatory phases that a phase's question rests on: all before it."""
@@ -354,7 +422,7 @@ class StudyPlan(Plan):
 
     def records(self, facts: Mapping[Purpose, Floats]) -> float:
         """N, as it was released or as the study declares it."""
-        declared = self.study.privacy.records
+        declared = self.study.training_records
         if declared is None and "records" in facts:
             return float(facts["records"].sum())
         return float(declared or 1)

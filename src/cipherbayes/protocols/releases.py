@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar
 
 import numpy as np
 
+from cipherbayes.data.characteristics import Characteristics
 from cipherbayes.data.encoders import MEAN_SQUARES
+from cipherbayes.data.residual_cells import ResidualCells
 from cipherbayes.data.windows import Numbers
 from cipherbayes.errors import ProtocolError, StudyError
 from cipherbayes.inference.gradient import summation_depth
@@ -19,9 +21,16 @@ from cipherbayes.inference.influence import packed_length
 from cipherbayes.inference.method import RoundShares
 from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models import Design
+from cipherbayes.models.held_out import HeldOutCheck
 from cipherbayes.models.influence import InfluenceBound, require_bounded_influence
 from cipherbayes.privacy.accountant import calibrate, calibrate_noise, compose
-from cipherbayes.privacy.events import Event, GaussianSum, PoissonSampled, Repeated
+from cipherbayes.privacy.events import (
+    Event,
+    GaussianSum,
+    OfRows,
+    PoissonSampled,
+    Repeated,
+)
 from cipherbayes.privacy.gaussian import mu_for
 from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.study.scales import scales_budget
@@ -33,7 +42,16 @@ if TYPE_CHECKING:  # the server imports this module, and nothing that draws nois
     from cipherbayes.privacy.noise import NoiseSource
 
 Purpose = Literal[
-    "records", "moments", "histograms", "windows", "scales", "gradient", "influence"
+    "records",
+    "moments",
+    "histograms",
+    "windows",
+    "scales",
+    "gradient",
+    "influence",
+    "describe",
+    "check",
+    "residuals",
 ]
 
 AnyVector = TypeVar("AnyVector", Floats, Integers)
@@ -52,6 +70,19 @@ SCALING: frozenset[Purpose] = frozenset({"moments", "histograms", "windows", "sc
 """Releases that tell how later ones see the columns."""
 PREPARATORY: frozenset[Purpose] = SCALING | {"records"}
 """Releases before the sampler's first."""
+
+CLOSING: frozenset[Purpose] = frozenset({"describe", "check", "residuals"})
+"""Releases after the sampler's last: they describe the records and check the fit."""
+
+TRAINING, HELD_OUT = "training", "held-out"
+"""Parts of a table whose held-out rows are protected too."""
+CHECKS: dict[Purpose, float] = {"check": 0.7, "residuals": 0.3}
+"""Share of what describing leaves of μ² that each release on held-out rows takes."""
+RANGES, RESIDUAL_RANGES = (16, 3.0), (5, 1.5)
+"""Ranges of a number, and how many released standard deviations they span on each side,
+where records are described and where residuals are added up."""
+QUESTION_DRAWS = 32
+"""Draws of the posterior whose mean prediction is checked."""
 
 DEFAULT_CLIP = 1.0
 """Bound on a record's gradient where the study names none."""
@@ -79,7 +110,9 @@ class Phase:
         squares (``moments``), one in a bin of each column (``histograms``, and
         ``windows`` inside those that they show), columns and their squares inside
         windows (``scales``), clipped gradients (``gradient``), or gradients weighted
-        by x alone (``influence``).
+        by x alone (``influence``); after the posterior one in a bin of each column
+        (``describe``), one in a bin of predictions and outcomes (``check``), and
+        residuals by group (``residuals``).
     first
         Number of the first round.
     sums
@@ -91,6 +124,10 @@ class Phase:
         How far a record counts in an ``influence`` phase; None in others.
     numbers
         Which columns have histograms and windows, in the phases that make them.
+    rows
+        The part of the records that it is about; None for all of them.
+    characteristics, check, cells
+        What is counted, compared or added up in the phases after the posterior.
     """
 
     purpose: Purpose
@@ -99,6 +136,10 @@ class Phase:
     information: ReleasePlan | None = None
     weighting: InfluenceBound | None = None
     numbers: Numbers | None = None
+    rows: str | None = None
+    characteristics: Characteristics | None = None
+    check: HeldOutCheck | None = None
+    cells: ResidualCells | None = None
 
     @property
     def rounds(self) -> int:
@@ -129,6 +170,11 @@ class Phase:
         return self.purpose in PREPARATORY
 
     @property
+    def closing(self) -> bool:
+        """Whether the phase comes after the sampler's last round."""
+        return self.purpose in CLOSING
+
+    @property
     def scaling(self) -> bool:
         """Whether later phases see the columns as this one says."""
         return self.purpose in SCALING
@@ -136,7 +182,8 @@ class Phase:
     @cached_property
     def release(self) -> Event:
         """One round, for the accountant and the ledger."""
-        return compose(*(part.event for part in self.parts))
+        event = compose(*(part.event for part in self.parts))
+        return event if self.rows is None else OfRows(self.rows, event)
 
     @property
     def event(self) -> Event:
@@ -191,7 +238,14 @@ class Phase:
 
 
 def phases_of(study: PrivateStudy, design: Design) -> tuple[Phase, ...]:
-    """A study's phases, in order; their noise composes to its budget."""
+    """A study's phases, in order; their noise composes to its budget.
+
+    Formal guarantees
+    -----------------
+    A record is in the training rows or held out, for which its own values decide. So
+    what is released of it is the description and all that precedes the posterior, or
+    the description and all checks; either composes to the study's ε and δ at most.
+    """
     privacy = study.privacy
     before = _preparatory_noise(study)
     columns = design.moved
@@ -223,7 +277,14 @@ def phases_of(study: PrivateStudy, design: Design) -> tuple[Phase, ...]:
         for number, (purpose, sigma) in enumerate(before.items())
     ]
     lengths = _lengths(study, design, slots)
+    closing = _closing(study, shape)
     events = [GaussianSum(sigma) for sigma in before.values()]
+    events += [
+        GaussianSum(phase.sums.noise_multiplier)
+        for phase in closing
+        if phase.rows is None
+    ]
+    first = len(before)
     shares = study.inference_method.round_shares()
     if shares is not None:
         sites = shape["sites"]
@@ -233,21 +294,25 @@ def phases_of(study: PrivateStudy, design: Design) -> tuple[Phase, ...]:
         clip = privacy.clip
         if clip is None:
             clip = typical_norm(study, design)
-            if study.releases_scales and privacy.records is not None:
+            if study.releases_scales and study.training_records is not None:
                 clip = study.inference_method.loosened(
                     study.model,
                     clip,
                     curvature=study.model.curvature(design),
-                    records=privacy.records,
+                    records=study.training_records,
                     mu=mu,
                     excess=excess,
                 )
         bound = study.inference_method.influence_bound(
-            study.model, clip, records=privacy.records, mu=mu, excess=excess
+            study.model, clip, records=study.training_records, mu=mu, excess=excess
         )
-        phases.extend(_influence(study, shares, bound, lengths, events, shape))
+        phases.extend(_influence(study, shares, bound, lengths, events, first, shape))
     else:
-        phases.append(_gradient(study, lengths[0], events, shape))
+        phases.append(_gradient(study, lengths[0], events, first, shape))
+    if study.checks_privately:
+        phases = [replace(phase, rows=TRAINING) for phase in phases]
+    for phase in closing:
+        phases.append(replace(phase, first=sum(each.rounds for each in phases)))
     return tuple(phases)
 
 
@@ -259,6 +324,47 @@ def _lengths(
         return slots.dimension, slots.packed_length
     dimension = len(study.model.parameters(design))
     return dimension, packed_length(dimension)
+
+
+def _closing(study: PrivateStudy, shape: _Shape) -> list[Phase]:
+    """The releases after the posterior; their rounds are numbered later."""
+    privacy, preparation = study.privacy, preparation_of(study)
+    sites = tuple(sorted(study.sites)) or ("table",)
+    check = study.model.held_out_check
+    mu = mu_for(privacy.epsilon, privacy.delta)
+    described = 0.0 if study.describe is None else study.describe.share
+
+    def release(bound: float, dimension: int, share: float) -> ReleasePlan:
+        # A little more than the share's noise, for what rounding adds to its cost.
+        sigma = (1.0 + 2.0**-30) / (mu * math.sqrt(share))
+        return ReleasePlan(
+            clip=bound,
+            dimension=dimension,
+            noise_multiplier=sigma,
+            rounds=1,
+            rate=1.0,
+            **shape,
+        )
+
+    phases: list[Phase] = []
+    if study.describe is not None:
+        table = Characteristics(
+            preparation.column_bins(*RANGES),
+            () if check is None else check.outcomes,
+            study.describe.by,
+            sites,
+        )
+        sums = release(table.bound, table.dimension, described)
+        phases.append(Phase("describe", 0, sums, characteristics=table))
+    if study.checks_privately:
+        assert check is not None  # see the study's rules
+        shares = {purpose: (1.0 - described) * part for purpose, part in CHECKS.items()}
+        sums = release(check.bound, check.cells, shares["check"])
+        phases.append(Phase("check", 0, sums, rows=HELD_OUT, check=check))
+        cells = ResidualCells(check, preparation.column_bins(*RESIDUAL_RANGES), sites)
+        sums = release(cells.bound, cells.dimension, shares["residuals"])
+        phases.append(Phase("residuals", 0, sums, rows=HELD_OUT, cells=cells))
+    return phases
 
 
 def typical_norm(study: PrivateStudy, design: Design) -> float:
@@ -316,9 +422,10 @@ def _gradient(
     study: PrivateStudy,
     dimension: int,
     before: list[GaussianSum],
+    first: int,
     shape: _Shape,
 ) -> Phase:
-    """The rounds of a chain, all alike."""
+    """The rounds of a chain, all alike, beside other releases."""
     privacy = study.privacy
     rate = 1.0
     if study.inference.batch is not None:
@@ -343,7 +450,7 @@ def _gradient(
         rate=rate,
         **shape,
     )
-    return Phase("gradient", len(before), release)
+    return Phase("gradient", first, release)
 
 
 def _influence(
@@ -352,6 +459,7 @@ def _influence(
     bound: InfluenceBound,
     lengths: tuple[int, int],
     before: list[GaussianSum],
+    first: int,
     shape: _Shape,
 ) -> Iterable[Phase]:
     """Rounds of sums weighted by x, grouped where they are alike."""
@@ -378,7 +486,6 @@ def _influence(
             **shape,
         )
 
-    first = len(before)
     for (score, matrix), alike in groupby(
         rounds, key=lambda r: (r.gradient_share, r.information_share)
     ):

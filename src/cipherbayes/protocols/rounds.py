@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Generic
 
 import numpy as np
@@ -23,6 +24,22 @@ from cipherbayes.protocols.stores import Checkpoint
 from cipherbayes.typing import Floats, Integers
 
 
+@dataclass(frozen=True)
+class Closing:
+    """The total of a round after the posterior.
+
+    Attributes
+    ----------
+    total
+        In the units of the records.
+    noise
+        Standard deviation of the noise that is really in each of its numbers.
+    """
+
+    total: Floats
+    noise: float
+
+
 class StudyRounds(ABC, Generic[AnyPlan]):
     """Where a study stands; made over an old checkpoint, it goes on from there."""
 
@@ -36,7 +53,8 @@ class StudyRounds(ABC, Generic[AnyPlan]):
         last = self._checkpoint.last_state()
         if last is not None:
             number, self._state = last
-            return number + 1
+            names = self._plan.closing_names
+            return number + 1 + sum(self._checkpoint.fact(n) is not None for n in names)
         names = self._plan.preparatory_names
         kept = {name for name in names if self._checkpoint.fact(name) is not None}
         return self._plan.rounds_prepared(kept)
@@ -81,6 +99,10 @@ class StudyRounds(ABC, Generic[AnyPlan]):
     def moments(self) -> Floats | None:
         """Released means and standard deviations, one after the other."""
 
+    def closing(self) -> dict[str, Closing]:
+        """What the rounds after the posterior released, by their purpose."""
+        return {}
+
     def accept(self, message: bytes, values: Integers, sites: int) -> None:
         """Take a round's total, and keep the message that carried it, in one commit."""
         with self._checkpoint.one_commit():
@@ -98,6 +120,7 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
     """The rounds of a study that releases noised sums, in phases."""
 
     _recursion: Recursion | None = None
+    _draws: Draws | None = None
 
     @property
     def phase(self) -> Phase:
@@ -116,6 +139,8 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
         """
         if self.phase.preparatory:
             return np.zeros(1)
+        if self.phase.closing:
+            return self._closing_question()
         theta = self._ready()[1].theta
         if not self._plan.usable_theta(self.phase, theta):
             raise RunError(
@@ -146,7 +171,11 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
     def take(self, values: Integers, sites: int) -> None:
         """Take a round's total, in grid units, over ``sites`` shares of noise."""
         phase = self.phase
-        if not phase.preparatory:
+        if phase.closing:
+            noise = phase.sums.noise_sd(sites)
+            kept = np.append(phase.sums.from_grid(values), noise)
+            self._checkpoint.keep_fact(phase.purpose, kept.tobytes())
+        elif not phase.preparatory:
             recursion, state = self._ready()
             release = _release(phase, values, sites)
             self._state = recursion.advance(state, release)
@@ -159,11 +188,42 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
 
     def draws(self) -> Draws | None:
         """What the rounds so far amount to; None before the first gradient."""
+        if self._draws is not None:
+            return self._draws
         trajectory = self._checkpoint.trajectory()
         if not trajectory:
             return None
         recursion, state = self._ready()
-        return recursion.draws(trajectory, state)
+        draws = recursion.draws(trajectory, state)
+        if self._plan.closing and self.round >= self._plan.closing[0].first:
+            self._draws = draws  # which no later round changes
+        return draws
+
+    def closing(self) -> dict[str, Closing]:
+        found = {}
+        for phase in self._plan.closing:
+            kept = self._checkpoint.fact(phase.purpose)
+            if kept is not None:
+                values = np.frombuffer(kept, dtype=np.float64)
+                found[str(phase.purpose)] = Closing(values[:-1], float(values[-1]))
+        return found
+
+    def _closing_question(self) -> Floats:
+        """What the present round asks about: kept once it is known, since a run that
+        goes on elsewhere may compute other last digits."""
+        name = f"question/{self.round}"
+        kept = self._checkpoint.fact(name)
+        if kept is not None:
+            return np.frombuffer(kept, dtype=np.float64)
+        draws = self.draws()
+        assert draws is not None  # every sampling round has its total
+        theta = draws.theta
+        if draws.sites is not None:
+            theta = draws.sites.at_all_sites(theta)
+        flat = theta.reshape(-1, theta.shape[-1])
+        question = self._plan.closing_question(self.phase, flat)
+        self._checkpoint.keep_fact(name, question.tobytes())
+        return question
 
     def moments(self) -> Floats | None:
         """Released means and standard deviations, one after the other."""
@@ -179,7 +239,9 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
 
     def _facts(self) -> dict[Purpose, Floats]:
         """What the preparatory rounds so far amounted to."""
-        kept = {p.purpose: self._checkpoint.fact(p.purpose) for p in self._plan.phases}
+        kept = {
+            p.purpose: self._checkpoint.fact(p.purpose) for p in self._plan.preparatory
+        }
         return {
             purpose: np.frombuffer(value, dtype=np.float64)
             for purpose, value in kept.items()

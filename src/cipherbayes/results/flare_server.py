@@ -22,6 +22,6 @@ class ResultController(RoundsController):
         self, folder: RunFolder, finished: Finished, started: float, out: Path
     ) -> None:
         result = assemble_private(folder, finished, started, {})
-        if folder.study.evaluation is not None:
+        if folder.study.evaluation is not None and not folder.study.checks_privately:
             result.record["warnings"].append(HELD_OUT)
         result.save(out)

@@ -180,6 +180,17 @@ class Bytes(TypedDict):
     total: int
 
 
+class DescribeRow(TypedDict):
+    """A statistic of the records' characteristics, with an interval for its noise."""
+
+    column: str
+    statistic: str
+    group: str
+    mean: float
+    lower: float
+    upper: float
+
+
 class ResultRecord(TypedDict):
     """The content of ``result.json``."""
 
@@ -196,6 +207,7 @@ class ResultRecord(TypedDict):
     interval: float
     posterior: list[ParameterRow]
     effects: list[EffectRow]
+    reference: NotRequired[dict[str, Any]]
     baseline: Baseline | None
     formula: NotRequired[FormulaRecord]
     timing: Timing
@@ -208,4 +220,5 @@ class ResultRecord(TypedDict):
     flags: list[FlagRecord]
     moments: list[float] | None
     hierarchy: NotRequired[HierarchyRecord]
+    describe: NotRequired[list[DescribeRow]]
     posterior_sha256: NotRequired[str]

@@ -30,6 +30,7 @@ from cipherbayes.models.base import Rows
 from cipherbayes.models.survival import require_survival_curves
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.protocol import protocol_of
+from cipherbayes.results.checking import Checked
 from cipherbayes.results.contrasts import Contrasts
 from cipherbayes.results.effects import (
     baseline,
@@ -52,6 +53,7 @@ from cipherbayes.results.record import (
     Bytes,
     ContrastRow,
     Curve,
+    DescribeRow,
     EffectRow,
     HierarchyRecord,
     MedianSurvival,
@@ -70,6 +72,7 @@ from cipherbayes.version import __version__
 
 if TYPE_CHECKING:
     import xarray as xr
+    from matplotlib.axes import Axes  # an extra
 
 FORMAT = 1
 PREDICTIVE_DRAWS = 500
@@ -99,10 +102,7 @@ class Result:
 
     def __repr__(self) -> str:
         record, privacy = self.record, self.record["privacy"]
-        promise = "no privacy"
-        if privacy["epsilon"] is not None:
-            word = "certified" if privacy["certified"] else "NOT CERTIFIED"
-            promise = f"ε = {privacy['epsilon']:g}, δ = {privacy['delta']:g}, {word}"
+        promise = self.promise + (", certified" if privacy["certified"] else "")
         warned = f", {len(self.warnings)} warnings" if self.warnings else ""
         return (
             f"<Result '{record['study']}': {record['model']}, "
@@ -120,6 +120,15 @@ class Result:
         return list(self.record["warnings"])
 
     @property
+    def promise(self) -> str:
+        """ε and δ in a few words, for a line or a picture that leaves its page."""
+        privacy = self.record["privacy"]
+        if privacy["epsilon"] is None:
+            return "no privacy"
+        word = "" if privacy["certified"] else ", NOT CERTIFIED"
+        return f"ε = {privacy['epsilon']:g}, δ = {privacy['delta']:g}{word}"
+
+    @property
     def dataset(self) -> xr.Dataset:
         """The draws on the user's own units, as a Dataset: ``az.summary`` of it names
         every parameter with every release of ArviZ."""
@@ -135,6 +144,11 @@ class Result:
     def metrics(self) -> dict[str, Any]:
         """Scores on the held-out rows, where the study asked for them."""
         return dict(self.record["metrics"])
+
+    def describe(self) -> Table[DescribeRow]:
+        """The records' characteristics, overall and by group, with intervals for their
+        noise; empty where the study asked for none."""
+        return Table(row.copy() for row in self.record.get("describe", []))
 
     @property
     def has_intervals(self) -> bool:
@@ -225,7 +239,11 @@ class Result:
                 remedy="compare predictions instead",
             )
         moments = self.record["moments"]
-        made_up = MadeUp(self.study, None if moments is None else np.array(moments))
+        made_up = MadeUp(
+            self.study,
+            None if moments is None else np.array(moments),
+            self.record.get("reference"),
+        )
         tail = (1.0 - self.study.inference.interval) / 2.0
         return Contrasts(
             made_up, self._user_draws(), tail if self.has_intervals else None
@@ -338,6 +356,42 @@ class Result:
             for times in require_survival_curves(model).median(draws, rows).T
         ]
 
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """A forest plot of the effects (of the parameters where there are none).
+
+        Needs matplotlib: ``pip install 'cipherbayes[plots]'``.
+
+        Parameters
+        ----------
+        ax
+            Axes to draw on; new ones where left out.
+        """
+        from cipherbayes.results.plots import plot_effects
+
+        return plot_effects(self, ax)
+
+    def plot_survival(
+        self,
+        table: Any = None,
+        *,
+        labels: Sequence[str] | None = None,
+        ax: Axes | None = None,
+    ) -> Axes:
+        """Survival curves with their intervals, of each row of a small table.
+
+        Parameters
+        ----------
+        table
+            As in :meth:`predict`, at most eight rows; left out: the reference record.
+        labels
+            What the legend calls each row.
+        ax
+            Axes to draw on; new ones where left out.
+        """
+        from cipherbayes.results.plots import plot_survival
+
+        return plot_survival(self, table, labels=labels, axes=ax)
+
     def _draws_at(self, site: str | None, new_site: bool) -> Floats:
         """Draws that hold at a site, as many as a prediction averages over."""
         sites = site_draws(self.study, self.posterior["prepared"].to_dataset())
@@ -442,9 +496,17 @@ def assemble(
     metrics: Mapping[str, Any],
     warnings: list[str],
     moments: Floats | None = None,
+    means: Floats | None = None,
     taking_part: TakingPart | None = None,
+    checked: Checked | None = None,
 ) -> Result:
-    """Turn a sampler's draws into a result on the user's own scale."""
+    """Turn a sampler's draws into a result on the user's own scale.
+
+    Parameters
+    ----------
+    means
+        Of the prepared columns, where they may be known without moments.
+    """
     public = design = preparation_of(study).design
     if moments is not None:
         half = moments.size // 2
@@ -468,7 +530,10 @@ def assemble(
         )
     spread = not draws.is_point and caution is None
     tail = (1.0 - study.inference.interval) / 2.0 if spread else None
-    made_up = MadeUp(study, moments)
+    known = None
+    if means is not None and moments is None:
+        known = MadeUp(study, None).around(means)
+    made_up = MadeUp(study, moments, known)
     terms = study.model.terms
     contrasts = Contrasts(made_up, user.reshape(-1, user.shape[-1]), tail)
     part = taking_part or {}
@@ -478,6 +543,8 @@ def assemble(
         flags += [flag.as_record(names) for flag in columns]
     if caution is not None:
         flags.append(not_calibrated(caution, len(names)).as_record(names))
+    if checked is not None:
+        flags += checked.flags
     record: ResultRecord = {
         "version": FORMAT,
         "cipherbayes": __version__,
@@ -494,6 +561,7 @@ def assemble(
         "effects": effects(study.model, study.features, design, user, tail)
         if terms is None
         else contrasts.effects(terms),
+        "reference": made_up.reference,
         "baseline": baseline(
             study.model,
             made_up.reference,
@@ -511,6 +579,10 @@ def assemble(
         "flags": flags,
         "moments": None if moments is None else moments.tolist(),
     }
+    if checked is not None and checked.metrics:
+        record["metrics"] = dict(checked.metrics)
+    if checked is not None and checked.describe:
+        record["describe"] = checked.describe
     if terms is not None:
         record["formula"] = contrasts.summary(terms)
     tree = datatree(names, user, draws)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.rescaled import rescaled
@@ -23,6 +25,7 @@ from cipherbayes.inference.target import Target
 from cipherbayes.models.metrics import evaluate, evaluate_each
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.plan import Plan
+from cipherbayes.results.checking import check
 from cipherbayes.results.notebook import notebook_progress
 from cipherbayes.results.record import TakingPart, Timing
 from cipherbayes.results.result import Result, assemble
@@ -40,6 +43,7 @@ from cipherbayes.study.tables import (
     split,
     with_sites,
 )
+from cipherbayes.typing import Floats
 
 INSECURE = (
     "INSECURE-REPEATABLE NOISE: drawn from a seed, for tests only; "
@@ -153,7 +157,15 @@ def _sampled(
         traffic={"per_round_site": 0, "total": 0},
         metrics=score(study, draws, test),
         warnings=[],
+        means=_column_means(list(train.values())),
     )
+
+
+def _column_means(tables: Sequence[PreparedTable]) -> Floats:
+    """Mean of every prepared column over all rows."""
+    sums = [block.x.sum(axis=1) for table in tables for block in table.blocks()]
+    mean: Floats = np.sum(sums, axis=0) / sum(table.count for table in tables)
+    return mean
 
 
 def _target(study: Study, train: Mapping[str, PreparedTable]) -> Target:
@@ -295,6 +307,7 @@ def assemble_private(
         warnings=warnings,
         moments=finished.moments,
         taking_part=taking_part(folder, traffic),
+        checked=check(folder.plan, finished.draws, finished.moments, finished.closing),
     )
 
 
@@ -354,7 +367,7 @@ def score(
 
 def _held_out(folder: RunFolder) -> dict[str, PreparedTable]:
     """The held-out rows of a resumed run."""
-    if folder.study.evaluation is None:
+    if folder.study.evaluation is None or folder.study.checks_privately:
         return {}
     sources = {name: folder.local(name)["data"] for name in folder.study.sites}
     return split(folder.study, open_sites(folder.study, sources))[1]

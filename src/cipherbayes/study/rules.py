@@ -6,6 +6,7 @@ Every refusal says what to change; pydantic adds the file.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cipherbayes.data.databases import open_database
@@ -32,6 +33,11 @@ def require_agreement(study: Study) -> None:
         if name in ("csp", "server"):
             raise ValueError(f"site name '{name}' is another party's: choose another")
     _outcomes_are_not_features(study)
+    _held_out_rows_agree(study)
+    if study.describe is not None and not study.private:
+        raise ValueError(
+            "[describe] releases counts with noise: add a [privacy] table, or remove it"
+        )
     _formula_fits(study)
     _reference_is_possible(study)
     _privacy_is_usable(study)
@@ -153,11 +159,71 @@ def _privacy_is_usable(study: Study) -> None:
             'inference.preconditioner = "fisher" reads the exact information '
             'matrix: a private study uses "rmsprop" or "none"'
         )
-    if study.evaluation is not None and not study.evaluation.holdout_is_public:
+    if study.checks_privately:
+        _rows_can_be_checked(study)
+    if study.describe is not None:
+        _groups_are_known(study, study.describe.by)
+
+
+def _held_out_rows_agree(study: Study) -> None:
+    held = study.evaluation
+    if held is None or held.private is None:
+        return
+    if held.private and held.holdout_is_public:
         raise ValueError(
-            "[evaluation] scores on private rows are releases outside the budget: "
-            "set holdout_is_public = true if those rows are public, or remove it"
+            "evaluation.private and evaluation.holdout_is_public contradict each "
+            "other: keep one of them"
         )
+    if held.private and not study.private:
+        raise ValueError(
+            "evaluation.private needs a [privacy] table: add one, or remove it"
+        )
+    if study.checks_privately and not held.private:
+        raise ValueError(
+            "evaluation.private = false in a private study: set holdout_is_public = "
+            "true if the held-out rows are public, or remove it"
+        )
+
+
+def _rows_can_be_checked(study: Study) -> None:
+    """Whether protected held-out rows can be scored with noise."""
+    if not study.rules.noise_aware:
+        raise ValueError(
+            f'[evaluation] with protected rows is not for protocol = "{study.protocol}"'
+            ': use "secure-sum" or "pooled", set holdout_is_public = true if those '
+            "rows are public, or remove it"
+        )
+    if study.inference.batch is not None:
+        raise ValueError(
+            "inference.batch and protected held-out rows do not go together: remove "
+            "batch, or [evaluation]"
+        )
+    if study.model.held_out_check is None:
+        raise ValueError(
+            f"a model of kind '{study.model.kind}' has no private check of held-out "
+            "rows (nor has one with entry times): remove [evaluation], or set "
+            "holdout_is_public = true if those rows are public"
+        )
+
+
+def _groups_are_known(study: Study, groups: Sequence[str]) -> None:
+    if not study.rules.noise_aware:
+        raise ValueError(
+            f'[describe] is not for protocol = "{study.protocol}": use "secure-sum" or '
+            '"pooled", or remove it'
+        )
+    if study.inference.batch is not None:
+        raise ValueError(
+            "inference.batch and [describe] do not go together: remove one of them"
+        )
+    if len(set(groups)) < len(groups):
+        raise ValueError("describe.by names a group twice")
+    for name in groups:
+        feature = study.features.get(name)
+        if name != "site" and (feature is None or feature.levels is None):
+            raise ValueError(
+                f"describe.by: '{name}' is neither \"site\" nor a feature with levels"
+            )
 
 
 def _persons_are_usable(study: Study) -> None:
@@ -179,6 +245,11 @@ def _persons_are_usable(study: Study) -> None:
         raise ValueError(
             "privacy.unit: [evaluation] holds out rows, which would part those of a "
             "person: remove one of the two"
+        )
+    if study.describe is not None:
+        raise ValueError(
+            "privacy.unit: [describe] counts rows, of which a person may have several: "
+            "remove one of the two"
         )
 
 
@@ -209,6 +280,12 @@ def _sites_may_differ(study: Study, hierarchy: Hierarchy) -> None:
         raise ValueError(
             "[hierarchy] with privacy.dropouts: the slot of a lost site would be read "
             "as a site without patients; set dropouts = 0"
+        )
+    if study.checks_privately and hierarchy.baseline == "stratified":
+        raise ValueError(
+            'hierarchy.baseline = "stratified" with private held-out rows: their '
+            "scores rest on one baseline; remove [evaluation], or set baseline = "
+            '"common"'
         )
     if study.prior.kind != "normal":
         raise ValueError(

@@ -62,7 +62,9 @@ def scales_budget(study: Study) -> ScalesBudget:
         )
         numbers = len(prepared.numbers(BINS).places)
     excess = sites / max(sites - lost, 1) if study.rules.federated else 1.0
-    return _budget(privacy.epsilon, privacy.delta, privacy.records, numbers, excess)
+    return _budget(
+        privacy.epsilon, privacy.delta, study.training_records, numbers, excess
+    )
 
 
 @lru_cache(maxsize=1024)

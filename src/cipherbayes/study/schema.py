@@ -164,13 +164,30 @@ class Hierarchy(Section):
 class Evaluation(Section):
     """``[evaluation]``: a held-out share of the rows on which the fit is scored.
 
-    Scores on private rows are releases that no budget covers, so a private
-    study may hold rows out only if it states that those rows are public.
+    A private study scores them with noise, within its budget, unless it states that
+    they are public (``holdout_is_public``): then scores are exact, and nothing about
+    those rows is protected. ``private`` says the same the other way round.
     """
 
     holdout: float = Field(gt=0, lt=1)
     seed: int = Field(default=1, ge=0)
     holdout_is_public: bool = False
+    private: bool | None = None
+
+
+class Describe(Section):
+    """``[describe]``: a table of the records' characteristics, released with noise.
+
+    Attributes
+    ----------
+    by
+        Groups besides all records together: ``"site"``, or a feature with levels.
+    share
+        Part of the budget (of μ²) that it takes.
+    """
+
+    by: tuple[str, ...] = ()
+    share: float = Field(default=0.05, gt=0, le=0.5)
 
 
 class Paper(Section):
@@ -255,6 +272,7 @@ class Study(Section):
     privacy: Privacy | None = None
     inference: Inference = Inference()
     evaluation: Evaluation | None = None
+    describe: Describe | None = None
     sites: dict[str, Site] = {}
     paper: Paper | None = None
 
@@ -379,6 +397,26 @@ class Study(Section):
         return self.preparation_method in RELEASING_SCALES
 
     @property
+    def checks_privately(self) -> bool:
+        """Whether rows are held out that the study protects like all others."""
+        held = self.evaluation
+        return self.private and held is not None and not held.holdout_is_public
+
+    @property
+    def training_records(self) -> int | None:
+        """The records that the fit is expected to see; None where N is not public.
+
+        Of protected held-out rows a hash decides, so it is the declared number less
+        their share, whatever their exact number.
+        """
+        if self.privacy is None or self.privacy.records is None:
+            return None
+        if not self.checks_privately:
+            return self.privacy.records
+        assert self.evaluation is not None
+        return max(round(self.privacy.records * (1.0 - self.evaluation.holdout)), 1)
+
+    @property
     def insecure(self) -> bool:
         """Whether the noise comes from a seed, and so protects nobody."""
         return (
@@ -414,6 +452,8 @@ class Study(Section):
         document["preparation"]["method"] = self.preparation_method
         document["prior"] = self.full_prior.model_dump(mode="json", exclude_none=True)
         document["study"] |= self.rules.defaults(self)
+        if self.checks_privately:
+            document["evaluation"]["private"] = True
         if self.privacy is not None and self.privacy.person is None:
             del document["privacy"]["unit"]
         return document

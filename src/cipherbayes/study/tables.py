@@ -58,6 +58,12 @@ def slots_of(study: Study) -> SiteSlots | None:
     hierarchy = study.hierarchy
     if hierarchy is None:
         return None
+    if not study.sites:
+        raise StudyError(
+            "lets sites differ and names none",
+            where=f"study '{study.name}', [hierarchy]",
+            remedy="name them under [sites]",
+        )
     prepared = preparation_of(study)
     design = prepared.design
     parameters = study.model.parameters(design)
@@ -240,8 +246,12 @@ def _constant_throughout(tables: list[PreparedTable], name: str) -> bool:
 def split(
     study: Study, prepared: Mapping[str, PreparedTable]
 ) -> tuple[dict[str, PreparedTable], dict[str, PreparedTable]]:
-    """Training rows and held-out rows of every table."""
-    if study.evaluation is None:
+    """Training rows and held-out rows of every table.
+
+    Held-out rows that the study protects stay with the others: whoever answers about a
+    table parts it (:func:`split_site`).
+    """
+    if study.evaluation is None or study.checks_privately:
         return dict(prepared), {}
     parts = {name: split_site(study, name, table) for name, table in prepared.items()}
     train = {name: part[0] for name, part in parts.items()}
@@ -255,11 +265,17 @@ def split_site(
 
     A record's side depends on the seed and the record alone, so that adding or
     removing a record moves no other one between the two.
+
+    Edge cases
+    ----------
+    Where the study protects held-out rows, one side may be empty: a refusal would tell.
     """
     assert study.evaluation is not None
     seed, share = study.evaluation.seed, study.evaluation.holdout
     places = list(table.map(lambda rows: _place(rows, seed)))
-    held = np.concatenate(places) < share
+    held = np.concatenate([np.empty(0), *places]) < share
+    if study.checks_privately:
+        return table.subset(np.flatnonzero(~held)), table.subset(np.flatnonzero(held))
     if held.all() or not held.any():
         raise DataError(
             "has too few rows for the held-out share",

@@ -131,7 +131,7 @@ def questions(
     normal; each with the smallest and the largest scales that any total could amount
     to. A preparatory phase is asked about these scales alone.
     """
-    if phase.preparatory:
+    if plan.question_size(phase) == 1:
         for scales, seen in _scales(plan, phase):
             yield f"a count{scales}", Question(np.zeros(1), seen)
         return
@@ -152,7 +152,9 @@ def questions(
     }
     for scales, seen in _scales(plan, phase):
         for name, theta in places.items():
-            yield f"{name}{scales}", Question(theta, seen)
+            # A phase that averages over several is asked about copies of one.
+            copies = plan.question_size(phase) // theta.size
+            yield f"{name}{scales}", Question(np.tile(theta, copies), seen)
 
 
 def _own_slope(study: Study, near: Neighbours, place: int) -> Floats:

@@ -39,7 +39,7 @@ from cipherbayes.study.schema import Study
 from cipherbayes.typing import Floats, Integers
 from cipherbayes.validation.mechanisms import Scores
 from cipherbayes.validation.neighbours import Neighbours, neighbours, questions
-from cipherbayes.validation.sensitivity import grid_sums, shift_at
+from cipherbayes.validation.sensitivity import shift_at
 from cipherbayes.validation.study_audit import (
     StudyAudit,
     honest_variance,
@@ -162,9 +162,11 @@ class _World:
 
     def exact(self, phase: Phase, question: Question) -> Integers:
         """The sums without noise, as only an auditor knows them."""
-        sums = [grid_sums(self.plan, phase, t, question) for t in self.tables.values()]
-        known = [each for each in sums if each is not None]
-        total: Integers = np.sum(known, axis=0)
+        sums = [
+            phase.on_grid(self.folder.contributions(n, t).total(phase, question))
+            for n, t in self.tables.items()
+        ]
+        total: Integers = np.sum(sums, axis=0)
         return total
 
 
@@ -202,7 +204,7 @@ def _attack(
         shifts.append(shift)
         if shift.told_apart:
             differences.append(f"{name}, round {number}")
-        else:
+        elif phase.rows in (None, plan.dearest_part):  # a record is in one part only
             information += _information(phase, shift.difference)
     if differences:
         scores = told_apart(TOLD_RUNS)
@@ -240,7 +242,7 @@ def _malicious(
     worlds: Sequence[_World], number: int, phase: Phase
 ) -> Iterator[tuple[str, list[RoundRequest]]]:
     """Messages that no honest server sends, one for each consortium."""
-    size = 1 if phase.preparatory else phase.sums.dimension
+    size = worlds[0].plan.question_size(phase)
     plain = Question(np.zeros(size))
     honest = [world.request(number, phase, plain) for world in worlds]
     yield "theta far out", [replace(r, theta=np.full(size, 1e10)) for r in honest]

@@ -138,6 +138,7 @@ def grid_sums(
     """A table's sums on the grid; None where it refuses."""
     whole = replace(phase, sums=replace(phase.sums, rate=1.0))
     try:
+        # Every record counts as one of the part that the phase is about.
         return phase.on_grid(own_sums(plan, table).total(whole, question))
     except CipherbayesError:
         return None

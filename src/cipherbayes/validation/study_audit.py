@@ -142,7 +142,10 @@ def _scores(
     if any(shift.told_apart for shift in shifts):
         return told_apart(runs)
     present, absent = np.zeros(runs), np.zeros(runs)
+    rows = plan.dearest_part
     for shift in shifts:
+        if shift.phase.rows not in (None, rows):
+            continue  # a record is in one part only
         rate = shift.phase.sums.rate
         for _ in range(shift.phase.rounds):
             drawn, information = np.zeros(runs), 0.0

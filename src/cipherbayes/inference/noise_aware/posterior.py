@@ -19,7 +19,7 @@ import numpy as np
 
 from cipherbayes.inference.between_sites import SitePrior, typical
 from cipherbayes.inference.chains import Draws
-from cipherbayes.inference.diagnostics import rhat_and_ess
+from cipherbayes.inference.diagnostics import rhat
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.flags import Flag, flags_of
 from cipherbayes.inference.noise_aware.information import DENSE, InformationSampler
@@ -37,7 +37,7 @@ from cipherbayes.inference.noise_aware.saturation import (
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.inference.noise_aware.sites import compared_sites
 from cipherbayes.inference.noise_aware.slicing import Score, slice_theta
-from cipherbayes.inference.noise_aware.tilting import TiltedScore
+from cipherbayes.inference.noise_aware.tilting import TiltedBySite, TiltedScore
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
 
@@ -120,8 +120,8 @@ def sample_posterior(
         theta, between, common = (
             np.stack(part, axis=1) for part in zip(*kept, strict=True)
         )
-        rhat = rhat_and_ess(np.concatenate([theta, between], axis=2))[0]
-        if not np.nanmax(rhat, initial=1.0) > MIXED:
+        mixing = rhat(np.concatenate([theta, between], axis=2))
+        if not np.nanmax(mixing, initial=1.0) > MIXED:
             break
     if progress is not None:
         progress(total, total)
@@ -250,6 +250,9 @@ class _Walk:
         if bend.any():
             return SaturatingScore.of(self.evidence, self.sampler.slope(), bend)
         if self.recursion.shape.unit is not None:
+            sites = self.evidence.layout.sites
+            if sites is not None and sites.masses is not None:
+                return TiltedBySite.of(self.evidence, self.recursion.shape, information)
             return TiltedScore.of(self.evidence, self.recursion.shape, information)
         return None
 

@@ -179,7 +179,8 @@ class Watcher:
         if not trajectory:
             return self.plan.rounds_prepared(kept), empty, lost, ()
         theta = np.array([theta for _, theta in trajectory])
-        return trajectory[-1][0] + 1, theta, lost, times
+        closed = sum(name in kept for name in self.plan.closing_names)
+        return trajectory[-1][0] + 1 + closed, theta, lost, times
 
     def _spent(self, done: int) -> float:
         if done not in self._known:

@@ -25,6 +25,7 @@ from cipherbayes.report.numbers import (
     percent,
 )
 from cipherbayes.report.run_contents import Contents
+from cipherbayes.report.sections.checks import characteristics, private_checks
 from cipherbayes.report.sections.curves import (
     CHART,
     formula_part,
@@ -37,6 +38,7 @@ from cipherbayes.report.sections.profiles import (
     label,
     panels,
     reference_record,
+    reference_words,
 )
 from cipherbayes.typing import Floats
 
@@ -63,6 +65,7 @@ def findings_section(contents: Contents) -> Markup:
     """The whole section."""
     effects = effects_of(contents)
     return join(
+        characteristics(contents),
         Markup() if effects is None else _forest(contents, effects),
         formula_part(contents),
         _posterior_table(contents),
@@ -255,7 +258,8 @@ def _predictions(contents: Contents) -> Markup:
     share = percent(contents.record["interval"])
     text = (
         "What the model predicts when one feature changes and the others stay as in a "
-        f"made-up reference record ({said}{', …' if len(record) > 12 else ''}), "
+        f"made-up reference record ({said}{', …' if len(record) > 12 else ''}: "
+        f"{reference_words(contents)}), "
         + (
             "without bands: this method gives a point."
             if point
@@ -375,10 +379,12 @@ def _held_out(contents: Contents) -> Markup:
             tag(
                 "p",
                 "The study holds no rows out, so nothing is said of how good "
-                "predictions are on new rows. Scores on private rows would be releases "
-                "of their own; an [evaluation] table on public rows gives them.",
+                "predictions are on new rows. An [evaluation] table holds some out and "
+                "scores them, with noise and within the budget in a private study.",
             ),
         )
+    if metrics.get("private"):
+        return private_checks(contents)
     rows = [
         [words, number(metrics[key], 4) if key != "rows" else f"{metrics[key]:,.0f}"]
         for key, words in METRICS.items()

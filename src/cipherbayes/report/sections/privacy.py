@@ -22,6 +22,9 @@ PURPOSES = {
     "scales": "sums and squares of columns inside the windows found",
     "gradient": "gradient sums",
     "influence": "weighted gradient sums",
+    "describe": "counts of the records' characteristics",
+    "check": "held-out rows by prediction and outcome",
+    "residuals": "residuals of held-out rows by group",
 }
 SMALL, LARGE = 1.0, 3.0
 """ε up to which little is learnt of a row, and beyond which that cannot be said."""
@@ -95,7 +98,7 @@ def _in_words(contents: Contents) -> Markup:
     else:
         unit = privacy.get("unit") or "row"
         whose = f"that {unit} was there"
-        if contents.study.evaluation is not None:
+        if declared_public(contents):
             whose = f"that {unit} was there and not held out"
         much: Content = tag("strong", f"almost the same about any one {unit}")
         if e > LARGE:
@@ -208,9 +211,12 @@ def _releases(contents: Contents) -> Markup:
                 number(epsilon(composed, delta)),
             ]
         )
+    apart = ""
+    if contents.study.checks_privately:
+        apart = "; a row is held out or not, so it pays for one of the two"
     return table(
         "All that was released of the rows covered, each kind with the ε it would cost "
-        "alone",
+        f"alone{apart}",
         [
             "Release",
             "Times",
@@ -243,6 +249,12 @@ def _ledgers(contents: Contents) -> Markup:
         rows,
         id_="ledgers",
     )
+
+
+def declared_public(contents: Contents) -> bool:
+    """Whether held-out rows are declared public, and so not protected."""
+    study = contents.study
+    return study.evaluation is not None and not study.checks_privately
 
 
 def _neighbours(contents: Contents) -> str:
@@ -279,7 +291,7 @@ def _not_promised(contents: Contents) -> Markup:
         "also about people who did not take part.",
         "How long parties took depends a little on their rows and is not protected.",
     ]
-    if contents.study.evaluation is not None:
+    if declared_public(contents):
         items.insert(
             0,
             "The held-out rows are not protected: the study declares them public, and "

@@ -92,12 +92,10 @@ def in_words(contents: Contents, row: BetweenRow) -> str:
         size = "hardly"
     elif low > MUCH:
         size = "a lot"
-    what = measure.removesuffix(" ratio")
     return (
         f"Sites differ {size} in {name}: take two sites at random and the same patient "
-        f"at both; in half of all such pairs the {what} is more than {number(middle)} "
-        f"times as large at the one than at the other ({number(low)} to "
-        f"{number(high)})."
+        f"at both; in half of all such pairs the {measure} between the two is above "
+        f"{number(middle)} ({number(low)} to {number(high)})."
     )
 
 
@@ -168,7 +166,7 @@ def _influence(hierarchy: HierarchyRecord) -> Markup:
         [
             site,
             row["name"],
-            f"{row['shift']:+.2f}",
+            number(row["shift"], 2),
             "worth a look" if abs(row["shift"]) > NOTABLE else "small",
         ]
         for site, row in strongest.items()
@@ -184,7 +182,7 @@ def _influence(hierarchy: HierarchyRecord) -> Markup:
         ),
         table(
             "Leaving one site out",
-            ["Without", "Parameter that moves most", "Shift, in sd", ""],
+            ["Without", "Parameter that moves most", "Shift, in sd", "Verdict"],
             rows,
             words=(1, 3),
             id_="influence",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cipherbayes.inference.chains import Draws
 from cipherbayes.protocols.plan import Plan
+from cipherbayes.protocols.rounds import Closing
 from cipherbayes.protocols.stores import Checkpoint
 from cipherbayes.protocols.transcripts import Transcript
 from cipherbayes.typing import Floats
@@ -28,6 +29,8 @@ class Replayed:
         The posterior; None where the rounds do not suffice for one.
     moments
         Released means and standard deviations, where the study releases them.
+    closing
+        What rounds after the posterior released.
     """
 
     rounds: int
@@ -35,6 +38,7 @@ class Replayed:
     questions: list[bytes]
     draws: Draws | None
     moments: Floats | None
+    closing: Mapping[str, Closing]
 
 
 def replay(plan: Plan, transcript: Transcript, sizes: Sequence[int]) -> Replayed:
@@ -59,4 +63,5 @@ def replay(plan: Plan, transcript: Transcript, sizes: Sequence[int]) -> Replayed
         questions=questions,
         draws=rounds.draws(),
         moments=rounds.moments(),
+        closing=rounds.closing(),
     )

@@ -18,6 +18,7 @@ from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.plan import Plan, plan_study
 from cipherbayes.protocols.protocol import protocol_of
 from cipherbayes.protocols.stores import CheckpointReader
+from cipherbayes.results.checking import check
 from cipherbayes.results.result import FORMAT, assemble
 from cipherbayes.results.run import cautions_of
 from cipherbayes.typing import Floats
@@ -293,7 +294,7 @@ def _result(
     _posterior(findings, evidence, plan, replayed, record, exact=exact)
     if plan.study.evaluation is None and record.get("metrics"):
         findings.fails("scores", "there are scores, and the study holds out no rows")
-    if record.get("metrics"):
+    if record.get("metrics") and not plan.study.checks_privately:
         findings.unknown(
             "scores", "scores on held-out rows: they need the rows, which are not here"
         )
@@ -394,8 +395,25 @@ def _posterior(
     )
     if same:
         _warnings(findings, numbers["warnings"], record)
+        _after_the_posterior(findings, plan, numbers, record)
     else:
         findings.unknown("flags", "flags and warnings depend on every bit of the draws")
+
+
+def _after_the_posterior(
+    findings: Findings, plan: Plan, numbers: dict[str, Any], record: dict[str, Any]
+) -> None:
+    """Scores of protected rows and characteristics, which are made of totals too."""
+    for check_name, key, made in (
+        ("scores", "metrics", plan.study.checks_privately),
+        ("characteristics", "describe", plan.study.describe is not None),
+    ):
+        if made:
+            findings.judge(
+                check_name,
+                difference(record.get(key), numbers.get(key), key),
+                f"every number of '{key}' in result.json is made of the totals",
+            )
 
 
 def _assembled(plan: Plan, replayed: Replayed, draws: Draws) -> Any:
@@ -406,6 +424,7 @@ def _assembled(plan: Plan, replayed: Replayed, draws: Draws) -> Any:
         metrics={},
         warnings=[],
         moments=replayed.moments,
+        checked=check(plan, draws, replayed.moments, replayed.closing),
     )
 
 

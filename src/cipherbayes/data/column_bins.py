@@ -1,0 +1,97 @@
+"""Every feature in bins: levels as they are, numbers in ranges that are public or
+released.
+
+A record is in exactly one bin of a feature, a missing value in one of its own, so that
+counts of the bins add up to the number of records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cipherbayes.data.features import Feature
+from cipherbayes.typing import Floats, Integers
+
+
+@dataclass(frozen=True)
+class ColumnBins:
+    """A feature's bins.
+
+    Attributes
+    ----------
+    column
+        The raw column.
+    first, moment
+        Place of its first column in the design, and among the columns that released
+        moments move.
+    count
+        Ranges of a number, or levels.
+    levels
+        Names of the levels of a category; None for a number.
+    reference
+        Whether the first level has a column too.
+    feature, centre, half_width
+        How a number is prepared.
+    reach
+        Ranges of a number span so many released standard deviations on each side.
+    stand_in
+        Prepared value that stands in for a missing number; NaN where there is none.
+    indicator
+        Place of the column that tells missing values; None where there is none.
+    """
+
+    column: str
+    first: int
+    moment: int
+    count: int
+    levels: tuple[str, ...] | None = None
+    reference: bool = False
+    feature: Feature | None = None
+    centre: float = 0.0
+    half_width: float = 1.0
+    reach: float = 3.0
+    stand_in: float = np.nan
+    indicator: int | None = None
+
+    @property
+    def tells_missing(self) -> bool:
+        """Whether there is a bin, the last one, of missing values."""
+        return self.indicator is not None or not np.isnan(self.stand_in)
+
+    @property
+    def size(self) -> int:
+        """Bins in all."""
+        return self.count + self.tells_missing
+
+    def edges(self, scales: Floats | None) -> Floats:
+        """Edges between a number's ranges, in prepared units; the outer ranges are
+        open.
+
+        Parameters
+        ----------
+        scales
+            Released means, then standard deviations, of the columns that they move;
+            None for the public range.
+        """
+        centre, reach = 0.0, 1.0
+        if scales is not None:
+            mean, sd = np.split(scales, 2)
+            centre = float(mean[self.moment])
+            reach = self.reach * float(sd[self.moment])
+        return centre + reach * np.linspace(-1.0, 1.0, self.count + 1)[1:-1]
+
+    def bins(self, x: Floats, scales: Floats | None) -> Integers:
+        """The bin of each record; ``x`` its columns as they are prepared."""
+        if self.levels is not None:
+            place = np.zeros(x.shape[1], dtype=np.int64)
+            for level in range(1, self.count):
+                place[x[self.first + level - (not self.reference)] > 0.5] = level
+        else:
+            place = np.searchsorted(self.edges(scales), x[self.first]).astype(np.int64)
+        if self.indicator is not None:
+            place[x[self.indicator] > 0.5] = self.count
+        elif not np.isnan(self.stand_in):
+            place[np.abs(x[self.first] - self.stand_in) <= 1e-12] = self.count
+        return place

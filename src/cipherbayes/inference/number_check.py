@@ -1,0 +1,95 @@
+"""How good predicted numbers and counts are, from noised sums by predicted bin.
+
+In each bin there are noised sums of ones, of outcomes and of predictions. Draws of
+what stands behind them are normal around the released sums, with the noise and what
+the outcomes vary by themselves.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from cipherbayes.typing import Floats
+
+DRAWS = 4000
+SEEN = 4.0
+"""Standard deviations of noise that a bin's rows must exceed to be shown."""
+
+
+class NumberFit(NamedTuple):
+    """Draws of measures of held-out rows; of bins on the last axis.
+
+    ``shown`` says which bins have enough rows; ``rmse`` is None for counts.
+    """
+
+    rows: Floats
+    predicted: Floats
+    observed: Floats
+    shown: list[bool]
+    mean_predicted: Floats
+    mean_observed: Floats
+    rmse: Floats | None
+
+
+def check_numbers(
+    sums: Floats, noise: float, lows: Floats, highs: Floats, *, squares: bool
+) -> NumberFit:
+    """What the noised sums say of predicted numbers.
+
+    Parameters
+    ----------
+    sums
+        Rows, outcomes and predictions of each bin, outcomes and predictions as places
+        within a range; then, with ``squares``, the sum of squared errors.
+    noise
+        Standard deviation of the noise of each.
+    lows, highs
+        The ends of each bin's range of values: numbers count from -1 to 1 between
+        them, counts (``squares`` is false) from 0 to 1.
+    """
+    rng = np.random.default_rng(1)
+    bins = lows.size
+    count, outcome, prediction = sums[: 3 * bins].reshape(3, bins)
+    shown = count > SEEN * noise
+    rows = np.maximum(count, 1.0)
+
+    def drawn(values: Floats, variance: Floats | float) -> Floats:
+        spread = np.sqrt(noise**2 + variance)
+        return values + spread * rng.standard_normal((DRAWS, values.size))
+
+    counts = np.maximum(drawn(count, 0.0), 1.0)
+    centre, half = 0.5 * (lows + highs), 0.5 * (highs - lows)
+    if squares:
+        total = float(np.maximum(count[shown].sum(), 1.0))
+        error = float(np.clip(sums[-1] / total, 1e-6, 1.0))
+        vary: Floats = rows * error
+        # Of squared normal errors: variance 2 σ⁴ each.
+        square = drawn(sums[-1:], 2.0 * error**2 * total)[:, 0]
+    else:
+        centre, half = lows, highs - lows
+        vary = np.maximum(outcome, 0.0) / half
+    outcomes, predictions = drawn(outcome, vary), drawn(prediction, 0.0)
+
+    def value(places: Floats, over: Floats) -> Floats:
+        return centre + half * places / over
+
+    def overall(places: Floats) -> Floats:
+        kept = places[:, shown] * half[shown] + counts[:, shown] * centre[shown]
+        mean: Floats = kept.sum(axis=1) / np.maximum(counts[:, shown].sum(axis=1), 1.0)
+        return mean
+
+    rmse = None
+    if squares:
+        mean_square = np.maximum(square, 0.0) / np.maximum(counts.sum(axis=1), 1.0)
+        rmse = half[0] * np.sqrt(mean_square)
+    return NumberFit(
+        rows=counts,
+        predicted=value(predictions, counts),
+        observed=value(outcomes, counts),
+        shown=shown.tolist(),
+        mean_predicted=overall(predictions),
+        mean_observed=overall(outcomes),
+        rmse=rmse,
+    )

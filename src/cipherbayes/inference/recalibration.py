@@ -1,0 +1,128 @@
+"""How good predicted probabilities are, from noised counts of bin × outcome.
+
+The scores s (predicted log odds) of held-out rows have a smooth density, and
+P(y = 1 | s) = expit(a + b s + c s² / 4): a = c = 0 and b = 1 if predictions are
+calibrated. The posterior of all of it gives every measure its interval.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import expit, log_expit
+
+from cipherbayes.inference.noised_counts import (
+    Smooth,
+    sample_posterior,
+    second_differences,
+)
+from cipherbayes.inference.score_density import BEND_SD, LEVEL_SD, ScoreGrid
+from cipherbayes.typing import Floats
+
+LINE_MEAN, LINE_SD = np.array([0.0, 1.0, 0.0]), np.array([1.0, 1.0, 0.2])
+"""Prior of intercept, slope and bend of the calibration."""
+ROWS_SD = 0.5
+"""Of the log of the number of rows, where they are not public."""
+
+
+class BinaryFit(NamedTuple):
+    """Draws of measures of held-out rows; of bins on the last axis."""
+
+    auc: Floats
+    brier: Floats
+    log_score: Floats
+    calibration_intercept: Floats
+    calibration_slope: Floats
+    rows: Floats
+    predicted: Floats
+    observed: Floats
+
+
+def recalibrate(
+    counts: Floats, noise: float, edges: tuple[float, ...], rows: float | None
+) -> BinaryFit:
+    """The posterior of what the noised counts say of predictions.
+
+    Parameters
+    ----------
+    counts
+        Of bin × outcome, the outcome fastest.
+    noise
+        Standard deviation of the noise of each.
+    rows
+        Held-out rows to be expected; None where the study does not know.
+    """
+    grid = ScoreGrid(edges)
+    prior = _prior(grid, rows)
+    # The number of rows is one more count: a hash decides which they are.
+    known = np.array([]) if rows is None else np.array([rows])
+
+    def rates(phi: Floats) -> Floats:
+        mass = grid.masses(phi[:, : grid.bins])
+        happened = _happened(phi, grid)
+        ones = (mass * happened) @ grid.bin_of
+        zeros = (mass * (1.0 - happened)) @ grid.bin_of
+        cells = np.stack([zeros, ones], axis=2).reshape(len(phi), -1)
+        total = mass.sum(axis=1, keepdims=True)[:, : known.size]
+        # Its own noise is none: it is counted with that of a cell.
+        return np.concatenate([cells, total], axis=1)
+
+    phi = sample_posterior(np.append(counts, known), noise, rates, prior)
+    return _measures(phi, grid)
+
+
+def _prior(grid: ScoreGrid, rows: float | None) -> Smooth:
+    level = np.log(max(rows or 1000.0, 1.0) / grid.bins)
+    density = second_differences(grid.bins, BEND_SD, LEVEL_SD)
+    root = np.zeros((len(density) + 3, grid.bins + 3))
+    root[: len(density), : grid.bins] = density
+    root[len(density) :, grid.bins :] = np.diag(1.0 / LINE_SD)
+    # Scores near the middle to begin with: a flat density would put rows in the tails.
+    shape = level - 0.5 * (grid.centres / 2.0) ** 2
+    return Smooth(np.concatenate([shape, LINE_MEAN]), root)
+
+
+def _happened(phi: Floats, grid: ScoreGrid) -> Floats:
+    """P(y = 1) on the grid."""
+    a, b, c = phi[:, grid.bins :].T[:, :, None]
+    share: Floats = expit(a + b * grid.points + 0.25 * c * grid.points**2)
+    return share
+
+
+def _measures(phi: Floats, grid: ScoreGrid) -> BinaryFit:
+    mass, happened = grid.masses(phi[:, : grid.bins]), _happened(phi, grid)
+    total = mass.sum(axis=1, keepdims=True)
+    weight = mass / total
+    predicted = expit(grid.points)
+    ones, zeros = weight * happened, weight * (1.0 - happened)
+    below = np.cumsum(zeros, axis=1) - 0.5 * zeros
+    auc = (ones * below).sum(axis=1) / (ones.sum(axis=1) * zeros.sum(axis=1))
+    brier = ones @ (1.0 - predicted) ** 2 + zeros @ predicted**2
+    score = ones @ log_expit(grid.points) + zeros @ log_expit(-grid.points)
+    line = _line(weight, happened, grid.points)
+    inside = np.maximum(mass @ grid.bin_of, 1e-9)
+    return BinaryFit(
+        auc=auc,
+        brier=brier,
+        log_score=score,
+        calibration_intercept=line[:, 0],
+        calibration_slope=line[:, 1],
+        rows=inside,
+        predicted=((mass * predicted) @ grid.bin_of) / inside,
+        observed=((mass * happened) @ grid.bin_of) / inside,
+    )
+
+
+def _line(weight: Floats, happened: Floats, score: Floats) -> Floats:
+    """The line of log odds that is closest to P(y = 1), for each draw; Cox (1958)."""
+    line = np.tile([0.0, 1.0], (len(weight), 1))
+    basis = np.stack([np.ones_like(score), score])
+    for _ in range(12):
+        p = expit(line @ basis)
+        gradient = (weight * (happened - p)) @ basis.T
+        information = np.einsum("kg,ig,jg->kij", weight * p * (1.0 - p), basis, basis)
+        information += 1e-9 * np.eye(2)
+        step = np.linalg.solve(information, gradient[:, :, None])[:, :, 0]
+        line = line + np.clip(step, -1.0, 1.0)
+    return line

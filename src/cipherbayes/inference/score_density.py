@@ -1,0 +1,82 @@
+"""A smooth density of predicted scores, from counts in bins of them.
+
+The log density is a cubic spline through values at the bins' centres, so that a normal
+density is one exactly; beyond the outer centres it goes on straight. It is kept on a
+fine grid, on which everything else is a sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.interpolate import CubicSpline
+
+from cipherbayes.typing import Floats
+
+POINTS = 8
+"""Points of the grid in each bin."""
+OUTER = 3
+"""The open outer bins are taken to be so many bins wide."""
+BEND_SD, LEVEL_SD = 2.0, 6.0
+"""Of the log density: prior standard deviations of its second difference from bin to
+bin, and of its values."""
+
+
+@dataclass(frozen=True)
+class ScoreGrid:
+    """Bins of a score and the grid behind them.
+
+    Attributes
+    ----------
+    edges
+        Equally spaced edges between bins; the outer bins are open.
+    """
+
+    edges: tuple[float, ...]
+
+    @property
+    def bins(self) -> int:
+        return len(self.edges) + 1
+
+    @property
+    def width(self) -> float:
+        return self.edges[1] - self.edges[0]
+
+    @property
+    def centres(self) -> Floats:
+        first = self.edges[0] - 0.5 * self.width
+        centres: Floats = first + self.width * np.arange(float(self.bins))
+        return centres
+
+    @cached_property
+    def points(self) -> Floats:
+        """The grid."""
+        step = self.width / POINTS
+        count = POINTS * (self.bins - 2 + 2 * OUTER)
+        start = self.edges[0] - OUTER * self.width
+        points: Floats = start + step * (np.arange(float(count)) + 0.5)
+        return points
+
+    @cached_property
+    def bin_of(self) -> Floats:
+        """Which bin each point is in, as a 0/1 matrix ``(points, bins)``."""
+        place = np.searchsorted(np.array(self.edges), self.points)
+        return np.eye(self.bins)[place]
+
+    @cached_property
+    def basis(self) -> Floats:
+        """From log densities at the centres to those on the grid."""
+        spline = CubicSpline(self.centres, np.eye(self.bins), bc_type="natural")
+        first, last = self.centres[[0, -1]]
+        inside = np.clip(self.points, first, last)
+        beyond = (self.points - inside)[:, None]
+        slope = np.where(beyond < 0.0, spline(first, 1), spline(last, 1))
+        result: Floats = spline(inside) + beyond * slope
+        return result
+
+    def masses(self, phi: Floats) -> Floats:
+        """Expected rows at each point of the grid, for rows of log densities."""
+        logs = np.clip(phi @ self.basis.T, -60.0, 30.0)
+        return np.exp(logs) / POINTS

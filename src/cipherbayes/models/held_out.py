@@ -1,0 +1,367 @@
+"""What held-out rows say of a fit, in sums that bound every record.
+
+Two kinds of sums. *Cells*: a record adds to one cell, its predicted bin × what happened
+to it, so that how well predictions rank and fit can be told from the noised cells.
+*Residuals*: what happened less what was expected, within [-1, 1], and its variance
+under the model; a fit whose residuals do not add up to zero in some group of
+records misses something there.
+
+Formal guarantees
+-----------------
+A record's bin has the same bits wherever it stands in a block: predictions come from
+one vector of parameters at a time, and are added in one order. Everything added is a
+multiple of 2⁻²⁰ of at most one, so sums are exact and do not depend on their order.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.special import logit
+
+from cipherbayes.models import kernels
+from cipherbayes.models.base import Rows
+from cipherbayes.typing import Floats, Integers
+
+if TYPE_CHECKING:  # which say how they are checked
+    from cipherbayes.models.linear import Linear
+    from cipherbayes.models.logistic import Logistic
+    from cipherbayes.models.poisson import Poisson
+    from cipherbayes.models.survival import Survival
+
+GRID = 2.0**20
+"""Contributions are multiples of its inverse."""
+LOG_ODDS = np.linspace(-4.0, 4.0, 9)
+"""Edges of ten bins of predicted log odds: fixed, so that they tell nothing."""
+LOG_HAZARDS = np.linspace(-4.0, 2.0, 9)
+"""Edges of ten bins of the log cumulative hazard predicted for the horizon."""
+INTERVALS = 4
+"""Equal intervals of the horizon, at whose ends survival is checked."""
+NUMBER_BINS = 10
+COUNT_EDGES = np.geomspace(1.0 / 16.0, 16.0, 9)
+"""Edges of ten bins of predicted counts."""
+COUNTS = 3.0
+"""A count counts up to four more than so many times the upper edge of its bin."""
+RESIDUAL_SDS = 3.0
+"""A number's residual counts up to so many standard deviations."""
+FARTHEST = 700.0
+
+
+@dataclass(frozen=True)
+class OutcomeColumn:
+    """An outcome as a table of baseline characteristics shows it.
+
+    Attributes
+    ----------
+    role, column
+        Its role in the model, and the user's name for it.
+    edges
+        Rising edges between its bins, in the units of the prepared outcome.
+    centre, scale
+        The user's value is ``centre + scale * prepared``.
+    levels
+        Names of the bins, where they are levels and not ranges of a number.
+    """
+
+    role: str
+    column: str
+    edges: tuple[float, ...]
+    centre: float = 0.0
+    scale: float = 1.0
+    levels: tuple[str, ...] | None = None
+
+    def bins(self, outcome: Mapping[str, Floats]) -> Integers:
+        """The bin of each record."""
+        found: Integers = np.searchsorted(
+            np.array(self.edges), outcome[self.role], side="left"
+        ).astype(np.int64)
+        return found
+
+
+class HeldOutCheck(ABC):
+    """How a model's predictions are compared with held-out rows.
+
+    Attributes
+    ----------
+    cells
+        Length of :meth:`sums`.
+    bound
+        Largest norm of what a record adds to it.
+    kinds
+        Residuals of a record.
+    residual_bound
+        Largest norm of a record's residuals together with their variances.
+    outcomes
+        The outcome columns, for a table of baseline characteristics.
+    """
+
+    cells: int
+    bound: float
+    kinds: int = 1
+    residual_bound: float
+    outcomes: tuple[OutcomeColumn, ...]
+
+    @abstractmethod
+    def sums(self, draws: Floats, rows: Rows) -> Floats:
+        """Sums over the records, predictions averaged over ``draws`` (s, d)."""
+
+    @abstractmethod
+    def residuals(self, theta: Floats, rows: Rows) -> tuple[Floats, Floats]:
+        """Residuals and their variances under the model, shape ``(kinds, m)``."""
+
+
+@dataclass(frozen=True)
+class BinaryCheck(HeldOutCheck):
+    """Bins of predicted log odds × outcome: one cell for a record, norm 1.
+
+    Residual y - p of variance p (1 - p): (1 - p)² (1 + p²) ≤ 1, and the same with p
+    and 1 - p exchanged.
+    """
+
+    model: Logistic
+
+    bound = residual_bound = 1.0
+    cells = 2 * (LOG_ODDS.size + 1)
+
+    @property
+    def outcomes(self) -> tuple[OutcomeColumn, ...]:  # type: ignore[override]
+        return (_binary("y", self.model.outcome),)
+
+    def sums(self, draws: Floats, rows: Rows) -> Floats:
+        probability = _mean(self.model.fitted, draws, rows)
+        log_odds = logit(np.clip(probability, 1e-12, 1.0 - 1e-12))
+        return _counted(2 * _bin(LOG_ODDS, log_odds) + _flag(rows, "y"), self.cells)
+
+    def residuals(self, theta: Floats, rows: Rows) -> tuple[Floats, Floats]:
+        probability = np.clip(self.model.fitted(theta, rows), 0.0, 1.0)
+        residual = _flag(rows, "y") - probability
+        variance = probability * (1.0 - probability)
+        return _gridded(residual)[None], _gridded(variance)[None]
+
+
+@dataclass(frozen=True)
+class SurvivalCheck(HeldOutCheck):
+    """Bins of predicted risk × what happened: one cell for a record, norm 1.
+
+    What happened: an event in one of four intervals of the horizon, censored in one of
+    them, or event-free at the horizon.
+
+    Residuals: those of the martingale events less cumulative hazard L, stopped where
+    L = 1, in the first and in the second half of the horizon; their variances are the
+    parts of the cumulative hazard, L₁ + L₂ ≤ 1. An event in the first half gives
+    (1 - L₁)² + L₁² ≤ 1; otherwise it is 2 L₁² + (c - L₂)² + L₂² ≤ 2 + 1: norm √3 or
+    less.
+    """
+
+    model: Survival
+
+    bound = 1.0
+    kinds = 2
+    residual_bound = float(np.sqrt(3.0))
+    cells = (LOG_HAZARDS.size + 1) * (2 * INTERVALS + 1)
+
+    @property
+    def outcomes(self) -> tuple[OutcomeColumn, ...]:  # type: ignore[override]
+        edges = tuple(np.arange(1, 10) / 10.0)
+        return (
+            OutcomeColumn(
+                "time", self.model.time, edges, scale=self.model.horizon, centre=0.0
+            ),
+            _binary("event", self.model.event),
+        )
+
+    def sums(self, draws: Floats, rows: Rows) -> Floats:
+        risk = _mean(self._risk, draws, rows)
+        shift = float(np.mean([self.log_baseline(theta, rows) for theta in draws]))
+        place = _bin(LOG_HAZARDS, np.clip(risk + shift, -FARTHEST, FARTHEST))
+        time, event = rows.outcome["time"], _flag(rows, "event")
+        inside = np.clip(np.ceil(time * INTERVALS) - 1.0, 0, INTERVALS - 1)
+        fate = inside.astype(np.int64) + np.where(event == 1, 0, INTERVALS)
+        free = (time > 1.0) | ((time == 1.0) & (event == 0))
+        fate = np.where(free, 2 * INTERVALS, fate)
+        return _counted((2 * INTERVALS + 1) * place + fate, self.cells)
+
+    def residuals(self, theta: Floats, rows: Rows) -> tuple[Floats, Floats]:
+        time, event = rows.outcome["time"], _flag(rows, "event")
+        ratio = np.exp(np.clip(self._risk(theta, rows), -FARTHEST, FARTHEST))
+        whole = _product(ratio, self._baseline(theta, rows, np.minimum(time, 1.0)))
+        early = _product(ratio, self._baseline(theta, rows, np.minimum(time, 0.5)))
+        seen = np.where((whole <= 1.0) & (time <= 1.0), event, 0)
+        followed, first = np.minimum(whole, 1.0), np.minimum(early, 1.0)
+        second = np.maximum(followed - first, 0.0)
+        sooner = time <= 0.5
+        variance = np.stack([_gridded(first), _gridded(second)])
+        counted = np.stack([np.where(sooner, seen, 0), np.where(sooner, 0, seen)])
+        return counted - variance, variance
+
+    def _risk(self, theta: Floats, rows: Rows) -> Floats:
+        risk: Floats = self.model.fitted(theta, rows)
+        return np.clip(np.nan_to_num(risk), -FARTHEST, FARTHEST)
+
+    def log_baseline(self, theta: Floats, rows: Rows) -> float:
+        """Log of the cumulative hazard at the horizon where eta is zero."""
+        at_horizon = self._baseline(theta, rows, np.ones(1))[0]
+        return float(np.log(np.clip(at_horizon, 1e-300, 1e300)))
+
+    def _baseline(self, theta: Floats, rows: Rows, times: Floats) -> Floats:
+        """Cumulative hazard where eta is zero at each of ``times``, in horizons."""
+        width = rows.design.width
+        zero = Rows(rows.design, np.zeros((width, 1)), {}, np.zeros(1))
+        with np.errstate(all="ignore"):
+            hazard = self.model.cumulative_hazard(
+                theta[None], zero, times[None, None, :]
+            )
+        held: Floats = np.clip(np.nan_to_num(hazard[0, 0]), 0.0, 1e300)
+        return held
+
+
+@dataclass(frozen=True)
+class NumberCheck(HeldOutCheck):
+    """Sums of a number and of its prediction by predicted bin, and squared errors.
+
+    A record adds 1, u(y) and u(m) to its bin, u the place within the public range held
+    within [-1, 1], and its squared error in half widths, held at one: norm 2 or less.
+
+    Residual (y - m) / 3 sd held within [-1, 1], its variance at most 1/9.
+    """
+
+    model: Linear
+
+    bound = 2.0
+    residual_bound = 1.01
+    cells = 3 * NUMBER_BINS + 1
+
+    @property
+    def outcomes(self) -> tuple[OutcomeColumn, ...]:  # type: ignore[override]
+        return (
+            OutcomeColumn(
+                "y",
+                self.model.outcome,
+                tuple(np.linspace(-1.0, 1.0, 17)[1:-1]),
+                self.model.centre,
+                self.model.half_width,
+            ),
+        )
+
+    def sums(self, draws: Floats, rows: Rows) -> Floats:
+        mean = self._scaled(_mean(self.model.fitted, draws, rows))
+        y = np.clip(rows.outcome["y"], -1.0, 1.0)
+        place = _bin(np.linspace(-1.0, 1.0, NUMBER_BINS + 1)[1:-1], mean)
+        error = np.clip(rows.outcome["y"] - mean, -1.0, 1.0) ** 2
+        parts = [
+            _weighted(place, weights, NUMBER_BINS)
+            for weights in (np.ones(rows.count), y, mean)
+        ]
+        return np.concatenate([*parts, [float(_gridded(error).sum())]])
+
+    def residuals(self, theta: Floats, rows: Rows) -> tuple[Floats, Floats]:
+        mean = self._scaled(self.model.fitted(theta, rows))
+        sd = float(np.exp(np.clip(self.model.log_sd(theta), -FARTHEST / 10, 10.0)))
+        scaled = np.nan_to_num((rows.outcome["y"] - mean) / (RESIDUAL_SDS * sd))
+        residual = np.clip(scaled, -1.0, 1.0)
+        # Of a normal variable held at three standard deviations: 0.995.
+        variance = np.full(rows.count, 0.995 / RESIDUAL_SDS**2)
+        return _gridded(residual)[None], _gridded(variance)[None]
+
+    def _scaled(self, mean: Floats) -> Floats:
+        place = (mean - self.model.centre) / self.model.half_width
+        return np.clip(np.nan_to_num(place), -1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class CountCheck(HeldOutCheck):
+    """Sums of a count and of its prediction by predicted bin.
+
+    A record adds 1, y / cap and m / cap to its bin, both held within [0, 1], the cap
+    known for each bin: norm √3 or less.
+
+    Residual: that of the noise-aware method, |r| ≤ 1.5 and variance at most 2, divided
+    by 1.5: norm √(1 + (8/9)²) or less, which is below 1.35.
+    """
+
+    model: Poisson
+
+    bound = float(np.sqrt(3.0))
+    residual_bound = 1.35
+    cells = 3 * (COUNT_EDGES.size + 1)
+
+    @property
+    def outcomes(self) -> tuple[OutcomeColumn, ...]:  # type: ignore[override]
+        names = ("0", "1", "2", "3", "4", "5 to 9", "10 or more")
+        edges = (0.5, 1.5, 2.5, 3.5, 4.5, 9.5)
+        return (OutcomeColumn("y", self.model.outcome, edges, levels=names),)
+
+    @property
+    def caps(self) -> Floats:
+        """The most that a count of each bin counts."""
+        return COUNTS * np.append(COUNT_EDGES, 2.0 * COUNT_EDGES[-1]) + 4.0
+
+    def sums(self, draws: Floats, rows: Rows) -> Floats:
+        mean = np.minimum(_mean(self.model.fitted, draws, rows), 1e300)
+        place, bins = _bin(COUNT_EDGES, mean), COUNT_EDGES.size + 1
+        cap = self.caps[place]
+        parts = [
+            _weighted(place, weights, bins)
+            for weights in (
+                np.ones(rows.count),
+                np.clip(rows.outcome["y"] / cap, 0.0, 1.0),
+                np.clip(mean / cap, 0.0, 1.0),
+            )
+        ]
+        return np.concatenate(parts)
+
+    def residuals(self, theta: Floats, rows: Rows) -> tuple[Floats, Floats]:
+        score, variance = self.model.bounded_influence.residuals(theta, rows, 1.0)
+        residual = np.clip(np.nan_to_num(score) / 1.5, -1.0, 1.0)
+        spread = np.clip(np.nan_to_num(variance) / 1.5**2, 0.0, 2.0 / 1.5**2)
+        return _gridded(residual)[None], _gridded(spread)[None]
+
+
+def _binary(role: str, column: str) -> OutcomeColumn:
+    return OutcomeColumn(role, column, (0.5,), levels=("0", "1"))
+
+
+def _mean(
+    fitted: Callable[[Floats, Rows], Floats], draws: Floats, rows: Rows
+) -> Floats:
+    """The mean of predictions over draws, added one draw after the other."""
+    with np.errstate(all="ignore"):
+        total = kernels.add_rows(np.stack([fitted(theta, rows) for theta in draws]))
+        mean: Floats = np.nan_to_num(total / len(draws))
+    return mean
+
+
+def _bin(edges: Floats, values: Floats) -> Integers:
+    place: Integers = np.searchsorted(edges, values, side="left").astype(np.int64)
+    return place
+
+
+def _flag(rows: Rows, role: str) -> Integers:
+    """A 0/1 outcome as integers."""
+    flag: Integers = (rows.outcome[role] > 0.5).astype(np.int64)
+    return flag
+
+
+def _product(ratio: Floats, hazard: Floats) -> Floats:
+    with np.errstate(over="ignore"):
+        product: Floats = np.minimum(ratio * hazard, 1e300)
+    return product
+
+
+def _counted(cells: Integers, length: int) -> Floats:
+    return np.bincount(cells, minlength=length).astype(np.float64)
+
+
+def _weighted(place: Integers, weights: Floats, length: int) -> Floats:
+    sums: Floats = np.bincount(place, _gridded(weights), length).astype(np.float64)
+    return sums
+
+
+def _gridded(values: Floats) -> Floats:
+    """Values as multiples of the grid; those within [-1, 1] stay there."""
+    rounded: Floats = np.rint(np.clip(values, -2.0, 2.0) * GRID) / GRID
+    return rounded

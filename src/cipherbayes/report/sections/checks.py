@@ -1,0 +1,185 @@
+"""Who the records are, and how well the fit does on protected held-out rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cipherbayes.report.charts import Chart, Point, figure
+from cipherbayes.report.markup import Content, Markup, join, table, tag
+from cipherbayes.report.numbers import Axis, interval, number, percent
+from cipherbayes.report.run_contents import Contents
+
+SCORES = {
+    "rows": "Rows held out, about",
+    "auc": "AUC: a case is ranked above a non-case",
+    "c_index": "Concordance up to the horizon",
+    "brier": "Brier score (smaller is better)",
+    "log_score": "Mean log predictive density",
+    "rmse": "Root mean squared error",
+    "calibration_intercept": "Calibration intercept (0 is ideal)",
+    "calibration_slope": "Calibration slope (1 is ideal)",
+    "mean_predicted": "Mean prediction",
+    "mean_observed": "Mean outcome",
+    "predicted_over_observed": "Predicted over observed (1 is ideal)",
+}
+
+
+def private_checks(contents: Contents) -> Markup:
+    """Scores of held-out rows with intervals, and where the fit misses."""
+    metrics = contents.record["metrics"]
+    share = percent(contents.record["interval"])
+    rows: list[list[Content]] = [
+        [
+            words,
+            number(metrics[key]["mean"]),
+            interval(metrics[key]["lower"], metrics[key]["upper"]),
+        ]
+        for key, words in SCORES.items()
+        if key in metrics
+    ]
+    parts: list[str] = []
+    if metrics.get("calibration_table"):
+        parts.append(_calibration(metrics["calibration_table"], contents))
+    if rows:
+        heads = ["Score", "Mean", f"{share} interval"]
+        parts.append(table("Scores on the held-out rows", heads, rows, id_="metrics"))
+    if metrics.get("auc_at"):
+        parts.append(
+            _timed("auc_at", "auc", "AUC: who has the event by then", contents)
+        )
+    if metrics.get("observed_over_expected"):
+        parts.append(_groups(metrics["observed_over_expected"], share))
+    return join(
+        tag("h3", "Rows it has not seen"),
+        tag(
+            "p",
+            "The held-out rows are protected like all others: what is said of them was "
+            "released with noise, within ε. Intervals count that they are a sample and "
+            "that noise was added.",
+        ),
+        tag("div", parts, class_="beside"),
+        _fit(metrics.get("fit", [])),
+    )
+
+
+def _timed(key: str, name: str, title: str, contents: Contents) -> Markup:
+    share = percent(contents.record["interval"])
+    column = contents.study.model.outcome_columns().get("time", "time")
+    rows: list[list[Content]] = [
+        [
+            number(at["time"], 4),
+            number(at[name]),
+            interval(at["lower"], at["upper"]),
+        ]
+        for at in contents.record["metrics"][key]
+    ]
+    heads = [column, "Mean", f"{share} interval"]
+    return table(title, heads, rows, id_=key.replace("_", "-"))
+
+
+def _groups(entries: list[dict[str, Any]], share: str) -> Markup:
+    rows: list[list[Content]] = [
+        [
+            entry["group"],
+            number(entry["time"], 4),
+            number(entry["expected"]),
+            number(entry["observed"]),
+            number(entry["mean"]),
+            interval(entry["lower"], entry["upper"]),
+        ]
+        for entry in entries
+    ]
+    return table(
+        "Events by a time: observed over expected, by predicted risk",
+        [
+            "Predicted risk",
+            "Time",
+            "Expected share",
+            "Observed share",
+            "Ratio",
+            f"{share} interval",
+        ],
+        rows,
+        id_="observed-over-expected",
+    )
+
+
+def _calibration(bins: list[dict[str, float]], contents: Contents) -> Markup:
+    points = [
+        Point(each["predicted"], each["observed"], each["lower"], each["upper"])
+        for each in bins
+    ]
+    reach = [v for p in points for v in (p.x, p.lower or p.y, p.upper or p.y)]
+    low, high = min(reach), max(reach)
+    share = percent(contents.record["interval"])
+    axis = Axis(min(low, 0.0), high) if low > -high else Axis(low, high)
+    return figure(
+        Chart(
+            title="Calibration: what was predicted against what happened",
+            said=f"{len(points)} groups of held-out rows by their prediction.",
+            x=axis,
+            y=axis,
+            x_name="predicted",
+            y_name=f"observed ({share} interval)",
+            points=points,
+            diagonal=True,
+        )
+    )
+
+
+def _fit(tests: list[dict[str, Any]]) -> Markup:
+    if not tests:
+        return Markup()
+    missed = [each for each in tests if each["misfit"]]
+    lead = (
+        "In no group of records do residuals differ from zero by more than noise "
+        "and chance explain. A misfit too small for this budget would not be seen."
+        if not missed
+        else "Residuals of the held-out rows show what the model misses:"
+    )
+    return join(
+        tag("h3", "What fits and what does not"),
+        tag("p", lead),
+        tag(
+            "ul",
+            [
+                tag(
+                    "li",
+                    tag("strong", each["text"]) if each["misfit"] else each["text"],
+                )
+                for each in tests
+            ],
+            id="fit",
+        ),
+    )
+
+
+def characteristics(contents: Contents) -> Markup:
+    """The table of the records' characteristics; nothing where there is none."""
+    rows = contents.record.get("describe", [])
+    if not rows:
+        return Markup()
+    groups = list(dict.fromkeys(row["group"] for row in rows))
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for row in rows:
+        if row["statistic"].startswith("count: "):
+            continue  # shares say it too; the file has both
+        said = f"{number(row['mean'])} ({interval(row['lower'], row['upper'])})"
+        if row["lower"] == row["upper"]:
+            said = number(row["mean"], 6)
+        cells.setdefault((row["column"], row["statistic"]), {})[row["group"]] = said
+    body: list[list[Content]] = [
+        [column or "Records", statistic, *(found.get(g, "") for g in groups)]
+        for (column, statistic), found in cells.items()
+    ]
+    share = percent(contents.record["interval"])
+    return join(
+        tag("h3", "Who the records are"),
+        table(
+            f"Characteristics, with {share} intervals for the noise in them",
+            ["Column", "Statistic", *groups],
+            body,
+            words=(1,),
+            id_="characteristics",
+        ),
+    )

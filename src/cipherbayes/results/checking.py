@@ -1,0 +1,253 @@
+"""What the releases after the posterior say: scores, misfit, and who the records are.
+
+Everything here is made of released totals, of draws and of the public study.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cipherbayes.data.rescaled import rescaled_design
+from cipherbayes.inference.chains import Draws
+from cipherbayes.inference.noise_aware.flags import FlagRecord
+from cipherbayes.inference.number_check import NumberFit, check_numbers
+from cipherbayes.inference.recalibration import recalibrate
+from cipherbayes.inference.survival_check import GROUPS, check_survival
+from cipherbayes.models.base import Design, Rows
+from cipherbayes.models.held_out import (
+    COUNT_EDGES,
+    INTERVALS,
+    LOG_HAZARDS,
+    LOG_ODDS,
+    NUMBER_BINS,
+    BinaryCheck,
+    CountCheck,
+    HeldOutCheck,
+    NumberCheck,
+    SurvivalCheck,
+)
+from cipherbayes.protocols.plan import Plan, StudyPlan
+from cipherbayes.protocols.rounds import Closing
+from cipherbayes.results.describing import describe_rows
+from cipherbayes.results.fit_words import fit_record, misfit_flags
+from cipherbayes.results.record import DescribeRow
+from cipherbayes.study.schema import Study
+from cipherbayes.study.tables import preparation_of
+from cipherbayes.typing import Floats
+
+LEAST_ROWS = 1.0
+"""Rows that a bin of a calibration curve must be expected to have."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What is known of a fit besides its posterior.
+
+    Attributes
+    ----------
+    metrics
+        Scores of held-out rows with intervals, and where the fit misses.
+    flags
+        Misfits, as ``result.json`` has them.
+    describe
+        The table of the records' characteristics.
+    """
+
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    flags: list[FlagRecord] = field(default_factory=list)
+    describe: list[DescribeRow] = field(default_factory=list)
+
+
+def check(
+    plan: Plan, draws: Draws, moments: Floats | None, closing: Mapping[str, Closing]
+) -> Checked:
+    """Make what can be known of the rounds after the posterior.
+
+    Parameters
+    ----------
+    moments
+        Released means and standard deviations, where the study has them.
+    closing
+        What was released, by purpose; a run that stopped early lacks some.
+    """
+    if not isinstance(plan, StudyPlan) or not closing:
+        return Checked()
+    study = plan.study
+    flat = draws.theta.reshape(-1, draws.theta.shape[-1])
+    tail = (1.0 - study.inference.interval) / 2.0
+    design = _design(study, moments)
+    metrics: dict[str, Any] = {}
+    flags: list[FlagRecord] = []
+    table: list[DescribeRow] = []
+    for phase in plan.closing:
+        released = closing.get(phase.purpose)
+        if released is None:
+            continue
+        if phase.check is not None:
+            scores = _scores(study, phase.check, released, flat, design, tail)
+            metrics = {"private": True, **scores, **metrics}
+        elif phase.cells is not None:
+            if draws.is_point:
+                continue  # what it is unsure of, it does not say
+            found = fit_record(phase.cells, released, flat, design, moments, study)
+            metrics["fit"] = found
+            flags += misfit_flags(found, study, design)
+        elif phase.characteristics is not None:
+            table = describe_rows(study, phase.characteristics, released, moments, tail)
+    return Checked(metrics, flags, table)
+
+
+def _design(study: Study, moments: Floats | None) -> Design:
+    design = preparation_of(study).design
+    if moments is None:
+        return design
+    mean, sd = np.split(moments, 2)
+    return rescaled_design(design, mean, sd)
+
+
+def _expected_rows(study: Study) -> float | None:
+    """Held-out rows that the study expects; None where N is not public."""
+    assert study.privacy is not None
+    assert study.evaluation is not None
+    records = study.privacy.records
+    return None if records is None else records * study.evaluation.holdout
+
+
+def _scores(
+    study: Study,
+    how: HeldOutCheck,
+    released: Closing,
+    draws: Floats,
+    design: Design,
+    tail: float,
+) -> dict[str, Any]:
+    rows, total, noise = _expected_rows(study), released.total, released.noise
+    match how:
+        case BinaryCheck():
+            return _binary(total, noise, rows, tail)
+        case SurvivalCheck():
+            return _survival(how, total, noise, rows, draws, design, tail)
+        case NumberCheck():
+            ends = (
+                np.full(NUMBER_BINS, how.model.low),
+                np.full(NUMBER_BINS, how.model.high),
+            )
+            return _numbers(check_numbers(total, noise, *ends, squares=True), tail)
+        case CountCheck():
+            low = np.zeros(COUNT_EDGES.size + 1)
+            fit = check_numbers(total, noise, low, how.caps, squares=False)
+            ratio = fit.mean_predicted / np.maximum(fit.mean_observed, 1e-12)
+            said = spread(ratio, tail)
+            return {**_numbers(fit, tail), "predicted_over_observed": said}
+    return {}
+
+
+def spread(draws: Floats, tail: float) -> dict[str, float]:
+    """Mean and interval of draws."""
+    lower, upper = np.quantile(draws, [tail, 1.0 - tail])
+    return {"mean": float(draws.mean()), "lower": float(lower), "upper": float(upper)}
+
+
+def _binary(
+    counts: Floats, noise: float, rows: float | None, tail: float
+) -> dict[str, Any]:
+    fit = recalibrate(counts, noise, tuple(LOG_ODDS.tolist()), rows)
+    named = {
+        "auc": fit.auc,
+        "brier": fit.brier,
+        "log_score": fit.log_score,
+        "calibration_intercept": fit.calibration_intercept,
+        "calibration_slope": fit.calibration_slope,
+    }
+    bins = fit.rows.mean(axis=0) >= LEAST_ROWS
+    return {
+        "rows": spread(fit.rows.sum(axis=1), tail),
+        **{name: spread(values, tail) for name, values in named.items()},
+        "calibration_table": [
+            _bin(fit.rows[:, j], fit.predicted[:, j], fit.observed[:, j], tail)
+            for j in np.flatnonzero(bins)
+        ],
+    }
+
+
+def _bin(
+    rows: Floats, predicted: Floats, observed: Floats, tail: float
+) -> dict[str, float]:
+    found = spread(observed, tail)
+    return {
+        "rows": float(rows.mean()),
+        "predicted": float(predicted.mean()),
+        "observed": found["mean"],
+        "lower": found["lower"],
+        "upper": found["upper"],
+    }
+
+
+def _survival(
+    how: SurvivalCheck,
+    counts: Floats,
+    noise: float,
+    rows: float | None,
+    draws: Floats,
+    design: Design,
+    tail: float,
+) -> dict[str, Any]:
+    times = np.arange(1.0, INTERVALS + 1.0) / INTERVALS
+    zero = Rows(design, np.zeros((design.width, 1)), {}, np.zeros(1))
+    some = draws[:: -(-len(draws) // 200)]
+    with np.errstate(all="ignore"):
+        baseline = how.model.cumulative_hazard(some, zero, times[None, None, :])[:, 0]
+        parts = np.diff(baseline / baseline[:, -1:], axis=1, prepend=0.0)
+    shares = np.clip(np.nan_to_num(parts, nan=1.0 / INTERVALS), 1e-6, 1.0).mean(axis=0)
+    edges = tuple(LOG_HAZARDS.tolist())
+    fit = check_survival(counts, noise, edges, shares / shares.sum(), rows)
+    user = (times * how.model.horizon).tolist()
+    by_time = [
+        {"time": t, **_named("auc", spread(fit.auc[:, k], tail))}
+        for k, t in enumerate(user)
+    ]
+    groups = [
+        {
+            "group": group,
+            "time": t,
+            "expected": float(fit.expected[:, g, k].mean()),
+            "observed": float(fit.observed[:, g, k].mean()),
+            **spread(fit.observed[:, g, k] / fit.expected[:, g, k], tail),
+        }
+        for g, group in enumerate(GROUPS)
+        for k, t in enumerate(user)
+    ]
+    return {
+        "rows": spread(fit.rows.sum(axis=1), tail),
+        "c_index": spread(fit.c_index, tail),
+        "log_score": spread(fit.log_score, tail),
+        "calibration_slope": spread(fit.calibration_slope, tail),
+        "auc_at": by_time,
+        "brier_at": [
+            {"time": t, **_named("brier", spread(fit.brier[:, k], tail))}
+            for k, t in enumerate(user)
+        ],
+        "observed_over_expected": groups,
+    }
+
+
+def _named(name: str, found: dict[str, float]) -> dict[str, float]:
+    return {name: found["mean"], "lower": found["lower"], "upper": found["upper"]}
+
+
+def _numbers(fit: NumberFit, tail: float) -> dict[str, Any]:
+    found: dict[str, Any] = {"rows": spread(fit.rows.sum(axis=1), tail)}
+    if fit.rmse is not None:
+        found["rmse"] = spread(fit.rmse, tail)
+    if np.any(fit.shown):
+        found["mean_predicted"] = spread(fit.mean_predicted, tail)
+        found["mean_observed"] = spread(fit.mean_observed, tail)
+    found["calibration_table"] = [
+        _bin(fit.rows[:, j], fit.predicted[:, j], fit.observed[:, j], tail)
+        for j in np.flatnonzero(fit.shown)
+    ]
+    return found

@@ -1,0 +1,171 @@
+"""Where a fit misses, as numbers and as sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cipherbayes.data.column_bins import ColumnBins
+from cipherbayes.data.residual_cells import ResidualCells
+from cipherbayes.inference.misfit import GroupTest, test_groups
+from cipherbayes.inference.noise_aware.flags import FlagRecord, flag_record
+from cipherbayes.models.base import Design
+from cipherbayes.protocols.rounds import Closing
+from cipherbayes.results.made_up import MadeUp
+from cipherbayes.results.user_values import range_names, user_values
+from cipherbayes.study.schema import Study
+from cipherbayes.typing import Floats
+
+SURPRISE = 0.05
+"""How often any of a study's tests finds a misfit where there is none."""
+SITES = "site"
+EVEN, CHANGING = "even", "over time"
+"""Whether residuals are even over groups, and whether they stay so over time."""
+
+
+def fit_record(
+    cells: ResidualCells,
+    released: Closing,
+    draws: Floats,
+    design: Design,
+    moments: Floats | None,
+    study: Study,
+) -> list[dict[str, Any]]:
+    """The tests of every feature and of the sites."""
+    kinds = cells.check.kinds
+    residuals, variances = released.total.reshape(2, kinds, cells.cells)
+    noise = released.noise * float(np.sqrt(kinds))
+    covariance = np.atleast_2d(np.cov(draws[:, : design.width].T))
+    made_up = MadeUp(study, moments)
+    found = []
+    start = 0
+    columns: list[ColumnBins | None] = [*cells.features, None]
+    for column in columns:
+        size = len(cells.sites) if column is None else column.size
+        place = slice(start, start + size)
+        start += size
+        unsure, along = _unsure(column, size, made_up, covariance)
+        for what, sign in ((EVEN, 1.0), (CHANGING, -1.0))[:kinds]:
+            signs = np.array([1.0, sign])[:kinds]
+            test = test_groups(
+                signs @ residuals[:, place],
+                variances[:, place].sum(axis=0),
+                noise,
+                unsure if what == EVEN else np.zeros((size, size)),
+                along,
+            )
+            if test is not None:
+                names = (
+                    list(cells.sites)
+                    if column is None
+                    else range_names(column, moments)
+                )
+                found.append(_row(column, what, test, names))
+    level = SURPRISE / max(len(found), 1)
+    for row in found:
+        row["misfit"] = row["p"] < level
+        row["text"] = _sentence(row)
+    return found
+
+
+def _unsure(
+    column: ColumnBins | None, size: int, made_up: MadeUp, covariance: Floats
+) -> tuple[Floats, Floats | None]:
+    """x'Cov x of every pair of groups, other features as in the reference record; and
+    where the groups of a number are."""
+    records = [made_up.reference] * size
+    along = None
+    if column is not None and column.levels is not None:
+        for level, name in enumerate(column.levels):
+            records[level] = {**made_up.reference, column.column: name}
+    elif column is not None:
+        edges = column.edges(made_up.moments)
+        step = float(edges[1] - edges[0])
+        centres = edges[0] - 0.5 * step + step * np.arange(float(column.count))
+        for group, value in enumerate(user_values(column, centres).tolist()):
+            records[group] = {**made_up.reference, column.column: value}
+        # Missing values are no place on a scale.
+        along = None if column.tells_missing else centres
+    rows = made_up.rows(records).x.T
+    return rows @ covariance @ rows.T, along
+
+
+def _row(
+    column: ColumnBins | None, what: str, test: GroupTest, names: list[str]
+) -> dict[str, Any]:
+    def number(value: float) -> float | None:
+        return None if np.isnan(value) else float(value)
+
+    return {
+        "by": SITES if column is None else column.column,
+        "what": what,
+        "p": test.p,
+        "bend": test.bend,
+        "groups": [
+            {
+                "group": name,
+                "mean": number(test.shift[g]),
+                "lower": number(test.lower[g]),
+                "upper": number(test.upper[g]),
+            }
+            for g, name in enumerate(names)
+        ],
+    }
+
+
+def _sentence(row: dict[str, Any]) -> str:
+    by, what = row["by"], row["what"]
+    subject = "sites" if by == SITES else f"'{by}'"
+    if not row["misfit"]:
+        if what == CHANGING:
+            return f"{subject}: no sign that effects change over time"
+        return f"{subject}: nothing missed that the noise would show"
+    shown = [g for g in row["groups"] if g["mean"] is not None]
+    worst = max(shown, key=lambda g: abs(g["mean"]) / (g["upper"] - g["lower"]))
+    more = "more" if worst["mean"] > 0.0 else "fewer or less"
+    if what == CHANGING:
+        return (
+            f"{subject}: the effect changes over time, most for {worst['group']} "
+            f"({more} than predicted early, compared with late): hazards are not "
+            "proportional"
+        )
+    if by == SITES:
+        return (
+            f"sites differ by more than the model says: {worst['group']} has {more} "
+            "than predicted"
+        )
+    curve = {
+        1: " (both ends have more than predicted: a curved effect)",
+        -1: " (both ends have less than predicted: a curved effect)",
+        0: "",
+    }[row["bend"]]
+    return (
+        f"{subject}: the model misses something; at {worst['group']} there is {more} "
+        f"than predicted{curve}"
+    )
+
+
+def misfit_flags(
+    found: list[dict[str, Any]], study: Study, design: Design
+) -> list[FlagRecord]:
+    """One flag for each test that found something."""
+    remedies = {
+        EVEN: "give it another shape in the formula (rcs, a transform), or levels",
+        CHANGING: "do not read one hazard ratio for the whole follow-up",
+    }
+    flags: list[FlagRecord] = []
+    for row in found:
+        if not row["misfit"]:
+            continue
+        remedy = remedies[row["what"]]
+        if row["by"] == SITES:
+            remedy = "ask why, or let sites have levels of their own"
+        names = [
+            name
+            for name in design.names
+            if name == row["by"] or name.startswith(f"{row['by']}[")
+        ]
+        text = f"misfit: {row['text']}; {remedy}"
+        flags.append(flag_record("misfit", text, unusable=False, parameters=names))
+    return flags

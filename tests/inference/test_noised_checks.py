@@ -1,0 +1,160 @@
+"""Scores, misfit and characteristics from noised counts, against what is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from cipherbayes.inference.described import bin_shares
+from cipherbayes.inference.misfit import test_groups as group_test
+from cipherbayes.inference.number_check import check_numbers
+from cipherbayes.inference.recalibration import recalibrate
+from cipherbayes.inference.score_density import ScoreGrid
+from cipherbayes.inference.survival_check import check_survival
+from cipherbayes.models.held_out import INTERVALS, LOG_HAZARDS, LOG_ODDS
+from cipherbayes.models.metrics import auc, brier, calibration_line
+from cipherbayes.typing import Floats
+
+
+def spans(draws: Floats, truth: float, width: float) -> bool:
+    """Whether a 98 % interval holds the truth and is no wider than said."""
+    low, high = np.quantile(draws, [0.01, 0.99])
+    return bool(low <= truth <= high and high - low <= width)
+
+
+def test_a_spline_of_the_log_density_holds_a_normal_one() -> None:
+    grid = ScoreGrid(tuple(LOG_ODDS.tolist()))
+    mass = grid.masses(-0.5 * ((grid.centres[None] + 1.0) / 1.3) ** 2)[0]
+    share = mass / mass.sum()
+    assert share @ grid.points == pytest.approx(-1.0, abs=0.01)
+    assert share @ (grid.points + 1.0) ** 2 == pytest.approx(1.3**2, rel=0.02)
+
+
+def test_scores_of_many_rows_with_little_noise_are_those_of_the_rows() -> None:
+    rng = np.random.default_rng(0)
+    score = rng.normal(-1.5, 1.2, 100_000)
+    y = (rng.random(score.size) < expit(0.3 + 0.8 * score)).astype(float)
+    cells = 2 * np.searchsorted(LOG_ODDS, score) + y.astype(int)
+    counts = np.bincount(cells, minlength=20) + rng.normal(0.0, 3.0, 20)
+    fit = recalibrate(counts, 3.0, tuple(LOG_ODDS.tolist()), 100_000.0)
+    probability = expit(score)
+    line = calibration_line(y, probability)
+    assert line is not None
+    assert spans(fit.auc, auc(y, probability) or 0.0, 0.03)
+    assert spans(fit.brier, brier(y, probability) or 0.0, 0.01)
+    assert spans(fit.calibration_intercept, line[0], 0.15)
+    assert spans(fit.calibration_slope, line[1], 0.1)
+
+
+def test_nothing_but_noise_says_that_nothing_is_known() -> None:
+    rng = np.random.default_rng(1)
+    fit = recalibrate(rng.normal(0, 300.0, 20), 300.0, tuple(LOG_ODDS), 800.0)
+    low, high = np.quantile(fit.auc, [0.05, 0.95])
+    assert high - low > 0.2
+
+
+def test_survival_of_many_rows_is_told_by_cells() -> None:
+    rng = np.random.default_rng(2)
+    score = rng.normal(-1.0, 1.0, 60_000)
+    time = rng.exponential(size=score.size) / np.exp(score)
+    censored = rng.uniform(0.3, 2.0, score.size)
+    event, seen = time <= censored, np.minimum(time, censored)
+    fate = np.clip(np.ceil(seen * INTERVALS) - 1, 0, INTERVALS - 1).astype(int)
+    fate = np.where(event, fate, fate + INTERVALS)
+    fate = np.where(seen > 1.0, 2 * INTERVALS, fate)
+    cells = (2 * INTERVALS + 1) * np.searchsorted(LOG_HAZARDS, score) + fate
+    counts = np.bincount(cells, minlength=90) + rng.normal(0.0, 3.0, 90)
+    shares = np.full(INTERVALS, 1.0 / INTERVALS)
+    fit = check_survival(counts, 3.0, tuple(LOG_HAZARDS), shares, 60_000.0)
+    happened = (time <= 1.0).astype(float)
+    assert spans(fit.auc[:, -1], auc(happened, score) or 0.0, 0.03)
+    said = 1.0 - np.exp(-np.exp(score))
+    assert spans(fit.brier[:, -1], brier(happened, said) or 0.0, 0.02)
+    assert spans(fit.calibration_slope, 1.0, 0.1)
+    ratio = fit.observed[:, :, -1] / fit.expected[:, :, -1]
+    assert np.abs(ratio.mean(axis=0) - 1.0).max() < 0.05
+
+
+def test_numbers_by_predicted_bin_are_those_of_the_rows() -> None:
+    rng = np.random.default_rng(3)
+    mean = rng.uniform(-0.8, 0.8, 20_000)
+    y = np.clip(mean + rng.normal(0, 0.1, mean.size), -1, 1)
+    place = np.clip(np.floor((mean + 1) * 5), 0, 9).astype(int)
+    sums = [
+        np.bincount(place, weights=w, minlength=10) for w in (mean * 0 + 1, y, mean)
+    ]
+    total = np.append(np.concatenate(sums), ((y - mean) ** 2).sum())
+    noised = total + rng.normal(0, 5.0, total.size)
+    fit = check_numbers(noised, 5.0, np.full(10, 0.0), np.full(10, 200.0), squares=True)
+    assert fit.shown == [j not in (0, 9) for j in range(10)]
+    assert fit.rmse is not None
+    assert spans(fit.rmse, 10.0, 2.0)
+    assert spans(fit.mean_observed, 100.0 + 100.0 * y.mean(), 2.0)
+
+
+def residual_sums(bend: float, noise: float, seed: int) -> tuple[Floats, Floats]:
+    """Five groups of a column whose effect is a line, or bends."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(4000)
+    y = rng.random(x.size) < expit(-1.0 + 0.5 * x + bend * (x**2 - 1.0))
+    p = expit(-1.0 + 0.5 * x)
+    place = np.searchsorted([-0.9, -0.3, 0.3, 0.9], x)
+    sums = [np.bincount(place, weights=w) for w in (y - p, p * (1.0 - p))]
+    residuals, variances = (s + rng.normal(0, noise, 5) for s in sums)
+    return residuals, variances
+
+
+def test_a_curve_is_found_and_a_line_is_left_alone() -> None:
+    along, sure = np.linspace(-1.2, 1.2, 5), np.zeros((5, 5))
+    curved = group_test(*residual_sums(0.3, 10.0, 0), 10.0, sure, along)
+    assert curved is not None
+    assert curved.p < 0.001
+    assert curved.bend == 1
+    tests = [
+        group_test(*residual_sums(0.0, 10.0, s), 10.0, sure, along) for s in range(200)
+    ]
+    alarms = [test.p < 0.05 for test in tests if test is not None]
+    assert len(alarms) == 200
+    assert np.mean(alarms) < 0.09
+
+
+def test_groups_that_drown_in_noise_are_not_tested() -> None:
+    few = np.array([3.0, -2.0, 1.0])
+    assert group_test(few, np.abs(few), 50.0, np.zeros((3, 3)), None) is None
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_shares_of_levels_add_up_and_are_near_the_truth(missing: bool) -> None:
+    rng = np.random.default_rng(4)
+    truth = np.array([600.0, 250.0, 100.0, 50.0])
+    counts = truth + rng.normal(0.0, 15.0, (3, 4))
+    shares = bin_shares(
+        counts,
+        15.0,
+        np.full(3, 1000.0),
+        ranges=False,
+        missing=missing,
+        spread=None,
+    )
+    assert np.allclose(shares.sum(axis=2), 1.0)
+    assert shares.min() >= 0.0
+    assert np.abs(shares.mean(axis=(0, 1)) - truth / 1000.0).max() < 0.03
+
+
+def test_a_number_in_ranges_keeps_its_mean_and_its_spread() -> None:
+    rng = np.random.default_rng(5)
+    values = rng.normal(0.0, 1.0, 5000)
+    edges = np.linspace(-3.0, 3.0, 17)
+    truth = np.bincount(np.searchsorted(edges[1:-1], values), minlength=16)
+    counts = truth + rng.normal(0.0, 60.0, (20, 16))
+    shares = bin_shares(
+        counts, 60.0, np.full(20, 5000.0), ranges=True, missing=False, spread=16 / 6
+    )
+    middles = 0.5 * (edges[1:] + edges[:-1])
+    means = shares @ middles
+    spread = np.sqrt(shares @ middles**2 - means**2)
+    assert abs(means.mean()) < 0.1
+    assert spread.mean() == pytest.approx(1.0, abs=0.15)
+    low, high = np.quantile(means, [0.05, 0.95], axis=1)
+    assert np.mean((low < values.mean()) & (values.mean() < high)) >= 0.7

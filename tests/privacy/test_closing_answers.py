@@ -1,0 +1,172 @@
+"""One record moves what is released after a posterior by at most Δ, whatever is asked.
+
+And it moves one part of its table only: that the parts may be set beside each other
+rests on it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import cipherbayes as cb
+from cipherbayes.protocols.contributions import Contributions
+from cipherbayes.protocols.plan import StudyPlan, plan_releases
+from cipherbayes.protocols.questions import Question
+from cipherbayes.protocols.releases import Phase
+from cipherbayes.study.tables import open_site, split_site
+from cipherbayes.validation.neighbours import invented_columns
+
+SURVIVAL: dict[str, Any] = {"time": "days", "event": "died", "horizon": 40.0}
+MODELS: dict[str, Any] = {
+    "logistic": cb.models.Logistic(outcome="y"),
+    "linear": cb.models.Linear(outcome="y", low=-3.0, high=5.0),
+    "poisson": cb.models.Poisson(outcome="y", exposure="years"),
+    "exponential": cb.models.Exponential(**SURVIVAL),
+    "weibull": cb.models.Weibull(**SURVIVAL),
+    "gompertz": cb.models.Gompertz(**SURVIVAL),
+    "piecewise": cb.models.Piecewise(**SURVIVAL, cuts=(5.0, 12.5)),
+}
+FEATURES = {
+    "age": {"low": 18, "high": 100},
+    "sex": {"levels": ["F", "M", "other"]},
+    "bmi": {"low": 10, "high": 60, "missing": 25, "indicator": True},
+    "dose": {"low": 1, "high": 16, "transform": "log", "missing": 2.0},
+}
+
+
+@cache
+def plan_of(name: str, preparation: str) -> StudyPlan:
+    study = cb.Study(
+        study={"protocol": "secure-sum"},
+        model=MODELS[name],
+        features=FEATURES,
+        preparation={"method": preparation},
+        privacy={"epsilon": 1.0, "records": 40_000},
+        inference={"method": "averaged"},
+        evaluation={"holdout": 0.5},
+        describe={"by": ["site", "sex"]},
+        sites={"a": {}, "b": {}, "c": {}},
+    )
+    return plan_releases(study)
+
+
+def totals(plan: StudyPlan, columns: Any, question: Question, phase: Phase) -> Any:
+    """A site's sums on the grid, as it parts its own table."""
+    table = open_site(plan.study, "b", pa.table(columns))
+    given = Contributions(
+        plan.study.model, *split_site(plan.study, "b", table), site="b"
+    )
+    return phase.on_grid(given.total(phase, question))
+
+
+def asked(plan: StudyPlan, phase: Phase, rng: np.random.Generator) -> Question:
+    size = plan.question_size(phase)
+    scales = None
+    if plan.study.releases_scales:
+        width = plan.farthest_theta.size  # more columns than there are, cut below
+        columns = plan.scales(
+            phase,
+            plan.facts(
+                [rng.integers(-p.bound, p.bound, p.dimension) for p in plan.preparatory]
+            ),
+        )
+        assert columns is not None
+        assert columns.size <= 2 * width
+        scales = columns
+    if size == 1:
+        return Question(np.zeros(1), scales)
+    farthest = np.tile(plan.farthest_theta, size // plan.farthest_theta.size)
+    theta = farthest * rng.uniform(-1.0, 1.0, size)
+    theta *= rng.choice([0.0, 1e-310, 1e-3, 1.0])
+    return Question(theta, scales)
+
+
+@pytest.mark.parametrize("preparation", ["public-bounds", "private-scales"])
+@pytest.mark.parametrize("name", MODELS)
+def test_one_record_moves_one_part_by_at_most_its_sensitivity(
+    name: str, preparation: str
+) -> None:
+    plan = plan_of(name, preparation)
+
+    @given(seed=st.integers(0, 2**32 - 1), rows=st.sampled_from([1, 2, 5, 17, 65]))
+    @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+    def holds(seed: int, rows: int) -> None:
+        rng = np.random.default_rng(seed)
+        columns = invented_columns(plan.study, rows, rng)
+        if rng.random() < 0.3 and "y" in columns and name != "logistic":
+            columns["y"][0] = 2.0**53
+        fewer = {key: values[1:] for key, values in columns.items()}
+        moved = set()
+        for phase in plan.closing:
+            question = asked(plan, phase, rng)
+            assert plan.usable_theta(phase, question.theta)
+            change = totals(plan, columns, question, phase).astype(np.float64)
+            if rows > 1:
+                change = change - totals(plan, fewer, question, phase)
+            assert np.linalg.norm(change) <= phase.sums.sensitivity
+            if phase.rows is None:
+                # Described it is, whichever part it is in.
+                assert np.any(change != 0.0)
+            elif np.any(change != 0.0):
+                moved.add(phase.rows)
+        phase = plan.last_phase
+        question = Question(np.zeros(plan.question_size(phase)), None)
+        if plan.study.releases_scales:
+            question = asked(plan, phase, rng)
+        change = totals(plan, columns, question, phase)
+        if rows > 1:
+            change = change - totals(plan, fewer, question, phase)
+        # A fit's sums have rounding errors; one record out moves them far more.
+        if np.linalg.norm(change) > 100.0 * np.sqrt(change.size):
+            moved.add("training")
+        assert len(moved) <= 1
+
+    holds()
+
+
+def test_both_parts_are_asked_and_either_may_be_empty() -> None:
+    plan = plan_of("logistic", "public-bounds")
+    columns = invented_columns(plan.study, 1, np.random.default_rng(0))
+    table = open_site(plan.study, "a", pa.table(columns))
+    train, held = split_site(plan.study, "a", table)
+    assert sorted([train.count, held.count]) == [0, 1]
+    given = Contributions(plan.study.model, train, held, site="a")
+    for phase in plan.phases:
+        question = Question(np.zeros(plan.question_size(phase)))
+        assert given.total(phase, question).shape == (phase.dimension,)
+
+
+def test_the_budget_is_spent_by_either_part_and_by_no_row_twice() -> None:
+    from cipherbayes.privacy.accountant import epsilon
+
+    plan = plan_of("logistic", "public-bounds")
+    assert [phase.purpose for phase in plan.closing] == [
+        "describe",
+        "check",
+        "residuals",
+    ]
+    assert epsilon(plan.event, 1e-5) == pytest.approx(1.0, rel=1e-3)
+    assert epsilon(plan.event, 1e-5) <= 1.0
+    assert plan.epsilon_after(plan.rounds) == epsilon(plan.event, 1e-5)
+
+
+def test_a_check_is_asked_at_so_many_draws_within_reach_and_nothing_else() -> None:
+    plan = plan_of("logistic", "public-bounds")
+    describe, check, residuals = plan.closing
+    rng = np.random.default_rng(0)
+    draws = 1e9 * rng.standard_normal((500, plan.farthest_theta.size))
+    for phase in plan.closing:
+        question = plan.closing_question(phase, draws)
+        assert plan.usable_theta(phase, question)
+        assert not plan.usable_theta(phase, question[:-1])
+        assert not plan.usable_theta(phase, np.full(question.size, 1e10))
+    assert plan.closing_question(describe, draws).tolist() == [0.0]
+    assert plan.closing_question(check, draws[:1]).size == plan.question_size(check)
+    assert plan.question_size(residuals) == plan.farthest_theta.size
