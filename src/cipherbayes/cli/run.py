@@ -23,7 +23,7 @@ from cipherbayes.cli.console import (
 from cipherbayes.errors import RunError
 
 if TYPE_CHECKING:
-    from cipherbayes.results.record import EffectRow, MedianSurvival, ResultRecord
+    from cipherbayes.results.record import MedianSurvival, ResultRecord
     from cipherbayes.results.result import Result
     from cipherbayes.study.schema import Study
 
@@ -169,6 +169,8 @@ def show(
 
 def print_effects(record: ResultRecord) -> None:
     """Ratios or differences, and the baseline's median survival, where there are."""
+    from cipherbayes.results.effects import step_words
+
     effects, baseline = record.get("effects"), record.get("baseline")
     if effects:
         table = Table(title=f"{effects[0]['measure']}s")
@@ -177,7 +179,7 @@ def print_effects(record: ResultRecord) -> None:
         for row in effects:
             spread = row["lower"] is not None and row["upper"] is not None
             table.add_row(
-                escape(_step_of(row)),
+                escape(step_words(row)),
                 "-" if row["estimate"] is None else f"{row['estimate']:.4g}",
                 f"{row['lower']:.4g} to {row['upper']:.4g}" if spread else "-",
             )
@@ -208,13 +210,6 @@ def print_hierarchy(record: ResultRecord) -> None:
             f"{row['lower']:.3g} to {row['upper']:.3g}",
         )
     console.print(table)
-
-
-def _step_of(effect: EffectRow) -> str:
-    """The step, with the name of the feature where its words do not hold it."""
-    feature = effect["name"].partition("[")[0]
-    per = effect["per"]
-    return per if feature in per else f"{feature}: {per}"
 
 
 def _short(value: Any) -> str:

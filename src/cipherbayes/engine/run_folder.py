@@ -236,7 +236,8 @@ class RunFolder:
             raise RunError(
                 f"site '{name}' was given a frame, not a file",
                 where=str(self.path),
-                remedy="only runs whose tables are files can be resumed",
+                remedy="only runs whose tables are files can be resumed: begin a new "
+                "one in another folder, and count what both released",
             )
         table = open_site(self.study, name, source)
         if self.study.evaluation is None or self.study.checks_privately:

@@ -74,6 +74,12 @@ def effects(
     return entries
 
 
+def step_words(effect: EffectRow) -> str:
+    """The step of an effect, with its feature where the words do not hold it."""
+    feature, bracket, _ = effect["name"].partition("[")
+    return f"{feature}: {effect['per']}" if bracket else effect["per"]
+
+
 def baseline(
     model: Model,
     reference: Mapping[str, Any],

@@ -207,6 +207,7 @@ class ResultRecord(TypedDict):
     interval: float
     posterior: list[ParameterRow]
     effects: list[EffectRow]
+    reference: NotRequired[dict[str, Any]]
     baseline: Baseline | None
     formula: NotRequired[FormulaRecord]
     timing: Timing

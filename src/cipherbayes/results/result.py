@@ -72,6 +72,7 @@ from cipherbayes.version import __version__
 
 if TYPE_CHECKING:
     import xarray as xr
+    from matplotlib.axes import Axes  # an extra
 
 FORMAT = 1
 PREDICTIVE_DRAWS = 500
@@ -101,10 +102,7 @@ class Result:
 
     def __repr__(self) -> str:
         record, privacy = self.record, self.record["privacy"]
-        promise = "no privacy"
-        if privacy["epsilon"] is not None:
-            word = "certified" if privacy["certified"] else "NOT CERTIFIED"
-            promise = f"ε = {privacy['epsilon']:g}, δ = {privacy['delta']:g}, {word}"
+        promise = self.promise + (", certified" if privacy["certified"] else "")
         warned = f", {len(self.warnings)} warnings" if self.warnings else ""
         return (
             f"<Result '{record['study']}': {record['model']}, "
@@ -120,6 +118,15 @@ class Result:
     def warnings(self) -> list[str]:
         """What a reader of the result must know."""
         return list(self.record["warnings"])
+
+    @property
+    def promise(self) -> str:
+        """ε and δ in a few words, for a line or a picture that leaves its page."""
+        privacy = self.record["privacy"]
+        if privacy["epsilon"] is None:
+            return "no privacy"
+        word = "" if privacy["certified"] else ", NOT CERTIFIED"
+        return f"ε = {privacy['epsilon']:g}, δ = {privacy['delta']:g}{word}"
 
     @property
     def dataset(self) -> xr.Dataset:
@@ -232,7 +239,11 @@ class Result:
                 remedy="compare predictions instead",
             )
         moments = self.record["moments"]
-        made_up = MadeUp(self.study, None if moments is None else np.array(moments))
+        made_up = MadeUp(
+            self.study,
+            None if moments is None else np.array(moments),
+            self.record.get("reference"),
+        )
         tail = (1.0 - self.study.inference.interval) / 2.0
         return Contrasts(
             made_up, self._user_draws(), tail if self.has_intervals else None
@@ -314,7 +325,7 @@ class Result:
         tail = (1.0 - self.study.inference.interval) / 2.0
         at = None if times is None else np.asarray(times, dtype=float)
         parts: list[Floats] = []
-        for rows in self._rows(table, where):
+        for rows in self.rows_of(table, where):
             values = model.predict(draws, rows, at)
             mean = lower = upper = values.mean(axis=0)
             if self.has_intervals:
@@ -341,16 +352,52 @@ class Result:
         tail = outside if self.has_intervals else None
         return [
             median_survival(times, tail)
-            for rows in self._rows(table, where)
+            for rows in self.rows_of(table, where)
             for times in require_survival_curves(model).median(draws, rows).T
         ]
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """A forest plot of the effects (of the parameters where there are none).
+
+        Needs matplotlib: ``pip install 'cipherbayes[plots]'``.
+
+        Parameters
+        ----------
+        ax
+            Axes to draw on; new ones where left out.
+        """
+        from cipherbayes.results.plots import plot_effects
+
+        return plot_effects(self, ax)
+
+    def plot_survival(
+        self,
+        table: Any = None,
+        *,
+        labels: Sequence[str] | None = None,
+        ax: Axes | None = None,
+    ) -> Axes:
+        """Survival curves with their intervals, of each row of a small table.
+
+        Parameters
+        ----------
+        table
+            As in :meth:`predict`, at most eight rows; left out: the reference record.
+        labels
+            What the legend calls each row.
+        ax
+            Axes to draw on; new ones where left out.
+        """
+        from cipherbayes.results.plots import plot_survival
+
+        return plot_survival(self, table, labels=labels, axes=ax)
 
     def _draws_at(self, site: str | None, new_site: bool) -> Floats:
         """Draws that hold at a site, as many as a prediction averages over."""
         sites = site_draws(self.study, self.posterior["prepared"].to_dataset())
         return _thinned(draws_for(self.study, self.draws(), sites, site, new_site))
 
-    def _rows(self, table: Any, where: str) -> Iterator[Rows]:
+    def rows_of(self, table: Any, where: str = "table") -> Iterator[Rows]:
         """A table to predict for, in small blocks."""
         try:
             yield from _slices(self._prepared(table, where))
@@ -449,10 +496,17 @@ def assemble(
     metrics: Mapping[str, Any],
     warnings: list[str],
     moments: Floats | None = None,
+    means: Floats | None = None,
     taking_part: TakingPart | None = None,
     checked: Checked | None = None,
 ) -> Result:
-    """Turn a sampler's draws into a result on the user's own scale."""
+    """Turn a sampler's draws into a result on the user's own scale.
+
+    Parameters
+    ----------
+    means
+        Of the prepared columns, where they may be known without moments.
+    """
     public = design = preparation_of(study).design
     if moments is not None:
         half = moments.size // 2
@@ -476,7 +530,10 @@ def assemble(
         )
     spread = not draws.is_point and caution is None
     tail = (1.0 - study.inference.interval) / 2.0 if spread else None
-    made_up = MadeUp(study, moments)
+    known = None
+    if means is not None and moments is None:
+        known = MadeUp(study, None).around(means)
+    made_up = MadeUp(study, moments, known)
     terms = study.model.terms
     contrasts = Contrasts(made_up, user.reshape(-1, user.shape[-1]), tail)
     part = taking_part or {}
@@ -504,6 +561,7 @@ def assemble(
         "effects": effects(study.model, study.features, design, user, tail)
         if terms is None
         else contrasts.effects(terms),
+        "reference": made_up.reference,
         "baseline": baseline(
             study.model,
             made_up.reference,

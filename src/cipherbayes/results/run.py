@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.rescaled import rescaled
@@ -41,6 +43,7 @@ from cipherbayes.study.tables import (
     split,
     with_sites,
 )
+from cipherbayes.typing import Floats
 
 INSECURE = (
     "INSECURE-REPEATABLE NOISE: drawn from a seed, for tests only; "
@@ -154,7 +157,15 @@ def _sampled(
         traffic={"per_round_site": 0, "total": 0},
         metrics=score(study, draws, test),
         warnings=[],
+        means=_column_means(list(train.values())),
     )
+
+
+def _column_means(tables: Sequence[PreparedTable]) -> Floats:
+    """Mean of every prepared column over all rows."""
+    sums = [block.x.sum(axis=1) for table in tables for block in table.blocks()]
+    mean: Floats = np.sum(sums, axis=0) / sum(table.count for table in tables)
+    return mean
 
 
 def _target(study: Study, train: Mapping[str, PreparedTable]) -> Target:

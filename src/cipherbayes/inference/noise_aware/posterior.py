@@ -19,7 +19,7 @@ import numpy as np
 
 from cipherbayes.inference.between_sites import SitePrior, typical
 from cipherbayes.inference.chains import Draws
-from cipherbayes.inference.diagnostics import rhat_and_ess
+from cipherbayes.inference.diagnostics import rhat
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.flags import Flag, flags_of
 from cipherbayes.inference.noise_aware.information import DENSE, InformationSampler
@@ -120,8 +120,8 @@ def sample_posterior(
         theta, between, common = (
             np.stack(part, axis=1) for part in zip(*kept, strict=True)
         )
-        rhat = rhat_and_ess(np.concatenate([theta, between], axis=2))[0]
-        if not np.nanmax(rhat, initial=1.0) > MIXED:
+        mixing = rhat(np.concatenate([theta, between], axis=2))
+        if not np.nanmax(mixing, initial=1.0) > MIXED:
             break
     if progress is not None:
         progress(total, total)
