@@ -81,14 +81,14 @@ def test_the_fit_without_privacy_is_that_of_numpyro() -> None:
 
     mcmc = MCMC(
         NUTS(model),
-        num_warmup=300,
-        num_samples=1_200,
+        num_warmup=200,
+        num_samples=800,
         num_chains=1,
         progress_bar=False,
     )
     mcmc.run(jax.random.PRNGKey(0))
     theirs = {name: np.asarray(each) for name, each in mcmc.get_samples().items()}
-    ours = cb.run(study(inference={"rounds": 700, "burn_in": 0.1, "chains": 2}), frames)
+    ours = cb.run(study(inference={"rounds": 450, "burn_in": 0.1, "chains": 2}), frames)
     rows = {row["name"]: row for row in ours.record["posterior"]}
     hierarchy = ours.hierarchy()
     assert hierarchy is not None
