@@ -155,7 +155,11 @@ CATALOGUE = {
     ),
     "scores on private rows": Mistake(
         (STUDY, "holdout_is_public"),
-        study=study(PRIVATE + "[evaluation]\nholdout = 0.2\n"),
+        study=study(PRIVATE + "[evaluation]\nholdout = 0.2\nprivate = false\n"),
+    ),
+    "characteristics by what is no group": Mistake(
+        (STUDY, "describe.by", "'age'"),
+        study=study(PRIVATE + '[describe]\nby = ["age"]\n'),
     ),
     "a site called csp": Mistake(
         (STUDY, "'csp'", "choose another"), study=replaced("north =", "csp =")

@@ -113,6 +113,9 @@ def test_a_study_runs_is_resumed_verified_reported_and_predicts(
     page = (home / "out" / "report.html").read_text(encoding="utf-8")
     for said in ("take two sites at random", "Leaving one site out", "meta-analysis"):
         assert said in page
+    told = cipherbayes("export", home / "out", "--to", "csv", "--out", home / "csv")
+    assert told.returncode == 0, told.stderr
+    assert (home / "csv" / "sites.csv").read_text().count("\n") == 1 + 3 * 2
     if protocol == "secure-sum":
         assert cipherbayes("verify", home / "out").returncode == 0
 
@@ -204,3 +207,8 @@ def test_what_is_not_supported_is_refused_in_words(
 ) -> None:
     with pytest.raises(StudyError, match=words):
         study_of(**sections)
+
+
+def test_a_plan_without_sites_is_refused_in_words() -> None:
+    with pytest.raises(StudyError, match="names none"):
+        plan_study(study_of(sites={}))

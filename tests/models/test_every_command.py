@@ -19,13 +19,21 @@ SURVIVAL = {"time": "days", "event": "died", "horizon": 40.0}
 TABLES: dict[str, dict[str, Any]] = {
     "linear": {"outcome": "mmHg", "low": 60.0, "high": 200.0},
     "poisson": {"outcome": "falls", "exposure": "days", "per": 20.0},
+    "negative-binomial": {"outcome": "falls", "exposure": "days", "per": 20.0},
+    "ordinal": {"outcome": "stage", "classes": 3},
     "logistic": {"outcome": "died"},
     "exponential": SURVIVAL,
     "weibull": SURVIVAL,
     "gompertz": SURVIVAL,
     "piecewise": {**SURVIVAL, "cuts": [10.0, 25.0]},
 }
-MEASURES = {"linear": "difference", "poisson": "rate ratio", "logistic": "odds ratio"}
+MEASURES = {
+    "linear": "difference",
+    "poisson": "rate ratio",
+    "negative-binomial": "rate ratio",
+    "ordinal": "odds ratio",
+    "logistic": "odds ratio",
+}
 FEATURES = {
     "age": {"low": 20, "high": 90},
     "sex": {"levels": ["F", "M"]},
@@ -46,6 +54,7 @@ def frame(n: int, seed: int) -> pd.DataFrame:
             "falls": rng.poisson(0.05 * np.minimum(time, 40.0)),
             "days": np.minimum(time, 40.0),
             "died": (time < 40.0).astype(int),
+            "stage": np.searchsorted([12.0, 30.0], time),
         }
     )
 

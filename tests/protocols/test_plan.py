@@ -297,7 +297,7 @@ def test_what_cannot_be_planned_is_refused(changes: dict[str, Any], words: str) 
         {"inference": {"batch": 0}},
         {"inference": {"chains": 4}},
         {"inference": {"preconditioner": "fisher"}},
-        {"evaluation": {"holdout": 0.2}},
+        {"evaluation": {"holdout": 0.2, "private": False}},
         {"privacy": None},
     ],
 )

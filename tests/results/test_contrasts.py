@@ -83,7 +83,7 @@ def test_a_contrast_is_a_difference_of_two_records(result: Result) -> None:
     assert swapped["at"] == {"age": 60.0, "sex": "M", "dose": 25.25}
     # A log odds ratio is the difference of two predicted log odds, draw by draw.
     ages = pd.DataFrame({"age": [60.0, 85.0]}).assign(grade="II", sex="F", dose=10.0)
-    model, rows = result.study.model, next(result._rows(ages, "ages"))
+    model, rows = result.study.model, next(result.rows_of(ages))
     chance = model.predict(result.draws(), rows)
     odds = chance / (1.0 - chance)
     contrast = result.contrast("age", 85, 60, at={"sex": "F", "dose": 10.0})

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pandas as pd
+import pytest
+
 import cipherbayes as cb
 from cipherbayes.protocols.plan import plan_releases
 from cipherbayes.study.tables import preparation_of, slots_of
@@ -40,3 +44,31 @@ def test_persons_formulas_and_sites_that_differ_go_together() -> None:
     # As sensitive as one row: neither products nor slots move a norm.
     alone = plan_releases(study("died ~ rcs(age, 4) * sex"))
     assert plan.last_phase.sums.clip == alone.last_phase.sums.clip
+
+
+def hospital(seed: int, level: float) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    age, sex = rng.uniform(20, 90, 1500), rng.choice(["F", "M"], 1500)
+    odds = level + (age - 55) / 20 + 0.5 * (sex == "M")
+    died = rng.random(1500) < 1 / (1 + np.exp(-odds))
+    return pd.DataFrame({"age": age, "sex": sex, "died": died.astype(int)})
+
+
+@pytest.mark.slow
+def test_held_out_rows_are_checked_with_their_own_sites_parameters() -> None:
+    """Sites that differ are a misfit where they are taken to be alike, only there."""
+    tables = {name: hospital(k, 1.2 * (k - 1)) for k, name in enumerate("abc")}
+    flags, scores = {}, {}
+    asked: dict[str, dict[str, Any]] = {"alike": {}, "differ": {"hierarchy": {}}}
+    for name, sections in asked.items():
+        checked = study(
+            privacy={"records": 4500, "randomness": "insecure-repeatable"},
+            evaluation={"holdout": 0.3},
+            **sections,
+        )
+        result = cb.run(checked, tables)
+        flags[name] = [f for f in result.record["flags"] if f["name"] == "misfit"]
+        scores[name] = result.record["metrics"]["auc"]["mean"]
+    assert any("sites differ" in flag["text"] for flag in flags["alike"])
+    assert not any("sites differ" in flag["text"] for flag in flags["differ"])
+    assert scores["differ"] > scores["alike"]

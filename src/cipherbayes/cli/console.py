@@ -128,6 +128,13 @@ def print_result(record: ResultRecord) -> None:
     if metrics:
         shown = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
         console.print(f"held-out rows: {shown}")
+    if record["metrics"].get("private"):
+        scores = [
+            f"{name} {score['mean']:.3g} ({score['lower']:.3g} to {score['upper']:.3g})"
+            for name, score in record["metrics"].items()
+            if isinstance(score, dict)
+        ]
+        console.print(f"held-out rows, with noise: {', '.join(scores)}", soft_wrap=True)
     privacy = record["privacy"]
     if privacy["epsilon"] is None:
         console.print("privacy: none (all tables in one place, no budget)")

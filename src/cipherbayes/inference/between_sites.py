@@ -84,6 +84,14 @@ class SiteDraws:
         theta[..., list(self.places)] += self.effects[..., self.sites.index(site), :]
         return theta
 
+    def at_all_sites(self, common: Floats) -> Floats:
+        """θ of all sites together, of draws of the common parameters."""
+        slots = SiteSlots(self.sites, common.shape[-1], self.places)
+        theta = np.empty((*common.shape[:-1], slots.dimension))
+        for site in self.sites:
+            theta[..., slots.of_site(site)] = self.at_site(common, site)
+        return theta
+
 
 @dataclass(frozen=True)
 class SitePrior(ResolvedPrior):

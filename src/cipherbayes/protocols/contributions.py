@@ -107,8 +107,7 @@ class Contributions:
             return self._columns(phase, lambda z, s: seen(z, numbers, windows, s))
         if theta.size != phase.sums.dimension:
             raise ProtocolError("the question does not have the study's length")
-        if self._slots is not None:
-            theta = theta[self._slots.of_site(self._site)]
+        theta = self._own(theta)
         table = rescaled(self._table, question.scales)
         if phase.purpose == "influence":
             return self._influence(phase, table, theta)
@@ -129,6 +128,12 @@ class Contributions:
         slots = self._slots
         return gradient if slots is None else slots.spread(self._site, gradient)
 
+    def _own(self, theta: Floats) -> Floats:
+        """The site's own parameters, of those of all sites."""
+        if self._slots is None:
+            return theta
+        return theta[..., self._slots.of_site(self._site)]
+
     def _closing(self, phase: Phase, question: Question) -> Floats:
         """Sums over the records that a phase after the posterior is about."""
         held_out = self._table if self._held_out is None else self._held_out
@@ -144,11 +149,11 @@ class Contributions:
             ]
         elif phase.check is not None:
             check = phase.check
-            draws = question.theta.reshape(QUESTION_DRAWS, -1)
+            draws = self._own(question.theta.reshape(QUESTION_DRAWS, -1))
             parts = list(held_out.map(lambda block: check.sums(draws, seen(block))))
         else:
             assert phase.cells is not None
-            cells, theta = phase.cells, question.theta
+            cells, theta = phase.cells, self._own(question.theta)
             parts = list(
                 held_out.map(
                     lambda block: cells.sums(theta, block, seen(block), site, scales)

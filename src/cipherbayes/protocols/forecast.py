@@ -511,5 +511,6 @@ def approval_lines(plan: StudyPlan) -> list[str]:
         *(f"sites       {said}" for said in sites_in_words(plan)),
         "is opened   what the vectors of all sites give together"
         + (", or of all but the lost" if privacy.dropouts else ""),
+        *(f"{name:<12}{text}" for name, text in _budget_lines(plan)),
     ]
     return [*lines, INSECURE_NOISE] if study.insecure else lines

@@ -325,7 +325,7 @@ class Result:
         tail = (1.0 - self.study.inference.interval) / 2.0
         at = None if times is None else np.asarray(times, dtype=float)
         parts: list[Floats] = []
-        for rows in self._rows(table, where):
+        for rows in self.rows_of(table, where):
             values = model.predict(draws, rows, at)
             mean = lower = upper = values.mean(axis=0)
             if self.has_intervals:
@@ -352,7 +352,7 @@ class Result:
         tail = outside if self.has_intervals else None
         return [
             median_survival(times, tail)
-            for rows in self._rows(table, where)
+            for rows in self.rows_of(table, where)
             for times in require_survival_curves(model).median(draws, rows).T
         ]
 
@@ -397,7 +397,7 @@ class Result:
         sites = site_draws(self.study, self.posterior["prepared"].to_dataset())
         return _thinned(draws_for(self.study, self.draws(), sites, site, new_site))
 
-    def _rows(self, table: Any, where: str) -> Iterator[Rows]:
+    def rows_of(self, table: Any, where: str = "table") -> Iterator[Rows]:
         """A table to predict for, in small blocks."""
         try:
             yield from _slices(self._prepared(table, where))

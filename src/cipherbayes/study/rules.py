@@ -281,11 +281,11 @@ def _sites_may_differ(study: Study, hierarchy: Hierarchy) -> None:
             "[hierarchy] with privacy.dropouts: the slot of a lost site would be read "
             "as a site without patients; set dropouts = 0"
         )
-    if study.checks_privately:
+    if study.checks_privately and hierarchy.baseline == "stratified":
         raise ValueError(
-            "[hierarchy] with private held-out rows: predictions are not yet checked "
-            "at sites that differ; remove [evaluation], or state that those rows are "
-            "public"
+            'hierarchy.baseline = "stratified" with private held-out rows: their '
+            "scores rest on one baseline; remove [evaluation], or set baseline = "
+            '"common"'
         )
     if study.prior.kind != "normal":
         raise ValueError(

@@ -58,6 +58,12 @@ def slots_of(study: Study) -> SiteSlots | None:
     hierarchy = study.hierarchy
     if hierarchy is None:
         return None
+    if not study.sites:
+        raise StudyError(
+            "lets sites differ and names none",
+            where=f"study '{study.name}', [hierarchy]",
+            remedy="name them under [sites]",
+        )
     prepared = preparation_of(study)
     design = prepared.design
     parameters = study.model.parameters(design)

@@ -94,6 +94,7 @@ def scan_duckdb(path: Path) -> None:
     import duckdb
 
     with duckdb.connect() as connection:
+        connection.execute("SET enable_progress_bar = false")
         place = str(path).replace("'", "''")
         names = ", ".join(COLUMNS)
         query = f"SELECT {names} FROM read_parquet('{place}')"  # noqa: S608

@@ -91,8 +91,8 @@ def _print_growth(most_rows: int, folder: Path | None, as_json: bool) -> None:
         return
     table = Table(title="how the work of a site grows with its rows (20 features)")
     for heading in (
-        "rows", "fastest scan", "scan s", "pass s", "speed", "MB", "study s", "rounds s",
-        "rounds", "MB", "ns/row/round", "round/scan",
+        "rows", "fastest scan", "scan s", "pass s", "speed", "MB", "study s",
+        "rounds s", "rounds", "MB", "ns/row/round", "round/scan",
     ):  # fmt: skip
         table.add_column(heading, justify="right")
     for row in measured:

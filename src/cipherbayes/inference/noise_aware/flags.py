@@ -39,12 +39,28 @@ MOST_NAMED = 5
 
 
 class FlagRecord(TypedDict):
-    """A flag as ``result.json`` has it."""
+    """A flag as ``result.json`` has it; ``code`` and ``message`` are older names."""
 
+    name: str
+    parameters: list[str]
+    text: str
+    unusable: bool
     code: str
     message: str
-    unusable: bool
-    parameters: list[str]
+
+
+def flag_record(
+    name: str, text: str, *, unusable: bool, parameters: Sequence[str] = ()
+) -> FlagRecord:
+    """A flag by its name, in words, and about which parameters."""
+    return {
+        "name": name,
+        "parameters": list(parameters),
+        "text": text,
+        "unusable": unusable,
+        "code": name,
+        "message": text,
+    }
 
 
 @dataclass(frozen=True)
@@ -75,12 +91,7 @@ class Flag:
         if len(about) > MOST_NAMED:
             shown += f" and {len(about) - MOST_NAMED} more"
         message = f"{self.message}: {shown}" if about else self.message
-        return {
-            "code": self.code,
-            "message": message,
-            "unusable": self.unusable,
-            "parameters": about,
-        }
+        return flag_record(self.code, message, unusable=self.unusable, parameters=about)
 
 
 def flags_of(
