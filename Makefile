@@ -74,6 +74,8 @@ torture: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(PY) -m pytest -q $(SCRATCH) tests/test_docs_browser.py
+	@$(TIDY)
 
 # What the version, the changelog and the wheels say; then the distributions themselves.
 release: lint

@@ -35,6 +35,29 @@ ARGUMENTS = [
 ]
 
 
+UNFIT = r"""
+const screen = document.documentElement.clientWidth, found = [];
+if (document.documentElement.scrollWidth > screen)
+  found.push(`scrolls sideways: ${document.documentElement.scrollWidth} > ${screen}`);
+const said = e => `${e.tagName} ${e.textContent.trim().slice(0, 60)}`;
+const scrolls = e => {
+  for (let p = e; p && p !== document.documentElement; p = p.parentElement)
+    if (/auto|scroll/.test(getComputedStyle(p).overflowX)) return true;
+  return false;
+};
+for (const e of document.querySelectorAll('body *')) {
+  const own = [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim());
+  const style = getComputedStyle(e), box = e.getBoundingClientRect();
+  if (!own || e.closest('svg, [aria-hidden=true], .unseen, .skip')) continue;
+  if (box.width < 2 || style.visibility === 'hidden' || scrolls(e)) continue;
+  if (box.left >= screen || box.right <= 0) continue;  // a menu that is put away
+  if (box.right > screen + 1 || box.left < -1) found.push('sticks out: ' + said(e));
+  if (/hidden|clip/.test(style.overflowX) && e.scrollWidth > e.clientWidth + 1)
+    found.push('cut off: ' + said(e));
+}
+return found;"""
+
+
 class Browser:
     """A browser for the length of a ``with`` block."""
 
@@ -95,6 +118,22 @@ class Browser:
         """A command of the DevTools protocol."""
         body = {"cmd": command, "params": parameters}
         return self._post("/goog/cdp/execute", body)
+
+    def unfit(self, width: int) -> list[str]:
+        """What does not fit a screen of a width: a page that scrolls sideways, things
+        that stick out of it, text that is cut off. What scrolls by itself may be wide.
+
+        A window is no narrower than 500 pixels: a telephone has to be emulated.
+        """
+        self.devtools(
+            "Emulation.setDeviceMetricsOverride",
+            width=width, height=900, deviceScaleFactor=1, mobile=False,
+        )  # fmt: skip
+        try:
+            found: list[str] = self.run(UNFIT)
+        finally:
+            self.devtools("Emulation.clearDeviceMetricsOverride")
+        return found
 
     def complaints(self) -> list[str]:
         """What the console said since the page was opened."""

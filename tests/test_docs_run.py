@@ -61,8 +61,10 @@ NOT_TYPED = {
 """Pages of which only commands that need nothing but the examples are typed."""
 
 READER = (
-    "start", "index", "choose-epsilon", "privacy", "budgets", "result", "resuming",
-    "survival-study", "api", "choose-bounds", "concepts", "cli", "sharp-edges",
+    "start", "notebook", "index", "choose-epsilon", "privacy", "budgets", "result",
+    "resuming", "survival-study", "hospitals-differ", "api", "choose-bounds",
+    "concepts", "cli",
+    "sharp-edges",
 )  # fmt: skip
 """In the order in which a reader meets them; later ones use what earlier ones made."""
 

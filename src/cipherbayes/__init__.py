@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cipherbayes import errors, models
     from cipherbayes.results.comparing import compare
     from cipherbayes.results.estimator import PrivateLogistic
+    from cipherbayes.results.incidence import cumulative_incidence
     from cipherbayes.results.result import Result
     from cipherbayes.results.run import resume, run
     from cipherbayes.study.schema import Study
@@ -28,6 +29,7 @@ __all__ = [
     "Study",
     "__version__",
     "compare",
+    "cumulative_incidence",
     "errors",
     "models",
     "resume",
@@ -40,6 +42,7 @@ _HOMES = {
     "Result": "cipherbayes.results.result",
     "Study": "cipherbayes.study.schema",
     "compare": "cipherbayes.results.comparing",
+    "cumulative_incidence": "cipherbayes.results.incidence",
     "resume": "cipherbayes.results.run",
     "run": "cipherbayes.results.run",
 }

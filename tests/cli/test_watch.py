@@ -193,6 +193,9 @@ def test_the_live_page_draws_in_a_browser(half_way: Path, tmp_path: Path) -> Non
         count = "return document.querySelectorAll('svg.trace').length"
         # The page renews itself: it may be looked at in between.
         assert any(browser.run(count) > 0 for _ in range(50))
+        for width in (400, 768, 1280):
+            browser.open(address)
+            assert browser.unfit(width) == [], width
 
 
 @pytest.mark.slow
@@ -202,6 +205,7 @@ def test_the_papers_own_mode_shows_its_honest_epsilon(runs: FinishedRuns) -> Non
     seen = Watcher.open(folder).look()
     assert seen.spent == honest > 0.0
     assert seen.document()["certified"] is False
+    assert "then the posterior" not in page(seen)  # it is finished
     assert "of 3: not certified" in page(seen)
     shown = page(replace(seen, spent=24902.0))
     assert "24,902, claimed 3: not certified" in shown

@@ -21,7 +21,7 @@ SEX = Feature(levels=["F", "M"])
 
 
 def prepared(
-    features: dict[str, Feature], columns: dict[str, Any], **options: float | None
+    features: dict[str, Feature], columns: dict[str, Any], **options: Any
 ) -> tuple[Floats, Floats, tuple[str, ...]]:
     """Design matrix, squared norms and column names of a small table."""
     preparation = Preparation(features, **options)

@@ -236,6 +236,9 @@ def test_a_run_over_frames_says_that_it_cannot_be_resumed(tmp_path: Path) -> Non
         run(study, frames, out=tmp_path / "run", progress=stop)
     with pytest.raises(RunError, match="was given a frame"):
         resume(tmp_path / "run")
+    with pytest.raises(RunError, match="another folder") as refused:
+        run(study, frames, out=tmp_path / "run")
+    assert "cipherbayes resume" not in str(refused.value)
 
 
 def test_a_used_folder_is_refused_before_anything_is_spent(tmp_path: Path) -> None:

@@ -19,13 +19,21 @@ SURVIVAL = {"time": "days", "event": "died", "horizon": 40.0}
 TABLES: dict[str, dict[str, Any]] = {
     "linear": {"outcome": "mmHg", "low": 60.0, "high": 200.0},
     "poisson": {"outcome": "falls", "exposure": "days", "per": 20.0},
+    "negative-binomial": {"outcome": "falls", "exposure": "days", "per": 20.0},
+    "ordinal": {"outcome": "stage", "classes": 3},
     "logistic": {"outcome": "died"},
     "exponential": SURVIVAL,
     "weibull": SURVIVAL,
     "gompertz": SURVIVAL,
     "piecewise": {**SURVIVAL, "cuts": [10.0, 25.0]},
 }
-MEASURES = {"linear": "difference", "poisson": "rate ratio", "logistic": "odds ratio"}
+MEASURES = {
+    "linear": "difference",
+    "poisson": "rate ratio",
+    "negative-binomial": "rate ratio",
+    "ordinal": "odds ratio",
+    "logistic": "odds ratio",
+}
 FEATURES = {
     "age": {"low": 20, "high": 90},
     "sex": {"levels": ["F", "M"]},
@@ -46,6 +54,7 @@ def frame(n: int, seed: int) -> pd.DataFrame:
             "falls": rng.poisson(0.05 * np.minimum(time, 40.0)),
             "days": np.minimum(time, 40.0),
             "died": (time < 40.0).astype(int),
+            "stage": np.searchsorted([12.0, 30.0], time),
         }
     )
 
@@ -106,7 +115,8 @@ def test_a_private_federated_study_runs_and_is_planned(kind: str, method: str) -
 
 @pytest.mark.parametrize("kind", TABLES)
 def test_effects_are_ratios_of_the_users_steps(kind: str) -> None:
-    result = cb.run(study_of(kind, inference={"rounds": 200}), {"all": frame(300, 4)})
+    data = frame(300, 4)
+    result = cb.run(study_of(kind, inference={"rounds": 200}), {"all": data})
     effects = {row["name"]: row for row in result.effects()}
     assert {name: row["per"] for name, row in effects.items()} == {
         "age": "1 unit of age",
@@ -128,11 +138,15 @@ def test_effects_are_ratios_of_the_users_steps(kind: str) -> None:
         assert baseline is None
         return
     assert baseline is not None
-    assert baseline["at"] == {"age": 55.0, "sex": "F", "dose": pytest.approx(4.0)}
+    at = baseline["at"]
+    assert at == result.record["reference"]
+    assert at["sex"] == "F"
+    assert at["age"] == pytest.approx(data["age"].mean(), rel=0.01)
+    assert at["dose"] == pytest.approx(np.exp(np.log(data["dose"]).mean()), rel=0.01)
     curve = [float(row["estimate"] or 0.0) for row in baseline["survival"]]
     assert [row["time"] for row in baseline["survival"]][-1] == 40.0
     assert curve == sorted(curve, reverse=True)
-    reference = pd.DataFrame({"age": [55.0], "sex": ["F"], "dose": [4.0]})
+    reference = pd.DataFrame({name: [value] for name, value in at.items()})
     direct = result.predict(reference, times=np.array([40.0]))
     assert direct["lower"][0, 0] <= curve[-1] <= direct["upper"][0, 0]
     (median,) = result.median_survival(reference)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cipherbayes.errors import StudyError
 from cipherbayes.models.formula import Factor, parse_formula
 from cipherbayes.study.schema import Study
+from cipherbayes.study.tables import preparation_of, slots_of
 
 FEATURES: dict[str, Any] = {
     "age": {"low": 18, "high": 100},
@@ -189,6 +190,30 @@ def test_a_reference_record_is_one_that_the_features_allow() -> None:
     ):
         with pytest.raises(StudyError, match=words):
             study(EVERYTHING, reference=reference)
+
+
+def test_slopes_of_sites_are_those_of_all_columns_of_a_feature() -> None:
+    made = study(
+        "death ~ rcs(age, 4) * sex + grade + log(creatinine)",
+        hierarchy={"slopes": ["age", "creatinine"]},
+        sites={"a": {}, "b": {}},
+    )
+    slots = slots_of(made)
+    assert slots is not None
+    names = preparation_of(made).design.names
+    assert [names[place] for place in slots.places] == [
+        "intercept",
+        "rcs(age, 4).1",
+        "rcs(age, 4).2",
+        "rcs(age, 4).3",
+        "log(creatinine)",
+    ]
+    with pytest.raises(StudyError, match="needs a constant column"):
+        study(
+            f"{EVERYTHING} - 1",
+            hierarchy={"intercept": True},
+            sites={"a": {}, "b": {}},
+        )
 
 
 @given(st.text(alphabet="yab~+-*:/()[]|.,^`{}%=01 'rcsC\n\\", max_size=40))

@@ -78,6 +78,19 @@ def test_gradients_of_each_record_equal_finite_differences(model: Neural) -> Non
         np.testing.assert_allclose(found[j], (above - below) / (2 * step), atol=1e-7)
 
 
+@pytest.mark.parametrize("model", [BINARY, DEEP, TIMES])
+def test_the_sum_by_matrix_products_is_the_sum_of_the_records_gradients(
+    model: Neural,
+) -> None:
+    rows, theta = case(model, 6, count=700)
+    np.testing.assert_allclose(
+        model.gradient_sum(theta, rows),
+        model.gradients(theta, rows).weighted_sum(),
+        rtol=1e-10,
+        atol=1e-10,
+    )
+
+
 def test_a_record_has_the_same_gradient_alone_and_in_a_block() -> None:
     rows, theta = case(BINARY, 2, count=70)
     together = BINARY.gradients(theta, rows).extra

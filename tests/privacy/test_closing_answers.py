@@ -137,7 +137,7 @@ def test_both_parts_are_asked_and_either_may_be_empty() -> None:
     table = open_site(plan.study, "a", pa.table(columns))
     train, held = split_site(plan.study, "a", table)
     assert sorted([train.count, held.count]) == [0, 1]
-    given = Contributions(plan.study.model, train, held, "a")
+    given = Contributions(plan.study.model, train, held, site="a")
     for phase in plan.phases:
         question = Question(np.zeros(plan.question_size(phase)))
         assert given.total(phase, question).shape == (phase.dimension,)

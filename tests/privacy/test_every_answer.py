@@ -57,7 +57,7 @@ MODELS = {
         formula="y ~ rcs(age, 4) * sex + log(creatinine) * bs(bmi, df=4) + poly(pulse)",
     ),
 }
-FEATURES = {
+FEATURES: dict[str, dict[str, Any]] = {
     "age": {"low": 18, "high": 100},
     "sex": {"levels": ["F", "M", "other"]},
     "creatinine": {"low": 0.1, "high": 20, "transform": "log"},
@@ -94,12 +94,27 @@ CASES = [
 ]
 
 
+HIERARCHIES: dict[str, Any] = {
+    "logistic": {"slopes": ["age", "sex"]},
+    "poisson": {"intercept": False, "slopes": ["bmi"]},
+    "exponential": {"effects": "fixed"},
+    "piecewise": {"baseline": "stratified"},
+}
+CASES += [
+    pytest.param(f"{name}, sites differ", "noise-aware", "private-scales")
+    for name in HIERARCHIES
+]
+
+
 @cache
 def plan_of(name: str, method: str, preparation: str) -> StudyPlan:
-    features: dict[str, dict[str, Any]] = FEATURES
+    name, _, differ = name.partition(", sites")
+    hierarchy = {"hierarchy": HIERARCHIES[name]} if differ else {}
+    features = FEATURES
     if MODELS[name].formula is not None:  # which says itself what is transformed
         features = {k: {**f, "transform": None} for k, f in FEATURES.items()}
     study = cb.Study(
+        **hierarchy,
         study={"protocol": "secure-sum"},
         model=MODELS[name],
         features=features,
@@ -138,7 +153,7 @@ def prepared(
 
 
 def sums(plan: StudyPlan, phase: Phase, table: PreparedTable, asked: Question) -> Any:
-    total = Contributions(plan.study.model, table).total(phase, asked)
+    total = Contributions.of_site(plan.study, "b", table).total(phase, asked)
     return phase.on_grid(total)
 
 

@@ -39,10 +39,12 @@ SURVIVAL = cb.models.Weibull(time="days", event="died", horizon=40.0)
 METHODS = {"encrypted-update": {"rounds": 6}}
 
 
-def study_of(protocol: str, preparation: str) -> cb.Study:
+def study_of(protocol: str, preparation: str, differ: str = "") -> cb.Study:
+    exponential = cb.models.Exponential(time="days", event="died", horizon=40.0)
     return cb.Study(
         study={"protocol": protocol},
-        model=SURVIVAL,
+        model=exponential if differ else SURVIVAL,
+        hierarchy={"slopes": ["age"]} if differ else None,
         features={"age": {"low": 18, "high": 100}, "sex": {"levels": ["F", "M"]}},
         preparation={"method": preparation},
         privacy={"epsilon": 3.0, "records": 1000},
@@ -63,7 +65,7 @@ class World:
         }
         near = neighbours(study, ROWS, canary=3)
         self.tables["a"] = near.present if present else near.absent
-        self.parameters = len(study.model.parameters(near.present.design))
+        self.parameters = self.plan.farthest_theta.size
 
 
 class Federated(World):
@@ -148,6 +150,7 @@ SHAPES = [
     ("pooled", "private-scales"),
     ("secure-sum", "private-moments"),
     ("secure-sum", "private-scales"),
+    ("secure-sum", "private-scales", "sites differ"),
     ("encrypted-update", "public-bounds"),
 ]
 

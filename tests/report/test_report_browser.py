@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -62,16 +63,28 @@ def test_every_drawing_is_there_and_visible(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_screen_makes_the_page_scroll_sideways(
+def test_the_page_fits_every_screen(
     browser: Browser, runs: FinishedRuns, name: str
 ) -> None:
-    address = write_report(runs[name]).as_uri()
-    for width in (500, 800, 1800):
-        browser.open(address, width=width)
-        wide, seen = browser.run(
-            "const e = document.documentElement; return [e.scrollWidth, e.clientWidth];"
-        )
-        assert wide <= seen, width
+    browser.open(write_report(runs[name]).as_uri())
+    for width in (400, 768, 1280, 1800):
+        assert browser.unfit(width) == [], width
+
+
+def test_what_does_not_fit_is_found(browser: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(
+        "<p style='width: 900px'>too wide</p>"
+        "<p style='width: 90px; overflow: hidden; white-space: nowrap'>cut off "
+        "in the middle</p><pre style='overflow: auto'>" + "may be wide " * 90 + "</pre>"
+    )
+    browser.open(page.as_uri())
+    assert [found.partition(":")[0] for found in browser.unfit(400)] == [
+        "scrolls sideways",
+        "sticks out",
+        "cut off",
+    ]
+    assert [found.partition(":")[0] for found in browser.unfit(1280)] == ["cut off"]
 
 
 @pytest.mark.parametrize("name", ["federated", "survival", "open", "point"])
@@ -88,6 +101,9 @@ def test_every_effect_is_in_sight_on_every_screen(
     )  # fmt: skip
     seen, wide, hidden, cut = browser.run("""
         const screen = document.documentElement.clientWidth;
+        const [name, step] = document.querySelector('#effects tbody tr').children;
+        name.textContent = 'creatinine[missing]';
+        step.textContent = 'missing against 1.0 units of it';
         const cells = [...document.querySelectorAll('#effects tbody :is(th, td)')]
           .filter(c => getComputedStyle(c).display !== 'none');
         const hidden = cells.filter(c => {

@@ -25,6 +25,24 @@ from terminal import cipherbayes
 __all__ = ["runs"]
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("open", "numbers at the means of all rows"),
+        ("federated", "numbers at the means that the study released"),
+        ("printed", "numbers in the middle of their public ranges"),
+    ],
+)
+def test_the_reference_record_says_where_its_values_come_from(
+    runs: FinishedRuns, name: str, words: str
+) -> None:
+    contents = Contents.load(runs[name])
+    assert words in render(contents)
+    made = contents.record["reference"]
+    assert isinstance(made["age"], float)
+    assert 18.0 <= made["age"] <= 100.0
+
+
 @pytest.mark.parametrize("top", [3.0, 50.0, 1e4, 1e9, 1e30])
 @pytest.mark.parametrize("low", [1e-9, 0.2, 0.99])
 def test_labels_of_huge_ratios_do_not_run_into_each_other(
@@ -112,6 +130,14 @@ def test_the_page_has_a_paragraph_and_a_checklist_for_a_paper(
         assert item in page
 
 
+def has_r() -> bool:
+    """Whether R is here, with the package that reads draws."""
+    if shutil.which("Rscript") is None:
+        return False
+    asked = ["Rscript", "-e", 'quit(status = !requireNamespace("posterior"))']
+    return subprocess.run(asked, capture_output=True).returncode == 0
+
+
 # -- export ------------------------------------------------------------------
 
 
@@ -135,15 +161,28 @@ def test_a_result_is_exported_as_csv(runs: FinishedRuns, tmp_path: Path) -> None
     assert "--out" in again.stderr
 
 
-@pytest.mark.skipif(shutil.which("Rscript") is None, reason="R is not installed")
+@pytest.mark.skipif(not has_r(), reason="R with its package posterior is not here")
 def test_r_reads_what_is_exported(runs: FinishedRuns, tmp_path: Path) -> None:
     cipherbayes("export", runs["survival"], "--to", "r", "--out", tmp_path / "x")
-    script = (
-        "source('read.R'); cat(mean(draws[['age']]), nrow(effects), nrow(survival))"
-    )
+    script = """
+        source("read.R")
+        table <- posterior::summarise_draws(draws)
+        cat(table$mean[table$variable == "age"], nrow(effects), nrow(survival),
+            posterior::nchains(draws), posterior::ndraws(draws),
+            paste(table$variable, collapse = "|"))
+    """
     done = subprocess.run(
         ["Rscript", "-e", script], cwd=tmp_path / "x", capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    age = next(r for r in Result.load(runs["survival"]).summary() if r["name"] == "age")
-    assert float(done.stdout.split()[0]) == pytest.approx(age["mean"], rel=1e-4)
+    result = Result.load(runs["survival"])
+    mean, effects, curve, chains, draws, names = done.stdout.split()
+    (age,) = (row for row in result.summary() if row["name"] == "age")
+    assert float(mean) == pytest.approx(age["mean"], rel=1e-4)
+    baseline = result.baseline()
+    assert baseline is not None
+    assert int(effects) == len(result.effects())
+    assert int(curve) == len(baseline["survival"])
+    assert (int(chains), int(draws)) == (result.dataset.sizes["chain"],
+                                         len(result.draws()))  # fmt: skip
+    assert names.split("|") == [row["name"] for row in result.summary()]

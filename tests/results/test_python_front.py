@@ -96,6 +96,64 @@ def test_arviz_names_the_parameters(result: cb.Result) -> None:
     assert labels == ["theta[intercept]", "theta[age]", "theta[sex[M]]"]
 
 
+def test_effects_are_drawn_with_their_intervals(result: cb.Result) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    axes = result.plot()
+    assert [text.get_text() for text in axes.get_yticklabels()] == [
+        "1 unit of age",
+        "sex: M against F",
+    ]
+    drawn = [tuple(np.asarray(line.get_xdata())) for line in axes.get_lines()]
+    for row in result.effects():
+        assert (row["lower"], row["upper"]) in drawn
+        assert (row["estimate"],) in drawn
+    assert axes.get_xscale() == "log"
+    assert "odds ratio" in axes.get_xlabel()
+    axes.figure.canvas.draw()
+    assert "1" in {text.get_text() for text in axes.get_xticklabels()}
+    assert axes.get_title() == "no privacy"
+    assert result.plot(axes) is axes
+    pyplot.close(axes.figure)
+    with pytest.raises(ValueError, match="survival"):
+        result.plot_survival()
+
+
+def test_survival_curves_are_drawn_of_the_reference_and_of_rows() -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"age": rng.uniform(40, 80, 80), "died": 1})
+    frame["days"] = rng.exponential(300.0, 80)
+    fitted = cb.run(
+        cb.Study(
+            model={"kind": "weibull", "time": "days", "event": "died", "horizon": 3000},
+            features={"age": {"low": 40, "high": 80}},
+            inference={"rounds": 60, "chains": 1},
+        ),
+        frame,
+    )
+    baseline = fitted.baseline()
+    assert baseline is not None
+    (curve,) = fitted.plot_survival().get_lines()
+    assert np.asarray(curve.get_ydata())[-1] == baseline["survival"][-1]["estimate"]
+    two = fitted.plot_survival(frame[:2], labels=["young", "old"])
+    assert [line.get_label() for line in two.get_lines()] == ["young", "old"]
+    assert two.get_xlabel() == "days"
+    assert len(two.collections) == 2
+    pyplot.close("all")
+    with pytest.raises(RunError, match="at most 8"):
+        fitted.plot_survival(frame)
+    with pytest.raises(RunError, match="one label"):
+        fitted.plot_survival(frame[:2], labels=["one"])
+
+
+def test_a_picture_without_matplotlib_says_what_to_install(
+    result: cb.Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(RunError, match=r"cipherbayes\[plots\]"):
+        result.plot()
+
+
 def test_one_frame_by_itself_is_a_study_in_one_place() -> None:
     private = study(privacy={"epsilon": 5.0, "records": 200})
     result = cb.run(private, logistic_frame(200))

@@ -23,7 +23,7 @@ from cipherbayes.cli.console import (
 from cipherbayes.errors import RunError
 
 if TYPE_CHECKING:
-    from cipherbayes.results.record import EffectRow, MedianSurvival, ResultRecord
+    from cipherbayes.results.record import MedianSurvival, ResultRecord
     from cipherbayes.results.result import Result
     from cipherbayes.study.schema import Study
 
@@ -161,6 +161,7 @@ def show(
         return
     print_result(record)
     print_effects(record)
+    print_hierarchy(record)
     console.print(f"result: {folder / 'result.json'}", soft_wrap=True)
     if page is not None:
         console.print(f"report: {page}", soft_wrap=True)
@@ -168,6 +169,8 @@ def show(
 
 def print_effects(record: ResultRecord) -> None:
     """Ratios or differences, and the baseline's median survival, where there are."""
+    from cipherbayes.results.effects import step_words
+
     effects, baseline = record.get("effects"), record.get("baseline")
     if effects:
         table = Table(title=f"{effects[0]['measure']}s")
@@ -176,7 +179,7 @@ def print_effects(record: ResultRecord) -> None:
         for row in effects:
             spread = row["lower"] is not None and row["upper"] is not None
             table.add_row(
-                escape(_step_of(row)),
+                escape(step_words(row)),
                 "-" if row["estimate"] is None else f"{row['estimate']:.4g}",
                 f"{row['lower']:.4g} to {row['upper']:.4g}" if spread else "-",
             )
@@ -189,11 +192,24 @@ def print_effects(record: ResultRecord) -> None:
         )
 
 
-def _step_of(effect: EffectRow) -> str:
-    """The step, with the name of the feature where its words do not hold it."""
-    feature = effect["name"].partition("[")[0]
-    per = effect["per"]
-    return per if feature in per else f"{feature}: {per}"
+def print_hierarchy(record: ResultRecord) -> None:
+    """How much sites differ, and each site, where they may."""
+    hierarchy = record.get("hierarchy")
+    if hierarchy is None:
+        return
+    table = Table(title="differences between sites")
+    for heading in ("site", "what", "difference", "interval"):
+        left = heading in ("site", "what")
+        table.add_column(heading, justify="left" if left else "right")
+    spreads = [("all: τ", row) for row in hierarchy["between"]]
+    for who, row in [*spreads, *((row["site"], row) for row in hierarchy["sites"])]:
+        table.add_row(
+            escape(who),
+            escape(row["name"]),
+            f"{row['mean']:.3g}",
+            f"{row['lower']:.3g} to {row['upper']:.3g}",
+        )
+    console.print(table)
 
 
 def _short(value: Any) -> str:
@@ -221,6 +237,16 @@ def predict(
     median: Annotated[
         bool, typer.Option("--median", help="Survival models: median survival time.")
     ] = False,
+    site: Annotated[
+        str | None,
+        typer.Option(help="With [hierarchy]: the site whose rows these are."),
+    ] = None,
+    new_site: Annotated[
+        bool,
+        typer.Option(
+            "--new-site", help="With [hierarchy]: a site that took no part (default)."
+        ),
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(help="CSV to write.", show_default="standard output"),
@@ -232,7 +258,8 @@ def predict(
 
     result = Result.load(folder)
     if median:
-        write_rows(median_rows(result, table, times), out, as_json)
+        medians = median_rows(result, table, times, site=site, new_site=new_site)
+        write_rows(medians, out, as_json)
         return
     at = parse_times(times)
     if result.study.model.predicts_over_time and at is None:
@@ -242,12 +269,23 @@ def predict(
             remedy="give some, e.g. --times 365,1825",
         )
     predicted = result.predict(
-        table, times=None if at is None else _array(at), where=str(table)
+        table,
+        times=None if at is None else _array(at),
+        site=site,
+        new_site=new_site,
+        where=str(table),
     )
     write_rows(list(prediction_rows(predicted, at)), out, as_json)
 
 
-def median_rows(result: Result, table: Path, times: str | None) -> list[dict[str, Any]]:
+def median_rows(
+    result: Result,
+    table: Path,
+    times: str | None,
+    *,
+    site: str | None = None,
+    new_site: bool = False,
+) -> list[dict[str, Any]]:
     """Median survival of each row; an end that is not reached stays empty."""
     if times is not None or not result.study.model.predicts_over_time:
         raise RunError(
@@ -255,7 +293,9 @@ def median_rows(result: Result, table: Path, times: str | None) -> list[dict[str
             where="--median",
             remedy="leave one of them out",
         )
-    found = result.median_survival(table, where=str(table))
+    found = result.median_survival(
+        table, site=site, new_site=new_site, where=str(table)
+    )
     return [{"row": i, **row} for i, row in enumerate(found)]
 
 

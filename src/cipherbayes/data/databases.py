@@ -320,6 +320,7 @@ class DuckDatabase(Database):
                 connection = stack.enter_context(
                     duckdb.connect(file, read_only=not folder, config=config)
                 )
+                connection.execute("SET enable_progress_bar = false")
                 if folder:
                     _add_views(connection, self.path)
                 reader = _duck_batches(connection, query, batch_rows)

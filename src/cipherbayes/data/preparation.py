@@ -157,7 +157,10 @@ class Preparation:
     @property
     def moved(self) -> list[int]:
         """Places of the columns that released moments move."""
-        return np.arange(self.design.width)[self.design.moved_places].tolist()
+        places = self.design.moved_places
+        if isinstance(places, slice):
+            return list(range(self.design.width))[places]
+        return places
 
     def fill(self, chunk: Chunk, x: Floats, where: str = "") -> None:
         """Write the raw records of a chunk into ``x`` (shape ``(p, m)``).

@@ -56,6 +56,14 @@ def require_free_folder(path: Path) -> None:
     if not begun:
         raise RunError("exists and is not empty", where=str(path), remedy=_NEW)
     if "run.json" in found and has_released(path):
+        if holds_frames(path):
+            raise RunError(
+                "exists and is not empty: a run over frames was cut here after it had "
+                "released answers, and cannot go on without them",
+                where=str(path),
+                remedy="give another folder, and count what both released; runs over "
+                "files can be resumed, and their ledgers count for you",
+            )
         raise RunError(
             "exists and is not empty: a run was cut here after it had released answers",
             where=str(path),
@@ -82,13 +90,26 @@ def has_released(path: Path) -> bool:
     """
     try:
         run = bytes.fromhex(about_run(path)["run"])
-        for file in (path / "sites").glob("*/site.json"):
-            ledger = ledger_path(json.loads(file.read_text(encoding="utf-8")))
+        for settings in _local_settings(path):
+            ledger = ledger_path(settings)
             if ledger.exists() and _charged(ledger, run):
                 return True
     except (CipherbayesError, OSError, ValueError, KeyError, TypeError):
         return True
     return False
+
+
+def holds_frames(path: Path) -> bool:
+    """Whether the run of a folder had a table that was no file."""
+    try:
+        return any(settings["data"] is None for settings in _local_settings(path))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _local_settings(path: Path) -> Iterator[LocalSettings]:
+    for file in (path / "sites").glob("*/site.json"):
+        yield json.loads(file.read_text(encoding="utf-8"))
 
 
 def _charged(path: Path, run: bytes) -> bool:

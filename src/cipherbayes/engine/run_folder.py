@@ -236,7 +236,8 @@ class RunFolder:
             raise RunError(
                 f"site '{name}' was given a frame, not a file",
                 where=str(self.path),
-                remedy="only runs whose tables are files can be resumed",
+                remedy="only runs whose tables are files can be resumed: begin a new "
+                "one in another folder, and count what both released",
             )
         table = open_site(self.study, name, source)
         if self.study.evaluation is None or self.study.checks_privately:
@@ -339,7 +340,7 @@ class RunFolder:
         held_out = None
         if self.study.checks_privately:
             table, held_out = split_site(self.study, name, table)
-        return Contributions(self.study.model, table, held_out, name)
+        return Contributions.of_site(self.study, name, table, held_out)
 
 
 def noise_source(study: Study, name: str) -> NoiseSource:

@@ -10,8 +10,10 @@ import numpy as np
 
 from cipherbayes.errors import RunError
 from cipherbayes.inference import averaged, fisher, psgld
+from cipherbayes.inference.between_sites import SiteDraws
 from cipherbayes.inference.schedules import Schedule, constant, fixed_schedule
 from cipherbayes.inference.settings import Inference
+from cipherbayes.inference.site_comparison import SiteComparison
 from cipherbayes.inference.target import Target
 from cipherbayes.typing import Floats, Integers
 
@@ -48,6 +50,11 @@ class Draws:
         Rounds of each chain, burn-in included.
     flags
         What must be said about them before they are used.
+    sites
+        What differs between sites; None where they are taken to be alike. ``theta``
+        are then the common parameters.
+    comparison
+        The sites beside each other, where they may differ.
     """
 
     theta: Floats
@@ -55,6 +62,8 @@ class Draws:
     is_point: bool
     rounds: int
     flags: tuple[Flag, ...] = ()
+    sites: SiteDraws | None = None
+    comparison: SiteComparison | None = None
 
 
 def sample(target: Target, settings: Inference, progress: Progress) -> Draws:

@@ -9,6 +9,14 @@ import numpy as np
 from cipherbayes.typing import Floats
 
 
+def rhat(draws: Floats) -> Floats:
+    """The first of :func:`rhat_and_ess`, which takes a fraction of the time."""
+    chains, count, width = draws.shape
+    if chains < 2 or count < 4:
+        return np.full(width, np.nan)
+    return np.asarray(_arviz().rhat(draws, chain_axis=0, draw_axis=1))
+
+
 def rhat_and_ess(draws: Floats) -> tuple[Floats, Floats]:
     """Rank-normalised split R-hat and bulk ESS of each parameter.
 
@@ -20,15 +28,15 @@ def rhat_and_ess(draws: Floats) -> tuple[Floats, Floats]:
     Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021), Rank-normalization,
     folding, and localization: an improved R-hat.
     """
-    chains, count, width = draws.shape
-    unknown = np.full(width, np.nan)
+    _, count, width = draws.shape
     if count < 4:
-        return unknown, unknown
+        return rhat(draws), np.full(width, np.nan)
+    return rhat(draws), np.asarray(_arviz().ess(draws, chain_axis=0, draw_axis=1))
+
+
+def _arviz() -> Any:
+    """ArviZ's functions, which have no types."""
     # Takes as long to import as all the rest of a run.
     from arviz_stats.base.array import array_stats
 
-    arviz: Any = array_stats  # has no types
-    ess = np.asarray(arviz.ess(draws, chain_axis=0, draw_axis=1))
-    if chains < 2:
-        return unknown, ess
-    return np.asarray(arviz.rhat(draws, chain_axis=0, draw_axis=1)), ess
+    return array_stats

@@ -56,13 +56,24 @@ def gradient_sum(
     norm overflows. No records: zero.
     """
     if clip is None:
-        return _total(model, theta, table, rows, RecordGradients.weighted_sum)
+
+        def whole(block: Rows) -> Floats:
+            return model.gradient_sum(theta, block)
+
+        return _total(theta.size, table, rows, whole)
     if not SMALLEST_CLIP <= clip <= LARGEST_CLIP:
         raise ValueError(f"clip must lie between {SMALLEST_CLIP} and {LARGEST_CLIP}")
     # What rounding can add: p + q additions of squares, and a few operations more.
-    width = table.design.width + len(model.parameters(table.design))
+    parameters = len(model.parameters(table.design))
+    width = table.design.width + parameters
     limit = clip * (1.0 - 2.0 * (width + 16) * UNIT_ROUNDOFF)
-    return _total(model, theta, table, rows, lambda g: bounded_sum(g, limit), True)
+
+    def bounded(block: Rows) -> Floats:
+        # No warning of overflow, which would depend on the records.
+        with np.errstate(all="ignore"):
+            return bounded_sum(model.gradients(theta, block), limit)
+
+    return _total(parameters, table, rows, bounded)
 
 
 def log_likelihood_sum(
@@ -145,23 +156,13 @@ def _norms(gradients: RecordGradients) -> Floats:
 
 
 def _total(
-    model: Model,
-    theta: Floats,
+    width: int,
     table: PreparedTable,
     rows: Integers | None,
-    summed: Callable[[RecordGradients], Floats],
-    silent: bool = False,
+    part: Callable[[Rows], Floats],
 ) -> Floats:
-    """``summed`` of every block's gradients, added up.
-
-    ``silent`` sums do not warn of overflow: a warning would depend on the records.
-    """
-
-    def part(block: Rows) -> Floats:
-        with np.errstate(all="ignore" if silent else None):
-            return summed(model.gradients(theta, block))
-
-    total = np.zeros(len(model.parameters(table.design)))
+    """``part`` of every block, ``width`` numbers each, added up."""
+    total = np.zeros(width)
     for each in table.map(part, rows):
         total += each
     return total

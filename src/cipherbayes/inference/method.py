@@ -37,13 +37,25 @@ class RoundShares(Protocol):
 
 
 @dataclass(frozen=True)
+class SiteRecords:
+    """How many records each site has, and the sd of the noise in that."""
+
+    counts: Floats
+    noise_sd: float
+
+
+@dataclass(frozen=True)
 class PublicFacts:
     """What a method knows of a private study before its first release.
 
     Attributes
     ----------
+    prior
+        Of every number of θ: of the model's parameters, or of those of all sites.
     records
         N, declared or released with noise.
+    site_records
+        N of each site, where sites may differ.
     rounds
         Releases that the budget pays for.
     rate
@@ -57,6 +69,7 @@ class PublicFacts:
     records: float
     rounds: int
     rate: float
+    site_records: SiteRecords | None = None
 
 
 class Method(ABC):
@@ -70,6 +83,8 @@ class Method(ABC):
         Rounds of a private study that names none.
     needs_privacy
         Whether it works with released, noised sums only.
+    multilevel
+        Whether it has a posterior of what differs between sites.
     is_point
         Whether it gives a point without intervals.
     samples_at_the_end
@@ -85,6 +100,7 @@ class Method(ABC):
     name: ClassVar[str]
     default_rounds: ClassVar[int]
     needs_privacy: ClassVar[bool] = False
+    multilevel: ClassVar[bool] = False
     is_point: ClassVar[bool] = False
     samples_at_the_end: ClassVar[bool] = False
     has_chains: ClassVar[bool] = True

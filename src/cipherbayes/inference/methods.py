@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from cipherbayes.models.prior import ResolvedPrior
     from cipherbayes.typing import Floats
 
-PRIVATE_DEFAULT, CHAIN_DEFAULT = "noise-aware", "psgld"
-"""Methods of studies that name none: private ones, and all others."""
+PRIVATE_DEFAULT, CHAIN_DEFAULT, MULTILEVEL = "noise-aware", "psgld", "multilevel"
+"""Methods of studies that name none: private ones, all others, and those of them whose
+sites may differ."""
 POINT = "this method gives a point estimate without intervals"
 
 
@@ -34,6 +35,7 @@ class NoiseAwareMethod(Method):
 
     name = PRIVATE_DEFAULT
     needs_privacy = True
+    multilevel = True
     samples_at_the_end = True
     has_chains = False
 
@@ -107,7 +109,13 @@ class NoiseAwareMethod(Method):
     def recursion(self, facts: PublicFacts) -> Recursion:
         from cipherbayes.inference.noise_aware.released import NoiseAwareRounds
 
-        return NoiseAwareRounds(facts.settings, facts.prior, facts.model, facts.design)
+        return NoiseAwareRounds(
+            facts.settings,
+            facts.prior,
+            facts.model,
+            facts.design,
+            facts.site_records,
+        )
 
     def sample(self, target: Target, settings: Inference, progress: Progress) -> Draws:
         raise NotImplementedError("there is no noise to be aware of")
@@ -173,5 +181,34 @@ class AveragedMethod(Method):
         return average(target, settings, progress)
 
 
-for _method in (NoiseAwareMethod(), ChainMethod(), AveragedMethod()):
+class MultilevelMethod(Method):
+    """Slices of the posterior of sites that may differ, over tables in one place."""
+
+    name = MULTILEVEL
+    default_rounds = 1_000
+    multilevel = True
+
+    def require(self, model: Model) -> None:
+        if model.bounded_influence is None or not model.bounded_influence.multilevel:
+            raise ValueError(
+                f'inference.method = "{self.name}" does not serve a model of kind '
+                f"'{model.kind}': remove it"
+            )
+
+    def recursion(self, facts: PublicFacts) -> Recursion:
+        raise NotImplementedError("it reads tables, not releases")
+
+    def sample(self, target: Target, settings: Inference, progress: Progress) -> Draws:
+        from cipherbayes.inference.multilevel import SiteTarget, sample
+
+        assert isinstance(target, SiteTarget)
+        return sample(target, settings, progress)
+
+
+for _method in (
+    NoiseAwareMethod(),
+    ChainMethod(),
+    AveragedMethod(),
+    MultilevelMethod(),
+):
     register(_method)

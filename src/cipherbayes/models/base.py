@@ -131,7 +131,7 @@ class Design:
             shift: Floats = user[..., first:last] @ self.centre[first:last]
             return user, shift
         forms = self._forms()
-        places = {(j,): j for j in range(last)}
+        places: dict[tuple[int, ...], int] = {(j,): j for j in range(last)}
         places |= {parts: last + k for k, parts in enumerate(self.products)}
         user[..., first:] = 0.0
         shift = np.zeros(coefficients.shape[:-1])
@@ -376,6 +376,13 @@ class Model(BaseModel, ABC):
     def gradients(self, theta: Floats, rows: Rows) -> RecordGradients:
         """Gradient of each record's log-likelihood."""
 
+    def gradient_sum(self, theta: Floats, rows: Rows) -> Floats:
+        """Sum of the records' gradients, none of them bounded.
+
+        A model may add them up without forming each by itself.
+        """
+        return self.gradients(theta, rows).weighted_sum()
+
     def information_diagonal(self, theta: Floats, rows: Rows) -> Floats:
         """``-sum_i d²(log-likelihood_i) / d theta_j²`` for each parameter j.
 
@@ -388,11 +395,8 @@ class Model(BaseModel, ABC):
             ahead, behind = theta.copy(), theta.copy()
             ahead[j] += step
             behind[j] -= step
-            change = (
-                self.gradients(behind, rows).weighted_sum()[j]
-                - self.gradients(ahead, rows).weighted_sum()[j]
-            )
-            result[j] = change / (ahead[j] - behind[j])
+            change = self.gradient_sum(behind, rows) - self.gradient_sum(ahead, rows)
+            result[j] = change[j] / (ahead[j] - behind[j])
         return result
 
     @property

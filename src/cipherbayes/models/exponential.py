@@ -64,6 +64,7 @@ class ExponentialInfluence(LinearPredictorInfluence):
     """
 
     multiplicative: ClassVar[bool] = True
+    multilevel: ClassVar[bool] = True
 
     def residuals(
         self, theta: Floats, rows: Rows, stop: float

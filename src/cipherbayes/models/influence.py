@@ -99,6 +99,9 @@ class BoundedInfluence(ABC):
         over a normal linear predictor of variance v it is about proportional to
         (1 + b v)^(−½) for some b
         (:mod:`~cipherbayes.inference.noise_aware.saturation`).
+    multilevel
+        Whether scores stay what they are where parameters differ between sites: none
+        of them is counted in units that depend on another.
     quiet_stop
         c of :class:`InfluenceBound` where noise is small: what a record says late is
         then worth the larger sensitivity.
@@ -108,6 +111,7 @@ class BoundedInfluence(ABC):
 
     multiplicative: ClassVar[bool] = False
     saturates: ClassVar[bool] = False
+    multilevel: ClassVar[bool] = False
     quiet_stop: ClassVar[float] = 1.0
 
     @abstractmethod
@@ -312,10 +316,14 @@ class EnumeratedInfluence(BoundedInfluence):
     ----------
     most_score, most_information
         b and v: about twice a usual score, and a large E s².
+    extra_unit
+        e is taken in the extra parameters over this number: a larger one lifts scores
+        that are small beside the others out of the noise that all of them share.
     """
 
     most_score: ClassVar[float]
     most_information: ClassVar[float]
+    extra_unit: ClassVar[float] = 1.0
 
     @abstractmethod
     def outcomes(self, theta: Floats, rows: Rows) -> Iterator[PossibleOutcome]:
@@ -328,14 +336,15 @@ class EnumeratedInfluence(BoundedInfluence):
         corner = np.zeros((extras, extras, count))
         most, most_extra = np.zeros(count), np.zeros(count)
         for each in self.outcomes(theta, rows):
+            own = self.extra_unit * each.extra
             weighted = each.probability * each.score
             information += weighted * each.score
-            cross += weighted * each.extra
-            corner += each.probability * (each.extra[:, None] * each.extra[None])
+            cross += weighted * own
+            corner += each.probability * (own[:, None] * own[None])
             score = np.where(each.observed, each.score, score)
-            extra = np.where(each.observed, each.extra, extra)
+            extra = np.where(each.observed, own, extra)
             most = np.maximum(most, each.score**2)
-            most_extra = np.maximum(most_extra, _add(each.extra**2))
+            most_extra = np.maximum(most_extra, _add(own**2))
         largest, largest_matrix = self.sensitivities(bound)
         length = np.sqrt(rows.squared_norms * most + most_extra)
         size = rows.squared_norms * information + _add(
@@ -353,6 +362,11 @@ class EnumeratedInfluence(BoundedInfluence):
             cross=weights * cross if extras else None,
             corner=weights * corner if extras else None,
         )
+
+    def basis(self, design: Design) -> Floats:
+        basis = super().basis(design)
+        basis[design.width :] *= self.extra_unit
+        return basis
 
     def sensitivities(self, bound: InfluenceBound) -> tuple[float, float]:
         square = bound.clip**2 + len(self.model.extra_parameters())

@@ -104,6 +104,7 @@ class LogisticInfluence(BoundedInfluence):
     """
 
     saturates: ClassVar[bool] = True
+    multilevel: ClassVar[bool] = True
 
     def at(self, theta: Floats, rows: Rows, bound: InfluenceBound) -> Influence:
         eta = kernels.linear_predictor(theta, rows.x)

@@ -35,7 +35,14 @@ class HeldOutTable(Protocol):
 
 
 def evaluate(model: Model, draws: Floats, tables: Iterable[HeldOutTable]) -> Metrics:
-    """Metrics of the posterior predictive distribution on all rows of ``tables``.
+    """Metrics of all rows of ``tables`` under the same draws: :func:`evaluate_each`."""
+    return evaluate_each(model, [(draws, table) for table in tables])
+
+
+def evaluate_each(
+    model: Model, held_out: Iterable[tuple[Floats, HeldOutTable]]
+) -> Metrics:
+    """Metrics of the posterior predictive distribution on all held-out rows.
 
     Every model gets ``rows`` and ``log_score``, the mean over rows of
     log (1/S) sum_s p(row | theta_s), and what its own ``metrics`` make of its mean
@@ -43,14 +50,19 @@ def evaluate(model: Model, draws: Floats, tables: Iterable[HeldOutTable]) -> Met
 
     Parameters
     ----------
-    draws
-        Draws of theta on the prepared scale, parameters on the last axis.
+    held_out
+        Tables, each with the draws of theta that hold there, on the prepared scale,
+        parameters on the last axis.
     """
-    draws = _thinned(draws)
     outcome: dict[str, list[Floats]] = {}
     densities: list[Floats] = []
     scores: list[Floats] = []
-    for rows in (block for table in tables for block in table.blocks()):
+    pairs = (
+        (_thinned(draws), block)
+        for draws, table in held_out
+        for block in table.blocks()
+    )
+    for draws, rows in pairs:
         density = np.full(rows.count, -np.inf)
         total: Floats | None = np.zeros(rows.count)
         for theta in draws:

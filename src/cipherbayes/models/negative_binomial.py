@@ -84,6 +84,7 @@ class NegativeBinomialInfluence(EnumeratedInfluence):
 
     most_score: ClassVar[float] = 2.0
     most_information: ClassVar[float] = 1.5
+    extra_unit: ClassVar[float] = 2.0
 
     def outcomes(self, theta: Floats, rows: Rows) -> Iterator[PossibleOutcome]:
         mean, r = self.model.mean(theta, rows), _size(theta)

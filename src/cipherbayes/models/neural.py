@@ -36,7 +36,8 @@ class Neural(Model):
     width H; each deeper layer has a bias. The likelihood of (eta, outcome) and its
     derivative s in eta are those of the plain model ``head``; the gradient of a
     record is s times the gradient of eta, which autodiff (JAX) gives for each record
-    by itself, so that it is clipped, noised and summed like any other.
+    by itself, so that it is clipped, noised and summed like any other. Where nothing is
+    clipped only the sum is wanted, and :meth:`gradient_sum` takes matrix products.
 
     The linear part makes the plain model a special case (v = 0). A network has no
     use for a zero start, where its gradient in W vanishes with v, so W = W0 + theta
@@ -96,6 +97,40 @@ class Neural(Model):
             extra = np.concatenate([extra, head.extra])
         return RecordGradients(rows, score=head.score, extra=extra)
 
+    def gradient_sum(self, theta: Floats, rows: Rows) -> Floats:
+        """The same sum by matrix products over all records at once.
+
+        With D_l the derivative of the log-likelihoods in the layer's linear parts
+        W_l z_(l-1), one column a record, D_L = (v / sqrt(H)) s' * (1 - z_L²) and
+        D_(l-1) = W_l' D_l * (1 - z_(l-1)²); the gradient in W_l is D_l z_(l-1)'.
+        """
+        width, weights = rows.design.width, self._weights(theta, rows.design.width)
+        layers, outputs, used = [], [rows.x], 0
+        for depth, units in enumerate(self.hidden):
+            biased = int(depth > 0)
+            wide = len(outputs[-1]) + biased
+            layer = weights[used : used + units * wide].reshape(units, wide)
+            used += layer.size
+            linear = layer[:, biased:] @ outputs[-1]
+            layers.append(layer[:, biased:])
+            outputs.append(np.tanh(linear + layer[:, :1] if biased else linear))
+        out = weights[used:] / np.sqrt(self.hidden[-1])
+        eta = kernels.linear_predictor(theta[:width], rows.x) + out @ outputs[-1]
+        head = self.head.gradients(*self._output(theta, rows, eta))
+        assert head.score is not None
+        parts = [outputs[-1] @ head.score / np.sqrt(self.hidden[-1])]
+        slopes = out[:, None] * head.score
+        for depth in reversed(range(len(layers))):
+            slopes *= 1.0 - outputs[depth + 1] ** 2
+            gradient = slopes @ outputs[depth].T
+            if depth > 0:
+                gradient = np.column_stack([slopes.sum(axis=1), gradient])
+                slopes = layers[depth].T @ slopes
+            parts.append(gradient.reshape(-1))
+        parts.append(kernels.weighted_sum(rows.x, head.score))
+        extra = [] if head.extra is None else [head.extra.sum(axis=1)]
+        return np.concatenate([*reversed(parts), *extra])
+
     def curvature(self, design: Design) -> float:
         return self.head.curvature(design)
 
@@ -140,15 +175,20 @@ class Neural(Model):
             output = Rows(design, eta[None], rows.outcome, eta**2)
         return np.append(1.0, extra), output
 
+    def _weights(self, theta: Floats, width: int) -> Floats:
+        """W and v of all layers, W0 added."""
+        start = initial_weights(self.seed, (width, *self.hidden))
+        weights = theta[width : width + start.size + self.hidden[-1]].copy()
+        weights[: start.size] += start
+        return weights
+
     def _network(
         self, theta: Floats, rows: Rows, *, gradients: bool
     ) -> tuple[Floats, Floats]:
         """eta of each record; its gradient in all weights but beta, ``(q, m)``."""
         jax = _jax()
         width, count = rows.design.width, rows.count
-        start = initial_weights(self.seed, (width, *self.hidden))
-        weights = theta[width : width + start.size + self.hidden[-1]].copy()
-        weights[: start.size] += start
+        weights = self._weights(theta, width)
         function = _compiled((width, *self.hidden), gradients)
         network = np.empty(count)
         extra = np.empty((weights.size if gradients else 0, count))

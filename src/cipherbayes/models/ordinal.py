@@ -94,25 +94,19 @@ class Ordinal(Model):
         return tuple(f"log_gap[{k}-{k + 1}]" for k in range(1, self.classes - 1))
 
     def log_likelihood(self, theta: Floats, rows: Rows) -> Floats:
-        eta, y = self._eta(theta, rows), rows.outcome["y"]
-        gaps = self._gaps(theta)
-        result = np.zeros(rows.count)
-        for k, (below, above) in enumerate(self._ends(eta, gaps)):
-            each = np.zeros(rows.count)
-            if below is not None:
-                each = each - np.logaddexp(0.0, -below)
-            if above is not None:
-                each = each - np.logaddexp(0.0, above)
-            if below is not None and above is not None:
-                each = each + np.log(-np.expm1(-gaps[k - 1]))
-            result = np.where(y == k, each, result)
-        return result
+        below, above, gap, _ = self._own(theta, rows)
+        between: Floats = np.log(-np.expm1(-gap))
+        return between - np.logaddexp(0.0, -below) - np.logaddexp(0.0, above)
 
     def gradients(self, theta: Floats, rows: Rows) -> RecordGradients:
-        score, extra = np.zeros(rows.count), np.zeros((self.classes - 2, rows.count))
-        for each in self.outcomes(theta, rows):
-            score = np.where(each.observed, each.score, score)
-            extra = np.where(each.observed, each.extra, extra)
+        below, above, _, y = self._own(theta, rows)
+        more = expit(above)
+        score: Floats = expit(-below) - more
+        gaps = self._gaps(theta)
+        extra = np.zeros((len(gaps), rows.count))
+        for j, each in enumerate(gaps, start=1):
+            own = each * more + _share(each)
+            extra[j - 1] = np.where(y == j, own, np.where(y > j, -each * score, 0.0))
         return RecordGradients(rows, score=score, extra=extra)
 
     def outcomes(self, theta: Floats, rows: Rows) -> Iterator[PossibleOutcome]:
@@ -156,7 +150,8 @@ class Ordinal(Model):
         return np.asarray(mean)
 
     def fitted(self, theta: Floats, rows: Rows) -> Floats:
-        return self.predict(theta[None], rows)[0]
+        mean: Floats = self.predict(theta[None], rows)[0]
+        return mean
 
     def metrics(self, outcome: Mapping[str, Floats], fitted: Floats) -> Metrics:
         return numeric_metrics(outcome["y"], fitted)
@@ -166,6 +161,16 @@ class Ordinal(Model):
 
     def _gaps(self, theta: Floats) -> list[float]:
         return [float(_gap(each)) for each in theta[theta.size - self.classes + 2 :]]
+
+    def _own(self, theta: Floats, rows: Rows) -> tuple[Floats, Floats, Floats, Floats]:
+        """a, b and their distance for each record's own class; infinite beyond the
+        lowest and the highest. And the classes."""
+        y = rows.outcome["y"]
+        place = y.astype(np.int64)
+        eta, gaps = self._eta(theta, rows), self._gaps(theta)
+        ends = np.concatenate([[-np.inf, 0.0], np.cumsum(gaps), [np.inf]])
+        between = np.array([np.inf, *gaps, np.inf])
+        return eta - ends[place], eta - ends[place + 1], between[place], y
 
     def _ends(
         self, eta: Floats, gaps: list[float]

@@ -238,6 +238,7 @@ class PiecewiseInfluence(BoundedInfluence):
     model: Piecewise
 
     multiplicative: ClassVar[bool] = True
+    multilevel: ClassVar[bool] = True
 
     def at(self, theta: Floats, rows: Rows, bound: InfluenceBound) -> Influence:
         hazards = self.model.hazards(theta, rows)

@@ -84,6 +84,7 @@ class PoissonInfluence(LinearPredictorInfluence):
     model: Poisson
 
     multiplicative: ClassVar[bool] = True
+    multilevel: ClassVar[bool] = True
     quiet_stop: ClassVar[float] = 2.0
 
     def residuals(

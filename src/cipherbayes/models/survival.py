@@ -69,6 +69,10 @@ class Survival(Model, SurvivalCurves):
         The public length of the follow-up, in the unit of the time column.
         Times beyond it are used as they are. Times beyond ten horizons are
         refused; in a private study they count as ten horizons.
+    cause
+        Where the event column holds codes of competing causes (0 for none): the code
+        whose cause-specific hazard is modelled. Records with another one are censored
+        there, which is all that the likelihood of this cause needs.
     """
 
     roles: ClassVar[Mapping[str, str]] = {"time": "time", "event": "event"}
@@ -79,6 +83,7 @@ class Survival(Model, SurvivalCurves):
     time: str
     event: str
     horizon: float = Field(gt=0.0, allow_inf_nan=False)
+    cause: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
     def _two_columns(self) -> Self:
@@ -88,7 +93,16 @@ class Survival(Model, SurvivalCurves):
 
     def prepare_outcome(self, raw: Mapping[str, Floats]) -> dict[str, Floats]:
         time, event = raw["time"], raw["event"]
-        require_binary(event, self.event)
+        if self.cause is None:
+            require_binary(event, self.event)
+        else:
+            require_finite(event, self.event)
+            if not np.all((event >= 0.0) & (event == np.floor(event))):
+                raise ValueError(
+                    f"event column '{self.event}' has codes that are no whole numbers: "
+                    "code causes as 1, 2 and so on, and no event as 0"
+                )
+            event = (event == self.cause).astype(np.float64)
         require_finite(time, self.time)
         if not np.all(time > 0.0):
             raise ValueError(

@@ -12,10 +12,13 @@ from cipherbayes.data.windows import histograms, sums_inside
 from cipherbayes.errors import ProtocolError
 from cipherbayes.inference.gradient import gradient_sum
 from cipherbayes.inference.influence import influence_sums
+from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models import Model, Rows
 from cipherbayes.privacy.noise import poisson_sample
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.releases import QUESTION_DRAWS, Phase
+from cipherbayes.study.schema import Study
+from cipherbayes.study.tables import slots_of
 from cipherbayes.typing import Floats
 
 
@@ -30,8 +33,9 @@ class Contributions:
         The records; where some are held out and protected, the others.
     held_out
         Those; None where there are none.
-    site
-        Where the records are.
+    slots, site
+        Where the parameters of each site stand (None where sites are taken to be
+        alike), and whose records these are.
 
     Formal guarantees
     -----------------
@@ -41,12 +45,14 @@ class Contributions:
     windows within [-1, 1] (:mod:`~cipherbayes.data.windows`), and gradients and
     information matrices are bounded record by record (the latter to
     ``phase.information.clip``). Where a record is a person, each of its rows counts by
-    its share (:mod:`~cipherbayes.data.persons`). After the posterior a record adds one
-    to a bin of each column (:mod:`~cipherbayes.data.characteristics`), or, if it is
-    held out, one to a cell of predictions and outcomes
-    (:mod:`~cipherbayes.models.held_out`) and bounded residuals to groups
-    (:mod:`~cipherbayes.data.residual_cells`). In a Poisson-sampled phase every record
-    takes part independently, drawn from the operating system's randomness.
+    its share (:mod:`~cipherbayes.data.persons`). Where sites may differ, a site's sums
+    are those of its own parameters, put in places of their own
+    (:class:`~cipherbayes.inference.site_slots.SiteSlots`), which moves no norm. After
+    the posterior a record adds one to a bin of each column
+    (:mod:`~cipherbayes.data.characteristics`), or, if it is held out, one to a cell of
+    predictions and outcomes (:mod:`~cipherbayes.models.held_out`) and bounded residuals
+    to groups (:mod:`~cipherbayes.data.residual_cells`). In a Poisson-sampled phase
+    every record takes part independently, drawn from the operating system's randomness.
 
     *Total.* Every θ of the phase's length with finite numbers, and all scales that
     :meth:`~cipherbayes.protocols.plan.StudyPlan.facts` can give (places within
@@ -59,12 +65,26 @@ class Contributions:
         model: Model,
         table: PreparedTable,
         held_out: PreparedTable | None = None,
+        *,
+        slots: SiteSlots | None = None,
         site: str = "table",
     ) -> None:
         self._model = model
         self._table = table
         self._held_out = held_out
+        self._slots = slots
         self._site = site
+
+    @classmethod
+    def of_site(
+        cls,
+        study: Study,
+        site: str,
+        table: PreparedTable,
+        held_out: PreparedTable | None = None,
+    ) -> Contributions:
+        """The sums of one site of a study."""
+        return cls(study.model, table, held_out, slots=slots_of(study), site=site)
 
     @property
     def count(self) -> int:
@@ -78,7 +98,7 @@ class Contributions:
         if phase.closing:
             return self._closing(phase, question)
         if phase.purpose == "records":
-            return np.array([float(self._table.records)])
+            return self._counted(float(self.count))
         if phase.purpose == "moments":
             return self._columns(phase, _moments)
         if phase.numbers is not None:
@@ -87,13 +107,32 @@ class Contributions:
             return self._columns(phase, lambda z, s: seen(z, numbers, windows, s))
         if theta.size != phase.sums.dimension:
             raise ProtocolError("the question does not have the study's length")
+        theta = self._own(theta)
         table = rescaled(self._table, question.scales)
         if phase.purpose == "influence":
             return self._influence(phase, table, theta)
         rows = None
         if phase.sums.rate < 1.0:
             rows = poisson_sample(table.count, phase.sums.rate)
-        return gradient_sum(self._model, theta, table, rows=rows, clip=phase.sums.clip)
+        return self._spread(
+            gradient_sum(self._model, theta, table, rows=rows, clip=phase.sums.clip)
+        )
+
+    def _counted(self, count: float) -> Floats:
+        """The number of records, in the site's own place."""
+        if self._slots is None:
+            return np.array([count])
+        return np.where(np.array(self._slots.sites) == self._site, count, 0.0)
+
+    def _spread(self, gradient: Floats) -> Floats:
+        slots = self._slots
+        return gradient if slots is None else slots.spread(self._site, gradient)
+
+    def _own(self, theta: Floats) -> Floats:
+        """The site's own parameters, of those of all sites."""
+        if self._slots is None:
+            return theta
+        return theta[..., self._slots.of_site(self._site)]
 
     def _closing(self, phase: Phase, question: Question) -> Floats:
         """Sums over the records that a phase after the posterior is about."""
@@ -110,11 +149,11 @@ class Contributions:
             ]
         elif phase.check is not None:
             check = phase.check
-            draws = question.theta.reshape(QUESTION_DRAWS, -1)
+            draws = self._own(question.theta.reshape(QUESTION_DRAWS, -1))
             parts = list(held_out.map(lambda block: check.sums(draws, seen(block))))
         else:
             assert phase.cells is not None
-            cells, theta = phase.cells, question.theta
+            cells, theta = phase.cells, self._own(question.theta)
             parts = list(
                 held_out.map(
                     lambda block: cells.sums(theta, block, seen(block), site, scales)
@@ -142,9 +181,12 @@ class Contributions:
             phase.weighting,
             with_information=phase.information is not None,
         )
-        if sums.information is None:
-            return sums.gradient
-        return np.concatenate([sums.gradient, sums.information])
+        gradient, information = self._spread(sums.gradient), sums.information
+        if information is None:
+            return gradient
+        if self._slots is not None:
+            information = self._slots.spread_packed(self._site, information)
+        return np.concatenate([gradient, information])
 
 
 def _moments(z: Floats, shares: Floats | None) -> Floats:

@@ -26,7 +26,7 @@ from cipherbayes.protocols.releases import Phase
 from cipherbayes.protocols.term_costs import TermCost, columns_lost, without_term
 from cipherbayes.study.scales import scales_budget
 from cipherbayes.study.schema import Study
-from cipherbayes.study.tables import preparation_of
+from cipherbayes.study.tables import preparation_of, slots_of
 
 MEAN_SQUARE = 0.25
 """Mean square of a prepared column around its mean, guessed without data."""
@@ -44,6 +44,13 @@ NO_PARAMETERS = {
     "modulus_bits": None,
     "security_bits": None,
 }
+
+ALIKE = (
+    "taken to be alike: where their levels differ for reasons that are no feature, "
+    "intervals are too narrow; a [hierarchy] table lets them differ"
+)
+TWICE = 2.0
+"""Standard deviations of the noise that are told as what may become known."""
 
 CLEAR = 3.0
 """Signal over noise from which an effect of the prior's scale can be seen."""
@@ -400,6 +407,7 @@ def _lines(
         f"{forecast.signal:.3g}, largest possible {forecast.largest:.3g}, "
         "all rounds together)",
     ]
+    lines += [f"sites       {said}" for said in sites_in_words(plan)]
     lines += [f"{name:<12}{text}" for name, text in _budget_lines(plan)]
     if study.rules.federated:
         lines.append(
@@ -413,6 +421,29 @@ def _lines(
             f"round, about {encryption.total_bytes / 1e6:,.0f} MB in all",
         ]
     return lines
+
+
+def sites_in_words(plan: StudyPlan) -> list[str]:
+    """Whether sites may differ, and what each of them gives away by that."""
+    study = plan.study
+    slots = slots_of(study)
+    if slots is None:
+        return [ALIKE] if len(study.sites) > 1 else []
+    hierarchy = study.hierarchy
+    assert hierarchy is not None
+    level = ["their level"] if hierarchy.intercept else []
+    said = " and ".join([*level, *(f"the effect of {n}" for n in hierarchy.slopes)])
+    own = len(slots.places)
+    counts = next(phase.sums for phase in plan.phases if phase.purpose == "records")
+    records = TWICE * counts.noise_sd(counts.sites)
+    events = TWICE * forecast_of(plan).noise
+    return [
+        f"may differ in {said} ({hierarchy.effects} effects): each site has "
+        f"{own} number{'' if own == 1 else 's'} of its own in every sum of gradients",
+        f"so anyone learns of each site its number of records to about ± {records:.0f} "
+        f"and of outcomes to about ± {events:.0f}, adjusted for its patients: one "
+        "record is protected as in any study, a hospital as a whole is not",
+    ]
 
 
 def prior_in_words(study: Study) -> str:
@@ -477,6 +508,7 @@ def approval_lines(plan: StudyPlan) -> list[str]:
         f"rounds      {plan.rounds}, charged to the table's ledger first",
         f"leaves here in each round one vector of at most {widest} numbers: a sum over "
         f"{privacy.units}, each bounded, plus noise drawn here; {plan.protocol.leaves}",
+        *(f"sites       {said}" for said in sites_in_words(plan)),
         "is opened   what the vectors of all sites give together"
         + (", or of all but the lost" if privacy.dropouts else ""),
         *(f"{name:<12}{text}" for name, text in _budget_lines(plan)),

@@ -20,15 +20,21 @@ from cipherbayes.crypto.identity.signatures import Identity
 from cipherbayes.crypto.wire.transcript import transcript
 from cipherbayes.data.windows import scales_of, windows_of
 from cipherbayes.errors import DataError, ProtocolError, StudyError
-from cipherbayes.inference.method import PublicFacts
+from cipherbayes.inference.method import PublicFacts, SiteRecords
 from cipherbayes.inference.released import Recursion
+from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.privacy.accountant import epsilon, total_mu
 from cipherbayes.privacy.events import Composed, Event, Repeated, of_one_run
 from cipherbayes.protocols.messages import RunManifest
 from cipherbayes.protocols.protocol import Protocol, protocol_of
 from cipherbayes.protocols.releases import QUESTION_DRAWS, Phase, Purpose
 from cipherbayes.study.schema import PrivateStudy, Study
-from cipherbayes.study.tables import preparation_of, resolve_prior
+from cipherbayes.study.tables import (
+    preparation_of,
+    resolve_prior,
+    site_prior,
+    slots_of,
+)
 from cipherbayes.typing import Floats, Integers
 
 PRIOR_SCALES, FARTHEST_THETA = 1e3, 1e7
@@ -300,16 +306,33 @@ class StudyPlan(Plan):
             f"record moves, at least the certified {sums.noise_multiplier:.4g}"
         )
 
+    @cached_property
+    def prior(self) -> ResolvedPrior:
+        """Of every number of θ."""
+        common = resolve_prior(self.study, preparation_of(self.study).design)
+        slots = slots_of(self.study)
+        return common if slots is None else site_prior(self.study, slots, common)
+
+    def sampler(self, facts: Mapping[Purpose, Floats]) -> Recursion:
+        """The study's sampler, for what preparatory rounds released."""
+        records = self.records(facts)
+        if self.study.hierarchy is None:
+            return self.recursion(records)
+        return self._recursion(records, self._site_records(facts))
+
     def recursion(self, records: float) -> Recursion:
         """The study's sampler, for N declared or released."""
-        design = preparation_of(self.study).design
+        return self._recursion(records, None)
+
+    def _recursion(self, records: float, site_records: SiteRecords | None) -> Recursion:
         return self.study.inference_method.recursion(
             PublicFacts(
                 settings=self.study.inference,
-                prior=resolve_prior(self.study, design),
+                prior=self.prior,
                 model=self.study.model,
-                design=design,
+                design=preparation_of(self.study).design,
                 records=records,
+                site_records=site_records,
                 rounds=sum(phase.rounds for phase in self.sampling),
                 rate=self.last_phase.sums.rate,
             )
@@ -323,7 +346,7 @@ class StudyPlan(Plan):
         No sampler gets there unless it diverged. Farther out a linear predictor would
         be nothing but the rounding error of terms that cancel each other.
         """
-        prior = resolve_prior(self.study, preparation_of(self.study).design)
+        prior = self.prior
         farthest = np.abs(prior.mean) + PRIOR_SCALES * np.maximum(prior.scale, 1.0)
         return np.minimum(farthest, FARTHEST_THETA)
 
@@ -389,18 +412,26 @@ class StudyPlan(Plan):
 
     def records(self, facts: Mapping[Purpose, Floats]) -> float:
         """N, as it was released or as the study declares it."""
-        if "records" in facts:
-            return float(facts["records"][0])
-        return float(self.study.training_records or 1)
+        declared = self.study.training_records
+        if declared is None and "records" in facts:
+            return float(facts["records"].sum())
+        return float(declared or 1)
+
+    def _site_records(self, facts: Mapping[Purpose, Floats]) -> SiteRecords | None:
+        """How many records each site has, as it was released."""
+        if self.study.hierarchy is None or "records" not in facts:
+            return None
+        (phase,) = (each for each in self.phases if each.purpose == "records")
+        return SiteRecords(facts["records"], phase.sums.noise_sd(phase.sums.sites))
 
     def digest(
         self, phase: Phase, total: Floats, facts: Mapping[Purpose, Floats]
     ) -> Floats:
         """What is kept of a preparatory release, given those before it.
 
-        The number of records, at least one; windows of the numbers; or mean and
-        standard deviation of each column. All are kept where a column of the public
-        range can have them.
+        The number of records (of each site), at least one; windows of the numbers; or
+        mean and standard deviation of each column. All are kept where a column of the
+        public range can have them.
         """
         if phase.purpose == "records":
             return np.maximum(np.rint(total), 1.0)

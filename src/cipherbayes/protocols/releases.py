@@ -19,6 +19,7 @@ from cipherbayes.errors import ProtocolError, StudyError
 from cipherbayes.inference.gradient import summation_depth
 from cipherbayes.inference.influence import packed_length
 from cipherbayes.inference.method import RoundShares
+from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models import Design
 from cipherbayes.models.held_out import HeldOutCheck
 from cipherbayes.models.influence import InfluenceBound, require_bounded_influence
@@ -34,7 +35,7 @@ from cipherbayes.privacy.gaussian import mu_for
 from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.study.scales import scales_budget
 from cipherbayes.study.schema import PrivateStudy
-from cipherbayes.study.tables import preparation_of
+from cipherbayes.study.tables import preparation_of, slots_of
 from cipherbayes.typing import Floats, Integers
 
 if TYPE_CHECKING:  # the server imports this module, and nothing that draws noise
@@ -104,7 +105,8 @@ class Phase:
     Attributes
     ----------
     purpose
-        What is summed: one for each record (``records``), columns and their
+        What is summed: one for each record (``records``; by site where sites may
+        differ), columns and their
         squares (``moments``), one in a bin of each column (``histograms``, and
         ``windows`` inside those that they show), columns and their squares inside
         windows (``scales``), clipped gradients (``gradient``), or gradients weighted
@@ -249,8 +251,9 @@ def phases_of(study: PrivateStudy, design: Design) -> tuple[Phase, ...]:
     columns = design.moved
     numbers = preparation_of(study).numbers(scales_budget(study).bins)
     counts = (numbers.histogram_bound, len(numbers.places) * numbers.bins)
+    slots = slots_of(study)
     sizes: dict[Purpose, tuple[float, int]] = {
-        "records": (1.0, 1),
+        "records": (1.0, 1 if slots is None else len(slots.sites)),
         "moments": (math.sqrt(2.0 * columns), 2 * columns),
         "histograms": counts,
         "windows": counts,
@@ -273,7 +276,7 @@ def phases_of(study: PrivateStudy, design: Design) -> tuple[Phase, ...]:
         )
         for number, (purpose, sigma) in enumerate(before.items())
     ]
-    dimension = len(study.model.parameters(design))
+    lengths = _lengths(study, design, slots)
     closing = _closing(study, shape)
     events = [GaussianSum(sigma) for sigma in before.values()]
     events += [
@@ -303,14 +306,24 @@ def phases_of(study: PrivateStudy, design: Design) -> tuple[Phase, ...]:
         bound = study.inference_method.influence_bound(
             study.model, clip, records=study.training_records, mu=mu, excess=excess
         )
-        phases.extend(_influence(study, shares, bound, dimension, events, first, shape))
+        phases.extend(_influence(study, shares, bound, lengths, events, first, shape))
     else:
-        phases.append(_gradient(study, dimension, events, first, shape))
+        phases.append(_gradient(study, lengths[0], events, first, shape))
     if study.checks_privately:
         phases = [replace(phase, rows=TRAINING) for phase in phases]
     for phase in closing:
         phases.append(replace(phase, first=sum(each.rounds for each in phases)))
     return tuple(phases)
+
+
+def _lengths(
+    study: PrivateStudy, design: Design, slots: SiteSlots | None
+) -> tuple[int, int]:
+    """Numbers of a score sum, and of an information sum."""
+    if slots is not None:
+        return slots.dimension, slots.packed_length
+    dimension = len(study.model.parameters(design))
+    return dimension, packed_length(dimension)
 
 
 def _closing(study: PrivateStudy, shape: _Shape) -> list[Phase]:
@@ -392,7 +405,7 @@ def _preparatory_noise(study: PrivateStudy) -> dict[Purpose, float]:
     """σ of each release before the sampler's first."""
     privacy = study.privacy
     shares: dict[Purpose, float] = {}
-    if privacy.records is None:
+    if privacy.records is None or study.hierarchy is not None:
         shares["records"] = SHARES["records"]
     if study.preparation_method == "private-moments":
         shares["moments"] = SHARES["moments"]
@@ -444,7 +457,7 @@ def _influence(
     study: PrivateStudy,
     rounds: Sequence[RoundShares],
     bound: InfluenceBound,
-    dimension: int,
+    lengths: tuple[int, int],
     before: list[GaussianSum],
     first: int,
     shape: _Shape,
@@ -461,9 +474,7 @@ def _influence(
         return compose(*before, *(GaussianSum(sigma * factor) for factor in relative))
 
     sigma = calibrate(everything, privacy.epsilon, privacy.delta)
-    scores, matrices = zip(
-        sensitivities, (dimension, packed_length(dimension)), strict=True
-    )
+    scores, matrices = zip(sensitivities, lengths, strict=True)
 
     def release(size: tuple[float, int], share: float, count: int) -> ReleasePlan:
         return ReleasePlan(

@@ -217,7 +217,10 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
             return np.frombuffer(kept, dtype=np.float64)
         draws = self.draws()
         assert draws is not None  # every sampling round has its total
-        flat = draws.theta.reshape(-1, draws.theta.shape[-1])
+        theta = draws.theta
+        if draws.sites is not None:
+            theta = draws.sites.at_all_sites(theta)
+        flat = theta.reshape(-1, theta.shape[-1])
         question = self._plan.closing_question(self.phase, flat)
         self._checkpoint.keep_fact(name, question.tobytes())
         return question
@@ -229,7 +232,7 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
     def _ready(self) -> tuple[Recursion, ServerState]:
         """The sampler and its state, made when N is known."""
         if self._recursion is None:
-            self._recursion = self._plan.recursion(self._plan.records(self._facts()))
+            self._recursion = self._plan.sampler(self._facts())
         if self._state is None:
             self._state = self._recursion.start()
         return self._recursion, self._state

@@ -15,6 +15,7 @@ from cipherbayes.report.sections.findings import findings_section
 from cipherbayes.report.sections.methods import methods_section
 from cipherbayes.report.sections.privacy import banner, privacy_section
 from cipherbayes.report.sections.security import security_section
+from cipherbayes.report.sections.sites import sites_section
 from cipherbayes.report.sections.uncertainty import uncertainty_section
 from cipherbayes.version import __version__
 
@@ -26,6 +27,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 SECTIONS: tuple[tuple[str, str, Callable[[Contents], Markup]], ...] = (
     ("found", "What was found", findings_section),
     ("sure", "How sure", uncertainty_section),
+    ("sites", "How sites differ", sites_section),
     ("privacy", "Privacy", privacy_section),
     ("security", "Security", security_section),
     ("cost", "Cost", cost_section),
@@ -67,15 +69,17 @@ def render(contents: Contents) -> str:
         tag("title", title),
         tag("style", Markup(style())),
     )
+    made = [(key, heading, make(contents)) for key, heading, make in SECTIONS]
+    made = [each for each in made if each[2]]
     sections = [
         tag(
             "section",
             tag("h2", heading, id=f"{key}-heading"),
-            make(contents),
+            content,
             id=key,
             aria_labelledby=f"{key}-heading",
         )
-        for key, heading, make in SECTIONS
+        for key, heading, content in made
     ]
     certified = contents.record["privacy"]["certified"]
     body = tag(
@@ -83,7 +87,7 @@ def render(contents: Contents) -> str:
         tag("a", "Skip to the results", href="#found", class_="skip"),
         banner(contents),
         _header(contents),
-        _contents_list(),
+        _contents_list([(key, heading) for key, heading, _ in made]),
         tag("main", _warnings(contents), sections),
         tag(
             "footer",
@@ -139,10 +143,8 @@ def _promise_tile(privacy: dict[str, float | None]) -> Content:
     return join(said, " ", tag("strong", "not certified", class_="bad"))
 
 
-def _contents_list() -> Markup:
-    links = [
-        tag("li", tag("a", heading, href=f"#{key}")) for key, heading, _ in SECTIONS
-    ]
+def _contents_list(sections: list[tuple[str, str]]) -> Markup:
+    links = [tag("li", tag("a", heading, href=f"#{key}")) for key, heading in sections]
     return tag("nav", tag("ol", links), aria_label="Contents")
 
 

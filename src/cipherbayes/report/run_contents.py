@@ -13,6 +13,7 @@ from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.protocols.plan import StudyPlan, plan_releases
 from cipherbayes.protocols.protocol import Protocol, protocol_of
 from cipherbayes.protocols.stores import CheckpointReader, checkpoint_file
+from cipherbayes.results.hierarchy import prior_of
 from cipherbayes.results.record import ResultRecord
 from cipherbayes.results.result import Result
 from cipherbayes.study.schema import Study
@@ -143,9 +144,8 @@ def _sd_without_privacy(study: Study, checkpoint: Path) -> tuple[float, ...] | N
     if memory is None:
         return None
     design = preparation_of(study).design
-    return study.inference_method.sd_without_privacy(
-        memory, resolve_prior(study, design), study.model, design
-    )
+    prior = prior_of(study) or resolve_prior(study, design)
+    return study.inference_method.sd_without_privacy(memory, prior, study.model, design)
 
 
 def _ledgers(folder: Path, sites: list[str]) -> list[Spent]:

@@ -75,7 +75,7 @@ class Contrasts:
     def effect(self, step: Step, at: Mapping[str, Any] | None = None) -> EffectRow:
         """What a step does to a record: the reference, but for ``at``."""
         change = step.share * self.change(step.feature, step.low, step.high, at)
-        return {"name": step.name, "per": step.per, **self._row(change)}
+        return self._row(step.name, step.per, change)
 
     def contrast(
         self, feature: str, value: Any, against: Any, at: Mapping[str, Any] | None
@@ -87,7 +87,7 @@ class Contrasts:
         record = self.made_up.record(at)
         del record[feature]
         per = f"{_said(high)} against {_said(low)}"
-        return {"name": feature, "per": per, **self._row(change), "at": record}
+        return {**self._row(feature, per, change), "at": record}
 
     def change(
         self, feature: str, low: Value, high: Value, at: Mapping[str, Any] | None
@@ -209,7 +209,7 @@ class Contrasts:
                 column = f"{name}[missing]"
                 change = self.user[:, names.index(column)]
                 per = f"missing against {feature.missing}"
-                yield {"name": column, "per": per, **self._row(change)}
+                yield self._row(column, per, change)
 
     def _groups(self, name: str) -> list[Value]:
         if self.made_up.study.features[name].levels is not None:
@@ -220,11 +220,19 @@ class Contrasts:
         places = np.linspace(-REACH, REACH, POINTS)
         return list(dict.fromkeys(self.made_up.at(name, float(d)) for d in places))
 
-    def _row(self, change: Floats) -> Any:
+    def _row(self, name: str, per: str, change: Floats) -> EffectRow:
         model = self.made_up.study.model
-        above = None if self.tail is None else float((change > 0.0).mean())
+        assert model.measure is not None
         found = spread(model.effect(change), self.tail)
-        return {"measure": model.measure, **found, "above": above}
+        return {
+            "name": name,
+            "per": per,
+            "measure": model.measure,
+            "estimate": found["estimate"],
+            "lower": found["lower"],
+            "upper": found["upper"],
+            "above": None if self.tail is None else float((change > 0.0).mean()),
+        }
 
 
 def _mains(formula: Formula, column: str) -> list[Factor]:

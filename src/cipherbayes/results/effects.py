@@ -61,8 +61,23 @@ def effects(
     for name, per, step in _steps(features):
         values = model.effect(step * flat[:, column[name]])
         found = spread(values, tail)
-        entries.append({"name": name, "measure": model.measure, **found, "per": per})
+        entries.append(
+            {
+                "name": name,
+                "measure": model.measure,
+                "estimate": found["estimate"],
+                "lower": found["lower"],
+                "upper": found["upper"],
+                "per": per,
+            }
+        )
     return entries
+
+
+def step_words(effect: EffectRow) -> str:
+    """The step of an effect, with its feature where the words do not hold it."""
+    feature, bracket, _ = effect["name"].partition("[")
+    return f"{feature}: {effect['per']}" if bracket else effect["per"]
 
 
 def baseline(

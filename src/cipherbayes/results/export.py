@@ -36,7 +36,8 @@ def export(result: Result, folder: Path, *, for_r: bool = False) -> list[Path]:
     with ``.chain``, ``.iteration`` and ``.draw`` as R's posterior package names them);
     ``effects.csv`` and ``survival.csv``, the reference record's curve, where the model
     has them; ``subgroups.csv`` and ``curves.csv`` where the study has a formula with
-    products and curves; ``describe.csv`` where the study describes its records.
+    products and curves; ``describe.csv`` where the study describes its records;
+    ``between.csv`` and ``sites.csv`` where sites may differ.
     """
     require_new_folder(folder, remedy="choose another --out")
     make_folder(folder)
@@ -51,6 +52,10 @@ def export(result: Result, folder: Path, *, for_r: bool = False) -> list[Path]:
     baseline = result.baseline()
     if baseline is not None:
         tables["survival.csv"] = baseline["survival"]
+    hierarchy = result.hierarchy()
+    if hierarchy is not None:
+        tables["between.csv"] = hierarchy["between"]
+        tables["sites.csv"] = hierarchy["sites"]
     files = [
         _write(folder / name, rows) for name, rows in tables.items() if len(rows) > 0
     ]

@@ -9,7 +9,7 @@ import numpy as np
 from cipherbayes.data.column_bins import ColumnBins
 from cipherbayes.data.residual_cells import ResidualCells
 from cipherbayes.inference.misfit import GroupTest, test_groups
-from cipherbayes.inference.noise_aware.flags import FlagRecord
+from cipherbayes.inference.noise_aware.flags import FlagRecord, flag_record
 from cipherbayes.models.base import Design
 from cipherbayes.protocols.rounds import Closing
 from cipherbayes.results.made_up import MadeUp
@@ -166,12 +166,6 @@ def misfit_flags(
             for name in design.names
             if name == row["by"] or name.startswith(f"{row['by']}[")
         ]
-        flags.append(
-            {
-                "code": "misfit",
-                "message": f"misfit: {row['text']}; {remedy}",
-                "unusable": False,
-                "parameters": names,
-            }
-        )
+        text = f"misfit: {row['text']}; {remedy}"
+        flags.append(flag_record("misfit", text, unusable=False, parameters=names))
     return flags

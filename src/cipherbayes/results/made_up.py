@@ -41,10 +41,13 @@ class MadeUp:
     ----------
     moments
         Released means, then deviations, of the columns; None where there are none.
+    known
+        A reference record that was settled before, as ``result.json`` has it.
     """
 
     study: Study
     moments: Floats | None
+    known: Record | None = None
 
     @cached_property
     def preparation(self) -> Preparation:
@@ -55,9 +58,12 @@ class MadeUp:
     def reference(self) -> dict[str, Value]:
         """The reference record, as the study states it.
 
-        What it leaves out is a number's released mean, or without one the middle of its
-        public range, and a category's reference level.
+        What it leaves out is a number's released mean (without privacy that of all
+        rows), or without one the middle of its public range, and a category's
+        reference level.
         """
+        if self.known is not None:
+            return dict(self.known)
         stated = self.study.reference or {}
         return {
             name: self._stated(name, stated[name])
@@ -67,6 +73,24 @@ class MadeUp:
             else self.at(name, 0.0)
             for name, feature in self.study.features.items()
         }
+
+    def around(self, means: Floats) -> dict[str, Value]:
+        """The reference record, with numbers that the study does not state at means.
+
+        Parameters
+        ----------
+        means
+            Of every prepared column, the constant one among them.
+        """
+        stated, names = self.study.reference or {}, self.preparation.design.names
+        found = dict(self.reference)
+        for name, feature in self.study.features.items():
+            if feature.levels is None and name not in stated:
+                column, seen = self.preparation.line(name)
+                centre, half = seen.affine()
+                z = min(max(float(means[names.index(column)]), -1.0), 1.0)
+                found[name] = _within(seen, centre + half * z)
+        return found
 
     def levels(self, name: str) -> list[str]:
         """The levels of a category, that which effects are against first."""
@@ -86,10 +110,7 @@ class MadeUp:
         feature, (mean, spread) = self._seen(name)
         centre, half = feature.affine()
         z = min(max(mean + deviations * spread, -1.0), 1.0)
-        value = INVERSES[feature.transform](centre + half * z)
-        assert feature.low is not None
-        assert feature.high is not None
-        return min(max(value, feature.low), feature.high)
+        return _within(feature, centre + half * z)
 
     def near(self, name: str, deviations: float) -> float:
         """The same with two digits, if the public range has such a number."""
@@ -155,3 +176,11 @@ class MadeUp:
         place = self.preparation.moved.index(column)
         half = self.moments.size // 2
         return feature, (float(self.moments[place]), float(self.moments[half + place]))
+
+
+def _within(feature: Feature, transformed: float) -> float:
+    """A number whose transform is given, kept within the public range."""
+    assert feature.low is not None
+    assert feature.high is not None
+    value = INVERSES[feature.transform](transformed)
+    return min(max(value, feature.low), feature.high)

@@ -95,6 +95,51 @@ class Baseline(TypedDict):
     median: MedianSurvival
 
 
+class BetweenRow(TypedDict):
+    """A spread between sites, or what a parameter is, with its interval."""
+
+    name: str
+    mean: float
+    sd: float
+    lower: float
+    upper: float
+
+
+class SiteRow(BetweenRow):
+    """How far a site's parameter is from the common one."""
+
+    site: str
+
+
+class InfluenceRow(TypedDict):
+    """Shift of a common parameter without what a site says of the others, in sd."""
+
+    site: str
+    name: str
+    shift: float
+
+
+class MetaAnalysisRow(TypedDict):
+    """A parameter that differs, as a random-effects meta-analysis has it."""
+
+    name: str
+    estimate: float
+    se: float
+    lower: float
+    upper: float
+    between: float
+
+
+class HierarchyRecord(TypedDict):
+    """What differs between sites; ``between`` is empty where sites are fixed."""
+
+    effects: str
+    between: list[BetweenRow]
+    sites: list[SiteRow]
+    influence: list[InfluenceRow]
+    meta_analysis: list[MetaAnalysisRow]
+
+
 class PartyRecord(TypedDict):
     """What a party contributed: who it is, its time and its bytes."""
 
@@ -162,6 +207,7 @@ class ResultRecord(TypedDict):
     interval: float
     posterior: list[ParameterRow]
     effects: list[EffectRow]
+    reference: NotRequired[dict[str, Any]]
     baseline: Baseline | None
     formula: NotRequired[FormulaRecord]
     timing: Timing
@@ -173,5 +219,6 @@ class ResultRecord(TypedDict):
     warnings: list[str]
     flags: list[FlagRecord]
     moments: list[float] | None
+    hierarchy: NotRequired[HierarchyRecord]
     describe: NotRequired[list[DescribeRow]]
     posterior_sha256: NotRequired[str]

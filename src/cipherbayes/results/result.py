@@ -22,6 +22,7 @@ from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.rescaled import rescaled, rescaled_design
 from cipherbayes.data.tables import open_table
 from cipherbayes.errors import DataError, RunError
+from cipherbayes.inference.between_sites import SiteDraws
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat_and_ess
 from cipherbayes.inference.noise_aware.flags import not_calibrated
@@ -37,6 +38,15 @@ from cipherbayes.results.effects import (
     held_by_prior,
     median_survival,
 )
+from cipherbayes.results.hierarchy import (
+    SitesInUnits,
+    draws_for,
+    in_units,
+    prepared_variables,
+    record_of,
+    site_draws,
+    variables,
+)
 from cipherbayes.results.made_up import MadeUp
 from cipherbayes.results.record import (
     Baseline,
@@ -45,6 +55,7 @@ from cipherbayes.results.record import (
     Curve,
     DescribeRow,
     EffectRow,
+    HierarchyRecord,
     MedianSurvival,
     ParameterRow,
     ResultRecord,
@@ -61,6 +72,7 @@ from cipherbayes.version import __version__
 
 if TYPE_CHECKING:
     import xarray as xr
+    from matplotlib.axes import Axes  # an extra
 
 FORMAT = 1
 PREDICTIVE_DRAWS = 500
@@ -90,10 +102,7 @@ class Result:
 
     def __repr__(self) -> str:
         record, privacy = self.record, self.record["privacy"]
-        promise = "no privacy"
-        if privacy["epsilon"] is not None:
-            word = "certified" if privacy["certified"] else "NOT CERTIFIED"
-            promise = f"ε = {privacy['epsilon']:g}, δ = {privacy['delta']:g}, {word}"
+        promise = self.promise + (", certified" if privacy["certified"] else "")
         warned = f", {len(self.warnings)} warnings" if self.warnings else ""
         return (
             f"<Result '{record['study']}': {record['model']}, "
@@ -109,6 +118,15 @@ class Result:
     def warnings(self) -> list[str]:
         """What a reader of the result must know."""
         return list(self.record["warnings"])
+
+    @property
+    def promise(self) -> str:
+        """ε and δ in a few words, for a line or a picture that leaves its page."""
+        privacy = self.record["privacy"]
+        if privacy["epsilon"] is None:
+            return "no privacy"
+        word = "" if privacy["certified"] else ", NOT CERTIFIED"
+        return f"ε = {privacy['epsilon']:g}, δ = {privacy['delta']:g}{word}"
 
     @property
     def dataset(self) -> xr.Dataset:
@@ -221,7 +239,11 @@ class Result:
                 remedy="compare predictions instead",
             )
         moments = self.record["moments"]
-        made_up = MadeUp(self.study, None if moments is None else np.array(moments))
+        made_up = MadeUp(
+            self.study,
+            None if moments is None else np.array(moments),
+            self.record.get("reference"),
+        )
         tail = (1.0 - self.study.inference.interval) / 2.0
         return Contrasts(
             made_up, self._user_draws(), tail if self.has_intervals else None
@@ -244,8 +266,15 @@ class Result:
                 )
         return self._user_draws()[:, [known.index(name) for name in wanted]]
 
+    def hierarchy(self) -> HierarchyRecord | None:
+        """What differs between sites; None where they were taken to be alike."""
+        return self.record.get("hierarchy")
+
     def draws(self) -> Floats:
-        """All draws on the prepared scale, chains joined, shape ``(s, d)``."""
+        """All draws on the prepared scale, chains joined, shape ``(s, d)``.
+
+        Where sites may differ, of the common parameters.
+        """
         theta = np.asarray(self.posterior["prepared"].to_dataset()["theta"])
         return theta.reshape(-1, theta.shape[-1])
 
@@ -254,6 +283,8 @@ class Result:
         table: Any,
         *,
         times: Sequence[float] | Floats | None = None,
+        site: str | None = None,
+        new_site: bool = False,
         where: str = "table",
     ) -> dict[str, Floats]:
         """Posterior predictive mean and interval for each row of a table.
@@ -267,12 +298,34 @@ class Result:
             read.
         times
             Times, in the user's unit, at which survival is wanted.
+        site, new_site
+            Where sites may differ: the site whose rows these are, or that they are of
+            a site that took no part, which is meant where neither is given.
         """
-        model, draws = self.study.model, _thinned(self.draws())
+        return self._predicted(self._draws_at(site, new_site), table, times, where)
+
+    def predict_at_common(
+        self,
+        table: Any,
+        *,
+        times: Sequence[float] | Floats | None = None,
+        where: str = "table",
+    ) -> dict[str, Floats]:
+        """:meth:`predict` with the common parameters: a site in the middle of all."""
+        return self._predicted(_thinned(self.draws()), table, times, where)
+
+    def _predicted(
+        self,
+        draws: Floats,
+        table: Any,
+        times: Sequence[float] | Floats | None,
+        where: str,
+    ) -> dict[str, Floats]:
+        model = self.study.model
         tail = (1.0 - self.study.inference.interval) / 2.0
         at = None if times is None else np.asarray(times, dtype=float)
         parts: list[Floats] = []
-        for rows in self._rows(table, where):
+        for rows in self.rows_of(table, where):
             values = model.predict(draws, rows, at)
             mean = lower = upper = values.mean(axis=0)
             if self.has_intervals:
@@ -282,23 +335,69 @@ class Result:
         return {"mean": joined[0], "lower": joined[1], "upper": joined[2]}
 
     def median_survival(
-        self, table: Any, *, where: str = "table"
+        self,
+        table: Any,
+        *,
+        site: str | None = None,
+        new_site: bool = False,
+        where: str = "table",
     ) -> list[MedianSurvival]:
         """Median survival time of each row of a table, with its interval.
 
         An end that is not reached by the horizon is None; ``not_reached`` is the
-        posterior probability of that.
+        posterior probability of that. ``site`` and ``new_site`` as in :meth:`predict`.
         """
-        model, draws = self.study.model, _thinned(self.draws())
+        model, draws = self.study.model, self._draws_at(site, new_site)
         outside = (1.0 - self.study.inference.interval) / 2.0
         tail = outside if self.has_intervals else None
         return [
             median_survival(times, tail)
-            for rows in self._rows(table, where)
+            for rows in self.rows_of(table, where)
             for times in require_survival_curves(model).median(draws, rows).T
         ]
 
-    def _rows(self, table: Any, where: str) -> Iterator[Rows]:
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """A forest plot of the effects (of the parameters where there are none).
+
+        Needs matplotlib: ``pip install 'cipherbayes[plots]'``.
+
+        Parameters
+        ----------
+        ax
+            Axes to draw on; new ones where left out.
+        """
+        from cipherbayes.results.plots import plot_effects
+
+        return plot_effects(self, ax)
+
+    def plot_survival(
+        self,
+        table: Any = None,
+        *,
+        labels: Sequence[str] | None = None,
+        ax: Axes | None = None,
+    ) -> Axes:
+        """Survival curves with their intervals, of each row of a small table.
+
+        Parameters
+        ----------
+        table
+            As in :meth:`predict`, at most eight rows; left out: the reference record.
+        labels
+            What the legend calls each row.
+        ax
+            Axes to draw on; new ones where left out.
+        """
+        from cipherbayes.results.plots import plot_survival
+
+        return plot_survival(self, table, labels=labels, axes=ax)
+
+    def _draws_at(self, site: str | None, new_site: bool) -> Floats:
+        """Draws that hold at a site, as many as a prediction averages over."""
+        sites = site_draws(self.study, self.posterior["prepared"].to_dataset())
+        return _thinned(draws_for(self.study, self.draws(), sites, site, new_site))
+
+    def rows_of(self, table: Any, where: str = "table") -> Iterator[Rows]:
         """A table to predict for, in small blocks."""
         try:
             yield from _slices(self._prepared(table, where))
@@ -397,10 +496,17 @@ def assemble(
     metrics: Mapping[str, Any],
     warnings: list[str],
     moments: Floats | None = None,
+    means: Floats | None = None,
     taking_part: TakingPart | None = None,
     checked: Checked | None = None,
 ) -> Result:
-    """Turn a sampler's draws into a result on the user's own scale."""
+    """Turn a sampler's draws into a result on the user's own scale.
+
+    Parameters
+    ----------
+    means
+        Of the prepared columns, where they may be known without moments.
+    """
     public = design = preparation_of(study).design
     if moments is not None:
         half = moments.size // 2
@@ -424,7 +530,10 @@ def assemble(
         )
     spread = not draws.is_point and caution is None
     tail = (1.0 - study.inference.interval) / 2.0 if spread else None
-    made_up = MadeUp(study, moments)
+    known = None
+    if means is not None and moments is None:
+        known = MadeUp(study, None).around(means)
+    made_up = MadeUp(study, moments, known)
     terms = study.model.terms
     contrasts = Contrasts(made_up, user.reshape(-1, user.shape[-1]), tail)
     part = taking_part or {}
@@ -452,6 +561,7 @@ def assemble(
         "effects": effects(study.model, study.features, design, user, tail)
         if terms is None
         else contrasts.effects(terms),
+        "reference": made_up.reference,
         "baseline": baseline(
             study.model,
             made_up.reference,
@@ -475,7 +585,26 @@ def assemble(
         record["describe"] = checked.describe
     if terms is not None:
         record["formula"] = contrasts.summary(terms)
-    return Result(study, datatree(names, user, draws), record)
+    tree = datatree(names, user, draws)
+    if draws.sites is not None:
+        units = in_units(study, design, draws.theta, draws.sites)
+        record["hierarchy"] = record_of(study, design, draws, units)
+        tree = _with_sites(tree, draws.sites, units)
+    return Result(study, tree, record)
+
+
+def _with_sites(
+    tree: xr.DataTree, sites: SiteDraws, units: SitesInUnits
+) -> xr.DataTree:
+    """The posterior with what differs between sites."""
+    import xarray as xr
+
+    groups = {name: node.to_dataset() for name, node in tree.children.items()}
+    found, coords = variables(units)
+    groups["posterior"] = groups["posterior"].assign(found).assign_coords(coords)
+    prepared = groups["prepared"].assign(prepared_variables(sites))
+    groups["prepared"] = prepared.assign_coords(site=list(sites.sites))
+    return xr.DataTree.from_dict(groups)
 
 
 def interval_caution(study: Study) -> str | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.rescaled import rescaled
@@ -18,8 +20,9 @@ from cipherbayes.engine.run_folder import SNAPSHOTS, RunFolder
 from cipherbayes.engine.table_identity import ledger_of, refuse_equal_files
 from cipherbayes.errors import BudgetError, CipherbayesError, RunError, StudyError
 from cipherbayes.inference.chains import Draws, Progress
+from cipherbayes.inference.multilevel import SiteTarget
 from cipherbayes.inference.target import Target
-from cipherbayes.models.metrics import evaluate
+from cipherbayes.models.metrics import evaluate, evaluate_each
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.plan import Plan
 from cipherbayes.results.checking import check
@@ -35,9 +38,12 @@ from cipherbayes.study.tables import (
     preparation_of,
     refuse_equal_rows,
     resolve_prior,
+    site_prior,
+    slots_of,
     split,
     with_sites,
 )
+from cipherbayes.typing import Floats
 
 INSECURE = (
     "INSECURE-REPEATABLE NOISE: drawn from a seed, for tests only; "
@@ -141,9 +147,7 @@ def _sampled(
     """The exact posterior, by whoever holds all rows."""
     method = study.inference_method
     train, test = split(study, prepared)
-    prior = resolve_prior(study, preparation_of(study).design)
-    target = Target(study.model, prior, list(train.values()))
-    draws = method.sample(target, study.inference, progress)
+    draws = method.sample(_target(study, train), study.inference, progress)
     wall = time.perf_counter() - started
     return assemble(
         study,
@@ -153,7 +157,25 @@ def _sampled(
         traffic={"per_round_site": 0, "total": 0},
         metrics=score(study, draws, test),
         warnings=[],
+        means=_column_means(list(train.values())),
     )
+
+
+def _column_means(tables: Sequence[PreparedTable]) -> Floats:
+    """Mean of every prepared column over all rows."""
+    sums = [block.x.sum(axis=1) for table in tables for block in table.blocks()]
+    mean: Floats = np.sum(sums, axis=0) / sum(table.count for table in tables)
+    return mean
+
+
+def _target(study: Study, train: Mapping[str, PreparedTable]) -> Target:
+    """The log posterior of all tables, of sites that are alike or may differ."""
+    prior = resolve_prior(study, preparation_of(study).design)
+    slots = slots_of(study)
+    if slots is None:
+        return Target(study.model, prior, list(train.values()))
+    tables = [train[site] for site in slots.sites]
+    return SiteTarget(study.model, prior, tables, site_prior(study, slots, prior))
 
 
 def _run_private(
@@ -333,8 +355,14 @@ def score(
     if not test:
         return {}
     flat = draws.theta.reshape(-1, draws.theta.shape[-1])
-    tables = [rescaled(table, moments) for table in test.values()]
-    return evaluate(study.model, flat, tables)
+    held = {name: rescaled(table, moments) for name, table in test.items()}
+    if draws.sites is None:
+        return evaluate(study.model, flat, held.values())
+    own = {name: draws.sites.at_site(draws.theta, name) for name in held}
+    return evaluate_each(
+        study.model,
+        [(own[name].reshape(flat.shape), table) for name, table in held.items()],
+    )
 
 
 def _held_out(folder: RunFolder) -> dict[str, PreparedTable]:

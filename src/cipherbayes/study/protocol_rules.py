@@ -27,12 +27,15 @@ class ProtocolRules:
         Whether tables stay at sites, which talk through a server and a CSP.
     noise_aware
         Whether what it releases suffices for the noise-aware method.
+    multilevel
+        Whether each site's parameters can have slots of their own in its releases.
     """
 
     name: ClassVar[str]
     noise: ClassVar[str] = OWN_NOISE
     federated: ClassVar[bool] = True
     noise_aware: ClassVar[bool] = True
+    multilevel: ClassVar[bool] = False
 
     def check(self, study: Study) -> None:
         """Raise ValueError for a private study that it cannot run."""

@@ -15,10 +15,12 @@ from cipherbayes.errors import DataError
 from cipherbayes.study.protocol_rules import refuse_fields_of_others
 
 if TYPE_CHECKING:
-    from cipherbayes.study.schema import Site, Study
+    from cipherbayes.study.schema import Hierarchy, Site, Study
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 """Names that are safe in paths, certificates and messages."""
+MOST_SITES = 64
+"""Of a study whose sites may differ: each has numbers of its own in every message."""
 
 
 def require_agreement(study: Study) -> None:
@@ -44,6 +46,8 @@ def require_agreement(study: Study) -> None:
     study.rules.check(study)
     study.inference_method.check(study.inference)
     study.inference_method.require(study.model)
+    if study.hierarchy is not None:
+        _sites_may_differ(study, study.hierarchy)
 
 
 def require_one_table(site: Site) -> None:
@@ -246,4 +250,67 @@ def _persons_are_usable(study: Study) -> None:
         raise ValueError(
             "privacy.unit: [describe] counts rows, of which a person may have several: "
             "remove one of the two"
+        )
+
+
+def _sites_may_differ(study: Study, hierarchy: Hierarchy) -> None:
+    model, method = study.model, study.inference_method
+    bounded = model.bounded_influence
+    if bounded is None or not bounded.multilevel:
+        raise ValueError(
+            f"[hierarchy] knows no sites of a model of kind '{model.kind}': use "
+            "logistic, poisson, exponential or piecewise, or remove it"
+        )
+    if study.private and not study.rules.multilevel:
+        raise ValueError(
+            f'[hierarchy] with protocol = "{study.protocol}": its update mixes all '
+            'sites; use protocol = "secure-sum" or "pooled", or remove it'
+        )
+    if not method.multilevel or method.needs_privacy != study.private:
+        raise ValueError(
+            f'[hierarchy] with inference.method = "{method.name}": it has no posterior '
+            "of what differs between sites; remove inference.method"
+        )
+    if study.sites and not 2 <= len(study.sites) <= MOST_SITES:
+        raise ValueError(
+            f"[hierarchy] needs 2 to {MOST_SITES} sites, and [sites] names "
+            f"{len(study.sites)}: remove it or group the sites"
+        )
+    if study.private and study.privacy is not None and study.privacy.dropouts:
+        raise ValueError(
+            "[hierarchy] with privacy.dropouts: the slot of a lost site would be read "
+            "as a site without patients; set dropouts = 0"
+        )
+    if study.checks_privately and hierarchy.baseline == "stratified":
+        raise ValueError(
+            'hierarchy.baseline = "stratified" with private held-out rows: their '
+            "scores rest on one baseline; remove [evaluation], or set baseline = "
+            '"common"'
+        )
+    if study.prior.kind != "normal":
+        raise ValueError(
+            f'[hierarchy] with prior.kind = "{study.prior.kind}": sites vary around a '
+            'normal common effect; set kind = "normal"'
+        )
+    unknown = [name for name in hierarchy.slopes if name not in study.features]
+    if unknown:
+        raise ValueError(
+            f"hierarchy.slopes names '{unknown[0]}', which is no feature: name features"
+        )
+    if len(set(hierarchy.slopes)) < len(hierarchy.slopes):
+        raise ValueError("hierarchy.slopes names a feature twice: name each once")
+    if not hierarchy.intercept and not hierarchy.slopes:
+        raise ValueError(
+            "[hierarchy] lets nothing differ: set intercept = true, name slopes, or "
+            "remove it"
+        )
+    if hierarchy.baseline is not None and model.needs_intercept:
+        raise ValueError(
+            "hierarchy.baseline is for a model with a baseline hazard on intervals "
+            "(piecewise): remove it"
+        )
+    if model.needs_intercept and study.intercept is None:
+        raise ValueError(
+            "[hierarchy] needs a constant column for sites to differ in: leave "
+            "preparation.intercept out, and - 1 in a formula"
         )

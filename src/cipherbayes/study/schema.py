@@ -28,7 +28,7 @@ from cipherbayes.data.preparation import Feature
 from cipherbayes.data.snapshots import Query
 from cipherbayes.errors import StudyError
 from cipherbayes.inference.method import Method, method_named
-from cipherbayes.inference.methods import CHAIN_DEFAULT, PRIVATE_DEFAULT
+from cipherbayes.inference.methods import CHAIN_DEFAULT, MULTILEVEL, PRIVATE_DEFAULT
 from cipherbayes.inference.settings import Inference
 from cipherbayes.models import AnyModel
 from cipherbayes.models.prior import Prior
@@ -132,6 +132,33 @@ class Preparation(Section):
     method: PreparationMethod | None = None
     row_norm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     intercept: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+
+
+class Hierarchy(Section):
+    """``[hierarchy]``: what differs between sites.
+
+    Attributes
+    ----------
+    intercept
+        Whether each site has an intercept (a baseline hazard) of its own, about
+        N(0, τ²) away from the common one.
+    slopes
+        Features whose effect differs between sites, each with a τ of its own.
+    scale
+        Of the half-normal prior of every τ, on the prepared scale.
+    baseline
+        Of a model with a baseline hazard on intervals: ``common`` where sites' hazards
+        are proportional, ``stratified`` where each has a shape of its own.
+    effects
+        ``random`` for sites that are alike up to τ; ``fixed`` for sites that tell
+        nothing of each other: no τ, and no prediction for a new site.
+    """
+
+    intercept: bool = True
+    slopes: tuple[str, ...] = ()
+    scale: float = Field(default=1.0, ge=1e-3, le=1e3)
+    baseline: Literal["common", "stratified"] | None = None
+    effects: Literal["random", "fixed"] = "random"
 
 
 class Evaluation(Section):
@@ -241,6 +268,7 @@ class Study(Section):
     reference: dict[str, float | int | bool | str] | None = None
     preparation: Preparation = Preparation()
     prior: Prior = Prior()
+    hierarchy: Hierarchy | None = None
     privacy: Privacy | None = None
     inference: Inference = Inference()
     evaluation: Evaluation | None = None
@@ -314,12 +342,14 @@ class Study(Section):
     @property
     def inference_method(self) -> Method:
         """As stated; else noise-aware in a private study, unless its protocol knows
-        chains only: no other method of a private study runs unasked.
+        chains only: no other method of a private study runs unasked. Without privacy
+        the multilevel sampler where sites differ.
         """
         wanted = self.inference.method
         if wanted is None:
             private = self.private and self.rules.noise_aware
-            wanted = PRIVATE_DEFAULT if private else CHAIN_DEFAULT
+            chain = CHAIN_DEFAULT if self.hierarchy is None else MULTILEVEL
+            wanted = PRIVATE_DEFAULT if private else chain
         return method_named(wanted)
 
     @property

@@ -14,6 +14,8 @@ from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.snapshots import origin_of
 from cipherbayes.data.tables import open_table
 from cipherbayes.errors import DataError, PrivacyError, StudyError
+from cipherbayes.inference.between_sites import Group, SitePrior
+from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models import Design, Rows
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.study.schema import Study
@@ -51,8 +53,62 @@ def as_sites(study: Study, tables: Any) -> tuple[Study, Mapping[str, Any] | None
     return study, {next(iter(study.sites), "table"): tables}
 
 
+def slots_of(study: Study) -> SiteSlots | None:
+    """Where each site's own parameters stand; None where sites are alike."""
+    hierarchy = study.hierarchy
+    if hierarchy is None:
+        return None
+    if not study.sites:
+        raise StudyError(
+            "lets sites differ and names none",
+            where=f"study '{study.name}', [hierarchy]",
+            remedy="name them under [sites]",
+        )
+    prepared = preparation_of(study)
+    design = prepared.design
+    parameters = study.model.parameters(design)
+    places = study.model.constants(design) if hierarchy.intercept else ()
+    for name in hierarchy.slopes:
+        if study.model.formula is not None:
+            places += tuple(prepared.owners[name])
+            continue
+        places += tuple(
+            j for j, column in enumerate(design.names) if _is_of(column, name)
+        )
+    return SiteSlots(tuple(sorted(study.sites)), len(parameters), places)
+
+
+def _is_of(column: str, feature: str) -> bool:
+    """Whether a design column is a feature's."""
+    return column == feature or column.startswith(f"{feature}[")
+
+
+def site_prior(study: Study, slots: SiteSlots, common: ResolvedPrior) -> SitePrior:
+    """The prior of the parameters of all sites together."""
+    hierarchy = study.hierarchy
+    assert hierarchy is not None
+    if hierarchy.effects == "fixed":
+        return SitePrior.of(common, slots, (), hierarchy.scale)
+    design = preparation_of(study).design
+    names = study.model.parameters(design)
+    constants = study.model.constants(design)
+    varying = [p for p in slots.places if p not in constants]
+    level = [p for p in slots.places if p in constants]
+    own = np.eye(slots.dimension)
+    groups = []
+    if level:
+        name = names[level[0]].partition("[")[0]
+        together = sum(own[:, slots.copies(place)] for place in level)
+        groups.append(Group(name, np.asarray(together)))
+    if len(level) > 1 and hierarchy.baseline == "stratified":
+        each = np.concatenate([slots.copies(place) for place in level])
+        groups.append(Group("baseline", own[:, each]))
+    groups += [Group(names[place], own[:, slots.copies(place)]) for place in varying]
+    return SitePrior.of(common, slots, tuple(groups), hierarchy.scale)
+
+
 def resolve_prior(study: Study, design: Design) -> ResolvedPrior:
-    """The prior of every parameter, in the order of θ."""
+    """The prior of every parameter of one site's model, in the order of θ."""
     try:
         names = study.model.parameters(design)
         return study.full_prior.resolve(names, study.model.constants(design))

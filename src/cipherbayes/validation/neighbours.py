@@ -21,7 +21,7 @@ from cipherbayes.protocols.plan import StudyPlan
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.releases import Phase
 from cipherbayes.study.schema import Study
-from cipherbayes.study.tables import open_site
+from cipherbayes.study.tables import open_site, slots_of
 from cipherbayes.typing import Floats, Integers
 
 SIZES = (4, 5, 8, 9, 64, 65, 512, 513, 1024, 1025)
@@ -138,7 +138,7 @@ def questions(
     rng = np.random.default_rng(1)
     farthest = plan.farthest_theta
     signs = np.where(np.arange(farthest.size) % 2, -1.0, 1.0)
-    canary, other = (near.slope(plan.study.model, place) for place in (0, -1))
+    canary, other = (_own_slope(plan.study, near, place) for place in (0, -1))
     mixed = farthest * rng.uniform(0.5, 1.0, farthest.size)
     places = {
         "zero": np.zeros(farthest.size),
@@ -155,6 +155,12 @@ def questions(
             # A phase that averages over several is asked about copies of one.
             copies = plan.question_size(phase) // theta.size
             yield f"{name}{scales}", Question(np.tile(theta, copies), seen)
+
+
+def _own_slope(study: Study, near: Neighbours, place: int) -> Floats:
+    """A record's slope, among the parameters of all sites where these may differ."""
+    slope, slots = near.slope(study.model, place), slots_of(study)
+    return slope if slots is None else slots.spread(next(iter(study.sites)), slope)
 
 
 def _scales(plan: StudyPlan, phase: Phase) -> Iterator[tuple[str, Floats | None]]:

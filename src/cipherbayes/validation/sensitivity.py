@@ -126,6 +126,12 @@ def shift_at(
     return Shift(phase, name, question, near, share, difference)
 
 
+def own_sums(plan: StudyPlan, table: PreparedTable) -> Contributions:
+    """The sums of a table, as that of the study's first site."""
+    site = next(iter(plan.study.sites), "site")
+    return Contributions.of_site(plan.study, site, table)
+
+
 def grid_sums(
     plan: StudyPlan, phase: Phase, table: PreparedTable, question: Question
 ) -> Integers | None:
@@ -133,7 +139,6 @@ def grid_sums(
     whole = replace(phase, sums=replace(phase.sums, rate=1.0))
     try:
         # Every record counts as one of the part that the phase is about.
-        given = Contributions(plan.study.model, table, site=min(plan.study.sites))
-        return phase.on_grid(given.total(whole, question))
+        return phase.on_grid(own_sums(plan, table).total(whole, question))
     except CipherbayesError:
         return None

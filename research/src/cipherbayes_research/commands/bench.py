@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,17 +30,30 @@ def bench(
     scaling: Annotated[
         bool, typer.Option(help="How cost grows with d, sites, rows and rounds.")
     ] = False,
+    growth: Annotated[
+        bool, typer.Option(help="How a site's passes and a study grow with its rows.")
+    ] = False,
+    most_rows: Annotated[
+        int, typer.Option(min=100_000, help="With --growth: rows of the last table.")
+    ] = 1_000_000,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="With --growth: where tables go; 170 bytes a row."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Compare encrypted iterations with plaintext and with the paper's circuit."""
+    if growth:
+        _print_growth(most_rows, folder, as_json)
+        return
     if scaling:
         from cipherbayes_research.benchmarks.scaling import run_scaling
 
-        growth = run_scaling()
+        costs = run_scaling()
         if as_json:
-            typer.echo(json.dumps(growth, indent=2))
+            typer.echo(json.dumps(costs, indent=2))
         else:
-            console.print(_growth(growth))
+            console.print(_scaling(costs))
         return
     from cipherbayes_research.benchmarks.iteration import run_bench
 
@@ -65,7 +80,40 @@ def bench(
     )
 
 
-def _growth(document: Growth) -> Table:
+def _print_growth(most_rows: int, folder: Path | None, as_json: bool) -> None:
+    """A table of growth, a line as soon as it is measured where nobody parses it."""
+    from cipherbayes_research.benchmarks.growth import row_counts, run_growth
+
+    place = Path(tempfile.gettempdir()) if folder is None else folder
+    measured = run_growth(row_counts(most_rows), place)
+    if as_json:
+        typer.echo(json.dumps(list(measured), indent=2))
+        return
+    table = Table(title="how the work of a site grows with its rows (20 features)")
+    for heading in (
+        "rows", "fastest scan", "scan s", "pass s", "speed", "MB", "study s",
+        "rounds s", "rounds", "MB", "ns/row/round", "round/scan",
+    ):  # fmt: skip
+        table.add_column(heading, justify="right")
+    for row in measured:
+        table.add_row(
+            f"{row['rows']:,}",
+            row["scan"],
+            f"{row['scan_s']:.3f}",
+            f"{row['pass_s']:.3f}",
+            f"{row['pass_speed']:.2f}",
+            f"{row['pass_megabytes']:.0f}",
+            f"{row['study_s']:.1f}",
+            f"{row['rounds_s']:.1f}",
+            str(row["study_rounds"]),
+            f"{row['study_megabytes']:.0f}",
+            f"{row['ns_per_row_and_round']:.1f}",
+            f"{row['round_over_scan']:.2f}",
+        )
+    console.print(table)
+
+
+def _scaling(document: Growth) -> Table:
     """One quantity varied at a time."""
     base = document["base"]
     table = Table(

@@ -28,6 +28,7 @@ from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.inference.noise_aware.shrinkage import (
     Layout,
+    by_site,
     left_out,
     shrunk,
     without_means,
@@ -99,7 +100,7 @@ class Evidence:
             quadratic=moved.T @ (weights * moved),
             linear=rest.T @ (weights * moved),
             prior_mean=recursion.prior_mean,
-            prior_covariance=shape.prior_covariance(recursion.prior.scale**2),
+            prior_covariance=recursion.prior_covariance(),
             visited=state.visited,
             weights=trust / trust.sum(),
             first_trace=state.first_trace,
@@ -124,7 +125,11 @@ class Evidence:
         varying = [j for j in range(self.dimension) if j not in constants]
         if frame is not None:
             information = frame @ information @ frame.T
-        own = np.diag(without_means(information, noise, constants)[1])
+        sites = self.layout.sites
+        if sites is not None and sites.masses is not None:
+            own = np.diag(by_site(information, noise, constants, sites)[2])
+        else:
+            own = np.diag(without_means(information, noise, constants)[1])
         return tuple(
             j for j, each in zip(varying, own, strict=True) if each < HIDDEN * noise
         )
@@ -139,7 +144,29 @@ class Evidence:
         extra = range(self.dimension - self.extra, self.dimension)
         hidden = self.hidden
         rare = hidden if len(hidden) <= RARE * self.dimension else ()
-        return tuple(sorted({*extra, *rare}))
+        return tuple(sorted({*extra, *rare, *self._own_columns}))
+
+    @property
+    def _own_columns(self) -> tuple[int, ...]:
+        """Columns of one site each, whose information depends on its size."""
+        sites, constants = self.layout.sites, self.layout.constants
+        if sites is None:
+            return ()
+        varying = [j for j in range(self.dimension) if j not in constants]
+        return tuple(
+            j for j, site in zip(varying, sites.others, strict=True) if site >= 0
+        )
+
+    @property
+    def varying(self) -> int:
+        """Parameters whose columns' correlations are to be learnt.
+
+        All, but where sites may differ those only that are no site's indicator.
+        """
+        sites = self.layout.sites
+        if sites is None or sites.masses is None:
+            return self.dimension
+        return self.dimension - len(self.layout.constants)
 
     def blurred(self) -> Evidence:
         """With the error of the correlations counted as noise of the score sums.

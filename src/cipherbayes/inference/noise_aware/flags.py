@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import chdtri, ndtri
 
 from cipherbayes.inference.chains import Draws
-from cipherbayes.inference.diagnostics import rhat_and_ess
+from cipherbayes.inference.diagnostics import rhat
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.recursion import (
     NoiseAware,
@@ -19,6 +19,7 @@ from cipherbayes.inference.noise_aware.recursion import (
 )
 from cipherbayes.inference.noise_aware.schedule import BURN_IN
 from cipherbayes.models.base import Design
+from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
 
 HELD_BACK = 3
@@ -38,12 +39,28 @@ MOST_NAMED = 5
 
 
 class FlagRecord(TypedDict):
-    """A flag as ``result.json`` has it."""
+    """A flag as ``result.json`` has it; ``code`` and ``message`` are older names."""
 
+    name: str
+    parameters: list[str]
+    text: str
+    unusable: bool
     code: str
     message: str
-    unusable: bool
-    parameters: list[str]
+
+
+def flag_record(
+    name: str, text: str, *, unusable: bool, parameters: Sequence[str] = ()
+) -> FlagRecord:
+    """A flag by its name, in words, and about which parameters."""
+    return {
+        "name": name,
+        "parameters": list(parameters),
+        "text": text,
+        "unusable": unusable,
+        "code": name,
+        "message": text,
+    }
 
 
 @dataclass(frozen=True)
@@ -74,12 +91,7 @@ class Flag:
         if len(about) > MOST_NAMED:
             shown += f" and {len(about) - MOST_NAMED} more"
         message = f"{self.message}: {shown}" if about else self.message
-        return {
-            "code": self.code,
-            "message": message,
-            "unusable": self.unusable,
-            "parameters": about,
-        }
+        return flag_record(self.code, message, unusable=self.unusable, parameters=about)
 
 
 def flags_of(
@@ -88,13 +100,17 @@ def flags_of(
     evidence: Evidence,
     draws: Draws,
     alike: tuple[int, ...] = (),
+    common: tuple[Floats, ResolvedPrior] | None = None,
 ) -> tuple[Flag, ...]:
     """The flags of a finished run.
 
-    ``alike`` are the parameters of columns that almost follow from each other.
+    ``alike`` are the parameters of columns that almost follow from each other,
+    ``common`` the draws and the prior of the common parameters where sites may differ:
+    the priors of their own are not independent.
     """
     flat = draws.theta.reshape(-1, draws.theta.shape[-1])
-    prior = recursion.prior
+    theta, prior = common or (draws.theta, recursion.prior)
+    judged = theta.reshape(-1, theta.shape[-1])
     flags = []
     held = state.held_back[BURN_IN:].sum() >= HELD_BACK
     window = recursion.shape.outside(averages(state)[0])
@@ -107,7 +123,7 @@ def flags_of(
                 unusable=True,
             )
         )
-    away = (flat.mean(axis=0) - prior.mean) / prior.scale
+    away = (judged.mean(axis=0) - prior.mean) / prior.scale
     if _beyond(away, normal=prior.kind == "normal"):
         flags.append(
             Flag(
@@ -118,7 +134,7 @@ def flags_of(
             )
         )
     known = {j for j, _ in evidence.layout.shares}
-    share = flat.std(axis=0) / prior.scale
+    share = judged.std(axis=0) / prior.scale
     count = int((share > MOSTLY_PRIOR).sum())
     if count:
         flags.append(
@@ -160,12 +176,12 @@ def flags_of(
                 parameters=alike,
             )
         )
-    rhat, _ = rhat_and_ess(draws.theta)
-    if np.isfinite(rhat).any() and np.nanmax(rhat) > LARGEST_RHAT:
+    mixing = rhat(draws.theta)
+    if np.isfinite(mixing).any() and np.nanmax(mixing) > LARGEST_RHAT:
         flags.append(
             Flag(
                 "not-mixed",
-                f"the sampler's chains disagree (R-hat {np.nanmax(rhat):.2f})",
+                f"the sampler's chains disagree (R-hat {np.nanmax(mixing):.2f})",
                 unusable=True,
             )
         )

@@ -24,11 +24,13 @@ Leonard and Hsu (1992), Bayesian inference for a covariance matrix.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from cipherbayes.inference.noise_aware.centring import Centring, InverseGamma
 from cipherbayes.inference.noise_aware.coordinates import Coordinates
-from cipherbayes.inference.noise_aware.shrinkage import SHARE_SPREAD
+from cipherbayes.inference.noise_aware.shrinkage import SHARE_SPREAD, SiteLayout
 from cipherbayes.typing import Floats, Integers
 
 STRENGTH = InverseGamma(3.0, 0.15)
@@ -43,8 +45,18 @@ MASS_SPREAD, UNLIKE_SPREAD = 3.0, 1.0
 """Of p, and of ℓ where it need not be like the others."""
 DEPTH = 2.0
 """Of t."""
+MEAN_OF_MEANS, OWN_MEAN, NO_MEAN = 1.0, 1.0, 0.01
+"""sd of u; of the mean of a column that one site has, there, and elsewhere: zero."""
 LEARNT = 3
 """m, log ω and log ρ."""
+
+
+@dataclass(frozen=True)
+class Means:
+    """u and υ of the means U, one row a chain; of all of them, or of one each."""
+
+    centre: Floats
+    scale: Floats
 
 
 class Hierarchy:
@@ -65,6 +77,11 @@ class Hierarchy:
         Parameters whose ℓ need not be like the others'.
     shares
         (j, s): of those the ones whose exp ℓ is about s exp p, p the constant's.
+    sites
+        Whose columns are whose, where sites may differ: p_k ~ N(log of the mass to
+        expect, its spread²) and U_kj ~ N(u_j, υ_j²), with u_j and υ_j learnt for each
+        column by itself. Under one υ for all columns the means of the one that is
+        confounded with site would be shrunk, and taken for what it says within sites.
     """
 
     def __init__(
@@ -74,6 +91,7 @@ class Hierarchy:
         low: Floats,
         unlike: tuple[int, ...],
         shares: tuple[tuple[int, float], ...] = (),
+        sites: SiteLayout | None = None,
     ) -> None:
         self.parts, self._centre = parts, centre
         self._deeper = parts.log_outer(low)
@@ -84,7 +102,15 @@ class Hierarchy:
         self._known = parts.diagonals_of(tuple(known))
         self._shares = np.log([share for _, share in shares])
         self._alike = np.setdiff1d(every[parts.diagonal], [*apart, *self._known])
-        self._loose = ((every[parts.masses], MASS_SPREAD), (apart, UNLIKE_SPREAD))
+        self._loose: tuple[tuple[Integers, float], ...] = (
+            (every[parts.masses], MASS_SPREAD),
+            (apart, UNLIKE_SPREAD),
+        )
+        self._sites = sites
+        self._masses: tuple[Floats, Floats] | None = None
+        if sites is not None and sites.masses is not None and sites.spread is not None:
+            self._loose = ((apart, UNLIKE_SPREAD),)
+            self._masses = np.log(sites.masses), sites.spread
         self._diagonal = self._entries = Centring(0.5)
 
     @property
@@ -92,8 +118,8 @@ class Hierarchy:
         """Parameters of columns that almost follow from each other."""
         return self.parts.involved(self._deeper)
 
-    def start(self, chains: int) -> tuple[Floats, Floats]:
-        """Where to begin, and υ: at the usual, with the scales that it has."""
+    def start(self, chains: int) -> tuple[Floats, Means]:
+        """Where to begin, u and υ: at the usual, with the scales that it has."""
         parts, place = self.parts, self.parts.usual
         rest, diagonal = place[parts.entries] - self._centre, place[self._alike]
         strength = np.sqrt(parts.others * (rest**2).mean()) if rest.size else 0.0
@@ -108,7 +134,8 @@ class Hierarchy:
         moved = self.from_coordinates(
             np.tile(place, (chains, 1)), np.tile(learnt, (chains, 1))
         )
-        return moved, np.full(chains, max(float(size), 0.1))
+        scales = np.full((chains, 1), max(float(size), 0.1))
+        return moved, Means(np.zeros((chains, 1)), scales)
 
     def recentred(self, moved: Floats, data: Floats) -> Floats:
         """What is moved with λ renewed; ``data`` is what they say of (p, U, ℓ, S)."""
@@ -149,8 +176,8 @@ class Hierarchy:
                 found[:, -3] += by_centre
         return found
 
-    def log_density(self, moved: Floats, means: Floats) -> tuple[Floats, Floats]:
-        """Of what is moved given υ, and its gradient."""
+    def log_density(self, moved: Floats, means: Means) -> tuple[Floats, Floats]:
+        """Of what is moved given u and υ, and its gradient."""
         value, gradient = np.zeros(len(moved)), np.zeros_like(moved)
         for column, (which, form, centre, scale) in enumerate(self._laws(moved), -2):
             here, slopes = form.log_density(moved[:, which], centre, scale)
@@ -171,19 +198,27 @@ class Hierarchy:
         value -= 0.5 * (away**2).sum(axis=1)
         gradient[:, self._known] -= away / SHARE_SPREAD
         gradient[:, 0] += away.sum(axis=1) / SHARE_SPREAD
-        depth = np.full_like(means, DEPTH)
-        for which, scales in ((self.depths, depth), (self.parts.means, means)):
-            away = moved[:, which] / scales[:, None]
+        if self._masses is not None:
+            centre, spread = self._masses
+            away = (moved[:, self.parts.masses] - centre) / spread
             value -= 0.5 * (away**2).sum(axis=1)
-            gradient[:, which] -= away / scales[:, None]
+            gradient[:, self.parts.masses] -= away / spread
+        away = moved[:, self.depths] / DEPTH
+        value -= 0.5 * (away**2).sum(axis=1)
+        gradient[:, self.depths] -= away / DEPTH
+        away = (moved[:, self.parts.means] - means.centre) / means.scale
+        value -= 0.5 * (away**2).sum(axis=1)
+        gradient[:, self.parts.means] -= away / means.scale
         return value, gradient
 
-    def precision(self, moved: Floats, means: float) -> Floats:
+    def precision(self, moved: Floats, means: Floats) -> Floats:
         """About minus the second derivative of :meth:`log_density` at one place."""
         parts = self.parts
         diagonal = np.full(moved.size, DEPTH**-2.0)
         for loose, sd in self._loose:
             diagonal[loose] = sd**-2.0
+        if self._masses is not None:
+            diagonal[parts.masses] = self._masses[1] ** -2.0
         diagonal[parts.means] = means**-2.0
         counts, pulls, shares = [], [], []
         for which, form, _, scale in self._laws(moved[None]):
@@ -201,12 +236,36 @@ class Hierarchy:
         matrix[self._alike, -3] = matrix[-3, self._alike] = -shares[0] * pulls[0]
         return matrix
 
-    def drawn_means(self, moved: Floats, rng: np.random.Generator) -> Floats:
-        """υ given U."""
+    def drawn_means(
+        self, moved: Floats, before: Means, rng: np.random.Generator
+    ) -> Means:
+        """u and υ given U."""
         means = moved[:, self.parts.means]
+        if self._sites is not None:
+            return self._means_by_column(self._sites, means, before, rng)
         rate = MEANS.scale + 0.5 * (means**2).sum(axis=1)
         shape = MEANS.shape + 0.5 * means.shape[1]
-        return np.asarray(np.sqrt(rate / rng.gamma(shape, size=rate.size)))
+        scale = np.sqrt(rate / rng.gamma(shape, size=rate.size))
+        return Means(before.centre, scale[:, None])
+
+    def _means_by_column(
+        self, sites: SiteLayout, means: Floats, before: Means, rng: np.random.Generator
+    ) -> Means:
+        """u_j, then υ_j, one after the other; columns of one site are held fixed."""
+        chains, (b, e) = len(means), sites.apart.shape
+        each = means.reshape(chains, b, e)
+        scale = np.broadcast_to(before.scale, means.shape).reshape(chains, b, e)[:, 0]
+        precision = b / scale**2 + 1.0 / MEAN_OF_MEANS**2
+        centre = each.sum(axis=1) / scale**2 / precision
+        centre = centre + rng.standard_normal((chains, e)) / np.sqrt(precision)
+        rate = MEANS.scale + 0.5 * ((each - centre[:, None, :]) ** 2).sum(axis=1)
+        scale = np.sqrt(rate / rng.gamma(MEANS.shape + 0.5 * b, size=rate.shape))
+        one_site = sites.others >= 0
+        centre = np.where(one_site, 0.0, centre)
+        scales = np.where(one_site, OWN_MEAN, scale)[:, None, :]
+        scales = np.where(sites.apart, NO_MEAN, scales)
+        centres = np.broadcast_to(centre[:, None, :], scales.shape)
+        return Means(centres.reshape(chains, -1), scales.reshape(chains, -1))
 
     def _laws(
         self, moved: Floats

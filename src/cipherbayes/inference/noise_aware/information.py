@@ -22,12 +22,13 @@ from scipy.linalg import solve_triangular
 
 from cipherbayes.inference.noise_aware.coordinates import Coordinates
 from cipherbayes.inference.noise_aware.evidence import Evidence
-from cipherbayes.inference.noise_aware.hierarchy import Hierarchy
+from cipherbayes.inference.noise_aware.hierarchy import Hierarchy, Means
 from cipherbayes.inference.noise_aware.saturation import (
     flattened,
     limited_bend,
     pulled_back,
     unflattened,
+    unflattened_all,
 )
 from cipherbayes.inference.noise_aware.shrinkage import spikes_of
 from cipherbayes.typing import Floats
@@ -51,17 +52,17 @@ class Chains:
     ----------
     moved
         (p, U, y of ℓ, y of S, t, m, log ω, log ρ): what HMC moves.
-    slope
-        A.
+    built
+        A; H itself where sites may differ.
     means
-        υ.
+        u and υ.
     step, bend
         Step size; β.
     """
 
     moved: Floats
-    slope: Floats
-    means: Floats
+    built: Floats
+    means: Means
     step: Floats
     bend: Floats
 
@@ -91,17 +92,21 @@ class InformationSampler:
         self.evidence = evidence
         self.rng = rng
         layout = evidence.layout
-        start = unflattened(evidence.estimate, evidence.place, bend)
+        # Sites' indicators exclude each other in H, not in A.
+        self._direct = layout.sites is not None
+        start = evidence.estimate
+        if not self._direct:
+            start = unflattened(start, evidence.place, bend)
         parts = self.parts = Coordinates(
             start,
             layout.constants,
-            correlated=evidence.dimension <= DENSE,
+            correlated=evidence.varying <= DENSE,
             frame=layout.frame,
         )
         centre, low = np.zeros(0), np.zeros((parts.others, 0))
         if parts.correlated:
             # A is not flat along θ̄ where H is A flattened.
-            along = None if bend else layout.along
+            along = None if bend and not self._direct else layout.along
             masses, _, rest = parts.blocks(start)
             spikes, low = spikes_of(
                 rest,
@@ -110,11 +115,13 @@ class InformationSampler:
                 layout.expected(masses),
             )
             centre = parts.off_diagonal(spikes)
-        self.hierarchy = Hierarchy(parts, centre, low, evidence.unlike, layout.shares)
+        self.hierarchy = Hierarchy(
+            parts, centre, low, evidence.unlike, layout.shares, layout.sites
+        )
         moved, means = self.hierarchy.start(chains)
         self.chains = Chains(
             moved,
-            slope=np.tile(start, (chains, 1, 1)),
+            built=np.tile(start, (chains, 1, 1)),
             means=means,
             step=np.full(chains, FIRST_STEP),
             bend=np.full(chains, bend),
@@ -125,15 +132,23 @@ class InformationSampler:
         wide = 2.0 / evidence.dimension * (white @ self._metric.T)
         self.chains.moved = self.chains.moved + wide
         place = self.hierarchy.to_coordinates(self.chains.moved)
-        self.chains.slope = parts.build(place).matrix
+        self.chains.built = parts.build(place).matrix
 
     def information(self) -> Floats:
         """H of every chain, shape ``(chains, d, d)``."""
-        return flattened(self.chains.slope, self.evidence.place, self.chains.bend)
+        if self._direct:
+            return self.chains.built
+        return flattened(self.chains.built, self.evidence.place, self.chains.bend)
+
+    def slope(self) -> Floats:
+        """A of every chain, shape ``(chains, d, d)``."""
+        if not self._direct:
+            return self.chains.built
+        return unflattened_all(self.chains.built, self.evidence.place, self.chains.bend)
 
     def set_bend(self, bend: Floats) -> None:
-        """Take β from now on, A as it is."""
-        self.chains.bend = limited_bend(self.evidence, self.chains.slope, bend)
+        """Take β from now on, A (or H, where that is built) as it is."""
+        self.chains.bend = limited_bend(self.evidence, self.slope(), bend)
 
     def sweep(self, prior_covariance: Floats, *, adapting: bool) -> Floats:
         """One update of everything; the chance with which each move was accepted."""
@@ -141,7 +156,7 @@ class InformationSampler:
         if adapting:
             self.chains.step = self._steps.update(accepted)
         here = self.chains
-        here.means = self.hierarchy.drawn_means(here.moved, self.rng)
+        here.means = self.hierarchy.drawn_means(here.moved, here.means, self.rng)
         return accepted
 
     def renew_metric(self) -> None:
@@ -158,7 +173,7 @@ class InformationSampler:
         middle = here.moved.mean(axis=0)
         rows = np.broadcast_to(middle, (jacobian.shape[1], middle.size))
         jacobian = hierarchy.chain_rule(rows, jacobian.T).T
-        prior = hierarchy.precision(middle, float(np.median(here.means)))
+        prior = hierarchy.precision(middle, np.median(here.means.scale, axis=0))
         lower = np.linalg.cholesky(jacobian @ jacobian.T + prior)
         identity = np.eye(len(lower))
         self._metric = solve_triangular(lower, identity, lower=True).T
@@ -171,16 +186,19 @@ class InformationSampler:
     def density(
         self, moved: Floats, prior_covariance: Floats
     ) -> tuple[Floats, Floats, Floats]:
-        """log p(what is moved | υ, releases), its gradient, and A."""
+        """log p(what is moved | u, υ, releases), its gradient, and what is built."""
         place, bend = self.evidence.place, self.chains.bend
         coordinates = self.hierarchy.to_coordinates(moved)
         # A scale may have grown such that the coordinates overflow.
         lost = ~(np.abs(coordinates) < LARGEST_COORDINATE).all(axis=1)
         coordinates[lost] = self.parts.usual
         built = self.parts.build(coordinates)
-        information = flattened(built.matrix, place, bend)
+        information = built.matrix
+        if not self._direct:
+            information = flattened(built.matrix, place, bend)
         value, slope = self.evidence.log_density(information, prior_covariance)
-        slope = pulled_back(slope, built.matrix, place, bend)
+        if not self._direct:
+            slope = pulled_back(slope, built.matrix, place, bend)
         gradient = self.hierarchy.chain_rule(
             moved, self.parts.pulled_back(built, slope)
         )
@@ -194,7 +212,7 @@ class InformationSampler:
         leaps = int(np.clip(np.ceil(TRAJECTORY / step.mean()), 2, MOST_LEAPS))
         start = place = here.moved
         momentum = rng.standard_normal(start.shape)
-        value, gradient, slope = self.density(place, prior_covariance)
+        value, gradient, built = self.density(place, prior_covariance)
         force = gradient @ metric
         before = value - 0.5 * (momentum**2).sum(axis=1)
         with np.errstate(all="ignore"):
@@ -202,7 +220,7 @@ class InformationSampler:
                 momentum = momentum + 0.5 * step * force
                 place = place + step * (momentum @ metric.T)
                 place = np.where(np.abs(place) < LARGEST_COORDINATE, place, start)
-                value, gradient, slope = self.density(place, prior_covariance)
+                value, gradient, built = self.density(place, prior_covariance)
                 force = gradient @ metric
                 momentum = momentum + 0.5 * step * force
             after = value - 0.5 * (momentum**2).sum(axis=1)
@@ -211,7 +229,7 @@ class InformationSampler:
         chance = np.where(lost, 0.0, chance)
         moved = rng.random(chance.size) < chance
         here.moved = np.where(moved[:, None], place, start)
-        here.slope = np.where(moved[:, None, None], slope, here.slope)
+        here.built = np.where(moved[:, None, None], built, here.built)
         return chance
 
 

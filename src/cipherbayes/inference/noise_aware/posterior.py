@@ -13,12 +13,13 @@ and Student-t priors are scale mixtures of normals: the scales are drawn given �
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cipherbayes.inference.between_sites import SitePrior, typical
 from cipherbayes.inference.chains import Draws
-from cipherbayes.inference.diagnostics import rhat_and_ess
+from cipherbayes.inference.diagnostics import rhat
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.flags import Flag, flags_of
 from cipherbayes.inference.noise_aware.information import DENSE, InformationSampler
@@ -34,8 +35,9 @@ from cipherbayes.inference.noise_aware.saturation import (
     unflattened,
 )
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
+from cipherbayes.inference.noise_aware.sites import compared_sites
 from cipherbayes.inference.noise_aware.slicing import Score, slice_theta
-from cipherbayes.inference.noise_aware.tilting import TiltedScore
+from cipherbayes.inference.noise_aware.tilting import TiltedBySite, TiltedScore
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
 
@@ -100,7 +102,7 @@ def sample_posterior(
     """
     recursion, state = recursion.measured_at(averages(state)[0], state)
     evidence = Evidence.of(recursion, state)
-    if evidence.dimension > DENSE:
+    if evidence.varying > DENSE:
         evidence = evidence.blurred()
     effort = effort or Effort.for_dimension(evidence.dimension)
     rng = np.random.default_rng([seed, ROUNDS])
@@ -114,12 +116,12 @@ def sample_posterior(
             progress(sweep + 1, total)
     walk.sampler.stop_adapting()
     for doubling in range(effort.doublings + 1):
-        theta = np.stack(
-            [walk.run(2**doubling) for _ in range(effort.kept)],
-            axis=1,
+        kept = [walk.run(2**doubling) for _ in range(effort.kept)]
+        theta, between, common = (
+            np.stack(part, axis=1) for part in zip(*kept, strict=True)
         )
-        rhat = rhat_and_ess(theta)[0]
-        if not np.nanmax(rhat, initial=1.0) > MIXED:
+        mixing = rhat(np.concatenate([theta, between], axis=2))
+        if not np.nanmax(mixing, initial=1.0) > MIXED:
             break
     if progress is not None:
         progress(total, total)
@@ -127,7 +129,25 @@ def sample_posterior(
     theta = recursion.shape.outside(theta)
     draws = Draws(theta, sizes, is_point=False, rounds=ROUNDS)
     alike = walk.sampler.hierarchy.alike
-    return Posterior(draws, flags_of(recursion, state, evidence, draws, alike))
+    prior = recursion.prior
+    if not isinstance(prior, SitePrior):
+        return Posterior(draws, flags_of(recursion, state, evidence, draws, alike))
+    flags = flags_of(recursion, state, evidence, draws, alike, (common, prior.common))
+    draws = replace(
+        draws,
+        theta=common,
+        sites=prior.site_draws(theta, common, between),
+        comparison=compared_sites(recursion, prior, evidence, typical(between)),
+    )
+    return Posterior(draws, tuple(_at_one_site(flag, prior) for flag in flags))
+
+
+def _at_one_site(flag: Flag, prior: SitePrior) -> Flag:
+    """A flag with its parameters by their place in one site's model."""
+    loading = prior.slots.loading[list(flag.parameters)]
+    return replace(
+        flag, parameters=tuple(map(int, np.flatnonzero(loading.any(axis=0))))
+    )
 
 
 class _Walk:
@@ -142,7 +162,12 @@ class _Walk:
     ) -> None:
         self.recursion, self.evidence, self.rng = recursion, evidence, rng
         self.sampler = InformationSampler(evidence, chains, rng, self._first_bend())
-        self.set_prior(np.tile(recursion.prior.scale**2, (chains, 1)))
+        prior = recursion.prior
+        self.between = self.common = np.zeros((chains, 0))
+        if isinstance(prior, SitePrior):
+            self.set_between(prior, np.tile(prior.start, (chains, 1)))
+        else:
+            self.set_prior(np.tile(prior.scale**2, (chains, 1)))
         self.first = rng.standard_normal(chains)
         self.mode = np.tile(evidence.place, (chains, 1))
         self.theta = _draw_theta(
@@ -155,10 +180,18 @@ class _Walk:
         self.covariance = shape.prior_covariance(variances)
         self.precision = shape.prior_precision(variances)
 
-    def run(self, sweeps: int) -> Floats:
+    def set_between(self, prior: SitePrior, between: Floats) -> None:
+        """Take this τ of every chain from now on."""
+        self.between = between
+        covariance = prior.covariance(between)
+        self.covariance = self.recursion.shape.covariance_inside(covariance)
+        self.precision = np.asarray(np.linalg.inv(self.covariance))
+
+    def run(self, sweeps: int) -> tuple[Floats, Floats, Floats]:
+        """θ, τ and the common parameters after so many sweeps."""
         for _ in range(sweeps):
             self.step(adapting=False)
-        return self.theta
+        return self.theta, self.between, self.common
 
     def step(self, *, adapting: bool) -> None:
         self.sampler.sweep(self.covariance, adapting=adapting)
@@ -179,15 +212,47 @@ class _Walk:
                 self.theta,
                 self.mode,
             )
-        if self.recursion.prior.kind != "normal":
+        prior = self.recursion.prior
+        if isinstance(prior, SitePrior):
+            self._move_between(prior, information, score)
+        elif prior.kind != "normal":
             self.set_prior(_draw_scales(self.rng, self.recursion, self.theta))
+
+    def _move_between(
+        self, prior: SitePrior, information: Floats, score: Score | None
+    ) -> None:
+        """τ, with θ where it follows, given H."""
+        evidence, shape = self.evidence, self.recursion.shape
+        index = np.arange(evidence.dimension)
+        total = information.copy()
+        total[:, index, index] += evidence.variance
+        inverse = np.linalg.inv(total)
+
+        def log_likelihood(theta: Floats) -> Floats:
+            inside = shape.inside(theta)
+            if score is None:
+                mean = np.matvec(information, inside - evidence.place)
+            else:
+                mean = score.mean(inside)
+            residual = evidence.gradient - mean
+            found = np.vecdot(residual, np.matvec(inverse, residual))
+            return np.asarray(-0.5 * found)
+
+        theta, between, self.common = prior.update(
+            self.rng, shape.outside(self.theta), self.between, log_likelihood
+        )
+        self.theta = shape.inside(theta)
+        self.set_between(prior, between)
 
     def _score(self, information: Floats) -> Score | None:
         """The mean of the score where it is not a line."""
         bend = self.sampler.chains.bend
         if bend.any():
-            return SaturatingScore.of(self.evidence, self.sampler.chains.slope, bend)
+            return SaturatingScore.of(self.evidence, self.sampler.slope(), bend)
         if self.recursion.shape.unit is not None:
+            sites = self.evidence.layout.sites
+            if sites is not None and sites.masses is not None:
+                return TiltedBySite.of(self.evidence, self.recursion.shape, information)
             return TiltedScore.of(self.evidence, self.recursion.shape, information)
         return None
 
@@ -201,7 +266,7 @@ class _Walk:
         white = self.rng.standard_normal(self.first.shape)
         self.first = WALK * self.first + np.sqrt(1.0 - WALK**2) * white
         trace, noise = self.evidence.first_trace
-        now = np.trace(self.sampler.chains.slope, axis1=1, axis2=2)
+        now = np.trace(self.sampler.slope(), axis1=1, axis2=2)
         bend = self._of_traces(now, trace + noise * self.first)
         # Half of the way: A follows β and β follows A.
         return 0.5 * (self.sampler.chains.bend + bend)

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cipherbayes.inference.between_sites import SitePrior
 from cipherbayes.inference.influence import packed_length, unpack
 from cipherbayes.inference.noise_aware.schedule import (
     BURN_IN,
@@ -134,6 +135,14 @@ class NoiseAware:
         """μ₀ in internal units."""
         return self.shape.inside(self.prior.mean)
 
+    def prior_covariance(self) -> Floats:
+        """Λ⁻¹ in internal units: of a prior that is not normal, with its scales for
+        sds; where sites may differ, as far as they are expected to."""
+        if isinstance(self.prior, SitePrior):
+            covariance = self.prior.covariance(self.prior.start)
+            return self.shape.covariance_inside(covariance)
+        return self.shape.prior_covariance(self.prior.scale**2)
+
     def init(self) -> NoiseAwareState:
         """The state before the first round: θ at the prior mean."""
         shapes = _shapes(len(self.shape.basis))
@@ -240,7 +249,10 @@ class NoiseAware:
             place, gradient, variance = _recent(state, information)
         noise = variance * np.eye(place.size)
         weight = np.linalg.solve(information + noise, information).T
-        precision = self.shape.prior_precision(self.prior.scale**2)
+        if isinstance(self.prior, SitePrior):
+            precision = np.linalg.inv(self.prior_covariance())
+        else:
+            precision = self.shape.prior_precision(self.prior.scale**2)
         right = weight @ (gradient + information @ place)
         right += precision @ self.prior_mean
         return np.asarray(np.linalg.solve(precision + weight @ information, right))

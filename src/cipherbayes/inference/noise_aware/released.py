@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from cipherbayes.inference.between_sites import SitePrior
 from cipherbayes.inference.chains import Draws
+from cipherbayes.inference.influence import pack
+from cipherbayes.inference.method import SiteRecords
 from cipherbayes.inference.noise_aware.posterior import sample_posterior
 from cipherbayes.inference.noise_aware.recursion import NoiseAware, NoiseAwareState
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
@@ -24,16 +27,26 @@ class NoiseAwareRounds(Recursion):
     """
 
     def __init__(
-        self, settings: Inference, prior: ResolvedPrior, model: Model, design: Design
+        self,
+        settings: Inference,
+        prior: ResolvedPrior,
+        model: Model,
+        design: Design,
+        site_records: SiteRecords | None = None,
     ) -> None:
         self.settings = settings
         self.prior = prior
-        self._rounds = NoiseAware(prior, ScoreShape.of(model, design))
+        self._slots = prior.slots if isinstance(prior, SitePrior) else None
+        shape = ScoreShape.of(model, design, self._slots, site_records)
+        self._rounds = NoiseAware(prior, shape)
 
     def start(self) -> ServerState:
         return self._state(self._rounds.init())
 
     def advance(self, state: ServerState, release: Release) -> ServerState:
+        if self._slots is not None and release.information is not None:
+            matrix = self._slots.unpack(release.information)
+            release = replace(release, information=pack(matrix))
         inner = self._rounds.advance(NoiseAwareState.from_vector(state.memory), release)
         return self._state(inner)
 

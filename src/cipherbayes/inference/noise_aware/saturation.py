@@ -109,6 +109,13 @@ def unflattened(information: Floats, place: Floats, bend: float) -> Floats:
     return np.asarray(information + bend / length * np.outer(pushed, pushed))
 
 
+def unflattened_all(information: Floats, place: Floats, bend: Floats) -> Floats:
+    """A of a stack of H, the inverse of :func:`flattened`."""
+    pushed, length = _pushed(information, place)
+    outer = pushed[:, :, None] * pushed[:, None, :]
+    return np.asarray(information + (bend / length)[:, None, None] * outer)
+
+
 def pulled_back(gradient: Floats, slope: Floats, place: Floats, bend: Floats) -> Floats:
     """The gradient with respect to A from that with respect to H."""
     pushed, length = _pushed(slope, place)

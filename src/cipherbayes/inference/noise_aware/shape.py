@@ -7,11 +7,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cipherbayes.inference.noise_aware.shrinkage import Layout, fitted_frame
+from cipherbayes.inference.method import SiteRecords
+from cipherbayes.inference.noise_aware.shrinkage import (
+    Layout,
+    SiteLayout,
+    fitted_frame,
+)
+from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models.base import Design, Model
 from cipherbayes.models.influence import require_bounded_influence
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, Integers
 
+OWN_CURVATURE, UNKNOWN_SIZE = 0.4, 2.0
+"""How much a site's information differs from its share of the records, as the sd of a
+logarithm; and where its size is not known."""
+LEAST_PART = 1e-3
+"""Of the information of all constants, the least that one of them is taken to have."""
 SKEWED_VARIANCE = 1.2
 """Of a column with a part 1 − E, its frame taken off, over what is lived through: one,
 and more where records are not followed equally far."""
@@ -54,6 +65,9 @@ class ScoreShape:
         How many of the parameters are coefficients of columns; all where None.
     skew
         The same.
+    slots, site_records
+        Where sites may differ: where the parameters of each stand, and how many
+        records it has.
     scale
         Of the residuals at a θ in internal units, which scores there are divided by;
         None where they are by nothing that moves.
@@ -71,10 +85,20 @@ class ScoreShape:
     width: int | None = None
     skew: Floats | None = None
     scale: Callable[[Floats], float | None] = lambda theta: None
+    slots: SiteSlots | None = None
+    site_records: SiteRecords | None = None
 
     @classmethod
-    def of(cls, model: Model, design: Design) -> ScoreShape:
-        """Of a model's influences on prepared columns."""
+    def of(
+        cls,
+        model: Model,
+        design: Design,
+        slots: SiteSlots | None = None,
+        site_records: SiteRecords | None = None,
+    ) -> ScoreShape:
+        """Of a model's influences on prepared columns, at one site or at all."""
+        if slots is not None:
+            return cls._of_sites(model, design, slots, site_records)
         bounded = require_bounded_influence(model)
         basis = bounded.basis(design)
         inverse = np.linalg.inv(basis)
@@ -109,6 +133,40 @@ class ScoreShape:
             lambda theta: bounded.scale(basis @ theta),
         )
 
+    @classmethod
+    def _of_sites(
+        cls,
+        model: Model,
+        design: Design,
+        slots: SiteSlots,
+        site_records: SiteRecords | None,
+    ) -> ScoreShape:
+        """The same where each site's own parameters have slots.
+
+        A site's indicator takes the place of the constant column: of all of them one
+        is not zero in a record, as of the intervals of a baseline hazard.
+        """
+        bounded = require_bounded_influence(model)
+        assert bounded.multilevel
+        units = slots.expanded(np.diag(bounded.basis(design)))
+        places = [slots.copies(place) for place in bounded.constants(design)]
+        constants = tuple(int(j) for copies in places for j in copies)
+        unit = None
+        if bounded.multiplicative and constants:
+            value = 1.0 if design.intercept is None else design.intercept
+            unit = np.zeros(slots.dimension)
+            unit[list(constants)] = 1.0 / (value * units[list(constants)])
+        extra = sum(place >= design.width for place in slots.shared)
+        return cls(
+            np.diag(units),
+            saturating_bend if bounded.saturates else _straight,
+            constants,
+            unit,
+            width=slots.dimension - extra,
+            slots=slots,
+            site_records=site_records,
+        )
+
     def measured_at(self, theta: Floats) -> ScoreShape:
         """The same in units of the scale at an internal θ.
 
@@ -141,8 +199,20 @@ class ScoreShape:
         """Λ, as :meth:`prior_covariance`."""
         return np.asarray((self.basis.T / variances[..., None, :]) @ self.basis)
 
+    def covariance_inside(self, covariance: Floats) -> Floats:
+        """A covariance of θ, or a stack of them, in internal units."""
+        root = np.linalg.inv(self.basis)
+        return np.asarray(root @ covariance @ root.T)
+
     def layout(self, theta: Floats, noisy: Floats, noise_sd: float) -> Layout:
         """What is known about H at θ, the frame as a noised H says."""
+        if self.slots is not None:
+            return Layout(
+                self.constants,
+                None,
+                self.predictor(theta),
+                sites=self._site_layout(self.slots, noisy),
+            )
         frame = self.frame(theta)
         if frame is None:
             return Layout(self.constants, None, self.predictor(theta))
@@ -154,8 +224,33 @@ class ScoreShape:
             shares = tuple((int(j), float(sizes[j])) for j in np.flatnonzero(sizes))
         return Layout(self.constants, frame, self.predictor(theta), shares)
 
+    def _site_layout(self, slots: SiteSlots, noisy: Floats) -> SiteLayout:
+        """Masses to expect: as many of a constant's as the site has of the records."""
+        count, place = len(slots.sites), np.arange(slots.dimension)
+        owner = np.where(place < slots.slots, place % count, -1)
+        constants = np.array(self.constants, dtype=np.int64)
+        share, spread = np.full(count, 1.0 / count), np.full(count, UNKNOWN_SIZE)
+        if (known := self.site_records) is not None:
+            seen = np.maximum(known.counts, 0.5 * known.noise_sd)
+            share = seen / seen.sum()
+            spread = np.hypot(OWN_CURVATURE, known.noise_sd / seen)
+        own = owner[constants]
+        if own.min(initial=0) < 0:  # a constant that all sites share
+            return SiteLayout(own, _others(owner, constants), None, None)
+        # Constants of one kind, the same of every site, stand next to each other.
+        totals = np.diag(noisy)[constants].reshape(-1, count).sum(axis=1)
+        whole = max(float(totals.sum()), 1e-300)
+        totals = np.maximum(totals, LEAST_PART * whole)
+        expected = np.repeat(totals, count) * share[own]
+        return SiteLayout(own, _others(owner, constants), expected, spread[own])
+
     def predictor(self, theta: Floats) -> Floats:
         """θ without what is no coefficient of a column."""
         return np.asarray(
             np.where(np.arange(theta.size) < (self.width or theta.size), theta, 0.0)
         )
+
+
+def _others(owner: Integers, constants: Integers) -> Integers:
+    """Whose columns those are that are not constant; -1 for a column of all sites."""
+    return np.delete(owner, constants)

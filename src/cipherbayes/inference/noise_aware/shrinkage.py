@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Bools, Floats, Integers
 
 LEAST_FLOOR, MOST_FLOOR = 0.002, 0.1
 """Floor of a shrunk correlation's eigenvalues, with little and with much noise."""
@@ -22,8 +22,35 @@ MIDDLE, MIDDLE_SPREAD = 0.5, 0.3
 """g of :func:`fitted_frame`, where nothing is seen of it, and how much it differs."""
 SHARE_SPREAD = 0.2
 """Of the logarithm of a column's information where it is known."""
+LEAST_MASS = 0.2
+"""Share of the mass to expect that a site's estimated mass has at least."""
 CLEAR = 3.0
 """How far out of its noise the mass of a constant column must be to be divided by."""
+
+
+@dataclass(frozen=True)
+class SiteLayout:
+    """Whose columns are whose, where sites may differ.
+
+    Attributes
+    ----------
+    constants, others
+        The site of each constant column, and of each other; -1 for all sites.
+    masses, spread
+        The mass to expect of each constant, and the sd of its logarithm; None where
+        the constants belong to all sites.
+    """
+
+    constants: Integers
+    others: Integers
+    masses: Floats | None
+    spread: Floats | None
+
+    @property
+    def apart(self) -> Bools:
+        """Where a mean is zero because its column is another site's, ``(b, e)``."""
+        one, other = self.constants[:, None], self.others[None, :]
+        return np.asarray((one >= 0) & (other >= 0) & (one != other))
 
 
 @dataclass(frozen=True)
@@ -42,12 +69,15 @@ class Layout:
     shares
         (j, s) where the information of column j of R z, its mean apart, is about s
         times the mass of the constant column.
+    sites
+        Whose columns are whose, where sites may differ.
     """
 
     constants: tuple[int, ...] = ()
     frame: Floats | None = None
     along: Floats | None = None
     shares: tuple[tuple[int, float], ...] = ()
+    sites: SiteLayout | None = None
 
     def expected(self, masses: Floats) -> dict[int, float]:
         """Information by the column's number among those that vary."""
@@ -81,13 +111,16 @@ def shrunk(noisy: Floats, noise_sd: float, layout: Layout = NOTHING) -> Floats:
         return np.asarray(inverse @ inside @ inverse.T)
     masses = np.diag(noisy)[list(constants)]
     rest = [j for j in range(len(noisy)) if j not in constants]
-    if not constants or not rest or masses.min() < CLEAR * noise_sd:
+    if layout.sites is not None and layout.sites.masses is not None and rest:
+        masses, means, remainder = by_site(noisy, noise_sd, constants, layout.sites)
+    elif not constants or not rest or masses.min() < CLEAR * noise_sd:
         return _shrunk(noisy, noise_sd, along)
+    else:
+        means, remainder = without_means(noisy, noise_sd, constants)
+        blurred = 0.5 * (noise_sd / masses[:, None]) ** 2
+        size = np.maximum((means**2).mean(axis=1, keepdims=True) - blurred, 0.0)
+        means = means * size / (size + blurred)
     along = None if along is None else along[rest]
-    means, remainder = without_means(noisy, noise_sd, constants)
-    blurred = 0.5 * (noise_sd / masses[:, None]) ** 2
-    size = np.maximum((means**2).mean(axis=1, keepdims=True) - blurred, 0.0)
-    means = means * size / (size + blurred)
     mixed = masses[:, None] * means
     result = np.zeros_like(noisy)
     result[np.ix_(constants, constants)] = np.diag(masses)
@@ -139,6 +172,43 @@ def without_means(
     remainder = noisy[np.ix_(rest, rest)] - (means.T * masses) @ means
     noise = 0.5 * float((noise_sd**2 / masses).sum())
     return means, remainder + noise * np.eye(len(rest))
+
+
+def by_site(
+    noisy: Floats, noise_sd: float, constants: tuple[int, ...], sites: SiteLayout
+) -> tuple[Floats, Floats, Floats]:
+    """(P, U, B) where each constant column is a site's, P and U shrunk.
+
+    A site's mass is what is seen of it and what its size says, weighted by their
+    noise: a small site's mass by itself may be hidden or negative. The means of one
+    column, over the sites, are shrunk to their own mean by the share of their own
+    spread that noise explains: where a column is confounded with site its means
+    spread, and what they explain must not be left in B, which is what tells of its
+    effect within sites. What noise hides of U P U is taken off B with it.
+    """
+    assert sites.masses is not None
+    assert sites.spread is not None
+    rest = [j for j in range(len(noisy)) if j not in constants]
+    seen, doubt = np.diag(noisy)[list(constants)], sites.masses * sites.spread
+    trust = doubt**2 / (doubt**2 + noise_sd**2)
+    masses = sites.masses + trust * (seen - sites.masses)
+    masses = np.maximum(masses, LEAST_MASS * sites.masses)
+    means = np.where(sites.apart, 0.0, noisy[np.ix_(constants, rest)] / masses[:, None])
+    blurred = 0.5 * (noise_sd / masses[:, None]) ** 2
+    weights = np.where(sites.apart, 0.0, 1.0 / (blurred + 1.0))
+    total = weights.sum(axis=0)
+    centre = (weights * means).sum(axis=0) / total
+    # A column of one site has one mean, which no other tells of.
+    centre = np.where(sites.others >= 0, 0.0, centre)
+    size = (weights * ((means - centre) ** 2 - blurred)).sum(axis=0) / total
+    size = np.maximum(size, 0.0)
+    means = np.where(
+        sites.apart, 0.0, centre + (means - centre) * size / (size + blurred)
+    )
+    hidden = np.where(sites.apart, 0.0, size * blurred / (size + blurred))
+    remainder = noisy[np.ix_(rest, rest)] - (means.T * masses) @ means
+    remainder = remainder - np.diag(masses @ hidden)
+    return masses, means, remainder
 
 
 def _shrunk(

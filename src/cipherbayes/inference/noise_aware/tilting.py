@@ -24,6 +24,13 @@ its cumulants are those of 1 − E, and with t = b'δ
 
 and F is M times the gradient of the exponential of that.
 
+Where sites may differ, each constant column c is one site's (in one interval), and the
+other columns have a mean of their own there: with M_c, m_c of each and V of all within,
+
+    F(θ) = Σ_c M_c (m_c + V δ) exp(m_c'δ + δ'V δ / 2),
+
+so that a site's own parameter counts with its exponential, however few its records.
+
 References
 ----------
 Andersen, Borgan, Gill and Keiding (1993), Statistical models based on counting
@@ -38,7 +45,7 @@ import numpy as np
 
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.shape import ScoreShape
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, Integers
 
 LARGEST_EXPONENT = 3.0
 """The exponent bends towards ±3: far out the columns are not normal."""
@@ -121,3 +128,93 @@ class TiltedScore:
         bent = np.tanh(exponent / LARGEST_EXPONENT)
         growth = np.exp(LARGEST_EXPONENT * bent)
         return moved, growth, 1.0 - bent**2, bulge, jacobian
+
+
+@dataclass(frozen=True)
+class TiltedBySite:
+    """E ḡ as a function of θ, for a stack of H, where constants are sites'.
+
+    Attributes
+    ----------
+    constants, others
+        Places of the constant columns, and of the others.
+    values
+        Of the constant columns, where they are not zero.
+    place
+        θ̄.
+    masses, means, within
+        M, the others' means where each constant is not zero, and V, of every chain.
+    origin
+        Σ w_t F(θ_t) of every chain.
+    """
+
+    constants: Integers
+    others: Integers
+    values: Floats
+    place: Floats
+    masses: Floats
+    means: Floats
+    within: Floats
+    origin: Floats
+
+    @classmethod
+    def of(
+        cls, evidence: Evidence, shape: ScoreShape, information: Floats
+    ) -> TiltedBySite:
+        """With θ̄ and the θ_t of all rounds."""
+        assert shape.unit is not None
+        constants = np.array(shape.constants, dtype=np.int64)
+        others = np.setdiff1d(np.arange(evidence.dimension), constants)
+        values = 1.0 / shape.unit[constants]
+        masses = information[:, constants, constants] / values**2
+        masses = np.maximum(masses, 1e-300)
+        mixed = information[:, constants[:, None], others]
+        means = mixed / (masses * values)[:, :, None]
+        weighted = (masses[:, :, None] * means).transpose(0, 2, 1)
+        within = information[:, others[:, None], others] - weighted @ means
+        within = within / masses.sum(axis=1)[:, None, None]
+        nothing = np.zeros((len(information), evidence.dimension))
+        score = cls(
+            constants, others, values, evidence.place, masses, means, within, nothing
+        )
+        origin = nothing
+        for weight, visited in zip(evidence.weights, evidence.visited, strict=True):
+            origin = origin + weight * score.mean(
+                np.broadcast_to(visited, origin.shape)
+            )
+        return replace(score, origin=origin)
+
+    def mean(self, theta: Floats) -> Floats:
+        """E ḡ of a stack of θ."""
+        moved, growth, _ = self._parts(theta)
+        found = -self.origin
+        found[:, self.constants] += self.values * growth
+        found[:, self.others] += np.vecmat(growth, moved)
+        return found
+
+    def derivative(self, theta: Floats) -> Floats:
+        """d mean / dθ, shape ``(chains, d, d)``."""
+        moved, growth, slope = self._parts(theta)
+        tilted = growth * slope
+        found = np.zeros((*self.origin.shape, self.origin.shape[1]))
+        c, o = self.constants, self.others
+        found[:, c, c] = self.values**2 * tilted
+        found[:, c[:, None], o] = (self.values * tilted)[:, :, None] * moved
+        found[:, o[:, None], c] = found[:, c[:, None], o].transpose(0, 2, 1)
+        spread = moved.transpose(0, 2, 1) @ (tilted[:, :, None] * moved)
+        own = growth.sum(axis=1)[:, None, None] * self.within
+        found[:, o[:, None], o] = spread + own
+        return found
+
+    def _parts(self, theta: Floats) -> tuple[Floats, Floats, Floats]:
+        """m_c + V δ of the others, M_c times the exponential, the slope of its held
+        exponent."""
+        away = theta - self.place
+        rest = away[:, self.others]
+        along = np.matvec(self.within, rest)
+        square = np.maximum((along * rest).sum(axis=1), 0.0)
+        exponent = self.values * away[:, self.constants]
+        exponent = exponent + np.matvec(self.means, rest) + 0.5 * square[:, None]
+        bent = np.tanh(exponent / LARGEST_EXPONENT)
+        growth = self.masses * np.exp(LARGEST_EXPONENT * bent)
+        return self.means + along[:, None, :], growth, 1.0 - bent**2

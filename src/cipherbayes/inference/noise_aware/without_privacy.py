@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cipherbayes.inference.between_sites import SitePrior
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.recursion import (
     NoiseAware,
@@ -17,6 +18,8 @@ from cipherbayes.inference.noise_aware.recursion import (
 )
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.inference.noise_aware.shape import ScoreShape
+from cipherbayes.inference.noise_aware.sites import compared_sites
+from cipherbayes.inference.site_comparison import common_sd
 from cipherbayes.models import Design, Model
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
@@ -27,15 +30,22 @@ def expected_sd(
 ) -> tuple[float, ...] | None:
     """Posterior sd to expect without privacy noise, on the prepared scale.
 
-    None where the run has not finished.
+    Where sites may differ, of the common parameters. None where the run has not
+    finished.
     """
     state = NoiseAwareState.from_vector(memory)
     if state.rounds != ROUNDS:
         return None
-    recursion = NoiseAware(prior, ScoreShape.of(model, design))
+    slots = prior.slots if isinstance(prior, SitePrior) else None
+    recursion = NoiseAware(prior, ScoreShape.of(model, design, slots))
     recursion, state = recursion.measured_at(averages(state)[0], state)
     evidence = Evidence.of(recursion, state)
     shape = recursion.shape
+    if isinstance(prior, SitePrior):
+        compared = compared_sites(recursion, prior, evidence, prior.start)
+        root = np.linalg.inv(shape.basis)
+        quadratic = root.T @ evidence.estimate @ root
+        return tuple(common_sd(prior, quadratic, prior.spreads(compared.between)))
     precision = evidence.estimate + np.linalg.inv(evidence.prior_covariance)
     covariance = shape.basis @ np.linalg.inv(precision) @ shape.basis.T
     return tuple(np.sqrt(np.diag(covariance)).tolist())

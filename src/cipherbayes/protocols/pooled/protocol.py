@@ -21,6 +21,7 @@ class Pooled(CuratedProtocol):
 
     name = "pooled"
     certifies = True
+    multilevel = True
     headline = "All tables in one place"
 
     def plan(self, study: PrivateStudy) -> StudyPlan:

@@ -28,6 +28,7 @@ class SecureSum(Protocol):
 
     name = "secure-sum"
     certifies = True
+    multilevel = True
     leaves = "masked, encrypted, signed"
     messages_audited = True
     headline = "Sites’ sums were added under encryption"

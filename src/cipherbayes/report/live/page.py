@@ -33,7 +33,7 @@ def page(snapshot: Snapshot) -> str:
         head.append(tag("meta", http_equiv="refresh", content=str(REFRESH_SECONDS)))
     state: Content = "finished" if snapshot.finished else "running"
     left = "none" if snapshot.finished else _seconds(snapshot.left)
-    if snapshot.left is not None:
+    if snapshot.left is not None and not snapshot.finished:
         left += " of rounds, then the posterior"
     if snapshot.drawing:
         state = "drawing the posterior from the released totals"

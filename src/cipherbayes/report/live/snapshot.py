@@ -16,7 +16,7 @@ from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.errors import RunError
 from cipherbayes.protocols.plan import Plan
 from cipherbayes.protocols.stores import CheckpointReader, checkpoint_file
-from cipherbayes.study.tables import preparation_of
+from cipherbayes.study.tables import preparation_of, slots_of
 
 RECENT = 30
 """Rounds that the pace is taken from."""
@@ -136,6 +136,8 @@ class Watcher:
         privacy = study.privacy
         done, theta, lost, times = self._checkpoint()
         names = study.model.parameters(preparation_of(study).design)
+        slots = slots_of(study)
+        names = names if slots is None else slots.names(names)
         finished = (self.folder / "result.json").exists()
         return Snapshot(
             study=study.name,

@@ -135,7 +135,7 @@ def _groups(contents: Contents, rows: Sequence[SubgroupRow]) -> Markup:
     measure = shown[0]["measure"]
     ratios = measure.endswith("ratio")
     reference = 1.0 if ratios else 0.0
-    ends = [row[key] for row in shown for key in ("estimate", "lower", "upper")]  # type: ignore[literal-required]
+    ends = [row[key] for row in shown for key in ("estimate", "lower", "upper")]
     axis = Axis.around(
         [end for end in ends if end is not None], log=ratios, include=reference
     )

@@ -38,6 +38,7 @@ from cipherbayes.report.sections.profiles import (
     label,
     panels,
     reference_record,
+    reference_words,
 )
 from cipherbayes.typing import Floats
 
@@ -257,7 +258,8 @@ def _predictions(contents: Contents) -> Markup:
     share = percent(contents.record["interval"])
     text = (
         "What the model predicts when one feature changes and the others stay as in a "
-        f"made-up reference record ({said}{', …' if len(record) > 12 else ''}), "
+        f"made-up reference record ({said}{', …' if len(record) > 12 else ''}: "
+        f"{reference_words(contents)}), "
         + (
             "without bands: this method gives a point."
             if point

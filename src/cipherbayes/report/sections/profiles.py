@@ -1,8 +1,8 @@
 """Predictions for made-up records: what one feature does, the others held still.
 
-The reference record is the study's; what it leaves open has every number in the middle
-of its public range (where moments were released, at the released mean) and every
-category at its first level. Nobody's row is used.
+The reference record is that of ``result.json``: the study's; what it leaves open has
+numbers at means where these are known, else in the middle of their public range, and
+categories at their first level. Nobody's row is used.
 """
 
 from __future__ import annotations
@@ -56,6 +56,22 @@ def reference_record(contents: Contents) -> dict[str, Value]:
     return _made_up(contents).reference
 
 
+def reference_words(contents: Contents) -> str:
+    """Where the reference record's values come from."""
+    study, record = contents.study, contents.record
+    numbers = "in the middle of their public ranges"
+    if record["moments"] is not None:
+        numbers = "at the means that the study released, noise included"
+    elif record["privacy"]["epsilon"] is None and record.get("reference"):
+        numbers = "at the means of all rows"
+    stated = study.reference or {}
+    left = [f for name, f in study.features.items() if name not in stated]
+    said = [f"{', '.join(stated)} as the study states"] * bool(stated)
+    said += [f"numbers {numbers}"] * any(f.levels is None for f in left)
+    said += ["categories at their first level"] * any(f.levels for f in left)
+    return "; ".join(said)
+
+
 def panels(contents: Contents, times: Floats | None) -> list[Panel]:
     """Predictions along the features with the largest effects, largest first."""
     base = reference_record(contents)
@@ -87,7 +103,9 @@ def predict(
 ) -> dict[str, Floats]:
     """Posterior predictive means and intervals of made-up records."""
     columns = {name: [record[name] for record in records] for name in records[0]}
-    return result.predict(pa.table(columns), times=times, where="reference record")
+    return result.predict_at_common(
+        pa.table(columns), times=times, where="reference record"
+    )
 
 
 def _ranked(contents: Contents) -> list[str]:
@@ -103,7 +121,8 @@ def _ranked(contents: Contents) -> list[str]:
 
 def _made_up(contents: Contents) -> MadeUp:
     moments = contents.record.get("moments")
-    return MadeUp(contents.study, None if moments is None else np.array(moments))
+    known = contents.record.get("reference")
+    return MadeUp(contents.study, None if moments is None else np.array(moments), known)
 
 
 def _values(

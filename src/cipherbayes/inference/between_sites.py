@@ -1,0 +1,298 @@
+"""The prior of sites that may differ: θ = E c + Σ_g F_g b_g.
+
+c are the common parameters with the study's prior, b_g the deviations of group g (the
+sites' intercepts, their slopes for one column), b_g ~ N(0, τ_g²), τ_g half-normal. E
+repeats a common parameter at every site (:class:`~.site_slots.SiteSlots`), F_g puts a
+deviation where it belongs. Given τ, θ is normal with covariance
+
+    E diag(σ₀²) E' + Σ_g τ_g² F_g F_g';
+
+c and b given θ are a linear function of a draw from their prior (Matheron's rule), τ
+given b has a density in one dimension. Where sites are ``fixed`` there is no group:
+every slot has the study's prior by itself, and the common parameter is the mean over
+the sites.
+
+References
+----------
+Gelman (2006), Prior distributions for variance parameters in hierarchical models.
+Papaspiliopoulos, Roberts and Sköld (2007), A general framework for the parametrization
+of hierarchical models. Yu and Meng (2011), To center or not to center.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from cipherbayes.inference.site_slots import SiteSlots
+from cipherbayes.models.prior import ResolvedPrior
+from cipherbayes.typing import Floats
+
+GRID = 400
+"""Values of τ at which its density is looked at."""
+SMALLEST, LARGEST = 1e-3, 6.0
+"""τ lies between these multiples of its prior's scale."""
+NUGGET = 0.02
+"""sd of a slot around what its group says, where a group moves several slots alike."""
+STEPS = (0.1, 0.4, 1.5)
+"""Sizes of moves of log τ with b / τ held still."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Deviations with one τ.
+
+    Attributes
+    ----------
+    name
+        Of the parameter that differs.
+    loading
+        F, shape ``(D, m)``: one column a deviation.
+    """
+
+    name: str
+    loading: Floats
+
+
+@dataclass(frozen=True)
+class SiteDraws:
+    """What differs between sites, on the prepared scale.
+
+    Attributes
+    ----------
+    sites, places
+        The sites, and which parameters of the model differ.
+    effects
+        A site's parameters less the common ones, shape ``(…, K, q)``.
+    groups, between
+        Names of the groups, and τ of each, shape ``(…, G)``; none where sites are
+        fixed.
+    """
+
+    sites: tuple[str, ...]
+    places: tuple[int, ...]
+    effects: Floats
+    groups: tuple[str, ...]
+    between: Floats
+
+    def at_site(self, common: Floats, site: str) -> Floats:
+        """A site's own parameters, of draws of the common ones."""
+        theta = common.copy()
+        theta[..., list(self.places)] += self.effects[..., self.sites.index(site), :]
+        return theta
+
+    def at_all_sites(self, common: Floats) -> Floats:
+        """θ of all sites together, of draws of the common parameters."""
+        slots = SiteSlots(self.sites, common.shape[-1], self.places)
+        theta = np.empty((*common.shape[:-1], slots.dimension))
+        for site in self.sites:
+            theta[..., slots.of_site(site)] = self.at_site(common, site)
+        return theta
+
+
+@dataclass(frozen=True)
+class SitePrior(ResolvedPrior):
+    """The prior of θ of all sites; ``mean`` and ``scale`` are those of each entry.
+
+    Attributes
+    ----------
+    slots
+        The layout of θ.
+    common
+        The prior of c.
+    groups
+        Deviations; none where sites are fixed.
+    width
+        Scale of the half-normal prior of every τ.
+    """
+
+    slots: SiteSlots
+    common: ResolvedPrior
+    groups: tuple[Group, ...]
+    width: float
+
+    @classmethod
+    def of(
+        cls,
+        common: ResolvedPrior,
+        slots: SiteSlots,
+        groups: tuple[Group, ...],
+        width: float,
+    ) -> SitePrior:
+        variances = slots.expanded(common.scale**2)
+        for group in groups:
+            variances = variances + width**2 * (group.loading**2).sum(axis=1)
+        return cls(
+            common.kind,
+            slots.expanded(common.mean),
+            np.sqrt(variances),
+            common.df,
+            slots,
+            common,
+            groups,
+            width,
+        )
+
+    @property
+    def start(self) -> Floats:
+        """τ of every group to begin with."""
+        return np.full(len(self.groups), 0.5 * self.width)
+
+    @cached_property
+    def _nugget(self) -> Floats:
+        """Variance of every entry beyond what c and b say."""
+        alike = [g for g in self.groups if (g.loading.sum(axis=0) > 1.0).any()]
+        own = [g for g in self.groups if not (g.loading.sum(axis=0) > 1.0).any()]
+        found = np.zeros(self.slots.dimension)
+        for group in alike:
+            touched = group.loading.any(axis=1)
+            for other in own:
+                touched &= ~other.loading.any(axis=1)
+            found[touched] = NUGGET**2
+        return found
+
+    def spreads(self, by_place: Floats) -> Floats:
+        """τ of every group, of those of the parameters that differ."""
+        count = len(self.slots.sites)
+        found = []
+        for group in self.groups:
+            rows = np.flatnonzero(group.loading.any(axis=1))
+            found.append(by_place[np.unique(rows // count)].mean())
+        least = SMALLEST * self.width
+        return np.maximum(np.array(found, dtype=np.float64), least)
+
+    def covariance(self, between: Floats) -> Floats:
+        """Of θ given τ, for a stack of τ of shape ``(…, G)``."""
+        if not self.groups:
+            own = np.diag(self.slots.expanded(self.common.scale**2))
+            return np.broadcast_to(own, (*between.shape[:-1], *own.shape)).copy()
+        loading = self.slots.loading
+        shared = (loading * self.common.scale**2) @ loading.T + np.diag(self._nugget)
+        found = np.broadcast_to(shared, (*between.shape[:-1], *shared.shape)).copy()
+        for g, group in enumerate(self.groups):
+            outer = group.loading @ group.loading.T
+            found += between[..., g, None, None] ** 2 * outer
+        return found
+
+    def split(
+        self, rng: np.random.Generator, theta: Floats, between: Floats
+    ) -> tuple[Floats, list[Floats]]:
+        """c and b of every group given θ and τ, one row a chain."""
+        slots, chains = self.slots, len(theta)
+        if not self.groups:
+            common = np.empty((chains, slots.width))
+            for place in range(slots.width):
+                common[:, place] = theta[:, slots.copies(place)].mean(axis=1)
+            return common, []
+        common = self.common.mean + self.common.scale * rng.standard_normal(
+            (chains, slots.width)
+        )
+        deviations = [
+            between[:, [g]] * rng.standard_normal((chains, group.loading.shape[1]))
+            for g, group in enumerate(self.groups)
+        ]
+        drawn = self.joined(common, deviations)
+        drawn += np.sqrt(self._nugget) * rng.standard_normal(drawn.shape)
+        missed = np.linalg.solve(self.covariance(between), (theta - drawn)[..., None])
+        missed = missed[..., 0]
+        common = common + (missed @ slots.loading) * self.common.scale**2
+        deviations = [
+            b + between[:, [g]] ** 2 * (missed @ group.loading)
+            for g, (b, group) in enumerate(zip(deviations, self.groups, strict=True))
+        ]
+        return common, deviations
+
+    def joined(self, common: Floats, deviations: list[Floats]) -> Floats:
+        """E c + Σ F b."""
+        theta = self.slots.expanded(common)
+        for group, b in zip(self.groups, deviations, strict=True):
+            theta = theta + b @ group.loading.T
+        return theta
+
+    def update(
+        self,
+        rng: np.random.Generator,
+        theta: Floats,
+        between: Floats,
+        log_likelihood: Callable[[Floats], Floats],
+    ) -> tuple[Floats, Floats, Floats]:
+        """(θ, τ, c) after one sweep over τ: centred, then with b / τ held still.
+
+        ``log_likelihood`` is that of a stack of θ, one row a chain. Both moves leave
+        the joint posterior as it is; the first is quick where sites' parameters are
+        well known against τ, the second where they are not.
+        """
+        between = between.copy()
+        common, deviations = self.split(rng, theta, between)
+        for g, b in enumerate(deviations):
+            between[:, g] = self._drawn_between(rng, b)
+        common, deviations = self.split(rng, theta, between)
+        here = log_likelihood(theta) if self.groups else np.zeros(len(theta))
+        for g, group in enumerate(self.groups):
+            size = rng.choice(STEPS, len(theta))
+            factor = np.exp(size * rng.standard_normal(len(theta)))
+            proposed = between[:, g] * factor
+            moved = theta + (deviations[g] * (factor - 1.0)[:, None]) @ group.loading.T
+            there = log_likelihood(moved)
+            gain = there - here + np.log(factor)
+            gain -= 0.5 * (proposed**2 - between[:, g] ** 2) / self.width**2
+            low, high = SMALLEST * self.width, LARGEST * self.width
+            taken = np.log(rng.random(len(theta))) < gain
+            taken &= (proposed > low) & (proposed < high)
+            between[taken, g] = proposed[taken]
+            theta = np.where(taken[:, None], moved, theta)
+            deviations[g] = np.where(
+                taken[:, None], deviations[g] * factor[:, None], deviations[g]
+            )
+            here = np.where(taken, there, here)
+        return theta, between, common
+
+    def _drawn_between(self, rng: np.random.Generator, b: Floats) -> Floats:
+        """τ given its deviations: half-normal(τ) Π N(b; 0, τ²), on a grid of log τ."""
+        grid = np.linspace(np.log(SMALLEST), np.log(LARGEST), GRID)
+        grid = grid + np.log(self.width)
+        square, count = (b**2).sum(axis=1)[:, None], b.shape[1]
+        log_density = -0.5 * np.exp(2.0 * grid) / self.width**2 - (count - 1) * grid
+        log_density = log_density - 0.5 * square * np.exp(-2.0 * grid)
+        weights = np.exp(log_density - log_density.max(axis=1, keepdims=True))
+        total = np.cumsum(weights, axis=1)
+        level = rng.random((len(b), 1)) * total[:, -1:]
+        place = np.minimum((total < level).sum(axis=1), GRID - 1)
+        step = grid[1] - grid[0]
+        jitter = rng.uniform(-0.5, 0.5, len(b)) * step
+        return np.asarray(np.exp(grid[place] + jitter))
+
+    def at_new_site(
+        self, rng: np.random.Generator, common: Floats, between: Floats
+    ) -> Floats:
+        """Parameters of a site that took no part, one row a draw."""
+        first = self.slots.of_site(self.slots.sites[0])
+        theta = common.copy()
+        for g, group in enumerate(self.groups):
+            own = group.loading[first]
+            own = own[:, own.any(axis=0)]
+            white = rng.standard_normal((len(common), own.shape[1]))
+            theta += between[:, [g]] * (white @ own.T)
+        return theta
+
+    def site_draws(self, theta: Floats, common: Floats, between: Floats) -> SiteDraws:
+        """What differs between sites, of stacks of θ, c and τ of any shape."""
+        slots = self.slots
+        effects = np.stack(
+            [
+                theta[..., slots.of_site(site)[list(slots.places)]]
+                - common[..., list(slots.places)]
+                for site in slots.sites
+            ],
+            axis=-2,
+        )
+        groups = tuple(group.name for group in self.groups)
+        return SiteDraws(slots.sites, slots.places, effects, groups, between)
+
+
+def typical(between: Floats) -> Floats:
+    """The median of every τ, over draws of shape ``(chains, draws, G)``."""
+    return np.array([np.median(each) for each in between.T])

@@ -1,0 +1,28 @@
+"""The sites of a private study beside each other, from what was released."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cipherbayes.inference.between_sites import SitePrior
+from cipherbayes.inference.noise_aware.evidence import Evidence
+from cipherbayes.inference.noise_aware.recursion import NoiseAware
+from cipherbayes.inference.site_comparison import SiteComparison, compare_sites
+from cipherbayes.typing import Floats
+
+
+def compared_sites(
+    recursion: NoiseAware, prior: SitePrior, evidence: Evidence, between: Floats
+) -> SiteComparison:
+    """For a typical τ, with the information matrix as it is estimated."""
+    h = evidence.estimate
+    weight = np.linalg.solve(h + evidence.variance * np.eye(len(h)), h).T
+    quadratic = weight @ h
+    linear = weight @ (evidence.gradient + h @ evidence.place)
+    inverse = np.linalg.inv(recursion.shape.basis)
+    return compare_sites(
+        prior,
+        inverse.T @ (0.5 * (quadratic + quadratic.T)) @ inverse,
+        inverse.T @ linear,
+        between,
+    )

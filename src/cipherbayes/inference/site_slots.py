@@ -1,0 +1,147 @@
+"""Where each site's own parameters stand among those of all sites.
+
+Some parameters of a model differ between sites (the intercept, a slope); a slot is one
+of them at one site. θ of all sites holds the slots first, sites next to each other,
+then the parameters that all sites share:
+
+    θ = (a_1 … a_K, [slope_1 … slope_K, …] β).
+
+A record of site k sees its own site's parameters only, θ_k = θ[of_site(k)]. Its score
+is zero in the slots of all other sites and its information matrix in their rows and
+columns: an arrow. Only the entries that can differ from zero are released, with q
+slots a site and c shared parameters K q (q + 1) / 2 + K q c + c (c + 1) / 2 of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from cipherbayes.typing import Floats, Integers
+
+
+@dataclass(frozen=True)
+class SiteSlots:
+    """The layout of θ.
+
+    Attributes
+    ----------
+    sites
+        All sites, in order.
+    width
+        Parameters of one site's model.
+    places
+        Which of them differ between sites.
+
+    Formal guarantees
+    -----------------
+    :meth:`spread` and :meth:`spread_packed` put every number of one site's sums in a
+    place of its own and add nothing: they are isometries, so a record moves the sums
+    over all sites exactly as far as those of its own site.
+    """
+
+    sites: tuple[str, ...]
+    width: int
+    places: tuple[int, ...]
+
+    @property
+    def shared(self) -> tuple[int, ...]:
+        """Places of the parameters that all sites share."""
+        return tuple(j for j in range(self.width) if j not in self.places)
+
+    @property
+    def slots(self) -> int:
+        """Parameters that belong to one site each."""
+        return len(self.sites) * len(self.places)
+
+    @property
+    def dimension(self) -> int:
+        """Parameters of all sites together."""
+        return self.slots + len(self.shared)
+
+    def of_site(self, site: str) -> Integers:
+        """Where one site's parameters stand, in the order of its model."""
+        return self._by_site[site]
+
+    @cached_property
+    def _by_site(self) -> dict[str, Integers]:
+        count, shared = len(self.sites), list(self.shared)
+        found = {}
+        for number, site in enumerate(self.sites):
+            own = np.empty(self.width, dtype=np.int64)
+            for k, place in enumerate(self.places):
+                own[place] = k * count + number
+            own[shared] = self.slots + np.arange(len(shared))
+            found[site] = own
+        return found
+
+    def copies(self, place: int) -> Integers:
+        """Where a parameter of the model stands: once a site, or once."""
+        return np.unique([self.of_site(site)[place] for site in self.sites])
+
+    def names(self, parameters: Sequence[str]) -> tuple[str, ...]:
+        """Names of all parameters, of those of one site's model."""
+        own = [f"{parameters[p]}[{site}]" for p in self.places for site in self.sites]
+        return (*own, *(parameters[p] for p in self.shared))
+
+    def expanded(self, values: Floats) -> Floats:
+        """One number for each parameter of θ, of those of the model."""
+        return np.asarray(values @ self.loading.T)
+
+    @cached_property
+    def loading(self) -> Floats:
+        """E with E c the θ of sites that are all alike, shape ``(D, d)``."""
+        found = np.zeros((self.dimension, self.width))
+        for site in self.sites:
+            found[self.of_site(site), np.arange(self.width)] = 1.0
+        return found
+
+    @cached_property
+    def _entries(self) -> tuple[Integers, Integers]:
+        """Rows and columns, in order, of the entries of an arrow."""
+        owner = np.full(self.dimension, -1)
+        owner[: self.slots] = np.arange(self.slots) % len(self.sites)
+        above, right = np.triu_indices(self.dimension)
+        one, other = owner[above], owner[right]
+        kept = (one == other) | (one < 0) | (other < 0)
+        return above[kept], right[kept]
+
+    @property
+    def packed_length(self) -> int:
+        """Numbers of an arrow."""
+        return self._entries[0].size
+
+    def spread(self, site: str, vector: Floats) -> Floats:
+        """One site's score sum among those of all sites."""
+        found = np.zeros(self.dimension)
+        found[self.of_site(site)] = vector
+        return found
+
+    def spread_packed(self, site: str, packed: Floats) -> Floats:
+        """One site's packed information sum among those of all sites."""
+        found = np.zeros(self.packed_length)
+        found[self._packed_places[site]] = packed
+        return found
+
+    @cached_property
+    def _packed_places(self) -> dict[str, Integers]:
+        number = np.zeros((self.dimension, self.dimension), dtype=np.int64)
+        number[self._entries] = np.arange(self.packed_length)
+        above, right = np.triu_indices(self.width)
+        places = {}
+        for site in self.sites:
+            one, other = self.of_site(site)[above], self.of_site(site)[right]
+            low, high = np.minimum(one, other), np.maximum(one, other)
+            places[site] = number[low, high]
+        return places
+
+    def unpack(self, vector: Floats) -> Floats:
+        """The symmetric matrix of an arrow's packed entries."""
+        above, right = self._entries
+        matrix = np.zeros((self.dimension, self.dimension))
+        values = vector / np.where(above == right, 1.0, np.sqrt(2.0))
+        matrix[above, right] = matrix[right, above] = values
+        return matrix

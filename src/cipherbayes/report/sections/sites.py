@@ -1,0 +1,249 @@
+"""*How sites differ*: the spread between them, each site, and who weighs how much."""
+
+from __future__ import annotations
+
+import math
+
+from cipherbayes.protocols.forecast import ALIKE, sites_in_words
+from cipherbayes.report.charts import interval_axis, interval_row
+from cipherbayes.report.markup import Content, Markup, join, table, tag
+from cipherbayes.report.numbers import Axis, interval, number, percent
+from cipherbayes.report.run_contents import Contents
+from cipherbayes.results.record import (
+    BetweenRow,
+    HierarchyRecord,
+    InfluenceRow,
+    SiteRow,
+)
+
+MEDIAN_OF_TWO = math.sqrt(2.0) * 0.6744897501960817
+"""Of |b₁ − b₂| / τ for two sites at random (Larsen and Merlo 2005)."""
+ALMOST_NOTHING, MUCH = 1.1, 1.5
+"""Median ratios between two sites below which they hardly differ, and above which they
+differ a lot."""
+NOTABLE = 1.0
+"""Posterior standard deviations from which a shift is worth a look."""
+CHART = tag("span", "chart", class_="unseen")
+
+
+def sites_section(contents: Contents) -> Markup:
+    """The whole section; empty for one site."""
+    hierarchy = contents.result.hierarchy()
+    if hierarchy is None:
+        if len(contents.record["sites"]) < 2:
+            return Markup()
+        return tag("p", f"Sites are {ALIKE}.")
+    return join(
+        _spread(contents, hierarchy),
+        _caterpillar(contents, hierarchy),
+        _influence(hierarchy),
+        _meta_analysis(contents, hierarchy),
+        _given_away(contents),
+    )
+
+
+# -- how much --------------------------------------------------------------
+
+
+def _spread(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
+    share = percent(contents.record["interval"])
+    if not hierarchy["between"]:
+        return tag(
+            "p",
+            "Each site has parameters of its own that say nothing of the others’ "
+            "(fixed effects): there is no spread to estimate and no prediction for a "
+            "new site. The common parameter is the mean over the sites.",
+        )
+    said = [tag("p", in_words(contents, row)) for row in hierarchy["between"]]
+    rows: list[list[Content]] = [
+        [
+            row["name"],
+            number(row["mean"]),
+            number(row["sd"]),
+            interval(row["lower"], row["upper"]),
+        ]
+        for row in hierarchy["between"]
+    ]
+    return join(
+        said,
+        table(
+            f"Spread between sites: τ, mean and {share} interval",
+            ["What differs", "τ", "sd", f"{share} interval"],
+            rows,
+            id_="between",
+        ),
+    )
+
+
+def in_words(contents: Contents, row: BetweenRow) -> str:
+    """How much sites differ, for a reader who knows no τ."""
+    measure = contents.study.model.measure or ""
+    name = row["name"]
+    if name in contents.study.features or not measure.endswith("ratio"):
+        return (
+            f"The effect of {name} differs between sites with a standard deviation of "
+            f"{number(row['mean'])} around the common one."
+        )
+    middle, low, high = (
+        math.exp(MEDIAN_OF_TWO * row[key]) for key in ("mean", "lower", "upper")
+    )
+    size = "clearly"
+    if high < ALMOST_NOTHING:
+        size = "hardly"
+    elif low > MUCH:
+        size = "a lot"
+    return (
+        f"Sites differ {size} in {name}: take two sites at random and the same patient "
+        f"at both; in half of all such pairs the {measure} between the two is above "
+        f"{number(middle)} ({number(low)} to {number(high)})."
+    )
+
+
+# -- each site ---------------------------------------------------------------
+
+
+def _caterpillar(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
+    share = percent(contents.record["interval"])
+    names = list(dict.fromkeys(row["name"] for row in hierarchy["sites"]))
+    plots = [
+        _one_caterpillar(
+            name, [row for row in hierarchy["sites"] if row["name"] == name], share
+        )
+        for name in names
+    ]
+    return join(
+        tag("h3", "Each site"),
+        tag(
+            "p",
+            "How far a site lies from the common value, its patients’ features taken "
+            "into account, the lowest first. "
+            + (
+                "A site that tells little is drawn towards the others."
+                if hierarchy["between"]
+                else "Sites are not drawn towards each other."
+            )
+            + " This is no ranking: intervals that overlap do not tell sites apart.",
+        ),
+        plots,
+    )
+
+
+def _one_caterpillar(name: str, rows: list[SiteRow], share: str) -> Markup:
+    rows = sorted(rows, key=lambda row: row["mean"])
+    ends = [end for row in rows for end in (row["lower"], row["upper"])]
+    axis = Axis.around(ends, include=0.0)
+    shown: list[list[Content]] = [
+        [
+            row["site"],
+            interval_row(axis, row["mean"], row["lower"], row["upper"], 0.0),
+            number(row["mean"]),
+            interval(row["lower"], row["upper"]),
+        ]
+        for row in rows
+    ]
+    return table(
+        f"{name}: each site’s difference from the common value, {share} intervals",
+        ["Site", CHART, "Difference", f"{share} interval"],
+        shown,
+        words=(1,),
+        foot=["", interval_axis(axis), "", ""],
+        class_="forest",
+    )
+
+
+# -- who weighs how much -------------------------------------------------------
+
+
+def _influence(hierarchy: HierarchyRecord) -> Markup:
+    if not hierarchy["influence"]:
+        return Markup()
+    strongest: dict[str, InfluenceRow] = {}
+    for row in hierarchy["influence"]:
+        known = strongest.get(row["site"])
+        if known is None or abs(row["shift"]) > abs(known["shift"]):
+            strongest[row["site"]] = row
+    rows: list[list[Content]] = [
+        [
+            site,
+            row["name"],
+            number(row["shift"], 2),
+            "worth a look" if abs(row["shift"]) > NOTABLE else "small",
+        ]
+        for site, row in strongest.items()
+    ]
+    return join(
+        tag("h3", "What hangs on one site"),
+        tag(
+            "p",
+            "How far the common parameter that moves most would move, in posterior "
+            "standard deviations, if a site said nothing of where sites lie. It is "
+            "computed from what is above and in the releases; no row is read for it. "
+            "What a site says within itself stays in.",
+        ),
+        table(
+            "Leaving one site out",
+            ["Without", "Parameter that moves most", "Shift, in sd", "Verdict"],
+            rows,
+            words=(1, 3),
+            id_="influence",
+        ),
+    )
+
+
+def _meta_analysis(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
+    share = percent(contents.record["interval"])
+    posterior = {row["name"]: row for row in contents.record["posterior"]}
+    spread = {row["name"]: row for row in hierarchy["between"]}
+    rows: list[list[Content]] = []
+    for row in hierarchy["meta_analysis"]:
+        ours = posterior[row["name"]]
+        between = spread.get(row["name"])
+        rows.append(
+            [
+                row["name"],
+                number(ours["mean"]),
+                interval(ours["lower"], ours["upper"]),
+                number(row["estimate"]),
+                interval(row["lower"], row["upper"]),
+                "–" if between is None else number(between["mean"]),
+                number(row["between"]),
+            ]
+        )
+    return join(
+        tag("h3", "Beside a meta-analysis"),
+        tag(
+            "p",
+            "The same sites combined in two stages, each site’s own estimate first, "
+            "then random effects (DerSimonian and Laird): what is done where no joint "
+            "model can be fitted. With few sites its τ is rough and its interval too "
+            "short.",
+        ),
+        table(
+            f"The posterior and a random-effects meta-analysis, {share} intervals",
+            [
+                "Parameter",
+                "Here",
+                f"{share} interval",
+                "Meta-analysis",
+                f"{share} interval",
+                "τ here",
+                "τ meta-analysis",
+            ],
+            rows,
+            id_="meta-analysis",
+        ),
+    )
+
+
+def _given_away(contents: Contents) -> Markup:
+    if contents.plan is None:
+        return Markup()
+    _, given = sites_in_words(contents.plan)
+    return join(
+        tag("h3", "What a site gave away"),
+        tag(
+            "p",
+            "Numbers that belong to one site are released with noise that hides a "
+            f"record, not a hospital, {given}.",
+        ),
+    )

@@ -1,0 +1,258 @@
+"""What differs between sites, in the user's own units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+from scipy.stats import norm
+
+from cipherbayes.errors import RunError
+from cipherbayes.inference.between_sites import SiteDraws, SitePrior
+from cipherbayes.inference.chains import Draws
+from cipherbayes.models.base import Design
+from cipherbayes.results.record import (
+    BetweenRow,
+    HierarchyRecord,
+    InfluenceRow,
+    MetaAnalysisRow,
+    SiteRow,
+)
+from cipherbayes.study.schema import Study
+from cipherbayes.study.tables import preparation_of, resolve_prior, site_prior, slots_of
+from cipherbayes.typing import Floats
+
+
+def prior_of(study: Study) -> SitePrior | None:
+    """The prior of sites that may differ; None where they are taken to be alike."""
+    slots = slots_of(study)
+    if slots is None:
+        return None
+    common = resolve_prior(study, preparation_of(study).design)
+    return site_prior(study, slots, common)
+
+
+@dataclass(frozen=True)
+class SitesInUnits:
+    """Draws of what differs between sites, in the user's own units.
+
+    Attributes
+    ----------
+    names
+        Of what differs; all intervals of a common baseline are one.
+    effects
+        Shape ``(chains, draws, K, names)``.
+    groups, between
+        Names of the spreads, and their draws, shape ``(chains, draws, G)``.
+    """
+
+    sites: tuple[str, ...]
+    names: tuple[str, ...]
+    effects: Floats
+    groups: tuple[str, ...]
+    between: Floats
+
+
+def in_units(
+    study: Study, design: Design, common: Floats, sites: SiteDraws
+) -> SitesInUnits:
+    """Site effects and spreads on the user's own scale."""
+    model, places = study.model, list(sites.places)
+    middle = model.to_user_scale(common, design)
+    effects = np.stack(
+        [
+            (model.to_user_scale(sites.at_site(common, site), design) - middle)[
+                ..., places
+            ]
+            for site in sites.sites
+        ],
+        axis=-2,
+    )
+    parameters = model.parameters(design)
+    names = [parameters[place] for place in places]
+    constants = model.constants(design)
+    level = [k for k, place in enumerate(places) if place in constants]
+    hierarchy = study.hierarchy
+    assert hierarchy is not None
+    if len(level) > 1 and hierarchy.baseline != "stratified":
+        # The intervals of proportional hazards move together.
+        together = effects[..., level].mean(axis=-1, keepdims=True)
+        rest = [k for k in range(len(places)) if k not in level]
+        effects = np.concatenate([together, effects[..., rest]], axis=-1)
+        names = [_stem(parameters[places[0]]), *(names[k] for k in rest)]
+    units = _units(design, parameters)
+    factors = np.array([units.get(group, 1.0) for group in sites.groups])
+    return SitesInUnits(
+        sites.sites, tuple(names), effects, sites.groups, sites.between * factors
+    )
+
+
+def record_of(
+    study: Study, design: Design, draws: Draws, units: SitesInUnits
+) -> HierarchyRecord:
+    """What ``result.json`` says of the hierarchy."""
+    tail = (1.0 - study.inference.interval) / 2.0
+    hierarchy = study.hierarchy
+    assert hierarchy is not None
+    between = [
+        _row(name, units.between[..., g], tail) for g, name in enumerate(units.groups)
+    ]
+    sites: list[SiteRow] = [
+        {"site": site, **_row(name, units.effects[..., k, j], tail)}
+        for k, site in enumerate(units.sites)
+        for j, name in enumerate(units.names)
+    ]
+    return {
+        "effects": hierarchy.effects,
+        "between": between,
+        "sites": sites,
+        "influence": _influence(study, design, draws),
+        "meta_analysis": _meta_analysis(study, design, draws, tail),
+    }
+
+
+def variables(units: SitesInUnits) -> tuple[dict[str, object], dict[str, list[str]]]:
+    """Variables and coordinates of the posterior, in ArviZ's layout."""
+    dims = ("chain", "draw")
+    found: dict[str, object] = {
+        "site_effect": ((*dims, "site", "varying"), units.effects)
+    }
+    coords = {"site": list(units.sites), "varying": list(units.names)}
+    if units.groups:
+        found["between"] = ((*dims, "spread"), units.between)
+        coords["spread"] = list(units.groups)
+    return found, coords
+
+
+def prepared_variables(sites: SiteDraws) -> dict[str, object]:
+    """The same on the prepared scale, one number for each parameter that differs."""
+    dims = ("chain", "draw")
+    found: dict[str, object] = {
+        "site_effect": ((*dims, "site", "place"), sites.effects)
+    }
+    if sites.groups:
+        found["between"] = ((*dims, "spread"), sites.between)
+    return found
+
+
+def site_draws(study: Study, prepared: xr.Dataset) -> SiteDraws | None:
+    """What differs between sites, as a saved posterior has it, chains joined."""
+    prior = prior_of(study)
+    if prior is None:
+        return None
+    effects = np.asarray(prepared["site_effect"])
+    effects = effects.reshape(-1, *effects.shape[2:])
+    groups = tuple(group.name for group in prior.groups)
+    between = np.zeros((len(effects), 0))
+    if groups:
+        between = np.asarray(prepared["between"]).reshape(-1, len(groups))
+    return SiteDraws(prior.slots.sites, prior.slots.places, effects, groups, between)
+
+
+def draws_for(
+    study: Study, common: Floats, sites: SiteDraws | None, site: str | None, new: bool
+) -> Floats:
+    """Draws to predict with: of a known site, or of one that took no part.
+
+    Raises
+    ------
+    RunError
+        Where the study knows no such site, or none at all.
+    """
+    if sites is None:
+        if site is None and not new:
+            return common
+        raise RunError(
+            "takes its sites to be alike",
+            where=f"study '{study.name}'",
+            remedy="leave the site out, or fit a study with a [hierarchy] table",
+        )
+    if site is not None and new:
+        raise RunError(
+            "a site is known or new", where=f"site '{site}'", remedy="give one of them"
+        )
+    if site is not None:
+        if site not in sites.sites:
+            raise RunError(
+                f"no site is called '{site}'",
+                where=f"study '{study.name}'",
+                remedy=f"give one of {', '.join(sites.sites)}, or ask for a new one",
+            )
+        return sites.at_site(common, site)
+    if not sites.groups:
+        raise RunError(
+            "says nothing of a site that took no part: its sites are fixed",
+            where=f"study '{study.name}'",
+            remedy=f"name a site: {', '.join(sites.sites)}",
+        )
+    prior = prior_of(study)
+    assert prior is not None
+    rng = np.random.default_rng([study.inference.seed, len(sites.sites)])
+    return prior.at_new_site(rng, common, sites.between)
+
+
+def _influence(study: Study, design: Design, draws: Draws) -> list[InfluenceRow]:
+    compared, sites = draws.comparison, draws.sites
+    assert compared is not None
+    assert sites is not None
+    if not sites.groups:
+        return []
+    names = study.model.parameters(design)
+    return [
+        {"site": site, "name": name, "shift": float(compared.influence[k, j])}
+        for k, site in enumerate(sites.sites)
+        for j, name in enumerate(names)
+    ]
+
+
+def _meta_analysis(
+    study: Study, design: Design, draws: Draws, tail: float
+) -> list[MetaAnalysisRow]:
+    compared, sites = draws.comparison, draws.sites
+    assert compared is not None
+    assert sites is not None
+    names = study.model.parameters(design)
+    units = _units(design, names)
+    user = study.model.to_user_scale(compared.common, design)
+    half = float(norm.isf(tail))
+    rows: list[MetaAnalysisRow] = []
+    for k, place in enumerate(sites.places):
+        factor = units.get(names[place], 1.0)
+        estimate = float(user[place])
+        error = factor * float(compared.standard_errors[k])
+        rows.append(
+            {
+                "name": names[place],
+                "estimate": estimate,
+                "se": error,
+                "lower": estimate - half * error,
+                "upper": estimate + half * error,
+                "between": factor * float(compared.between[k]),
+            }
+        )
+    return rows
+
+
+def _units(design: Design, parameters: tuple[str, ...]) -> dict[str, float]:
+    """What one unit of a prepared coefficient is in the user's units."""
+    units = dict(zip(design.names, 1.0 / design.half_width, strict=True))
+    if design.intercept is not None:
+        units[parameters[0]] = design.intercept
+    return {name: float(unit) for name, unit in units.items()}
+
+
+def _stem(name: str) -> str:
+    """``log_hazard`` of ``log_hazard[0-1]``."""
+    return name.partition("[")[0]
+
+
+def _row(name: str, values: Floats, tail: float) -> BetweenRow:
+    lower, upper = np.quantile(values, [tail, 1.0 - tail])
+    return {
+        "name": name,
+        "mean": float(values.mean()),
+        "sd": float(values.std(ddof=1)),
+        "lower": float(lower),
+        "upper": float(upper),
+    }

@@ -1,0 +1,214 @@
+"""Studies whose sites may differ, from the study file to report and prediction."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from parties import trajectory
+
+import cipherbayes as cb
+from cipherbayes.errors import CipherbayesError, StudyError
+from cipherbayes.inference.noise_aware import Effort
+from cipherbayes.protocols.plan import plan_releases, plan_study
+from cipherbayes.results.run import resume, run
+from conftest import LOGISTIC, another_owner, logistic_frame
+from terminal import cipherbayes
+
+SITES = ("east", "north", "south")
+PRIVATE = """
+[privacy]
+epsilon = 8.0
+records = 900
+randomness = "insecure-repeatable"
+[preparation]
+method = "public-bounds"
+[hierarchy]
+slopes = ["sex"]
+[sites]
+north = { data = "north.csv" }
+south = { data = "south.csv" }
+east = { data = "east.csv" }
+"""
+
+
+@pytest.fixture
+def fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    less = Effort(chains=2, warm_up=30, kept=40, doublings=0)
+    monkeypatch.setattr(Effort, "for_dimension", lambda _: less)
+
+
+def folder_of(path: Path, protocol: str) -> Path:
+    path.mkdir()
+    for seed, site in enumerate(SITES):
+        frame = logistic_frame(300, seed=seed)
+        if site == "south":  # where more patients die
+            frame.loc[frame.index % 3 == 0, "death"] = 1
+        frame.to_csv(path / f"{site}.csv", index=False)
+    text = LOGISTIC.replace("[model]", f'protocol = "{protocol}"\n[model]')
+    (path / "study.toml").write_text(text + PRIVATE, encoding="utf-8")
+    return path
+
+
+def study_of(**sections: Any) -> cb.Study:
+    return cb.Study(
+        **{
+            "model": cb.models.Logistic(outcome="death"),
+            "features": {"age": {"low": 18, "high": 100}},
+            "hierarchy": {},
+            "privacy": {"epsilon": 1.0, "records": 900},
+            "sites": {site: {} for site in SITES},
+            **sections,
+        }
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fewer_draws")
+@pytest.mark.parametrize("protocol", ["pooled", "secure-sum"])
+def test_a_study_runs_is_resumed_verified_reported_and_predicts(
+    protocol: str, tmp_path: Path
+) -> None:
+    home = folder_of(tmp_path / "whole", protocol)
+    study = cb.Study.load(home / "study.toml")
+    result = run(study, out=home / "out")
+    hierarchy = result.record["hierarchy"]
+    assert {row["name"] for row in hierarchy["between"]} == {"intercept", "sex[M]"}
+    levels = {
+        row["site"]: row["mean"]
+        for row in hierarchy["sites"]
+        if row["name"] == "intercept"
+    }
+    assert set(levels) == set(SITES)
+    assert max(levels, key=lambda site: levels[site]) == "south"
+    posterior = result.posterior["posterior"].to_dataset()
+    assert posterior["site_effect"].dims == ("chain", "draw", "site", "varying")
+    assert posterior["between"].sizes["spread"] == 2
+    # Stopped on the way and resumed, the same θ in every round.
+    another_owner()
+    stopped = folder_of(tmp_path / "stopped", protocol)
+
+    def stop(done: int, _: int) -> None:
+        if done == 15:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(cb.Study.load(stopped / "study.toml"), out=stopped / "out", progress=stop)
+    again = resume(stopped / "out")
+    assert trajectory(stopped / "out") == trajectory(home / "out")
+    assert again.record["hierarchy"] == hierarchy
+    # Known sites and a new one; the page; the totals again.
+    for words in (["--site", "south"], ["--new-site"], []):
+        told = cipherbayes(
+            "predict", home / "out", home / "north.csv", *words, "--json"
+        )
+        assert told.returncode == 0, told.stderr
+    unknown = cipherbayes("predict", home / "out", home / "north.csv", "--site", "west")
+    assert unknown.returncode != 0
+    assert "no site is called 'west'" in unknown.stderr
+    assert cipherbayes("report", home / "out").returncode == 0
+    page = (home / "out" / "report.html").read_text(encoding="utf-8")
+    for said in ("take two sites at random", "Leaving one site out", "meta-analysis"):
+        assert said in page
+    told = cipherbayes("export", home / "out", "--to", "csv", "--out", home / "csv")
+    assert told.returncode == 0, told.stderr
+    assert (home / "csv" / "sites.csv").read_text().count("\n") == 1 + 3 * 2
+    if protocol == "secure-sum":
+        assert cipherbayes("verify", home / "out").returncode == 0
+
+
+def test_a_known_site_is_predicted_with_its_own_level(tmp_path: Path) -> None:
+    frames = {site: logistic_frame(200, seed=k) for k, site in enumerate(SITES)}
+    frames["south"]["death"] = np.maximum(
+        frames["south"]["death"], frames["south"].index % 2 == 0
+    ).astype(int)
+    study = study_of(privacy=None, inference={"rounds": 100, "chains": 2})
+    result = cb.run(study, frames, out=tmp_path / "out")
+    result = cb.Result.load(tmp_path / "out")
+    rows = frames["north"].head(3)
+    south = result.predict(rows, site="south")
+    north = result.predict(rows, site="north")
+    new = result.predict(rows, new_site=True)
+    assert np.all(south["mean"] > north["mean"])
+    assert np.all(new["upper"] - new["lower"] > south["upper"] - south["lower"])
+    assert np.array_equal(new["mean"], result.predict(rows)["mean"])
+    document = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert document["method"] == "multilevel"
+    assert len(document["hierarchy"]["influence"]) == 3 * 2
+
+
+def test_a_hospital_that_took_no_part_is_refused_where_sites_are_fixed() -> None:
+    frames = {site: logistic_frame(100, seed=k) for k, site in enumerate(SITES)}
+    study = study_of(
+        privacy=None,
+        hierarchy={"effects": "fixed"},
+        inference={"rounds": 40, "chains": 1},
+    )
+    result = cb.run(study, frames)
+    assert result.record["hierarchy"]["between"] == []
+    with pytest.raises(CipherbayesError, match="fixed"):
+        result.predict(frames["north"])
+    assert result.predict(frames["north"], site="north")["mean"].shape == (100,)
+
+
+# -- the plan --------------------------------------------------------------
+
+
+def test_a_record_counts_no_more_where_sites_may_differ() -> None:
+    """The same sensitivities; only the number of numbers grows, as an arrow does."""
+    differ = plan_releases(study_of()).last_phase
+    alike = plan_releases(study_of(hierarchy=None)).last_phase
+    assert differ.sums.clip == alike.sums.clip
+    assert differ.information is not None
+    assert alike.information is not None
+    assert differ.information.clip == alike.information.clip
+    assert differ.sums.dimension == 3 + 1
+    assert differ.information.dimension == 3 * 1 + 3 * 1 + 1
+
+
+def test_the_plan_says_what_a_site_gives_away_or_that_sites_are_alike() -> None:
+    plan = plan_study(study_of())
+    said = "\n".join(plan.protocol.describe(plan).lines)
+    assert "anyone learns of each site its number of records" in said
+    assert "a hospital as a whole is not" in said
+    plan = plan_study(study_of(hierarchy=None))
+    assert "taken to be alike" in "\n".join(plan.protocol.describe(plan).lines)
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"study": {"protocol": "encrypted-update"}}, "mixes all sites"),
+        ({"inference": {"method": "psgld"}}, "no posterior of what differs"),
+        ({"inference": {"method": "averaged"}}, "no posterior of what differs"),
+        ({"inference": {"method": "multilevel"}}, "no posterior of what differs"),
+        ({"sites": {"one": {}}}, "2 to 64 sites"),
+        ({"sites": {f"s{k}": {} for k in range(65)}}, "2 to 64 sites"),
+        ({"privacy": {"epsilon": 1.0, "dropouts": 1}}, "dropouts = 0"),
+        ({"prior": {"kind": "laplace"}}, "normal"),
+        ({"hierarchy": {"slopes": ["weight"]}}, "'weight', which is no feature"),
+        ({"hierarchy": {"slopes": ["age", "age"]}}, "twice"),
+        ({"hierarchy": {"intercept": False}}, "lets nothing differ"),
+        ({"hierarchy": {"baseline": "common"}}, "piecewise"),
+        ({"hierarchy": {"scale": 0.0}}, "scale"),
+        ({"hierarchy": {"tau": 1.0}}, "tau"),
+        ({"preparation": {"intercept": 0.0}}, "constant column"),
+        (
+            {"model": cb.models.Weibull(time="t", event="e", horizon=1.0)},
+            "knows no sites of a model of kind 'weibull'",
+        ),
+    ],
+)
+def test_what_is_not_supported_is_refused_in_words(
+    sections: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(StudyError, match=words):
+        study_of(**sections)
+
+
+def test_a_plan_without_sites_is_refused_in_words() -> None:
+    with pytest.raises(StudyError, match="names none"):
+        plan_study(study_of(sites={}))

@@ -1,0 +1,120 @@
+"""The prior of sites that may differ, and the moves of τ."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import halfnorm, kstest
+
+from cipherbayes.inference.between_sites import Group, SitePrior
+from cipherbayes.inference.site_comparison import compare_sites, random_effects
+from cipherbayes.inference.site_slots import SiteSlots
+from cipherbayes.models import Prior
+from cipherbayes.typing import Floats
+
+SITES = ("a", "b", "c", "d", "e")
+SLOTS = SiteSlots(SITES, 3, (0, 2))
+SCALE = 0.8
+
+
+def site_prior(*, together: bool = False) -> SitePrior:
+    common = Prior(scale=2.0).resolve(("intercept", "x", "z"))
+    own = np.eye(SLOTS.dimension)
+    groups = [
+        Group("intercept", own[:, SLOTS.copies(0)]),
+        Group("z", own[:, SLOTS.copies(2)]),
+    ]
+    if together:  # one deviation moves both slots of a site
+        groups = [Group("both", own[:, SLOTS.copies(0)] + own[:, SLOTS.copies(2)])]
+    return SitePrior.of(common, SLOTS, tuple(groups), SCALE)
+
+
+def from_prior(prior: SitePrior, rng: np.random.Generator, count: int) -> list[Floats]:
+    """τ, c and θ of so many draws."""
+    between = SCALE * np.abs(rng.standard_normal((count, len(prior.groups))))
+    common = prior.common.scale * rng.standard_normal((count, 3))
+    deviations = [
+        between[:, [g]] * rng.standard_normal((count, group.loading.shape[1]))
+        for g, group in enumerate(prior.groups)
+    ]
+    theta = prior.joined(common, deviations)
+    theta += np.sqrt(prior._nugget) * rng.standard_normal(theta.shape)
+    return [between, common, theta]
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_the_covariance_is_that_of_draws(together: bool) -> None:
+    prior, rng = site_prior(together=together), np.random.default_rng(0)
+    between = np.full(len(prior.groups), 0.7)
+    count = 200_000
+    common = prior.common.scale * rng.standard_normal((count, 3))
+    deviations = [
+        t * rng.standard_normal((count, g.loading.shape[1]))
+        for t, g in zip(between, prior.groups, strict=True)
+    ]
+    drawn = np.cov(prior.joined(common, deviations), rowvar=False)
+    assert prior.covariance(between) == pytest.approx(drawn, abs=0.06)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_common_parameters_and_deviations_add_up_to_theta(together: bool) -> None:
+    prior, rng = site_prior(together=together), np.random.default_rng(1)
+    between, _, theta = from_prior(prior, rng, 50)
+    joined = prior.joined(*prior.split(rng, theta, between))
+    # Slots that move together differ by the nugget.
+    assert joined == pytest.approx(theta, abs=0.1 if together else 1e-9)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_without_data_a_sweep_leaves_the_prior_as_it_is(together: bool) -> None:
+    """τ and c drawn from the prior, then updated: still from the prior."""
+    prior, rng = site_prior(together=together), np.random.default_rng(2)
+    between, _, theta = from_prior(prior, rng, 4_000)
+    for _ in range(2):
+        theta, between, common = prior.update(
+            rng, theta, between, lambda theta: np.zeros(len(theta))
+        )
+    for g in range(len(prior.groups)):
+        assert kstest(between[:, g], halfnorm(scale=SCALE).cdf).pvalue > 1e-3
+    for j in range(3):
+        assert kstest(common[:, j] / 2.0, "norm").pvalue > 1e-3
+
+
+def test_a_new_site_is_as_far_from_the_common_one_as_tau_says() -> None:
+    prior, rng = site_prior(), np.random.default_rng(3)
+    common = np.zeros((50_000, 3))
+    found = prior.at_new_site(rng, common, np.tile([0.5, 1.5], (50_000, 1)))
+    assert found.std(axis=0) == pytest.approx([0.5, 0.0, 1.5], rel=0.02)
+
+
+def test_fixed_sites_tell_nothing_of_each_other() -> None:
+    common = Prior(scale=2.0).resolve(("intercept", "x", "z"))
+    prior = SitePrior.of(common, SLOTS, (), SCALE)
+    assert prior.covariance(prior.start) == pytest.approx(4.0 * np.eye(11))
+    theta = np.random.default_rng(4).normal(size=(2, 11))
+    mean = prior.split(np.random.default_rng(0), theta, np.zeros((2, 0)))[0]
+    assert mean[:, 0] == pytest.approx(theta[:, :5].mean(axis=1))
+    assert mean[:, 1] == pytest.approx(theta[:, 10])
+
+
+def test_a_meta_analysis_by_hand() -> None:
+    """Three trials of DerSimonian and Laird's formula, worked out on paper."""
+    mean, error, between = random_effects(
+        np.array([0.0, 1.0, 2.0]), np.array([0.5, 0.5, 0.5])
+    )
+    # Weights 4: Q = 8, so τ² = (8 - 2) / (12 - 48 / 12) = 0.75.
+    assert mean == pytest.approx(1.0)
+    assert between == pytest.approx(np.sqrt(0.75))
+    assert error == pytest.approx(np.sqrt((0.25 + 0.75) / 3.0))
+
+
+def test_an_outlying_site_is_the_one_that_shifts_the_common_level() -> None:
+    prior = site_prior()
+    place = np.zeros(11)
+    place[3] = 3.0  # the level of site d
+    quadratic = 100.0 * np.eye(11)
+    compared = compare_sites(prior, quadratic, quadratic @ place, prior.start)
+    shifts = compared.influence[:, 0]
+    assert np.argmax(np.abs(shifts)) == SITES.index("d")
+    assert shifts[SITES.index("d")] < 0.0
+    assert compared.common[0] == pytest.approx(0.6, abs=0.01)

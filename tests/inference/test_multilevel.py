@@ -1,0 +1,246 @@
+"""The multilevel fit without privacy, and the private one beside it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import cipherbayes as cb
+from cipherbayes.inference.influence import pack
+from cipherbayes.inference.noise_aware import Effort
+from cipherbayes.inference.noise_aware.evidence import Evidence
+from cipherbayes.inference.noise_aware.information import InformationSampler
+from cipherbayes.inference.noise_aware.recursion import NoiseAware, NoiseAwareState
+from cipherbayes.inference.noise_aware.schedule import BURN_IN, EARLY_INFORMATION
+from cipherbayes.inference.noise_aware.shape import ScoreShape
+from cipherbayes.inference.noise_aware.shrinkage import Layout, SiteLayout, shrunk
+from cipherbayes.inference.noise_aware.tilting import TiltedBySite
+from cipherbayes.inference.released import Release
+from cipherbayes.models import Design, Exponential, Logistic, Prior
+from cipherbayes.study.tables import preparation_of, resolve_prior, site_prior, slots_of
+
+FEATURES = {"x": {"low": -3, "high": 3}, "z": {"low": -3, "high": 3}}
+SITES = ("a", "b", "c", "d", "e")
+BETWEEN = 0.7
+
+
+@pytest.fixture
+def fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    less = Effort(chains=4, warm_up=60, kept=100, doublings=0)
+    monkeypatch.setattr(Effort, "for_dimension", lambda _: less)
+
+
+def tables(count: int = 300, seed: int = 0) -> dict[str, pd.DataFrame]:
+    """Five hospitals that differ in their level; x differs between them too."""
+    rng = np.random.default_rng(seed)
+    found = {}
+    for k, site in enumerate(SITES):
+        x = np.clip(rng.normal(0.3 * (k - 2), 1.0, count), -3, 3)
+        z = np.clip(rng.normal(size=count), -3, 3)
+        level = BETWEEN * np.sqrt(2.5) * (-1.0, 0.5, -0.5, 1.0, 0.0)[k]
+        eta = -0.5 + level + 0.8 * x - 0.5 * z
+        y = (rng.random(count) < 1.0 / (1.0 + np.exp(-eta))).astype(int)
+        found[site] = pd.DataFrame({"x": x, "z": z, "y": y})
+    return found
+
+
+def study(**sections: Any) -> cb.Study:
+    return cb.Study(
+        features=FEATURES,
+        sites={site: {} for site in SITES},
+        **{"model": Logistic(outcome="y"), "hierarchy": {}, **sections},
+    )
+
+
+@pytest.mark.slow
+def test_the_fit_without_privacy_is_that_of_numpyro() -> None:
+    pytest.importorskip("numpyro")
+    import jax
+    import jax.numpy as jnp
+    import numpyro
+    import numpyro.distributions as dist
+    from numpyro.infer import MCMC, NUTS
+
+    frames = tables()
+    x = np.concatenate([f[["x", "z"]].to_numpy() / 3.0 for f in frames.values()])
+    y = np.concatenate([f["y"].to_numpy() for f in frames.values()])
+    site = np.repeat(np.arange(5), 300)
+
+    def model() -> None:
+        mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+        tau = numpyro.sample("tau", dist.HalfNormal(1.0))
+        white = numpyro.sample("white", dist.Normal(0.0, 1.0).expand([5]))
+        own = numpyro.deterministic("own", tau * white)
+        beta = numpyro.sample("beta", dist.Normal(0.0, 1.0).expand([2]))
+        eta = mean + own[site] + jnp.asarray(x) @ beta
+        numpyro.sample("y", dist.Bernoulli(logits=eta), obs=jnp.asarray(y))
+
+    mcmc = MCMC(
+        NUTS(model),
+        num_warmup=300,
+        num_samples=1_200,
+        num_chains=1,
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.PRNGKey(0))
+    theirs = {name: np.asarray(each) for name, each in mcmc.get_samples().items()}
+    ours = cb.run(study(inference={"rounds": 700, "burn_in": 0.1, "chains": 2}), frames)
+    rows = {row["name"]: row for row in ours.record["posterior"]}
+    hierarchy = ours.hierarchy()
+    assert hierarchy is not None
+    pairs = [
+        (rows["intercept"], theirs["mean"]),
+        (rows["x"], theirs["beta"][:, 0] / 3.0),
+        (rows["z"], theirs["beta"][:, 1] / 3.0),
+        (hierarchy["between"][0], theirs["tau"]),
+    ]
+    pairs += [(row, theirs["own"][:, k]) for k, row in enumerate(hierarchy["sites"])]
+    for row, draws in pairs:
+        assert row["sd"] is not None
+        assert abs(row["mean"] - draws.mean()) < 0.2 * draws.std()
+        assert row["sd"] == pytest.approx(draws.std(), rel=0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("fewer_draws")
+def test_with_hardly_any_noise_the_private_fit_is_the_one_without_privacy() -> None:
+    frames = tables(600, seed=1)
+    private = cb.run(
+        study(
+            study={"protocol": "pooled"},
+            privacy={"epsilon": 200.0, "records": 3000, "clip": 6.0},
+            preparation={"method": "public-bounds"},
+        ),
+        frames,
+    )
+    plain = cb.run(
+        study(inference={"rounds": 250, "burn_in": 0.1, "chains": 2}), frames
+    )
+    for ours, theirs in zip(
+        private.record["posterior"], plain.record["posterior"], strict=True
+    ):
+        assert ours["sd"] is not None
+        assert theirs["sd"] is not None
+        assert abs(ours["mean"] - theirs["mean"]) < 0.4 * theirs["sd"]
+        assert ours["sd"] == pytest.approx(theirs["sd"], rel=0.25)
+    both = [each.hierarchy() for each in (private, plain)]
+    assert both[0] is not None
+    assert both[1] is not None
+    for mine, other in zip(both[0]["sites"], both[1]["sites"], strict=True):
+        assert mine["site"] == other["site"]
+        assert abs(mine["mean"] - other["mean"]) < 0.4 * other["sd"]
+
+
+# -- pieces ------------------------------------------------------------------
+
+
+def finished(slopes: tuple[str, ...] = ()) -> tuple[NoiseAware, NoiseAwareState]:
+    """Rounds of exact normal sums around a known matrix, with noise."""
+    wanted = study(hierarchy={"slopes": slopes}, prior=Prior(scale=1.0))
+    slots = slots_of(wanted)
+    assert slots is not None
+    design: Design = preparation_of(wanted).design
+    prior = site_prior(wanted, slots, resolve_prior(wanted, design))
+    recursion = NoiseAware(prior, ScoreShape.of(wanted.model, design, slots))
+    rng = np.random.default_rng(5)
+    matrix = np.zeros((slots.dimension, slots.dimension))
+    for site in slots.sites:
+        root = rng.normal(size=(3, 40))
+        root[0] = 1.0
+        own = slots.of_site(site)
+        matrix[np.ix_(own, own)] += root @ root.T
+    truth, state = rng.normal(size=slots.dimension), recursion.init()
+    for t in range(24):
+        score = matrix @ (truth - state.theta) + rng.normal(size=truth.size)
+        has = t >= BURN_IN or t in EARLY_INFORMATION
+        noised = matrix + np.diag(rng.normal(size=truth.size))
+        release = Release(score, 1.0, pack(noised) if has else None, 1.0 * has)
+        state = recursion.advance(state, release)
+    return recursion, state
+
+
+@pytest.mark.parametrize("slopes", [(), ("x",)])
+def test_the_gradient_where_sites_differ_is_the_derivative(
+    slopes: tuple[str, ...],
+) -> None:
+    recursion, state = finished(slopes)
+    evidence = Evidence.of(recursion, state)
+    sampler = InformationSampler(evidence, 2, np.random.default_rng(1), 0.3)
+    sampler.sweep(np.stack([evidence.prior_covariance] * 2), adapting=False)
+    place = sampler.chains.moved
+    prior = np.stack([evidence.prior_covariance] * 2)
+    _, slope, built = sampler.density(place, prior)
+    for j in range(place.shape[1]):
+        move = 1e-5 * (np.arange(place.shape[1]) == j)
+        ahead = sampler.density(place + move, prior)[0]
+        behind = sampler.density(place - move, prior)[0]
+        assert (ahead - behind) / 2e-5 == pytest.approx(slope[:, j], rel=1e-3, abs=1e-2)
+    # Indicators of two sites never meet in one record.
+    assert built[:, 0, 1] == pytest.approx(0.0, abs=1e-9)
+    assert sampler.information() == pytest.approx(built)
+
+
+def test_means_of_a_column_that_is_confounded_with_site_are_not_taken_for_its_own() -> (
+    None
+):
+    """Information within sites, not between them, is what is left of a column."""
+    masses, means = np.array([400.0, 300.0, 200.0, 100.0]), np.zeros((4, 3))
+    means[:, 0] = (-1.5, -0.5, 0.5, 1.5)
+    within = 1000.0 * np.diag([0.3, 1.0, 1.0])
+    matrix = np.block(
+        [
+            [np.diag(masses), masses[:, None] * means],
+            [(masses[:, None] * means).T, (means.T * masses) @ means + within],
+        ]
+    )
+    sites = SiteLayout(np.arange(4), np.full(3, -1), masses, np.full(4, 0.4))
+    rng = np.random.default_rng(0)
+    noise = rng.normal(scale=20.0, size=(7, 7))
+    noisy = matrix + np.triu(noise) / np.sqrt(2.0) + np.triu(noise).T / np.sqrt(2.0)
+    found = shrunk(noisy, 20.0, Layout((0, 1, 2, 3), sites=sites))
+    own = found[4:, 4:] - found[4:, :4] @ np.linalg.inv(found[:4, :4]) @ found[:4, 4:]
+    assert np.diag(own) == pytest.approx(np.diag(within), rel=0.25)
+    assert found[:4, :4] == pytest.approx(np.diag(np.diag(found)[:4]))
+
+
+def test_a_sites_own_level_counts_with_its_exponential() -> None:
+    """Poisson counts of two sites: E g = M (e^δ - 1) in a slot, and a derivative."""
+    wanted = study(
+        model=Exponential(time="t", event="d", horizon=1.0), prior=Prior(scale=1.0)
+    )
+    slots = slots_of(wanted)
+    assert slots is not None
+    design = preparation_of(wanted).design
+    shape = ScoreShape.of(wanted.model, design, slots)
+    rng = np.random.default_rng(2)
+    masses, means = rng.uniform(20.0, 200.0, 5), 0.4 * rng.normal(size=(5, 2))
+    within = masses.sum() * np.array([[0.5, 0.1], [0.1, 0.8]])
+    mixed = masses[:, None] * means
+    matrix = np.block([[np.diag(masses), mixed], [mixed.T, means.T @ mixed + within]])
+    place = 0.2 * rng.normal(size=7)
+    recursion, state = finished()
+    evidence = replace(
+        Evidence.of(recursion, state),
+        place=place,
+        visited=np.tile(place, (24, 1)),
+        weights=np.full(24, 1.0 / 24.0),
+    )
+    score = TiltedBySite.of(evidence, shape, matrix[None])
+    assert score.mean(place[None]) == pytest.approx(np.zeros((1, 7)), abs=1e-9)
+    away = np.zeros(7)
+    away[1] = 0.3
+    found = score.mean((place + away)[None])[0]
+    assert found[1] == pytest.approx(masses[1] * np.expm1(0.3), rel=1e-2)
+    assert found[5:] == pytest.approx(means[1] * found[1])
+    assert found[[0, 2, 3, 4]] == pytest.approx(np.zeros(4), abs=1e-9)
+    theta = place + 0.1 * rng.normal(size=7)
+    slope = score.derivative(theta[None])[0]
+    assert score.derivative(place[None])[0] == pytest.approx(matrix)
+    for j in range(7):
+        move = 1e-6 * (np.arange(7) == j)
+        ahead, behind = (score.mean((theta + sign * move)[None])[0] for sign in (1, -1))
+        assert (ahead - behind) / 2e-6 == pytest.approx(slope[:, j], rel=1e-5, abs=1e-4)
