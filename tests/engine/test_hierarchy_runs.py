@@ -66,6 +66,21 @@ def study_of(**sections: Any) -> cb.Study:
     )
 
 
+def stopped_and_resumed(path: Path, protocol: str) -> cb.Result:
+    """The same run by another owner, stopped on the way."""
+    another_owner()
+    stopped = folder_of(path, protocol)
+
+    def stop(done: int, _: int) -> None:
+        if done == 15:
+            raise KeyboardInterrupt
+
+    study = cb.Study.load(stopped / "study.toml")
+    with pytest.raises(KeyboardInterrupt):
+        run(study, out=stopped / "out", progress=stop)
+    return resume(stopped / "out")
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("fewer_draws")
 @pytest.mark.parametrize("protocol", ["pooled", "secure-sum"])
@@ -87,19 +102,10 @@ def test_a_study_runs_is_resumed_verified_reported_and_predicts(
     posterior = result.posterior["posterior"].to_dataset()
     assert posterior["site_effect"].dims == ("chain", "draw", "site", "varying")
     assert posterior["between"].sizes["spread"] == 2
-    # Stopped on the way and resumed, the same θ in every round.
-    another_owner()
-    stopped = folder_of(tmp_path / "stopped", protocol)
-
-    def stop(done: int, _: int) -> None:
-        if done == 15:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(cb.Study.load(stopped / "study.toml"), out=stopped / "out", progress=stop)
-    again = resume(stopped / "out")
-    assert trajectory(stopped / "out") == trajectory(home / "out")
-    assert again.record["hierarchy"] == hierarchy
+    if protocol == "secure-sum":
+        again = stopped_and_resumed(tmp_path / "stopped", protocol)
+        assert trajectory(tmp_path / "stopped" / "out") == trajectory(home / "out")
+        assert again.record["hierarchy"] == hierarchy
     # Known sites and a new one; the page; the totals again.
     for words in (["--site", "south"], ["--new-site"], []):
         told = cipherbayes(

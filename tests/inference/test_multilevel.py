@@ -105,7 +105,7 @@ def test_the_fit_without_privacy_is_that_of_numpyro() -> None:
         assert row["sd"] == pytest.approx(draws.std(), rel=0.2)
 
 
-@pytest.mark.slow
+@pytest.mark.torture
 @pytest.mark.usefixtures("fewer_draws")
 def test_with_hardly_any_noise_the_private_fit_is_the_one_without_privacy() -> None:
     frames = tables(600, seed=1)
