@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow.parquet
@@ -304,7 +305,9 @@ def test_the_page_leads_from_an_empty_server_to_the_effects_that_were_drawn(
     told = follow(server, omop, until="cipherbayes ledger", people="4000")
     assert "spent ε = 3 of 3" in told
     folder = omop / "runs" / "mortality-30-days"
-    rows = {r["name"]: r for r in Result.load(folder).record["posterior"]}
+    rows: dict[str, Any] = {
+        r["name"]: r for r in Result.load(folder).record["posterior"]
+    }
     truth = {**TRUTH, "sex[M]": TRUTH["male"]}
     held = []
     for name in truth.keys() & rows.keys() - {"intercept"}:

@@ -59,7 +59,8 @@ def test_held_out_rows_are_checked_with_their_own_sites_parameters() -> None:
     """Sites that differ are a misfit where they are taken to be alike, only there."""
     tables = {name: hospital(k, 1.2 * (k - 1)) for k, name in enumerate("abc")}
     flags, scores = {}, {}
-    for name, sections in {"alike": {}, "differ": {"hierarchy": {}}}.items():
+    asked: dict[str, dict[str, Any]] = {"alike": {}, "differ": {"hierarchy": {}}}
+    for name, sections in asked.items():
         checked = study(
             privacy={"records": 4500, "randomness": "insecure-repeatable"},
             evaluation={"holdout": 0.3},

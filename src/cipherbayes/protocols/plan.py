@@ -389,11 +389,21 @@ class StudyPlan(Plan):
 
     def facts(self, totals: Sequence[Integers]) -> dict[Purpose, Floats]:
         """What the totals of the first preparatory rounds, in grid units, amount to."""
-        facts: dict[Purpose, Floats] = {}
-        for phase, values in zip(self.preparatory, totals, strict=False):
-            total = phase.sums.from_grid(values)
-            facts[phase.purpose] = self.digest(phase, total, facts)
-        return facts
+        key = tuple(values.tobytes() for values in totals)
+        facts = self._facts_of.get(key)
+        if facts is None:
+            facts = {}
+            for phase, values in zip(self.preparatory, totals, strict=False):
+                total = phase.sums.from_grid(values)
+                facts[phase.purpose] = self.digest(phase, total, facts)
+            self._facts_of.clear()
+            self._facts_of[key] = facts
+        return dict(facts)
+
+    @cached_property
+    def _facts_of(self) -> dict[tuple[bytes, ...], dict[Purpose, Floats]]:
+        """The last totals and what they amount to: every question rests on the same."""
+        return {}
 
     def before(self, phase: Phase) -> tuple[Phase, ...]:
         """The preparatory phases that a phase's question rests on: all before it."""
