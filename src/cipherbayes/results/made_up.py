@@ -82,13 +82,13 @@ class MadeUp:
         means
             Of every prepared column, the constant one among them.
         """
-        stated, names = self.study.reference or {}, self.preparation.design.names
+        stated = self.study.reference or {}
         found = dict(self.reference)
         for name, feature in self.study.features.items():
             if feature.levels is None and name not in stated:
                 column, seen = self.preparation.line(name)
                 centre, half = seen.affine()
-                z = min(max(float(means[names.index(column)]), -1.0), 1.0)
+                z = min(max(float(means[column]), -1.0), 1.0)
                 found[name] = _within(seen, centre + half * z)
         return found
 
