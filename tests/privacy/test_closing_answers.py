@@ -70,16 +70,10 @@ def asked(plan: StudyPlan, phase: Phase, rng: np.random.Generator) -> Question:
     size = plan.question_size(phase)
     scales = None
     if plan.study.releases_scales:
-        width = plan.farthest_theta.size  # more columns than there are, cut below
-        columns = plan.scales(
-            phase,
-            plan.facts(
-                [rng.integers(-p.bound, p.bound, p.dimension) for p in plan.preparatory]
-            ),
-        )
-        assert columns is not None
-        assert columns.size <= 2 * width
-        scales = columns
+        totals = [
+            rng.integers(-p.bound, p.bound, p.dimension) for p in plan.preparatory
+        ]
+        scales = plan.scales(phase, plan.facts(totals))
     if size == 1:
         return Question(np.zeros(1), scales)
     farthest = np.tile(plan.farthest_theta, size // plan.farthest_theta.size)
@@ -141,6 +135,48 @@ def test_both_parts_are_asked_and_either_may_be_empty() -> None:
     for phase in plan.phases:
         question = Question(np.zeros(plan.question_size(phase)))
         assert given.total(phase, question).shape == (phase.dimension,)
+
+
+@pytest.mark.parametrize("sites_differ", [False, True])
+def test_a_held_out_record_moves_nothing_that_the_fit_releases(
+    sites_differ: bool,
+) -> None:
+    """Also where the number of records is released: it is that of the training rows."""
+    hierarchy = {"hierarchy": {"intercept": True}} if sites_differ else {}
+    plan = plan_releases(
+        cb.Study(
+            study={"protocol": "secure-sum"},
+            model=MODELS["logistic"],
+            features=FEATURES,
+            preparation={"method": "private-scales"},
+            privacy={"epsilon": 1.0},
+            evaluation={"holdout": 0.5},
+            describe={},
+            sites={"a": {}, "b": {}, "c": {}},
+            **hierarchy,
+        )
+    )
+    assert plan.phases[0].purpose == "records"
+    rng = np.random.default_rng(3)
+    columns = invented_columns(plan.study, 40, rng)
+    table = open_site(plan.study, "b", pa.table(columns))
+    train, held = split_site(plan.study, "b", table)
+    assert train.count + held.count == 40
+    fewer_held = held.subset(np.arange(1, held.count))
+    fewer_train = train.subset(np.arange(1, train.count))
+    for phase in plan.phases:
+        question = asked(plan, phase, rng)
+        sums = [
+            Contributions.of_site(plan.study, "b", *parts).total(phase, question)
+            for parts in ((train, held), (train, fewer_held), (fewer_train, held))
+        ]
+        moved = [not np.array_equal(sums[0], each) for each in sums[1:]]
+        if phase.rows == "training":
+            assert not moved[0], phase.purpose
+        elif phase.rows == "held-out":
+            assert not moved[1], phase.purpose
+        else:
+            assert all(moved), phase.purpose
 
 
 def test_the_budget_is_spent_by_either_part_and_by_no_row_twice() -> None:

@@ -98,7 +98,8 @@ class Contributions:
         if phase.closing:
             return self._closing(phase, question)
         if phase.purpose == "records":
-            return self._counted(float(self.count))
+            # Of the part that the fit sees: a held-out record pays for checks alone.
+            return self._counted(float(self._table.records))
         if phase.purpose == "moments":
             return self._columns(phase, _moments)
         if phase.numbers is not None:

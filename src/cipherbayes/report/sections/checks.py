@@ -38,11 +38,12 @@ def private_checks(contents: Contents) -> Markup:
         if key in metrics
     ]
     parts: list[str] = []
-    if metrics.get("calibration_table"):
-        parts.append(_calibration(metrics["calibration_table"], contents))
     if rows:
         heads = ["Score", "Mean", f"{share} interval"]
         parts.append(table("Scores on the held-out rows", heads, rows, id_="metrics"))
+    if metrics.get("calibration_table"):
+        curve = _calibration(metrics["calibration_table"], contents)
+        parts.append(tag("div", curve, class_="beside"))
     if metrics.get("auc_at"):
         parts.append(
             _timed("auc_at", "auc", "AUC: who has the event by then", contents)
@@ -57,7 +58,7 @@ def private_checks(contents: Contents) -> Markup:
             "released with noise, within ε. Intervals count that they are a sample and "
             "that noise was added.",
         ),
-        tag("div", parts, class_="beside"),
+        join(*parts),
         _fit(metrics.get("fit", [])),
     )
 
@@ -166,7 +167,7 @@ def characteristics(contents: Contents) -> Markup:
             continue  # shares say it too; the file has both
         said = f"{number(row['mean'])} ({interval(row['lower'], row['upper'])})"
         if row["lower"] == row["upper"]:
-            said = number(row["mean"], 6)
+            said = f"{row['mean']:,.0f}"
         cells.setdefault((row["column"], row["statistic"]), {})[row["group"]] = said
     body: list[list[Content]] = [
         [column or "Records", statistic, *(found.get(g, "") for g in groups)]

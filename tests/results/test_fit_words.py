@@ -1,0 +1,107 @@
+"""What a fit misses is said in words, and nothing is said where noise explains it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cipherbayes as cb
+from cipherbayes.protocols.plan import plan_releases
+from cipherbayes.protocols.rounds import Closing
+from cipherbayes.results.fit_words import fit_record, misfit_flags
+from cipherbayes.study.tables import preparation_of
+from cipherbayes.typing import Floats
+
+NOISE = 5.0
+PLACES = {"age": slice(0, 5), "sex": slice(5, 7), "site": slice(7, 10)}
+
+
+def said(
+    changes: dict[str, Any], late: dict[str, Any] | None = None, **sections: Any
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The tests and flags of residuals that are zero but where something changes."""
+    model: Any = cb.models.Logistic(outcome="death")
+    if late is not None:
+        model = cb.models.Weibull(time="days", event="died", horizon=100.0)
+    study = cb.Study(
+        study={"protocol": "pooled"},
+        model=model,
+        features={"age": {"low": 18, "high": 100}, "sex": {"levels": ["F", "M"]}},
+        privacy={"epsilon": 3.0, "records": 6000},
+        evaluation={"holdout": 0.2},
+        sites={"east": {}, "north": {}, "south": {}},
+        **sections,
+    )
+    cells = plan_releases(study).closing[-1].cells
+    assert cells is not None
+    kinds = cells.check.kinds
+    residuals, variances = (
+        np.zeros((kinds, cells.cells)),
+        np.full((kinds, cells.cells), 100.0),
+    )
+    for kind, each in enumerate((changes, late)[:kinds]):
+        for place, values in (each or {}).items():
+            residuals[kind, PLACES[place]] = values
+    total = np.concatenate([residuals.ravel(), variances.ravel()])
+    design = preparation_of(study).design
+    draws: Floats = 0.01 * np.random.default_rng(0).standard_normal((400, design.width))
+    moments = np.concatenate([np.zeros(2), np.full(2, 0.3)])
+    found = fit_record(cells, Closing(total, NOISE), draws, design, moments, study)
+    return found, [flag["message"] for flag in misfit_flags(found, study, design)]
+
+
+def test_residuals_within_noise_say_nothing() -> None:
+    found, flags = said({"age": [3.0, -4.0, 2.0, 5.0, -3.0], "site": [4.0, -4.0, 0.0]})
+    assert flags == []
+    assert [row["by"] for row in found] == ["age", "sex", "site"]
+    assert not any(row["misfit"] for row in found)
+    assert "nothing missed" in found[0]["text"]
+
+
+@pytest.mark.parametrize(("sign", "word"), [(1.0, "more"), (-1.0, "less")])
+def test_a_curved_effect_is_named_with_its_ends(sign: float, word: str) -> None:
+    _, flags = said({"age": sign * np.array([50.0, -20.0, -60.0, -20.0, 50.0])})
+    assert len(flags) == 1
+    assert flags[0].startswith("misfit: 'age'")
+    assert f"both ends have {word} than predicted: a curved effect" in flags[0]
+
+
+def test_a_site_that_is_off_is_named() -> None:
+    _, flags = said({"site": [0.0, 80.0, -80.0]})
+    assert len(flags) == 1
+    assert "sites differ" in flags[0]
+    assert "north" in flags[0] or "south" in flags[0]
+
+
+def test_hazards_that_are_not_proportional_are_named() -> None:
+    early = np.array([-40.0, -20.0, 0.0, 20.0, 40.0])
+    found, flags = said({"age": early}, {"age": -early})
+    assert len(flags) == 1
+    assert "'age'" in flags[0]
+    assert "hazards are not proportional" in flags[0]
+    assert {row["what"] for row in found} == {"even", "over time"}
+
+
+def test_a_curve_in_the_formula_is_what_its_uncertainty_is_about() -> None:
+    """A study with curves has more columns than features."""
+    study = cb.Study(
+        study={"protocol": "pooled"},
+        model={"kind": "logistic", "formula": "death ~ rcs(age, 4) + sex"},
+        features={"age": {"low": 18, "high": 100}, "sex": {"levels": ["F", "M"]}},
+        privacy={"epsilon": 3.0, "records": 6000},
+        evaluation={"holdout": 0.2},
+        sites={"east": {}, "north": {}},
+    )
+    cells = plan_releases(study).closing[-1].cells
+    assert cells is not None
+    design = preparation_of(study).design
+    total = np.concatenate([np.zeros(cells.cells), np.full(cells.cells, 100.0)])
+    draws = np.random.default_rng(0).standard_normal((400, design.width))
+    found = fit_record(
+        cells, Closing(total, NOISE), draws, design, np.repeat([0.0, 0.3], 2), study
+    )
+    widths = [g["upper"] - g["lower"] for g in found[0]["groups"]]
+    # Draws this wide know nothing of a curve.
+    assert min(widths) > 1.0
