@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -262,3 +263,15 @@ def test_version_and_help() -> None:
     helped = cipherbayes("--help").stdout
     for verb in ("run", "predict", "data"):
         assert verb in helped
+
+
+def test_a_command_has_one_kind_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads of linear algebra inside of those that pass over records slow both."""
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    cipherbayes("--version")
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
+    done = subprocess.run(
+        [sys.executable, "-c", "import cipherbayes.cli.main, sys; "
+         "assert 'numpy' not in sys.modules"], check=False,
+    )  # fmt: skip
+    assert done.returncode == 0  # the setting is read when numpy is loaded

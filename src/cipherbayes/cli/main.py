@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated
@@ -131,6 +132,10 @@ for _name in sorted({*RESEARCH} - _extras.names):
 
 def main() -> None:
     """Run the command line; a user's mistake ends in one line and exit code 1."""
+    # Passes over records have threads of their own. With those of a linear algebra
+    # library inside of them, threads wait for each other: a round of a million rows
+    # took a hundred times as long. Read when numpy is loaded, which is later.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Parties report to a run's log, not to the terminal.
     logging.getLogger("cipherbayes").addHandler(logging.NullHandler())
     try:
