@@ -1,15 +1,19 @@
 """Do intervals hold where sites differ? Real covariates, simulated outcomes.
 
 ``python research/benchmarks/hierarchy_coverage.py ARCHIVE [--studies N] [--sites 5,20]
-[--epsilon 1,3] [--models logistic,exponential,piecewise] [--seed S] [--control]``
+[--epsilon 1,3] [--models logistic,exponential,piecewise] [--seed S]``
 
 ARCHIVE is PhysioNet 2012's set-a.tar.gz; survival models take FLchain's columns. Rows
 are drawn with replacement and sorted into sites by age (plus noise), so that age is
 confounded with site; sites differ in size (a factor of fifty) and in baseline
-(sd 0.5). One line of JSON for every study, then coverage of 90 % intervals by kind:
-common effects, age apart, the common intercept, τ, sites of 400 rows and more and of
-fewer, and a new site's parameter. ``--control`` also fits the multilevel model without
-privacy to the same tables and gives the ratio of widths.
+(sd 0.5). The study's own plan, sums and sampler run in memory, with noise from a seed.
+
+Every study is also fitted without privacy. For common effects, age apart, the common
+intercept, τ, sites of 400 rows and more and of fewer, and a new site's parameter it
+prints: coverage of private and of control's 90 % intervals, their width over the
+control's, and the root mean square of (private mean - control mean) / √(private
+variance - control variance): one where the noise is counted for what it is, less where
+it is counted for too much.
 """
 
 from __future__ import annotations
@@ -25,8 +29,14 @@ import numpy as np
 import pandas as pd
 
 import cipherbayes as cb
+from cipherbayes.inference.released import Release
+from cipherbayes.protocols.certificate import Certificate
+from cipherbayes.protocols.contributions import Contributions
+from cipherbayes.protocols.plan import plan_releases
+from cipherbayes.protocols.questions import Question
 from cipherbayes.results.hierarchy import draws_for, site_draws
-from cipherbayes.study.tables import preparation_of
+from cipherbayes.results.result import assemble
+from cipherbayes.study.tables import open_sites, preparation_of
 from cipherbayes_research.datasets.flchain import load_flchain
 from cipherbayes_research.datasets.physionet2012 import load_physionet2012
 
@@ -123,16 +133,57 @@ def study(
     return cb.Study(**sections)
 
 
+def private_fit(
+    wanted: cb.Study, tables: dict[str, pd.DataFrame], rng: np.random.Generator
+) -> cb.Result:
+    """The study's releases with noise from a seed, and its posterior."""
+    plan = plan_releases(wanted)
+    prepared = open_sites(wanted, tables)
+    sums = [Contributions.of_site(wanted, name, t) for name, t in prepared.items()]
+    facts: dict[Any, Any] = {}
+    recursion = state = None
+    for phase in [*plan.preparatory, *plan.sampling]:
+        for _ in range(phase.rounds):
+            if not phase.preparatory and recursion is None:
+                recursion = plan.sampler(facts)
+                state = recursion.start()
+            theta = np.zeros(1) if state is None else state.theta
+            asked = Question(theta, plan.scales(phase, facts))
+            total = sum(each.total(phase, asked) for each in sums)
+            noise = [part.noise_sd(1) for part in phase.parts]
+            parts = [
+                part + sd * rng.standard_normal(part.size)
+                for part, sd in zip(phase.split(np.asarray(total)), noise, strict=True)
+            ]
+            if recursion is None or state is None:
+                facts[phase.purpose] = plan.digest(phase, parts[0], facts)
+                continue
+            matrix = (parts[1], noise[1]) if len(parts) > 1 else (None, 0.0)
+            state = recursion.advance(state, Release(parts[0], noise[0], *matrix))
+    assert recursion is not None
+    assert state is not None
+    draws = recursion.draws([], state)
+    assert draws is not None
+    return assemble(
+        wanted,
+        draws,
+        privacy=Certificate(),
+        metrics={},
+        warnings=[],
+        moments=plan.scales(None, facts),
+    )
+
+
 def judged(
     result: cb.Result, tables: dict[str, pd.DataFrame], truth: dict[str, Any]
-) -> list[tuple[str, bool, float]]:
-    """(kind, covered, width) of every interval."""
+) -> list[tuple[str, bool, float, float]]:
+    """(kind, covered, mean, sd) of every parameter."""
     found = []
     rows = {row["name"]: row for row in result.record["posterior"]}
 
     def judge(kind: str, row: Any, value: float) -> None:
-        inside = row["lower"] <= value <= row["upper"]
-        found.append((kind, bool(inside), row["upper"] - row["lower"]))
+        inside = bool(row["lower"] <= value <= row["upper"])
+        found.append((kind, inside, float(row["mean"]), float(row["sd"])))
 
     first, *others = result.study.features
     judge("confounded", rows[first], truth["effects"][0])
@@ -150,8 +201,10 @@ def judged(
     sites, common = site_draws(result.study, prepared), result.draws()
     new = draws_for(result.study, common, sites, None, True)
     place = result.study.model.constants(preparation_of(result.study).design)[0]
-    away = np.quantile((new - common)[:, place], [0.05, 0.95])
-    judge("new site", {"lower": away[0], "upper": away[1]}, truth["new"])
+    away = (new - common)[:, place]
+    lower, upper = np.quantile(away, [0.05, 0.95])
+    spread = {"lower": lower, "upper": upper, "mean": away.mean(), "sd": away.std()}
+    judge("new site", spread, truth["new"])
     return found
 
 
@@ -164,36 +217,44 @@ def main() -> None:
     parser.add_argument("--epsilon", default="1,3")
     parser.add_argument("--models", default="logistic,exponential,piecewise")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--control", action="store_true")
     given = parser.parse_args()
-    totals: dict[tuple[str, str], list[tuple[bool, float]]] = defaultdict(list)
+    totals: dict[tuple[str, str], list[list[float]]] = defaultdict(list)
     for model in given.models.split(","):
         rows = covariates(model, given.archive)
         for count in map(int, given.sites.split(",")):
             for number in range(given.studies):
                 rng = np.random.default_rng([given.seed, count, number])
                 tables, truth = simulate(rows, model, count, rng)
-                budgets: list[float | None] = [*map(float, given.epsilon.split(","))]
-                for epsilon in [*budgets, *([None] if given.control else [])]:
-                    wanted = study(list(rows), model, list(tables), epsilon)
-                    result = cb.run(wanted, tables)
-                    cell = f"{model} K={count} " + (
-                        "control" if epsilon is None else f"eps={epsilon:g}"
-                    )
-                    intervals = judged(result, tables, truth)
-                    for kind, inside, width in intervals:
-                        totals[cell, kind].append((inside, width))
-                    line = {
-                        "cell": cell,
-                        "study": number,
-                        "flags": [f["code"] for f in result.record["flags"]],
-                        "missed": [kind for kind, inside, _ in intervals if not inside],
-                    }
+                names, sites = list(rows), list(tables)
+                control = cb.run(study(names, model, sites, None), tables)
+                plain = judged(control, tables, truth)
+                for epsilon in map(float, given.epsilon.split(",")):
+                    wanted = study(names, model, sites, epsilon)
+                    result = private_fit(wanted, tables, rng)
+                    cell = f"{model} K={count} eps={epsilon:g}"
+                    private = judged(result, tables, truth)
+                    for ours, theirs in zip(private, plain, strict=True):
+                        kind, inside, mean, sd = ours
+                        _, other, middle, least = theirs
+                        # Not below a third of the control's, where noise is little.
+                        extra = max(np.sqrt(max(sd**2 - least**2, 0.0)), 0.3 * least)
+                        totals[cell, kind].append(
+                            [inside, other, sd / least, (mean - middle) / extra]
+                        )
+                    flags = [f["code"] for f in result.record["flags"]]
+                    line = {"cell": cell, "study": number, "flags": flags}
+                    line["judged"] = [
+                        [*ours, *theirs[1:]]
+                        for ours, theirs in zip(private, plain, strict=True)
+                    ]
                     print(json.dumps(line), flush=True)
     for (cell, kind), found in totals.items():
-        covered = np.mean([inside for inside, _ in found])
-        width = np.median([width for _, width in found])
-        print(f"{cell:32s} {kind:12s} {covered:.2f} of {len(found):3d}  {width:.3f}")
+        inside, other, width, shift = np.array(found, dtype=float).T
+        print(
+            f"{cell:26s} {kind:12s} {len(found):4d}  covers {inside.mean():.2f} "
+            f"(control {other.mean():.2f})  width {np.median(width):.2f}  shift "
+            f"{np.sqrt((shift**2).mean()):.2f} ({shift.mean():+.2f})"
+        )
 
 
 if __name__ == "__main__":

@@ -114,9 +114,11 @@ def test_every_model_has_a_first_study(tmp_path: Path, kind: str) -> None:
 
     survival_frame().to_csv(tmp_path / "a.csv", index=False)
     text = first_study([tmp_path / "a.csv"], tmp_path, wanted=Wanted(kind))
-    text = text.replace("low = FILL_IN", "low = 1")
-    text = text.replace("classes = FILL_IN", "classes = 4")
-    filled = tomllib.loads(text.replace("FILL_IN", "100"))
+    filled = tomllib.loads(
+        text.replace("low = FILL_IN", "low = 1")
+        .replace("classes = FILL_IN", "classes = 4")
+        .replace("FILL_IN", "100")
+    )
     del filled["privacy"], filled["sites"]
     assert cb.Study.model_validate(filled).model.kind == kind
 

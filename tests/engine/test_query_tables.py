@@ -377,3 +377,12 @@ def test_errors_never_hold_what_a_driver_said(tmp_path: Path) -> None:
     with pytest.raises(CipherbayesError) as refused:
         run(study)
     assert "secret" not in str(refused.value)
+
+
+def test_a_file_in_the_place_of_a_query_has_its_own_ledger(tmp_path: Path) -> None:
+    study = sqlite_study(tmp_path / "q")
+    for name in study.sites:
+        logistic_frame(50, seed=ord(name)).to_csv(tmp_path / f"{name}.csv", index=False)
+    run(study, {name: tmp_path / f"{name}.csv" for name in study.sites})
+    assert (tmp_path / "a.csv.ledger").exists()
+    assert not (tmp_path / "q" / "a.ledger").exists()

@@ -26,6 +26,7 @@ from cipherbayes.engine.flare import health
 from cipherbayes.engine.flare.health import look
 from cipherbayes.engine.flare.kits import Kit
 from cipherbayes.engine.flare.provisioning import Deployment, deploy
+from cipherbayes.engine.flare.service_files import service_files
 
 SITES = ("a", "b")
 
@@ -70,7 +71,11 @@ def test_every_kit_has_a_unit_and_a_container_file(made: Path, party: str) -> No
     unit.read_string((folder / f"cipherbayes-{party}.service").read_text())
     role = "site" if party == "a" else party
     service = unit["Service"]
-    assert service["ExecStart"].endswith(f"-m cipherbayes {role} start {made / party}")
+    start = f"cipherbayes {role} start /srv/cipherbayes/{party}"
+    assert service["ExecStart"] == f"/usr/bin/env {start}"
+    installed = service_files(Kit.open(made / party), 1, here=True)
+    here = f"-m cipherbayes {role} start {made / party}\n"
+    assert here in installed[f"cipherbayes-{party}.service"]
     assert service["Environment"] == "CIPHERBAYES_STATE=/var/lib/cipherbayes"
     assert service["StateDirectoryMode"] == "0700"
     assert service["ProtectSystem"] == "strict"

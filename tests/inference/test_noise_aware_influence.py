@@ -169,6 +169,8 @@ def test_no_record_moves_a_sum_by_more_than_its_sensitivity(
         "linear": {"y": [20.0 * y - 10.0]},
         "learnt-variance": {"y": [20.0 * y - 10.0]},
         "poisson": {"y": [np.floor(1e6 * y)], "offset": [0.0]},
+        "negative-binomial": {"y": [np.floor(1e6 * y)], "offset": [0.0]},
+        "ordinal": {"y": [np.floor(3.99 * y)]},
     }.get(kind, {"time": [time], "event": [float(y > 0.5)], "entry": [0.0]})
     table = PreparedTable.from_arrays(
         design,

@@ -81,7 +81,8 @@ ODD_OUTCOMES = {
 def method_names(model: cb.models.Model) -> tuple[str, ...]:
     if model.kind == "gaussian" or "neural" in model.kind:
         return ("averaged",)
-    if model.formula is not None:  # columns are what is new in it
+    # Of these, columns or bounded scores are new; gradients are clipped as all are.
+    if model.formula is not None or model.kind in ("negative-binomial", "ordinal"):
         return ("noise-aware",)
     return ("averaged", "noise-aware")
 

@@ -125,3 +125,21 @@ def test_a_fingerprint_stays_what_it_is(kind: str, shape: str) -> None:
             study.model_dump(exclude_none=True) | {"inference": {"method": "psgld"}}
         )
     assert study.fingerprint() == PINNED[kind, shape]
+
+
+def test_the_fingerprint_of_a_formula_stays_what_it_is() -> None:
+    formula = "died ~ rcs(age, 4) * sex + log(dose)"
+    features = {**FEATURES, "dose": {"low": 1, "high": 16, "missing": 2.0}}
+    study = Study(
+        model={"kind": "logistic", "formula": formula},
+        features=features,
+        reference={"age": 65, "sex": "M"},
+        **SHAPES["scales"],
+    )
+    assert study.fingerprint() == (
+        "a2bc8abc67d25d3303933789e8cb4fd1ac6c0c635e1ba554bdd220d92549cfaf"
+    )
+    # What the formula says may be said twice.
+    twice = {"kind": "logistic", "formula": formula, "outcome": "died"}
+    again = Study.model_validate(study.model_dump(exclude_none=True) | {"model": twice})
+    assert again.fingerprint() == study.fingerprint()

@@ -52,7 +52,7 @@ def _private(study: Study) -> PlanDescription:
     planned = plan_study(study)
     described = planned.protocol.describe(planned)
     local = {
-        name: local_settings(site, ledger_of(site, site.data or name))
+        name: local_settings(site, ledger_of(site, site.data))
         for name, site in study.sites.items()
     }
     return reduce(

@@ -84,9 +84,18 @@ def ledger_beside(data: Path | str) -> Path:
     return Path(f"{Path(data).resolve()}.ledger")
 
 
-def ledger_of(site: Site, data: Path | str) -> Path:
-    """Where the ledger of a site's table is: as named, else beside the file."""
-    return ledger_beside(data) if site.ledger is None else Path(site.ledger)
+def ledger_of(site: Site, data: Path | str | None) -> Path:
+    """Where the ledger of a site's table is: as named for a query, else beside it.
+
+    Parameters
+    ----------
+    data
+        The file that is read, perhaps one given in the place of the study's query;
+        None before a query has been read.
+    """
+    if site.ledger is not None and (data is None or origin_of(data) is not None):
+        return Path(site.ledger)
+    return ledger_beside(data or "frame")
 
 
 def open_table_ledger(

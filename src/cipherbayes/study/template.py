@@ -228,10 +228,10 @@ def _lines(
     if "low" in fields:
         model.append("low = FILL_IN  # public range of the outcome, from the code book")
         model.append("high = FILL_IN")
-    if "classes" in fields:
-        model.append("classes = FILL_IN  # how many, coded 0, 1, … from the lowest")
     if "variance" in fields and fields["variance"].is_required():
         model.append("variance = FILL_IN")
+    if "classes" in fields:
+        model.append("classes = FILL_IN  # how many, coded 0, 1, 2 from the lowest")
     if "intervals" in fields:
         model.append("intervals = 8  # constant hazard in each; a guess")
     lines = [HEAD, "[study]", f'name = "{name}"', "", "[model]", *model]

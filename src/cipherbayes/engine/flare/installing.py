@@ -112,7 +112,7 @@ def install(folder: Path, sent: Path) -> dict[str, Identity]:
     if kit.role == SERVER:
         keep_jobs_in(folder)
     pinned = kit.pin(files)
-    add_pages(kit, study, place.port, own_key=True)
+    add_pages(kit, study, place.port, own_key=True, here=True)
     return pinned
 
 

@@ -177,11 +177,20 @@ def _finish(
         (folder / "identities").mkdir()
         for name, identity in identities.items():
             write_identity(folder / "identities" / f"{name}.json", name, identity)
-    add_pages(kit, deployment.study, deployment.port, own_key=bool(requests))
+    own = bool(requests)
+    add_pages(kit, deployment.study, deployment.port, own_key=own, here=False)
 
 
-def add_pages(kit: Kit, study: Study, port: int, *, own_key: bool) -> None:
-    """Write the study that is proposed, what to do, and a site's empty settings."""
+def add_pages(kit: Kit, study: Study, port: int, *, own_key: bool, here: bool) -> None:
+    """Write the study that is proposed, what to do, and a site's empty settings.
+
+    Parameters
+    ----------
+    own_key
+        Whether the party made its own key for connections.
+    here
+        Whether this is the party's own machine.
+    """
     public = study.without_paths()
     (kit.path / "study.toml").write_text(public.to_toml(), encoding="utf-8")
     settings = kit.path / "site.toml"
@@ -192,5 +201,5 @@ def add_pages(kit: Kit, study: Study, port: int, *, own_key: bool) -> None:
     (kit.path / "README.md").write_text(text, encoding="utf-8")
     if kit.role != ADMIN:
         (kit.path / "service").mkdir(exist_ok=True)
-        for name, text in service_files(kit, port).items():
+        for name, text in service_files(kit, port, here=here).items():
             (kit.path / "service" / name).write_text(text, encoding="utf-8")

@@ -20,7 +20,7 @@ After=network-online.target
 [Service]
 Type=exec
 User=cipherbayes
-ExecStart={python} -m cipherbayes {role} start {kit}
+ExecStart={program} cipherbayes {role} start {kit}
 Restart=always
 RestartSec=30
 StateDirectory=cipherbayes
@@ -50,7 +50,7 @@ CONTAINER = """\
 #   podman build -t cipherbayes-{name} -f service/Containerfile .
 #   podman run -d --name {name} --restart=always{port} \\
 #     -v {kit}:/kit -v cipherbayes-{name}-state:/state cipherbayes-{name}
-# Keys and tables are in no image. Never throw the volume /state away: without it the
+# Keys and records are in no image. Never throw the volume /state away: without it the
 # ledgers of this party open only with the owner's word (`cipherbayes ledger --adopt`).
 FROM docker.io/library/python:3.12-slim
 RUN pip install --no-cache-dir "cipherbayes[flare,database]=={version}" \\
@@ -65,16 +65,25 @@ ENTRYPOINT ["cipherbayes", "{role}", "start", "/kit"]
 """
 
 
-def service_files(kit: Kit, port: int) -> dict[str, str]:
-    """Files of a kit's folder ``service``: name -> text."""
+def service_files(kit: Kit, port: int, *, here: bool) -> dict[str, str]:
+    """Files of a kit's folder ``service``: name -> text.
+
+    Parameters
+    ----------
+    here
+        Whether this is the party's own machine. The lead, who makes kits, tells no path
+        of his.
+    """
+    folder = str(kit.path) if here else f"/srv/cipherbayes/{kit.name}"
+    program = f"{sys.executable} -m" if here else "/usr/bin/env"
     words = {
         "what": f"The {kit.role} {kit.name}"
         if kit.role == "site"
         else f"The {kit.role}",
         "name": kit.name,
         "role": kit.role,
-        "kit": kit.path,
-        "python": sys.executable,
+        "kit": folder,
+        "program": program,
         "version": __version__,
         "port": f" -p {port}:{port}" if kit.role == "server" else "",
         "ledger": ", and that of the ledger if site.toml names another"
