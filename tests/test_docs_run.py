@@ -44,6 +44,7 @@ NOT_RUN = {
     "cipherbayes calibrate": MINUTES,
     "cipherbayes bench": MINUTES,
     "cipherbayes audit": f"{MINUTES}; tests/validation/test_audit.py runs each",
+    "cipherbayes compare": "needs two checked runs; tests/results makes them",
     "cipherbayes deploy": "makes certificates; tests/flare/test_flare_kits.py runs it",
     "cipherbayes site": MACHINES,
     "cipherbayes csp": MACHINES,

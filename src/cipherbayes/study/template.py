@@ -228,8 +228,6 @@ def _lines(
     if "low" in fields:
         model.append("low = FILL_IN  # public range of the outcome, from the code book")
         model.append("high = FILL_IN")
-    if "classes" in fields:
-        model.append("classes = FILL_IN  # how many, coded 0, 1, … from the lowest")
     if "variance" in fields and fields["variance"].is_required():
         model.append("variance = FILL_IN")
     if "classes" in fields:
