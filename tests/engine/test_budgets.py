@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from parties import small_study, write_tables
 
-from cipherbayes.engine.run_folder import RunFolder
+from cipherbayes.engine.run_folder import LocalSettings, RunFolder, open_ledger
 from cipherbayes.engine.table_identity import ledger_beside
 from cipherbayes.errors import BudgetError, PrivacyError
 from cipherbayes.privacy.accountant import epsilon
 from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.privacy.ledger_backup import copy_ledger, restore_ledger
 from cipherbayes.protocols.plan import plan_releases
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.site import SummingSite
@@ -226,3 +227,34 @@ def test_a_run_that_goes_on_does_not_bring_an_old_budget_back(tmp_path: Path) ->
     Ledger.read(files["a"]).set_budget(4.0)
     folder.site("a")
     assert Ledger.read(files["a"]).epsilon == 4.0
+
+
+@pytest.mark.parametrize("own", [None, 0.9])
+def test_a_standing_budget_does_not_open_a_ledger_that_was_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: float | None
+) -> None:
+    study = with_budget(write_tables(tmp_path, small_study(("a", "b"))), 50.0)
+    run(study)
+    ledger = tmp_path / "a.csv.ledger"
+    copy_ledger(ledger, tmp_path / "copy")
+    monkeypatch.setenv("CIPHERBAYES_STATE", str(tmp_path / "new-machine"))
+    for file in tmp_path.glob("*.ledger*"):
+        file.unlink()
+    assert not restore_ledger(tmp_path / "copy", ledger)
+    if own is not None:  # the owner's own word, which is not enough
+        Ledger.read(ledger).set_budget(own)
+    with pytest.raises(BudgetError, match="cannot pay") as refused:
+        run(study)
+    assert f"cipherbayes ledger {ledger} --budget" in refused.value.remedy
+    assert "sites.a.budget" not in refused.value.remedy
+    before = len(entries(tmp_path))
+    # Nor does it where nobody looked before the run.
+    local: LocalSettings = {
+        "data": str(tmp_path / "a.csv"),
+        "ledger": str(ledger),
+        "budget": 50.0,
+    }
+    assert open_ledger(study, "a", local).epsilon <= 3.0
+    Ledger.read(ledger).set_budget(50.0)
+    run(study)
+    assert len(entries(tmp_path)) > before

@@ -110,15 +110,16 @@ def _restore(copy: Path, file: Path) -> None:
     from cipherbayes.privacy.ledger_backup import restore_ledger
 
     if not restore_ledger(copy, file):
-        warn_of_budget()
+        warn_of_budget(file)
 
 
-def warn_of_budget() -> None:
+def warn_of_budget(file: Path | str = "FILE") -> None:
     """Say that a ledger was put back closed."""
     console.print(
         "[yellow]warning:[/yellow] nothing shows that this is the newest copy, so "
         "nothing is left of the budget; find out what was released since, then set "
-        "one with --budget (in a kit: budget in site.toml)",
+        f"one: cipherbayes ledger {file} --budget EPSILON (no budget in a study or in "
+        "site.toml raises it)",
         soft_wrap=True,
     )
 

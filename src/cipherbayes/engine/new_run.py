@@ -133,6 +133,8 @@ class Shortfall:
         The table's ε, and how much of it is spent.
     needed
         The smallest budget, to two decimals, that pays for the study too.
+    put_back
+        Whether the ledger came from a copy that nothing showed to be the newest.
     """
 
     site: str
@@ -140,6 +142,7 @@ class Shortfall:
     budget: float
     spent: float
     needed: float
+    put_back: bool
 
     @property
     def what(self) -> str:
@@ -153,6 +156,12 @@ class Shortfall:
     @property
     def remedy(self) -> str:
         """Where the budget is set, and what would be enough."""
+        if self.put_back:
+            return (
+                "its ledger was put back from a copy that nothing shows to be the "
+                "newest: find out what was released since, then, if you own the data, "
+                f"`cipherbayes ledger {self.ledger} --budget EPSILON`"
+            )
         return (
             f"if you own the data, set sites.{self.site}.budget = {self.needed:.4g} in "
             "the study file, else lower privacy.epsilon or ask the owner; `cipherbayes "
@@ -176,17 +185,17 @@ def shortfalls(plan: Plan, local: Mapping[str, LocalSettings]) -> Iterator[Short
         own = settings["budget"]
         if path.exists():
             ledger = Ledger.read(path)
-            charges, budget = ledger.charges(), Budget(ledger.epsilon, ledger.delta)
+            charges, put_back = ledger.charges(), ledger.put_back
+            budget = Budget(ledger.budget_with(own), ledger.delta)
             ledger.close()
         else:
-            charges = Counter[ChargedEvent]()
+            charges, put_back = Counter[ChargedEvent](), False
             first = protocol_of(plan.study).first_budget(plan.study)
-            budget = Budget(first, plan.study.privacy.delta)
-        budget = budget._replace(epsilon=own or budget.epsilon)
+            budget = Budget(own or first, plan.study.privacy.delta)
         if not budget.allows(epsilon_with(charges, events, budget)):
             spent = epsilon_with(charges, {}, budget)
             needed = _enough(charges, events, budget)
-            yield Shortfall(site, path, budget.epsilon, spent, needed)
+            yield Shortfall(site, path, budget.epsilon, spent, needed, put_back)
 
 
 def _enough(

@@ -374,7 +374,7 @@ def open_ledger(
     if local["budget"] is not None and not (
         run is not None and ledger.rounds(run, name)
     ):
-        ledger.set_budget(local["budget"])
+        ledger.set_budget(ledger.budget_with(local["budget"]))
     if delta > ledger.delta:
         raise PrivacyError(
             f"the ledger counts at δ = {ledger.delta:g}, below the study's",

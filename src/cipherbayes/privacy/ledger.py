@@ -32,6 +32,9 @@ from cipherbayes.privacy.ledger_balance import (
 from cipherbayes.privacy.ledger_records import LedgerRecords, ReleaseKey, Terms
 from cipherbayes.storage.custody import Head
 
+_NOTHING_LEFT = 1e-9
+"""The budget of a restored ledger that had spent nothing: too small for any release."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -162,7 +165,30 @@ class Ledger:
             )
         with self._records.locked():
             self._records.refresh()
-            self._records.set_budget(epsilon)
+            self._records.set_facts({"epsilon": repr(float(epsilon))})
+
+    def budget_with(self, standing: float | None) -> float:
+        """The budget that holds where a study or ``site.toml`` gives one.
+
+        It is the one given, except that a ledger put back from a copy that nothing
+        shows to be the newest is raised by no such line: it was written before the
+        loss. There only :meth:`set_budget` raises it.
+        """
+        if standing is None:
+            return self.epsilon
+        return min(standing, self.epsilon) if self.put_back else standing
+
+    @property
+    def put_back(self) -> bool:
+        """Whether this came from a copy that nothing showed to be the newest."""
+        return self._records.fact("put back", "no") == "yes"
+
+    def close_budget(self) -> None:
+        """Leave nothing of the budget, of a ledger that was put back."""
+        spent = max(float(self.spent()), _NOTHING_LEFT)
+        with self._records.locked():
+            self._records.refresh()
+            self._records.set_facts({"epsilon": repr(spent), "put back": "yes"})
 
     def spent(self) -> float:
         """ε of everything released so far."""
@@ -199,9 +225,17 @@ class Ledger:
             f"round {key.round} would exceed this table's budget of "
             f"ε = {budget.epsilon:g} (ε = {left:.3g} is left)",
             where=str(self.path),
-            remedy=f"the data's owner may raise it: sites.{key.site}.budget in the "
-            "study file of a run on one machine, budget in site.toml of a kit, or "
-            f"`cipherbayes ledger {self.path} --budget EPSILON`",
+            remedy=f"the data's owner may raise it: {self._ways_to_raise(key.site)}",
+        )
+
+    def _ways_to_raise(self, site: str) -> str:
+        """Where the owner sets another budget."""
+        command = f"`cipherbayes ledger {self.path} --budget EPSILON`"
+        if self.put_back:
+            return f"{command}, once it is known what was released after the copy"
+        return (
+            f"sites.{site}.budget in the study file of a run on one machine, budget in "
+            f"site.toml of a kit, or {command}"
         )
 
     # -- releases ----------------------------------------------------------

@@ -22,9 +22,6 @@ from cipherbayes.privacy.ledger_file import Charge, End, damaged, unwritable
 from cipherbayes.storage.custody import Custody, Head
 from cipherbayes.storage.private_files import sync_folder, why_not_trusted
 
-_NOTHING_LEFT = 1e-9
-"""The budget of a restored ledger that had spent nothing: too small for any release."""
-
 
 def copy_ledger(ledger: Path, out: Path) -> None:
     """Copy a ledger, also while runs charge it; 0600, and whole or not at all.
@@ -61,7 +58,9 @@ def restore_ledger(copy: Path, ledger: Path) -> bool:
     What was spent stays spent, and every run of the copy is over. If the mark in the
     state folder shows that nothing came after the copy, its budget stays; an older copy
     is refused; if there is no mark, as on a new machine, the budget becomes what is
-    spent, so that nothing more is released until the owner sets another.
+    spent, so that nothing more is released until the owner sets another with
+    ``cipherbayes ledger FILE --budget``: no budget that stands in a study or in
+    ``site.toml`` raises it.
 
     Edge cases
     ----------
@@ -82,7 +81,7 @@ def restore_ledger(copy: Path, ledger: Path) -> bool:
         opened = Ledger.read(partial, adopt=True)
         try:
             if not newest:
-                opened.set_budget(max(opened.spent(), _NOTHING_LEFT))
+                opened.close_budget()
         finally:
             opened.close()
         _put(partial, ledger)

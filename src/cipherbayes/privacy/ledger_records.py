@@ -11,7 +11,7 @@ import hmac
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -118,15 +118,16 @@ class LedgerRecords:
 
     # -- reading -----------------------------------------------------------
 
-    def fact(self, name: str) -> str:
+    def fact(self, name: str, default: str | None = None) -> str:
         """One of the facts that the ledger says about itself."""
         with self._readable():
             row = self.database.execute(
                 "SELECT value FROM about WHERE name = ?", (name,)
             ).fetchone()
-        if row is None:
+        value = default if row is None else str(row[0])
+        if value is None:
             raise damaged(self.path)
-        return str(row[0])
+        return value
 
     def refresh(self) -> None:
         """Take in records that this object has not seen, checking chain and seal."""
@@ -252,11 +253,10 @@ class LedgerRecords:
         self._commit(End(self._next_place(), time, run, site))
         layout.empty_journal(self.database)
 
-    def set_budget(self, epsilon: float) -> None:
-        """Write another budget."""
-        self.database.execute(
-            "UPDATE about SET value = ? WHERE name = 'epsilon'",
-            (repr(float(epsilon)),),
+    def set_facts(self, facts: Mapping[str, str]) -> None:
+        """Write facts that the ledger says about itself, as another budget."""
+        self.database.executemany(
+            "INSERT OR REPLACE INTO about VALUES (?, ?)", facts.items()
         )
         layout.write_seal(self.database, self.head.link, self._custody)
         self.database.execute("COMMIT")

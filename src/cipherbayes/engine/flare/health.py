@@ -125,7 +125,7 @@ def _ledger(settings: LocalSettings) -> Iterator[tuple[State, str]]:
         return
     ledger = Ledger.read(path)
     try:
-        spent, budget = ledger.spent(), settings["budget"] or ledger.epsilon
+        spent, budget = ledger.spent(), ledger.budget_with(settings["budget"])
     finally:
         ledger.close()
     state: State = "ok" if spent < 0.999 * budget else "warning"
