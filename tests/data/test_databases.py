@@ -22,6 +22,7 @@ from cipherbayes.data.snapshots import (
     remove_snapshot,
     take_snapshot,
 )
+from cipherbayes.data.table_files import TableFile
 from cipherbayes.data.tables import PART_ROWS, Kind, open_table
 from cipherbayes.errors import CipherbayesError, DataError
 from conftest import logistic_frame
@@ -205,6 +206,38 @@ def test_a_folder_of_parquet_and_csv_files_is_a_database(tmp_path: Path) -> None
     text = "SELECT age, death FROM people JOIN visits USING (id) ORDER BY id"
     table = pa.parquet.read_table(taken(tmp_path, f"duckdb:{folder}", text))
     assert table.to_pydict() == {"age": [50.0, 60.0], "death": [0, 1]}
+
+
+def test_a_query_of_a_folder_says_which_files_it_reads_and_reads_no_others(
+    tmp_path: Path,
+) -> None:
+    folder, other = tmp_path / "exports", tmp_path / "other's"
+    for place in (folder, folder / "visits", other):
+        place.mkdir()
+    frame = pd.DataFrame({"id": [1, 2]})
+    frame.to_csv(folder / "people.csv", index=False)
+    frame.to_csv(folder / "unread.csv", index=False)
+    frame.to_csv(folder / "visits" / "deep.csv", index=False)
+    frame.to_csv(other / "people.csv", index=False)
+    frame.to_parquet(folder / "visits" / "1.parquet")
+    text = 'SELECT id FROM main.People JOIN "visits" USING (id)'
+    origin = origin_of(taken(tmp_path, f"duckdb:{folder}", text))
+    assert origin is not None
+    read = [folder / "people.csv", folder / "visits" / "1.parquet"]
+    assert [file.path for file in origin.files] == read
+    assert origin.files[0] == TableFile.open(folder / "people.csv")
+    with duckdb.connect(str(tmp_path / "d.duckdb")) as database:
+        database.execute(f"CREATE VIEW v AS FROM '{folder / 'people.csv'}'")
+    for address, query in (
+        (f"duckdb:{folder}", f"FROM read_csv('{folder / 'visits' / 'deep.csv'}')"),
+        (f"duckdb:{folder}", f"FROM read_csv('{folder}/un*.csv')"),
+        (f"duckdb:{folder}", "FROM '../other''s/people.csv'"),
+        (f"duckdb:{folder}", "FROM query_table('un' || 'read')"),
+        (f"duckdb:{tmp_path / 'd.duckdb'}", f"FROM '{folder / 'people.csv'}'"),
+        (f"duckdb:{tmp_path / 'd.duckdb'}", "FROM v"),
+    ):
+        message = refusal(other, address, query)
+        assert "no table of its database" in message or "does not exist" in message
 
 
 # -- what goes wrong -----------------------------------------------------------

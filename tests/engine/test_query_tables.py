@@ -300,6 +300,100 @@ def test_two_sites_with_one_query_or_equal_rows_are_refused(tmp_path: Path) -> N
     assert not list(tmp_path.rglob("*.ledger"))
 
 
+# -- a file, and a query that reads it ---------------------------------------------
+
+
+@pytest.fixture
+def as_file(tmp_path: Path) -> Study:
+    """A study of two files, in folders of their own."""
+    pytest.importorskip("duckdb", reason="needs cipherbayes[database]")
+    sites = {}
+    for seed, name in enumerate(("a", "b")):
+        (tmp_path / name).mkdir()
+        file = tmp_path / name / "north.csv"
+        logistic_frame(60, seed=seed).to_csv(file, index=False)
+        sites[name] = {"data": str(file), "budget": 50.0}
+    return with_sites(small_study(("a", "b"), header={"protocol": "pooled"}), sites)
+
+
+def as_query(
+    study: Study, site: str, folder: Path, text: str = "SELECT * FROM north"
+) -> Study:
+    """The study whose site reads a query of a folder, with a fresh ledger."""
+    (folder.parent / "q.sql").write_text(text)
+    document = study.model_dump(mode="json", exclude_none=True)["sites"]
+    query = {
+        "database": f"duckdb:{folder}",
+        "query": str(folder.parent / "q.sql"),
+        "ledger": str(folder.parent / "fresh.ledger"),
+        "budget": 50.0,
+    }
+    return with_sites(study, {**document, site: query})
+
+
+def test_a_query_of_a_file_is_charged_to_the_ledger_of_the_file(
+    as_file: Study, tmp_path: Path
+) -> None:
+    run(as_file)
+    ledger = tmp_path / "a" / "north.csv.ledger"
+    once = spent(ledger)
+    (tmp_path / "copy").mkdir()
+    shutil.copy(tmp_path / "a" / "north.csv", tmp_path / "copy" / "south.csv")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "north.csv").symlink_to(tmp_path / "a" / "north.csv")
+    for folder, text in (
+        ("a", "SELECT * FROM north"),
+        ("a", "SELECT * FROM north ORDER BY age LIMIT 59"),
+        ("copy", "SELECT * FROM south ORDER BY age"),
+        ("links", "SELECT * FROM north WHERE age < 80"),
+    ):
+        query = as_query(as_file, "a", tmp_path / folder, text)
+        with pytest.raises(PrivacyError, match="has a ledger already") as refused:
+            run(query)
+        assert f'set ledger = "{ledger}"' in refused.value.remedy
+    # It grew meanwhile.
+    with (tmp_path / "a" / "north.csv").open("a") as file:
+        file.write("50,F,1\n")
+    query = as_query(as_file, "a", tmp_path / "a")
+    with pytest.raises(PrivacyError, match="has a ledger already"):
+        run(query)
+    assert not (tmp_path / "fresh.ledger").exists()
+    run(changed(query, "a", ledger=str(ledger)))
+    run(as_file)  # by turns, and always the one ledger
+    assert spent(ledger) > 1.5 * once
+
+
+def test_a_file_that_a_query_has_read_gets_no_other_ledger(
+    as_file: Study, tmp_path: Path
+) -> None:
+    run(as_query(as_file, "a", tmp_path / "a", "SELECT * FROM north WHERE age < 80"))
+    with pytest.raises(PrivacyError, match="a query has read") as refused:
+        run(as_file)
+    assert str(tmp_path / "fresh.ledger") in refused.value.remedy
+    assert not (tmp_path / "a" / "north.csv.ledger").exists()
+
+
+def test_a_file_and_a_query_of_it_are_not_two_sites(
+    as_file: Study, tmp_path: Path
+) -> None:
+    (tmp_path / "copy").mkdir()
+    shutil.copy(tmp_path / "b" / "north.csv", tmp_path / "copy" / "north.csv")
+    for folder in ("b", "copy"):
+        text = "SELECT * FROM north ORDER BY age LIMIT 59"
+        with pytest.raises(PrivacyError, match="have the same table"):
+            run(as_query(as_file, "a", tmp_path / folder, text))
+    assert not list(tmp_path.rglob("*.ledger"))
+
+
+def test_two_queries_of_one_file_are_two_tables(as_file: Study, tmp_path: Path) -> None:
+    study = as_query(as_file, "a", tmp_path / "a", "SELECT * FROM north WHERE age < 60")
+    (tmp_path / "old.sql").write_text("SELECT * FROM north WHERE age >= 60")
+    sites = study.model_dump(mode="json", exclude_none=True)["sites"]
+    old = {"query": str(tmp_path / "old.sql"), "ledger": str(tmp_path / "old.ledger")}
+    run(with_sites(study, {"a": sites["a"], "b": {**sites["a"], **old}}))
+    assert spent(tmp_path / "old.ledger") > 0.0
+
+
 # -- what a study may say ------------------------------------------------------------
 
 

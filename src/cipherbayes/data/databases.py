@@ -6,6 +6,8 @@
     duckdb:FILE                a database of DuckDB
     duckdb:FOLDER              its Parquet and CSV files, each a table by its name
 
+A query of DuckDB reads its database, or those files of its folder that it names as
+tables, and no other file: a table has one ledger, so it must be known what was read.
 Rows come as Arrow batches. A query is one SELECT inside a transaction that may not
 write. What a driver says of a failure may hold values, names and passwords: none of it
 is passed on, only what kind of failure it was.
@@ -14,8 +16,9 @@ is passed on, only what kind of failure it was.
 from __future__ import annotations
 
 import importlib
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,10 +75,13 @@ class OpenQuery:
         Which database it really is, by whatever address it was reached.
     batches
         Its rows.
+    files
+        The files of a folder that it reads.
     """
 
     server: str
     batches: pa.RecordBatchReader
+    files: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -321,11 +327,14 @@ class DuckDatabase(Database):
                     duckdb.connect(file, read_only=not folder, config=config)
                 )
                 connection.execute("SET enable_progress_bar = false")
-                if folder:
-                    _add_views(connection, self.path)
+                tables = _tables_named(self.path, query) if folder else []
+                files = tuple(file for table in tables for file in table.files)
+                _read_only_these(connection, files)
+                for table in tables:
+                    connection.execute(table.view)
                 reader = _duck_batches(connection, query, batch_rows)
                 stack.enter_context(reader)
-                yield OpenQuery(f"duckdb:{self.path.resolve()}", reader)
+                yield OpenQuery(f"duckdb:{self.path.resolve()}", reader, files)
             except CipherbayesError:
                 raise
             except Exception as error:
@@ -341,20 +350,50 @@ def _duck_batches(connection: Any, query: str, rows: int) -> pa.RecordBatchReade
     return answer.fetch_arrow_reader(rows)
 
 
-def _add_views(connection: Any, folder: Path) -> None:
-    """A view for each Parquet or CSV file, and for each folder of Parquet files."""
-    for entry in sorted(folder.iterdir()):
+@dataclass(frozen=True)
+class _FolderTable:
+    """A Parquet or CSV file, or a folder of Parquet files, as a table."""
+
+    name: str
+    call: str
+    files: list[Path]
+
+    @property
+    def view(self) -> str:
+        """The statement that makes it a table of DuckDB."""
+        name = self.name.replace('"', '""')
+        return f'CREATE VIEW "{name}" AS FROM {self.call}({_list(self.files)})'
+
+
+def _tables_named(folder: Path, query: str) -> list[_FolderTable]:
+    """The tables of a folder whose names are in a query: it gets no others."""
+    tables = []
+    for entry in sorted(folder.absolute().iterdir()):
         name = entry.name.lower()
-        if entry.is_dir() and any(entry.glob("*.parquet")):
-            table, call, path = entry.name, "read_parquet", entry / "*.parquet"
+        if entry.is_dir() and (parts := sorted(entry.glob("*.parquet"))):
+            tables.append(_FolderTable(entry.name, "read_parquet", parts))
         elif name.endswith((".parquet", ".pq")):
-            table, call, path = entry.stem, "read_parquet", entry
+            tables.append(_FolderTable(entry.stem, "read_parquet", [entry]))
         elif name.endswith((".csv", ".csv.gz")):
-            table, call, path = entry.name.split(".")[0], "read_csv", entry
-        else:
-            continue
-        quoted, place = table.replace('"', '""'), str(path).replace("'", "''")
-        connection.execute(f"CREATE VIEW \"{quoted}\" AS FROM {call}('{place}')")
+            table = entry.name.split(".")[0]
+            tables.append(_FolderTable(table, "read_csv", [entry]))
+    return [
+        table
+        for table in tables
+        if re.search(rf"(?<!\w){re.escape(table.name)}(?!\w)", query, re.IGNORECASE)
+    ]
+
+
+def _read_only_these(connection: Any, files: Sequence[Path]) -> None:
+    """Let the connection open no other file; DuckDB does not let a query undo it."""
+    if files:
+        connection.execute(f"SET allowed_paths = {_list(files)}")
+    connection.execute("SET enable_external_access = false")
+
+
+def _list(files: Sequence[Path]) -> str:
+    places = (str(file).replace("'", "''") for file in files)
+    return "[" + ", ".join(f"'{place}'" for place in places) + "]"
 
 
 def _duck_failure(duckdb: Any, error: Exception) -> tuple[str, str]:
@@ -365,6 +404,10 @@ def _duck_failure(duckdb: Any, error: Exception) -> tuple[str, str]:
         "ConversionException": _STATES["22"],
         "OutOfRangeException": _STATES["22"],
         "InvalidInputException": _STATES["22"],
+        "PermissionException": (
+            "the query reads a file that is no table of its database",
+            "name a table: a query of duckdb:FOLDER reads the files of that folder",
+        ),
         "IOException": (
             "cannot be opened as a database of DuckDB",
             "check that the file is one, and that nobody has it open for writing",

@@ -15,7 +15,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,6 +31,7 @@ from cipherbayes.data.databases import (
     MixedTypesError,
     open_database,
 )
+from cipherbayes.data.table_files import TableFile
 from cipherbayes.data.tables import PART_ROWS, decimal_numbers
 from cipherbayes.errors import DataError, RunError
 
@@ -120,6 +121,9 @@ class Origin:
         Of the rows, in whatever order they came, in hexadecimal. It stays in files
         that only the site can read: outside, whoever knows all records but one could
         tell from it which that is.
+    files
+        The files that the query read, as they were then, where its database is a
+        folder of files.
     """
 
     name: str
@@ -127,6 +131,19 @@ class Origin:
     file: str
     query: str
     digest: str
+    files: tuple[TableFile, ...] = ()
+
+    @classmethod
+    def of_json(cls, text: bytes) -> Origin:
+        """An origin as :meth:`to_json` wrote it."""
+        facts = json.loads(text)
+        files = tuple(TableFile.of_json(file) for file in facts.pop("files", ()))
+        return cls(**facts, files=files)
+
+    def to_json(self) -> bytes:
+        """For the snapshot's own file."""
+        facts = {**vars(self), "files": [file.to_json() for file in self.files]}
+        return json.dumps(facts).encode()
 
 
 def take_snapshot(query: Query, folder: Path) -> Path:
@@ -191,10 +208,8 @@ def origin_of(path: Path | str) -> Origin | None:
         return None
     try:
         metadata = pyarrow.parquet.read_metadata(path).metadata or {}
-        return Origin(**json.loads(metadata[_KEY]))
-    except KeyError:
-        return None
-    except (OSError, ValueError, TypeError, pa.ArrowException):
+        return Origin.of_json(metadata[_KEY]) if _KEY in metadata else None
+    except (KeyError, OSError, ValueError, TypeError, pa.ArrowException):
         raise DataError(
             "the kept rows of a query are gone or damaged",
             where=str(path),
@@ -228,8 +243,9 @@ def _take(query: Query, path: Path, batch_rows: int) -> Path:
                 where=where,
                 remedy="check its conditions, and that this user sees the rows",
             )
+        place, files = str(query.file.resolve()), map(TableFile.open, opened.files)
         file.finish(
-            Origin(where, opened.server, str(query.file.resolve()), text, digest.hex())
+            Origin(where, opened.server, place, text, digest.hex(), tuple(files))
         )
     return path
 
@@ -253,9 +269,8 @@ class _ParquetFile:
 
     def finish(self, origin: Origin) -> None:
         """Say where the rows came from, and make the file durable."""
-        about = json.dumps(asdict(origin)).encode()
         try:
-            self._writer.add_key_value_metadata({_KEY: about})
+            self._writer.add_key_value_metadata({_KEY: origin.to_json()})
             self._writer.close()
             self._file.flush()
             os.fsync(self._file.fileno())

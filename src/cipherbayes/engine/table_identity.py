@@ -4,79 +4,25 @@ A ledger lies beside the file itself, not beside a link to it. The owner's regis
 (:class:`~cipherbayes.storage.custody.Custody`) knows tables by their content and by
 their place on the disk, so a copy or a hard link finds the ledger that is there. A
 query's ledger lies where its owner says, and the register knows the query by its rows,
-by its text in its database, and by its file.
+by its text in its database, by its file, and by the files that it reads.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from cipherbayes.data.snapshots import Origin, origin_of
-from cipherbayes.errors import DataError, PrivacyError
+from cipherbayes.data.table_files import TableFile
+from cipherbayes.errors import PrivacyError
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.storage.custody import Custody, RegisteredTable, file_digest
 from cipherbayes.study.schema import Site
 from cipherbayes.study.tables import equal_tables
 
-
-@dataclass(frozen=True)
-class TableFile:
-    """A table on the disk.
-
-    Attributes
-    ----------
-    path
-        The file itself, links followed.
-    content
-        SHA-256 of its bytes. It stays in this process: outside it would tell whoever
-        knows all records but one which it is.
-    inode
-        Where it lies on the disk.
-    names
-        How many names (hard links) it has.
-    """
-
-    path: Path
-    content: bytes
-    inode: bytes
-    names: int
-
-    @classmethod
-    def open(cls, path: Path) -> TableFile:
-        """Look at a table."""
-        try:
-            path = path.resolve(strict=True)
-            status, content = path.stat(), file_digest(path)
-        except OSError as problem:
-            raise DataError(
-                f"cannot be read: {problem.strerror}",
-                where=str(path),
-                remedy="check the path and its permissions",
-            ) from None
-        inode = f"{status.st_dev}/{status.st_ino}".encode()
-        return cls(path, content, inode, status.st_nlink)
-
-    @property
-    def place(self) -> bytes:
-        """Its own name, links followed."""
-        return str(self.path).encode()
-
-    @property
-    def keys(self) -> tuple[tuple[str, bytes], ...]:
-        """What the register knows it by."""
-        return (
-            ("content", self.content),
-            ("inode", self.inode),
-            ("place", self.place),
-        )
-
-    @property
-    def ledger(self) -> Path:
-        """Where its ledger lies, unless the owner names another place."""
-        return Path(f"{self.path}.ledger")
+Key = tuple[str, bytes]
+"""Something that the register knows a table by: of what kind, and what."""
 
 
 def ledger_beside(data: Path | str) -> Path:
@@ -115,7 +61,8 @@ def open_table_ledger(
     A symbolic link, a hard link and an unchanged copy of a table that has a ledger on
     this machine get no other one, nor does a copy that brings a copy of the ledger
     along; table and ledger may be moved together. A table that changed or grew under
-    its own name keeps its ledger.
+    its own name keeps its ledger. A file that a query has read has that query's ledger
+    and no other.
 
     Edge cases
     ----------
@@ -131,15 +78,22 @@ def open_table_ledger(
     listed = _listed(custody, table, path)
     if listed is not None and (not path.exists() or _elsewhere(listed, path)):
         raise _has_another(data, listed)
+    queries = _known(custody, _as_read(table.sure_keys))
+    for query in queries:
+        if not path.exists() or _elsewhere(query, path):
+            raise _is_read(data, query)
     name = table.path.name if beside else data.name
-    if listed is None:
+    if listed is None and not queries:
         ledger = Ledger.open(path, dataset=name, epsilon=epsilon, delta=delta)
     else:
         # Known by its content: both may have been renamed.
         ledger = Ledger.read(path)
-        if ledger.id != listed.ledger:
+        if listed is not None and ledger.id != listed.ledger:
             ledger.close()
             raise _has_another(data, listed)
+        if other := _other(queries, ledger):
+            ledger.close()
+            raise _is_read(data, other)
     for key in table.keys:
         custody.register(*key, ledger.id, path)
     return ledger
@@ -162,7 +116,8 @@ def open_query_ledger(
     Rows that have a ledger on this machine get no other one, in whatever order and from
     whatever database they come; nor does the same text in the same database, nor the
     same file of a query in it, after rows or text have changed: those are charged to
-    the ledger that is there. A ledger of another table is refused.
+    the ledger that is there. Nor does a query that reads a file with a ledger: it is
+    charged to the file's. A ledger of another table is refused.
 
     Edge cases
     ----------
@@ -171,25 +126,53 @@ def open_query_ledger(
     people one ledger by keeping one query.
     """
     custody, path = Custody.of_user(), given.resolve()
-    known = [
-        entry for key in _query_keys(origin) if (entry := custody.registered(*key))
-    ]
+    known = _known(custody, _query_keys(origin))
+    files = {file.path: _known(custody, file.sure_keys) for file in origin.files}
     for listed in known:
         if not path.exists() or _elsewhere(listed, path):
             raise _query_has_another(origin, listed)
-    if known:
+    for file, entries in files.items():
+        for listed in entries:
+            if not path.exists() or _elsewhere(listed, path):
+                raise _reads_table(origin, file, listed)
+    if known or any(files.values()):
         ledger = Ledger.read(path)
-        if other := next((entry for entry in known if entry.ledger != ledger.id), None):
+        if other := _other(known, ledger):
             ledger.close()
             raise _query_has_another(origin, other)
+        for file, entries in files.items():
+            if other := _other(entries, ledger):
+                ledger.close()
+                raise _reads_table(origin, file, other)
     else:
         ledger = Ledger.open(path, dataset=origin.name, epsilon=epsilon, delta=delta)
     for key in _query_keys(origin):
         custody.register(*key, ledger.id, path)
+    for read in origin.files:
+        for key in _as_read(read.keys):
+            custody.register(*key, ledger.id, path)
     return ledger
 
 
-def _query_keys(origin: Origin) -> tuple[tuple[str, bytes], ...]:
+def _known(custody: Custody, keys: Iterable[Key]) -> list[RegisteredTable]:
+    """What the register says of some keys."""
+    return [entry for key in keys if (entry := custody.registered(*key))]
+
+
+def _other(known: Iterable[RegisteredTable], ledger: Ledger) -> RegisteredTable | None:
+    """An entry of another ledger."""
+    return next((entry for entry in known if entry.ledger != ledger.id), None)
+
+
+def _as_read(keys: Iterable[Key]) -> tuple[Key, ...]:
+    """A file's keys as those of what a query reads.
+
+    They are kept apart: two queries of one file, each of other rows, are two tables.
+    """
+    return tuple((f"read {kind}", content) for kind, content in keys)
+
+
+def _query_keys(origin: Origin) -> tuple[Key, ...]:
     """What the register knows a query's table by."""
     text = " ".join(origin.query.split())
     return (
@@ -205,9 +188,8 @@ def forget_public_table(path: Path) -> None:
     Example data are made again and again, and their ledgers thrown away with them.
     """
     custody, table = Custody.of_user(), TableFile.open(path)
-    for key in table.keys:
-        if (listed := custody.registered(*key)) is not None:
-            listed.file.unlink()
+    for listed in _known(custody, (*table.keys, *_as_read(table.keys))):
+        listed.file.unlink()
 
 
 def _listed(custody: Custody, table: TableFile, path: Path) -> RegisteredTable | None:
@@ -270,17 +252,56 @@ def _query_has_another(origin: Origin, listed: RegisteredTable) -> PrivacyError:
     )
 
 
+def _is_read(data: Path, listed: RegisteredTable) -> PrivacyError:
+    if not listed.path.exists():
+        return _has_another(data, listed)
+    return PrivacyError(
+        "is a table that a query has read, and the query has a ledger already",
+        where=str(data),
+        remedy=f"use the query whose ledger is {listed.path}",
+    )
+
+
+def _reads_table(origin: Origin, file: Path, listed: RegisteredTable) -> PrivacyError:
+    if not listed.path.exists():
+        return _has_another(file, listed)
+    return PrivacyError(
+        f"reads {file}, which has a ledger already",
+        where=origin.name,
+        remedy=f'set ledger = "{listed.path}"; a query that reads files with different '
+        "ledgers cannot be paid for: read one of them",
+    )
+
+
 def refuse_equal_files(files: Mapping[str, Path]) -> None:
     """Raise PrivacyError where two sites have one file, or equal ones.
 
     Content is read only where two files have the same length. Queries are equal where
-    their rows are, or their texts in one database.
+    their rows are, or their texts in one database. A query that reads another site's
+    file has that site's table.
     """
     places: dict[tuple[object, ...], str] = {}
     for site, key in _keys(files):
         first = places.setdefault(key, site)
         if first != site:
             raise equal_tables(first, site)
+    _refuse_read_files(files)
+
+
+def _refuse_read_files(files: Mapping[str, Path]) -> None:
+    """Raise PrivacyError where one site's query reads another's file, or a copy."""
+    origins = {site: origin_of(path) for site, path in files.items() if path.exists()}
+    read = {
+        key: site
+        for site, origin in origins.items()
+        for file in (origin.files if origin else ())
+        for key in file.keys
+    }
+    own = [site for site, origin in origins.items() if origin is None]
+    for site in own if read else ():
+        for key in TableFile.open(files[site]).keys:
+            if key in read:
+                raise equal_tables(site, read[key])
 
 
 def _keys(files: Mapping[str, Path]) -> Iterator[tuple[str, tuple[object, ...]]]:
