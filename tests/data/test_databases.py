@@ -331,6 +331,8 @@ def test_the_digest_knows_rows_in_any_order_and_no_other_rows() -> None:
     assert digest(shuffled) == same
     assert digest(frame.rename(columns={"age": "years"})) == same
     assert digest(frame.assign(death=frame["death"].astype(float))) == same
+    assert digest(shuffled[["sex", "death", "age"]]) == same
+    assert digest(frame[["sex", "age", "death"]].rename(columns={"sex": "a"})) == same
     others = [
         frame.iloc[1:],
         pd.concat([frame, frame.iloc[:1]]),
@@ -339,6 +341,7 @@ def test_the_digest_knows_rows_in_any_order_and_no_other_rows() -> None:
         frame.assign(sex=frame["sex"].where(frame.index != 5, "X")),
         frame.assign(sex=frame["sex"].where(frame.index != 5, None)),
         frame.assign(age=np.roll(frame["age"], 1)),
-        frame[["sex", "age", "death"]],
+        frame[["sex", "age"]],
+        frame.assign(again=frame["age"]),
     ]
     assert len({same, *map(digest, others)}) == len(others) + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import signal
 from pathlib import Path
@@ -255,6 +256,7 @@ def test_a_ledger_that_is_gone_or_anothers_is_refused(
     charged: Study, tmp_path: Path
 ) -> None:
     swapped = changed(charged, "a", ledger=str(tmp_path / "q" / "b.ledger"))
+    swapped = changed(swapped, "b", ledger=str(tmp_path / "q" / "a.ledger"))
     with pytest.raises(PrivacyError, match="has another ledger"):
         run(swapped)
     moved = tmp_path / "q" / "moved.ledger"
@@ -282,6 +284,57 @@ def test_a_ledger_of_another_table_is_refused(charged: Study, tmp_path: Path) ->
     )
     with pytest.raises(PrivacyError, match="is the ledger of another table"):
         run(study)
+
+
+@pytest.mark.slow
+def test_a_database_that_moved_and_grew_goes_on_with_its_ledger(
+    charged: Study, tmp_path: Path
+) -> None:
+    ledger = tmp_path / "q" / "a.ledger"
+    once = spent(ledger)
+    moved = tmp_path / "q" / "moved.sqlite"
+    (tmp_path / "q" / "a.sqlite").rename(moved)
+    fill(moved, logistic_frame(61, seed=0))
+    study = changed(charged, "a", database=f"sqlite:{moved}")
+    run(study)
+    twice = spent(ledger)
+    assert twice > once
+    with pytest.raises(PrivacyError, match="has another ledger"):
+        run(changed(study, "a", ledger=str(tmp_path / "fresh.ledger")))
+
+
+@pytest.mark.slow
+def test_the_owner_says_that_a_table_is_the_same_under_another_name(
+    charged: Study, tmp_path: Path
+) -> None:
+    ledger = tmp_path / "q" / "a.ledger"
+    once = spent(ledger)
+    moved = tmp_path / "q" / "moved.sqlite"
+    fill(moved, logistic_frame(61, seed=0))
+    (tmp_path / "q" / "new name.sql").write_text(QUERY)
+    study = changed(
+        charged,
+        "a",
+        database=f"sqlite:{moved}",
+        query=str(tmp_path / "q" / "new name.sql"),
+    )
+    with pytest.raises(PrivacyError, match="under another name or address") as refused:
+        run(study)
+    assert "of its own" not in refused.value.remedy
+    command = refused.value.remedy.split("`")[1]
+    done = cipherbayes(*shlex.split(command)[1:])
+    assert done.returncode == 0, done.stderr
+    assert spent(ledger) == once
+    run(study)
+    assert spent(ledger) > once
+
+
+def test_two_sites_do_not_name_one_ledger(tmp_path: Path) -> None:
+    study = sqlite_study(tmp_path / "q")
+    ledger = str(tmp_path / "q" / "a.ledger")
+    with pytest.raises(PrivacyError, match="the ledger of two sites, 'a' and 'b'"):
+        run(changed(study, "b", ledger=ledger, query=str(tmp_path / "q" / "a.sql")))
+    assert not Path(ledger).exists()
 
 
 def test_two_sites_with_one_query_or_equal_rows_are_refused(tmp_path: Path) -> None:

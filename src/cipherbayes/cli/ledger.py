@@ -34,6 +34,13 @@ def ledger(
             metavar="EPSILON", help="For the data's owner: set the table's budget."
         ),
     ] = None,
+    table: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="For the data's owner: the table has another name or address now.",
+        ),
+    ] = "",
     copy: Annotated[
         Path | None,
         typer.Option(metavar="OUT", help="Copy the ledger for a backup."),
@@ -58,6 +65,8 @@ def ledger(
         _end(book, end)
     if budget is not None:
         book.set_budget(budget)
+    if table:
+        book.name_table(table)
     entries = list(book.entries())
     spent = book.spent()
     left = max(book.epsilon - spent, 0.0)
@@ -85,10 +94,10 @@ def ledger(
         }
         typer.echo(json.dumps(document, indent=2))
         return
-    table = Table(title=f"{book.dataset}: releases")
+    shown = Table(title=f"{book.dataset}: releases")
     headings = ("run", "site", "study", "purpose", "rounds", "first", "last", "ε after")
     for heading in headings:
-        table.add_column(heading)
+        shown.add_column(heading)
     groups: dict[tuple[str, str, str, str], list[int]] = {}
     for index, entry in enumerate(entries):
         key = (entry.run[:8], entry.site, entry.study[:8], entry.purpose)
@@ -97,8 +106,8 @@ def ledger(
         first, last = entries[members[0]], entries[members[-1]]
         row = [*group, str(len(members))]
         row += [entry.time[:16].replace("T", " ") for entry in (first, last)]
-        table.add_row(*row, f"{last.epsilon:.4g}")
-    console.print(table)
+        shown.add_row(*row, f"{last.epsilon:.4g}")
+    console.print(shown)
     console.print(
         f"spent ε = {spent:.4g} of {book.epsilon:g} at δ = {book.delta:g}; "
         f"ε = {left:.4g} is left"

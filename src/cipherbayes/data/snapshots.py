@@ -47,6 +47,9 @@ MOST_BATCH_ROWS = 1 << 28
 _KEY = b"cipherbayes query"
 _MOST_QUERY_BYTES = 1 << 20
 
+_SEEDS = (0x243F6A8885A308D3, 0x13198A2E03707344)
+"""Of the two halves of a digest of rows."""
+
 Words = NDArray[np.uint64]
 
 _AS_THEY_ARE = (
@@ -371,7 +374,8 @@ class RowDigest:
     """A digest of rows in no order: 128 bits, the sum of a hash of each row.
 
     Two tables with the same rows have the same digest, whatever order a database
-    returned them in, and whatever its types of numbers are. Names do not count.
+    returned rows and columns in, and whatever its types of numbers are. Names do not
+    count: a row's hash is that of the sum of its cells' hashes.
 
     Edge cases
     ----------
@@ -385,15 +389,15 @@ class RowDigest:
 
     def add(self, table: pa.Table) -> None:
         """Count more rows."""
-        lanes = [
-            np.full(table.num_rows, seed, dtype=np.uint64)
-            for seed in (0x243F6A8885A308D3, 0x13198A2E03707344)
-        ]
+        lanes = [np.zeros(table.num_rows, dtype=np.uint64) for _ in _SEEDS]
         for column in table.columns:
-            for lane, words in zip(lanes, _cell_words(column), strict=True):
-                lane ^= words
-                _mix(lane)
+            cells = _cell_words(column)
+            for lane, words, seed in zip(lanes, cells, _SEEDS, strict=True):
+                cell = words ^ np.uint64(seed)
+                _mix(cell)
+                lane += cell
         for index, lane in enumerate(lanes):
+            _mix(lane)
             total = int(lane.sum(dtype=np.uint64))
             self._sums[index] = (self._sums[index] + total) % 2**64
         self._rows += table.num_rows

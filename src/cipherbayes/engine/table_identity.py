@@ -117,7 +117,8 @@ def open_query_ledger(
     whatever database they come; nor does the same text in the same database, nor the
     same file of a query in it, after rows or text have changed: those are charged to
     the ledger that is there. Nor does a query that reads a file with a ledger: it is
-    charged to the file's. A ledger of another table is refused.
+    charged to the file's. The same file and text in another database goes on with its
+    ledger where that is named. A ledger of another table is refused.
 
     Edge cases
     ----------
@@ -145,13 +146,37 @@ def open_query_ledger(
                 ledger.close()
                 raise _reads_table(origin, file, other)
     else:
-        ledger = Ledger.open(path, dataset=origin.name, epsilon=epsilon, delta=delta)
-    for key in _query_keys(origin):
+        ledger = _ledger_before_move(custody, origin, path) or Ledger.open(
+            path, dataset=origin.name, epsilon=epsilon, delta=delta
+        )
+    for key in (*_query_keys(origin), _anywhere(origin, ledger)):
         custody.register(*key, ledger.id, path)
     for read in origin.files:
         for key in _as_read(read.keys):
             custody.register(*key, ledger.id, path)
     return ledger
+
+
+def _ledger_before_move(custody: Custody, origin: Origin, path: Path) -> Ledger | None:
+    """The ledger that is named, if it is this query's in another database.
+
+    A database that moved or was migrated, and then got a row, is known by nothing of
+    its own. Whoever names the ledger of the same file and text goes on with it: that
+    counts at least what was spent.
+    """
+    if not path.exists():
+        return None
+    ledger = Ledger.read(path)
+    if custody.registered(*_anywhere(origin, ledger)) is None:
+        ledger.close()
+        return None
+    return ledger
+
+
+def _anywhere(origin: Origin, ledger: Ledger) -> Key:
+    """A query's file and text with its ledger, in whatever database."""
+    text = " ".join(origin.query.split())
+    return "query of ledger", f"{ledger.id.hex()}\n{origin.file}\n{text}".encode()
 
 
 def _known(custody: Custody, keys: Iterable[Key]) -> list[RegisteredTable]:
@@ -286,6 +311,19 @@ def refuse_equal_files(files: Mapping[str, Path]) -> None:
         if first != site:
             raise equal_tables(first, site)
     _refuse_read_files(files)
+
+
+def refuse_shared_ledgers(ledgers: Mapping[str, Path | None]) -> None:
+    """Raise PrivacyError where two sites name one ledger."""
+    first: dict[Path, str] = {}
+    for site, path in ledgers.items():
+        if path is not None and first.setdefault(path.resolve(), site) != site:
+            raise PrivacyError(
+                f"is named as the ledger of two sites, '{first[path.resolve()]}' and "
+                f"'{site}'",
+                where=str(path),
+                remedy="name the ledger of each site's own table",
+            )
 
 
 def _refuse_read_files(files: Mapping[str, Path]) -> None:

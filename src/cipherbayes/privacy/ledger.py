@@ -12,6 +12,7 @@ to is in ``ledger_balance``.
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -121,10 +122,15 @@ class Ledger:
             ledger_custody.begin(path, dataset, budget, lasting=lasting)
         ledger = cls.read(path)
         if ledger.dataset != dataset:
+            ledger.close()
             raise PrivacyError(
-                f"is the ledger of another table ('{ledger.dataset}')",
+                f"is the ledger of another table ('{ledger.dataset}'), or of this one "
+                "under another name or address",
                 where=str(path),
-                remedy="give every table a ledger of its own",
+                remedy="if the same people are in both, its owner says so, and what "
+                "was spent stays spent: `cipherbayes ledger "
+                f"{shlex.quote(str(path))} --table {shlex.quote(dataset)}`; only "
+                "if nobody is in both, name another ledger",
             )
         return ledger
 
@@ -144,6 +150,13 @@ class Ledger:
     def close(self) -> None:
         """Release the file."""
         self._records.close()
+
+    def name_table(self, dataset: str) -> None:
+        """The owner says that the table has another name now; all charges stay."""
+        with self._records.locked():
+            self._records.refresh()
+            self._records.set_facts({"dataset": dataset})
+        self.dataset = dataset
 
     # -- the budget --------------------------------------------------------
 

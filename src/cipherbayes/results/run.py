@@ -17,7 +17,11 @@ from cipherbayes.engine.local import Finished, TemporaryFolder, run_folder
 from cipherbayes.engine.new_run import clear_folder, has_released, require_budgets
 from cipherbayes.engine.round_loop import Traffic
 from cipherbayes.engine.run_folder import SNAPSHOTS, RunFolder
-from cipherbayes.engine.table_identity import ledger_of, refuse_equal_files
+from cipherbayes.engine.table_identity import (
+    ledger_of,
+    refuse_equal_files,
+    refuse_shared_ledgers,
+)
 from cipherbayes.errors import BudgetError, CipherbayesError, RunError, StudyError
 from cipherbayes.inference.chains import Draws, Progress
 from cipherbayes.inference.multilevel import SiteTarget
@@ -251,6 +255,7 @@ def _checked_folder(
     }
     refuse_equal_files({name: Path(file) for name, file in files.items()})
     refuse_equal_rows(prepared)
+    refuse_shared_ledgers(ledgers)
     if not cleared:
         clear_folder(path)
     return RunFolder.create(path, located, ledgers), prepared
