@@ -53,8 +53,7 @@ def described(
 
 def rounded_values() -> Floats:
     rng = np.random.default_rng(1)
-    values: Floats = np.round(np.exp(rng.normal(0.0, 0.2, ROWS)), 1)
-    return values
+    return rng.lognormal(0.0, 0.2, ROWS).round(1)
 
 
 def test_a_value_that_equals_a_stand_in_is_not_called_missing() -> None:
