@@ -24,6 +24,12 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 import pyarrow as pa
 
+from cipherbayes.data.statements import (
+    POSTGRESQL,
+    SQLITE,
+    Dialect,
+    single_statement,
+)
 from cipherbayes.errors import CipherbayesError, DataError
 
 BATCH_ROWS = 1 << 16
@@ -92,7 +98,12 @@ class Database(ABC):
 
     @abstractmethod
     def read(
-        self, query: str, where: str, batch_rows: int = BATCH_ROWS
+        self,
+        query: str,
+        where: str,
+        batch_rows: int = BATCH_ROWS,
+        *,
+        rows: bool = True,
     ) -> AbstractContextManager[OpenQuery]:
         """Run a query, read-only, for as long as the block lasts.
 
@@ -103,6 +114,8 @@ class Database(ABC):
         batch_rows
             Rows of a batch, where the driver can be told. A column of SQLite has the
             type of its first batch.
+        rows
+            Whether rows are wanted, or only the names and types of columns.
 
         Raises
         ------
@@ -192,7 +205,12 @@ class PostgresDatabase(Database):
 
     @contextmanager
     def read(
-        self, query: str, where: str, batch_rows: int = BATCH_ROWS
+        self,
+        query: str,
+        where: str,
+        batch_rows: int = BATCH_ROWS,
+        *,
+        rows: bool = True,
     ) -> Iterator[OpenQuery]:
         driver = _driver("adbc_driver_postgresql.dbapi", where)
         with ExitStack() as stack:
@@ -211,7 +229,7 @@ class PostgresDatabase(Database):
                 server = _postgres_server(connection, self.name)
                 cursor = stack.enter_context(closing(connection.cursor()))
                 cursor.execute("SET TRANSACTION READ ONLY")
-                cursor.execute(one_select(query))
+                cursor.execute(_one_select(query, POSTGRESQL, where, rows=rows))
                 reader = stack.enter_context(cursor.fetch_record_batch())
                 yield OpenQuery(server, reader)
             except CipherbayesError:
@@ -266,7 +284,12 @@ class SqliteDatabase(Database):
 
     @contextmanager
     def read(
-        self, query: str, where: str, batch_rows: int = BATCH_ROWS
+        self,
+        query: str,
+        where: str,
+        batch_rows: int = BATCH_ROWS,
+        *,
+        rows: bool = True,
     ) -> Iterator[OpenQuery]:
         driver = _driver("adbc_driver_sqlite.dbapi", where)
         if not self.path.is_file():
@@ -279,7 +302,7 @@ class SqliteDatabase(Database):
                 cursor = connection.cursor(adbc_stmt_kwargs=options)
                 stack.enter_context(closing(cursor))
                 cursor.execute("PRAGMA query_only = ON")
-                cursor.execute(one_select(query))
+                cursor.execute(_one_select(query, SQLITE, where, rows=rows))
                 reader = stack.enter_context(cursor.fetch_record_batch())
                 yield OpenQuery(f"sqlite:{self.path.resolve()}", reader)
             except CipherbayesError:
@@ -304,7 +327,12 @@ class DuckDatabase(Database):
 
     @contextmanager
     def read(
-        self, query: str, where: str, batch_rows: int = BATCH_ROWS
+        self,
+        query: str,
+        where: str,
+        batch_rows: int = BATCH_ROWS,
+        *,
+        rows: bool = True,
     ) -> Iterator[OpenQuery]:
         duckdb = _driver("duckdb", where)
         if not self.path.exists():
@@ -323,7 +351,10 @@ class DuckDatabase(Database):
                 connection.execute("SET enable_progress_bar = false")
                 if folder:
                     _add_views(connection, self.path)
-                reader = _duck_batches(connection, query, batch_rows)
+                wrapped = _one_select(query, POSTGRESQL, where, rows=rows)
+                for text in (query, wrapped):
+                    _require_one_select(duckdb, connection, text, where)
+                reader = _duck_batches(connection, wrapped, batch_rows)
                 stack.enter_context(reader)
                 yield OpenQuery(f"duckdb:{self.path.resolve()}", reader)
             except CipherbayesError:
@@ -334,8 +365,15 @@ class DuckDatabase(Database):
                 _refuse(where, *_duck_failure(duckdb, error))
 
 
+def _require_one_select(duckdb: Any, connection: Any, text: str, where: str) -> None:
+    """Refuse what DuckDB itself reads as several statements, or as another."""
+    kinds = [statement.type for statement in connection.extract_statements(text)]
+    if kinds != [duckdb.StatementType.SELECT]:
+        _refuse(where, *_STATES["42"])
+
+
 def _duck_batches(connection: Any, query: str, rows: int) -> pa.RecordBatchReader:
-    answer = connection.sql(one_select(query))
+    answer = connection.sql(query)
     if hasattr(answer, "to_arrow_reader"):
         return answer.to_arrow_reader(rows)
     return answer.fetch_arrow_reader(rows)
@@ -379,13 +417,13 @@ def _duck_failure(duckdb: Any, error: Exception) -> tuple[str, str]:
 # -- all of them ---------------------------------------------------------------
 
 
-def one_select(query: str) -> str:
-    """The query as part of a SELECT: more than one statement, or another, is none."""
-    lines = query.rstrip().splitlines()
-    while lines and (not lines[-1].strip() or lines[-1].strip().startswith("--")):
-        lines.pop()
-    text = "\n".join(lines).rstrip().removesuffix(";")
-    return f"SELECT * FROM (\n{text}\n) AS cohort"  # noqa: S608 - the site's own
+def _one_select(query: str, dialect: Dialect, where: str, *, rows: bool) -> str:
+    """The query as part of a SELECT; refused if it is not one statement by itself."""
+    text = single_statement(query, dialect)
+    if text is None:
+        _refuse(where, *_STATES["42"])
+    limit = "" if rows else " WHERE 1 = 0"
+    return f"SELECT * FROM (\n{text}\n) AS cohort{limit}"  # noqa: S608 - its own
 
 
 def _driver(module: str, where: str) -> Any:

@@ -84,7 +84,7 @@ class Query:
             data = self.file.read_bytes()
             if len(data) > _MOST_QUERY_BYTES:
                 raise ValueError
-            text = data.decode()
+            text = data.decode("utf-8-sig")  # some editors begin with a mark
         except FileNotFoundError:
             raise DataError(
                 "no such query", where=str(self.file), remedy="check the path"

@@ -12,7 +12,7 @@ from typing import Literal
 
 from cryptography import x509
 
-from cipherbayes.data.databases import one_select, open_database
+from cipherbayes.data.databases import open_database
 from cipherbayes.data.snapshots import Query
 from cipherbayes.data.tables import open_table
 from cipherbayes.engine.flare.handshake import check_server
@@ -113,8 +113,8 @@ def _table(settings: LocalSettings) -> Iterator[tuple[State, str]]:
 
 def _columns(query: Query) -> int:
     """Columns of a query that is asked for no row."""
-    nothing = f"{one_select(query.text())} WHERE 1 = 0"
-    with open_database(query.database).read(nothing, query.name) as opened:
+    database = open_database(query.database)
+    with database.read(query.text(), query.name, rows=False) as opened:
         return len(opened.batches.schema.names)
 
 
