@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from parties import small_study
 
 from cipherbayes.data.databases import located, open_database
 from cipherbayes.data.snapshots import (
@@ -24,8 +25,11 @@ from cipherbayes.data.snapshots import (
 )
 from cipherbayes.data.statements import POSTGRESQL, single_statement
 from cipherbayes.data.tables import PART_ROWS, Kind, open_table
-from cipherbayes.errors import CipherbayesError, DataError
+from cipherbayes.engine.flare.site_settings import site_settings
+from cipherbayes.errors import CipherbayesError, DataError, RunError, StudyError
+from cipherbayes.study.schema import Study
 from conftest import logistic_frame
+from terminal import cipherbayes
 
 pytest.importorskip("adbc_driver_sqlite", reason="needs cipherbayes[database]")
 duckdb = pytest.importorskip("duckdb", reason="needs cipherbayes[database]")
@@ -85,6 +89,17 @@ def one_row(folder: Path, kind: str) -> str:
         f"host=db password={SECRET}",
         f"mysql://me:{SECRET}@host/icu",
         f"{SECRET}",
+        f"postgresql://u:SEC/{SECRET}@127.0.0.1:54399/north",
+        f"postgresql://u:a?b=#{SECRET}@h/north",
+        f"postgresql://h/db;password={SECRET}",
+        f"postgresql://h/db%3Bpassword%3D{SECRET}",
+        f"postgresql://h/db&password={SECRET}",
+        f"duckdb:md:db?motherduck_token={SECRET}",
+        f"duckdb:md:{SECRET}",
+        f"duckdb:postgres:password={SECRET}",
+        f"sqlite:x.db?key={SECRET}",
+        f"sqlite:x.db;password={SECRET}",
+        f"sqlite://u:{SECRET}@h/x.db",
         "postgresql://host",
         "sqlite:",
     ],
@@ -96,6 +111,28 @@ def test_an_address_with_a_secret_or_an_unknown_part_is_not_repeated(
         open_database(address)
     assert SECRET not in str(refused.value)
     assert refused.value.remedy
+
+
+def test_an_address_in_the_place_of_a_file_is_not_repeated(tmp_path: Path) -> None:
+    address = f"postgresql://u:{SECRET}@h/db"
+    (tmp_path / "site.toml").write_text(f'data = "{address}"')
+    with pytest.raises(DataError, match="address of a database") as by_path:
+        open_table(address)
+    with pytest.raises(RunError, match="address of a database") as by_kit:
+        site_settings(tmp_path)
+    study = small_study(("a", "b")).to_toml()
+    assert "[sites.a]" in study
+    file = tmp_path / "study.toml"
+    file.write_text(study.replace("[sites.a]", f'[sites.a]\ndata = "{address}"'))
+    with pytest.raises(StudyError, match="address of a database") as by_study:
+        Study.load(file)
+    file.write_text(study)
+    done = cipherbayes("site", "check", "--study", file, "--table", address)
+    assert "address of a database" in done.stderr
+    assert SECRET not in done.stdout + done.stderr
+    for refused in (by_path, by_kit, by_study):
+        assert SECRET not in str(refused.value)
+        assert "query" in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -228,12 +228,14 @@ def check(
 
     Needs no kit where both the study and the table are given.
     """
+    from cipherbayes.data.databases import refuse_address
     from cipherbayes.engine.flare.site_settings import site_settings
     from cipherbayes.engine.table_check import check_table
     from cipherbayes.study.schema import Study
 
     loaded = Study.load(kit / "study.toml" if study is None else study)
     if table is not None:
+        refuse_address(str(table))
         source, found = str(table), check_table(loaded, "here", str(table))
     else:
         settings = site_settings(kit)

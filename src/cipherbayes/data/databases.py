@@ -14,13 +14,14 @@ is passed on, only what kind of failure it was.
 from __future__ import annotations
 
 import importlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import pyarrow as pa
 
@@ -45,6 +46,12 @@ _ALLOWED = frozenset(
     }
 )
 """Settings of libpq that an address may hold: nothing secret is among them."""
+
+_PASSWORD = (
+    "the address holds a password",
+    "remove it, change it, and keep it in ~/.pgpass, in a service file or in "
+    "PGPASSWORD: studies and logs are read by others",
+)
 
 _STATES = {
     "28": ("refuses this user", "check ~/.pgpass, PGSERVICE or PGPASSWORD"),
@@ -129,9 +136,17 @@ class Database(ABC):
 def open_database(address: str) -> Database:
     """The database of an address; DataError where it is none, or holds a secret."""
     scheme, _, rest = address.partition(":")
+    if re.search("//.*:.*@", address, re.DOTALL):
+        _refuse("database", *_PASSWORD)
     if scheme in ("postgresql", "postgres") and rest.startswith("//"):
         return PostgresDatabase(_public_name(address), f"postgresql:{rest}")
     if scheme in ("sqlite", "duckdb") and rest:
+        if re.search(r"[?;]|^\s*[A-Za-z][\w+.-]+:", rest):
+            _refuse(
+                "database",
+                "the address has a setting, or is not of a file",
+                f'give "{scheme}:FILE", a path without ? and ;',
+            )
         path = Path(_file_part(rest))
         kind = SqliteDatabase if scheme == "sqlite" else DuckDatabase
         return kind(f"{scheme}:{path}", path)
@@ -141,6 +156,17 @@ def open_database(address: str) -> Database:
         "is not the address of a database",
         'give "postgresql://HOST/NAME", "sqlite:FILE" or "duckdb:FILE"',
     )
+
+
+def refuse_address(path: str) -> None:
+    """DataError where the path of a file is an address, which may hold a secret."""
+    if re.search(r"://|^\w\w+:/", path):  # a Path has one slash of two
+        _refuse(
+            "data",
+            "is the address of a database, not the path of a file",
+            "give database, query and ledger in its place, the address without a "
+            "password",
+        )
 
 
 def located(address: str, folder: Path) -> str:
@@ -166,12 +192,7 @@ def _public_name(address: str) -> str:
         _refuse("database", "is not a valid address", 'give "postgresql://HOST/NAME"')
     user, _, host = parts.netloc.rpartition("@")
     if ":" in user or {"password", "sslpassword"} & settings.keys():
-        _refuse(
-            "database",
-            "the address holds a password",
-            "remove it, change it, and keep it in ~/.pgpass, in a service file or in "
-            "PGPASSWORD: studies and logs are read by others",
-        )
+        _refuse("database", *_PASSWORD)
     if unknown := sorted(settings.keys() - _ALLOWED):
         del unknown  # perhaps a secret that was mistyped
         _refuse(
@@ -181,6 +202,12 @@ def _public_name(address: str) -> str:
         )
     base = parts.path.strip("/") or settings.get("dbname", "")
     service = settings.get("service")
+    if re.search("[;&=]", unquote(f"{base}{service or ''}")):
+        _refuse(
+            "database",
+            "the address has a setting in the place of a name",
+            'write settings as "postgresql://HOST/NAME?KEY=VALUE"',
+        )
     if not base and not service:
         _refuse(
             "database",
