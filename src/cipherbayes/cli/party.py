@@ -189,12 +189,20 @@ def party_commands(role: str, what: str) -> typer.Typer:
     ) -> None:
         """Make a kit again from its backup; no budget comes back with it."""
         from cipherbayes.cli.ledger import warn_of_budget
-        from cipherbayes.engine.flare.kit_backup import put_back
+        from cipherbayes.engine.flare.kit_backup import LEDGER, put_back
         from cipherbayes.engine.flare.kits import Kit
 
         Kit.open(backup).require(role)
-        if not put_back(backup, kit):
+        kept = put_back(backup, kit)
+        if not kept and (backup / LEDGER).exists():
             warn_of_budget()
+        elif not kept:
+            console.print(
+                "[yellow]warning:[/yellow] the backup has no ledger, so what was spent "
+                "is not known; its budget is now a remark in site.toml: find out what "
+                "was released, then set one before you start",
+                soft_wrap=True,
+            )
         console.print(f"{kit}: restored", soft_wrap=True)
 
     if role != "server":
