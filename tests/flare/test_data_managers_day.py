@@ -191,6 +191,13 @@ def test_a_damaged_ledger_is_a_fault(kit: Kit) -> None:
     assert states(kit)["ledger"] == "fault"
 
 
+def test_a_start_removes_what_a_killed_check_left(kit: Kit) -> None:
+    (kit.path / ".checked-left").mkdir()
+    (kit.path / "roster.json").unlink()
+    assert cipherbayes("site", "start", kit.path).returncode == 1
+    assert not (kit.path / ".checked-left").exists()
+
+
 # -- backups -------------------------------------------------------------------------
 
 

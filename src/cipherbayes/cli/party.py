@@ -47,6 +47,8 @@ def party_commands(role: str, what: str) -> typer.Typer:
     @app.command("start")
     def start(kit: KitPath = Path()) -> None:
         """Start this party and keep it running; stop it with Ctrl-C."""
+        from cipherbayes.data.snapshots import remove_short_snapshots
+
         with needs_flare():
             from cipherbayes.engine.flare.handshake import check_server
             from cipherbayes.engine.flare.kits import Kit
@@ -54,6 +56,7 @@ def party_commands(role: str, what: str) -> typer.Typer:
             from cipherbayes.engine.flare.starting import start as start_party
 
             mine = Kit.open(kit).require(role)
+            remove_short_snapshots(mine.path)
             check_ready(mine)
             if role != "server" and not check_server(mine):
                 console.print(
@@ -247,7 +250,7 @@ def check(
         source, found = str(table), check_table(loaded, "here", str(table))
     else:
         settings = site_settings(kit)
-        source, found = _check_settings(loaded, settings)
+        source, found = _check_settings(loaded, settings, kit)
     for problem in found.problems:
         console.print(f"- {problem}", highlight=False, markup=False, soft_wrap=True)
     rows = "" if found.rows is None else f" ({found.rows:,} rows)"
@@ -262,18 +265,18 @@ def check(
         raise typer.Exit(1)
 
 
-def _check_settings(study: Study, settings: LocalSettings) -> tuple[str, Findings]:
+def _check_settings(
+    study: Study, settings: LocalSettings, kit: Path
+) -> tuple[str, Findings]:
     """The name of a site's own table, and what is wrong with it."""
-    from cipherbayes.data.snapshots import take_snapshot
-    from cipherbayes.engine.local import TemporaryFolder
+    from cipherbayes.data.snapshots import short_snapshot
     from cipherbayes.engine.table_check import check_table
 
     query = settings.get("query")
     if query is None:
         source = str(settings["data"])
         return source, check_table(study, "here", source)
-    with TemporaryFolder() as folder:
-        rows = take_snapshot(query, folder)
+    with short_snapshot(query, kit) as rows:
         return query.name, check_table(study, "here", rows)
 
 
