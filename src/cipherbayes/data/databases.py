@@ -36,6 +36,9 @@ from cipherbayes.errors import CipherbayesError, DataError
 BATCH_ROWS = 1 << 16
 """Rows of a batch, where the driver can be told."""
 
+PROBE_SECONDS = 5
+"""Longest time for a connection, and for a statement, where no rows are wanted."""
+
 _ALLOWED = frozenset(
     {
         *("host", "hostaddr", "port", "dbname", "user", "service"),
@@ -62,7 +65,10 @@ _STATES = {
     "42": ("the query is not one valid SELECT", "try it with the database's own tool"),
     "25006": ("the query wants to write", "a cohort is a SELECT and changes nothing"),
     "22": ("the query fails on some rows", "guard casts and divisions in the query"),
-    "57014": ("the query was cancelled", "raise the role's statement_timeout"),
+    "57014": (
+        "the query was cancelled, or took too long",
+        "see the database's log; raise the role's statement_timeout",
+    ),
 }
 """What the beginning of a SQLSTATE means, the longest that fits first."""
 
@@ -122,7 +128,8 @@ class Database(ABC):
             Rows of a batch, where the driver can be told. A column of SQLite has the
             type of its first batch.
         rows
-            Whether rows are wanted, or only the names and types of columns.
+            Whether rows are wanted, or only the names and types of columns, which a
+            server must give within :data:`PROBE_SECONDS`.
 
         Raises
         ------
@@ -242,8 +249,9 @@ class PostgresDatabase(Database):
         driver = _driver("adbc_driver_postgresql.dbapi", where)
         with ExitStack() as stack:
             try:
+                url = self.url if rows else _within(self.url, PROBE_SECONDS)
                 connection = stack.enter_context(
-                    closing(driver.connect(self.url, autocommit=False))
+                    closing(driver.connect(url, autocommit=False))
                 )
             except Exception:  # libpq's words may hold the user, the host, a file
                 _refuse(
@@ -253,6 +261,8 @@ class PostgresDatabase(Database):
                     "PGPASSWORD) with psql",
                 )
             try:
+                if not rows:
+                    _limit_statements(connection, PROBE_SECONDS)
                 server = _postgres_server(connection, self.name)
                 cursor = stack.enter_context(closing(connection.cursor()))
                 cursor.execute("SET TRANSACTION READ ONLY")
@@ -265,6 +275,17 @@ class PostgresDatabase(Database):
                 if not _foreign(error, driver):
                     raise
                 _postgres_failure(connection, error, where)
+
+
+def _within(url: str, seconds: int) -> str:
+    """The address, with a limit on how long a server may take to let someone in."""
+    return f"{url}{'&' if '?' in url else '?'}connect_timeout={seconds}"
+
+
+def _limit_statements(connection: Any, seconds: int) -> None:
+    with closing(connection.cursor()) as cursor:
+        cursor.execute(f"SET statement_timeout = {1000 * seconds}")
+    connection.commit()
 
 
 def _postgres_server(connection: Any, name: str) -> str:
