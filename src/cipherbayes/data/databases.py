@@ -6,9 +6,9 @@
     duckdb:FILE                a database of DuckDB
     duckdb:FOLDER              its Parquet and CSV files, each a table by its name
 
-Rows come as Arrow batches. A query is one SELECT inside a transaction that may not
-write. What a driver says of a failure may hold values, names and passwords: none of it
-is passed on, only what kind of failure it was.
+Rows come as Arrow batches. A query is one SELECT inside a read-only transaction. What a
+driver says of a failure may hold values, names and passwords: none of it is passed on,
+only what kind of failure it was.
 """
 
 from __future__ import annotations

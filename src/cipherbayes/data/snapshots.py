@@ -138,7 +138,8 @@ def take_snapshot(query: Query, folder: Path) -> Path:
     Formal guarantees
     -----------------
     The file appears whole or not at all, and only its owner can read it. The database
-    is asked inside a transaction that cannot write.
+    is asked for one SELECT inside a read-only transaction, which does not bind what
+    functions do outside of it (docs/databases.md).
 
     Edge cases
     ----------
