@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from parties import small_study
 
 from cipherbayes.data.databases import located, open_database
 from cipherbayes.data.snapshots import (
@@ -22,10 +23,14 @@ from cipherbayes.data.snapshots import (
     remove_snapshot,
     take_snapshot,
 )
+from cipherbayes.data.statements import POSTGRESQL, single_statement
 from cipherbayes.data.table_files import TableFile
 from cipherbayes.data.tables import PART_ROWS, Kind, open_table
-from cipherbayes.errors import CipherbayesError, DataError
+from cipherbayes.engine.flare.site_settings import site_settings
+from cipherbayes.errors import CipherbayesError, DataError, RunError, StudyError
+from cipherbayes.study.schema import Study
 from conftest import logistic_frame
+from terminal import cipherbayes
 
 pytest.importorskip("adbc_driver_sqlite", reason="needs cipherbayes[database]")
 duckdb = pytest.importorskip("duckdb", reason="needs cipherbayes[database]")
@@ -58,6 +63,17 @@ def refusal(folder: Path, database: str, text: str) -> str:
     return str(refused.value)
 
 
+def one_row(folder: Path, kind: str) -> str:
+    """A database with the table t of one column and one row."""
+    statements = ("CREATE TABLE t (a REAL)", "INSERT INTO t VALUES (1)")
+    if kind == "sqlite":
+        return sqlite_file(folder, *statements)
+    with duckdb.connect(str(folder / "t.duckdb")) as database:
+        for statement in statements:
+            database.execute(statement)
+    return f"duckdb:{folder / 't.duckdb'}"
+
+
 # -- addresses -----------------------------------------------------------------
 
 
@@ -74,6 +90,17 @@ def refusal(folder: Path, database: str, text: str) -> str:
         f"host=db password={SECRET}",
         f"mysql://me:{SECRET}@host/icu",
         f"{SECRET}",
+        f"postgresql://u:SEC/{SECRET}@127.0.0.1:54399/north",
+        f"postgresql://u:a?b=#{SECRET}@h/north",
+        f"postgresql://h/db;password={SECRET}",
+        f"postgresql://h/db%3Bpassword%3D{SECRET}",
+        f"postgresql://h/db&password={SECRET}",
+        f"duckdb:md:db?motherduck_token={SECRET}",
+        f"duckdb:md:{SECRET}",
+        f"duckdb:postgres:password={SECRET}",
+        f"sqlite:x.db?key={SECRET}",
+        f"sqlite:x.db;password={SECRET}",
+        f"sqlite://u:{SECRET}@h/x.db",
         "postgresql://host",
         "sqlite:",
     ],
@@ -85,6 +112,28 @@ def test_an_address_with_a_secret_or_an_unknown_part_is_not_repeated(
         open_database(address)
     assert SECRET not in str(refused.value)
     assert refused.value.remedy
+
+
+def test_an_address_in_the_place_of_a_file_is_not_repeated(tmp_path: Path) -> None:
+    address = f"postgresql://u:{SECRET}@h/db"
+    (tmp_path / "site.toml").write_text(f'data = "{address}"')
+    with pytest.raises(DataError, match="address of a database") as by_path:
+        open_table(address)
+    with pytest.raises(RunError, match="address of a database") as by_kit:
+        site_settings(tmp_path)
+    study = small_study(("a", "b")).to_toml()
+    assert "[sites.a]" in study
+    file = tmp_path / "study.toml"
+    file.write_text(study.replace("[sites.a]", f'[sites.a]\ndata = "{address}"'))
+    with pytest.raises(StudyError, match="address of a database") as by_study:
+        Study.load(file)
+    file.write_text(study)
+    done = cipherbayes("site", "check", "--study", file, "--table", address)
+    assert "address of a database" in done.stderr
+    assert SECRET not in done.stdout + done.stderr
+    for refused in (by_path, by_kit, by_study):
+        assert SECRET not in str(refused.value)
+        assert "query" in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -258,19 +307,80 @@ BAD = {
 def test_a_bad_query_is_refused_in_our_words_and_changes_nothing(
     tmp_path: Path, kind: str, case: str
 ) -> None:
-    statements = ("CREATE TABLE t (a REAL)", "INSERT INTO t VALUES (1)")
-    if kind == "sqlite":
-        address = sqlite_file(tmp_path, *statements)
-    else:
-        address = f"duckdb:{tmp_path / 't.duckdb'}"
-        with duckdb.connect(address[7:]) as database:
-            for statement in statements:
-                database.execute(statement)
+    address = one_row(tmp_path, kind)
     message = refusal(tmp_path, address, BAD[case])
     assert "cohort.sql" in message
     assert "; " in message  # what to do
     assert "nope" not in message
     assert taken(tmp_path, address, "SELECT a FROM t").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT 1 AS a) AS x; COPY (SELECT * FROM t) TO '{out}'; "
+        "SELECT * FROM (SELECT a FROM t",
+        "SELECT 1 AS a) AS x; ATTACH '{out}' AS o; CREATE TABLE o.s AS SELECT * FROM t;"
+        " SELECT * FROM (SELECT a FROM t",
+        "SELECT 1 AS a) AS x /* /* */; ATTACH '{out}' AS o; SELECT * FROM (SELECT 1",
+        "SELECT $x(') AS a) AS x; ATTACH '{out}' AS o; SELECT * FROM (SELECT 1 --'",
+        "SELECT 1 AS [a'] ) AS x; ATTACH '{out}' AS o; SELECT * FROM (SELECT 1 --'",
+        "SELECT a FROM t) AS x UNION SELECT * FROM (SELECT a FROM t",
+        "COPY (SELECT * FROM t) TO '{out}'",
+        "ATTACH '{out}' AS o",
+        "SELECT a FROM t; SELECT 'open",
+        "SELECT a FROM t /* open",
+        "SELECT (a FROM t",
+    ],
+)
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
+def test_no_text_leaves_the_parentheses_that_it_is_put_into(
+    tmp_path: Path, kind: str, text: str
+) -> None:
+    out = tmp_path / "stolen.csv"
+    message = refusal(tmp_path, one_row(tmp_path, kind), text.format(out=out))
+    assert "not one valid SELECT" in message
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT a FROM t;",
+        "SELECT a FROM t;;\n;",
+        "\ufeffSELECT a FROM t",
+        "SELECT a FROM t; -- it's all\n/* and; (more */ ; --",
+        "-- first;\n/* then ) */ SELECT a FROM t WHERE ';' <> ')' -- (",
+        "SELECT a AS \"a;)\" FROM t WHERE 'it''s (' <> '--'",
+        "(SELECT a FROM t)",
+        "WITH x AS (SELECT a FROM t) SELECT a FROM x\r\n;\r\n",
+    ],
+)
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
+def test_signs_in_strings_and_remarks_and_at_the_end_do_no_harm(
+    tmp_path: Path, kind: str, text: str
+) -> None:
+    path = taken(tmp_path, one_row(tmp_path, kind), text)
+    assert pa.parquet.read_table(path).num_rows == 1
+
+
+def test_strings_of_postgresql_are_read_by_its_own_rules() -> None:
+    for text in (
+        r"SELECT E'\'' AS a, ')'",
+        "SELECT $$;)'$$ AS a, $x$ $$ ) $x$",
+        "SELECT /* /* ; */ ) */ 1 AS a",
+        "SELECT (ARRAY['a', 'b'])[1] AS a, x::text",
+    ):
+        assert single_statement(f"{text} ; -- end", POSTGRESQL) == text
+    for text in (
+        r"SELECT '\') AS x; DROP TABLE t; SELECT * FROM (SELECT '",
+        r"SELECT E'\\') AS x; DROP TABLE t; SELECT * FROM (SELECT 1",
+        "SELECT $$a$$) AS x; DROP TABLE t; SELECT * FROM (SELECT $$b$$",
+        "SELECT 1 -- a\r) AS x; DROP TABLE t; SELECT * FROM (SELECT 1",
+        ";",
+        "",
+    ):
+        assert single_statement(text, POSTGRESQL) is None
 
 
 def test_what_a_driver_says_of_values_is_not_passed_on(tmp_path: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import socket
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,8 @@ import pytest
 from parties import small_study
 from query_sites import with_sites
 
-from cipherbayes.data import snapshots
+from cipherbayes.data import databases, snapshots
+from cipherbayes.data.databases import open_database
 from cipherbayes.data.omop import TRUTH
 from cipherbayes.data.snapshots import Query, origin_of, remove_snapshot, take_snapshot
 from cipherbayes.data.tables import open_table
@@ -25,7 +29,9 @@ from conftest import logistic_frame
 from postgres_server import PASSWORD, PostgresServer, running
 from terminal import cipherbayes
 
-pytest.importorskip("adbc_driver_postgresql", reason="needs cipherbayes[database]")
+dbapi = pytest.importorskip(
+    "adbc_driver_postgresql.dbapi", reason="needs cipherbayes[database]"
+)
 pytestmark = pytest.mark.slow  # the server starts in seconds
 
 SECRET = "HIV-67.1234"
@@ -219,6 +225,41 @@ def test_a_server_that_is_not_there_is_said_to_be(tmp_path: Path) -> None:
     asked = Query(f"postgresql:///icu?host={tmp_path}", tmp_path / "q.sql")
     with pytest.raises(DataError, match="cannot be reached"):
         take_snapshot(asked, tmp_path / "s")
+
+
+def test_whoever_wants_no_rows_does_not_wait_for_a_server_that_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(databases, "PROBE_SECONDS", 2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        # It accepts, and never answers.
+        port = silent.getsockname()[1]
+        found = open_database(f"postgresql://127.0.0.1:{port}/icu?connect_timeout=600")
+        began = time.monotonic()
+        with (
+            pytest.raises(DataError, match="cannot be reached"),
+            found.read("SELECT 1 AS a", "q", rows=False),
+        ):
+            pass
+        assert time.monotonic() - began < 20
+
+
+def test_whoever_wants_no_rows_does_not_wait_for_a_slow_query(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(databases, "PROBE_SECONDS", 2)
+    # While another session has the table, a query of it waits.
+    server.execute("CREATE TABLE IF NOT EXISTS held (a int);")
+    found = open_database(server.address())
+    with closing(dbapi.connect(found.url, autocommit=False)) as other:  # type: ignore[attr-defined]
+        with closing(other.cursor()) as cursor:
+            cursor.execute("LOCK TABLE held IN ACCESS EXCLUSIVE MODE")
+        with (
+            pytest.raises(DataError, match="took too long"),
+            found.read("SELECT a FROM held", "q", rows=False),
+        ):
+            pass
+        other.rollback()
 
 
 FUSE = (

@@ -13,6 +13,7 @@ from crashing import crash
 from parties import small_study, trajectory, write_tables
 from query_sites import QUERY, fill, sqlite_study, with_sites
 
+from cipherbayes.data.snapshots import Query, short_snapshot
 from cipherbayes.engine.run_folder import SNAPSHOTS
 from cipherbayes.errors import (
     BudgetError,
@@ -516,6 +517,38 @@ def test_site_check_looks_at_a_query_and_leaves_no_rows(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert not (tmp_path / "a.ledger").exists()
     assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_a_checks_rows_are_below_the_sites_folder_and_never_left(
+    tmp_path: Path,
+) -> None:
+    sqlite_study(tmp_path)
+    query = Query(f"sqlite:{tmp_path / 'a.sqlite'}", tmp_path / "a.sql")
+    with short_snapshot(query, tmp_path) as first:
+        assert tmp_path in first.parents
+        assert first.parent.stat().st_mode & 0o777 == 0o700
+        # Another check leaves alone what is in use, and removes what is not.
+        killed = tmp_path / ".checked-left"
+        killed.mkdir(mode=0o700)
+        (killed / "query.parquet").write_bytes(b"rows")
+        with short_snapshot(query, tmp_path) as second:
+            assert second != first
+        assert first.exists()
+        assert not killed.exists()
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_a_check_removes_what_a_killed_check_left(tmp_path: Path) -> None:
+    study = sqlite_study(tmp_path)
+    (tmp_path / "study.toml").write_text(study.without_paths().to_toml())
+    (tmp_path / "site.toml").write_text(
+        'data = { database = "sqlite:a.sqlite", query = "a.sql" }\n'
+        'ledger = "a.ledger"\n'
+    )
+    (tmp_path / ".checked-left").mkdir()
+    (tmp_path / ".checked-left" / "query.parquet").write_bytes(b"rows")
+    assert cipherbayes("site", "check", tmp_path).returncode == 0
+    assert not (tmp_path / ".checked-left").exists()
 
 
 def test_errors_never_hold_what_a_driver_said(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from terminal import cipherbayes
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 from cipherbayes.engine.flare import health
 from cipherbayes.engine.flare.health import look
+from cipherbayes.engine.flare.kit_backup import back_up
 from cipherbayes.engine.flare.kits import Kit
 from cipherbayes.engine.flare.provisioning import Deployment, deploy
 from cipherbayes.engine.flare.service_files import service_files
@@ -190,6 +191,13 @@ def test_a_damaged_ledger_is_a_fault(kit: Kit) -> None:
     assert states(kit)["ledger"] == "fault"
 
 
+def test_a_start_removes_what_a_killed_check_left(kit: Kit) -> None:
+    (kit.path / ".checked-left").mkdir()
+    (kit.path / "roster.json").unlink()
+    assert cipherbayes("site", "start", kit.path).returncode == 1
+    assert not (kit.path / ".checked-left").exists()
+
+
 # -- backups -------------------------------------------------------------------------
 
 
@@ -242,6 +250,25 @@ def test_a_backup_makes_the_kit_again_and_gives_no_budget_back(
     assert again.settings()["budget"] is None
     assert "before the restore" in (kit.path / "site.toml").read_text()
     book.close()
+
+
+@pytest.mark.parametrize("budget", ["budget = 3.0\n", ""])
+def test_a_backup_from_before_the_first_run_gives_no_budget_back(
+    kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: str
+) -> None:
+    (kit.path / "site.toml").write_text(f'data = "../t.csv"\n{budget}')
+    (kit.path / "t.csv").rename(tmp_path / "t.csv")
+    back_up(kit, tmp_path / "backup")
+    shutil.rmtree(kit.path)
+    monkeypatch.setenv("CIPHERBAYES_STATE", str(tmp_path / "new-state"))
+    done = cipherbayes("site", "restore", kit.path, tmp_path / "backup")
+    assert done.returncode == 0, done.stderr
+    assert "the backup has no ledger" in done.stdout
+    assert Kit.open(kit.path).settings()["budget"] is None
+    assert states(kit)["ledger"] == "warning"
+    text = (kit.path / "site.toml").read_text()
+    (kit.path / "site.toml").write_text(f"budget = 1.0\n{text}")
+    assert states(kit)["ledger"] == "ok"
 
 
 def test_an_old_backup_is_refused_where_the_state_folder_knows_better(

@@ -16,7 +16,15 @@ import pytest
 from parties import small_study, write_tables
 from query_sites import QUERY, fill
 
-from cipherbayes.errors import CryptoError, ProtocolError, RunError, StudyError
+from cipherbayes.errors import (
+    CipherbayesError,
+    CryptoError,
+    ProtocolError,
+    RunError,
+    StudyError,
+)
+from cipherbayes.privacy.events import GaussianSum
+from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.study.schema import Study
 from conftest import logistic_frame
 from terminal import cipherbayes
@@ -327,6 +335,12 @@ def test_a_sites_query_is_read_once_a_run_and_its_rows_go_with_the_run(
     assert rows.stat().st_mode & 0o777 == 0o600
     assert rows.parent.stat().st_mode & 0o777 == 0o700
     assert (kit.path / "cohort.ledger").exists()
+    book = Ledger.read(kit.path / "cohort.ledger")
+    book.release(
+        run=bytes.fromhex(RUN), site="a", round=0, purpose="gradient", study=bytes(32),
+        question=bytes(32), event=GaussianSum(4.0), compute=lambda: b"",
+    )  # fmt: skip
+    book.close()
     # The process is started again, and the database has changed.
     fill(kit.path / "a.sqlite", logistic_frame(40, seed=2))
     again = kit.run(RUN, small_study(SITES))
@@ -339,6 +353,28 @@ def test_a_sites_query_is_read_once_a_run_and_its_rows_go_with_the_run(
     assert not (kit.path / "runs" / ("11" * 16) / "snapshot").exists()
     site.end()
     assert not rows.parent.exists()
+
+
+def test_a_query_is_read_anew_while_a_run_was_charged_for_nothing(
+    fresh: dict[str, Kit],
+) -> None:
+    pytest.importorskip("adbc_driver_sqlite", reason="needs cipherbayes[database]")
+    kit = pinned(fresh)["a"]
+    fill(kit.path / "a.sqlite", logistic_frame(60, seed=1))
+    query, rows = kit.path / "cohort.sql", kit.path / "runs" / RUN / "snapshot"
+    query.write_text("SELECT age, sex, 'no' AS death FROM admissions")
+    (kit.path / "site.toml").write_text(
+        'data = { database = "sqlite:a.sqlite", query = "cohort.sql" }\n'
+        'ledger = "cohort.ledger"\n'
+    )
+    with pytest.raises(CipherbayesError, match="death"):
+        kit.run(RUN, small_study(SITES)).site("a")
+    assert not rows.exists()
+    query.write_text(QUERY)
+    assert kit.run(RUN, small_study(SITES)).site("a") is not None
+    assert rows.exists()
+    query.write_text("SELECT age, sex, death FROM admissions LIMIT 50")
+    assert kit.run(RUN, small_study(SITES)).table("a").count == 50
 
 
 def test_rows_of_a_run_that_was_given_up_are_removed_by_the_next(

@@ -47,6 +47,8 @@ def party_commands(role: str, what: str) -> typer.Typer:
     @app.command("start")
     def start(kit: KitPath = Path()) -> None:
         """Start this party and keep it running; stop it with Ctrl-C."""
+        from cipherbayes.data.snapshots import remove_short_snapshots
+
         with needs_flare():
             from cipherbayes.engine.flare.handshake import check_server
             from cipherbayes.engine.flare.kits import Kit
@@ -54,6 +56,7 @@ def party_commands(role: str, what: str) -> typer.Typer:
             from cipherbayes.engine.flare.starting import start as start_party
 
             mine = Kit.open(kit).require(role)
+            remove_short_snapshots(mine.path)
             check_ready(mine)
             if role != "server" and not check_server(mine):
                 console.print(
@@ -189,12 +192,20 @@ def party_commands(role: str, what: str) -> typer.Typer:
     ) -> None:
         """Make a kit again from its backup; no budget comes back with it."""
         from cipherbayes.cli.ledger import warn_of_budget
-        from cipherbayes.engine.flare.kit_backup import put_back
+        from cipherbayes.engine.flare.kit_backup import LEDGER, put_back
         from cipherbayes.engine.flare.kits import Kit
 
         Kit.open(backup).require(role)
-        if not put_back(backup, kit):
+        kept = put_back(backup, kit)
+        if not kept and (backup / LEDGER).exists():
             warn_of_budget()
+        elif not kept:
+            console.print(
+                "[yellow]warning:[/yellow] the backup has no ledger, so what was spent "
+                "is not known; its budget is now a remark in site.toml: find out what "
+                "was released, then set one before you start",
+                soft_wrap=True,
+            )
         console.print(f"{kit}: restored", soft_wrap=True)
 
     if role != "server":
@@ -228,16 +239,18 @@ def check(
 
     Needs no kit where both the study and the table are given.
     """
+    from cipherbayes.data.databases import refuse_address
     from cipherbayes.engine.flare.site_settings import site_settings
     from cipherbayes.engine.table_check import check_table
     from cipherbayes.study.schema import Study
 
     loaded = Study.load(kit / "study.toml" if study is None else study)
     if table is not None:
+        refuse_address(str(table))
         source, found = str(table), check_table(loaded, "here", str(table))
     else:
         settings = site_settings(kit)
-        source, found = _check_settings(loaded, settings)
+        source, found = _check_settings(loaded, settings, kit)
     for problem in found.problems:
         console.print(f"- {problem}", highlight=False, markup=False, soft_wrap=True)
     rows = "" if found.rows is None else f" ({found.rows:,} rows)"
@@ -252,18 +265,18 @@ def check(
         raise typer.Exit(1)
 
 
-def _check_settings(study: Study, settings: LocalSettings) -> tuple[str, Findings]:
+def _check_settings(
+    study: Study, settings: LocalSettings, kit: Path
+) -> tuple[str, Findings]:
     """The name of a site's own table, and what is wrong with it."""
-    from cipherbayes.data.snapshots import take_snapshot
-    from cipherbayes.engine.local import TemporaryFolder
+    from cipherbayes.data.snapshots import short_snapshot
     from cipherbayes.engine.table_check import check_table
 
     query = settings.get("query")
     if query is None:
         source = str(settings["data"])
         return source, check_table(study, "here", source)
-    with TemporaryFolder() as folder:
-        rows = take_snapshot(query, folder)
+    with short_snapshot(query, kit) as rows:
         return query.name, check_table(study, "here", rows)
 
 

@@ -8,9 +8,9 @@
 
 A query of DuckDB reads its database, or those files of its folder that it names as
 tables, and no other file: a table has one ledger, so it must be known what was read.
-Rows come as Arrow batches. A query is one SELECT inside a transaction that may not
-write. What a driver says of a failure may hold values, names and passwords: none of it
-is passed on, only what kind of failure it was.
+Rows come as Arrow batches. A query is one SELECT inside a read-only transaction. What a
+driver says of a failure may hold values, names and passwords: none of it is passed on,
+only what kind of failure it was.
 """
 
 from __future__ import annotations
@@ -23,14 +23,23 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import pyarrow as pa
 
+from cipherbayes.data.statements import (
+    POSTGRESQL,
+    SQLITE,
+    Dialect,
+    single_statement,
+)
 from cipherbayes.errors import CipherbayesError, DataError
 
 BATCH_ROWS = 1 << 16
 """Rows of a batch, where the driver can be told."""
+
+PROBE_SECONDS = 5
+"""Longest time for a connection, and for a statement, where no rows are wanted."""
 
 _ALLOWED = frozenset(
     {
@@ -43,6 +52,12 @@ _ALLOWED = frozenset(
 )
 """Settings of libpq that an address may hold: nothing secret is among them."""
 
+_PASSWORD = (
+    "the address holds a password",
+    "remove it, change it, and keep it in ~/.pgpass, in a service file or in "
+    "PGPASSWORD: studies and logs are read by others",
+)
+
 _STATES = {
     "28": ("refuses this user", "check ~/.pgpass, PGSERVICE or PGPASSWORD"),
     "3D": ("has no database of that name", "check the address"),
@@ -52,7 +67,10 @@ _STATES = {
     "42": ("the query is not one valid SELECT", "try it with the database's own tool"),
     "25006": ("the query wants to write", "a cohort is a SELECT and changes nothing"),
     "22": ("the query fails on some rows", "guard casts and divisions in the query"),
-    "57014": ("the query was cancelled", "raise the role's statement_timeout"),
+    "57014": (
+        "the query was cancelled, or took too long",
+        "see the database's log; raise the role's statement_timeout",
+    ),
 }
 """What the beginning of a SQLSTATE means, the longest that fits first."""
 
@@ -98,7 +116,12 @@ class Database(ABC):
 
     @abstractmethod
     def read(
-        self, query: str, where: str, batch_rows: int = BATCH_ROWS
+        self,
+        query: str,
+        where: str,
+        batch_rows: int = BATCH_ROWS,
+        *,
+        rows: bool = True,
     ) -> AbstractContextManager[OpenQuery]:
         """Run a query, read-only, for as long as the block lasts.
 
@@ -109,6 +132,9 @@ class Database(ABC):
         batch_rows
             Rows of a batch, where the driver can be told. A column of SQLite has the
             type of its first batch.
+        rows
+            Whether rows are wanted, or only the names and types of columns, which a
+            server must give within :data:`PROBE_SECONDS`.
 
         Raises
         ------
@@ -122,9 +148,17 @@ class Database(ABC):
 def open_database(address: str) -> Database:
     """The database of an address; DataError where it is none, or holds a secret."""
     scheme, _, rest = address.partition(":")
+    if re.search("//.*:.*@", address, re.DOTALL):
+        _refuse("database", *_PASSWORD)
     if scheme in ("postgresql", "postgres") and rest.startswith("//"):
         return PostgresDatabase(_public_name(address), f"postgresql:{rest}")
     if scheme in ("sqlite", "duckdb") and rest:
+        if re.search(r"[?;]|^\s*[A-Za-z][\w+.-]+:", rest):
+            _refuse(
+                "database",
+                "the address has a setting, or is not of a file",
+                f'give "{scheme}:FILE", a path without ? and ;',
+            )
         path = Path(_file_part(rest))
         kind = SqliteDatabase if scheme == "sqlite" else DuckDatabase
         return kind(f"{scheme}:{path}", path)
@@ -134,6 +168,17 @@ def open_database(address: str) -> Database:
         "is not the address of a database",
         'give "postgresql://HOST/NAME", "sqlite:FILE" or "duckdb:FILE"',
     )
+
+
+def refuse_address(path: str) -> None:
+    """DataError where the path of a file is an address, which may hold a secret."""
+    if re.search(r"://|^\w\w+:/", path):  # a Path has one slash of two
+        _refuse(
+            "data",
+            "is the address of a database, not the path of a file",
+            "give database, query and ledger in its place, the address without a "
+            "password",
+        )
 
 
 def located(address: str, folder: Path) -> str:
@@ -159,12 +204,7 @@ def _public_name(address: str) -> str:
         _refuse("database", "is not a valid address", 'give "postgresql://HOST/NAME"')
     user, _, host = parts.netloc.rpartition("@")
     if ":" in user or {"password", "sslpassword"} & settings.keys():
-        _refuse(
-            "database",
-            "the address holds a password",
-            "remove it, change it, and keep it in ~/.pgpass, in a service file or in "
-            "PGPASSWORD: studies and logs are read by others",
-        )
+        _refuse("database", *_PASSWORD)
     if unknown := sorted(settings.keys() - _ALLOWED):
         del unknown  # perhaps a secret that was mistyped
         _refuse(
@@ -174,6 +214,12 @@ def _public_name(address: str) -> str:
         )
     base = parts.path.strip("/") or settings.get("dbname", "")
     service = settings.get("service")
+    if re.search("[;&=]", unquote(f"{base}{service or ''}")):
+        _refuse(
+            "database",
+            "the address has a setting in the place of a name",
+            'write settings as "postgresql://HOST/NAME?KEY=VALUE"',
+        )
     if not base and not service:
         _refuse(
             "database",
@@ -198,13 +244,19 @@ class PostgresDatabase(Database):
 
     @contextmanager
     def read(
-        self, query: str, where: str, batch_rows: int = BATCH_ROWS
+        self,
+        query: str,
+        where: str,
+        batch_rows: int = BATCH_ROWS,
+        *,
+        rows: bool = True,
     ) -> Iterator[OpenQuery]:
         driver = _driver("adbc_driver_postgresql.dbapi", where)
         with ExitStack() as stack:
             try:
+                url = self.url if rows else _within(self.url, PROBE_SECONDS)
                 connection = stack.enter_context(
-                    closing(driver.connect(self.url, autocommit=False))
+                    closing(driver.connect(url, autocommit=False))
                 )
             except Exception:  # libpq's words may hold the user, the host, a file
                 _refuse(
@@ -214,10 +266,12 @@ class PostgresDatabase(Database):
                     "PGPASSWORD) with psql",
                 )
             try:
+                if not rows:
+                    _limit_statements(connection, PROBE_SECONDS)
                 server = _postgres_server(connection, self.name)
                 cursor = stack.enter_context(closing(connection.cursor()))
                 cursor.execute("SET TRANSACTION READ ONLY")
-                cursor.execute(one_select(query))
+                cursor.execute(_one_select(query, POSTGRESQL, where, rows=rows))
                 reader = stack.enter_context(cursor.fetch_record_batch())
                 yield OpenQuery(server, reader)
             except CipherbayesError:
@@ -226,6 +280,17 @@ class PostgresDatabase(Database):
                 if not _foreign(error, driver):
                     raise
                 _postgres_failure(connection, error, where)
+
+
+def _within(url: str, seconds: int) -> str:
+    """The address, with a limit on how long a server may take to let someone in."""
+    return f"{url}{'&' if '?' in url else '?'}connect_timeout={seconds}"
+
+
+def _limit_statements(connection: Any, seconds: int) -> None:
+    with closing(connection.cursor()) as cursor:
+        cursor.execute(f"SET statement_timeout = {1000 * seconds}")
+    connection.commit()
 
 
 def _postgres_server(connection: Any, name: str) -> str:
@@ -272,7 +337,12 @@ class SqliteDatabase(Database):
 
     @contextmanager
     def read(
-        self, query: str, where: str, batch_rows: int = BATCH_ROWS
+        self,
+        query: str,
+        where: str,
+        batch_rows: int = BATCH_ROWS,
+        *,
+        rows: bool = True,
     ) -> Iterator[OpenQuery]:
         driver = _driver("adbc_driver_sqlite.dbapi", where)
         if not self.path.is_file():
@@ -285,7 +355,7 @@ class SqliteDatabase(Database):
                 cursor = connection.cursor(adbc_stmt_kwargs=options)
                 stack.enter_context(closing(cursor))
                 cursor.execute("PRAGMA query_only = ON")
-                cursor.execute(one_select(query))
+                cursor.execute(_one_select(query, SQLITE, where, rows=rows))
                 reader = stack.enter_context(cursor.fetch_record_batch())
                 yield OpenQuery(f"sqlite:{self.path.resolve()}", reader)
             except CipherbayesError:
@@ -310,7 +380,12 @@ class DuckDatabase(Database):
 
     @contextmanager
     def read(
-        self, query: str, where: str, batch_rows: int = BATCH_ROWS
+        self,
+        query: str,
+        where: str,
+        batch_rows: int = BATCH_ROWS,
+        *,
+        rows: bool = True,
     ) -> Iterator[OpenQuery]:
         duckdb = _driver("duckdb", where)
         if not self.path.exists():
@@ -332,7 +407,10 @@ class DuckDatabase(Database):
                 _read_only_these(connection, files)
                 for table in tables:
                     connection.execute(table.view)
-                reader = _duck_batches(connection, query, batch_rows)
+                wrapped = _one_select(query, POSTGRESQL, where, rows=rows)
+                for text in (query, wrapped):
+                    _require_one_select(duckdb, connection, text, where)
+                reader = _duck_batches(connection, wrapped, batch_rows)
                 stack.enter_context(reader)
                 yield OpenQuery(f"duckdb:{self.path.resolve()}", reader, files)
             except CipherbayesError:
@@ -343,8 +421,15 @@ class DuckDatabase(Database):
                 _refuse(where, *_duck_failure(duckdb, error))
 
 
+def _require_one_select(duckdb: Any, connection: Any, text: str, where: str) -> None:
+    """Refuse what DuckDB itself reads as several statements, or as another."""
+    kinds = [statement.type for statement in connection.extract_statements(text)]
+    if kinds != [duckdb.StatementType.SELECT]:
+        _refuse(where, *_STATES["42"])
+
+
 def _duck_batches(connection: Any, query: str, rows: int) -> pa.RecordBatchReader:
-    answer = connection.sql(one_select(query))
+    answer = connection.sql(query)
     if hasattr(answer, "to_arrow_reader"):
         return answer.to_arrow_reader(rows)
     return answer.fetch_arrow_reader(rows)
@@ -422,13 +507,13 @@ def _duck_failure(duckdb: Any, error: Exception) -> tuple[str, str]:
 # -- all of them ---------------------------------------------------------------
 
 
-def one_select(query: str) -> str:
-    """The query as part of a SELECT: more than one statement, or another, is none."""
-    lines = query.rstrip().splitlines()
-    while lines and (not lines[-1].strip() or lines[-1].strip().startswith("--")):
-        lines.pop()
-    text = "\n".join(lines).rstrip().removesuffix(";")
-    return f"SELECT * FROM (\n{text}\n) AS cohort"  # noqa: S608 - the site's own
+def _one_select(query: str, dialect: Dialect, where: str, *, rows: bool) -> str:
+    """The query as part of a SELECT; refused if it is not one statement by itself."""
+    text = single_statement(query, dialect)
+    if text is None:
+        _refuse(where, *_STATES["42"])
+    limit = "" if rows else " WHERE 1 = 0"
+    return f"SELECT * FROM (\n{text}\n) AS cohort{limit}"  # noqa: S608 - its own
 
 
 def _driver(module: str, where: str) -> Any:

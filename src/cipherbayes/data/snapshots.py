@@ -7,11 +7,13 @@ file says of itself which database and query it came from, and the digest of its
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import logging
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -44,6 +46,7 @@ PAUSES = (1.0, 4.0)
 """Seconds before a query whose connection broke is tried again."""
 
 MOST_BATCH_ROWS = 1 << 28
+_SHORT = ".checked-"
 _KEY = b"cipherbayes query"
 _MOST_QUERY_BYTES = 1 << 20
 
@@ -88,7 +91,7 @@ class Query:
             data = self.file.read_bytes()
             if len(data) > _MOST_QUERY_BYTES:
                 raise ValueError
-            text = data.decode()
+            text = data.decode("utf-8-sig")  # some editors begin with a mark
         except FileNotFoundError:
             raise DataError(
                 "no such query", where=str(self.file), remedy="check the path"
@@ -155,7 +158,8 @@ def take_snapshot(query: Query, folder: Path) -> Path:
     Formal guarantees
     -----------------
     The file appears whole or not at all, and only its owner can read it. The database
-    is asked inside a transaction that cannot write.
+    is asked for one SELECT inside a read-only transaction, which does not bind what
+    functions do outside of it (docs/databases.md).
 
     Edge cases
     ----------
@@ -202,6 +206,38 @@ def take_snapshot(query: Query, folder: Path) -> Path:
 def remove_snapshot(folder: Path) -> None:
     """Remove a snapshot and its folder, if there is one."""
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def short_snapshot(query: Query, folder: Path) -> Iterator[Path]:
+    """A query in a file below a site's own folder, for as long as the block lasts.
+
+    What a killed process left there goes first.
+    """
+    remove_short_snapshots(folder)
+    try:
+        scratch = Path(tempfile.mkdtemp(prefix=_SHORT, dir=folder))
+        held = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        raise _cannot_keep(folder) from None
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield take_snapshot(query, scratch)
+    finally:
+        remove_snapshot(scratch)
+        os.close(held)
+
+
+def remove_short_snapshots(folder: Path) -> None:
+    """Remove short snapshots below a folder that no process has any more."""
+    for left in folder.glob(f"{_SHORT}*"):
+        with suppress(OSError):  # held, or gone already
+            held = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove_snapshot(left)
+            finally:
+                os.close(held)
 
 
 def origin_of(path: Path | str) -> Origin | None:

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
+from cipherbayes.data.databases import refuse_address
 from cipherbayes.errors import DataError
 
 Kind = Literal["number", "text"]
@@ -58,6 +59,7 @@ def open_table(source: Any, where: str = "") -> Table:
     """
     if not isinstance(source, str | Path):
         return FrameTable(source, where or "table")
+    refuse_address(str(source))
     path = Path(source)
     where = where or str(source)
     if path.is_dir():

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cipherbayes.data.databases import open_database
+from cipherbayes.data.databases import open_database, refuse_address
 from cipherbayes.data.preparation import Preparation
 from cipherbayes.errors import DataError
 from cipherbayes.study.protocol_rules import refuse_fields_of_others
@@ -54,6 +54,10 @@ def require_one_table(site: Site) -> None:
     """Refuse a site that names half a query, a query and a file, or a secret."""
     named = {"database": site.database, "query": site.query, "ledger": site.ledger}
     missing = [key for key, value in named.items() if value is None]
+    try:
+        refuse_address(site.data or "")
+    except DataError as error:
+        raise ValueError(f"data: {error.what}; {error.remedy}") from None
     if len(missing) == len(named):
         return
     if site.data is not None:

@@ -12,10 +12,11 @@ from typing import Literal
 
 from cryptography import x509
 
-from cipherbayes.data.databases import one_select, open_database
+from cipherbayes.data.databases import open_database
 from cipherbayes.data.snapshots import Query
 from cipherbayes.data.tables import open_table
 from cipherbayes.engine.flare.handshake import check_server
+from cipherbayes.engine.flare.kit_backup import REMARK
 from cipherbayes.engine.flare.kits import SERVER, SNAPSHOT, Kit
 from cipherbayes.engine.flare.starting import check_ready
 from cipherbayes.engine.run_folder import LocalSettings, ledger_path
@@ -53,7 +54,7 @@ def look(kit: Kit) -> list[Finding]:
     }
     if kit.role == "site":
         checks["table"] = lambda: _table(kit.settings())
-        checks["ledger"] = lambda: _ledger(kit.settings())
+        checks["ledger"] = lambda: _ledger(kit)
         checks["snapshots"] = lambda: _snapshots(kit)
     if kit.role != SERVER:
         checks["server"] = lambda: _server(kit)
@@ -113,13 +114,21 @@ def _table(settings: LocalSettings) -> Iterator[tuple[State, str]]:
 
 def _columns(query: Query) -> int:
     """Columns of a query that is asked for no row."""
-    nothing = f"{one_select(query.text())} WHERE 1 = 0"
-    with open_database(query.database).read(nothing, query.name) as opened:
+    database = open_database(query.database)
+    with database.read(query.text(), query.name, rows=False) as opened:
         return len(opened.batches.schema.names)
 
 
-def _ledger(settings: LocalSettings) -> Iterator[tuple[State, str]]:
+def _ledger(kit: Kit) -> Iterator[tuple[State, str]]:
+    settings = kit.settings()
     path = ledger_path(settings)
+    if not path.exists() and settings["budget"] is None and _was_put_back(kit):
+        yield (
+            "warning",
+            "none, and the backup had none: what was spent before the loss is not "
+            "known here. Ask the lead which runs there were, then set budget",
+        )
+        return
     if not path.exists():
         yield "ok", "none yet: the first run begins it"
         return
@@ -130,6 +139,10 @@ def _ledger(settings: LocalSettings) -> Iterator[tuple[State, str]]:
         ledger.close()
     state: State = "ok" if spent < 0.999 * budget else "warning"
     yield state, f"spent ε = {spent:.4g} of {budget:g}"
+
+
+def _was_put_back(kit: Kit) -> bool:
+    return REMARK in (kit.path / "site.toml").read_text(encoding="utf-8")
 
 
 def _snapshots(kit: Kit) -> Iterator[tuple[State, str]]:

@@ -21,6 +21,8 @@ from cipherbayes.privacy.ledger_backup import copy_ledger, restore_ledger
 from cipherbayes.storage.folders import make_folder, require_new_folder
 
 LEDGER = "ledger.copy"
+REMARK = "# before the restore:"
+"""Begins what has become of the budget in a site.toml that was put back."""
 _FOLDERS = ("startup", "local", "studies", "identities", "service")
 _FILES = ("*.json", "*.toml", "README.md", "*.sql")
 _KEYS = ("identity.key", "heads.sqlite")
@@ -57,7 +59,8 @@ def put_back(backup: Path, folder: Path) -> bool:
     The ledger comes back before the kit can start, as
     :func:`~cipherbayes.privacy.ledger_backup.restore_ledger` says: what was spent stays
     spent, and unless this is shown to be the newest copy nothing is left; a budget in
-    ``site.toml``, which every run would set again, is then a remark.
+    ``site.toml``, which every run would set again, is then a remark. So it is where
+    the backup has no ledger and none is here: runs may have followed it.
     """
     kit = Kit.open(backup)
     require_new_folder(folder, remedy="give the folder that was lost, or another one")
@@ -68,8 +71,10 @@ def put_back(backup: Path, folder: Path) -> bool:
         if kit.role == "site":
             shutil.copy2(backup / "site.toml", folder / "site.toml")
             ledger = ledger_path(site_settings(folder))
-            if (backup / LEDGER).exists() and not ledger.exists():
-                kept = restore_ledger(backup / LEDGER, ledger)
+            if not ledger.exists():
+                # A copy from before the first run says nothing of what came after.
+                copy = backup / LEDGER
+                kept = copy.exists() and restore_ledger(copy, ledger)
         _copy(backup, folder)
         if not kept:
             _take_back_budget(folder)
@@ -84,7 +89,10 @@ def _take_back_budget(folder: Path) -> None:
     path = folder / "site.toml"
     text = path.read_text(encoding="utf-8")
     line = re.compile(r"^\s*[\"']?budget[\"']?\s*=", re.MULTILINE)
-    path.write_text(line.sub("# before the restore: budget =", text), encoding="utf-8")
+    text, count = line.subn(f"{REMARK} budget =", text)
+    if not count:
+        text = f"{REMARK} no budget\n{text}"
+    path.write_text(text, encoding="utf-8")
     if site_settings(folder)["budget"] is not None:
         raise RunError(
             "has a budget that was given before the loss",

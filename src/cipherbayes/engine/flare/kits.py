@@ -25,6 +25,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,8 @@ from cipherbayes.crypto.key_folder import KeyFolder
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.snapshots import FILE, remove_snapshot, take_snapshot
 from cipherbayes.engine.flare.site_settings import site_settings
-from cipherbayes.engine.run_folder import LocalSettings, RunFolder
-from cipherbayes.errors import CryptoError, RunError, StudyError
+from cipherbayes.engine.run_folder import LocalSettings, RunFolder, ledger_path
+from cipherbayes.errors import CipherbayesError, CryptoError, RunError, StudyError
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.protocols.messages import Reason
 from cipherbayes.protocols.plan import plan_study
@@ -300,11 +301,20 @@ class KitRun(RunFolder):
         local = self.local(name)
         if "query" in local:
             self._remove_ended()
+            if not self._charged():
+                # Nothing was released from these rows: the query may be another now.
+                remove_snapshot(self._snapshot)
             take_snapshot(local["query"], self._snapshot)
         return super().table(name)
 
     def site(self, name: str, table: PreparedTable | None = None) -> Site[Any]:
-        site = super().site(name, table)
+        try:
+            site = super().site(name, table)
+        except BaseException:
+            with suppress(CipherbayesError):  # a ledger that cannot be read
+                if not self._charged():
+                    remove_snapshot(self._snapshot)
+            raise
         forget = site.forget_keys
 
         def forget_all() -> None:
@@ -318,6 +328,14 @@ class KitRun(RunFolder):
     @property
     def _snapshot(self) -> Path:
         return self.path / SNAPSHOT
+
+    def _charged(self) -> bool:
+        """Whether a round of this run was charged to the site's ledger."""
+        path = ledger_path(self.kit.settings())
+        if not path.exists():
+            return False
+        with closing(Ledger.read(path)) as ledger:
+            return ledger.rounds(self.run, self.kit.name) > 0
 
     def _remove_ended(self) -> None:
         """Remove what queries returned in runs that ended otherwise.

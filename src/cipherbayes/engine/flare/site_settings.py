@@ -9,9 +9,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from cipherbayes.data.databases import refuse_address
 from cipherbayes.data.snapshots import Query
 from cipherbayes.engine.run_folder import LocalSettings
-from cipherbayes.errors import RunError
+from cipherbayes.errors import DataError, RunError
 from cipherbayes.study.schema import Site
 
 
@@ -42,6 +43,12 @@ def site_settings(kit: Path) -> LocalSettings:
     budget = None if budget is None else float(budget)
     if isinstance(table, dict):
         return _query_settings(path, table, given.get("ledger"), budget)
+    try:
+        refuse_address(given["data"])
+    except DataError as error:
+        raise RunError(
+            f"data: {error.what}", where=str(path), remedy=error.remedy
+        ) from None
     data = kit / given["data"]
     ledger = str(kit / given.get("ledger", f"{data}.ledger"))
     return {"data": str(data), "ledger": ledger, "budget": budget}

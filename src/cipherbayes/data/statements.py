@@ -1,0 +1,95 @@
+"""Whether a text is one statement, by a database's own rules of strings and comments.
+
+A query is run as a part of a SELECT, between parentheses. A text that closes them, or
+ends the statement, could follow with one that writes.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a database takes a text apart.
+
+    Attributes
+    ----------
+    piece
+        What is one piece: strings, names, comments of one line.
+    nested
+        Whether comments hold comments.
+    refused
+        Signs that are refused outside of pieces: one that opens a string which does
+        not end, and SQLite's parameters, whose brackets hold anything.
+    """
+
+    piece: re.Pattern[str]
+    nested: bool
+    refused: str
+
+
+SQLITE = Dialect(
+    re.compile(
+        r"""(?P<remark>--[^\n]*)|'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`"""
+        r"""|\[[^]]*\]|\w[\w$]*"""
+    ),
+    nested=False,
+    refused="'\"`[$@#:\0",
+)
+POSTGRESQL = Dialect(
+    re.compile(
+        r"""(?P<remark>--[^\n\r]*)|[eE]'(?:[^'\\]|\\.|'')*'|'(?:[^']|'')*'"""
+        r"""|"(?:[^"]|"")*"|\$(?P<tag>(?:[^\W\d]\w*)?)\$.*?\$(?P=tag)\$|\w[\w$]*""",
+        re.DOTALL,
+    ),
+    nested=True,
+    refused="'\"\0",
+)
+"""Also DuckDB's, which counts statements itself in addition."""
+
+
+def single_statement(text: str, dialect: Dialect) -> str | None:
+    """The only statement, without the ``;`` and remarks after it; None if not one.
+
+    Formal guarantees
+    -----------------
+    What is returned closes no parenthesis that it did not open and leaves none open,
+    no string and no comment either, and has no ``;`` outside of them.
+    """
+    place = end = depth = 0
+    ended = False
+    while place < len(text):
+        if text.startswith("/*", place):
+            after = _after_comment(text, place, nested=dialect.nested)
+            if after is None:
+                return None
+            place = after
+            continue
+        sign, piece = text[place], dialect.piece.match(text, place)
+        place = piece.end() if piece else place + 1
+        if sign in " \t\r\n\f\v" or (piece and piece["remark"] is not None):
+            continue
+        if sign == ";" and end:
+            ended = True
+            continue
+        depth += (sign == "(") - (sign == ")")
+        misread = piece is None and sign in dialect.refused
+        if ended or misread or sign == ";" or depth < 0:
+            return None
+        end = place
+    return text[:end] if end and depth == 0 else None
+
+
+def _after_comment(text: str, place: int, *, nested: bool) -> int | None:
+    """Where the comment that begins here is over; None if it never is."""
+    if not nested:
+        found = text.find("*/", place + 2)
+        return None if found < 0 else found + 2
+    depth = 0
+    for mark in re.compile(r"/\*|\*/").finditer(text, place):
+        depth += 1 if mark[0] == "/*" else -1
+        if depth == 0:
+            return mark.end()
+    return None
