@@ -88,6 +88,12 @@ def test_what_is_no_set_of_causes_is_refused(results: dict[str, Result]) -> None
     for times in ([], [2.0, 1.0], [0.0, 1.0]):
         with pytest.raises(RunError, match="must rise"):
             cb.cumulative_incidence(results, table, times)
+    with pytest.raises(RunError, match="beyond the horizon"):
+        cb.cumulative_incidence(results, table, [5.0, 10.5])
+    relapse = results["relapse"]
+    for twice in ({"a": relapse, "b": relapse}, {**results, "again": relapse}):
+        with pytest.raises(RunError, match="model the same events"):
+            cb.cumulative_incidence(twice, table, TIMES)
     with pytest.raises(DataError, match="no whole numbers"):
         fitted(frame_of(50).assign(cause=0.5), 1)
 
