@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,10 @@ import pytest
 from lifelines import AalenJohansenFitter
 
 import cipherbayes as cb
+from cipherbayes.cli.run import print_effects
 from cipherbayes.errors import DataError, RunError
+from cipherbayes.report.page import render
+from cipherbayes.report.run_contents import Contents
 from cipherbayes.results.result import Result
 from cipherbayes.study.schema import Study
 
@@ -79,6 +83,20 @@ def test_incidences_and_no_event_are_everything(results: dict[str, Result]) -> N
     # Constant hazards: causes share what happened in proportion to them.
     share = found["relapse"]["mean"] / (1.0 - found["none"]["mean"])
     assert np.allclose(share[:, 0], share[:, -1], atol=1e-3)
+
+
+def test_survival_of_one_cause_is_told_as_hypothetical(
+    results: dict[str, Result], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    result = results["death"]
+    baseline = result.record["baseline"]
+    assert baseline is not None
+    assert baseline["cause"] == 2
+    print_effects(result.record)
+    assert "if cause 2 were the only one (hypothetical)" in capsys.readouterr().out
+    result.save(tmp_path / "death")
+    page = render(Contents.load(tmp_path / "death"))
+    assert "all other causes were taken away" in page
 
 
 def test_what_is_no_set_of_causes_is_refused(results: dict[str, Result]) -> None:

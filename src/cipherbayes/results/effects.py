@@ -100,13 +100,17 @@ def baseline(
         return None
     times = model.reference_times()
     curve = model.predict(draws, rows, times)[:, 0, :]
-    return {
+    found: Baseline = {
         "at": dict(reference),
         "survival": [
             {"time": float(t), **spread(curve[:, k], tail)} for k, t in enumerate(times)
         ],
         "median": median_survival(model.median(draws, rows)[:, 0], tail),
     }
+    cause = getattr(model, "cause", None)
+    if cause is not None:
+        found["cause"] = cause
+    return found
 
 
 def median_survival(times: Floats, tail: float | None) -> MedianSurvival:

@@ -267,6 +267,14 @@ def _predictions(contents: Contents) -> Markup:
         )
         + " Nobody’s row is shown."
     )
+    cause = getattr(study.model, "cause", None)
+    if times is not None and cause is not None:
+        text += (
+            f" The curves are those of cause {cause} alone: hypothetical survival if "
+            "all other causes were taken away, not the share of patients who are alive "
+            "or free of this event. cumulative_incidence, with the studies of all "
+            "causes, gives that."
+        )
     if left_out := len(study.features) - len(made):
         text += f" Features with smaller effects are left out ({left_out})."
     return join(
