@@ -77,7 +77,8 @@ def effects(
 def step_words(effect: EffectRow) -> str:
     """The step of an effect, with its feature where the words do not hold it."""
     feature, bracket, _ = effect["name"].partition("[")
-    return f"{feature}: {effect['per']}" if bracket else effect["per"]
+    compared = bracket or " against " in effect["per"]
+    return f"{feature}: {effect['per']}" if compared else effect["per"]
 
 
 def baseline(
