@@ -14,11 +14,14 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from cipherbayes.errors import StudyError
+from cipherbayes.protocols.forecast import alike
 from cipherbayes.protocols.plan import plan_releases
 from cipherbayes.report.charts import LETTER, NARROW, interval_axis
 from cipherbayes.report.numbers import Axis
 from cipherbayes.report.page import render
 from cipherbayes.report.run_contents import Contents
+from cipherbayes.report.sections.findings import how_to_hold_out
 from cipherbayes.report.sections.methods import methods_paragraph
 from cipherbayes.report.sections.privacy import privacy_section
 from cipherbayes.results.result import Result
@@ -187,6 +190,32 @@ def test_the_methods_say_what_was_fitted() -> None:
     assert "Sites had" not in said
     said = paragraph(model={"kind": "poisson", "formula": "n ~ age + offset(log(d))"})
     assert "of n (exposure: d) to" in said
+
+
+@pytest.mark.parametrize(
+    ("model", "advised"),
+    [
+        ({"kind": "poisson", "outcome": "n"}, True),
+        ({"kind": "negative-binomial", "outcome": "n"}, False),
+        ({"kind": "ordinal", "outcome": "n", "classes": 3}, False),
+    ],
+)
+def test_only_what_a_model_knows_is_advised(model: Any, advised: bool) -> None:
+    sections: dict[str, Any] = {
+        "model": model,
+        "features": {"age": {"low": 18, "high": 100}},
+        "privacy": {"epsilon": 3.0, "records": 50_000},
+        "sites": {"a": {}, "b": {}},
+    }
+    study = Study(**sections)
+    assert ("[evaluation]" in how_to_hold_out(study)) is advised
+    assert ("[hierarchy]" in alike(study)) is advised
+    for table in ({"evaluation": {"holdout": 0.2}}, {"hierarchy": {}}):
+        if advised:
+            Study(**sections, **table)
+            continue
+        with pytest.raises(StudyError):
+            Study(**sections, **table)
 
 
 def has_r() -> bool:

@@ -40,6 +40,7 @@ from cipherbayes.report.sections.profiles import (
     reference_record,
     reference_words,
 )
+from cipherbayes.study.schema import Study
 from cipherbayes.typing import Floats
 
 MOST_EFFECTS = 40
@@ -379,6 +380,21 @@ def _round_up(value: float) -> float:
 # -- held-out rows ---------------------------------------------------------
 
 
+def how_to_hold_out(study: Study) -> str:
+    """What a study may add to have its predictions scored."""
+    if study.privacy is None:
+        return "An [evaluation] table holds some out and scores them."
+    hierarchy = study.hierarchy
+    stratified = hierarchy is not None and hierarchy.baseline == "stratified"
+    checked = study.rules.noise_aware and study.model.held_out_check is not None
+    if not checked or stratified or study.privacy.person is not None:
+        return "A study of this kind has no private check of them."
+    return (
+        "An [evaluation] table holds some out and scores them, with noise and within "
+        "the budget."
+    )
+
+
 def _held_out(contents: Contents) -> Markup:
     metrics = contents.record["metrics"]
     if not metrics:
@@ -387,8 +403,7 @@ def _held_out(contents: Contents) -> Markup:
             tag(
                 "p",
                 "The study holds no rows out, so nothing is said of how good "
-                "predictions are on new rows. An [evaluation] table holds some out and "
-                "scores them, with noise and within the budget in a private study.",
+                f"predictions are on new rows. {how_to_hold_out(contents.study)}",
             ),
         )
     if metrics.get("private"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from cipherbayes.protocols.forecast import ALIKE, sites_in_words
+from cipherbayes.protocols.forecast import alike, sites_in_words
 from cipherbayes.report.charts import interval_axis, interval_row
 from cipherbayes.report.markup import Content, Markup, join, table, tag
 from cipherbayes.report.numbers import Axis, interval, number, percent
@@ -32,7 +32,7 @@ def sites_section(contents: Contents) -> Markup:
     if hierarchy is None:
         if len(contents.record["sites"]) < 2:
             return Markup()
-        return tag("p", f"Sites are {ALIKE}.")
+        return tag("p", f"Sites are {alike(contents.study)}.")
     return join(
         _spread(contents, hierarchy),
         _caterpillar(contents, hierarchy),
