@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from terminal import cipherbayes
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "flchain-formula.toml"
@@ -34,3 +36,23 @@ def test_a_formula_that_is_wrong_is_told_with_its_line(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "scale(...) learns from the rows" in " ".join(done.stderr.split())
     assert "study.toml, line" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        '[describe]\nby = ["sex"]\n',
+        '[hierarchy]\nslopes = ["age"]\n',
+        '[hierarchy]\nintercept = false\nslopes = ["kappa"]\n',
+    ],
+)
+def test_terms_have_a_cost_where_other_tables_name_their_features(
+    table: str, tmp_path: Path
+) -> None:
+    text = EXAMPLE.read_text(encoding="utf-8").replace("log(kappa)", "kappa")
+    text = text.replace('"weibull"', '"exponential"')
+    (tmp_path / "study.toml").write_text(f"{text}\n{table}", encoding="utf-8")
+    done = cipherbayes("plan", tmp_path / "study.toml", "--json")
+    assert done.returncode == 0, done.stderr
+    costs = {cost["term"]: cost for cost in json.loads(done.stdout)["terms"]}
+    assert {"rcs(age, [55, 65, 75, 90])", "sex", "kappa"} <= set(costs)

@@ -12,9 +12,12 @@ from parties import trajectory
 
 import cipherbayes as cb
 from cipherbayes.errors import CipherbayesError, StudyError
+from cipherbayes.inference.between_sites import SiteDraws
 from cipherbayes.inference.noise_aware import Effort
 from cipherbayes.protocols.plan import plan_releases, plan_study
+from cipherbayes.results.hierarchy import in_units, prior_of
 from cipherbayes.results.run import resume, run
+from cipherbayes.study.tables import preparation_of
 from conftest import LOGISTIC, another_owner, logistic_frame
 from terminal import cipherbayes
 
@@ -158,6 +161,34 @@ def test_a_hospital_that_took_no_part_is_refused_where_sites_are_fixed() -> None
     with pytest.raises(CipherbayesError, match="fixed"):
         result.predict(frames["north"])
     assert result.predict(frames["north"], site="north")["mean"].shape == (100,)
+
+
+@pytest.mark.parametrize("kind", ["logistic", "piecewise"])
+def test_levels_are_told_at_the_centres_of_the_columns_as_tau_is(kind: str) -> None:
+    """Slopes that differ move levels at age 0, which no patient has, and not those."""
+    model: Any = cb.models.Logistic(outcome="death")
+    if kind == "piecewise":
+        model = cb.models.Piecewise(time="t", event="death", horizon=9.0, cuts=(3.0,))
+    study = study_of(privacy=None, model=model, hierarchy={"slopes": ["age"]})
+    design = preparation_of(study).design
+    rng = np.random.default_rng(3)
+    prior = prior_of(study)
+    assert prior is not None
+    effects = np.zeros((1, 50, 3, len(prior.slots.places)))
+    slope = prior.slots.places.index(design.names.index("age"))
+    level = [k for k in range(effects.shape[-1]) if k != slope]
+    effects[..., slope] = rng.normal(size=(1, 50, 3))
+    effects[..., level] = rng.normal(size=(1, 50, 3, 1))
+    groups = tuple(group.name for group in prior.groups)
+    between = np.ones((1, 50, len(groups)))
+    sites = SiteDraws(SITES, prior.slots.places, effects, groups, between)
+    common = rng.normal(size=(1, 50, len(model.parameters(design))))
+    found = in_units(study, design, common, sites)
+    assert found.names[1:] == ("age",)
+    assert np.allclose(found.effects[..., 0], effects[..., level[0]])
+    half_width = design.half_width[design.names.index("age")]
+    assert np.allclose(found.effects[..., 1], effects[..., slope] / half_width)
+    assert np.allclose(found.between, [1.0, 1.0 / half_width])
 
 
 # -- the plan --------------------------------------------------------------

@@ -12,7 +12,15 @@ from pydantic import TypeAdapter, ValidationError
 
 import cipherbayes as cb
 from cipherbayes.errors import DataError
-from cipherbayes.models import AnyModel, Linear, Model, Piecewise, Poisson, Weibull
+from cipherbayes.models import (
+    AnyModel,
+    Linear,
+    Model,
+    Ordinal,
+    Piecewise,
+    Poisson,
+    Weibull,
+)
 from cipherbayes.models.base import Design
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import open_site
@@ -109,6 +117,21 @@ def test_a_private_study_does_not_refuse_because_of_an_outcome_out_of_range(
     table = open_site(study, "a", frame)
     assert table.outcome()["time"].tolist() == [1.0, 10.0]
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_classes_coded_from_one_are_refused(private: bool) -> None:
+    """A type error of the column, as an event that is neither 0 nor 1."""
+    study = cb.Study(
+        model=Ordinal(outcome="stage", classes=3),
+        features={"age": {"low": 0, "high": 100}},
+        privacy={"epsilon": 1.0, "records": 10} if private else None,
+        sites={"a": {}},
+    )
+    frame = pd.DataFrame({"age": [50.0, 60.0, 70.0], "stage": [1, 2, 3]})
+    with pytest.raises(DataError, match="take 1 off"):
+        open_site(study, "a", frame)
+    open_site(study, "a", frame.assign(stage=[0, 1, 2]))
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,13 @@ def test_a_formula_fills_in_the_outcome_of_any_model() -> None:
         ("death ~ scale(age)", "learns from the rows"),
         ("death ~ cr(age, df=3)", "learns from the rows"),
         ("death ~ hashed(sex)", "learns from the rows"),
-        ("death ~ I(age ** 2)", "not understood"),
+        ("death ~ I(age ** 2)", "a power is poly(column, 2)"),
+        ("death ~ I(age^2)", "a power is poly(column, 2)"),
+        ("death ~ factor(grade)", "write C(column)"),
+        ("death ~ as.factor(grade)", "write C(column)"),
+        ("death ~ age + strata(grade)", 'baseline = "stratified"'),
+        ("death ~ age + (1|site)", "[hierarchy] table"),
+        ("death ~ age + (1 + age || site)", "[hierarchy] table"),
         ("death ~ {age ** 2}", "not understood"),
         ("death ~ .", "name the features"),
         ("death ~ age +", "is not a formula"),
@@ -114,6 +120,23 @@ def test_what_is_no_formula_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(StudyError) as error:
         study(formula)
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("negbin", 'are "negative-binomial"'),
+        ("glm.nb", 'are "negative-binomial"'),
+        ("polr", 'are "ordinal"'),
+        ("coxph", 'is "piecewise"'),
+    ],
+)
+def test_a_model_by_the_name_of_another_program_is_told_its_own(
+    kind: str, words: str
+) -> None:
+    with pytest.raises(StudyError) as error:
+        Study(model={"kind": kind}, features={"age": FEATURES["age"]})
     assert words in str(error.value)
 
 

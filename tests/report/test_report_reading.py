@@ -9,16 +9,23 @@ import subprocess
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
+from cipherbayes.errors import StudyError
+from cipherbayes.protocols.forecast import alike
+from cipherbayes.protocols.plan import plan_releases
 from cipherbayes.report.charts import LETTER, NARROW, interval_axis
 from cipherbayes.report.numbers import Axis
 from cipherbayes.report.page import render
 from cipherbayes.report.run_contents import Contents
+from cipherbayes.report.sections.findings import how_to_hold_out
+from cipherbayes.report.sections.methods import methods_paragraph
 from cipherbayes.report.sections.privacy import privacy_section
 from cipherbayes.results.result import Result
+from cipherbayes.study.schema import Study
 from finished_runs import FinishedRuns, runs
 from terminal import cipherbayes
 
@@ -128,6 +135,87 @@ def test_the_page_has_a_paragraph_and_a_checklist_for_a_paper(
     assert ("credible" in methods) is (name != "point")
     for item in ("T6", "S12", "Missing values", "yours to write"):
         assert item in page
+
+
+def paragraph(**sections: Any) -> str:
+    """The methods of a study that was never run."""
+    study = Study(
+        **{
+            "features": {"age": {"low": 18, "high": 100}},
+            "privacy": {"epsilon": 3.0, "records": 50_000},
+            "sites": {"a": {}, "b": {}},
+            **sections,
+        }
+    )
+    record: Any = {
+        "model": study.model.kind,
+        "sites": ["a", "b"],
+        "rounds": 7,
+        "privacy": {"epsilon": 3.0, "delta": 1e-5, "certified": True},
+        "posterior": [],
+        "interval": 0.95,
+        "study_hash": study.fingerprint(),
+        "cipherbayes": "0",
+    }
+    result = Result(study, None, record)  # type: ignore[arg-type]
+    plan = plan_releases(study.with_privacy())
+    assert plan.rounds > 7
+    said = methods_paragraph(Contents(result, plan))
+    assert f"spent in {plan.rounds} rounds" in said
+    return said
+
+
+def test_the_methods_say_what_was_fitted() -> None:
+    said = paragraph(
+        model={"kind": "logistic", "outcome": "death"},
+        hierarchy={"slopes": ["age"], "scale": 0.5},
+    )
+    assert "standardised by means and standard deviations released" in said
+    assert "normal priors of scale 1 on" in said
+    assert "the intercept of scale 5." in said
+    assert "random intercepts and random slopes of age" in said
+    assert "half-normal priors of scale 0.5" in said
+    said = paragraph(
+        model={
+            "kind": "piecewise",
+            "formula": "Surv(days, cause) ~ age",
+            "horizon": 9.0,
+            "cuts": [3.0],
+            "cause": 2,
+        },
+        preparation={"method": "public-bounds"},
+    )
+    assert "columns scaled to their public ranges, the baseline's log hazards" in said
+    assert "time to cause of cause 2 (days; cause-specific hazard, other causes" in said
+    assert "Sites had" not in said
+    said = paragraph(model={"kind": "poisson", "formula": "n ~ age + offset(log(d))"})
+    assert "of n (exposure: d) to" in said
+
+
+@pytest.mark.parametrize(
+    ("model", "advised"),
+    [
+        ({"kind": "poisson", "outcome": "n"}, True),
+        ({"kind": "negative-binomial", "outcome": "n"}, False),
+        ({"kind": "ordinal", "outcome": "n", "classes": 3}, False),
+    ],
+)
+def test_only_what_a_model_knows_is_advised(model: Any, advised: bool) -> None:
+    sections: dict[str, Any] = {
+        "model": model,
+        "features": {"age": {"low": 18, "high": 100}},
+        "privacy": {"epsilon": 3.0, "records": 50_000},
+        "sites": {"a": {}, "b": {}},
+    }
+    study = Study(**sections)
+    assert ("[evaluation]" in how_to_hold_out(study)) is advised
+    assert ("[hierarchy]" in alike(study)) is advised
+    for table in ({"evaluation": {"holdout": 0.2}}, {"hierarchy": {}}):
+        if advised:
+            Study(**sections, **table)
+            continue
+        with pytest.raises(StudyError):
+            Study(**sections, **table)
 
 
 def has_r() -> bool:

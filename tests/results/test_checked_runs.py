@@ -236,11 +236,15 @@ def test_other_outcomes_are_checked_too(kind: str) -> None:
     assert ("age", "median") in described
 
 
-def scored(name: str, mean: float, horizon: float | None = None) -> cb.Result:
+def scored(
+    name: str, mean: float, horizon: float | None = None, cause: int | None = None
+) -> cb.Result:
     """A result that has a score, for a comparison."""
     model: Any = cb.models.Logistic(outcome="death")
     if horizon is not None:
-        model = cb.models.Weibull(time="days", event="death", horizon=horizon)
+        model = cb.models.Weibull(
+            time="days", event="death", horizon=horizon, cause=cause
+        )
     study = cb.Study(
         study={"name": name},
         model=model,
@@ -264,6 +268,8 @@ def test_two_fits_are_compared_by_their_scores() -> None:
 def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(StudyError, match="different outcomes"):
         cb.compare(scored("one", -0.5), scored("two", -0.5, horizon=30.0))
+    with pytest.raises(StudyError, match="different outcomes or causes"):
+        cb.compare(scored("one", -0.5, 30.0, 1), scored("two", -0.5, 30.0, 2))
     bare = scored("bare", -0.5)
     bare.record["metrics"].clear()
     with pytest.raises(CipherbayesError, match="no private score"):

@@ -13,6 +13,7 @@ import pytest
 import cipherbayes as cb
 from cipherbayes.errors import RunError
 from cipherbayes.report.page import write_report
+from cipherbayes.results.effects import step_words
 from cipherbayes.results.export import export
 from cipherbayes.results.made_up import MadeUp
 from cipherbayes.results.result import Result
@@ -59,6 +60,19 @@ def draws(result: Result, *names: str) -> Any:
     known = [row["name"] for row in result.summary()]
     theta = np.asarray(result.dataset["theta"]).reshape(-1, len(known))
     return theta[:, [known.index(name) for name in names]]
+
+
+@pytest.mark.parametrize(
+    ("name", "per", "words"),
+    [
+        ("age", "74 against 49", "age: 74 against 49"),
+        ("sex[M]", "M against F", "sex: M against F"),
+        ("age", "10 units of age", "10 units of age"),
+    ],
+)
+def test_a_step_is_told_with_its_feature(name: str, per: str, words: str) -> None:
+    row: Any = {"name": name, "per": per}
+    assert step_words(row) == words
 
 
 def test_effects_are_steps_from_the_reference_record(result: Result) -> None:

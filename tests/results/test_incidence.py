@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,10 @@ import pytest
 from lifelines import AalenJohansenFitter
 
 import cipherbayes as cb
+from cipherbayes.cli.run import print_effects
 from cipherbayes.errors import DataError, RunError
+from cipherbayes.report.page import render
+from cipherbayes.report.run_contents import Contents
 from cipherbayes.results.result import Result
 from cipherbayes.study.schema import Study
 
@@ -81,6 +85,20 @@ def test_incidences_and_no_event_are_everything(results: dict[str, Result]) -> N
     assert np.allclose(share[:, 0], share[:, -1], atol=1e-3)
 
 
+def test_survival_of_one_cause_is_told_as_hypothetical(
+    results: dict[str, Result], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    result = results["death"]
+    baseline = result.record["baseline"]
+    assert baseline is not None
+    assert baseline["cause"] == 2
+    print_effects(result.record)
+    assert "if cause 2 were the only one (hypothetical)" in capsys.readouterr().out
+    result.save(tmp_path / "death")
+    page = render(Contents.load(tmp_path / "death"))
+    assert "all other causes were taken away" in page
+
+
 def test_what_is_no_set_of_causes_is_refused(results: dict[str, Result]) -> None:
     table = pd.DataFrame({"sex": ["F"]})
     with pytest.raises(RunError, match="two or more causes"):
@@ -88,6 +106,12 @@ def test_what_is_no_set_of_causes_is_refused(results: dict[str, Result]) -> None
     for times in ([], [2.0, 1.0], [0.0, 1.0]):
         with pytest.raises(RunError, match="must rise"):
             cb.cumulative_incidence(results, table, times)
+    with pytest.raises(RunError, match="beyond the horizon"):
+        cb.cumulative_incidence(results, table, [5.0, 10.5])
+    relapse = results["relapse"]
+    for twice in ({"a": relapse, "b": relapse}, {**results, "again": relapse}):
+        with pytest.raises(RunError, match="model the same events"):
+            cb.cumulative_incidence(twice, table, TIMES)
     with pytest.raises(DataError, match="no whole numbers"):
         fitted(frame_of(50).assign(cause=0.5), 1)
 

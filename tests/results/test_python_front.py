@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from cipherbayes.errors import RunError, StudyError
 from cipherbayes.results.notebook import bar_html, notebook_progress
 from cipherbayes.results.table import Table
 from conftest import logistic_frame
+from terminal import cipherbayes
 
 FEATURES = {"age": {"low": 18, "high": 100}, "sex": {"levels": ["F", "M"]}}
 
@@ -116,6 +118,31 @@ def test_effects_are_drawn_with_their_intervals(result: cb.Result) -> None:
     pyplot.close(axes.figure)
     with pytest.raises(ValueError, match="survival"):
         result.plot_survival()
+
+
+def test_times_are_for_survival_models_which_need_them(
+    result: cb.Result, tmp_path: Path
+) -> None:
+    frame = pd.DataFrame({"age": [50.0, 60.0], "died": [1, 0], "days": [100.0, 300.0]})
+    survival = cb.run(
+        cb.Study(
+            model=cb.models.Exponential(time="days", event="died", horizon=400.0),
+            features={"age": {"low": 18, "high": 100}},
+            inference={"rounds": 20, "chains": 1},
+        ),
+        frame,
+    )
+    with pytest.raises(RunError, match=r"at times; give some .* times=\[365\]"):
+        survival.predict(frame)
+    logistic_frame(3).to_csv(tmp_path / "rows.csv", index=False)
+    with pytest.raises(RunError, match="leave the times out"):
+        result.predict(tmp_path / "rows.csv", times=[365.0])
+    result.save(tmp_path / "out")
+    words = ("predict", tmp_path / "out", tmp_path / "rows.csv", "--times", "365")
+    done = cipherbayes(*words)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert "leave the times out" in " ".join(done.stderr.split())
 
 
 def test_survival_curves_are_drawn_of_the_reference_and_of_rows() -> None:

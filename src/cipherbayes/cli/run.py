@@ -186,9 +186,12 @@ def print_effects(record: ResultRecord) -> None:
         console.print(table)
     if baseline:
         at = ", ".join(f"{name} {_short(v)}" for name, v in baseline["at"].items())
+        alone = ""
+        if "cause" in baseline:
+            alone = f" if cause {baseline['cause']} were the only one (hypothetical)"
+        middle = _median_text(baseline["median"])
         console.print(
-            f"median survival at {escape(at)}: {_median_text(baseline['median'])}",
-            soft_wrap=True,
+            f"median survival{alone} at {escape(at)}: {middle}", soft_wrap=True
         )
 
 

@@ -41,6 +41,16 @@ LEARNING = frozenset(
 )
 """Functions that other programs fit to the rows."""
 
+CATEGORY = 'write C(column), or C(column, ref="level"), and its levels under [features]'
+HABITS = {
+    "I": "a power is poly(column, 2), a product is a:b or a*b",
+    "factor": CATEGORY,
+    "as.factor": CATEGORY,
+    "strata": "sites with baselines of their own are [hierarchy] baseline = "
+    '"stratified"; any other stratum is a feature with levels',
+}
+"""What functions of R's formulas are here."""
+
 
 @dataclass(frozen=True)
 class Factor:
@@ -166,6 +176,11 @@ def _sides(text: str) -> tuple[_Part, list[list[_Part]]]:
     except (FormulaicError, SyntaxError, ValueError, RecursionError) as error:
         if re.search(r"(^|[\s~+])\.($|[\s+])", text):
             raise ValueError("'.' is not understood: name the features") from None
+        if re.search(r"\([^()|]*\|{1,2}[^()|]*\)", text):
+            raise ValueError(
+                "(1 | site) is not written in the formula: a [hierarchy] table gives "
+                'sites levels of their own, slopes = ["age"] effects too'
+            ) from None
         first = re.sub(r"\x1b\[[0-9;]*m|[⧛⧚]", "", str(error)).strip().splitlines()
         said = _restored(first[0], names) if first else "it cannot be read"
         raise ValueError(f"is not a formula: {said}") from None
@@ -255,6 +270,9 @@ def _call(part: _Part) -> tuple[str, Any]:
             "pay for and the sites do not agree on: columns are scaled from their "
             "public ranges; curves are poly, rcs and bs"
         )
+    written = text.partition("(")[0].replace("`", "")
+    if written in HABITS:
+        raise ValueError(f"'{text}' is not understood: {HABITS[written]}")
     if name not in ARGUMENTS:
         raise ValueError(
             f"'{text}' is not understood: the functions are "

@@ -67,20 +67,13 @@ class Ordinal(Model):
     def prepare_outcome(self, raw: Mapping[str, Floats]) -> dict[str, Floats]:
         y = raw["y"]
         require_finite(y, self.outcome)
-        if not np.all(y == np.floor(y)):
+        if not np.all((y == np.floor(y)) & (y >= 0.0) & (y < self.classes)):
             raise ValueError(
-                f"outcome column '{self.outcome}' has classes that are not whole "
-                "numbers: code them 0, 1, 2 from the lowest"
+                f"outcome column '{self.outcome}' has values that are no class 0 to "
+                f"{self.classes - 1}: code the lowest class as 0 and the next as 1, 2 "
+                "and so on (classes coded from 1: take 1 off), or correct model.classes"
             )
-        return {"y": np.clip(y, 0.0, self.classes - 1.0)}
-
-    def out_of_range(self, raw: Mapping[str, Floats]) -> str | None:
-        if np.all((raw["y"] >= 0.0) & (raw["y"] < self.classes)):
-            return None
-        return (
-            f"outcome column '{self.outcome}' has classes beyond 0 to "
-            f"{self.classes - 1}: code the lowest as 0, or raise model.classes"
-        )
+        return {"y": y}
 
     def check_outcomes(self, outcome: Mapping[str, Floats]) -> None:
         absent = sorted(set(range(self.classes)) - set(outcome["y"].astype(int)))

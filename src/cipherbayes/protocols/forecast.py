@@ -47,7 +47,7 @@ NO_PARAMETERS = {
 
 ALIKE = (
     "taken to be alike: where their levels differ for reasons that are no feature, "
-    "intervals are too narrow; a [hierarchy] table lets them differ"
+    "intervals are too narrow"
 )
 TWICE = 2.0
 """Standard deviations of the noise that are told as what may become known."""
@@ -423,12 +423,21 @@ def _lines(
     return lines
 
 
+def alike(study: Study) -> str:
+    """That sites are taken to be alike, and how they may differ where they can."""
+    bounded = study.model.bounded_influence
+    may = bounded is not None and bounded.multilevel
+    if not may or (study.private and not study.rules.multilevel):
+        return ALIKE
+    return f"{ALIKE}; a [hierarchy] table lets them differ"
+
+
 def sites_in_words(plan: StudyPlan) -> list[str]:
     """Whether sites may differ, and what each of them gives away by that."""
     study = plan.study
     slots = slots_of(study)
     if slots is None:
-        return [ALIKE] if len(study.sites) > 1 else []
+        return [alike(study)] if len(study.sites) > 1 else []
     hierarchy = study.hierarchy
     assert hierarchy is not None
     level = ["their level"] if hierarchy.intercept else []

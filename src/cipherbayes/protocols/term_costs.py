@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.models.formula import Factor, Formula
@@ -35,8 +35,9 @@ def without_term(study: PrivateStudy, dropped: tuple[Factor, ...]) -> Study | No
             known = document[table].items()
             document[table] = {name: each for name, each in known if name in columns}
     document.get("prior", {}).pop("parameters", None)
+    _without_features(document, set(study.features) - columns)
     try:
-        return Study.model_validate(document)
+        return Study(**document)
     except CipherbayesError:
         return None
 
@@ -44,6 +45,18 @@ def without_term(study: PrivateStudy, dropped: tuple[Factor, ...]) -> Study | No
 def columns_lost(study: PrivateStudy, smaller: Study) -> int:
     """Columns of a study that a smaller one does not have."""
     return preparation_of(study).design.width - preparation_of(smaller).design.width
+
+
+def _without_features(document: dict[str, Any], gone: set[str]) -> None:
+    """Take features out of the groups to describe and of the slopes that differ."""
+    describe, hierarchy = document.get("describe"), document.get("hierarchy")
+    if describe is not None:
+        describe["by"] = [name for name in describe["by"] if name not in gone]
+    if hierarchy is not None:
+        slopes = [name for name in hierarchy["slopes"] if name not in gone]
+        hierarchy["slopes"] = slopes
+        if not slopes and not hierarchy["intercept"]:
+            del document["hierarchy"]
 
 
 def _written(formula: Formula, terms: list[tuple[Factor, ...]]) -> str:

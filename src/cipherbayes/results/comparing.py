@@ -49,7 +49,7 @@ def compare(first: Result, second: Result) -> Comparison:
             )
     if _outcome(first) != _outcome(second):
         raise StudyError(
-            "predict different outcomes, or over different horizons",
+            "predict different outcomes or causes, or over different horizons",
             where=f"studies '{first.study.name}' and '{second.study.name}'",
             remedy="compare fits of one outcome",
         )
@@ -75,7 +75,8 @@ def compare(first: Result, second: Result) -> Comparison:
 def _outcome(result: Result) -> tuple[Any, ...]:
     model = result.study.model
     columns = tuple(sorted(model.outcome_columns().items()))
-    return model.family, columns, getattr(model, "horizon", None)
+    cause = getattr(model, "cause", None)
+    return model.family, columns, getattr(model, "horizon", None), cause
 
 
 def _sd(result: Result) -> float:

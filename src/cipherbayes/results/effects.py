@@ -77,7 +77,8 @@ def effects(
 def step_words(effect: EffectRow) -> str:
     """The step of an effect, with its feature where the words do not hold it."""
     feature, bracket, _ = effect["name"].partition("[")
-    return f"{feature}: {effect['per']}" if bracket else effect["per"]
+    compared = bracket or " against " in effect["per"]
+    return f"{feature}: {effect['per']}" if compared else effect["per"]
 
 
 def baseline(
@@ -100,13 +101,17 @@ def baseline(
         return None
     times = model.reference_times()
     curve = model.predict(draws, rows, times)[:, 0, :]
-    return {
+    found: Baseline = {
         "at": dict(reference),
         "survival": [
             {"time": float(t), **spread(curve[:, k], tail)} for k, t in enumerate(times)
         ],
         "median": median_survival(model.median(draws, rows)[:, 0], tail),
     }
+    cause = getattr(model, "cause", None)
+    if cause is not None:
+        found["cause"] = cause
+    return found
 
 
 def median_survival(times: Floats, tail: float | None) -> MedianSurvival:

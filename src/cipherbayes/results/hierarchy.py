@@ -57,7 +57,11 @@ class SitesInUnits:
 def in_units(
     study: Study, design: Design, common: Floats, sites: SiteDraws
 ) -> SitesInUnits:
-    """Site effects and spreads on the user's own scale."""
+    """Site effects and spreads on the user's own scale.
+
+    Levels are those of a record at the columns' centres, as τ is: where slopes differ
+    too, sites that are alike there may be far apart where every feature is zero.
+    """
     model, places = study.model, list(sites.places)
     middle = model.to_user_scale(common, design)
     effects = np.stack(
@@ -73,6 +77,9 @@ def in_units(
     names = [parameters[place] for place in places]
     constants = model.constants(design)
     level = [k for k, place in enumerate(places) if place in constants]
+    units = _units(design, parameters)
+    for k in level:
+        effects[..., k] = sites.effects[..., k] * units.get(names[k], 1.0)
     hierarchy = study.hierarchy
     assert hierarchy is not None
     if len(level) > 1 and hierarchy.baseline != "stratified":
@@ -81,7 +88,6 @@ def in_units(
         rest = [k for k in range(len(places)) if k not in level]
         effects = np.concatenate([together, effects[..., rest]], axis=-1)
         names = [_stem(parameters[places[0]]), *(names[k] for k in rest)]
-    units = _units(design, parameters)
     factors = np.array([units.get(group, 1.0) for group in sites.groups])
     return SitesInUnits(
         sites.sites, tuple(names), effects, sites.groups, sites.between * factors

@@ -44,7 +44,7 @@ def cumulative_incidence(
     table
         A path or a frame with the features of all the studies.
     times
-        In the user's unit, rising.
+        In the user's unit, rising, none beyond the horizon of a study.
 
     Returns
     -------
@@ -68,6 +68,8 @@ def cumulative_incidence(
                 where="cumulative_incidence",
                 remedy="give results of survival models",
             )
+    _require_other_causes(results)
+    _require_horizon(results, float(at[-1]))
     # All the steps, and the times that are asked for among them.
     grid = np.unique(np.concatenate([np.linspace(0.0, at[-1], STEPS + 1), at]))
     asked = np.searchsorted(grid, at)
@@ -88,6 +90,36 @@ def cumulative_incidence(
             lower, upper = np.quantile(whole[k], [tail, 1.0 - tail], axis=0)
         summary[name] = {"mean": mean, "lower": lower, "upper": upper}
     return summary
+
+
+def _require_other_causes(results: Mapping[str, Result]) -> None:
+    """Refuse an event that two of the studies count."""
+    seen: dict[str, dict[Any, str]] = {}
+    for name, result in results.items():
+        model = result.study.model
+        cause = getattr(model, "cause", None)
+        others = seen.setdefault(model.outcome_columns()["event"], {})
+        # Without a cause a study counts every event of its column.
+        twin = others.get(cause, others.get(None))
+        if cause is None and others:
+            twin = next(iter(others.values()))
+        if twin is not None:
+            raise RunError(
+                f"the studies of '{twin}' and '{name}' model the same events",
+                where="cumulative_incidence",
+                remedy="give each cause once, with a study of its own (model.cause)",
+            )
+        others[cause] = name
+
+
+def _require_horizon(results: Mapping[str, Result], last: float) -> None:
+    for name, result in results.items():
+        if last > getattr(result.study.model, "horizon", last):
+            raise RunError(
+                f"times go beyond the horizon of the study of '{name}'",
+                where="cumulative_incidence",
+                remedy="ask for times up to the shortest horizon",
+            )
 
 
 def _few(blocks: Iterator[Rows]) -> Iterator[Rows]:

@@ -88,11 +88,12 @@ class MedianSurvival(Spread):
 
 
 class Baseline(TypedDict):
-    """Survival of a reference record."""
+    """Survival of a reference record; with a ``cause`` as if there were no other."""
 
     at: dict[str, Any]
     survival: list[SurvivalPoint]
     median: MedianSurvival
+    cause: NotRequired[int]
 
 
 class BetweenRow(TypedDict):

@@ -322,6 +322,7 @@ class Result:
         where: str,
     ) -> dict[str, Floats]:
         model = self.study.model
+        self._require_times(times is not None)
         tail = (1.0 - self.study.inference.interval) / 2.0
         at = None if times is None else np.asarray(times, dtype=float)
         parts: list[Floats] = []
@@ -333,6 +334,23 @@ class Result:
             parts.append(np.stack([mean, lower, upper]))
         joined = np.concatenate(parts, axis=1)
         return {"mean": joined[0], "lower": joined[1], "upper": joined[2]}
+
+    def _require_times(self, given: bool) -> None:
+        """Refuse times for one number a row, and curves without times."""
+        model, where = self.study.model, f"study '{self.study.name}'"
+        if given and not model.predicts_over_time:
+            raise RunError(
+                f"a model of kind '{model.kind}' predicts one number for a row, not a "
+                "curve over time",
+                where=where,
+                remedy="leave the times out",
+            )
+        if not given and model.predicts_over_time:
+            raise RunError(
+                "a survival model predicts at times",
+                where=where,
+                remedy="give some in the unit of the time column, e.g. times=[365]",
+            )
 
     def median_survival(
         self,

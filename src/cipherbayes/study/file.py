@@ -44,8 +44,18 @@ def require_filled_in(text: str, path: Path) -> None:
             )
 
 
-COX_NAMES = frozenset({"cox", "coxph", "cox-ph", "phreg"})
-COX = 'Cox regression is "piecewise": proportional hazards, a public grid of intervals'
+COX = (
+    'Cox regression is "piecewise": proportional hazards, a public grid of intervals '
+    "(intervals = 8, say)"
+)
+NEGATIVE_BINOMIAL = 'counts that vary more than Poisson\'s are "negative-binomial"'
+ORDINAL = 'proportional odds are "ordinal"'
+OTHER_NAMES = {
+    **dict.fromkeys(("cox", "coxph", "cox-ph", "phreg"), COX),
+    **dict.fromkeys(("negbin", "nb", "nbinom", "nbreg", "glm.nb"), NEGATIVE_BINOMIAL),
+    **dict.fromkeys(("polr", "clm", "ologit", "ordered"), ORDINAL),
+}
+"""What other programs call a model -> what it is here."""
 
 
 class StudyValueError(StudyError, ValueError):
@@ -84,8 +94,9 @@ def explained(
         case "union_tag_invalid":
             allowed = first["ctx"]["expected_tags"].replace("'", '"')
             what, remedy = "unknown model.kind", f"choose one of {allowed}"
-            if str(first["ctx"]["tag"]).lower() in COX_NAMES:
-                remedy = f"{COX} (intervals = 8, say); or {remedy}"
+            known = OTHER_NAMES.get(str(first["ctx"]["tag"]).lower())
+            if known is not None:
+                remedy = f"{known}; or {remedy}"
         case "union_tag_not_found":
             what, remedy = "missing key 'model.kind'", 'e.g. kind = "logistic"'
         case "value_error":

@@ -32,7 +32,7 @@ import pyarrow.parquet
 from cipherbayes.data.tables import open_table
 from cipherbayes.errors import DataError, StudyError
 from cipherbayes.models.registry import registered
-from cipherbayes.study.file import COX, COX_NAMES
+from cipherbayes.study.file import OTHER_NAMES
 
 Sort = Literal["number", "category", "neither"]
 
@@ -133,11 +133,12 @@ def first_study(
         raise DataError("no table was given", remedy="name one table a site")
     wanted = wanted or Wanted()
     if wanted.kind is not None and wanted.kind not in registered:
+        known = OTHER_NAMES.get(wanted.kind.lower())
         raise StudyError(
             "no model has this name",
             where=f"--kind {wanted.kind}",
             remedy=f"choose one of {', '.join(sorted(registered))}"
-            + (f"; {COX}" if wanted.kind.lower() in COX_NAMES else ""),
+            + (f"; {known}" if known is not None else ""),
         )
     schemas = {path: schema_of(path) for path in tables}
     _refuse_other_case(schemas)

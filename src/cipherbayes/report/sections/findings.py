@@ -40,6 +40,7 @@ from cipherbayes.report.sections.profiles import (
     reference_record,
     reference_words,
 )
+from cipherbayes.study.schema import Study
 from cipherbayes.typing import Floats
 
 MOST_EFFECTS = 40
@@ -267,6 +268,14 @@ def _predictions(contents: Contents) -> Markup:
         )
         + " Nobody’s row is shown."
     )
+    cause = getattr(study.model, "cause", None)
+    if times is not None and cause is not None:
+        text += (
+            f" The curves are those of cause {cause} alone: hypothetical survival if "
+            "all other causes were taken away, not the share of patients who are alive "
+            "or free of this event. cumulative_incidence, with the studies of all "
+            "causes, gives that."
+        )
     if left_out := len(study.features) - len(made):
         text += f" Features with smaller effects are left out ({left_out})."
     return join(
@@ -371,6 +380,21 @@ def _round_up(value: float) -> float:
 # -- held-out rows ---------------------------------------------------------
 
 
+def how_to_hold_out(study: Study) -> str:
+    """What a study may add to have its predictions scored."""
+    if study.privacy is None:
+        return "An [evaluation] table holds some out and scores them."
+    hierarchy = study.hierarchy
+    stratified = hierarchy is not None and hierarchy.baseline == "stratified"
+    checked = study.rules.noise_aware and study.model.held_out_check is not None
+    if not checked or stratified or study.privacy.person is not None:
+        return "A study of this kind has no private check of them."
+    return (
+        "An [evaluation] table holds some out and scores them, with noise and within "
+        "the budget."
+    )
+
+
 def _held_out(contents: Contents) -> Markup:
     metrics = contents.record["metrics"]
     if not metrics:
@@ -379,8 +403,7 @@ def _held_out(contents: Contents) -> Markup:
             tag(
                 "p",
                 "The study holds no rows out, so nothing is said of how good "
-                "predictions are on new rows. An [evaluation] table holds some out and "
-                "scores them, with noise and within the budget in a private study.",
+                f"predictions are on new rows. {how_to_hold_out(contents.study)}",
             ),
         )
     if metrics.get("private"):

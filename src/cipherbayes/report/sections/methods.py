@@ -8,6 +8,7 @@ from cipherbayes.report.markup import Content, Markup, join, table, tag
 from cipherbayes.report.numbers import percent, short
 from cipherbayes.report.run_contents import Contents
 from cipherbayes.study.schema import Study
+from cipherbayes.study.tables import preparation_of
 
 AWARE = ", which count the noise that was added for privacy"
 LEFT = "not in the study file: yours to write"
@@ -40,8 +41,7 @@ def methods_paragraph(contents: Contents) -> str:
     said = (
         f"We fitted a Bayesian {model} of {_outcome(study)} to the records of {place}, "
         f"with {len(study.features)} predictors ({', '.join(study.features)}). "
-        f"{_ranges(study)} Coefficients had {study.prior.kind} priors of scale "
-        f"{study.prior.scale:g} on columns scaled to their public ranges. "
+        f"{_ranges(study)} {_prior(study)} {_between(study)}"
     )
     if privacy["epsilon"] is None:
         said += "Records were analysed in one place, without differential privacy. "
@@ -50,7 +50,7 @@ def methods_paragraph(contents: Contents) -> str:
         said += (
             f"What was released {word} ({privacy['epsilon']:g}, "
             f"{privacy['delta']:g})-differentially private for adding or removing one "
-            f"record, spent in {record['rounds']} rounds"
+            f"record, spent in {_rounds(contents)} rounds"
             + ("; no record left its site. " if contents.protocol.federated else ". ")
         )
     if all(row["lower"] is None for row in record["posterior"]):
@@ -83,10 +83,7 @@ def checklist(contents: Contents) -> Iterator[tuple[str, str]]:
     yield "How predictors were handled (S11; T10a)", _ranges(study)
     yield (
         "Statistical methods (S12a; T10b)",
-        (
-            f"{record['model']}, {record['method']}, prior {study.prior.kind} of scale "
-            f"{study.prior.scale:g}"
-        ),
+        (f"{record['model']}, {record['method']}. {_prior(study)} {_between(study)}"),
     )
     holdout = study.evaluation
     yield (
@@ -113,10 +110,68 @@ def checklist(contents: Contents) -> Iterator[tuple[str, str]]:
     )
 
 
+def _prior(study: Study) -> str:
+    """The prior of effects and of constants, and what columns they are of."""
+    prior = study.full_prior
+    columns = "scaled to their public ranges"
+    if study.releases_scales:
+        columns = "standardised by means and standard deviations released with noise"
+    elif study.preparation_method == "as-printed":
+        columns = "standardised by their means and standard deviations"
+    said = f"Coefficients had {prior.kind} priors of scale {prior.scale:g} on columns "
+    said += columns
+    if study.model.constants(preparation_of(study).design):
+        scale = prior.scale if prior.intercept is None else prior.intercept
+        constant = "the intercept" if study.intercept else "the baseline's log hazards"
+        said += f", {constant} of scale {scale:g}"
+    if prior.parameters:
+        said += f"; priors of their own had {', '.join(prior.parameters)}"
+    return f"{said}."
+
+
+def _between(study: Study) -> str:
+    """What differs between sites, and the prior of how much; a space at the end."""
+    hierarchy = study.hierarchy
+    if hierarchy is None:
+        return ""
+    kind = hierarchy.effects
+    parts = []
+    if hierarchy.intercept and hierarchy.baseline == "stratified":
+        parts.append("baseline hazards of their own shape")
+    elif hierarchy.intercept:
+        parts.append(f"{kind} intercepts")
+    if hierarchy.slopes:
+        parts.append(f"{kind} slopes of {', '.join(hierarchy.slopes)}")
+    said = f"Sites had {' and '.join(parts)}"
+    if kind == "fixed":
+        return f"{said} that were not drawn towards each other. "
+    return (
+        f"{said}, normal around the common ones, with half-normal priors of scale "
+        f"{hierarchy.scale:g} for their standard deviations. "
+    )
+
+
+def _rounds(contents: Contents) -> int:
+    """Rounds of all releases, those before and after the fit among them."""
+    plan = contents.plan
+    return contents.rounds if plan is None else plan.rounds
+
+
 def _outcome(study: Study) -> str:
     columns = study.model.outcome_columns()
     if "time" in columns and "event" in columns:
-        return f"time to {columns['event']} ({columns['time']})"
+        said, time = f"time to {columns['event']}", columns["time"]
+        cause = getattr(study.model, "cause", None)
+        if cause is not None:
+            said += f" of cause {cause}"
+        if "entry" in columns:
+            time += f", at risk from {columns['entry']}"
+        if cause is not None:
+            time += "; cause-specific hazard, other causes censored"
+        return f"{said} ({time})"
+    if "offset" in columns:
+        role = "exposure" if getattr(study.model, "exposure", None) else "log exposure"
+        return f"{columns['y']} ({role}: {columns['offset']})"
     return ", ".join(dict.fromkeys(columns.values())) or "the records' mean"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from cipherbayes.protocols.forecast import ALIKE, sites_in_words
+from cipherbayes.protocols.forecast import alike, sites_in_words
 from cipherbayes.report.charts import interval_axis, interval_row
 from cipherbayes.report.markup import Content, Markup, join, table, tag
 from cipherbayes.report.numbers import Axis, interval, number, percent
@@ -32,7 +32,7 @@ def sites_section(contents: Contents) -> Markup:
     if hierarchy is None:
         if len(contents.record["sites"]) < 2:
             return Markup()
-        return tag("p", f"Sites are {ALIKE}.")
+        return tag("p", f"Sites are {alike(contents.study)}.")
     return join(
         _spread(contents, hierarchy),
         _caterpillar(contents, hierarchy),
@@ -122,10 +122,23 @@ def _caterpillar(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
                 if hierarchy["between"]
                 else "Sites are not drawn towards each other."
             )
+            + _at_centres(contents)
             + " This is no ranking: intervals that overlap do not tell sites apart.",
         ),
         plots,
     )
+
+
+def _at_centres(contents: Contents) -> str:
+    """For whom levels are told: where slopes differ, that is a choice."""
+    hierarchy = contents.study.hierarchy
+    if hierarchy is None or not hierarchy.slopes:
+        return ""
+    scaled = contents.record["moments"] is not None
+    at = "every column at its released mean"
+    if not scaled:
+        at = "numbers in the middle of their public ranges and reference levels"
+    return f" Levels are those of a patient with {at}."
 
 
 def _one_caterpillar(name: str, rows: list[SiteRow], share: str) -> Markup:
