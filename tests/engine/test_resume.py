@@ -13,7 +13,7 @@ import pytest
 from crashing import crash, crash_party
 from parties import small_study, trajectory, write_tables
 
-from cipherbayes.errors import RunError
+from cipherbayes.errors import PrivacyError, RunError
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.results.run import resume, run
 from cipherbayes.study.schema import Study
@@ -95,6 +95,24 @@ def test_a_killed_run_resumes_to_the_same_theta(
     result = resume(tmp_path / "run")
     assert result.record["rounds"] == ROUNDS
     assert_whole(tmp_path, study, undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("header", [{}, {"protocol": "pooled"}])
+def test_a_table_that_changed_since_the_run_began_is_refused(
+    tmp_path: Path, header: dict[str, str]
+) -> None:
+    """Rows could change sides between the fit and its check."""
+    study = made(tmp_path, header=header)
+    assert crash(study, tmp_path / "run", "after the checkpoint", 3) == KILLED
+    table = tmp_path / "b.csv"
+    before = table.read_bytes()
+    table.write_bytes(before + before.splitlines(keepends=True)[-1])
+    with pytest.raises(PrivacyError, match="changed since the run began") as caught:
+        resume(tmp_path / "run")
+    assert "b.csv" in str(caught.value)
+    table.write_bytes(before)
+    assert resume(tmp_path / "run").record["rounds"] == ROUNDS
 
 
 def test_a_run_killed_at_every_turn_resumes_to_the_same_theta(

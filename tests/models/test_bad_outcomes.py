@@ -100,7 +100,7 @@ def test_outcomes_out_of_range_are_told_to_their_owner_and_held_at_its_ends(
 def test_a_private_study_does_not_refuse_because_of_an_outcome_out_of_range(
     private: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The refusal would tell that such a record is there; the log stays at home."""
+    """The refusal would tell that such a record is there, and so would a log."""
     study = cb.Study(
         model=Weibull(time="days", event="died", horizon=HORIZON),
         features={"age": {"low": 0, "high": 100}},
@@ -116,7 +116,7 @@ def test_a_private_study_does_not_refuse_because_of_an_outcome_out_of_range(
         return
     table = open_site(study, "a", frame)
     assert table.outcome()["time"].tolist() == [1.0, 10.0]
-    assert "ten horizons" in caplog.text
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize("private", [False, True])

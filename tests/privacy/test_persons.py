@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.parquet
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -227,3 +229,31 @@ def test_a_row_of_nobody_is_refused_without_a_value(gap: str | None) -> None:
         open_site(study_of(), "a", table)
     with pytest.raises(DataError, match="no column 'who'"):
         open_site(study_of(), "a", table.drop(columns="who"))
+
+
+LONG = 10**19
+"""More digits than a float64 keeps."""
+
+
+@pytest.mark.parametrize("source", ["decimal", "objects", "text", "numbers"])
+def test_long_names_are_told_apart_or_refused(source: str, tmp_path: Path) -> None:
+    """Persons that look alike would be one, and a row of theirs move a sum by more."""
+    ids = [LONG + 1] * 2 + [LONG + 2]
+    whole = {"age": [50.0, 60.0, 70.0], "died": [0, 1, 0]}
+    if source == "decimal":
+        path = tmp_path / "t.parquet"
+        who = pa.array([Decimal(each) for each in ids], pa.decimal128(20, 0))
+        pyarrow.parquet.write_table(pa.table({**whole, "who": who}), path)
+        with pytest.raises(DataError, match="different ones may look alike"):
+            open_site(study_of(), "a", path)
+        return
+    if source == "objects":
+        table: Any = pd.DataFrame({**whole, "who": pd.Series(ids, dtype=object)})
+    elif source == "text":
+        table = pd.DataFrame({**whole, "who": [str(each) for each in ids]})
+    else:
+        table = pd.DataFrame({**whole, "who": [float(each) for each in ids]})
+        with pytest.raises(DataError, match="different ones may look alike"):
+            open_site(study_of(), "a", table)
+        return
+    assert open_site(study_of(), "a", table).records == 2

@@ -131,6 +131,16 @@ WRONG = {
         LOGISTIC + PRIVATE + '[describe]\nby = ["site", "site"]\n',
         "twice",
     ),
+    "characteristics of shortened rows": (
+        LOGISTIC + PRIVATE + "[preparation]\nrow_norm = 1.0\n[describe]\n",
+        r"row_norm and \[describe\]",
+    ),
+    "protected held-out rows that are shortened": (
+        LOGISTIC
+        + PRIVATE
+        + "[preparation]\nrow_norm = 1.0\n[evaluation]\nholdout = 0.2\n",
+        r"row_norm and \[evaluation\]",
+    ),
     "paper table elsewhere": (
         LOGISTIC + "[paper]\nbatch = 320\nepochs = 500\n",
         r"\[paper\]",

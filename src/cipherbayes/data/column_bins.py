@@ -1,8 +1,9 @@
 """Every feature in bins: levels as they are, numbers in ranges that are public or
 released.
 
-A record is in exactly one bin of a feature, a missing value in one of its own, so that
-counts of the bins add up to the number of records.
+A record is in exactly one bin of a feature, so that counts of the bins add up to the
+number of records. A missing value is in a bin of its own where an indicator tells it;
+else it is in that of its stand-in, which nothing tells from a value.
 """
 
 from __future__ import annotations
@@ -36,8 +37,6 @@ class ColumnBins:
         How a number is prepared.
     reach
         Ranges of a number span so many released standard deviations on each side.
-    stand_in
-        Prepared value that stands in for a missing number; NaN where there is none.
     indicator
         Place of the column that tells missing values; None where there is none.
     """
@@ -52,13 +51,12 @@ class ColumnBins:
     centre: float = 0.0
     half_width: float = 1.0
     reach: float = 3.0
-    stand_in: float = np.nan
     indicator: int | None = None
 
     @property
     def tells_missing(self) -> bool:
         """Whether there is a bin, the last one, of missing values."""
-        return self.indicator is not None or not np.isnan(self.stand_in)
+        return self.indicator is not None
 
     @property
     def size(self) -> int:
@@ -92,6 +90,4 @@ class ColumnBins:
             place = np.searchsorted(self.edges(scales), x[self.first]).astype(np.int64)
         if self.indicator is not None:
             place[x[self.indicator] > 0.5] = self.count
-        elif not np.isnan(self.stand_in):
-            place[np.abs(x[self.first] - self.stand_in) <= 1e-12] = self.count
         return place

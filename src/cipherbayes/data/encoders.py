@@ -95,7 +95,6 @@ class Number:
             centre=self.centre,
             half_width=self.half_width,
             reach=reach,
-            stand_in=self.prepared_stand_in,
             indicator=indicator,
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,15 +26,13 @@ CHUNK_BYTES = 512 << 20
 
 T = TypeVar("T")
 
-log = logging.getLogger("cipherbayes.data")
-
 
 class Source:
     """A table, how its records are prepared, and how their outcomes are read.
 
     Without a model there are no outcomes: records to predict for. Outcomes beyond
-    their public range are refused where ``strict``, else held at its ends and mentioned
-    in this machine's log alone. ``person`` is the column that names a person, whose
+    their public range are refused where ``strict``, else held at its ends without a
+    word: a log may be shared. ``person`` is the column that names a person, whose
     rows are then one record together.
     """
 
@@ -53,7 +50,6 @@ class Source:
         self.design: Design = preparation.design
         self._model = model
         self._strict = strict
-        self._logged: str | None = None
         self._roles = {} if model is None else model.outcome_columns()
         outcomes: dict[str, Kind] = dict.fromkeys(self._roles.values(), "number")
         self._columns = {**preparation.columns, **outcomes}
@@ -90,19 +86,12 @@ class Source:
         }
         try:
             prepared = self._model.prepare_outcome(raw)
-            self._refuse_or_log(self._model.out_of_range(raw))
+            mistake = self._model.out_of_range(raw)
+            if mistake is not None and self._strict:
+                raise ValueError(mistake)
         except ValueError as error:
             raise DataError(str(error), where=self.table.where) from None
         return dict(prepared)
-
-    def _refuse_or_log(self, mistake: str | None) -> None:
-        """Refuse outcomes out of range, or log them where a refusal reveals them."""
-        if mistake is None or mistake == self._logged:
-            return
-        if self._strict:
-            raise ValueError(mistake)
-        self._logged = mistake
-        log.warning("%s: %s", self.table.where, mistake)
 
 
 class StreamedBlocks:

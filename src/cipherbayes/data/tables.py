@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -37,6 +38,9 @@ CHUNK_ROWS = 16_384
 
 MISSING = frozenset({*pyarrow.csv.ConvertOptions().null_values, "None"})
 """Spellings of a missing value, the empty field among them."""
+
+MOST_WHOLE = 2.0**53
+"""From here on a float64 has neighbours that differ by more than one."""
 
 _TYPES: dict[Kind, pa.DataType] = {"number": pa.float64(), "text": pa.string()}
 
@@ -190,7 +194,11 @@ class Table(ABC):
         if types.is_dictionary(held):
             return self._convert(column.dictionary_decode(), name, kind)
         if types.is_decimal(held):
-            return self._convert(decimal_numbers(column), name, kind)
+            digits = 10.0**held.scale
+            column = decimal_numbers(column)
+            if kind == "text" and _loses_digits(column, digits):
+                self._refuse_digits(name)
+            return self._convert(column, name, kind)
         number = types.is_integer(held) or types.is_floating(held)
         number = number or types.is_boolean(held)
         text = types.is_string(held) or types.is_large_string(held)
@@ -199,7 +207,17 @@ class Table(ABC):
             _refuse_text(self.where, name)
         if not (number or text or types.is_null(held)):
             _refuse_kind(self.where, name, held)
+        if kind == "text" and types.is_floating(held) and _loses_digits(column):
+            self._refuse_digits(name)
         return pc.cast(column, _TYPES[kind], safe=False)
+
+    def _refuse_digits(self, name: str) -> NoReturn:
+        _refuse(
+            self.where,
+            f"column '{name}' has numbers with more digits than a number keeps, so "
+            "that different ones may look alike",
+            "give it as text",
+        )
 
 
 class _File(Table):
@@ -366,7 +384,21 @@ def _cell(value: Any, kind: Kind) -> float | str | None:
     number = float(value)  # type: ignore[arg-type]
     if kind == "number":
         return number
+    if isinstance(value, int | np.integer):
+        return str(int(value))
+    if isinstance(value, Decimal):
+        text = format(value, "f")
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    if abs(number) >= MOST_WHOLE:
+        raise TypeError
     return str(int(number)) if number.is_integer() else repr(number)
+
+
+def _loses_digits(column: pa.Array, digits: float = 1.0) -> bool:
+    """Whether a column of float64 has numbers whose neighbours were told apart in the
+    last of so many ``digits`` behind the point, and are not here."""
+    largest = pc.max(pc.abs(column)).as_py()
+    return largest is not None and MOST_WHOLE <= largest * digits < float("inf")
 
 
 def decimal_numbers(column: pa.Array) -> pa.Array:

@@ -56,7 +56,9 @@ from cipherbayes.protocols.rounds import StudyRounds
 from cipherbayes.protocols.server import Server
 from cipherbayes.protocols.site import Site
 from cipherbayes.protocols.stores import AnswerStore, Checkpoint, Heads
+from cipherbayes.storage.custody import Custody, file_digest
 from cipherbayes.storage.folders import make_folder, require_new_folder
+from cipherbayes.storage.private_files import write_private
 from cipherbayes.study.schema import Site as SiteSection
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import open_site, split_site
@@ -201,6 +203,7 @@ class RunFolder:
         local = self.local(name)
         table = self.table(name) if table is None else table
         keys = self.keys(name)
+        self._require_the_same_table(name)
         ledger = open_ledger(self.study, name, local, self.budget_run)
         parts: SiteParts = {
             "name": name,
@@ -331,9 +334,32 @@ class RunFolder:
         held = {}
         for name in self.study.sites:
             table = self.table(name) if tables is None else tables[name]
+            self._require_the_same_table(name)
             ledger = open_ledger(self.study, name, self.local(name), self.budget_run)
             held[name] = (self.contributions(name, table), ledger)
         return held
+
+    def _require_the_same_table(self, name: str) -> None:
+        """Refuse to go on with a file that changed since the run began.
+
+        Which rows are held out, and what earlier rounds said of them, would change with
+        it. What is kept is a digest under the owner's key: it tells nobody else.
+        """
+        data = self.local(name)["data"]
+        if data is None or origin_of(data) is not None:
+            return  # a frame goes with its process; a query has its snapshot
+        digest = file_digest(Path(data))
+        digest = Custody.of_user().mac("table of a run", self.run + digest)
+        kept = self.home(name) / f"table-{self.run.hex()}"
+        if not kept.exists():
+            write_private(kept, digest)
+        elif kept.read_bytes() != digest:
+            raise PrivacyError(
+                "changed since the run began",
+                where=str(data),
+                remedy="put it back as it was and resume, or begin a new run in a new "
+                "folder, which spends anew",
+            )
 
     def contributions(self, name: str, table: PreparedTable) -> Contributions:
         """A site's bounded sums over its table, parted where the study parts it."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import ndtri
 
 from cipherbayes.data.characteristics import Characteristics
 from cipherbayes.inference.described import bin_shares
@@ -18,6 +19,8 @@ from cipherbayes.typing import Floats
 QUANTILES = {"q1": 0.25, "median": 0.5, "q3": 0.75}
 RANGE_SPREAD = 16.0 / 6.0
 """A released standard deviation in bins: sixteen of them span six."""
+STEPS = 50
+"""Of repeated averaging, each of which leaves the share of one range of the error."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,10 @@ class _Column:
     ----------
     levels
         Names, where bins are levels.
-    edges
-        Outer and inner edges of a number's ranges in the user's units.
+    edges, ends
+        Outer and inner edges of a number's ranges in the user's units, the outer
+        ranges as wide as the others; and the same with outer ranges that reach to the
+        ends of the public range, as far as values do.
     missing
         Whether the last bin is that of missing values.
     spread
@@ -40,8 +45,38 @@ class _Column:
     size: int
     levels: tuple[str, ...] | None
     edges: Floats | None
+    ends: Floats | None
     missing: bool
     spread: float | None
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """A column in a group: released counts, their noise, and draws of shares."""
+
+    counts: Floats
+    noise: float
+    shares: Floats
+
+    def places(self, share: float, bins: int, tail: float) -> tuple[int, int]:
+        """First and last of ``bins`` ranges in which a quantile may be, by the counts.
+
+        With n_k records up to range k, n_k - share n is not negative from the
+        quantile's range on and negative before it. The first range is where it may not
+        be negative, the last one that after the last where it may be: each leaves out
+        the quantile's range with probability ``tail`` or less, whatever the records
+        are. Draws of shares, of which none is zero, do not promise it where ranges
+        are empty.
+        """
+        upto = np.cumsum(self.counts[:bins])
+        balance = upto - share * upto[-1]
+        k = np.arange(1.0, bins + 1.0)
+        sd = self.noise * np.sqrt((1.0 - share) ** 2 * k + share**2 * (bins - k))
+        reach = ndtri(1.0 - tail) * sd
+        first = np.append(balance + reach >= 0.0, True).argmax()
+        (unsure,) = np.nonzero(balance - reach < 0.0)
+        last = unsure[-1] + 1 if unsure.size else 0
+        return min(int(first), bins - 1), min(int(last), bins - 1)
 
 
 def describe_rows(
@@ -60,7 +95,7 @@ def describe_rows(
     blocks, labels, noises = _blocks(table, released)
     rows = _group_sizes(study, table, blocks, noises, labels)
     found: list[DescribeRow] = []
-    results: dict[tuple[int, str], Floats] = {}
+    results: dict[tuple[int, str], _Counted] = {}
     start = 0
     for column in columns:
         own = blocks[:, start : start + column.size]
@@ -76,7 +111,7 @@ def describe_rows(
                 spread=column.spread,
             )
             for g, part in zip(chosen, shares, strict=True):
-                results[g, column.name] = part
+                results[g, column.name] = _Counted(own[g], noise, part)
     for g, label in enumerate(labels):
         found.append(_row("", "rows", label, rows[g], tail))
         for column in columns:
@@ -86,18 +121,23 @@ def describe_rows(
 
 def _columns(table: Characteristics, moments: Floats | None) -> Iterator[_Column]:
     for column in table.features:
-        edges = None
+        edges = ends = None
         if column.levels is None:
             inner = column.edges(moments)
             step = inner[1] - inner[0]
-            ends = np.array([inner[0] - step, *inner, inner[-1] + step])
-            edges = user_values(column, ends)
+            edges = user_values(
+                column, np.array([inner[0] - step, *inner, inner[-1] + step])
+            )
+            assert column.feature is not None
+            low, high = column.feature.low, column.feature.high
+            ends = np.array([low, *edges[1:-1], high], dtype=np.float64)
         known = moments is not None and column.levels is None
         yield _Column(
             column.column,
             column.size,
             column.levels,
             edges,
+            ends,
             column.tells_missing,
             RANGE_SPREAD if known else None,
         )
@@ -106,10 +146,11 @@ def _columns(table: Characteristics, moments: Floats | None) -> Iterator[_Column
         edges = None
         if outcome.levels is None:
             step = inner[1] - inner[0]
-            ends = np.array([inner[0] - step, *inner, inner[-1] + step])
-            edges = outcome.centre + outcome.scale * ends
+            outer = np.array([inner[0] - step, *inner, inner[-1] + step])
+            edges = outcome.centre + outcome.scale * outer
         size = inner.size + 1
-        yield _Column(outcome.column, size, outcome.levels, edges, False, None)
+        # Values beyond the outer edges count as these.
+        yield _Column(outcome.column, size, outcome.levels, edges, edges, False, None)
 
 
 def _blocks(
@@ -164,8 +205,9 @@ def _group_sizes(
 
 
 def _statistics(
-    column: _Column, label: str, shares: Floats, rows: Floats, tail: float
+    column: _Column, label: str, counted: _Counted, rows: Floats, tail: float
 ) -> Iterator[DescribeRow]:
+    shares = counted.shares
     if column.missing:
         absent = shares[:, -1]
         yield _row(column.name, "missing share", label, absent, tail)
@@ -179,24 +221,59 @@ def _statistics(
             yield _row(column.name, f"share: {level}", label, share, tail)
         return
     assert column.edges is not None
+    assert column.ends is not None
     middles = 0.5 * (column.edges[1:] + column.edges[:-1])
-    mean = shares @ middles
     widths = np.diff(column.edges)
+    lows, highs = column.ends[:-1], column.ends[1:]
+    mean = shares @ middles
+    yield _row(column.name, "mean", label, mean, tail, (shares @ lows, shares @ highs))
     # Values lie evenly within a range.
     square = shares @ (middles**2 + widths**2 / 12.0)
-    yield _row(column.name, "mean", label, mean, tail)
     sd = np.sqrt(np.maximum(square - mean**2, 0.0))
-    yield _row(column.name, "sd", label, sd, tail)
+    yield _row(column.name, "sd", label, sd, tail, sd_bounds(shares, lows, highs))
     below = np.concatenate([np.zeros((len(shares), 1)), np.cumsum(shares, axis=1)], 1)
     for name, share_below in QUANTILES.items():
         values = np.array([np.interp(share_below, cdf, column.edges) for cdf in below])
-        yield _row(column.name, name, label, values, tail)
+        place = np.argmax(below[:, 1:] >= share_below, axis=1)
+        first, last = counted.places(share_below, lows.size, tail)
+        bounds = (
+            np.minimum(lows[place], lows[first]),
+            np.maximum(highs[place], highs[last]),
+        )
+        yield _row(column.name, name, label, values, tail, bounds)
+
+
+def sd_bounds(shares: Floats, lows: Floats, highs: Floats) -> tuple[Floats, Floats]:
+    """Least and largest standard deviation of values that lie anywhere in their ranges.
+
+    A variance is the least mean square distance from a point c. The least one has
+    values of every range at the place next to c, their mean, which repeated averaging
+    finds (the sum of squares is convex in places and c). Distances of the farthest
+    places from any c bound it from above; c is the mean of the middles.
+    """
+    centre = shares @ (0.5 * (lows + highs))
+    farthest = np.maximum(centre[:, None] - lows, highs - centre[:, None])
+    most = np.sqrt(np.einsum("sb,sb->s", shares, farthest**2))
+    for _ in range(STEPS):
+        nearest = np.clip(centre[:, None], lows, highs)
+        centre = np.einsum("sb,sb->s", shares, nearest)
+    nearest = np.clip(centre[:, None], lows, highs) - centre[:, None]
+    return np.sqrt(np.einsum("sb,sb->s", shares, nearest**2)), most
 
 
 def _row(
-    column: str, statistic: str, group: str, draws: Floats, tail: float
+    column: str,
+    statistic: str,
+    group: str,
+    draws: Floats,
+    tail: float,
+    bounds: tuple[Floats, Floats] | None = None,
 ) -> DescribeRow:
-    lower, upper = np.quantile(draws, [tail, 1.0 - tail])
+    """A statistic with its interval: of its draws, or from the lower to the upper bound
+    of each where a draw of the counts leaves it open between ``bounds``."""
+    least, most = (draws, draws) if bounds is None else bounds
+    lower = np.quantile(least, tail)
+    upper = np.quantile(most, 1.0 - tail)
     return {
         "column": column,
         "statistic": statistic,

@@ -182,7 +182,8 @@ class Bytes(TypedDict):
 
 
 class DescribeRow(TypedDict):
-    """A statistic of the records' characteristics, with an interval for its noise."""
+    """A statistic of the records' characteristics, with an interval for its noise and
+    for the width of the ranges that numbers are counted in."""
 
     column: str
     statistic: str

@@ -147,7 +147,7 @@ class Result:
 
     def describe(self) -> Table[DescribeRow]:
         """The records' characteristics, overall and by group, with intervals for their
-        noise; empty where the study asked for none."""
+        noise and the width of ranges; empty where the study asked for none."""
         return Table(row.copy() for row in self.record.get("describe", []))
 
     @property

@@ -159,6 +159,7 @@ def _privacy_is_usable(study: Study) -> None:
             'inference.preconditioner = "fisher" reads the exact information '
             'matrix: a private study uses "rmsprop" or "none"'
         )
+    _rows_are_counted_as_they_are(study)
     if study.checks_privately:
         _rows_can_be_checked(study)
     if study.describe is not None:
@@ -183,6 +184,22 @@ def _held_out_rows_agree(study: Study) -> None:
             "evaluation.private = false in a private study: set holdout_is_public = "
             "true if the held-out rows are public, or remove it"
         )
+
+
+def _rows_are_counted_as_they_are(study: Study) -> None:
+    """Refuse to count records by columns that ``row_norm`` has shortened."""
+    if study.preparation.row_norm is None:
+        return
+    counted = {
+        "[describe]": study.describe is not None,
+        "[evaluation] with protected rows": study.checks_privately,
+    }
+    for name, asked in counted.items():
+        if asked:
+            raise ValueError(
+                f"preparation.row_norm and {name} do not go together: shortened rows "
+                "would be counted at values that they do not have; remove one of them"
+            )
 
 
 def _rows_can_be_checked(study: Study) -> None:

@@ -64,9 +64,9 @@ class Effort:
     which as many are kept, at most ``doublings`` times.
     """
 
-    chains: int = 4
+    chains: int = 8
     warm_up: int = 200
-    kept: int = 400
+    kept: int = 200
     doublings: int = 3
 
     @classmethod
@@ -75,8 +75,8 @@ class Effort:
         if dimension <= 20:
             return cls()
         if dimension <= DENSE:
-            return cls(warm_up=150, kept=250, doublings=2)
-        return cls(warm_up=100, kept=150, doublings=1)
+            return cls(chains=4, warm_up=150, kept=250, doublings=2)
+        return cls(chains=4, warm_up=100, kept=150, doublings=1)
 
 
 def sample_posterior(

@@ -177,7 +177,7 @@ def characteristics(contents: Contents) -> Markup:
     return join(
         tag("h3", "Who the records are"),
         table(
-            f"Characteristics, with {share} intervals for the noise in them",
+            f"Characteristics, with {share} intervals for noise and width of ranges",
             ["Column", "Statistic", *groups],
             body,
             words=(1,),

@@ -1,0 +1,150 @@
+"""The table of the records' characteristics against the records themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import cipherbayes as cb
+from cipherbayes.protocols.contributions import Contributions
+from cipherbayes.protocols.plan import plan_releases
+from cipherbayes.protocols.questions import Question
+from cipherbayes.protocols.rounds import Closing
+from cipherbayes.results.describing import describe_rows, sd_bounds
+from cipherbayes.results.record import DescribeRow
+from cipherbayes.study.tables import open_site
+from cipherbayes.typing import Floats
+
+NOISE = 2.0
+ROWS = 3000
+
+
+def described(
+    values: Floats,
+    feature: dict[str, Any],
+    moments: Floats | None = None,
+    seed: int = 0,
+) -> dict[str, DescribeRow]:
+    """Statistics of one feature, of which counts are released with little noise."""
+    study = cb.Study(
+        study={"protocol": "pooled"},
+        model=cb.models.Logistic(outcome="y"),
+        features={"v": feature},
+        preparation={"method": "public-bounds"},
+        privacy={"epsilon": 10.0, "records": values.size},
+        inference={"method": "averaged"},
+        describe={},
+        sites={"a": {}},
+    )
+    (phase,) = plan_releases(study).closing
+    assert phase.characteristics is not None
+    columns = {"v": pa.array(values, from_pandas=True), "y": np.zeros(values.size)}
+    table = open_site(study, "a", pa.table(columns))
+    question = Question(np.zeros(1), moments)
+    total = Contributions(study.model, table, site="a").total(phase, question)
+    noised = total + np.random.default_rng(seed).normal(0.0, NOISE, total.size)
+    released = Closing(noised, NOISE)
+    rows = describe_rows(study, phase.characteristics, released, moments, 0.05)
+    return {row["statistic"]: row for row in rows if row["column"] == "v"}
+
+
+def rounded_values() -> Floats:
+    rng = np.random.default_rng(1)
+    return rng.lognormal(0.0, 0.2, ROWS).round(1)
+
+
+def test_a_value_that_equals_a_stand_in_is_not_called_missing() -> None:
+    values = rounded_values()
+    assert np.mean(values == 1.0) > 0.15
+    found = described(values, {"low": 0.4, "high": 3.0, "missing": 1.0})
+    assert "missing share" not in found
+    mean = found["mean"]
+    assert mean["lower"] - 0.05 < values.mean() < mean["upper"] + 0.05
+
+
+@pytest.mark.parametrize("gaps", [0, 600])
+def test_an_indicator_tells_missing_values_from_their_stand_in(gaps: int) -> None:
+    values = rounded_values()
+    values[:gaps] = np.nan
+    feature = {"low": 0.4, "high": 3.0, "missing": 1.0, "indicator": True}
+    found = described(values, feature)
+    assert found["missing share"]["mean"] == pytest.approx(gaps / ROWS, abs=0.005)
+
+
+@pytest.mark.parametrize("below", [1499, 1500, 1501])
+def test_a_median_beside_a_gap_is_within_its_interval(below: int) -> None:
+    """Nothing lies between 1.2 and 1.5; noise leaves open on which side it is."""
+    rng = np.random.default_rng(2)
+    lumps = rng.uniform(0.9, 1.2, below), rng.uniform(1.5, 1.9, ROWS - below)
+    rows = np.concatenate(lumps)
+    held = 0
+    for seed in range(12):
+        found = described(rows, {"low": 0.0, "high": 3.2}, seed=seed)["median"]
+        held += found["lower"] <= float(np.median(rows)) <= found["upper"]
+    assert held >= 10
+
+
+def at_the_ends(rng: np.random.Generator) -> Floats:
+    """All values of a range at its upper end, or nearly."""
+    ranges = np.linspace(0.0, 3.2, 17)[1:]
+    return rng.choice(ranges[3:12], ROWS) - 1e-6
+
+
+def far_out(rng: np.random.Generator) -> Floats:
+    """Some far beyond what released scales span."""
+    return np.append(rng.normal(0.4, 0.08, ROWS - 100), rng.uniform(2.9, 3.2, 100))
+
+
+SCALES = np.array([-0.75, 0.05])
+"""A released mean of 0.4 and a standard deviation of 0.08, as they are prepared."""
+
+
+@pytest.mark.parametrize(
+    ("values", "moments"),
+    [(at_the_ends, None), (far_out, SCALES), (far_out, None)],
+)
+def test_intervals_count_that_a_place_within_a_range_is_not_known(
+    values: Any, moments: Floats | None
+) -> None:
+    rows = values(np.random.default_rng(2))
+    found = described(rows, {"low": 0.0, "high": 3.2}, moments)
+    truth = {
+        "mean": rows.mean(),
+        "sd": rows.std(),
+        "q1": np.quantile(rows, 0.25),
+        "median": np.median(rows),
+        "q3": np.quantile(rows, 0.75),
+    }
+    for name, value in truth.items():
+        assert found[name]["lower"] <= value <= found[name]["upper"], name
+        assert found[name]["lower"] <= found[name]["mean"] <= found[name]["upper"]
+
+
+def test_an_interval_is_no_wider_than_ranges_and_noise_make_it() -> None:
+    rows = np.random.default_rng(3).normal(1.65, 0.5, ROWS)
+    found = described(rows, {"low": 0.0, "high": 3.2})
+    width = {name: found[name]["upper"] - found[name]["lower"] for name in found}
+    assert width["mean"] == pytest.approx(0.2, abs=0.02)
+    assert width["median"] <= 0.4 + 1e-9
+    assert width["sd"] <= 0.25
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_bounds_of_a_standard_deviation_hold_and_are_reached(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    edges = np.sort(rng.uniform(-1.0, 1.0, 6))
+    shares = rng.dirichlet(np.ones(5), 1)
+    least, most = sd_bounds(shares, edges[:-1], edges[1:])
+    found = []
+    for _ in range(4000):
+        # Places at the ends are those of the largest, any other may be the least.
+        place = rng.choice([0.0, 1.0, rng.random()], (2, 5))
+        values = edges[:-1] + place * np.diff(edges)
+        share = 0.5 * np.concatenate([shares[0], shares[0]])
+        mean = share @ values.ravel()
+        found.append(np.sqrt(share @ (values.ravel() - mean) ** 2))
+    assert least[0] <= min(found) <= least[0] + 0.1
+    assert most[0] - 0.1 <= max(found) <= most[0]
