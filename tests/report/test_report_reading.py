@@ -210,7 +210,8 @@ def test_only_what_a_model_knows_is_advised(model: Any, advised: bool) -> None:
     study = Study(**sections)
     assert ("[evaluation]" in how_to_hold_out(study)) is advised
     assert ("[hierarchy]" in alike(study)) is advised
-    for table in ({"evaluation": {"holdout": 0.2}}, {"hierarchy": {}}):
+    tables: list[dict[str, Any]] = [{"evaluation": {"holdout": 0.2}}, {"hierarchy": {}}]
+    for table in tables:
         if advised:
             Study(**sections, **table)
             continue

@@ -387,7 +387,8 @@ def how_to_hold_out(study: Study) -> str:
     hierarchy = study.hierarchy
     stratified = hierarchy is not None and hierarchy.baseline == "stratified"
     checked = study.rules.noise_aware and study.model.held_out_check is not None
-    if not checked or stratified or study.privacy.person is not None:
+    kept = study.preparation.row_norm is None and study.privacy.person is None
+    if not checked or stratified or not kept:
         return "A study of this kind has no private check of them."
     return (
         "An [evaluation] table holds some out and scores them, with noise and within "

@@ -116,7 +116,7 @@ def _prior(study: Study) -> str:
     columns = "scaled to their public ranges"
     if study.releases_scales:
         columns = "standardised by means and standard deviations released with noise"
-    elif study.preparation_method == "as-printed":
+    elif study.preparation_method != "public-bounds":
         columns = "standardised by their means and standard deviations"
     said = f"Coefficients had {prior.kind} priors of scale {prior.scale:g} on columns "
     said += columns
