@@ -31,14 +31,11 @@ from cipherbayes.crypto.ckks.masking import RingMask, ring_mask
 from cipherbayes.crypto.ckks.parameters import CkksParameters
 from cipherbayes.crypto.ckks.polynomial import minimax
 from cipherbayes.crypto.ckks.reference import ReferenceUpdate
-from cipherbayes.crypto.identity.roster import Member, Roster
-from cipherbayes.crypto.identity.signatures import SigningKey
-from cipherbayes.crypto.masks import ExchangeKey, PairwiseMasks
-from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.privacy.noise import SecureNoise
 from cipherbayes.protocols.encrypted_update.flooding import Flooding
 from cipherbayes.typing import Floats, Integers
 from cipherbayes_research.benchmarks.measurements import Variant
+from cipherbayes_research.benchmarks.rosters import QUESTION, FirstSite
 
 STEADY = 224
 """Rounds after which every circuit's window is full."""
@@ -52,30 +49,13 @@ FLOODING = Flooding(bits=40.0, releases=100)
 MILD_FLOODING = Flooding(bits=30.0, releases=20)
 
 
-class _Masks:
+class _Masks(FirstSite):
     """The masks of one of several sites."""
 
-    def __init__(self, sites: int) -> None:
-        run, study = bytes(16), bytes(32)
-        keys = {f"s{k:02d}": ExchangeKey.generate() for k in range(sites)}
-        self._roster = Roster.of(
-            Member.enrol(
-                SigningKey.generate(),
-                run=run,
-                study=study,
-                site=name,
-                exchange=key.public,
-            )
-            for name, key in keys.items()
-        )
-        self._masks = PairwiseMasks(
-            "s00", keys["s00"], self._roster, run=run, study=study, colluders=1
-        )
-
     def of(self, parameters: CkksParameters, dimension: int, t: int) -> RingMask:
-        exchange = RoundId(bytes(16), bytes(32), t, 0, "gradient", self._roster.digest)
+        exchange = self.exchange(t)
         return ring_mask(
-            self._masks, exchange, self._roster, bytes(32), parameters, dimension
+            self.masks, exchange, self.roster, QUESTION, parameters, dimension
         )
 
 
