@@ -32,8 +32,8 @@ import cipherbayes as cb
 from cipherbayes.inference.released import Release
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.contributions import Contributions
-from cipherbayes.protocols.plan import plan_releases
 from cipherbayes.protocols.questions import Question
+from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.results.from_draws import assemble
 from cipherbayes.results.hierarchy import draws_for, site_draws
 from cipherbayes.study.tables import open_sites, preparation_of
