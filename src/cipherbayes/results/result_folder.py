@@ -63,7 +63,7 @@ def read_result(folder: Path) -> tuple[Study, xr.DataTree, ResultRecord]:
         if digest not in (None, hashlib.sha256(draws.read_bytes()).hexdigest()):
             raise ValueError
         return study, read_posterior(draws), cast(ResultRecord, record)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise RunError(
             "holds no finished run",
             where=str(folder),
