@@ -191,6 +191,31 @@ def test_levels_are_told_at_the_centres_of_the_columns_as_tau_is(kind: str) -> N
     assert np.allclose(found.between, [1.0, 1.0 / half_width])
 
 
+def test_a_meta_analysis_and_the_posterior_tell_of_the_same_level() -> None:
+    """At the columns' centres: where a scale of ages has its zero moves neither."""
+
+    def levels(shift: float) -> tuple[list[float], list[float]]:
+        frames = {site: logistic_frame(100, seed=k) for k, site in enumerate(SITES)}
+        for frame in frames.values():
+            frame["age"] += shift
+        study = study_of(
+            privacy=None,
+            features={"age": {"low": 18 + shift, "high": 100 + shift}},
+            hierarchy={"slopes": ["age"]},
+            inference={"rounds": 30, "chains": 1},
+        )
+        row, _ = cb.run(study, frames).record["hierarchy"]["meta_analysis"]
+        assert row["name"] == "intercept"
+        ours = row["posterior"]
+        assert row["lower"] < row["estimate"] < row["upper"]
+        assert abs(row["estimate"] - ours["mean"]) < ours["upper"] - ours["lower"]
+        theirs = [row[key] for key in ("estimate", "se", "lower", "upper", "between")]
+        return theirs, [ours["mean"], ours["lower"], ours["upper"]]
+
+    for here, there in zip(levels(0.0), levels(1000.0), strict=True):
+        assert here == pytest.approx(there, rel=1e-3)
+
+
 # -- the plan --------------------------------------------------------------
 
 

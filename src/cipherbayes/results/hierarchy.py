@@ -220,13 +220,15 @@ def _meta_analysis(
     assert sites is not None
     names = study.model.parameters(design)
     units = _units(design, names)
-    user = study.model.to_user_scale(compared.common, design)
+    user = _at_centres(study, design, compared.common)
+    joint = _at_centres(study, design, draws.theta)
     half = float(norm.isf(tail))
     rows: list[MetaAnalysisRow] = []
     for k, place in enumerate(sites.places):
         factor = units.get(names[place], 1.0)
         estimate = float(user[place])
         error = factor * float(compared.standard_errors[k])
+        ours = _row(names[place], joint[..., place], tail)
         rows.append(
             {
                 "name": names[place],
@@ -235,9 +237,25 @@ def _meta_analysis(
                 "lower": estimate - half * error,
                 "upper": estimate + half * error,
                 "between": factor * float(compared.between[k]),
+                "posterior": {
+                    "mean": ours["mean"],
+                    "lower": ours["lower"],
+                    "upper": ours["upper"],
+                },
             }
         )
     return rows
+
+
+def _at_centres(study: Study, design: Design, theta: Floats) -> Floats:
+    """Parameters in the user's units, levels those of a record at the centres."""
+    model = study.model
+    user, alone = model.to_user_scale(theta, design), theta.copy()
+    levels = list(model.constants(design))
+    columns = [place for place in range(design.width) if place not in levels]
+    alone[..., columns] = 0.0
+    user[..., levels] = model.to_user_scale(alone, design)[..., levels]
+    return user
 
 
 def _units(design: Design, parameters: tuple[str, ...]) -> dict[str, float]:
