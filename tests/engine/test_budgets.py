@@ -18,9 +18,9 @@ from cipherbayes.errors import BudgetError, PrivacyError
 from cipherbayes.privacy.accountant import epsilon
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.ledger_backup import copy_ledger, restore_ledger
-from cipherbayes.protocols.plan import plan_releases
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.site import SummingSite
+from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.results.run import run
 from cipherbayes.study.schema import Study
 

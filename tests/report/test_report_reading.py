@@ -15,8 +15,8 @@ import pandas as pd
 import pytest
 
 from cipherbayes.errors import StudyError
-from cipherbayes.protocols.forecast import alike
-from cipherbayes.protocols.plan import plan_releases
+from cipherbayes.protocols.plan_description import alike
+from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.report.charts import LETTER, NARROW, interval_axis
 from cipherbayes.report.numbers import Axis
 from cipherbayes.report.page import render

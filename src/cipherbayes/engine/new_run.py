@@ -26,8 +26,9 @@ from cipherbayes.errors import BudgetError, CipherbayesError, PrivacyError, RunE
 from cipherbayes.privacy.events import Event
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.ledger_balance import Budget, ChargedEvent, epsilon_with
-from cipherbayes.protocols.plan import Plan, StudyPlan
+from cipherbayes.protocols.plan import Plan
 from cipherbayes.protocols.protocol import protocol_of
+from cipherbayes.protocols.study_plan import StudyPlan
 
 LOG = "run.log"
 PARTIAL = ".posterior.partial"

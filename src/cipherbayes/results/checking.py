@@ -30,8 +30,9 @@ from cipherbayes.models.held_out import (
     NumberCheck,
     SurvivalCheck,
 )
-from cipherbayes.protocols.plan import Plan, StudyPlan
+from cipherbayes.protocols.plan import Plan
 from cipherbayes.protocols.rounds import Closing
+from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.results.describing import describe_rows
 from cipherbayes.results.fit_words import fit_record, misfit_flags
 from cipherbayes.results.record import DescribeRow

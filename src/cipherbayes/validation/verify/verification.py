@@ -19,7 +19,8 @@ from cipherbayes.protocols.plan import Plan, plan_study
 from cipherbayes.protocols.protocol import protocol_of
 from cipherbayes.protocols.stores import CheckpointReader
 from cipherbayes.results.checking import check
-from cipherbayes.results.result import FORMAT, assemble
+from cipherbayes.results.from_draws import assemble
+from cipherbayes.results.result_folder import FORMAT
 from cipherbayes.results.run import cautions_of
 from cipherbayes.typing import Floats
 from cipherbayes.validation.verify.comparing import (
