@@ -179,13 +179,14 @@ def draws_for(
             "a site is known or new", where=f"site '{site}'", remedy="give one of them"
         )
     if site is not None:
-        if site not in sites.sites:
+        assert study.hierarchy is not None
+        if site not in {*study.sites, *sites.sites}:
             raise RunError(
                 f"no site is called '{site}'",
                 where=f"study '{study.name}'",
                 remedy=f"give one of {', '.join(sites.sites)}, or ask for a new one",
             )
-        return sites.at_site(common, site)
+        return sites.at_site(common, study.hierarchy.owner(site))
     if not sites.groups:
         raise RunError(
             "says nothing of a site that took no part: its sites are fixed",
