@@ -21,7 +21,7 @@ from cipherbayes.report.charts import LETTER, NARROW, interval_axis
 from cipherbayes.report.numbers import Axis
 from cipherbayes.report.page import render
 from cipherbayes.report.run_contents import Contents
-from cipherbayes.report.sections.findings import how_to_hold_out
+from cipherbayes.report.sections.held_out import how_to_hold_out
 from cipherbayes.report.sections.methods import methods_paragraph
 from cipherbayes.report.sections.privacy import privacy_section
 from cipherbayes.results.result import Result
