@@ -12,6 +12,7 @@ from parties import trajectory
 
 from cipherbayes.results.run import run
 from cipherbayes.study.schema import Study
+from conftest import another_owner
 from terminal import cipherbayes
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
@@ -55,6 +56,7 @@ def test_flchain_over_five_sites_is_the_same_on_flare(
     record = json.loads((tmp_path / "out" / "result.json").read_text())
     assert record["protocol"] == protocol
     assert sorted(machines.study.sites) == sorted(study.sites)
+    another_owner()
     alone = run(study, out=tmp_path / "alone")
     here, there = (
         np.array([np.frombuffer(theta) for theta in thetas])

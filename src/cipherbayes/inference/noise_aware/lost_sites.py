@@ -19,10 +19,25 @@ from cipherbayes.inference.method import SiteRecords
 from cipherbayes.inference.noise_aware.flags import Flag
 from cipherbayes.inference.noise_aware.recursion import NoiseAwareState
 from cipherbayes.inference.site_slots import SiteSlots
+from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats, Integers
 
 FORGOTTEN = 1e4
 """How many times as noisy a sum counts that was released before a site was lost."""
+
+
+def remembered(
+    memory: Floats, prior: ResolvedPrior
+) -> tuple[Floats, tuple[str, ...], NoiseAwareState]:
+    """Since when each site is lost, which ones are, and the state of the others.
+
+    A server's memory of a study whose sites may differ begins with a number for each
+    site: the round since which it is lost, counted from one, or zero.
+    """
+    sites = prior.slots.sites if isinstance(prior, SitePrior) else ()
+    since = memory[: len(sites)]
+    lost = tuple(site for site, when in zip(sites, since, strict=True) if when > 0.0)
+    return since, lost, NoiseAwareState.from_vector(memory[len(sites) :])
 
 
 def without(slots: SiteSlots, lost: tuple[str, ...]) -> SiteSlots:

@@ -26,9 +26,8 @@ from cipherbayes.typing import Floats
 class NoiseAwareRounds(Recursion):
     """All rounds, and the posterior of all that they released.
 
-    ``memory`` of a state is everything released so far, as one vector. Where sites may
-    differ it begins with a number for each site: the round since which it is lost,
-    counted from one, or zero.
+    ``memory`` of a state is everything released so far, as one vector
+    (:func:`~.lost_sites.remembered`).
     """
 
     def __init__(
@@ -46,14 +45,13 @@ class NoiseAwareRounds(Recursion):
 
     def start(self) -> ServerState:
         sites = 0 if self._site_prior is None else len(self._site_prior.slots.sites)
-        return self._state(np.zeros(sites), self._without(()).init())
+        return self._state(np.zeros(sites), (), self._without(()).init())
 
     def advance(self, state: ServerState, release: Release) -> ServerState:
-        since, inner = self._read(state)
+        since, before, inner = lost_sites.remembered(state.memory, self.prior)
         if self._site_prior is None:
-            return self._state(since, self._without(()).advance(inner, release))
+            return self._state(since, (), self._without(()).advance(inner, release))
         slots = self._site_prior.slots
-        before = self._lost(since)
         lost = tuple(site for site in slots.sites if site in {*before, *release.lost})
         if lost != before:
             inner = lost_sites.state_without(
@@ -71,14 +69,14 @@ class NoiseAwareRounds(Recursion):
         release = replace(
             release, gradient_sum=release.gradient_sum[kept], information=matrix
         )
-        return self._state(since, self._without(lost).advance(inner, release))
+        return self._state(since, lost, self._without(lost).advance(inner, release))
 
     def draws(self, trajectory: Sequence[Floats], last: ServerState) -> Draws | None:
         """The posterior; None before the last round, when there is none yet."""
         if last.rounds < ROUNDS:
             return None
-        since, inner = self._read(last)
-        lost, seed = self._lost(since), self.settings.seed
+        since, lost, inner = lost_sites.remembered(last.memory, self.prior)
+        seed = self.settings.seed
         posterior = sample_posterior(self._without(lost), inner, seed=seed)
         draws = replace(posterior.draws, flags=posterior.flags)
         if not lost:
@@ -109,19 +107,10 @@ class NoiseAwareRounds(Recursion):
         first = sum(by_site[site] for site in slots.sites if site not in before)
         return float(sum(by_site[s] for s in slots.sites if s not in lost) / first)
 
-    def _lost(self, since: Floats) -> tuple[str, ...]:
-        """Which sites are lost."""
-        sites = () if self._site_prior is None else self._site_prior.slots.sites
-        return tuple(s for s, when in zip(sites, since, strict=True) if when > 0.0)
-
-    def _read(self, state: ServerState) -> tuple[Floats, NoiseAwareState]:
-        prior = self._site_prior
-        sites = 0 if prior is None else len(prior.slots.sites)
-        return state.memory[:sites], NoiseAwareState.from_vector(state.memory[sites:])
-
-    def _state(self, since: Floats, inner: NoiseAwareState) -> ServerState:
+    def _state(
+        self, since: Floats, lost: tuple[str, ...], inner: NoiseAwareState
+    ) -> ServerState:
         """What is remembered; a lost site's own parameters stay at the prior mean."""
-        lost = self._lost(since)
         position = self._without(lost).position(inner)
         if self._site_prior is not None:
             everyone = self.prior.mean.copy()
