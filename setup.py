@@ -19,6 +19,7 @@ setup(
         Extension(
             "cipherbayes._kernels",
             sources=["src/cipherbayes/_kernels.c"],
+            depends=["src/cipherbayes/_loops.h"],
             extra_compile_args=["/O2"] if sys.platform == "win32" else GNU,
             py_limited_api=True,
             optional=True,

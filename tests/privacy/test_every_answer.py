@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cipherbayes as cb
+from cipherbayes.data import spool
 from cipherbayes.data.blocks import BLOCK_ROWS
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.tables import open_table
@@ -65,7 +66,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "pulse": {"low": -1e-9, "high": 1e9},
 }
 NUMBERS = ("age", "creatinine", "bmi", "pulse")
-PATHS = ("compiled", "numpy", "streamed")
+PATHS = ("compiled", "numpy", "spooled")
 SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 63, 64, 65, 511, 512, 513, 1024, 1025)
 
 ODD_NUMBERS = (0.0, -1e308, 1e308, 5e-324, -5e-324, 1e-160, 18.0, 100.0)
@@ -129,8 +130,10 @@ def plan_of(name: str, method: str, preparation: str) -> StudyPlan:
 
 @contextmanager
 def on_path(path: str) -> Iterator[None]:
-    """The code as it runs with or without the compiled loops."""
+    """The code as it runs with or without the compiled loops, and without a spool."""
     with pytest.MonkeyPatch.context() as patch:
+        if path == "streamed":
+            patch.setattr(spool, "spool_folder", lambda beside: None)
         if path == "numpy":
             patch.setattr(kernels, "_compiled", None)
         elif not kernels.COMPILED:
@@ -141,10 +144,11 @@ def on_path(path: str) -> Iterator[None]:
 def prepared(
     plan: StudyPlan, columns: dict[str, list[Any]], path: str, folder: Path
 ) -> PreparedTable:
-    """A table as a site holds it; streamed from a file where the path says so."""
+    """A table as a site holds it; read from a file in every pass where the path says
+    so: from the table's own, or from a spool."""
     source: Any = pa.table(columns)
     limit = 2 << 30
-    if path == "streamed":
+    if path in ("streamed", "spooled"):
         limit = 0
         pyarrow.csv.write_csv(source, folder / "table.csv")
         source = folder / "table.csv"
@@ -284,7 +288,7 @@ def starts(table: PreparedTable) -> Iterator[tuple[int, Any]]:
         first += block.count
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", [*PATHS, "streamed"])
 @pytest.mark.parametrize("name", ["logistic", "weibull", "neural-logistic"])
 def test_a_record_more_than_a_block_moves_a_sum_by_at_most_its_sensitivity(
     name: str, path: str, tmp_path: Path
