@@ -1,10 +1,10 @@
-/* Python's side of the loops in _loops.h: arrays are borrowed, lengths checked, and the
+/* Python's side of the loops in _kernels.h: arrays are borrowed, lengths checked, and the
  * GIL is released while a loop runs.
  */
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
-#include "_loops.h"
+#include "_kernels.h"
 
 /* Borrow an array of `dims` dimensions whose last axis is contiguous: float64, or
  * int64 for the format "l". */

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from parties import small_study, write_tables
 
-from cipherbayes.engine.run_folder import LocalSettings, RunFolder, open_ledger
+from cipherbayes.engine.local_settings import LocalSettings, open_ledger
+from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.engine.table_identity import ledger_beside
 from cipherbayes.errors import BudgetError, PrivacyError
 from cipherbayes.privacy.accountant import epsilon

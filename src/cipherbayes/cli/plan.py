@@ -43,8 +43,8 @@ def plan(
 
 
 def _private(study: Study) -> PlanDescription:
+    from cipherbayes.engine.local_settings import local_settings
     from cipherbayes.engine.new_run import budget_warnings
-    from cipherbayes.engine.run_folder import local_settings
     from cipherbayes.engine.table_identity import ledger_of
     from cipherbayes.protocols.plan import plan_study
     from cipherbayes.protocols.plan_description import PlanDescription

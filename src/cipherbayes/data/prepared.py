@@ -14,7 +14,8 @@ from cipherbayes.data.spool import Stored, open_spool, recipes_of
 from cipherbayes.data.spooled import SpooledBlocks
 from cipherbayes.data.streaming import Source, StreamedBlocks
 from cipherbayes.data.tables import Table
-from cipherbayes.models.base import Design, Model, Rows
+from cipherbayes.models.base import Model, Rows
+from cipherbayes.models.design import Design
 from cipherbayes.typing import Floats, Integers
 
 MEMORY_LIMIT = 2 << 30

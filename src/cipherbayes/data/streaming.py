@@ -19,7 +19,8 @@ from cipherbayes.data.scratch import Fresh, Reused, Space
 from cipherbayes.data.spool import RAW
 from cipherbayes.data.tables import Chunk, Kind, Table
 from cipherbayes.errors import DataError
-from cipherbayes.models.base import SHARE, Design, Model, Rows
+from cipherbayes.models.base import SHARE, Model, Rows
+from cipherbayes.models.design import Design
 from cipherbayes.typing import Floats, Integers
 
 CHUNK_BYTES = 512 << 20

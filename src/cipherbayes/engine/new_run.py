@@ -15,13 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cipherbayes.engine.run_folder import (
-    BEGUN,
-    SNAPSHOTS,
-    LocalSettings,
-    about_run,
-    ledger_path,
-)
+from cipherbayes.engine.local_settings import LocalSettings, ledger_path
+from cipherbayes.engine.run_folder import BEGUN, SNAPSHOTS, about_run
 from cipherbayes.errors import BudgetError, CipherbayesError, PrivacyError, RunError
 from cipherbayes.privacy.events import Event
 from cipherbayes.privacy.ledger import Ledger

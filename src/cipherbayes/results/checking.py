@@ -17,7 +17,8 @@ from cipherbayes.inference.noise_aware.flags import FlagRecord
 from cipherbayes.inference.number_check import NumberFit, check_numbers
 from cipherbayes.inference.recalibration import recalibrate
 from cipherbayes.inference.survival_check import GROUPS, check_survival
-from cipherbayes.models.base import Design, Rows
+from cipherbayes.models.base import Rows
+from cipherbayes.models.design import Design
 from cipherbayes.models.held_out import (
     COUNT_EDGES,
     INTERVALS,
