@@ -192,7 +192,10 @@ def test_a_restarted_server_goes_on_where_it_stopped(
 
 def forged(consortium: Consortium, answers: dict[str, bytes | None]) -> dict[str, Any]:
     """Replies that are not the site's answer to this exchange."""
-    b = decode(answers["b"], SiteReply)  # type: ignore[arg-type]
+    reply, other = answers["b"], answers["a"]
+    assert reply is not None
+    assert other is not None
+    b, a = decode(reply, SiteReply), decode(other, SiteReply)
     consortium_key = SigningKey.generate()
     old = b.round_id.__class__(**{**vars_of(b.round_id), "attempt": 7})
     return {
@@ -204,10 +207,8 @@ def forged(consortium: Consortium, answers: dict[str, bytes | None]) -> dict[str
                 ciphertext=b.ciphertext,
             )
         ),
-        "another's reply": answers["a"],
-        "another's reply renamed": encode(
-            changed(decode(answers["a"], SiteReply), site="b")  # type: ignore[arg-type]
-        ),
+        "another's reply": other,
+        "another's reply renamed": encode(changed(a, site="b")),
         "another exchange": encode(
             SiteReply.signed(
                 consortium.keys["b"],
@@ -216,10 +217,8 @@ def forged(consortium: Consortium, answers: dict[str, bytes | None]) -> dict[str
                 ciphertext=b.ciphertext,
             )
         ),
-        "another ciphertext": encode(
-            changed(b, ciphertext=decode(answers["a"], SiteReply).ciphertext)  # type: ignore[arg-type]
-        ),
-        "damaged": answers["b"][:-1] + bytes([answers["b"][-1] ^ 1]),  # type: ignore[index]
+        "another ciphertext": encode(changed(b, ciphertext=a.ciphertext)),
+        "damaged": reply[:-1] + bytes([reply[-1] ^ 1]),
         "no message": b"hello",
         "another kind of message": consortium.manifest,
         "nothing": None,

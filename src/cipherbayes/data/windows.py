@@ -138,13 +138,17 @@ def sums_inside(
     most √(2 numbers + others), whatever the windows are.
     """
     centre, half = np.split(numbers.whole if windows is None else windows, 2)
-    u = (z[list(numbers.places)] - centre[:, None]) / half[:, None]
-    u = np.clip(u, -1.0, 1.0)
+    u = z[list(numbers.places)]
+    u -= centre[:, None]
+    u /= half[:, None]
+    np.clip(u, -1.0, 1.0, out=u)
     others = np.clip(z[list(numbers.others)], 0.0, 1.0)
-    parts = np.concatenate([u, u * u, others])
     if shares is not None:
-        parts *= shares
-    return np.asarray(parts.sum(axis=1))
+        parts = np.concatenate([u, u * u, others]) * shares
+        return np.asarray(parts.sum(axis=1))
+    first = u.sum(axis=1)
+    u *= u
+    return np.concatenate([first, u.sum(axis=1), others.sum(axis=1)])
 
 
 def windows_of(

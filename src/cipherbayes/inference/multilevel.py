@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from scipy.optimize import minimize
 
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.inference.between_sites import SitePrior, typical
@@ -76,6 +75,8 @@ class SiteTarget(Target):
 
     def mode_given(self, between: Floats) -> Floats:
         """The mode of θ given τ, by L-BFGS from the prior mean."""
+        from scipy.optimize import minimize  # takes half a second to load
+
         precision = np.linalg.inv(self.site_prior.covariance(between))
         mean = self.site_prior.mean
 

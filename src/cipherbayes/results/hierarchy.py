@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import xarray as xr
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from cipherbayes.errors import RunError
 from cipherbayes.inference.between_sites import SiteDraws, SitePrior
@@ -22,6 +22,9 @@ from cipherbayes.results.record import (
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of, resolve_prior, site_prior, slots_of
 from cipherbayes.typing import Floats
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 def prior_of(study: Study) -> SitePrior | None:
@@ -221,7 +224,7 @@ def _meta_analysis(
     names = study.model.parameters(design)
     units = _units(design, names)
     user = study.model.to_user_scale(compared.common, design)
-    half = float(norm.isf(tail))
+    half = -float(ndtri(tail))
     rows: list[MetaAnalysisRow] = []
     for k, place in enumerate(sites.places):
         factor = units.get(names[place], 1.0)
