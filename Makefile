@@ -37,8 +37,11 @@ demo: $(VENV)/.demo
 PYTEST := $(PY) -m pytest $(SCRATCH) -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Types are checked beside the tests: mypy has use for one core only.
-check test: style
-	@$(MAKE) --no-print-directory --jobs=2 types $@-run
+check: style
+	@$(MAKE) --no-print-directory --jobs=2 types check-run
+
+test: style
+	@$(MAKE) --no-print-directory --jobs=2 types test-run
 
 # Before a commit: everything that takes no longer than a second.
 check-run: $(VENV)/.dev
