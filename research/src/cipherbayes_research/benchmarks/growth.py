@@ -60,6 +60,7 @@ RANGES = {
     "bilirubin": (0.1, 50.0),
 }
 REPEATS = 5
+"""Times that each scan and each pass is measured."""
 
 Cost = tuple[float, float]
 
