@@ -155,8 +155,8 @@ class Spool:
         return record
 
     def _narrow(self, column: int, values: Floats) -> tuple[int, NDArray[np.generic]]:
-        """The narrowest type that gives the same bits back; a column's types only
-        become wider."""
+        """The narrowest type that gives the same bits back, from that of the blocks
+        before on."""
         bits = values.view(np.uint64)
         with np.errstate(all="ignore"):
             for kind in range(self._kinds.get(column, 1), kernels.DOUBLE):
