@@ -60,8 +60,8 @@ class Source:
     @property
     def bytes_per_record(self) -> int:
         """Memory that a prepared record takes."""
-        shares = 0 if self.persons is None else 1
-        return 8 * (self.design.width + 1 + len(self._roles) + shares)
+        more = len(self.preparation.imputed) + (self.persons is not None)
+        return 8 * (self.design.width + 1 + len(self._roles) + more)
 
     def chunks(self, part: int) -> Iterator[Chunk]:
         """Raw records of a part of the table."""
@@ -71,7 +71,7 @@ class Source:
     def fill(self, chunk: Chunk, x: Floats) -> Mapping[str, Floats]:
         """Write the records of a chunk to ``x``; returns their outcomes."""
         self.preparation.fill(chunk, x, self.table.where)
-        outcomes = self._outcomes(chunk)
+        outcomes = self._outcomes(chunk) | self.preparation.absent(chunk)
         if self.persons is not None:
             outcomes[SHARE] = self.persons.shares(chunk)
         return outcomes

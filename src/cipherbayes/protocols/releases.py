@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar
 import numpy as np
 
 from cipherbayes.data.characteristics import Characteristics
+from cipherbayes.data.column_models import ColumnModels
 from cipherbayes.data.encoders import MEAN_SQUARES
 from cipherbayes.data.residual_cells import ResidualCells
 from cipherbayes.data.windows import Numbers
@@ -35,7 +36,7 @@ from cipherbayes.privacy.gaussian import mu_for
 from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.study.scales import scales_budget
 from cipherbayes.study.schema import PrivateStudy
-from cipherbayes.study.tables import preparation_of, slots_of
+from cipherbayes.study.tables import imputing_of, preparation_of, slots_of
 from cipherbayes.typing import Floats, Integers
 
 if TYPE_CHECKING:  # the server imports this module, and nothing that draws noise
@@ -47,6 +48,7 @@ Purpose = Literal[
     "histograms",
     "windows",
     "scales",
+    "imputation",
     "gradient",
     "influence",
     "describe",
@@ -62,11 +64,13 @@ persons."""
 MOST_RECORDS = 10_000_000
 """Most records of a study that does not declare their number."""
 
-SHARES: dict[Purpose, float] = {"records": 0.01, "moments": 0.1}
+SHARES: dict[Purpose, float] = {"records": 0.01, "moments": 0.1, "imputation": 0.05}
 """Share of μ² that each of these releases takes. Histograms and what follows them:
 :mod:`~cipherbayes.study.scales`. The sampler's get the rest."""
 
-SCALING: frozenset[Purpose] = frozenset({"moments", "histograms", "windows", "scales"})
+SCALING: frozenset[Purpose] = frozenset(
+    {"moments", "histograms", "windows", "scales", "imputation"}
+)
 """Releases that tell how later ones see the columns."""
 PREPARATORY: frozenset[Purpose] = SCALING | {"records"}
 """Releases before the sampler's first."""
@@ -109,7 +113,8 @@ class Phase:
         differ), columns and their
         squares (``moments``), one in a bin of each column (``histograms``, and
         ``windows`` inside those that they show), columns and their squares inside
-        windows (``scales``), clipped gradients (``gradient``), or gradients weighted
+        windows (``scales``), products of columns (``imputation``, for models of those
+        with missing values), clipped gradients (``gradient``), or gradients weighted
         by x alone (``influence``); after the posterior one in a bin of each column
         (``describe``), one in a bin of predictions and outcomes (``check``), and
         residuals by group (``residuals``).
@@ -124,6 +129,8 @@ class Phase:
         How far a record counts in an ``influence`` phase; None in others.
     numbers
         Which columns have histograms and windows, in the phases that make them.
+    models
+        Of the columns with missing values, in the phase that they are learnt from.
     rows
         The part of the records that it is about; None for all of them.
     characteristics, check, cells
@@ -136,6 +143,7 @@ class Phase:
     information: ReleasePlan | None = None
     weighting: InfluenceBound | None = None
     numbers: Numbers | None = None
+    models: ColumnModels | None = None
     rows: str | None = None
     characteristics: Characteristics | None = None
     check: HeldOutCheck | None = None
@@ -259,6 +267,10 @@ def phases_of(study: PrivateStudy, design: Design) -> tuple[Phase, ...]:
         "windows": counts,
         "scales": (numbers.sums_bound, len(numbers.places) + columns),
     }
+    imputing = imputing_of(study)
+    models = None if imputing is None else imputing.models
+    if models is not None:
+        sizes["imputation"] = models.bound, models.dimension
     shape = _shape(study)
     phases = [
         Phase(
@@ -273,6 +285,7 @@ def phases_of(study: PrivateStudy, design: Design) -> tuple[Phase, ...]:
                 **shape,
             ),
             numbers=numbers if purpose in ("histograms", "windows", "scales") else None,
+            models=models if purpose == "imputation" else None,
         )
         for number, (purpose, sigma) in enumerate(before.items())
     ]
@@ -414,6 +427,8 @@ def _preparatory_noise(study: PrivateStudy) -> dict[Purpose, float]:
         if any(feature.levels is None for feature in study.features.values()):
             shares["histograms"] = shares["windows"] = budget.histograms
         shares["scales"] = budget.sums
+    if any(feature.learns for feature in study.features.values()):
+        shares["imputation"] = SHARES["imputation"]
     mu = mu_for(privacy.epsilon, privacy.delta)
     return {purpose: 1.0 / (mu * math.sqrt(share)) for purpose, share in shares.items()}
 

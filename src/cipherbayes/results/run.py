@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from cipherbayes.data.imputing import Expansion
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.rescaled import rescaled
 from cipherbayes.data.snapshots import Query, remove_snapshot, take_snapshot
@@ -24,6 +25,7 @@ from cipherbayes.engine.table_identity import (
 )
 from cipherbayes.errors import BudgetError, CipherbayesError, RunError, StudyError
 from cipherbayes.inference.chains import Draws, Progress
+from cipherbayes.inference.imputed import Expand
 from cipherbayes.inference.multilevel import SiteTarget
 from cipherbayes.inference.target import Target
 from cipherbayes.models.metrics import evaluate, evaluate_each
@@ -38,6 +40,7 @@ from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import (
     as_sites,
     check_pooled,
+    imputing_of,
     open_sites,
     preparation_of,
     refuse_equal_rows,
@@ -177,9 +180,25 @@ def _target(study: Study, train: Mapping[str, PreparedTable]) -> Target:
     prior = resolve_prior(study, preparation_of(study).design)
     slots = slots_of(study)
     if slots is None:
-        return Target(study.model, prior, list(train.values()))
+        expand = _drawing(study, list(train.values()))
+        return Target(study.model, prior, list(train.values()), expand=expand)
     tables = [train[site] for site in slots.sites]
     return SiteTarget(study.model, prior, tables, site_prior(study, slots, prior))
+
+
+def _drawing(study: Study, tables: Sequence[PreparedTable]) -> Expand | None:
+    """How missing values are drawn, from models of all tables together."""
+    imputing = imputing_of(study)
+    if imputing is None:
+        return None
+    models = imputing.models
+    learnt = None
+    if models.length:
+        sums = [
+            models.sums(block, block) for table in tables for block in table.blocks()
+        ]
+        learnt = models.learn(np.sum(sums, axis=0), 0.0)
+    return Expansion(imputing, tables, learnt)
 
 
 def _run_private(
