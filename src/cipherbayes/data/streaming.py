@@ -71,10 +71,23 @@ class Source:
     def fill(self, chunk: Chunk, x: Floats) -> Mapping[str, Floats]:
         """Write the records of a chunk to ``x``; returns their outcomes."""
         self.preparation.fill(chunk, x, self.table.where)
-        outcomes = self._outcomes(chunk) | self.preparation.absent(chunk)
+        absent = self.preparation.absent(chunk)
+        if self._model is None:
+            self._require_values(absent)
+        outcomes = self._outcomes(chunk) | absent
         if self.persons is not None:
             outcomes[SHARE] = self.persons.shares(chunk)
         return outcomes
+
+    def _require_values(self, absent: Mapping[str, Floats]) -> None:
+        """Refuse to predict for records with gaps: nothing is drawn there."""
+        for name, gaps in zip(self.preparation.imputed, absent.values(), strict=True):
+            if gaps.any():
+                raise DataError(
+                    f"column '{name}' has missing values",
+                    where=self.table.where,
+                    remedy="give a value for every record that is predicted for",
+                )
 
     def _outcomes(self, chunk: Chunk) -> dict[str, Floats]:
         if self._model is None:

@@ -67,7 +67,9 @@ def gradient_sum(
             if expand is None:
                 return model.gradient_sum(theta, block)
             complete, drawn = expand(block)
-            total = model.gradient_sum(theta, complete)
+            total = np.zeros(theta.size)
+            if complete.count:  # every record of a block may have a gap
+                total = model.gradient_sum(theta, complete)
             if drawn is not None:
                 share = imputed.weights(model, theta, drawn, DRAWS)
                 total = total + imputed.gradient(model.gradients(theta, drawn), share)
@@ -103,7 +105,9 @@ def log_likelihood_sum(
         if expand is None:
             return float(model.log_likelihood(theta, block).sum())
         complete, drawn = expand(block)
-        total = float(model.log_likelihood(theta, complete).sum())
+        total = 0.0
+        if complete.count:
+            total = float(model.log_likelihood(theta, complete).sum())
         if drawn is not None:
             seen = imputed.log_likelihood(model, theta, drawn, DRAWS)
             total += float(seen.sum())

@@ -112,6 +112,8 @@ def influence_sums(
             return gradient + more, information + pack(matrix)
 
     def complete(rows: Rows) -> tuple[Floats, Floats | None]:
+        if not rows.count:  # every record of a block may have a gap
+            return nothing()
         with np.errstate(all="ignore"):
             influence = bounded.at(theta, rows, bound)
             gradient = _gradient(influence, most_score)
@@ -119,8 +121,11 @@ def influence_sums(
                 return gradient, None
             return gradient, _information(influence, most_information)
 
-    gradient = np.zeros(dimension)
-    information = np.zeros(packed_length(dimension)) if with_information else None
+    def nothing() -> tuple[Floats, Floats | None]:
+        matrix = np.zeros(packed_length(dimension)) if with_information else None
+        return np.zeros(dimension), matrix
+
+    gradient, information = nothing()
     for gradient_part, information_part in table.map(part):
         gradient += gradient_part
         if information is not None and information_part is not None:

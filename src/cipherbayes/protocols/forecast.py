@@ -21,6 +21,12 @@ from cipherbayes.privacy.accountant import compose, epsilon
 from cipherbayes.privacy.gaussian import epsilon_of, mu_for
 from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.protocols.certificate import covers
+from cipherbayes.protocols.imputation_words import (
+    ImputationCost,
+    imputation_cost,
+    imputation_lines,
+    without_imputation,
+)
 from cipherbayes.protocols.plan import Plan, StudyPlan
 from cipherbayes.protocols.releases import Phase
 from cipherbayes.protocols.term_costs import TermCost, columns_lost, without_term
@@ -163,6 +169,16 @@ def term_costs(plan: StudyPlan) -> list[TermCost]:
     return costs
 
 
+def _imputation(plan: StudyPlan, forecast: Forecast) -> ImputationCost | None:
+    """What drawing missing values costs; None where none are drawn."""
+    if plan.imputing is None:
+        return None
+    smaller = plan.protocol.plan(without_imputation(plan.study).with_privacy())
+    assert isinstance(smaller, StudyPlan)
+    ratio = forecast.width_ratio / forecast_of(smaller).width_ratio
+    return imputation_cost(plan, ratio)
+
+
 def _terms_in_words(costs: list[TermCost]) -> list[str]:
     """One line for each term."""
     said = []
@@ -289,8 +305,13 @@ def describe(plan: StudyPlan) -> PlanDescription:
     growth = epsilon_by_tenths(plan)
     cautions = plan.protocol.cautions(plan)
     costs = term_costs(plan)
+    drawn = _imputation(plan, forecast)
     return PlanDescription(
-        [*_lines(plan, forecast, growth), *_terms_in_words(costs)],
+        [
+            *_lines(plan, forecast, growth),
+            *_terms_in_words(costs),
+            *imputation_lines(drawn),
+        ],
         rounds=plan.rounds,
         noise_multiplier=plan.noise_multiplier,
         epsilon=growth[-1][1],
@@ -308,6 +329,7 @@ def describe(plan: StudyPlan) -> PlanDescription:
             "width_ratio": forecast.width_ratio,
             **budget_record(plan),
             **({"terms": costs} if costs else {}),
+            **({} if drawn is None else {"imputation": drawn}),
         },
     )
 
