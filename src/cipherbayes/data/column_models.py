@@ -207,6 +207,10 @@ class ColumnModels:
         ``LARGEST``, standard deviations within [``LEAST_SD``, ``LARGEST_SD``], and
         shares within [0, 1].
         """
+        with np.errstate(all="ignore"):
+            return self._learn(sums, noise)
+
+    def _learn(self, sums: Floats, noise: float) -> Floats:
         size, ends = self.size, 1 + len(self.predictors)
         triangle = size * (size + 1) // 2
         everyone = _solvable(_unpacked(sums[:triangle], size), noise)
