@@ -31,7 +31,8 @@ from cipherbayes.data.prepared import MEMORY_LIMIT, PreparedTable
 from cipherbayes.data.record_places import place_of
 from cipherbayes.data.rescaled import seen_through
 from cipherbayes.models import kernels
-from cipherbayes.models.base import Rows, absent_role, fill_products
+from cipherbayes.models.base import Rows, absent_role
+from cipherbayes.models.design import fill_products
 from cipherbayes.typing import Floats, Integers
 
 DRAWS = 20

@@ -27,12 +27,8 @@ from cipherbayes.data.tables import Chunk, Kind
 from cipherbayes.data.terms import Encoder, compile_terms
 from cipherbayes.data.windows import Numbers
 from cipherbayes.models import kernels
-from cipherbayes.models.base import (
-    CurveColumns,
-    Design,
-    absent_role,
-    fill_products,
-)
+from cipherbayes.models.base import absent_role
+from cipherbayes.models.design import CurveColumns, Design, fill_products
 from cipherbayes.models.formula import Formula
 from cipherbayes.typing import Floats
 

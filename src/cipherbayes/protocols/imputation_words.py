@@ -6,7 +6,8 @@ from typing import TypedDict
 
 from cipherbayes.data.imputing import DRAWS
 from cipherbayes.privacy.accountant import epsilon
-from cipherbayes.protocols.plan import StudyPlan
+from cipherbayes.protocols.forecast import forecast_of
+from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.study.schema import Study
 
 
@@ -25,7 +26,7 @@ class ImputationCost(TypedDict):
     width: float
 
 
-def without_imputation(study: Study) -> Study:
+def _without_imputation(study: Study) -> Study:
     """The same study with a value that stands in for every missing one."""
     features = {
         name: known.model_copy(update={"missing": known.stand_in})
@@ -34,12 +35,15 @@ def without_imputation(study: Study) -> Study:
     return study.model_copy(update={"features": features})
 
 
-def imputation_cost(plan: StudyPlan, width: float) -> ImputationCost | None:
+def imputation_cost(plan: StudyPlan) -> ImputationCost | None:
     """The cost; None where nothing is drawn."""
     known = plan.study.features
     drawn = [name for name, feature in known.items() if feature.imputed]
     if not drawn:
         return None
+    smaller = plan.protocol.plan(_without_imputation(plan.study).with_privacy())
+    assert isinstance(smaller, StudyPlan)
+    width = forecast_of(plan).width_ratio / forecast_of(smaller).width_ratio
     spent, share = 0.0, 0.0
     for phase in plan.phases:
         if phase.models is not None:
