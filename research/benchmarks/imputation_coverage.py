@@ -1,8 +1,8 @@
 """How often intervals hold the truth where values are missing.
 
 With and without privacy. Each study draws its effects, and loses values of a number
-(about 30 %) and of a category (about 20 %) with a probability that depends on the outcome, on a complete column, or on
-both. The missing ones are drawn from models that the study learns (``impute``), or a
+(about 30 %) and of a category (about 20 %) with a probability that depends on the
+outcome and on a complete column. The missing ones are drawn from models that the study learns (``impute``), or a
 constant stands in for them beside an indicator (``indicator``). Usage:
 
     python research/benchmarks/imputation_coverage.py --kind logistic --studies 40

@@ -346,7 +346,6 @@ def _gaps_can_be_drawn(study: Study) -> None:
         return
     others = {
         "preparation.row_norm": study.preparation.row_norm is not None,
-        'preparation.method = "as-printed"': study.preparation_method == "as-printed",
         "[hierarchy]": study.hierarchy is not None,
         "[evaluation]": study.evaluation is not None,
         "[describe]": study.describe is not None,
