@@ -2,8 +2,9 @@
 
 With and without privacy. Each study draws its effects, and loses values of a number
 (about 30 %) and of a category (about 20 %) with a probability that depends on the
-outcome and on a complete column. The missing ones are drawn from models that the study learns (``impute``), or a
-constant stands in for them beside an indicator (``indicator``). Usage:
+outcome and on a complete column. The missing ones are drawn from models that the study
+learns (``impute``), or, without privacy only, a constant stands in for them beside an
+indicator (``indicator``). Usage:
 
     python research/benchmarks/imputation_coverage.py --kind logistic --studies 40
 """
@@ -148,7 +149,7 @@ def main() -> None:
             plain = study_of(given.kind, given.records, None, how)
             middle, sd = without_privacy(plain, frame)
             found = {f"{how}, not private": (middle, sd)}
-            if not given.without_privacy:
+            if how == "impute" and not given.without_privacy:
                 private = study_of(given.kind, given.records, given.epsilon, how)
                 rows = {row["name"]: row for row in cb.run(private, frame).summary()}
                 low = np.array([rows[name]["lower"] for name in NAMES])
