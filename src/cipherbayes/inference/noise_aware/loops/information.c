@@ -269,14 +269,22 @@ evidence(const Problem *q, Work *w, const double *h, const double *covariance)
     const int d = q->d, r = q->rank;
     const size_t cells = (size_t)d * d;
     double *scaled = w->scaled, *total = w->total, *slope = w->turned;
-    if (q->diagonal)
+    if (q->diagonal) {
+        /* H C H is the square of a half. */
+        for (int j = 0; j < d; j++)
+            w->row[j] = sqrt(covariance[(size_t)j * d + j]);
+        for (int i = 0; i < d; i++)
+            for (int j = 0; j < d; j++)
+                w->other[(size_t)i * d + j] = w->row[i] * h[(size_t)i * d + j];
+        gram(w->other, d, d, total);
         for (int i = 0; i < d; i++)
             for (int j = 0; j < d; j++)
                 scaled[(size_t)i * d + j] =
                     h[(size_t)i * d + j] * covariance[(size_t)j * d + j];
-    else
+    } else {
         times(h, covariance, d, d, d, scaled);
-    times(scaled, h, d, d, d, total);
+        times(scaled, h, d, d, d, total);
+    }
     double trace = 0.0;
     for (size_t i = 0; i < cells; i++)
         total[i] += h[i];
