@@ -42,22 +42,23 @@ DIFFERENCE = 1e-4
 
 @dataclass(frozen=True)
 class SiteTarget(Target):
-    """log p(records | θ) of all sites together; tables in the order of the sites."""
+    """log p(records | θ) of all sites together; ``owners`` are the tables' sites."""
 
     site_prior: SitePrior
+    owners: tuple[str, ...]
 
     def log_likelihood(self, theta: Floats) -> float:
         """Σ over all records of all sites."""
         slots = self.site_prior.slots
         return sum(
             log_likelihood_sum(self.model, theta[slots.of_site(site)], table)
-            for site, table in zip(slots.sites, self.tables, strict=True)
+            for site, table in zip(self.owners, self.tables, strict=True)
         )
 
     def likelihood_slope(self, theta: Floats) -> Floats:
         """Its gradient."""
         slots, total = self.site_prior.slots, np.zeros_like(theta)
-        for site, table in zip(slots.sites, self.tables, strict=True):
+        for site, table in zip(self.owners, self.tables, strict=True):
             own = theta[slots.of_site(site)]
             total += slots.spread(site, gradient_sum(self.model, own, table))
         return total
@@ -66,7 +67,7 @@ class SiteTarget(Target):
         """Minus its second derivative, by differences at every site; an arrow."""
         slots = self.site_prior.slots
         total = np.zeros((theta.size, theta.size))
-        for site, table in zip(slots.sites, self.tables, strict=True):
+        for site, table in zip(self.owners, self.tables, strict=True):
             places = slots.of_site(site)
             total[np.ix_(places, places)] += _curvature(
                 partial(_slope_at, self.model, table), theta[places]
