@@ -253,6 +253,9 @@ def test_a_killed_run_is_resumed_to_the_end(folder: Path) -> None:
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert not (folder / "out" / "result.json").exists()
+    again = cipherbayes("run", "study.toml", "--out", "out", cwd=folder)
+    assert again.returncode == 1
+    assert "cipherbayes resume out" in again.stderr
     done = cipherbayes("resume", "out", cwd=folder)
     assert done.returncode == 0, done.stderr
     record = json.loads((folder / "out" / "result.json").read_text())
