@@ -247,7 +247,7 @@ def test_a_killed_run_is_resumed_to_the_end(folder: Path) -> None:
     command = [sys.executable, "-m", "cipherbayes", "run", "study.toml", "--out", "out"]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
     checkpoint = folder / "out" / "server" / "checkpoint.sqlite-wal"
-    while not (checkpoint.exists() and checkpoint.stat().st_size > 30_000):
+    while not (checkpoint.exists() and checkpoint.stat().st_size > 200_000):
         assert process.poll() is None
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
