@@ -26,13 +26,17 @@ LINES = {
 def draw(points: Sequence[Point], path: Path) -> None:
     """CPU time against each quantity, both scales logarithmic."""
     axes = list(dict.fromkeys(point["axis"] for point in points))
-    figure, drawn = panels(len(axes))
+    figure, drawn = panels(len(axes), lines=2 if len(axes) == 4 else 1)
+    every: list[Any] = list(points)
+    values = [point[name] for point in every for name in LINES]
     for place, axis in zip(drawn, axes, strict=True):
         line: list[Any] = [point for point in points if point["axis"] == axis]
         for number, (name, words) in enumerate(LINES.items()):
-            values = [point["value"] for point in line]
-            place.loglog(values, [p[name] for p in line], label=words, **style(number))
+            at = [point["value"] for point in line]
+            place.loglog(at, [p[name] for p in line], label=words, **style(number))
         place.set_xlabel(WORDS[axis])
-    drawn[0].set_ylabel("CPU time")
+        place.set_ylabel("CPU time")
+        # The same scale everywhere, so that the panels can be compared.
+        place.set_ylim(min(values) / 1.3, max(values) * 1.3)
     drawn[0].legend(fontsize=7)
-    figure.savefig(path)
+    figure.savefig(path, metadata={"Date": None})
