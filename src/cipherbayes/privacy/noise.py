@@ -144,11 +144,15 @@ def _check(dimension: int, scale: float) -> None:
 
 @lru_cache(maxsize=16)
 def _sampler(scale: float) -> Any:
-    import opendp.prelude as dp
+    # Not the prelude, which loads scikit-learn where that is installed.
+    from opendp.domains import atom_domain, vector_domain
+    from opendp.measurements import make_gaussian
+    from opendp.metrics import l2_distance
+    from opendp.mod import enable_features
 
-    dp.enable_features("contrib")
-    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T="f64")
-    return dp.m.make_gaussian(*space, scale=scale)
+    enable_features("contrib")
+    space = vector_domain(atom_domain(T="i64")), l2_distance(T="f64")
+    return make_gaussian(*space, scale=scale)
 
 
 def poisson_sample(count: int, rate: float) -> Integers:

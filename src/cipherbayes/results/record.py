@@ -113,7 +113,8 @@ class SiteRow(BetweenRow):
 
 
 class InfluenceRow(TypedDict):
-    """Shift of a common parameter without what a site says of the others, in sd."""
+    """How far a common parameter moves when one site's part in it is left out, in
+    posterior standard deviations."""
 
     site: str
     name: str
@@ -121,7 +122,11 @@ class InfluenceRow(TypedDict):
 
 
 class MetaAnalysisRow(TypedDict):
-    """A parameter that differs, as a random-effects meta-analysis has it."""
+    """A parameter that differs, as a random-effects meta-analysis has it.
+
+    Intercepts and log hazards are those of a record at the columns' centres;
+    ``posterior`` is the same parameter as the joint posterior has it.
+    """
 
     name: str
     estimate: float
@@ -129,6 +134,15 @@ class MetaAnalysisRow(TypedDict):
     lower: float
     upper: float
     between: float
+    posterior: MeanRow
+
+
+class MeanRow(TypedDict):
+    """A parameter's mean and interval."""
+
+    mean: float
+    lower: float
+    upper: float
 
 
 class HierarchyRecord(TypedDict):

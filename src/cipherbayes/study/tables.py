@@ -54,7 +54,7 @@ def as_sites(study: Study, tables: Any) -> tuple[Study, Mapping[str, Any] | None
 
 
 def slots_of(study: Study) -> SiteSlots | None:
-    """Where each site's own parameters stand; None where sites are alike."""
+    """Which places of θ are each site's own; None where sites are taken to be alike."""
     hierarchy = study.hierarchy
     if hierarchy is None:
         return None
@@ -75,7 +75,13 @@ def slots_of(study: Study) -> SiteSlots | None:
         places += tuple(
             j for j, column in enumerate(design.names) if _is_of(column, name)
         )
-    return SiteSlots(tuple(sorted(study.sites)), len(parameters), places)
+    owners = {site: hierarchy.owner(site) for site in study.sites}
+    return SiteSlots(
+        tuple(sorted(set(owners.values()))),
+        len(parameters),
+        places,
+        tuple(sorted((s, name) for s, name in owners.items() if s != name)),
+    )
 
 
 def _is_of(column: str, feature: str) -> bool:
