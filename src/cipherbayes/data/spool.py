@@ -4,7 +4,7 @@ A table that is too large for memory is asked for the same records in every roun
 decode a Parquet or CSV file each time costs more than the round itself, so what was
 read once is kept: a number as it stood in the table, everything else as a column of the
 design, each in the narrowest type that gives the same bits back. The file has no name
-and only this process can open it; it is gone when the process ends, however that ends.
+and no other user can open it; it is gone when the process ends, however that ends.
 """
 
 from __future__ import annotations
