@@ -18,7 +18,7 @@ from cipherbayes.data.persons import Persons
 from cipherbayes.data.preparation import Preparation
 from cipherbayes.data.tables import Chunk, Kind, Table
 from cipherbayes.errors import DataError
-from cipherbayes.models.base import SHARE, Design, Model, Rows
+from cipherbayes.models.base import BESIDE, PLACE, SHARE, Design, Model, Rows
 from cipherbayes.typing import Floats, Integers
 
 CHUNK_BYTES = 512 << 20
@@ -33,7 +33,8 @@ class Source:
     Without a model there are no outcomes: records to predict for. Outcomes beyond
     their public range are refused where ``strict``, else held at its ends without a
     word: a log may be shared. ``person`` is the column that names a person, whose
-    rows are then one record together.
+    rows are then one record together; with ``parted`` each row has its person's place.
+    ``beside`` prepares the same records for another fit.
     """
 
     def __init__(
@@ -44,6 +45,8 @@ class Source:
         *,
         strict: bool = True,
         person: str | None = None,
+        parted: bool = False,
+        beside: Preparation | None = None,
     ) -> None:
         self.table = table
         self.preparation = preparation
@@ -56,12 +59,18 @@ class Source:
         self.persons = None if person is None else Persons(table, person)
         if person is not None:
             self._columns[person] = "text"
+        self._parted = parted and person is not None
+        self._beside = beside
+        if beside is not None:
+            self._columns = {**beside.columns, **self._columns}
 
     @property
     def bytes_per_record(self) -> int:
         """Memory that a prepared record takes."""
-        shares = 0 if self.persons is None else 1
-        return 8 * (self.design.width + 1 + len(self._roles) + shares)
+        added = (self.persons is not None) + self._parted
+        if self._beside is not None:
+            added += self._beside.design.width
+        return 8 * (self.design.width + 1 + len(self._roles) + added)
 
     def chunks(self, part: int) -> Iterator[Chunk]:
         """Raw records of a part of the table."""
@@ -74,6 +83,13 @@ class Source:
         outcomes = self._outcomes(chunk)
         if self.persons is not None:
             outcomes[SHARE] = self.persons.shares(chunk)
+            if self._parted:
+                outcomes[PLACE] = self.persons.places(chunk)
+        if self._beside is not None:
+            other = np.empty((self._beside.design.width, chunk.num_rows))
+            self._beside.fill(chunk, other, self.table.where)
+            self._beside.finish(other)
+            outcomes |= {f"{BESIDE} {j}": column for j, column in enumerate(other)}
         return outcomes
 
     def _outcomes(self, chunk: Chunk) -> dict[str, Floats]:

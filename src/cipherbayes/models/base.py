@@ -176,6 +176,8 @@ def fill_products(design: Design, x: Floats) -> None:
 
 
 SHARE = "share of a person"
+PLACE = "place of a person"
+BESIDE = "column of another fit"
 """The role of the column that says by which each row counts."""
 
 
@@ -190,8 +192,9 @@ class Rows:
     x
         Design matrix, one row per *column* (shape ``(p, m)``), float64.
     outcome
-        The model's outcome columns by role (``"y"``, or ``"time"`` and ``"event"``),
-        and :data:`SHARE` where several rows may be one person's.
+        The model's outcome columns by role (``"y"``, or ``"time"`` and ``"event"``);
+        :data:`SHARE` and :data:`PLACE` where several rows may be one person's; and
+        :data:`BESIDE` with a number for every column of another fit's design.
     squared_norms
         ``sum_j x[j] ** 2`` for each record, shape ``(m,)``.
     """
@@ -209,6 +212,18 @@ class Rows:
     def shares(self) -> Floats | None:
         """By which each row counts; None where every row counts once."""
         return self.outcome.get(SHARE)
+
+    @property
+    def own_outcome(self) -> dict[str, Floats]:
+        """The model's outcome columns alone."""
+        added = (SHARE, PLACE, BESIDE)
+        return {r: v for r, v in self.outcome.items() if not r.startswith(added)}
+
+    def beside(self, design: Design) -> Rows:
+        """The same records as another fit prepares them."""
+        columns = [self.outcome[f"{BESIDE} {j}"] for j in range(design.width)]
+        x = np.array(columns).reshape(design.width, self.count)
+        return Rows(design, x, self.own_outcome, kernels.squared_norms(x))
 
 
 @dataclass(frozen=True)

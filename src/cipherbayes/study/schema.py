@@ -17,6 +17,7 @@ import tomli_w
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -34,6 +35,7 @@ from cipherbayes.models import AnyModel
 from cipherbayes.models.prior import Prior
 from cipherbayes.study.file import explained, read_text, require_filled_in
 from cipherbayes.study.protocol_rules import ProtocolRules, known_protocol, rules_of
+from cipherbayes.study.rival import Rival, as_rival
 from cipherbayes.study.rules import NAME, require_agreement, require_one_table
 from cipherbayes.study.scales import scales_budget
 
@@ -167,12 +169,16 @@ class Evaluation(Section):
     A private study scores them with noise, within its budget, unless it states that
     they are public (``holdout_is_public``): then scores are exact, and nothing about
     those rows is protected. ``private`` says the same the other way round.
+
+    ``against`` names the folder of an earlier run. Held-out rows are then those of that
+    run, and the mean difference of the two fits' log scores on them is released too.
     """
 
     holdout: float = Field(gt=0, lt=1)
     seed: int = Field(default=1, ge=0)
     holdout_is_public: bool = False
     private: bool | None = None
+    against: Annotated[Rival | None, BeforeValidator(as_rival)] = None
 
 
 class Describe(Section):
@@ -299,6 +305,9 @@ class Study(Section):
                 where=str(path),
                 remedy="one `key = value` per line under a [table] heading",
             ) from None
+        held = document.get("evaluation")
+        if isinstance(held, dict) and isinstance(held.get("against"), str):
+            held["against"] = str(path.parent / held["against"])
         try:
             study = cls.model_validate(document)
         except ValidationError as error:

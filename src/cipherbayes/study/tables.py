@@ -17,6 +17,7 @@ from cipherbayes.errors import DataError, PrivacyError, StudyError
 from cipherbayes.inference.between_sites import Group, SitePrior
 from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models import Design, Rows
+from cipherbayes.models.base import PLACE
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.study.schema import Study
 from cipherbayes.typing import Floats
@@ -160,13 +161,23 @@ def open_site(study: Study, name: str, source: Any) -> PreparedTable:
             where=f"study '{study.name}'",
             remedy=f'set sites.{name}.data = "FILE"',
         )
+    rival = rival_study(study)
     return PreparedTable(
         open_table(source, table_name(source) or f"table '{name}'"),
         preparation_of(study),
         study.model,
         strict=study.privacy is None,
         person=None if study.privacy is None else study.privacy.person,
+        parted=study.checks_privately,
+        beside=None if rival is None else preparation_of(rival),
     )
+
+
+def rival_study(study: Study) -> Study | None:
+    """The earlier study that a study is compared with, as far as it predicts."""
+    if study.evaluation is None or study.evaluation.against is None:
+        return None
+    return Study.model_validate(study.evaluation.against.study)
 
 
 def table_name(source: Any) -> str:
@@ -264,7 +275,9 @@ def split_site(
     """Training rows and held-out rows of one table, the same whoever splits it.
 
     A record's side depends on the seed and the record alone, so that adding or
-    removing a record moves no other one between the two.
+    removing a record moves no other one between the two. Where a record is a person,
+    its name decides, and all its rows are on one side. A study that is compared with an
+    earlier one has the same sides, by the columns of that one.
 
     Edge cases
     ----------
@@ -272,7 +285,9 @@ def split_site(
     """
     assert study.evaluation is not None
     seed, share = study.evaluation.seed, study.evaluation.holdout
-    places = list(table.map(lambda rows: _place(rows, seed)))
+    rival = rival_study(study)
+    design = None if rival is None else preparation_of(rival).design
+    places = list(table.map(lambda rows: _place(rows, seed, design)))
     held = np.concatenate([np.empty(0), *places]) < share
     if study.checks_privately:
         return table.subset(np.flatnonzero(~held)), table.subset(np.flatnonzero(held))
@@ -285,10 +300,19 @@ def split_site(
     return table.subset(np.flatnonzero(~held)), table.subset(np.flatnonzero(held))
 
 
-def _place(rows: Rows, seed: int) -> Floats:
-    """A number in [0, 1) for each record, from its bits (the splitmix64 finaliser)."""
+def _place(rows: Rows, seed: int, beside: Design | None) -> Floats:
+    """A number in [0, 1) for each record, from its bits (the splitmix64 finaliser).
+
+    Those of its person's name where there is one; else of its columns, as an earlier
+    fit prepares them where ``beside`` is that one's design.
+    """
+    if PLACE in rows.outcome:
+        columns = [rows.outcome[PLACE]]
+    else:
+        x = rows.x if beside is None else rows.beside(beside).x
+        columns = [*x, *rows.own_outcome.values()]
     state = np.full(rows.count, seed, dtype=np.uint64)
-    for column in (*rows.x, *rows.outcome.values()):
+    for column in columns:
         state ^= np.ascontiguousarray(column).view(np.uint64)
         state += np.uint64(0x9E3779B97F4A7C15)
         state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
