@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 import cipherbayes as cb
 from cipherbayes.models.score_difference import difference_sums
 from cipherbayes.protocols.contributions import Contributions
-from cipherbayes.protocols.plan import StudyPlan, plan_releases
+from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.questions import Question
-from cipherbayes.protocols.releases import Phase
+from cipherbayes.protocols.study_plan import StudyPlan, plan_releases
 from cipherbayes.study.rival import KEPT
 from cipherbayes.study.tables import open_site, preparation_of, rival_study, split_site
 from cipherbayes.validation.neighbours import invented_columns
@@ -77,7 +77,7 @@ def rival(name: str, preparation: str) -> dict[str, Any]:
         [1e-3] * size,
         [-3.0, 2.0] * (size // 2) + [5.0] * (size % 2),
     ]
-    found = {
+    found: dict[str, Any] = {
         "name": "earlier",
         "study_hash": "0" * 64,
         "study": {part: study.document()[part] for part in KEPT},
@@ -219,7 +219,7 @@ def test_a_study_holds_out_the_rows_of_the_one_that_it_is_compared_with() -> Non
     for study in (plan.study, earlier):
         table = open_site(study, "a", pa.table(columns))
         sides.append(split_site(study, "a", table)[1].outcome()["y"])
-    assert np.array_equal(*sides)
+    assert np.array_equal(sides[0], sides[1])
     alone = plan.study.model_copy(update={"evaluation": earlier.evaluation})
     table = open_site(alone, "a", pa.table(columns))
     assert split_site(alone, "a", table)[1].count != sides[0].size

@@ -32,8 +32,8 @@ from cipherbayes.errors import CipherbayesError, DataError
 from cipherbayes.inference.influence import influence_sums, unpack
 from cipherbayes.models.influence import InfluenceBound
 from cipherbayes.protocols.contributions import Contributions
-from cipherbayes.protocols.plan import StudyPlan, plan_releases
 from cipherbayes.protocols.questions import Question
+from cipherbayes.protocols.study_plan import StudyPlan, plan_releases
 from cipherbayes.report.page import write_report
 from cipherbayes.study.tables import open_site, preparation_of, split_site
 from cipherbayes.validation.neighbours import invented_columns
@@ -118,7 +118,7 @@ def test_neither_a_person_nor_a_row_moves_a_check_or_a_description_by_more(
     plan = plan_releases(cb.Study(**document))
     rng = np.random.default_rng(5)
     for most in (1, 3, 15):
-        columns = dict(invented_columns(plan.study, 30, rng))
+        columns: dict[str, Any] = dict(invented_columns(plan.study, 30, rng))
         who = rng.integers(0, 30 // most, 30)
         columns["patient"] = np.array([f"p{k}" for k in who])
         for kept in (who != who[0], np.arange(30) > 0):

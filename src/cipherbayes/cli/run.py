@@ -121,8 +121,8 @@ def spending(study: Study) -> Callable[[int], float] | None:
     """ε spent after a number of rounds, to the tenth of the rounds above it."""
     if not study.private:
         return None
-    from cipherbayes.protocols.forecast import epsilon_by_tenths
     from cipherbayes.protocols.plan import plan_study
+    from cipherbayes.protocols.plan_description import epsilon_by_tenths
 
     growth: list[tuple[int, float]] = []
 
@@ -242,12 +242,13 @@ def predict(
     ] = False,
     site: Annotated[
         str | None,
-        typer.Option(help="With [hierarchy]: the site whose rows these are."),
+        typer.Option(help="With \\[hierarchy]: the site whose rows these are."),
     ] = None,
     new_site: Annotated[
         bool,
         typer.Option(
-            "--new-site", help="With [hierarchy]: a site that took no part (default)."
+            "--new-site",
+            help="With \\[hierarchy]: a site that took no part (default).",
         ),
     ] = False,
     out: Annotated[

@@ -17,8 +17,9 @@ from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models import Design, Model, Rows
 from cipherbayes.models.score_difference import difference_sums, log_scores
 from cipherbayes.privacy.noise import poisson_sample
+from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.questions import Question
-from cipherbayes.protocols.releases import QUESTION_DRAWS, Phase
+from cipherbayes.protocols.releases import QUESTION_DRAWS
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of, rival_study, slots_of
 from cipherbayes.typing import Floats
@@ -83,7 +84,7 @@ class Contributions:
     every record takes part independently, drawn from the operating system's randomness.
 
     *Total.* Every θ of the phase's length with finite numbers, and all scales that
-    :meth:`~cipherbayes.protocols.plan.StudyPlan.facts` can give (places within
+    :meth:`~cipherbayes.protocols.study_plan.StudyPlan.facts` can give (places within
     [-1, 1], widths from 10⁻⁴ to 1), get a sum: whether there is an answer does not
     depend on the records. A record whose contribution would not be finite counts zero.
     """

@@ -178,6 +178,7 @@ class Followed:
             for name, part in zip(("low", "middle", "high"), thirds, strict=True):
                 observed = _happened_by(t, time[part], event[part])
                 found[f"o/e {name} {t:g}"] = observed / float(said[part].mean())
+        said = np.clip(said, 1e-9, 1.0 - 1e-9)
         log_said = np.where(happened == 1.0, np.log(said), np.log1p(-said))
         found["log_score"] = float((weight * log_said).mean())
         return found
