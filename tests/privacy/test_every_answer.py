@@ -98,7 +98,7 @@ CASES = [
 HIERARCHIES: dict[str, Any] = {
     "logistic": {"slopes": ["age", "sex"]},
     "poisson": {"intercept": False, "slopes": ["bmi"]},
-    "exponential": {"effects": "fixed"},
+    "exponential": {"effects": "fixed", "groups": {"both": ["a", "b"]}},
     "piecewise": {"baseline": "stratified"},
 }
 CASES += [

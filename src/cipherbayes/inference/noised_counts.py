@@ -24,7 +24,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from cipherbayes.typing import Floats
 
@@ -129,6 +128,8 @@ class _Target:
 
     def mode(self) -> tuple[Floats, Floats]:
         """The mode, and a matrix W with WW' the inverse of the curvature there."""
+        from scipy.optimize import least_squares  # takes half a second to load
+
         nearby = least_squares(
             self.distances, self.prior.mean, self.slopes, x_scale="jac", max_nfev=60
         )

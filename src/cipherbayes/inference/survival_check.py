@@ -22,7 +22,7 @@ from cipherbayes.inference.noised_counts import (
 from cipherbayes.inference.score_density import ScoreGrid
 from cipherbayes.typing import Floats
 
-LEVELS_SD, SLOPE_SD, CHANGE_SD = 0.7, 0.5, 0.3
+LEVELS_SD, SLOPE_SD, CHANGE_SD = 0.7, 0.8, 0.3
 """Prior standard deviations of a_j, b and d."""
 CENSORING, CENSORING_SD = -2.0, 2.0
 """Prior mean and standard deviation of the log rate of censoring in an interval."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TypedDict
 
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from cipherbayes.errors import StudyError
 from cipherbayes.results.result import Result
@@ -66,7 +66,7 @@ def compare(first: Result, second: Result) -> Comparison:
         )
     mean = first.metrics["log_score"]["mean"] - second.metrics["log_score"]["mean"]
     sd = math.hypot(_sd(first), _sd(second))
-    reach = float(norm.ppf(0.5 + share / 2.0)) * sd
+    reach = float(ndtri(0.5 + share / 2.0)) * sd
     return _comparison(
         first, second, share, mean, mean - reach, mean + reach, paired=False
     )
@@ -100,5 +100,5 @@ def _comparison(
 def _sd(result: Result) -> float:
     """Standard deviation of a score, from its interval."""
     score = result.metrics["log_score"]
-    reach = 2.0 * float(norm.ppf(0.5 + result.record["interval"] / 2.0))
+    reach = 2.0 * float(ndtri(0.5 + result.record["interval"] / 2.0))
     return float((score["upper"] - score["lower"]) / reach)

@@ -2,7 +2,8 @@
 
 Each has predictions that are somewhat wrong and the scores of all its rows, which are
 what intervals from a few held-out rows should hold. Priors of the checks were chosen on
-the tables of :data:`TUNING`; what is reported comes from those of :data:`REPORTED`.
+the tables of :data:`TUNING` and on PhysioNet; what is reported comes from those of
+:data:`REPORTED`.
 """
 
 from __future__ import annotations
@@ -392,6 +393,22 @@ def _physionet(archive: Path) -> Population:
     return real_binary(frame[wanted], y, 800)
 
 
+def _rossi() -> Population:
+    from lifelines.datasets import load_rossi
+
+    frame = load_rossi()
+    y = frame["arrest"].to_numpy().astype(np.float64)
+    return real_binary(frame.drop(columns=["week", "arrest"]), y, 150)
+
+
+def _whas500_year() -> Population:
+    from sksurv.datasets import load_whas500
+
+    x, y = load_whas500()
+    died = (y["fstat"] & (y["lenfol"] <= 365.0)).astype(np.float64)
+    return real_binary(_dummies(x), died, 150)
+
+
 def _diabetes() -> Population:
     from sklearn.datasets import load_diabetes
     from sklearn.linear_model import LinearRegression
@@ -417,6 +434,8 @@ TUNING: dict[str, Maker] = {
 REPORTED: dict[str, Maker] = {
     "skewed": partial(invented_binary, "skewed"),
     "bent": partial(invented_binary, "bent"),
+    "rossi": lambda rng: _rossi(),
+    "whas500 in a year": lambda rng: _whas500_year(),
     "weibull": partial(invented_survival, "weibull"),
     "piecewise": partial(invented_survival, "piecewise"),
     "gbsg2": lambda rng: _sksurv("weibull", "gbsg2", 1825.0, 200),

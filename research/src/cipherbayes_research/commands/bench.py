@@ -72,6 +72,7 @@ def bench(
     console.print(table)
     if circuits:
         console.print(_circuits(document))
+    console.print(_steps(document))
     crypto = document["site_crypto"]
     console.print(
         f"a site's crypto {crypto['site_crypto_ms']:.2f} ms, "
@@ -157,6 +158,17 @@ def _circuits(document: Bench) -> Table:
             f"{row['iteration_ratio_all_cpu']:.4f}",
             f"{row['max_error_over_noise']:.1e}",
         )
+    return table
+
+
+def _steps(document: Bench) -> Table:
+    """Where the time of a secure-sum round goes."""
+    table = Table(title=f"steps of a secure sum, {document['sites']} sites, CPU ms")
+    for heading in ("step", "all parties"):
+        table.add_column(heading, justify="right")
+    steps = document["steps_ms"]
+    for name, spent in sorted(steps.items(), key=lambda item: -item[1]):
+        table.add_row(name, f"{spent:.2f}")
     return table
 
 
