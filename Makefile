@@ -15,7 +15,7 @@ TIDY := $(if $(SHM),rm -rf $(SHM))
 .PHONY: demo check check-run test test-run coverage lint style types bench torture docs release clean
 
 # One stamp per set of extras, renewed when the pins, the package or its C code change.
-INSTALLED := pyproject.toml research/pyproject.toml constraints.txt setup.py src/cipherbayes/_kernels.c $(wildcard src/cipherbayes/inference/noise_aware/loops/*)
+INSTALLED := pyproject.toml research/pyproject.toml constraints.txt setup.py src/cipherbayes/_kernels.c src/cipherbayes/_kernels.h $(wildcard src/cipherbayes/inference/noise_aware/loops/*)
 
 $(VENV)/.demo: $(INSTALLED)
 	python3 -m venv $(VENV)
@@ -37,8 +37,11 @@ demo: $(VENV)/.demo
 PYTEST := $(PY) -m pytest $(SCRATCH) -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Types are checked beside the tests: mypy has use for one core only.
-check test: style
-	@$(MAKE) --no-print-directory --jobs=2 types $@-run
+check: style
+	@$(MAKE) --no-print-directory --jobs=2 types check-run
+
+test: style
+	@$(MAKE) --no-print-directory --jobs=2 types test-run
 
 # Before a commit: everything that takes no longer than a second.
 check-run: $(VENV)/.dev
