@@ -95,8 +95,9 @@ def test_a_study_file_can_be_run_planned_and_predicted_from(
     assert all(row["lower"] <= row["mean"] <= row["upper"] for row in rows)
 
 
-@pytest.mark.parametrize("kind", TABLES)
-@pytest.mark.parametrize("method", ["psgld", "averaged"])
+@pytest.mark.parametrize(
+    ("kind", "method"), [*((kind, "psgld") for kind in TABLES), ("weibull", "averaged")]
+)
 def test_a_private_federated_study_runs_and_is_planned(kind: str, method: str) -> None:
     from cipherbayes.protocols.study_plan import plan_releases
 
