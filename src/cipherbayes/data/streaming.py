@@ -71,7 +71,9 @@ class Source:
         """Outcomes of a prepared record."""
         added = [SHARE] * (self.persons is not None) + [PLACE] * self._parted
         width = 0 if self._beside is None else self._beside.design.width
-        return (*self._roles, *added, *(f"{BESIDE} {j}" for j in range(width)))
+        # Also those that a model fills in where the study names no column for them.
+        own = () if self._model is None else tuple(self._model.roles)
+        return (*own, *added, *(f"{BESIDE} {j}" for j in range(width)))
 
     @property
     def bytes_per_record(self) -> int:
