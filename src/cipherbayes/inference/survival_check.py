@@ -2,8 +2,8 @@
 
 A row's score s is the log of the cumulative hazard predicted for the horizon, of which
 the share w_j falls into interval j of the horizon. In truth the hazard adds up to
-w_j exp(a_j + (b + d z_j) s) there, z_j from -1 to 1: a = d = 0 and b = 1 if
-predictions are calibrated. Censoring has a rate in each interval, whatever the score.
+w_j exp(a_j + (b + d z_j) s + c s² / 4) there, z_j from -1 to 1: a = c = d = 0 and b = 1
+if predictions are calibrated. Censoring has a rate in each interval, whatever the score.
 Scores have a smooth density.
 """
 
@@ -22,8 +22,8 @@ from cipherbayes.inference.noised_counts import (
 from cipherbayes.inference.score_density import ScoreGrid
 from cipherbayes.typing import Floats
 
-LEVELS_SD, SLOPE_SD, CHANGE_SD = 0.7, 0.8, 0.3
-"""Prior standard deviations of a_j, b and d."""
+LEVELS_SD, SLOPE_SD, CHANGE_SD, BEND_SD = 0.7, 0.8, 0.3, 0.3
+"""Prior standard deviations of a_j, b, d and c."""
 CENSORING, CENSORING_SD = -2.0, 2.0
 """Prior mean and standard deviation of the log rate of censoring in an interval."""
 PARTS = 4
@@ -129,12 +129,14 @@ class _FateCells:
                 value = value + weights[:, -1:]
             along = grid.points @ by_hazard
             change = along @ np.linspace(-1.0, 1.0, count)
+            bent = (0.25 * grid.points**2 @ by_hazard).sum(axis=1)
             return np.concatenate(
                 [
                     (mass * value) @ grid.basis,
                     by_hazard.sum(axis=1),
                     along.sum(axis=1, keepdims=True),
                     change[:, None],
+                    bent[:, None],
                     by_loss.sum(axis=1),
                 ],
                 axis=1,
@@ -145,8 +147,12 @@ class _FateCells:
 
 def _prior(grid: ScoreGrid, intervals: int, rows: float | None) -> Smooth:
     shape, density = grid.prior(rows)
-    sds = [LEVELS_SD] * intervals + [SLOPE_SD, CHANGE_SD] + [CENSORING_SD] * intervals
-    rest = [0.0] * intervals + [1.0, 0.0] + [CENSORING] * intervals
+    sds = (
+        [LEVELS_SD] * intervals
+        + [SLOPE_SD, CHANGE_SD, BEND_SD]
+        + [CENSORING_SD] * intervals
+    )
+    rest = [0.0] * intervals + [1.0, 0.0, 0.0] + [CENSORING] * intervals
     root = np.zeros((len(density) + len(sds), grid.bins + len(sds)))
     root[: len(density), : grid.bins] = density
     root[len(density) :, grid.bins :] = np.diag(1.0 / np.array(sds))
@@ -156,11 +162,12 @@ def _prior(grid: ScoreGrid, intervals: int, rows: float | None) -> Smooth:
 def _truth(phi: Floats, grid: ScoreGrid, shares: Floats) -> _Truth:
     intervals, first = shares.size, grid.bins
     levels = phi[:, first : first + intervals]
-    slope, change = phi[:, first + intervals : first + intervals + 2].T[:, :, None]
+    slope, change, bend = phi[:, first + intervals :].T[:3, :, None]
     slopes = slope + change * np.linspace(-1.0, 1.0, intervals)
     logs = np.log(np.maximum(shares, 1e-12)) + levels
     logs = logs[:, None, :] + slopes[:, None, :] * grid.points[:, None]
-    censoring = np.exp(np.clip(phi[:, first + intervals + 2 :], -30.0, 5.0))
+    logs = logs + (0.25 * bend * grid.points**2)[:, :, None]
+    censoring = np.exp(np.clip(phi[:, first + intervals + 3 :], -30.0, 5.0))
     return _Truth(
         grid.masses(phi[:, :first]),
         np.exp(np.clip(logs, -30.0, 5.0)),
