@@ -39,7 +39,8 @@ def described(
         describe={},
         sites={"a": {}},
     )
-    (phase,) = plan_releases(study).closing
+    plan = plan_releases(study)
+    (phase,) = plan.closing
     assert phase.characteristics is not None
     columns = {"v": pa.array(values, from_pandas=True), "y": np.zeros(values.size)}
     table = open_site(study, "a", pa.table(columns))
@@ -47,7 +48,7 @@ def described(
     total = Contributions(study.model, table, site="a").total(phase, question)
     noised = total + np.random.default_rng(seed).normal(0.0, NOISE, total.size)
     released = Closing(noised, NOISE)
-    rows = describe_rows(study, phase.characteristics, released, moments, 0.05)
+    rows = describe_rows(plan.study, phase.characteristics, released, moments, 0.05)
     return {row["statistic"]: row for row in rows if row["column"] == "v"}
 
 

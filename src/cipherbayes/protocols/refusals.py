@@ -1,4 +1,4 @@
-"""How a party says no: a code for programs, a line for people, no data.
+"""How a party refuses: a code for programs, a line for people, no data.
 
 Everything that a party says about an error to somebody else passes through here. An
 error knows more than others may learn: a column, a line, a path, what other studies

@@ -73,7 +73,7 @@ class StudyPlan(Plan):
 
     @property
     def last_phase(self) -> Phase:
-        """The phase with the most weight, which sampling ends with."""
+        """The last phase of sampling, which has most of the budget."""
         return self.sampling[-1]
 
     @property
@@ -83,8 +83,8 @@ class StudyPlan(Plan):
 
     @property
     def dearest_part(self) -> str | None:
-        """The part of the tables of which most is released; None where a study does
-        not part them."""
+        """The part of the tables, training or held-out, that the study spends most on;
+        None where it holds no protected rows out."""
         parts: dict[str, list[Event]] = {}
         for phase in self.phases:
             if phase.rows is not None:
@@ -103,7 +103,7 @@ class StudyPlan(Plan):
         return of_one_run(events) if events else None
 
     def rounds_prepared(self, kept: Container[str]) -> int:
-        """Rounds behind the preparatory results of these names."""
+        """Rounds whose preparatory results are kept under these names."""
         return sum(phase.rounds for phase in self.preparatory if phase.purpose in kept)
 
     def epsilon_after(self, rounds: int) -> float:
@@ -159,7 +159,7 @@ class StudyPlan(Plan):
 
     @cached_property
     def prior(self) -> ResolvedPrior:
-        """Of every number of θ."""
+        """The prior of every parameter; of all sites together where they may differ."""
         common = resolve_prior(self.study, preparation_of(self.study).design)
         slots = slots_of(self.study)
         return common if slots is None else site_prior(self.study, slots, common)
@@ -220,8 +220,11 @@ class StudyPlan(Plan):
         return draws * self.farthest_theta.size
 
     def closing_question(self, phase: Phase, draws: Floats) -> Floats:
-        """What a phase after the posterior asks about: nothing but the records, some
-        draws one after the other, or their mean; held where sites answer.
+        """The vector that a phase after the posterior asks about.
+
+        A zero where records are described, some draws one after the other where
+        predictions are checked, and the draws' mean where residuals are added up; all
+        within the range in which sites answer.
 
         Parameters
         ----------
@@ -253,7 +256,7 @@ class StudyPlan(Plan):
 
     @cached_property
     def _facts_of(self) -> dict[tuple[bytes, ...], dict[Purpose, Floats]]:
-        """The last totals and what they amount to: every question rests on the same."""
+        """A cache of one entry: the last totals, and the facts made of them."""
         return {}
 
     def before(self, phase: Phase) -> tuple[Phase, ...]:
@@ -263,7 +266,7 @@ class StudyPlan(Plan):
     def scales(
         self, phase: Phase | None, facts: Mapping[Purpose, Floats]
     ) -> Floats | None:
-        """How a phase sees the columns: as the last phase before it says that tells.
+        """Released scales through which a phase sees the columns: the newest before it.
 
         After the last phase where ``phase`` is None. None where no phase tells.
         """

@@ -76,7 +76,7 @@ def effects(
 
 
 def step_words(effect: EffectRow) -> str:
-    """The step of an effect, with its feature where the words do not hold it."""
+    """The step of an effect in words, with its feature where ``per`` does not say."""
     feature, bracket, _ = effect["name"].partition("[")
     compared = bracket or " against " in effect["per"]
     return f"{feature}: {effect['per']}" if compared else effect["per"]

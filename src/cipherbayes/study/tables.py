@@ -55,7 +55,7 @@ def as_sites(study: Study, tables: Any) -> tuple[Study, Mapping[str, Any] | None
 
 
 def slots_of(study: Study) -> SiteSlots | None:
-    """Where each site's own parameters stand; None where sites are alike."""
+    """Which places of θ are each site's own; None where sites are taken to be alike."""
     hierarchy = study.hierarchy
     if hierarchy is None:
         return None
