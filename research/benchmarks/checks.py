@@ -6,6 +6,7 @@ prints, for each table, number of held-out rows and ε, how often 90 % intervals
 what all rows say, how often those of somebody who sees the rows do, how many times as
 wide the private ones are, and how far their means are off. ``--summary FILE`` pools
 tables; ``--physionet set-a.tar.gz`` is needed for the table of that name.
+``--characteristics flchain`` counts intervals of a description instead.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from cipherbayes_research.benchmarks.check_populations import (
     TUNING,
     population,
 )
+from cipherbayes_research.benchmarks.describe_coverage import describe_coverage
 
 
 def main() -> None:
@@ -36,9 +38,13 @@ def main() -> None:
     parser.add_argument("--physionet", type=Path)
     parser.add_argument("--out", type=Path, help="a file that lines are added to")
     parser.add_argument("--summary", type=Path, help="such a file, to be pooled")
+    parser.add_argument("--characteristics", nargs="+", help="flchain, gbsg2, whas500")
+    parser.add_argument("--share", type=float, default=0.1, help="of [describe]")
     given = parser.parse_args()
     if given.summary is not None:
         return summarise(given.summary)
+    if given.characteristics is not None:
+        return characteristics(given)
     for name in given.names:
         table = population(name, given.seed, given.physionet)
         for rows in given.rows:
@@ -57,6 +63,21 @@ def main() -> None:
                         with given.out.open("a") as file:
                             file.write(json.dumps(line) + "\n")
     return None
+
+
+def characteristics(given: argparse.Namespace) -> None:
+    """Print coverage of the statistics of real tables, and their relative widths."""
+    for name in given.characteristics:
+        for epsilon in given.epsilon:
+            found = describe_coverage(
+                name, epsilon, given.share, given.repetitions, given.seed
+            )
+            for (statistic, group), (covered, width, count) in sorted(found.items()):
+                print(
+                    f"{name:<10}{epsilon:>5g}  {statistic:<14}{group:<9}"
+                    f"{covered:>7.3f}{width:>8.3f}{count:>6}",
+                    flush=True,
+                )
 
 
 def summarise(path: Path) -> None:

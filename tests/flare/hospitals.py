@@ -22,7 +22,12 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
     from flare_machines import Machines
 
     folder = tmp_path_factory.mktemp("machines")
-    study = small_study(("a", "b", "c"), inference={"rounds": ROUNDS})
+    study = small_study(
+        ("a", "b", "c"),
+        inference={"rounds": ROUNDS},
+        evaluation={"holdout": 0.3},
+        describe={"by": ["site"]},
+    )
     made = Machines(folder, write_tables(folder / "tables", study))
     made.start()
     try:

@@ -3,8 +3,8 @@
 A row's score s is the log of the cumulative hazard predicted for the horizon, of which
 the share w_j falls into interval j of the horizon. In truth the hazard adds up to
 w_j exp(a_j + (b + d z_j) s + c s² / 4) there, z_j from -1 to 1: a = c = d = 0 and b = 1
-if predictions are calibrated. Censoring has a rate in each interval, whatever the score.
-Scores have a smooth density.
+if predictions are calibrated. Censoring has a rate in each interval, whatever the
+score. Scores have a smooth density.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def _expected_rows(study: PrivateStudy) -> float | None:
 
 
 def _difference(
-    study: Study, released: Closing, metrics: Mapping[str, Any], tail: float
+    study: PrivateStudy, released: Closing, metrics: Mapping[str, Any], tail: float
 ) -> dict[str, Any]:
     """How much better this fit predicts than the earlier one that the study names."""
     assert study.evaluation is not None
