@@ -170,13 +170,18 @@ def _information(influence: Influence, limit: float) -> Floats:
         weights = _shared(weights, rows)
         usable = weights > 0.0
         information = np.where(usable, information * weights, 0.0)
-    upper = (rows.x * information) @ rows.x.T
+    width = len(rows.x)
+    triangle = kernels.weighted_gram(rows.x, information)
     if cross is None or corner is None:
-        return pack(upper)
+        return triangle * _scales(width)
+    whole = np.zeros((width + len(cross),) * 2)  # of which the upper half is packed
+    whole[np.triu_indices(width)] = triangle
     cross = np.where(usable, cross * weights, 0.0)
-    corner = np.where(usable, corner * weights, 0.0).sum(axis=-1)
-    mixed = rows.x @ cross.T
-    return pack(np.block([[upper, mixed], [mixed.T, corner]]))
+    whole[:width, width:] = np.transpose(
+        [kernels.weighted_sum(rows.x, own) for own in cross]
+    )
+    whole[width:, width:] = np.where(usable, corner * weights, 0.0).sum(axis=-1)
+    return pack(whole)
 
 
 def _shortening(norms: Floats, limit: float, rows: Rows) -> Floats:

@@ -320,8 +320,9 @@ def _of_typical_sites(
         outcomes = OUTCOMES * count
         told.append(f"{name} {_share(records / count)} and {_share(events / outcomes)}")
     return (
-        f". For a site {told[0]}, where one record in five has the outcome; for one "
-        f"{told[1]}. hierarchy.groups puts small sites together"
+        ". Where one record in five has the outcome that is, for a site "
+        f"{told[0]}; for one {told[1]}. Sites can be put together under "
+        "hierarchy.groups"
     )
 
 
