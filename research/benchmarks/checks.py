@@ -6,7 +6,8 @@ prints, for each table, number of held-out rows and ε, how often 90 % intervals
 what all rows say, how often those of somebody who sees the rows do, how many times as
 wide the private ones are, and how far their means are off. ``--summary FILE`` pools
 tables; ``--physionet set-a.tar.gz`` is needed for the table of that name.
-``--characteristics flchain`` counts intervals of a description instead.
+``--characteristics flchain`` counts intervals of a description instead, ``--misfit``
+how often a misfit is found.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from cipherbayes_research.benchmarks.check_populations import (
     population,
 )
 from cipherbayes_research.benchmarks.describe_coverage import describe_coverage
+from cipherbayes_research.benchmarks.misfit_power import KINDS, power
 
 
 def main() -> None:
@@ -39,10 +41,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="a file that lines are added to")
     parser.add_argument("--summary", type=Path, help="such a file, to be pooled")
     parser.add_argument("--characteristics", nargs="+", help="flchain, gbsg2, whas500")
+    parser.add_argument("--misfit", action="store_true", help="how often it is found")
     parser.add_argument("--share", type=float, default=0.1, help="of [describe]")
     given = parser.parse_args()
     if given.summary is not None:
         return summarise(given.summary)
+    if given.misfit:
+        return misfit(given)
     if given.characteristics is not None:
         return characteristics(given)
     for name in given.names:
@@ -63,6 +68,19 @@ def main() -> None:
                         with given.out.open("a") as file:
                             file.write(json.dumps(line) + "\n")
     return None
+
+
+def misfit(given: argparse.Namespace) -> None:
+    """Print how often a misfit was found that is there, and one that is not."""
+    for kind in KINDS:
+        for rows in given.rows:
+            for epsilon in given.epsilon:
+                right, wrong = power(kind, epsilon, rows, given.repetitions, given.seed)
+                print(
+                    f"{kind:<18}{rows:>6}{epsilon:>5g}  found {right:.2f}, "
+                    f"something else {wrong:.2f}",
+                    flush=True,
+                )
 
 
 def characteristics(given: argparse.Namespace) -> None:
