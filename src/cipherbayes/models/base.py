@@ -27,9 +27,16 @@ if TYPE_CHECKING:  # which imports this module
 
 
 SHARE = "share of a person"
-PLACE = "place of a person"
-BESIDE = "column of another fit"
 """The role of the column that says by which each row counts."""
+PLACE = "place of a person"
+"""The role of the column with a number from the name of each row's person."""
+BESIDE = "column of another fit"
+"""What the roles of columns begin with that another fit has prepared."""
+
+
+def absent_role(feature: str) -> str:
+    """The role of the column that says which records have no value of a feature."""
+    return f"absent {feature}"
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,8 @@ class Rows:
         Design matrix, one row per *column* (shape ``(p, m)``), float64.
     outcome
         The model's outcome columns by role (``"y"``, or ``"time"`` and ``"event"``);
-        :data:`SHARE` and :data:`PLACE` where several rows may be one person's; and
+        :data:`SHARE` and :data:`PLACE` where several rows may be one person's;
+        :func:`absent_role` of every feature whose missing values are drawn; and
         :data:`BESIDE` with a number for every column of another fit's design.
     squared_norms
         ``sum_j x[j] ** 2`` for each record, shape ``(m,)``.

@@ -109,7 +109,8 @@ def fitted(model: Model, tables: list[PreparedTable]) -> tuple[Floats, Floats]:
     mode = minimize(loss, np.zeros(size), jac=slope, method="BFGS").x
     steps = 1e-4 * np.eye(size)
     curvature = np.array([slope(mode + s) - slope(mode - s) for s in steps]) / 2e-4
-    return mode, np.linalg.inv(0.5 * (curvature + curvature.T))
+    covariance: Floats = np.linalg.inv(0.5 * (curvature + curvature.T))
+    return np.asarray(mode), covariance
 
 
 def power(
