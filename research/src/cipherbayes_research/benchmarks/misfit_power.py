@@ -109,8 +109,8 @@ def fitted(model: Model, tables: list[PreparedTable]) -> tuple[Floats, Floats]:
     mode = minimize(loss, np.zeros(size), jac=slope, method="BFGS").x
     steps = 1e-4 * np.eye(size)
     curvature = np.array([slope(mode + s) - slope(mode - s) for s in steps]) / 2e-4
-    covariance: Floats = np.linalg.inv(0.5 * (curvature + curvature.T))
-    return np.asarray(mode), covariance
+    covariance = np.linalg.inv(0.5 * (curvature + curvature.T))
+    return np.asarray(mode), np.asarray(covariance, dtype=np.float64)
 
 
 def power(
