@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
 
+from cipherbayes.data.imputing import Imputing
 from cipherbayes.data.windows import scales_of, windows_of
 from cipherbayes.errors import DataError, StudyError
+from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.method import PublicFacts, SiteRecords
 from cipherbayes.inference.released import Recursion
 from cipherbayes.models.prior import ResolvedPrior
@@ -22,6 +24,7 @@ from cipherbayes.protocols.plan import Plan, plan_study
 from cipherbayes.protocols.releases import QUESTION_DRAWS
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import (
+    imputing_of,
     preparation_of,
     resolve_prior,
     site_prior,
@@ -274,6 +277,27 @@ class StudyPlan(Plan):
         told = [each.purpose for each in earlier if each.scaling]
         return facts.get(told[-1]) if told else None
 
+    @cached_property
+    def imputing(self) -> Imputing | None:
+        """How missing values are drawn; None where none are."""
+        return imputing_of(self.study)
+
+    def moments(self, facts: Mapping[Purpose, Floats]) -> Floats | None:
+        """Released means and standard deviations of the columns, if there are any."""
+        scales = self.scales(None, facts)
+        return scales if self.imputing is None else self.imputing.split(scales)[0]
+
+    def with_model_errors(self, draws: Draws, facts: Mapping[Purpose, Floats]) -> Draws:
+        """Draws that count how far the models of columns may be off."""
+        if self.imputing is None:
+            return draws
+        models = self.imputing.models
+        learnt = models.read(self.imputing.split(self.scales(None, facts))[1])
+        constants = self.study.model.constants(preparation_of(self.study).design)
+        rng = np.random.default_rng([self.study.inference.seed, draws.rounds])
+        theta = models.shifted(draws.theta, learnt, constants, rng)
+        return replace(draws, theta=theta)
+
     def records(self, facts: Mapping[Purpose, Floats]) -> float:
         """N, as it was released or as the study declares it."""
         declared = self.study.training_records
@@ -294,13 +318,17 @@ class StudyPlan(Plan):
         """What is kept of a preparatory release, given those before it.
 
         The number of records (of each site), at least one; windows of the numbers; or
-        mean and standard deviation of each column. All are kept where a column of the
-        public range can have them.
+        mean and standard deviation of each column, and after them the models of those
+        with missing values. All are kept where a column of the public range can have
+        them.
         """
         if phase.purpose == "records":
             return np.maximum(np.rint(total), 1.0)
         records, seen = self.records(facts), self.scales(phase, facts)
         noise = phase.sums.noise_sd(phase.sums.sites)
+        if phase.models is not None:
+            learnt = phase.models.learn(total, noise)
+            return learnt if seen is None else np.concatenate([seen, learnt])
         if phase.numbers is not None:
             read = scales_of if phase.purpose == "scales" else windows_of
             return read(total, noise, records, phase.numbers, seen)

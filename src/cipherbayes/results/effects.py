@@ -172,5 +172,5 @@ def _steps(features: Features) -> Iterator[tuple[str, str, float]]:
             for level in others:
                 yield f"{name}[{level}]", f"{level} against {first}", 1.0
         if feature.indicator:
-            stand_in = level_name(feature.missing)
+            stand_in = level_name(feature.stand_in)
             yield f"{name}[missing]", f"missing against {stand_in}", 1.0
