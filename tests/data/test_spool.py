@@ -39,6 +39,9 @@ PREPARATIONS = {
     "numbers and levels": Preparation(FEATURES, intercept=1.0),
     "no constant": Preparation(FEATURES),
     "short rows": Preparation(FEATURES, intercept=1.0, row_norm=1.2),
+    "gaps that are drawn": Preparation(
+        {**FEATURES, "lab": Feature(low=0.1, high=50, missing="impute")}, intercept=1.0
+    ),
     "formula": Preparation(
         {**FEATURES, "dose": Feature(low=0.5, high=9)},
         intercept=1.0,
