@@ -302,8 +302,8 @@ def split_site(
     seed, share = study.evaluation.seed, study.evaluation.holdout
     rival = rival_study(study)
     design = None if rival is None else preparation_of(rival).design
-    places = list(table.map(lambda rows: place_of(rows, seed, design)))
-    held = np.concatenate([np.empty(0), *places]) < share
+    parts = table.map(lambda rows: place_of(rows, seed, design) < share)
+    held = np.concatenate([np.empty(0, dtype=bool), *parts])
     if study.checks_privately:
         return table.subset(np.flatnonzero(~held)), table.subset(np.flatnonzero(held))
     if held.all() or not held.any():
