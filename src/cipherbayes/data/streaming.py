@@ -199,7 +199,7 @@ class StreamedBlocks:
             ]
 
         stitcher = _Stitcher()
-        for item in _chained(work, jobs, threads):
+        for item in _results_in_order(work, jobs, threads):
             if isinstance(item, _Done):
                 yield item.result
             else:
@@ -318,7 +318,7 @@ def _taken(chunks: Iterator[Chunk], rows: Integers | None) -> Iterator[Chunk]:
         start += chunk.num_rows
 
 
-def _chained(
+def _results_in_order(
     work: Callable[[_Job], list[T]], jobs: Iterable[_Job], threads: int
 ) -> Iterator[T]:
     """The results of all jobs, in order; few jobs are under way or waiting at once."""

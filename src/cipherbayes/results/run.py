@@ -89,6 +89,7 @@ def run(
     A table that is a file has its ledger beside it (``FILE.ledger``); a query's is
     where the study says; a frame's lasts only for the run.
     """
+    require_study(study)
     study, tables = as_sites(study, tables)
     study = with_sites(study, tables)
     progress = notebook_progress() if progress is None else progress
@@ -105,6 +106,16 @@ def run(
         result = _run_without_privacy(study, tables, progress)
         result.save(Path(out))
     return result
+
+
+def require_study(study: object) -> None:
+    """Refuse what is no study, such as the path of its file."""
+    if not isinstance(study, Study):
+        raise StudyError(
+            f"is no Study but of type {type(study).__name__}",
+            where="run",
+            remedy='read a study file with cb.Study.load("study.toml")',
+        )
 
 
 def resume(out: str | Path, *, progress: Progress | None = None) -> Result:

@@ -248,7 +248,10 @@ class Coordinates:
             )
             turned = vectors @ inner @ vectors.T
             moved[self.entries, b:, b:] = turned * root[:, None] * root
-        return pack(self._from @ moved @ self._from.T)
+        if self.framed:
+            return pack(self._from @ moved @ self._from.T)
+        back = np.argsort(self.order)
+        return pack(moved[:, back[:, None], back])
 
 
 def divided_differences(values: Floats) -> Floats:
