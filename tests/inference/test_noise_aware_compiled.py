@@ -32,9 +32,8 @@ CHAINS = 3
 def finished(kind: str, dimension: int = 5) -> tuple[NoiseAware, NoiseAwareState]:
     rng = np.random.default_rng(3)
     scale = min(1.0, (10.0 / dimension) ** 0.5)
-    study = simulate(
-        kind, 1_500, dimension, rng, prior_scale=scale, alike=kind == "logistic"
-    )
+    alike = kind == "logistic" and dimension > 4
+    study = simulate(kind, 1_500, dimension, rng, prior_scale=scale, alike=alike)
     return release_rounds(study, 1.0, rng)
 
 
