@@ -32,10 +32,10 @@ import cipherbayes as cb
 from cipherbayes.inference.released import Release
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.contributions import Contributions
-from cipherbayes.protocols.plan import plan_releases
 from cipherbayes.protocols.questions import Question
+from cipherbayes.protocols.study_plan import plan_releases
+from cipherbayes.results.from_draws import assemble
 from cipherbayes.results.hierarchy import draws_for, site_draws
-from cipherbayes.results.result import assemble
 from cipherbayes.study.tables import open_sites, preparation_of
 from cipherbayes_research.datasets.flchain import load_flchain
 from cipherbayes_research.datasets.physionet2012 import load_physionet2012

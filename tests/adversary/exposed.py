@@ -37,10 +37,10 @@ from cipherbayes.protocols.messages import (
     KeyOffer,
     SiteReply,
 )
-from cipherbayes.protocols.plan import StudyPlan
+from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.questions import Question
-from cipherbayes.protocols.releases import Phase
 from cipherbayes.protocols.stores import AnswerStore, Checkpoint, Heads
+from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.results import run as running
 from cipherbayes.study import tables
 from cipherbayes.study.tables import preparation_of

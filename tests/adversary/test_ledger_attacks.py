@@ -27,10 +27,10 @@ from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.ledger_file import facts_of, link_at
 from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.messages import DecryptReply, SiteReply, decode, encode
-from cipherbayes.protocols.plan import plan_releases
 from cipherbayes.protocols.pooled.protocol import Pooled
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.stores import Heads
+from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.results.run import resume, run
 from cipherbayes.study.schema import Study
 from conftest import another_owner

@@ -13,7 +13,7 @@ from parties import Consortium, small_study
 from cipherbayes.errors import ProtocolError
 from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.messages import DecryptReply, SiteReply, decode, encode
-from cipherbayes.protocols.releases import Phase
+from cipherbayes.protocols.phase import Phase
 from cipherbayes.study.tables import open_site
 from conftest import logistic_frame
 

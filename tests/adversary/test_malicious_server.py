@@ -31,9 +31,9 @@ from cipherbayes.protocols.messages import (
     decode,
     encode,
 )
-from cipherbayes.protocols.plan import plan_releases
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.site import Site
+from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.study.tables import open_site
 from conftest import survival_frame
 

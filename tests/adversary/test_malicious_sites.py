@@ -28,8 +28,8 @@ from cipherbayes.protocols.messages import (
     decode,
     encode,
 )
+from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.questions import Question
-from cipherbayes.protocols.releases import Phase
 from cipherbayes.study.tables import open_site
 from conftest import logistic_frame
 

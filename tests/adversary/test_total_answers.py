@@ -30,7 +30,7 @@ from cipherbayes.protocols.messages import (
     decode,
     encode,
 )
-from cipherbayes.protocols.plan import plan_releases
+from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.study.tables import open_site
 from cipherbayes.validation.protocol_audit import audit_protocol
 from cipherbayes.validation.sensitivity import worst_shifts

@@ -16,8 +16,8 @@ import pytest
 
 from browser import MISSING, Browser
 from cipherbayes.cli.run import spending
-from cipherbayes.protocols.forecast import epsilon_by_tenths
 from cipherbayes.protocols.plan import plan_study
+from cipherbayes.protocols.plan_description import epsilon_by_tenths
 from cipherbayes.protocols.stores import Checkpoint
 from cipherbayes.report.live import Watcher, page, serving
 from cipherbayes.study.schema import Study

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cipherbayes.data import blocks, streaming, tables
+from cipherbayes.data import blocks, streaming
 from cipherbayes.data.blocks import BLOCK_ROWS
 from cipherbayes.data.preparation import Feature, Preparation
 from cipherbayes.data.prepared import PreparedTable
-from cipherbayes.data.tables import open_table
+from cipherbayes.data.tables import open_table, parquet
 from cipherbayes.errors import DataError
 from cipherbayes.models import Design, Exponential, Logistic, Rows
 
@@ -88,7 +88,7 @@ def test_every_source_gives_identical_blocks(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tables, "PART_ROWS", 10_000)
+    monkeypatch.setattr(parquet, "PART_ROWS", 10_000)
     frame = clinic(2 * BLOCK_ROWS + 5000)
     reference = PreparedTable(open_table(frame), PREPARATION, MODEL)
     table = PreparedTable(
@@ -127,7 +127,7 @@ def test_blocks_do_not_depend_on_how_the_table_is_cut(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CIPHERBAYES_THREADS", threads)
-    monkeypatch.setattr(tables, "PART_ROWS", part_rows)
+    monkeypatch.setattr(parquet, "PART_ROWS", part_rows)
     monkeypatch.setattr(streaming, "CHUNK_BYTES", chunk_bytes)
     path, reference = awkward
     table = PreparedTable(open_table(path), PREPARATION, MODEL, memory_limit=0)

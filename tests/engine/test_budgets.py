@@ -12,15 +12,16 @@ import numpy as np
 import pytest
 from parties import small_study, write_tables
 
-from cipherbayes.engine.run_folder import LocalSettings, RunFolder, open_ledger
+from cipherbayes.engine.local_settings import LocalSettings, open_ledger
+from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.engine.table_identity import ledger_beside
 from cipherbayes.errors import BudgetError, PrivacyError
 from cipherbayes.privacy.accountant import epsilon
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.ledger_backup import copy_ledger, restore_ledger
-from cipherbayes.protocols.plan import plan_releases
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.site import SummingSite
+from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.results.run import run
 from cipherbayes.study.schema import Study
 

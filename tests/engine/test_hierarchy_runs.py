@@ -14,7 +14,8 @@ import cipherbayes as cb
 from cipherbayes.errors import CipherbayesError, StudyError
 from cipherbayes.inference.between_sites import SiteDraws
 from cipherbayes.inference.noise_aware import Effort
-from cipherbayes.protocols.plan import plan_releases, plan_study
+from cipherbayes.protocols.plan import plan_study
+from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.results.hierarchy import in_units, prior_of
 from cipherbayes.results.run import resume, run
 from cipherbayes.study.tables import preparation_of

@@ -20,10 +20,10 @@ from cipherbayes.privacy.accountant import epsilon
 from cipherbayes.privacy.events import tally
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.protocols.contributions import Contributions
-from cipherbayes.protocols.plan import plan_releases
+from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.questions import Question
-from cipherbayes.protocols.releases import Phase
 from cipherbayes.protocols.rounds import PhasedRounds
+from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.results.run import resume, run
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import open_site

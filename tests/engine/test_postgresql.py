@@ -16,8 +16,8 @@ import pytest
 from parties import small_study
 from query_sites import with_sites
 
-from cipherbayes.data import databases, snapshots
-from cipherbayes.data.databases import open_database
+from cipherbayes.data import snapshots
+from cipherbayes.data.databases import open_database, postgresql
 from cipherbayes.data.omop import TRUTH
 from cipherbayes.data.snapshots import Query, origin_of, remove_snapshot, take_snapshot
 from cipherbayes.data.tables import open_table
@@ -230,7 +230,7 @@ def test_a_server_that_is_not_there_is_said_to_be(tmp_path: Path) -> None:
 def test_whoever_wants_no_rows_does_not_wait_for_a_server_that_is_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(databases, "PROBE_SECONDS", 2)
+    monkeypatch.setattr(postgresql, "PROBE_SECONDS", 2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         # It accepts, and never answers.
         port = silent.getsockname()[1]
@@ -247,7 +247,7 @@ def test_whoever_wants_no_rows_does_not_wait_for_a_server_that_is_silent(
 def test_whoever_wants_no_rows_does_not_wait_for_a_slow_query(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(databases, "PROBE_SECONDS", 2)
+    monkeypatch.setattr(postgresql, "PROBE_SECONDS", 2)
     # While another session has the table, a query of it waits.
     server.execute("CREATE TABLE IF NOT EXISTS held (a int);")
     found = open_database(server.address())

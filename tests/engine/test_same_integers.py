@@ -13,9 +13,9 @@ from cipherbayes.engine.run_folder import RunFolder, noise_source
 from cipherbayes.errors import StudyError
 from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.messages import DecryptReply, decode
-from cipherbayes.protocols.plan import plan_releases
 from cipherbayes.protocols.rounds import PhasedRounds
 from cipherbayes.protocols.stores import AnswerStore, Checkpoint
+from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.results.run import run
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import open_site

@@ -13,8 +13,8 @@ from crashing import crash_party
 from parties import small_study, trajectory, write_tables
 
 import cipherbayes as cb
-from cipherbayes.protocols.plan import plan_releases
 from cipherbayes.protocols.stores import Checkpoint
+from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.results.result import Result
 from cipherbayes.results.run import run
 from conftest import logistic_frame

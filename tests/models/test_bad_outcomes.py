@@ -21,7 +21,7 @@ from cipherbayes.models import (
     Poisson,
     Weibull,
 )
-from cipherbayes.models.base import Design
+from cipherbayes.models.design import Design
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import open_site
 

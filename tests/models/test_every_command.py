@@ -98,7 +98,7 @@ def test_a_study_file_can_be_run_planned_and_predicted_from(
 @pytest.mark.parametrize("kind", TABLES)
 @pytest.mark.parametrize("method", ["psgld", "averaged"])
 def test_a_private_federated_study_runs_and_is_planned(kind: str, method: str) -> None:
-    from cipherbayes.protocols.plan import plan_releases
+    from cipherbayes.protocols.study_plan import plan_releases
 
     study = study_of(
         kind,

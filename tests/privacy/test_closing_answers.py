@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 import cipherbayes as cb
 from cipherbayes.protocols.contributions import Contributions
-from cipherbayes.protocols.plan import StudyPlan, plan_releases
+from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.questions import Question
-from cipherbayes.protocols.releases import Phase
+from cipherbayes.protocols.study_plan import StudyPlan, plan_releases
 from cipherbayes.study.tables import open_site, split_site
 from cipherbayes.validation.neighbours import invented_columns
 

@@ -27,9 +27,9 @@ from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.tables import open_table
 from cipherbayes.models import NeuralLogistic, NeuralWeibull, kernels
 from cipherbayes.protocols.contributions import Contributions
-from cipherbayes.protocols.plan import StudyPlan, plan_releases
+from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.questions import Question
-from cipherbayes.protocols.releases import Phase
+from cipherbayes.protocols.study_plan import StudyPlan, plan_releases
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.validation.neighbours import invented_columns
 

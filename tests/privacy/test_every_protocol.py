@@ -29,9 +29,9 @@ from cipherbayes.protocols.messages import (
     decode,
     encode,
 )
-from cipherbayes.protocols.plan import plan_releases
 from cipherbayes.protocols.pooled.protocol import Pooled as PooledProtocol
 from cipherbayes.protocols.questions import Question
+from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.validation.neighbours import neighbours
 
 ROWS = 65

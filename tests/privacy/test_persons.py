@@ -31,8 +31,8 @@ from cipherbayes.data.tables import open_table
 from cipherbayes.errors import CipherbayesError, DataError
 from cipherbayes.inference.influence import influence_sums, unpack
 from cipherbayes.models.influence import InfluenceBound
-from cipherbayes.protocols.plan import StudyPlan, plan_releases
 from cipherbayes.protocols.questions import Question
+from cipherbayes.protocols.study_plan import StudyPlan, plan_releases
 from cipherbayes.report.page import write_report
 from cipherbayes.study.tables import open_site, preparation_of
 

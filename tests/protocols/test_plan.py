@@ -16,9 +16,9 @@ from pydantic import ValidationError
 from cipherbayes.errors import CryptoError, DataError, PrivacyError, StudyError
 from cipherbayes.privacy.accountant import calibrate_noise, epsilon
 from cipherbayes.privacy.events import GaussianSum, PoissonSampled, Repeated
-from cipherbayes.protocols.plan import StudyPlan, plan_releases
 from cipherbayes.protocols.releases import MOST_RECORDS, SHARES
 from cipherbayes.protocols.secure_sum.plan import SecureSumPlan
+from cipherbayes.protocols.study_plan import StudyPlan, plan_releases
 from cipherbayes.study import tables
 from cipherbayes.study.schema import Study
 

@@ -22,6 +22,7 @@ from cipherbayes.crypto.identity.roster import Roster
 from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.engine.flare.approving import in_words
+from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.protocol import (
     CspParts,
     PartyFolder,
@@ -31,7 +32,7 @@ from cipherbayes.protocols.protocol import (
     register,
     unregister,
 )
-from cipherbayes.protocols.releases import Phase, phases_of
+from cipherbayes.protocols.releases import phases_of
 from cipherbayes.protocols.secure_sum.csp import SecureSumCsp
 from cipherbayes.protocols.secure_sum.plan import SecureSumPlan
 from cipherbayes.protocols.secure_sum.server import SecureSumServer

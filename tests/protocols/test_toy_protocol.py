@@ -19,7 +19,7 @@ from cipherbayes.cli.main import app
 from cipherbayes.errors import StudyError
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.protocols.contributions import Contributions
-from cipherbayes.protocols.plan import StudyPlan
+from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.pooled.curator import Curator
 from cipherbayes.protocols.protocol import (
     CuratedProtocol,
@@ -28,7 +28,8 @@ from cipherbayes.protocols.protocol import (
     unregister,
 )
 from cipherbayes.protocols.questions import Question
-from cipherbayes.protocols.releases import Phase, phases_of
+from cipherbayes.protocols.releases import phases_of
+from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.report.live.snapshot import Watcher
 from cipherbayes.study.schema import PrivateStudy, Study
 from cipherbayes.study.tables import preparation_of

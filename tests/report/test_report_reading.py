@@ -15,13 +15,13 @@ import pandas as pd
 import pytest
 
 from cipherbayes.errors import StudyError
-from cipherbayes.protocols.forecast import alike
-from cipherbayes.protocols.plan import plan_releases
+from cipherbayes.protocols.plan_description import alike
+from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.report.charts import LETTER, NARROW, interval_axis
 from cipherbayes.report.numbers import Axis
 from cipherbayes.report.page import render
 from cipherbayes.report.run_contents import Contents
-from cipherbayes.report.sections.findings import how_to_hold_out
+from cipherbayes.report.sections.held_out import how_to_hold_out
 from cipherbayes.report.sections.methods import methods_paragraph
 from cipherbayes.report.sections.privacy import privacy_section
 from cipherbayes.results.result import Result

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from cipherbayes.privacy.accountant import epsilon as spent
-from cipherbayes.protocols.plan import plan_releases
+from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.study.schema import Study
 from cipherbayes_research.datasets.physionet2012 import FEATURES
 from cipherbayes_research.paper import flchain, mortality, physionet, ranked_columns

@@ -10,9 +10,9 @@ import pytest
 
 import cipherbayes as cb
 from cipherbayes.protocols.contributions import Contributions
-from cipherbayes.protocols.plan import plan_releases
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.rounds import Closing
+from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.results.describing import describe_rows, sd_bounds
 from cipherbayes.results.record import DescribeRow
 from cipherbayes.study.tables import open_site

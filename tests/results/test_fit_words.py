@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import cipherbayes as cb
-from cipherbayes.protocols.plan import plan_releases
 from cipherbayes.protocols.rounds import Closing
+from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.results.fit_words import fit_record, misfit_flags
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import cipherbayes as cb
-from cipherbayes.protocols.plan import plan_releases
+from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.study.tables import preparation_of, slots_of
 
 

@@ -549,7 +549,7 @@ def test_verifying_reads_no_table_and_changes_nothing(
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a table was opened")
 
-    for module in ("cipherbayes.study.tables", "cipherbayes.results.result"):
+    for module in ("cipherbayes.study.tables", "cipherbayes.results.predictions"):
         monkeypatch.setattr(f"{module}.open_table", refuse)
     before = {p: p.read_bytes() for p in sorted(folder.rglob("*.json"))}
     checkpoint = folder / "server" / "checkpoint.sqlite"

@@ -18,7 +18,7 @@ from cipherbayes.errors import RunError
 
 if TYPE_CHECKING:
     from cipherbayes.crypto.identity.signatures import Identity
-    from cipherbayes.engine.run_folder import LocalSettings
+    from cipherbayes.engine.local_settings import LocalSettings
     from cipherbayes.engine.table_check import Findings
     from cipherbayes.study.schema import Study
 

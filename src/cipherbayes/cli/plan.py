@@ -13,7 +13,7 @@ from rich.markup import escape
 from cipherbayes.cli.console import console
 
 if TYPE_CHECKING:
-    from cipherbayes.protocols.forecast import PlanDescription
+    from cipherbayes.protocols.plan_description import PlanDescription
     from cipherbayes.study.schema import Study
 
 
@@ -43,11 +43,11 @@ def plan(
 
 
 def _private(study: Study) -> PlanDescription:
+    from cipherbayes.engine.local_settings import local_settings
     from cipherbayes.engine.new_run import budget_warnings
-    from cipherbayes.engine.run_folder import local_settings
     from cipherbayes.engine.table_identity import ledger_of
-    from cipherbayes.protocols.forecast import PlanDescription
     from cipherbayes.protocols.plan import plan_study
+    from cipherbayes.protocols.plan_description import PlanDescription
 
     planned = plan_study(study)
     described = planned.protocol.describe(planned)
@@ -61,7 +61,7 @@ def _private(study: Study) -> PlanDescription:
 
 
 def _without_privacy(study: Study) -> PlanDescription:
-    from cipherbayes.protocols.forecast import PlanDescription
+    from cipherbayes.protocols.plan_description import PlanDescription
 
     return PlanDescription(
         [

@@ -121,8 +121,8 @@ def spending(study: Study) -> Callable[[int], float] | None:
     """ε spent after a number of rounds, to the tenth of the rounds above it."""
     if not study.private:
         return None
-    from cipherbayes.protocols.forecast import epsilon_by_tenths
     from cipherbayes.protocols.plan import plan_study
+    from cipherbayes.protocols.plan_description import epsilon_by_tenths
 
     growth: list[tuple[int, float]] = []
 

@@ -27,7 +27,7 @@ from cipherbayes.data.tables import Chunk, Kind
 from cipherbayes.data.terms import Encoder, compile_terms
 from cipherbayes.data.windows import Numbers
 from cipherbayes.models import kernels
-from cipherbayes.models.base import CurveColumns, Design, fill_products
+from cipherbayes.models.design import CurveColumns, Design, fill_products
 from cipherbayes.models.formula import Formula
 from cipherbayes.typing import Floats
 

@@ -11,7 +11,8 @@ from cipherbayes.data.blocks import Blocks, BlocksInMemory
 from cipherbayes.data.preparation import Preparation
 from cipherbayes.data.streaming import Source, StreamedBlocks
 from cipherbayes.data.tables import Table
-from cipherbayes.models.base import Design, Model, Rows
+from cipherbayes.models.base import Model, Rows
+from cipherbayes.models.design import Design
 from cipherbayes.typing import Floats, Integers
 
 MEMORY_LIMIT = 2 << 30

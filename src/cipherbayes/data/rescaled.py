@@ -24,7 +24,8 @@ import numpy as np
 
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.models import kernels
-from cipherbayes.models.base import Design, Rows, fill_products
+from cipherbayes.models.base import Rows
+from cipherbayes.models.design import Design, fill_products
 from cipherbayes.typing import Floats, Integers
 
 T = TypeVar("T")

@@ -8,7 +8,6 @@ file says of itself which database and query it came from, and the digest of its
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import logging
 import os
@@ -16,16 +15,12 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet
-from numpy.typing import NDArray
 
 from cipherbayes.data.databases import (
     BATCH_ROWS,
@@ -33,9 +28,15 @@ from cipherbayes.data.databases import (
     MixedTypesError,
     open_database,
 )
+from cipherbayes.data.row_digest import RowDigest
+from cipherbayes.data.snapshot_file import (
+    cannot_keep,
+    private_file,
+    row_groups,
+    usable,
+)
 from cipherbayes.data.table_files import TableFile
-from cipherbayes.data.tables import PART_ROWS, decimal_numbers
-from cipherbayes.errors import DataError, RunError
+from cipherbayes.errors import DataError
 
 log = logging.getLogger("cipherbayes.database")
 
@@ -49,20 +50,6 @@ MOST_BATCH_ROWS = 1 << 28
 _SHORT = ".checked-"
 _KEY = b"cipherbayes query"
 _MOST_QUERY_BYTES = 1 << 20
-
-_SEEDS = (0x243F6A8885A308D3, 0x13198A2E03707344)
-"""Of the two halves of a digest of rows."""
-
-Words = NDArray[np.uint64]
-
-_AS_THEY_ARE = (
-    pa.types.is_string,
-    pa.types.is_null,
-    pa.types.is_boolean,
-    pa.types.is_integer,
-    pa.types.is_floating,
-)
-"""Types that tables read without a change."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +187,7 @@ def take_snapshot(query: Query, folder: Path) -> Path:
             remedy="CAST it in the query",
         ) from None
     except OSError:
-        raise _cannot_keep(folder) from None
+        raise cannot_keep(folder) from None
 
 
 def remove_snapshot(folder: Path) -> None:
@@ -219,7 +206,7 @@ def short_snapshot(query: Query, folder: Path) -> Iterator[Path]:
         scratch = Path(tempfile.mkdtemp(prefix=_SHORT, dir=folder))
         held = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
-        raise _cannot_keep(folder) from None
+        raise cannot_keep(folder) from None
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield take_snapshot(query, scratch)
@@ -256,18 +243,15 @@ def origin_of(path: Path | str) -> Origin | None:
         ) from None
 
 
-# -- the file ------------------------------------------------------------------
-
-
 def _take(query: Query, path: Path, batch_rows: int) -> Path:
     text, where = query.text(), query.name
     digest, count = RowDigest(), 0
     with (
         open_database(query.database).read(text, where, batch_rows) as opened,
-        _private_file(path) as file,
+        private_file(path) as file,
     ):
         schema = opened.batches.schema
-        for table in _row_groups(opened.batches):
+        for table in row_groups(opened.batches):
             columns = [
                 usable(column, field)
                 for column, field in zip(table.columns, schema, strict=True)
@@ -283,198 +267,6 @@ def _take(query: Query, path: Path, batch_rows: int) -> Path:
                 remedy="check its conditions, and that this user sees the rows",
             )
         place, files = str(query.file.resolve()), map(TableFile.open, opened.files)
-        file.finish(
-            Origin(where, opened.server, place, text, digest.hex(), tuple(files))
-        )
+        origin = Origin(where, opened.server, place, text, digest.hex(), tuple(files))
+        file.finish({_KEY: origin.to_json()})
     return path
-
-
-class _ParquetFile:
-    """A Parquet file that is being written; what fails here is the disk's."""
-
-    def __init__(self, file: IO[bytes], path: Path) -> None:
-        self._file = file
-        self._path = path
-        self._writer: Any = None
-
-    def write(self, rows: pa.Table) -> None:
-        """Add row groups."""
-        try:
-            if self._writer is None:
-                self._writer = pyarrow.parquet.ParquetWriter(self._file, rows.schema)
-            self._writer.write_table(rows, row_group_size=PART_ROWS)
-        except (OSError, pa.ArrowException):
-            raise _cannot_keep(self._path.parent) from None
-
-    def finish(self, origin: Origin) -> None:
-        """Say where the rows came from, and make the file durable."""
-        try:
-            self._writer.add_key_value_metadata({_KEY: origin.to_json()})
-            self._writer.close()
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        except (OSError, pa.ArrowException):
-            raise _cannot_keep(self._path.parent) from None
-
-    def close(self) -> None:
-        """Let go of it, whatever has become of it."""
-        if self._writer is not None:
-            with suppress(OSError, ValueError, pa.ArrowException):
-                self._writer.close()
-
-
-def _cannot_keep(folder: Path) -> RunError:
-    return RunError(
-        "the rows of a query cannot be kept here while the run lasts",
-        where=str(folder),
-        remedy="check the disk's space and permissions",
-    )
-
-
-@contextmanager
-def _private_file(path: Path) -> Iterator[_ParquetFile]:
-    """A file 0600 that takes its name when it is whole."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.unlink(missing_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    try:
-        with (
-            os.fdopen(os.open(partial, flags, 0o600), "wb") as file,
-            closing(_ParquetFile(file, path)) as parquet,
-        ):
-            yield parquet
-        os.replace(partial, path)
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
-
-
-def _row_groups(batches: pa.RecordBatchReader) -> Iterator[pa.Table]:
-    """The rows in tables of as many as make a part, however they came."""
-    waiting: list[pa.RecordBatch] = []
-    count = 0
-    for batch in batches:
-        waiting.append(batch)
-        count += batch.num_rows
-        if count >= PART_ROWS:
-            table = pa.Table.from_batches(waiting)
-            whole = count - count % PART_ROWS
-            yield table.slice(0, whole)
-            rest = table.slice(whole)
-            waiting, count = rest.to_batches(), rest.num_rows
-    if count:
-        yield pa.Table.from_batches(waiting)
-
-
-def usable(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-    """A column as numbers or text; of another kind, without its values.
-
-    A NUMERIC of PostgreSQL comes as text, and becomes a number by its own digits. Money
-    comes in hundredths, which nobody expects, so it is of another kind.
-    """
-    kind, types = column.type, pa.types
-    named = (field.metadata or {}).get(b"POSTGRESQL:type", b"")
-    if isinstance(kind, pa.BaseExtensionType):
-        if named == b"numeric":
-            return pc.cast(_storage(column), pa.float64())
-        kind = pa.binary()
-    elif types.is_dictionary(kind):
-        return pc.cast(column, pa.string())
-    elif types.is_decimal(kind):
-        return decimal_numbers(column)
-    elif types.is_large_string(kind) or types.is_string_view(kind):
-        return pc.cast(column, pa.string())
-    elif named == b"money":
-        kind = pa.binary()
-    elif any(test(kind) for test in _AS_THEY_ARE):
-        return column
-    elif types.is_nested(kind):
-        kind = pa.list_(pa.bool_())
-    elif types.is_temporal(kind):
-        kind = pa.timestamp("us")
-    else:
-        kind = pa.binary()
-    return pa.chunked_array([pa.nulls(len(column), kind)])
-
-
-def _storage(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pa.chunked_array(
-        [chunk.storage for chunk in column.chunks], column.type.storage_type
-    )
-
-
-# -- the digest ----------------------------------------------------------------
-
-
-class RowDigest:
-    """A digest of rows in no order: 128 bits, the sum of a hash of each row.
-
-    Two tables with the same rows have the same digest, whatever order a database
-    returned rows and columns in, and whatever its types of numbers are. Names do not
-    count: a row's hash is that of the sum of its cells' hashes.
-
-    Edge cases
-    ----------
-    It finds tables that are the same by mistake or by habit. It is no commitment:
-    whoever wants two tables with one digest can make them, and owns both.
-    """
-
-    def __init__(self) -> None:
-        self._sums = [0, 0]
-        self._rows = 0
-
-    def add(self, table: pa.Table) -> None:
-        """Count more rows."""
-        lanes = [np.zeros(table.num_rows, dtype=np.uint64) for _ in _SEEDS]
-        for column in table.columns:
-            cells = _cell_words(column)
-            for lane, words, seed in zip(lanes, cells, _SEEDS, strict=True):
-                cell = words ^ np.uint64(seed)
-                _mix(cell)
-                lane += cell
-        for index, lane in enumerate(lanes):
-            _mix(lane)
-            total = int(lane.sum(dtype=np.uint64))
-            self._sums[index] = (self._sums[index] + total) % 2**64
-        self._rows += table.num_rows
-
-    def hex(self) -> str:
-        """The digest of all rows so far."""
-        text = f"{self._rows}/{self._sums[0]}/{self._sums[1]}"
-        return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _cell_words(column: pa.ChunkedArray) -> tuple[Words, Words]:
-    """Two words for each cell: of a number its bits, of a text its hash."""
-    array = column.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):  # none, or more than one array can hold
-        array = pa.concat_arrays(array.chunks)
-    if pa.types.is_string(array.type):
-        encoded = array.dictionary_encode()
-        digests = [
-            hashlib.sha256(text.encode()).digest()[:16]
-            for text in encoded.dictionary.to_pylist()
-        ]
-        table = np.frombuffer(b"".join(digests) + bytes(16), dtype="<u8").reshape(-1, 2)
-        index = pc.fill_null(encoded.indices, len(digests)).to_numpy(
-            zero_copy_only=False
-        )
-        return table[index, 0].astype(np.uint64), table[index, 1].astype(np.uint64)
-    if pa.types.is_null(array.type) or array.null_count == len(array):
-        words = np.zeros(len(array), dtype=np.uint64)
-        return words, words
-    numbers = pc.fill_null(pc.cast(array, pa.float64(), safe=False), float("nan"))
-    values = numbers.to_numpy(zero_copy_only=False) + 0.0  # no negative zero
-    words = values.view(np.uint64).copy()
-    words[np.isnan(values)] = 0  # every spelling of a gap
-    return words, words
-
-
-def _mix(state: Words) -> None:
-    """The splitmix64 finaliser, in place."""
-    state += np.uint64(0x9E3779B97F4A7C15)
-    state ^= state >> np.uint64(30)
-    state *= np.uint64(0xBF58476D1CE4E5B9)
-    state ^= state >> np.uint64(27)
-    state *= np.uint64(0x94D049BB133111EB)
-    state ^= state >> np.uint64(31)

@@ -18,7 +18,8 @@ from cipherbayes.data.persons import Persons
 from cipherbayes.data.preparation import Preparation
 from cipherbayes.data.tables import Chunk, Kind, Table
 from cipherbayes.errors import DataError
-from cipherbayes.models.base import SHARE, Design, Model, Rows
+from cipherbayes.models.base import SHARE, Model, Rows
+from cipherbayes.models.design import Design
 from cipherbayes.typing import Floats, Integers
 
 CHUNK_BYTES = 512 << 20

@@ -15,19 +15,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cipherbayes.engine.run_folder import (
-    BEGUN,
-    SNAPSHOTS,
-    LocalSettings,
-    about_run,
-    ledger_path,
-)
+from cipherbayes.engine.local_settings import LocalSettings, ledger_path
+from cipherbayes.engine.run_folder import BEGUN, SNAPSHOTS, about_run
 from cipherbayes.errors import BudgetError, CipherbayesError, PrivacyError, RunError
 from cipherbayes.privacy.events import Event
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.ledger_balance import Budget, ChargedEvent, epsilon_with
-from cipherbayes.protocols.plan import Plan, StudyPlan
+from cipherbayes.protocols.plan import Plan
 from cipherbayes.protocols.protocol import protocol_of
+from cipherbayes.protocols.study_plan import StudyPlan
 
 LOG = "run.log"
 PARTIAL = ".posterior.partial"

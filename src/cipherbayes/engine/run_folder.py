@@ -21,16 +21,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, TypedDict
 
 from cipherbayes.crypto.identity.signatures import Identity
 from cipherbayes.crypto.key_folder import KeyFolder
 from cipherbayes.data.prepared import PreparedTable
-from cipherbayes.data.snapshots import Query, origin_of, remove_snapshot
+from cipherbayes.data.snapshots import origin_of, remove_snapshot
+from cipherbayes.engine.local_settings import (
+    LocalSettings,
+    ledger_path,
+    local_settings,
+    open_ledger,
+    read_settings,
+)
 from cipherbayes.engine.table_identity import (
-    ledger_beside,
-    open_query_ledger,
-    open_table_ledger,
     refuse_equal_files,
 )
 from cipherbayes.errors import PrivacyError, RunError
@@ -50,7 +54,6 @@ from cipherbayes.protocols.protocol import (
     Protocol,
     ServerParts,
     SiteParts,
-    protocol_of,
 )
 from cipherbayes.protocols.rounds import StudyRounds
 from cipherbayes.protocols.server import Server
@@ -59,7 +62,6 @@ from cipherbayes.protocols.stores import AnswerStore, Checkpoint, Heads
 from cipherbayes.storage.custody import Custody, file_digest
 from cipherbayes.storage.folders import make_folder, require_new_folder
 from cipherbayes.storage.private_files import write_private
-from cipherbayes.study.schema import Site as SiteSection
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import open_site, split_site
 
@@ -69,33 +71,12 @@ BEGUN = ".run.json.partial"
 """In a folder that is being laid out; no party has been asked for anything yet."""
 
 
-class LocalSettings(TypedDict):
-    """What a site keeps to itself: its table, its ledger, its budget.
-
-    ``query`` is there where the table is a query that ``data`` is to hold.
-    """
-
-    data: str | None
-    ledger: str
-    budget: float | None
-    query: NotRequired[Query]
-
-
 class AboutRun(TypedDict):
     """``run.json``: id, study hash, every party's public identity."""
 
     run: str
     study: str
     pinned: dict[str, str]
-
-
-def local_settings(site: SiteSection, ledger: Path) -> LocalSettings:
-    """What a site of a study on one machine keeps to itself."""
-    return {
-        "data": None if site.data is None else str(Path(site.data).absolute()),
-        "ledger": str(ledger.absolute()),
-        "budget": site.budget,
-    }
 
 
 @dataclass(frozen=True)
@@ -249,21 +230,7 @@ class RunFolder:
 
     def local(self, name: str) -> LocalSettings:
         """What a site keeps to itself: its table, its ledger, its budget."""
-        path = self.home(name) / "site.json"
-        try:
-            local: LocalSettings = json.loads(path.read_text(encoding="utf-8"))
-            data, budget = local["data"], local["budget"]
-            strings = isinstance(data, str | None) and isinstance(local["ledger"], str)
-            # A budget that is no number would be none.
-            if not strings or type(budget) not in (int, float, type(None)):
-                raise ValueError
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            raise RunError(
-                "cannot be read",
-                where=str(path),
-                remedy="restore it, or start a new run",
-            ) from None
-        return local
+        return read_settings(self.home(name) / "site.json")
 
     def holds_frames(self) -> bool:
         """Whether a table is a frame, whose ledger lasts for the run only."""
@@ -374,48 +341,6 @@ def noise_source(study: Study, name: str) -> NoiseSource:
     if study.insecure:
         return InsecureRepeatableNoise(f"{study.inference.seed}/{name}")
     return SecureNoise()
-
-
-def open_ledger(
-    study: Study, name: str, local: LocalSettings, run: bytes | None = None
-) -> Ledger:
-    """A table's ledger; the budget belongs to the table.
-
-    ``run`` is given where ``local`` was written when the run began: a run that goes on
-    does not bring back a budget that the owner has changed since.
-    """
-    private = study.with_privacy()
-    path, data = Path(local["ledger"]), local["data"]
-    budget = local["budget"] or protocol_of(study).first_budget(private)
-    delta = private.privacy.delta
-    if data is None:
-        # A frame's ledger goes with its run.
-        ledger = Ledger.open(
-            path, dataset=name, epsilon=budget, delta=delta, lasting=False
-        )
-    elif origin := origin_of(data):
-        ledger = open_query_ledger(origin, path, epsilon=budget, delta=delta)
-    else:
-        ledger = open_table_ledger(Path(data), path, epsilon=budget, delta=delta)
-    if local["budget"] is not None and not (
-        run is not None and ledger.rounds(run, name)
-    ):
-        ledger.set_budget(ledger.budget_with(local["budget"]))
-    if delta > ledger.delta:
-        raise PrivacyError(
-            f"the ledger counts at δ = {ledger.delta:g}, below the study's",
-            where=str(ledger.path),
-            remedy=f"set privacy.delta = {ledger.delta:g} or lower",
-        )
-    return ledger
-
-
-def ledger_path(local: LocalSettings) -> Path:
-    """Where a site's ledger is: beside the table itself, where nobody says else."""
-    given = Path(local["ledger"])
-    if local["data"] is not None and given == Path(f"{local['data']}.ledger"):
-        return ledger_beside(local["data"])
-    return given
 
 
 def about_run(path: Path) -> AboutRun:

@@ -18,7 +18,7 @@ from cipherbayes.data.table_files import TableFile
 from cipherbayes.errors import PrivacyError
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.storage.custody import Custody, RegisteredTable, file_digest
-from cipherbayes.study.schema import Site
+from cipherbayes.study.sections import Site
 from cipherbayes.study.tables import equal_tables
 
 Key = tuple[str, bytes]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cipherbayes.models.base import Design, Model, RecordGradients, Rows
+from cipherbayes.models.base import Model, RecordGradients, Rows
+from cipherbayes.models.design import Design
 from cipherbayes.models.exponential import Exponential
 from cipherbayes.models.gaussian import GaussianMean
 from cipherbayes.models.gompertz import Gompertz

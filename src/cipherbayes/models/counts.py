@@ -9,7 +9,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from cipherbayes.models import kernels
-from cipherbayes.models.base import Design, Model, Rows, refuse_times, require_finite
+from cipherbayes.models.base import Model, Rows, refuse_times, require_finite
+from cipherbayes.models.design import Design
 from cipherbayes.models.metrics import Metrics, count_metrics
 from cipherbayes.typing import Floats
 

@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from cipherbayes.models.base import Design, Model, RecordGradients, Rows
+from cipherbayes.models.base import Model, RecordGradients, Rows
+from cipherbayes.models.design import Design
 from cipherbayes.models.registry import register
 from cipherbayes.typing import Floats
 

@@ -24,7 +24,8 @@ from typing import ClassVar
 import numpy as np
 
 from cipherbayes.models import kernels
-from cipherbayes.models.base import Design, Model, Rows
+from cipherbayes.models.base import Model, Rows
+from cipherbayes.models.design import Design
 from cipherbayes.typing import Floats
 
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]

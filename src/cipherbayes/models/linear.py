@@ -12,13 +12,13 @@ from scipy.special import ndtr
 
 from cipherbayes.models import kernels
 from cipherbayes.models.base import (
-    Design,
     Model,
     RecordGradients,
     Rows,
     refuse_times,
     require_finite,
 )
+from cipherbayes.models.design import Design
 from cipherbayes.models.held_out import NumberCheck
 from cipherbayes.models.influence import (
     BoundedInfluence,

@@ -14,7 +14,8 @@ from pydantic import Field
 
 from cipherbayes.errors import StudyError
 from cipherbayes.models import kernels
-from cipherbayes.models.base import Design, Model, RecordGradients, Rows
+from cipherbayes.models.base import Model, RecordGradients, Rows
+from cipherbayes.models.design import Design
 from cipherbayes.models.logistic import Logistic
 from cipherbayes.models.metrics import Metrics
 from cipherbayes.models.registry import register

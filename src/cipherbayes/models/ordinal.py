@@ -11,13 +11,13 @@ from scipy.special import expit
 
 from cipherbayes.models import kernels
 from cipherbayes.models.base import (
-    Design,
     Model,
     RecordGradients,
     Rows,
     refuse_times,
     require_finite,
 )
+from cipherbayes.models.design import Design
 from cipherbayes.models.influence import EnumeratedInfluence, PossibleOutcome
 from cipherbayes.models.metrics import Metrics, numeric_metrics
 from cipherbayes.models.registry import register

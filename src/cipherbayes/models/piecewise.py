@@ -12,12 +12,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from cipherbayes.models import kernels
-from cipherbayes.models.base import (
-    Design,
-    RecordGradients,
-    Rows,
-    require_finite,
-)
+from cipherbayes.models.base import RecordGradients, Rows, require_finite
+from cipherbayes.models.design import Design
 from cipherbayes.models.held_out import SurvivalCheck
 from cipherbayes.models.influence import (
     BoundedInfluence,

@@ -10,13 +10,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from cipherbayes.models import kernels
-from cipherbayes.models.base import (
-    Design,
-    Model,
-    Rows,
-    require_binary,
-    require_finite,
-)
+from cipherbayes.models.base import Model, Rows, require_binary, require_finite
+from cipherbayes.models.design import Design
 from cipherbayes.models.held_out import SurvivalCheck
 from cipherbayes.models.metrics import Metrics, survival_metrics
 from cipherbayes.typing import Floats

@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from cipherbayes.models import kernels
-from cipherbayes.models.base import Design, RecordGradients, Rows
+from cipherbayes.models.base import RecordGradients, Rows
+from cipherbayes.models.design import Design
 from cipherbayes.models.influence import (
     BoundedInfluence,
     Influence,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from cipherbayes.study.schema import PrivateStudy
 
 if TYPE_CHECKING:
-    from cipherbayes.protocols.plan import Plan, StudyPlan
+    from cipherbayes.protocols.plan import Plan
+    from cipherbayes.protocols.study_plan import StudyPlan
 
 NOT_CERTIFIED = "nothing: this result is not certified"
 

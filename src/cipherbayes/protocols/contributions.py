@@ -15,8 +15,9 @@ from cipherbayes.inference.influence import influence_sums
 from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models import Model, Rows
 from cipherbayes.privacy.noise import poisson_sample
+from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.questions import Question
-from cipherbayes.protocols.releases import QUESTION_DRAWS, Phase
+from cipherbayes.protocols.releases import QUESTION_DRAWS
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import slots_of
 from cipherbayes.typing import Floats
@@ -55,7 +56,7 @@ class Contributions:
     every record takes part independently, drawn from the operating system's randomness.
 
     *Total.* Every θ of the phase's length with finite numbers, and all scales that
-    :meth:`~cipherbayes.protocols.plan.StudyPlan.facts` can give (places within
+    :meth:`~cipherbayes.protocols.study_plan.StudyPlan.facts` can give (places within
     [-1, 1], widths from 10⁻⁴ to 1), get a sum: whether there is an answer does not
     depend on the records. A record whose contribution would not be finite counts zero.
     """

@@ -27,11 +27,11 @@ if TYPE_CHECKING:  # a study file is read without loading parties
     from cipherbayes.protocols.certificate import Certificate
     from cipherbayes.protocols.contributions import Contributions
     from cipherbayes.protocols.csp import Csp
-    from cipherbayes.protocols.forecast import PlanDescription
     from cipherbayes.protocols.paper_claim import PaperSetting
+    from cipherbayes.protocols.phase import Phase
     from cipherbayes.protocols.plan import Plan
+    from cipherbayes.protocols.plan_description import PlanDescription
     from cipherbayes.protocols.questions import Question
-    from cipherbayes.protocols.releases import Phase
     from cipherbayes.protocols.rounds import PhasedRounds, StudyRounds
     from cipherbayes.protocols.server import Server
     from cipherbayes.protocols.site import Site
@@ -198,13 +198,13 @@ class Protocol(ProtocolRules, ABC):
 
     def describe(self, plan: Any) -> PlanDescription:
         """What ``cipherbayes plan`` says."""
-        from cipherbayes.protocols.forecast import describe
+        from cipherbayes.protocols.plan_description import describe
 
         return describe(plan)
 
     def approval(self, plan: Any) -> list[str]:
         """What is spent and sent, for whoever decides whether a study may run."""
-        from cipherbayes.protocols.forecast import approval_lines
+        from cipherbayes.protocols.plan_description import approval_lines
 
         return approval_lines(plan)
 

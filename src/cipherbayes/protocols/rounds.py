@@ -17,10 +17,11 @@ from cipherbayes.errors import ProtocolError, RunError
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.released import Recursion, Release, ServerState
 from cipherbayes.protocols.messages import DecryptReply, decode
-from cipherbayes.protocols.plan import AnyPlan, AnyStudyPlan
+from cipherbayes.protocols.phase import Phase, Purpose
+from cipherbayes.protocols.plan import AnyPlan
 from cipherbayes.protocols.questions import Question
-from cipherbayes.protocols.releases import Phase, Purpose
 from cipherbayes.protocols.stores import Checkpoint
+from cipherbayes.protocols.study_plan import AnyStudyPlan
 from cipherbayes.typing import Floats, Integers
 
 

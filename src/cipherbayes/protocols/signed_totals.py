@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from cipherbayes.crypto.identity.signatures import Identity
 from cipherbayes.protocols.messages import DecryptReply, Reason
-from cipherbayes.protocols.plan import StudyPlan
+from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.refusals import RefusalError
-from cipherbayes.protocols.releases import Phase
+from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.typing import Floats
 
 
@@ -34,8 +34,8 @@ def released_scales(
     Returns
     -------
     Windows, or means and standard deviations, as
-    :meth:`~cipherbayes.protocols.plan.StudyPlan.digest` keeps them; None where nothing
-    was released that tells.
+    :meth:`~cipherbayes.protocols.study_plan.StudyPlan.digest` keeps them; None where
+    nothing was released that tells.
 
     Formal guarantees
     -----------------

@@ -33,12 +33,13 @@ from cipherbayes.protocols.messages import (
     decode,
     encode,
 )
-from cipherbayes.protocols.plan import AnyPlan, AnyStudyPlan
+from cipherbayes.protocols.phase import Phase
+from cipherbayes.protocols.plan import AnyPlan
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.refusals import RefusalError, refuse
-from cipherbayes.protocols.releases import Phase
 from cipherbayes.protocols.signed_totals import released_scales
 from cipherbayes.protocols.stores import Heads
+from cipherbayes.protocols.study_plan import AnyStudyPlan
 from cipherbayes.protocols.transcripts import Transcript
 from cipherbayes.typing import Floats, Integers
 

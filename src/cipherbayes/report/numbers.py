@@ -147,3 +147,9 @@ class Axis:
 def _round_step(step: float) -> float:
     power = 10.0 ** math.floor(math.log10(step))
     return next(m * power for m in (1.0, 2.0, 5.0, 10.0) if m * power >= step * 0.999)
+
+
+def round_up(value: float) -> float:
+    """The next number with one digit."""
+    step = 10.0 ** math.floor(math.log10(max(value, 1e-9)))
+    return math.ceil(value / step - 1e-9) * step

@@ -10,9 +10,9 @@ from typing import Any
 
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.protocols.plan import StudyPlan, plan_releases
 from cipherbayes.protocols.protocol import Protocol, protocol_of
 from cipherbayes.protocols.stores import CheckpointReader, checkpoint_file
+from cipherbayes.protocols.study_plan import StudyPlan, plan_releases
 from cipherbayes.results.hierarchy import prior_of
 from cipherbayes.results.record import ResultRecord
 from cipherbayes.results.result import Result

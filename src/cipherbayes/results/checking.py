@@ -17,7 +17,8 @@ from cipherbayes.inference.noise_aware.flags import FlagRecord
 from cipherbayes.inference.number_check import NumberFit, check_numbers
 from cipherbayes.inference.recalibration import recalibrate
 from cipherbayes.inference.survival_check import GROUPS, check_survival
-from cipherbayes.models.base import Design, Rows
+from cipherbayes.models.base import Rows
+from cipherbayes.models.design import Design
 from cipherbayes.models.held_out import (
     COUNT_EDGES,
     INTERVALS,
@@ -30,8 +31,9 @@ from cipherbayes.models.held_out import (
     NumberCheck,
     SurvivalCheck,
 )
-from cipherbayes.protocols.plan import Plan, StudyPlan
+from cipherbayes.protocols.plan import Plan
 from cipherbayes.protocols.rounds import Closing
+from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.results.describing import describe_rows
 from cipherbayes.results.fit_words import fit_record, misfit_flags
 from cipherbayes.results.record import DescribeRow

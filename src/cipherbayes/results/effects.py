@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from cipherbayes.data.features import Feature, level_name
-from cipherbayes.models.base import Design, Model, Rows
+from cipherbayes.models.base import Model, Rows
+from cipherbayes.models.design import Design
 from cipherbayes.models.survival import SurvivalCurves
 from cipherbayes.results.record import Baseline, EffectRow, MedianSurvival, Spread
 from cipherbayes.typing import Floats

@@ -10,7 +10,7 @@ from cipherbayes.data.column_bins import ColumnBins
 from cipherbayes.data.residual_cells import ResidualCells
 from cipherbayes.inference.misfit import GroupTest, test_groups
 from cipherbayes.inference.noise_aware.flags import FlagRecord, flag_record
-from cipherbayes.models.base import Design
+from cipherbayes.models.design import Design
 from cipherbayes.protocols.rounds import Closing
 from cipherbayes.results.made_up import MadeUp
 from cipherbayes.results.user_values import range_names, user_values

@@ -11,7 +11,7 @@ from scipy.stats import norm
 from cipherbayes.errors import RunError
 from cipherbayes.inference.between_sites import SiteDraws, SitePrior
 from cipherbayes.inference.chains import Draws
-from cipherbayes.models.base import Design
+from cipherbayes.models.design import Design
 from cipherbayes.results.record import (
     BetweenRow,
     HierarchyRecord,

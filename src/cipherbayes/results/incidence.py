@@ -9,7 +9,8 @@ import numpy as np
 
 from cipherbayes.errors import RunError
 from cipherbayes.models.base import Rows
-from cipherbayes.results.result import PREDICTIVE_DRAWS, Result
+from cipherbayes.results.predictions import PREDICTIVE_DRAWS
+from cipherbayes.results.result import Result
 from cipherbayes.typing import Floats
 
 FEW_ROWS = 16

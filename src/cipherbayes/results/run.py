@@ -30,9 +30,10 @@ from cipherbayes.models.metrics import evaluate, evaluate_each
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.plan import Plan
 from cipherbayes.results.checking import check
+from cipherbayes.results.from_draws import assemble
 from cipherbayes.results.notebook import notebook_progress
 from cipherbayes.results.record import TakingPart, Timing
-from cipherbayes.results.result import Result, assemble
+from cipherbayes.results.result import Result
 from cipherbayes.storage.folders import held_folder
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import (

@@ -15,7 +15,8 @@ from cipherbayes.errors import DataError
 from cipherbayes.study.protocol_rules import refuse_fields_of_others
 
 if TYPE_CHECKING:
-    from cipherbayes.study.schema import Hierarchy, Site, Study
+    from cipherbayes.study.schema import Study
+    from cipherbayes.study.sections import Hierarchy, Site
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 """Names that are safe in paths, certificates and messages."""

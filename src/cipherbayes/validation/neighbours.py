@@ -17,9 +17,9 @@ import pyarrow as pa
 from cipherbayes.data.features import level_name
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.models import Model
-from cipherbayes.protocols.plan import StudyPlan
+from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.questions import Question
-from cipherbayes.protocols.releases import Phase
+from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import open_site, slots_of
 from cipherbayes.typing import Floats, Integers

@@ -30,10 +30,10 @@ from cipherbayes.protocols.messages import (
     decode,
     encode,
 )
-from cipherbayes.protocols.plan import StudyPlan, plan_releases
+from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.protocol import protocol_of
 from cipherbayes.protocols.questions import Question
-from cipherbayes.protocols.releases import Phase
+from cipherbayes.protocols.study_plan import StudyPlan, plan_releases
 from cipherbayes.study import tables as site_tables
 from cipherbayes.study.schema import Study
 from cipherbayes.typing import Floats, Integers

@@ -16,9 +16,9 @@ import numpy as np
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.protocols.contributions import Contributions
-from cipherbayes.protocols.plan import StudyPlan
+from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.questions import Question
-from cipherbayes.protocols.releases import Phase
+from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.typing import Integers
 from cipherbayes.validation.neighbours import (
     CANARIES,

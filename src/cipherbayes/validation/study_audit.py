@@ -16,8 +16,8 @@ import numpy as np
 
 from cipherbayes.privacy.noise import NoiseSource, SecureNoise
 from cipherbayes.privacy.release import ReleasePlan
-from cipherbayes.protocols.plan import StudyPlan, plan_releases
 from cipherbayes.protocols.protocol import protocol_of
+from cipherbayes.protocols.study_plan import StudyPlan, plan_releases
 from cipherbayes.study.schema import Study
 from cipherbayes.typing import Floats
 from cipherbayes.validation.canary import (

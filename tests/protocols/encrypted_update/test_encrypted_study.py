@@ -15,7 +15,7 @@ from cipherbayes.cli.main import app
 from cipherbayes.errors import StudyError
 from cipherbayes.privacy.accountant import epsilon
 from cipherbayes.protocols.encrypted_update.plan import EncryptedPlan
-from cipherbayes.protocols.plan import plan_releases
+from cipherbayes.protocols.study_plan import plan_releases
 
 
 @pytest.mark.parametrize(

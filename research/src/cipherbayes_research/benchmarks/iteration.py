@@ -34,10 +34,10 @@ from cipherbayes.inference.gradient import gradient_sum
 from cipherbayes.privacy.noise import SecureNoise
 from cipherbayes.protocols.csp import Csp
 from cipherbayes.protocols.messages import SiteReply, encode
-from cipherbayes.protocols.plan import StudyPlan, plan_releases
 from cipherbayes.protocols.secure_sum.protocol import SecureSum
 from cipherbayes.protocols.server import Server
 from cipherbayes.protocols.site import Site
+from cipherbayes.protocols.study_plan import StudyPlan, plan_releases
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats

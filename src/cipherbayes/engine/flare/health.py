@@ -19,7 +19,7 @@ from cipherbayes.engine.flare.handshake import check_server
 from cipherbayes.engine.flare.kit_backup import REMARK
 from cipherbayes.engine.flare.kits import SERVER, SNAPSHOT, Kit
 from cipherbayes.engine.flare.starting import check_ready
-from cipherbayes.engine.run_folder import LocalSettings, ledger_path
+from cipherbayes.engine.local_settings import LocalSettings, ledger_path
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.storage.custody import Custody

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cipherbayes.engine.flare.kits import Kit
 from cipherbayes.engine.flare.site_settings import site_settings
-from cipherbayes.engine.run_folder import ledger_path
+from cipherbayes.engine.local_settings import ledger_path
 from cipherbayes.errors import RunError
 from cipherbayes.privacy.ledger_backup import copy_ledger, restore_ledger
 from cipherbayes.storage.folders import make_folder, require_new_folder

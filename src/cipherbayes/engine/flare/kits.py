@@ -38,7 +38,8 @@ from cipherbayes.crypto.key_folder import KeyFolder
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.snapshots import FILE, remove_snapshot, take_snapshot
 from cipherbayes.engine.flare.site_settings import site_settings
-from cipherbayes.engine.run_folder import LocalSettings, RunFolder, ledger_path
+from cipherbayes.engine.local_settings import LocalSettings, ledger_path
+from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.errors import CipherbayesError, CryptoError, RunError, StudyError
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.protocols.messages import Reason

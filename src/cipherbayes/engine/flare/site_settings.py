@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from cipherbayes.data.databases import refuse_address
 from cipherbayes.data.snapshots import Query
-from cipherbayes.engine.run_folder import LocalSettings
+from cipherbayes.engine.local_settings import LocalSettings
 from cipherbayes.errors import DataError, RunError
-from cipherbayes.study.schema import Site
+from cipherbayes.study.sections import Site
 
 
 def site_settings(kit: Path) -> LocalSettings:

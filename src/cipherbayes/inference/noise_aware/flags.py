@@ -18,7 +18,7 @@ from cipherbayes.inference.noise_aware.recursion import (
     averages,
 )
 from cipherbayes.inference.noise_aware.schedule import BURN_IN
-from cipherbayes.models.base import Design
+from cipherbayes.models.design import Design
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
 

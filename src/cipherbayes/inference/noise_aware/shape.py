@@ -14,7 +14,8 @@ from cipherbayes.inference.noise_aware.shrinkage import (
     fitted_frame,
 )
 from cipherbayes.inference.site_slots import SiteSlots
-from cipherbayes.models.base import Design, Model
+from cipherbayes.models.base import Model
+from cipherbayes.models.design import Design
 from cipherbayes.models.influence import require_bounded_influence
 from cipherbayes.typing import Floats, Integers
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from cipherbayes.protocols.as_printed.server import PrintedRounds, PrintedServer
     from cipherbayes.protocols.as_printed.site import PrintedSite
     from cipherbayes.protocols.certificate import Certificate
-    from cipherbayes.protocols.forecast import PlanDescription
     from cipherbayes.protocols.paper_claim import PaperSetting
     from cipherbayes.protocols.plan import Plan
+    from cipherbayes.protocols.plan_description import PlanDescription
     from cipherbayes.protocols.stores import Checkpoint
     from cipherbayes.study.schema import PrivateStudy, Study
 
@@ -166,7 +166,7 @@ class AsPrinted(Protocol):
         return printed_cautions(plan)
 
     def describe(self, plan: PrintedPlan) -> PlanDescription:
-        from cipherbayes.protocols.forecast import PlanDescription
+        from cipherbayes.protocols.plan_description import PlanDescription
 
         study, setting, claim = plan.study, plan.setting, plan.claim
         lines = [
@@ -194,7 +194,7 @@ class AsPrinted(Protocol):
         )
 
     def approval(self, plan: PrintedPlan) -> list[str]:
-        from cipherbayes.protocols.forecast import INSECURE_NOISE
+        from cipherbayes.protocols.plan_description import INSECURE_NOISE
 
         lines = [
             "promise     NONE: the paper's method as printed is not certified",

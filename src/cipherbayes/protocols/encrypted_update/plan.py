@@ -31,8 +31,9 @@ import numpy as np
 from cipherbayes.errors import StudyError
 from cipherbayes.inference.ascent import EncryptedAscent, default_rounds
 from cipherbayes.models.prior import ResolvedPrior
-from cipherbayes.protocols.plan import Encryption, StudyPlan
+from cipherbayes.protocols.plan import Encryption
 from cipherbayes.protocols.releases import MOST_RECORDS, phases_of
+from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.study.schema import PrivateStudy
 from cipherbayes.study.tables import preparation_of, resolve_prior
 from cipherbayes.typing import Floats

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
         EncryptedServer,
     )
     from cipherbayes.protocols.encrypted_update.site import EncryptedSite
-    from cipherbayes.protocols.forecast import PlanDescription
     from cipherbayes.protocols.plan import Plan
+    from cipherbayes.protocols.plan_description import PlanDescription
     from cipherbayes.protocols.stores import Checkpoint
     from cipherbayes.study.schema import PrivateStudy, Study
 

@@ -15,10 +15,10 @@ from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import NoiseSource
 from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.messages import Reason
-from cipherbayes.protocols.plan import StudyPlan
+from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.refusals import RefusalError
-from cipherbayes.protocols.releases import Phase
+from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.typing import Floats, Integers
 
 

@@ -10,9 +10,9 @@ from cipherbayes.protocols.protocol import CuratedProtocol
 if TYPE_CHECKING:
     from cipherbayes.privacy.ledger import Ledger
     from cipherbayes.protocols.contributions import Contributions
-    from cipherbayes.protocols.plan import StudyPlan
     from cipherbayes.protocols.pooled.curator import Curator
     from cipherbayes.protocols.protocol import PartyFolder
+    from cipherbayes.protocols.study_plan import StudyPlan
     from cipherbayes.study.schema import PrivateStudy
 
 
@@ -25,8 +25,8 @@ class Pooled(CuratedProtocol):
     headline = "All tables in one place"
 
     def plan(self, study: PrivateStudy) -> StudyPlan:
-        from cipherbayes.protocols.plan import StudyPlan
         from cipherbayes.protocols.releases import phases_of
+        from cipherbayes.protocols.study_plan import StudyPlan
         from cipherbayes.study.tables import preparation_of
 
         return StudyPlan(study, phases_of(study, preparation_of(study).design))

@@ -21,8 +21,8 @@ from cipherbayes.protocols.messages import (
     decode,
     encode,
 )
+from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.refusals import RefusalError
-from cipherbayes.protocols.releases import Phase
 from cipherbayes.protocols.secure_sum.plan import SecureSumPlan
 from cipherbayes.typing import Integers
 

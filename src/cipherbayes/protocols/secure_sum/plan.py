@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from cipherbayes.crypto.bfv.parameters import ParameterSet, choose
-from cipherbayes.protocols.plan import Encryption, StudyPlan
-from cipherbayes.protocols.releases import Phase
+from cipherbayes.protocols.phase import Phase
+from cipherbayes.protocols.plan import Encryption
+from cipherbayes.protocols.study_plan import StudyPlan
 
 ENVELOPE_BYTES = 350
 """Frames, names and a signature around a message's coefficients, about."""

@@ -8,7 +8,7 @@ from typing import Any
 from cipherbayes.privacy.accountant import epsilon
 from cipherbayes.privacy.events import Composed, Repeated
 from cipherbayes.privacy.release import ReleasePlan
-from cipherbayes.protocols.releases import Phase
+from cipherbayes.protocols.phase import Phase
 from cipherbayes.report.charts import Chart, Line, figure
 from cipherbayes.report.markup import Content, Markup, facts, join, table, tag
 from cipherbayes.report.numbers import Axis, number, short

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from cipherbayes.protocols.forecast import forecast_of, prior_in_words
+from cipherbayes.protocols.forecast import forecast_of
+from cipherbayes.protocols.plan_description import prior_in_words
 from cipherbayes.report.charts import bar_row, trace
 from cipherbayes.report.markup import Content, Markup, join, table, tag
 from cipherbayes.report.numbers import NONE, number, percent

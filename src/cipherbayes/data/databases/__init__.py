@@ -1,0 +1,91 @@
+"""Databases that a site's query is read from: PostgreSQL, SQLite and DuckDB.
+
+    postgresql://HOST/NAME     by ADBC; who you are comes from the environment, from a
+                               service file or from ~/.pgpass, never from the address
+    sqlite:FILE                by ADBC
+    duckdb:FILE                a database of DuckDB
+    duckdb:FOLDER              its Parquet and CSV files, each a table by its name
+
+Each kind is a class in a file of its own, behind :class:`Database`. Rows come as Arrow
+batches. A query is one SELECT inside a read-only transaction.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from cipherbayes.data.databases.database import (
+    BATCH_ROWS,
+    PASSWORD,
+    Database,
+    LostConnectionError,
+    MixedTypesError,
+    OpenQuery,
+    refuse,
+)
+from cipherbayes.data.databases.duckdb import DuckDatabase
+from cipherbayes.data.databases.postgresql import PostgresDatabase
+from cipherbayes.data.databases.sqlite import SqliteDatabase
+
+__all__ = [
+    "BATCH_ROWS",
+    "Database",
+    "DuckDatabase",
+    "LostConnectionError",
+    "MixedTypesError",
+    "OpenQuery",
+    "PostgresDatabase",
+    "SqliteDatabase",
+    "located",
+    "open_database",
+    "refuse_address",
+]
+
+KINDS: tuple[type[Database], ...] = (PostgresDatabase, SqliteDatabase, DuckDatabase)
+
+_SQL_SERVER = re.compile(
+    r"\s*(jdbc:)?(mssql|sqlserver)\b|.*\bdriver\s*=.*(sql server|freetds|tds)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""How SQLAlchemy, JDBC and ODBC write the address of a SQL Server."""
+
+
+def open_database(address: str) -> Database:
+    """The database of an address; DataError where it is none, or holds a secret."""
+    scheme, _, rest = address.partition(":")
+    if re.search("//.*:.*@", address, re.DOTALL):
+        refuse("database", *PASSWORD)
+    for kind in KINDS:
+        if scheme in kind.schemes:
+            return kind.of_address(kind.schemes[0], rest)
+    # An address that is not understood may hold anything, and so is not repeated.
+    if _SQL_SERVER.match(address):
+        refuse(
+            "database",
+            "a SQL Server is not read directly",
+            "export the cohort to a Parquet or CSV file and query its folder, "
+            '"duckdb:FOLDER", or read it through a PostgreSQL with tds_fdw '
+            "(docs/databases.md)",
+        )
+    refuse(
+        "database",
+        "is not the address of a database",
+        'give "postgresql://HOST/NAME", "sqlite:FILE" or "duckdb:FILE"',
+    )
+
+
+def refuse_address(path: str) -> None:
+    """DataError where the path of a file is an address, which may hold a secret."""
+    if re.search(r"://|^\w\w+:/", path):  # a Path has one slash of two
+        refuse(
+            "data",
+            "is the address of a database, not the path of a file",
+            "give database, query and ledger in its place, the address without a "
+            "password",
+        )
+
+
+def located(address: str, folder: Path) -> str:
+    """An address whose file, if it has one, is relative to a folder."""
+    return open_database(address).relative_to(folder)

@@ -1,0 +1,118 @@
+"""A comma-separated file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+
+from cipherbayes.data.tables.table import (
+    MISSING,
+    TYPES,
+    FileTable,
+    Kind,
+    ReadColumn,
+    refuse,
+    refuse_text,
+)
+
+_NO_COMMAS = (
+    "is not separated by commas",
+    "save it with commas between fields and points in numbers (1.5, not 1,5)",
+)
+
+
+class CsvTable(FileTable):
+    """A comma-separated UTF-8 file with a header line, plain or gzipped."""
+
+    def __init__(self, path: Path, where: str) -> None:
+        names: tuple[str, ...] = ()
+        with _csv_errors(where, names, {}) as ragged:
+            reader = _open_csv(path, pyarrow.csv.ConvertOptions(), ragged)
+            names = tuple(reader.schema.names)
+            rows = any(batch.num_rows for batch in reader)
+        super().__init__(path, where, names, None if rows else (0,))
+        if len(names) == 1 and re.search(r"[;\t|]", names[0]):
+            refuse(where, *_NO_COMMAS)
+        # "true" and "false" are numbers too, but Arrow must be told to expect them.
+        self._logical = {f.name for f in reader.schema if pa.types.is_boolean(f.type)}
+
+    def _read(
+        self, columns: Mapping[str, Kind], part: int, most_rows: int
+    ) -> Iterator[tuple[int, ReadColumn]]:
+        self._check_unchanged()
+        types = {
+            name: pa.bool_()
+            if kind == "number" and name in self._logical
+            else TYPES[kind]
+            for name, kind in columns.items()
+        }
+        options = pyarrow.csv.ConvertOptions(
+            include_columns=list(columns),
+            column_types=types,
+            null_values=sorted(MISSING),
+            strings_can_be_null=False,  # "None" may be the name of a level
+        )
+        with _csv_errors(self.where, self.names, columns) as ragged:
+            for batch in _open_csv(self._path, options, ragged):
+                yield batch.num_rows, batch.column
+
+
+def _open_csv(
+    path: Path, options: pyarrow.csv.ConvertOptions, ragged: list[Any]
+) -> pyarrow.csv.CSVStreamingReader:
+    def note(row: Any) -> str:
+        ragged.append(row)
+        return "error"
+
+    return pyarrow.csv.open_csv(
+        path,
+        # One thread: only then does Arrow number the lines it refuses.
+        read_options=pyarrow.csv.ReadOptions(use_threads=False),
+        parse_options=pyarrow.csv.ParseOptions(
+            newlines_in_values=True, invalid_row_handler=note
+        ),
+        convert_options=options,
+    )
+
+
+@contextmanager
+def _csv_errors(
+    where: str, names: Sequence[str], columns: Mapping[str, Kind]
+) -> Iterator[list[Any]]:
+    """Turn Arrow's failures into lines without values; yields a list for bad rows."""
+    ragged: list[Any] = []
+    try:
+        yield ragged
+    except UnicodeDecodeError:
+        refuse(where, "its header is not UTF-8 text", "save the file as UTF-8")
+    except OSError:
+        refuse(where, "cannot be read", "check its permissions and that it is whole")
+    except pa.ArrowInvalid as error:
+        text = str(error)
+        place = re.match(r"In CSV column #(\d+): Row #(\d+)", text)
+        if ragged:
+            row = ragged[0]
+            if row.expected_columns == 1:
+                # Fields between semicolons, and decimal commas in some of them.
+                refuse(where, *_NO_COMMAS)
+            refuse(
+                where,
+                f"line {row.number} has {row.actual_columns} fields instead of "
+                f"{row.expected_columns}",
+                "correct that line (is it CSV in UTF-8?)",
+            )
+        if place and int(place[1]) < len(names):
+            name, line = names[int(place[1])], place[2]
+            if columns.get(name) == "number":
+                refuse_text(where, name, line)
+            what = f"column '{name}' is not UTF-8 text in line {line}"
+            refuse(where, what, "save the file as UTF-8")
+        if "mpty CSV file" in text:
+            refuse(where, "has no rows", "give a table with at least one record")
+        refuse(where, "is not a readable CSV file", "save it again as CSV in UTF-8")

@@ -1,0 +1,334 @@
+"""What `cipherbayes plan` and whoever approves a study read of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from cipherbayes.privacy.accountant import compose, epsilon
+from cipherbayes.privacy.release import ReleasePlan
+from cipherbayes.protocols.certificate import covers
+from cipherbayes.protocols.forecast import Forecast, advice, forecast_of, term_costs
+from cipherbayes.protocols.phase import Phase
+from cipherbayes.protocols.plan import Plan
+from cipherbayes.protocols.study_plan import StudyPlan
+from cipherbayes.protocols.term_costs import TermCost
+from cipherbayes.study.schema import Study
+from cipherbayes.study.tables import slots_of
+
+INSECURE_NOISE = (
+    "noise       INSECURE: from a seed that everyone knows. It protects nobody and is "
+    "for tests on one machine"
+)
+NO_PARAMETERS = {
+    "scheme": None,
+    "ring": None,
+    "modulus_bits": None,
+    "security_bits": None,
+}
+
+ALIKE = (
+    "taken to be alike: where their levels differ for reasons that are no feature, "
+    "intervals are too narrow"
+)
+TWICE = 2.0
+"""Standard deviations of the noise that are told as what may become known."""
+
+
+@dataclass
+class PlanDescription:
+    """What ``cipherbayes plan`` says: lines for people, values for programs.
+
+    Attributes
+    ----------
+    lines
+        Text without markup.
+    paper_claim
+        The claimed and the honest ε of the paper's own method.
+    parameters
+        Encryption parameters; all None where nothing is encrypted.
+    further
+        Values that only some protocols have.
+    """
+
+    lines: list[str]
+    rounds: int | None = None
+    noise_multiplier: float | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+    certified: bool = False
+    paper_claim: dict[str, float] | None = None
+    parameters: Mapping[str, str | int | None] = field(
+        default_factory=lambda: dict(NO_PARAMETERS)
+    )
+    bytes_per_round_site: int = 0
+    warnings: list[str] = field(default_factory=list)
+    further: dict[str, Any] = field(default_factory=dict)
+
+    def with_warning(self, text: str) -> PlanDescription:
+        """The same with one warning more."""
+        return replace(self, warnings=[*self.warnings, text])
+
+    def record(self) -> dict[str, Any]:
+        """What ``cipherbayes plan --json`` prints."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        further = values.pop("further")
+        del values["lines"]
+        return {**values, **further}
+
+
+def describe(plan: StudyPlan) -> PlanDescription:
+    """The plan of a study that releases noised sums."""
+    forecast = forecast_of(plan)
+    release, encryption = plan.last_phase.sums, plan.encryption
+    growth = epsilon_by_tenths(plan)
+    cautions = plan.protocol.cautions(plan)
+    costs = term_costs(plan)
+    return PlanDescription(
+        [*_lines(plan, forecast, growth), *_terms_in_words(costs)],
+        rounds=plan.rounds,
+        noise_multiplier=plan.noise_multiplier,
+        epsilon=growth[-1][1],
+        delta=plan.study.privacy.delta,
+        certified=plan.certified,
+        parameters=NO_PARAMETERS if encryption is None else encryption.record(),
+        bytes_per_round_site=0 if encryption is None else encryption.message_bytes,
+        warnings=[*advice(plan, forecast), *cautions],
+        further={
+            "epsilon_after": {str(rounds): spent for rounds, spent in growth},
+            "sampling_rate": release.rate,
+            "clip": release.clip,
+            "dimension": release.dimension,
+            "signal_over_noise": forecast.ratio,
+            "width_ratio": forecast.width_ratio,
+            **budget_record(plan),
+            **({"terms": costs} if costs else {}),
+        },
+    )
+
+
+def budget_record(plan: StudyPlan) -> dict[str, Any]:
+    """What fitting, checking and describing get; empty where a study only fits.
+
+    Each with the ε that it would cost alone, its share of the rows, and the noise of
+    one of its counts.
+    """
+    if not plan.closing:
+        return {}
+    study, delta = plan.study, plan.study.privacy.delta
+    held = study.evaluation.holdout if study.checks_privately else 0.0  # type: ignore[union-attr]
+    uses: dict[str, tuple[list[Phase], float]] = {
+        "fitting": ([p for p in plan.phases if not p.closing], 1.0 - held),
+        "describing": ([p for p in plan.closing if p.rows is None], 1.0),
+        "checking": ([p for p in plan.closing if p.rows is not None], held),
+    }
+    found = {}
+    for name, (phases, rows) in uses.items():
+        if not phases:
+            continue
+        cost = epsilon(compose(*(phase.event for phase in phases)), delta)
+        found[name] = {"epsilon_alone": cost, "rows": rows}
+        if name != "fitting":
+            sums = phases[0].sums
+            found[name]["count_noise"] = sums.noise_sd(sums.sites)
+    return {"budget": found}
+
+
+def _budget_lines(plan: StudyPlan) -> list[tuple[str, str]]:
+    uses = budget_record(plan).get("budget", {})
+    if not uses:
+        return []
+    fitting = uses["fitting"]
+    lines = [
+        (
+            "fitting",
+            f"ε = {fitting['epsilon_alone']:.3g} alone, on "
+            f"{100 * fitting['rows']:.3g} % of the rows",
+        )
+    ]
+    if "checking" in uses:
+        check = uses["checking"]
+        lines.append(
+            (
+                "checking",
+                f"ε = {check['epsilon_alone']:.3g} alone, on the other "
+                f"{100 * check['rows']:.3g} %: a row pays for one of the two; a count "
+                "of prediction × outcome is known to "
+                f"±{1.645 * check['count_noise']:.3g} (90 %)",
+            )
+        )
+    if "describing" in uses:
+        described = uses["describing"]
+        lines.append(
+            (
+                "describing",
+                f"ε = {described['epsilon_alone']:.3g} alone, on all rows: a count is "
+                f"known to ±{1.645 * described['count_noise']:.3g} (90 %)",
+            )
+        )
+    return lines
+
+
+def epsilon_by_tenths(plan: Plan) -> list[tuple[int, float]]:
+    """ε spent after each tenth of the rounds."""
+    tenths = sorted({-(-plan.rounds * k // 10) for k in range(1, 11)})
+    return [(rounds, plan.epsilon_after(rounds)) for rounds in tenths]
+
+
+def _lines(
+    plan: StudyPlan, forecast: Forecast, growth: list[tuple[int, float]]
+) -> list[str]:
+    study, release, encryption = plan.study, plan.last_phase.sums, plan.encryption
+    privacy = study.privacy
+    records = f"{privacy.records:,}" if privacy.records else "released with noise"
+    sites = f"{len(study.sites)} sites" if study.rules.federated else "one place"
+    spent = ", ".join(f"{e:.2g} after {n}" for n, e in growth)
+    sampled = f", each on {100 * release.rate:.3g} % of the rows"
+    person = privacy.person
+    record = "record" if person is None else f"person (all rows of one '{person}')"
+    lines = [
+        f"{study.name}: {study.model.kind}, {study.protocol}, "
+        f"{sites}, N = {records}, {release.dimension} parameters",
+        f"promise     ({privacy.epsilon:g}, {privacy.delta:g})-differential privacy, "
+        f"adding or removing one {record}{'' if plan.certified else ', not certified'}",
+        f"releases    {plan.rounds} rounds of {study.method}"
+        + (sampled if release.rate < 1 else ""),
+        f"noise       {_noise(plan)}",
+        f"epsilon     {spent}",
+        f"prior       {prior_in_words(study)}",
+        f"outlook     signal/noise {forecast.ratio:.3g} for an effect of the prior's "
+        f"scale; intervals at least {forecast.width_ratio:.2f} × those without privacy",
+        f"            (noise {forecast.noise:.3g}, typical signal "
+        f"{forecast.signal:.3g}, largest possible {forecast.largest:.3g}, "
+        "all rounds together)",
+    ]
+    lines += [f"sites       {said}" for said in sites_in_words(plan)]
+    lines += [f"{name:<12}{text}" for name, text in _budget_lines(plan)]
+    if study.rules.federated:
+        lines.append(
+            f"colluders   {release.colluders} of {release.sites} sites; "
+            f"{release.dropouts} may be lost"
+        )
+    if encryption is not None:
+        lines += [
+            f"encryption  {encryption}",
+            f"traffic     {encryption.message_bytes:,} bytes from each site in a "
+            f"round, about {encryption.total_bytes / 1e6:,.0f} MB in all",
+        ]
+    return lines
+
+
+def alike(study: Study) -> str:
+    """That sites are taken to be alike, and how they may differ where they can."""
+    bounded = study.model.bounded_influence
+    may = bounded is not None and bounded.multilevel
+    if not may or (study.private and not study.rules.multilevel):
+        return ALIKE
+    return f"{ALIKE}; a [hierarchy] table lets them differ"
+
+
+def sites_in_words(plan: StudyPlan) -> list[str]:
+    """Whether sites may differ, and what each of them gives away by that."""
+    study = plan.study
+    slots = slots_of(study)
+    if slots is None:
+        return [alike(study)] if len(study.sites) > 1 else []
+    hierarchy = study.hierarchy
+    assert hierarchy is not None
+    level = ["their level"] if hierarchy.intercept else []
+    said = " and ".join([*level, *(f"the effect of {n}" for n in hierarchy.slopes)])
+    own = len(slots.places)
+    counts = next(phase.sums for phase in plan.phases if phase.purpose == "records")
+    records = TWICE * counts.noise_sd(counts.sites)
+    events = TWICE * forecast_of(plan).noise
+    return [
+        f"may differ in {said} ({hierarchy.effects} effects): each site has "
+        f"{own} number{'' if own == 1 else 's'} of its own in every sum of gradients",
+        f"so anyone learns of each site its number of records to about ± {records:.0f} "
+        f"and of outcomes to about ± {events:.0f}, adjusted for its patients: one "
+        "record is protected as in any study, a hospital as a whole is not",
+    ]
+
+
+def prior_in_words(study: Study) -> str:
+    """What the prior of effects expects, in the terms of a reader of results."""
+    prior = study.full_prior
+    assert prior.scale is not None
+    unit = (
+        "a standard deviation of a column"
+        if study.releases_scales
+        else ("half of a column's public range")
+    )
+    said = f"{prior.kind} of scale {prior.scale:g} for {unit}"
+    if prior.kind == "normal" and str(study.model.measure).endswith("ratio"):
+        most = math.exp(1.96 * prior.scale)
+        said += (
+            f": {study.model.measure}s between {1.0 / most:.2g} and {most:.2g} in 95 "
+            "of 100"
+        )
+    if prior.intercept is not None:
+        said += f"; constants {prior.intercept:g}"
+    return said
+
+
+def _noise(plan: StudyPlan) -> str:
+    release, weighting = plan.last_phase.sums, plan.last_phase.weighting
+    if weighting is None:
+        return (
+            f"in every round {_spread(release)} on a sum in which one record counts "
+            f"{release.clip:.3g} at most"
+        )
+    matrix = plan.last_phase.information
+    said = (
+        f"in the last {plan.last_phase.rounds} rounds {_spread(release)} on sums of "
+        f"gradients"
+    )
+    most = f"{release.clip:.3g}"
+    if matrix is not None:
+        said += f", {_spread(matrix)} on those of curvatures"
+        most += f" and {matrix.clip:.3g}"
+    return (
+        f"{said}; a record counts {most} in them at most, an unusual one (prepared row "
+        f"longer than {weighting.clip:.3g}) less"
+    )
+
+
+def _spread(release: ReleasePlan) -> str:
+    return f"standard deviation {release.noise_multiplier * release.clip:.3g}"
+
+
+def approval_lines(plan: StudyPlan) -> list[str]:
+    """What a study spends and sends, for whoever decides whether it may run."""
+    study, privacy = plan.study, plan.study.privacy
+    widest = max(phase.dimension for phase in plan.phases)
+    records = f"{privacy.records:,}" if privacy.records else "counted with noise"
+    against = "; ".join(plan.protocol.holds_against(study)) or "nobody"
+    lines = [
+        f"records     {records}, the most {privacy.units} that all sites together may "
+        "have",
+        f"promise     epsilon {privacy.epsilon:g}, delta {privacy.delta:g}; holds "
+        f"against {against}",
+        f"covers      {covers(plan)}",
+        f"rounds      {plan.rounds}, charged to the table's ledger first",
+        f"leaves here in each round one vector of at most {widest} numbers: a sum over "
+        f"{privacy.units}, each bounded, plus noise drawn here; {plan.protocol.leaves}",
+        *(f"sites       {said}" for said in sites_in_words(plan)),
+        "is opened   what the vectors of all sites give together"
+        + (", or of all but the lost" if privacy.dropouts else ""),
+        *(f"{name:<12}{text}" for name, text in _budget_lines(plan)),
+    ]
+    return [*lines, INSECURE_NOISE] if study.insecure else lines
+
+
+def _terms_in_words(costs: list[TermCost]) -> list[str]:
+    """One line for each term."""
+    said = []
+    for cost in costs:
+        word = "column" if cost["columns"] == 1 else "columns"
+        line = f"{cost['term']}: {cost['columns']} {word} with its products"
+        if cost["width"] is not None:
+            line += f", other intervals {cost['width']:.3f} × as wide as without it"
+        said.append(line)
+    return [f"{'terms' if k == 0 else '':<12}{line}" for k, line in enumerate(said)]

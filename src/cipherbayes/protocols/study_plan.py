@@ -1,0 +1,322 @@
+"""The plan of a study whose rounds release noised sums."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+
+from cipherbayes.data.windows import scales_of, windows_of
+from cipherbayes.errors import DataError, StudyError
+from cipherbayes.inference.method import PublicFacts, SiteRecords
+from cipherbayes.inference.released import Recursion
+from cipherbayes.models.prior import ResolvedPrior
+from cipherbayes.privacy.accountant import epsilon, total_mu
+from cipherbayes.privacy.events import Composed, Event, Repeated, of_one_run
+from cipherbayes.protocols.phase import Phase, Purpose
+from cipherbayes.protocols.plan import Plan, plan_study
+from cipherbayes.protocols.releases import QUESTION_DRAWS
+from cipherbayes.study.schema import Study
+from cipherbayes.study.tables import (
+    preparation_of,
+    resolve_prior,
+    site_prior,
+    slots_of,
+)
+from cipherbayes.typing import Floats, Integers
+
+PRIOR_SCALES, FARTHEST_THETA = 1e3, 1e7
+"""How far from zero a question may be."""
+
+
+@dataclass(frozen=True)
+class StudyPlan(Plan):
+    """The plan of a study whose rounds release noised sums, in phases."""
+
+    phases: tuple[Phase, ...]
+
+    @property
+    def rounds(self) -> int:
+        """Releases of all phases."""
+        return sum(phase.rounds for phase in self.phases)
+
+    @property
+    def preparatory(self) -> tuple[Phase, ...]:
+        """The phases before the sampler's first round."""
+        return tuple(phase for phase in self.phases if phase.preparatory)
+
+    @property
+    def preparatory_names(self) -> tuple[str, ...]:
+        return tuple(phase.purpose for phase in self.preparatory)
+
+    @property
+    def sampling(self) -> tuple[Phase, ...]:
+        """The phases that the posterior comes from."""
+        return tuple(
+            phase
+            for phase in self.phases
+            if not phase.preparatory and not phase.closing
+        )
+
+    @property
+    def closing(self) -> tuple[Phase, ...]:
+        """The phases after the sampler's last round, of one round each."""
+        return tuple(phase for phase in self.phases if phase.closing)
+
+    @property
+    def closing_names(self) -> tuple[str, ...]:
+        return tuple(phase.purpose for phase in self.closing)
+
+    @property
+    def last_phase(self) -> Phase:
+        """The phase with the most weight, which sampling ends with."""
+        return self.sampling[-1]
+
+    @property
+    def event(self) -> Event:
+        """Everything that the study releases."""
+        return of_one_run(phase.event for phase in self.phases)
+
+    @property
+    def dearest_part(self) -> str | None:
+        """The part of the tables of which most is released; None where a study does
+        not part them."""
+        parts: dict[str, list[Event]] = {}
+        for phase in self.phases:
+            if phase.rows is not None:
+                parts.setdefault(phase.rows, []).append(phase.event)
+        if not parts:
+            return None
+        return max(parts, key=lambda name: total_mu(Composed(tuple(parts[name]))))
+
+    def event_after(self, rounds: int) -> Event | None:
+        """What the first rounds have released; None for none."""
+        events: list[Event] = []
+        for phase in self.phases:
+            done = min(max(rounds - phase.first, 0), phase.rounds)
+            if done:
+                events.append(Repeated(phase.release, done))
+        return of_one_run(events) if events else None
+
+    def rounds_prepared(self, kept: Container[str]) -> int:
+        """Rounds behind the preparatory results of these names."""
+        return sum(phase.rounds for phase in self.preparatory if phase.purpose in kept)
+
+    def epsilon_after(self, rounds: int) -> float:
+        """ε that the first rounds have spent, at the study's δ; 0 before the first."""
+        event = self.event_after(rounds)
+        return 0.0 if event is None else epsilon(event, self.study.privacy.delta)
+
+    @cached_property
+    def noise_multiplier(self) -> float:
+        """σ of a sampling round; where rounds differ, that of as many equal ones
+        with the same composition, √T / μ."""
+        parts = [
+            (part, phase.rounds) for phase in self.sampling for part in phase.parts
+        ]
+        if len(parts) == 1:
+            return parts[0][0].noise_multiplier
+        mu_squared = sum(n / part.noise_multiplier**2 for part, n in parts)
+        rounds = sum(phase.rounds for phase in self.sampling)
+        return math.sqrt(rounds / mu_squared)
+
+    def phase_of(self, number: int) -> Phase | None:
+        """The phase of a round."""
+        for phase in self.phases:
+            if phase.first <= number < phase.first + phase.rounds:
+                return phase
+        return None
+
+    def purpose(self, number: int) -> str | None:
+        phase = self.phase_of(number)
+        return None if phase is None else phase.purpose
+
+    def check_site(self, name: str, count: int) -> None:
+        """Refuse a table that the plan's range was not made for."""
+        most = self.last_phase.sums.records
+        if count > most:
+            units = self.study.privacy.units
+            raise DataError(
+                f"the table has more {units} than the study's {most}",
+                where=f"site {name}",
+                remedy=f"correct privacy.records, the number of {units} over all sites",
+            )
+
+    def noise_in_words(self, sizes: Sequence[int]) -> str:
+        last = self.phase_of(len(sizes) - 1)
+        assert last is not None
+        sums = last.sums
+        low, high = (sums.noise_sd(each(sizes)) / sums.clip for each in (min, max))
+        deep = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+        return (
+            f"in the last round honest sites' noise adds up to {deep} times what one "
+            f"record moves, at least the certified {sums.noise_multiplier:.4g}"
+        )
+
+    @cached_property
+    def prior(self) -> ResolvedPrior:
+        """Of every number of θ."""
+        common = resolve_prior(self.study, preparation_of(self.study).design)
+        slots = slots_of(self.study)
+        return common if slots is None else site_prior(self.study, slots, common)
+
+    def sampler(self, facts: Mapping[Purpose, Floats]) -> Recursion:
+        """The study's sampler, for what preparatory rounds released."""
+        records = self.records(facts)
+        if self.study.hierarchy is None:
+            return self.recursion(records)
+        return self._recursion(records, self._site_records(facts))
+
+    def recursion(self, records: float) -> Recursion:
+        """The study's sampler, for N declared or released."""
+        return self._recursion(records, None)
+
+    def _recursion(self, records: float, site_records: SiteRecords | None) -> Recursion:
+        return self.study.inference_method.recursion(
+            PublicFacts(
+                settings=self.study.inference,
+                prior=self.prior,
+                model=self.study.model,
+                design=preparation_of(self.study).design,
+                records=records,
+                site_records=site_records,
+                rounds=sum(phase.rounds for phase in self.sampling),
+                rate=self.last_phase.sums.rate,
+            )
+        )
+
+    @cached_property
+    def farthest_theta(self) -> Floats:
+        """How far from zero each parameter may be asked about: |μ₀| + 1000 max(σ₀, 1)
+        of its prior, at most 10⁷.
+
+        No sampler gets there unless it diverged. Farther out a linear predictor would
+        be nothing but the rounding error of terms that cancel each other.
+        """
+        prior = self.prior
+        farthest = np.abs(prior.mean) + PRIOR_SCALES * np.maximum(prior.scale, 1.0)
+        return np.minimum(farthest, FARTHEST_THETA)
+
+    def usable_theta(self, phase: Phase, theta: Floats) -> bool:
+        """Whether a phase may be asked at ``theta``: public numbers alone decide."""
+        size = self.question_size(phase)
+        if theta.size != size:
+            return False
+        if phase.preparatory or phase.characteristics is not None:
+            return bool(theta[0] == 0.0)
+        farthest = np.tile(self.farthest_theta, size // self.farthest_theta.size)
+        # Also false for what is not a number.
+        return bool(np.all(np.abs(theta) <= farthest))
+
+    def question_size(self, phase: Phase) -> int:
+        """Length of the vector that a phase is asked about."""
+        if phase.preparatory or phase.characteristics is not None:
+            return 1
+        draws = 1 if phase.check is None else QUESTION_DRAWS
+        return draws * self.farthest_theta.size
+
+    def closing_question(self, phase: Phase, draws: Floats) -> Floats:
+        """What a phase after the posterior asks about: nothing but the records, some
+        draws one after the other, or their mean; held where sites answer.
+
+        Parameters
+        ----------
+        draws
+            All draws on the prepared scale, shape ``(s, d)``.
+        """
+        if phase.characteristics is not None:
+            return np.zeros(1)
+        held = np.clip(draws, -self.farthest_theta, self.farthest_theta)
+        if phase.check is None:
+            mean: Floats = held.mean(axis=0)
+            return mean
+        places = np.linspace(0.0, len(held) - 1.0, QUESTION_DRAWS).round()
+        chosen: Floats = held[places.astype(np.int64)]
+        return chosen.ravel()
+
+    def facts(self, totals: Sequence[Integers]) -> dict[Purpose, Floats]:
+        """What the totals of the first preparatory rounds, in grid units, amount to."""
+        key = tuple(values.tobytes() for values in totals)
+        facts = self._facts_of.get(key)
+        if facts is None:
+            facts = {}
+            for phase, values in zip(self.preparatory, totals, strict=False):
+                total = phase.sums.from_grid(values)
+                facts[phase.purpose] = self.digest(phase, total, facts)
+            self._facts_of.clear()
+            self._facts_of[key] = facts
+        return dict(facts)
+
+    @cached_property
+    def _facts_of(self) -> dict[tuple[bytes, ...], dict[Purpose, Floats]]:
+        """The last totals and what they amount to: every question rests on the same."""
+        return {}
+
+    def before(self, phase: Phase) -> tuple[Phase, ...]:
+        """The preparatory phases that a phase's question rests on: all before it."""
+        return tuple(each for each in self.preparatory if each.first < phase.first)
+
+    def scales(
+        self, phase: Phase | None, facts: Mapping[Purpose, Floats]
+    ) -> Floats | None:
+        """How a phase sees the columns: as the last phase before it says that tells.
+
+        After the last phase where ``phase`` is None. None where no phase tells.
+        """
+        earlier = self.preparatory if phase is None else self.before(phase)
+        told = [each.purpose for each in earlier if each.scaling]
+        return facts.get(told[-1]) if told else None
+
+    def records(self, facts: Mapping[Purpose, Floats]) -> float:
+        """N, as it was released or as the study declares it."""
+        declared = self.study.training_records
+        if declared is None and "records" in facts:
+            return float(facts["records"].sum())
+        return float(declared or 1)
+
+    def _site_records(self, facts: Mapping[Purpose, Floats]) -> SiteRecords | None:
+        """How many records each site has, as it was released."""
+        if self.study.hierarchy is None or "records" not in facts:
+            return None
+        (phase,) = (each for each in self.phases if each.purpose == "records")
+        return SiteRecords(facts["records"], phase.sums.noise_sd(phase.sums.sites))
+
+    def digest(
+        self, phase: Phase, total: Floats, facts: Mapping[Purpose, Floats]
+    ) -> Floats:
+        """What is kept of a preparatory release, given those before it.
+
+        The number of records (of each site), at least one; windows of the numbers; or
+        mean and standard deviation of each column. All are kept where a column of the
+        public range can have them.
+        """
+        if phase.purpose == "records":
+            return np.maximum(np.rint(total), 1.0)
+        records, seen = self.records(facts), self.scales(phase, facts)
+        noise = phase.sums.noise_sd(phase.sums.sites)
+        if phase.numbers is not None:
+            read = scales_of if phase.purpose == "scales" else windows_of
+            return read(total, noise, records, phase.numbers, seen)
+        width = phase.dimension // 2
+        mean = np.clip(total[:width] / records, -1.0, 1.0)
+        square = np.clip(total[width:] / records, 0.0, 1.0)
+        # A variance below its own noise would blow a rare column up to any scale.
+        noise /= records
+        lowest = min(max(0.01**2, 2.0 * noise), 1.0)
+        variance = np.clip(square - mean**2, lowest, 1.0)
+        return np.concatenate([mean, np.sqrt(variance)])
+
+
+AnyStudyPlan = TypeVar("AnyStudyPlan", bound=StudyPlan)
+
+
+def plan_releases(study: Study) -> StudyPlan:
+    """The plan of a study that releases noised sums, in phases."""
+    plan = plan_study(study)
+    if not isinstance(plan, StudyPlan):
+        raise StudyError("has no noised sums to look at", where=f"study '{study.name}'")
+    return plan

@@ -1,0 +1,124 @@
+"""Predictions for tables of new rows: a mean with its interval, median survival."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.data.rescaled import rescaled
+from cipherbayes.data.tables import open_table
+from cipherbayes.errors import DataError, RunError
+from cipherbayes.models.base import Rows
+from cipherbayes.models.survival import require_survival_curves
+from cipherbayes.results.effects import median_survival
+from cipherbayes.results.record import MedianSurvival
+from cipherbayes.study.schema import Study
+from cipherbayes.study.tables import preparation_of
+from cipherbayes.typing import Floats
+
+PREDICTIVE_DRAWS = 500
+"""Most draws that a prediction averages over: its interval's ends need no more."""
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A finished study that is asked about new rows.
+
+    Attributes
+    ----------
+    moments
+        Released means and deviations of the columns; None where there are none.
+    tail
+        Probability outside either end of an interval; None where the run has points.
+    """
+
+    study: Study
+    moments: Floats | None
+    tail: float | None
+
+    def predict(
+        self,
+        draws: Floats,
+        table: Any,
+        times: Sequence[float] | Floats | None,
+        where: str,
+    ) -> dict[str, Floats]:
+        """Mean and ends of the interval over draws on the prepared scale, for each
+        row; the mean three times where the run has points."""
+        self._require_times(times is not None)
+        at = None if times is None else np.asarray(times, dtype=float)
+        parts: list[Floats] = []
+        for rows in self.rows_of(table, where):
+            values = self.study.model.predict(draws, rows, at)
+            mean = lower = upper = values.mean(axis=0)
+            if self.tail is not None:
+                ends = [self.tail, 1.0 - self.tail]
+                lower, upper = np.quantile(values, ends, axis=0)
+            parts.append(np.stack([mean, lower, upper]))
+        joined = np.concatenate(parts, axis=1)
+        return {"mean": joined[0], "lower": joined[1], "upper": joined[2]}
+
+    def median_survival(
+        self, draws: Floats, table: Any, where: str
+    ) -> list[MedianSurvival]:
+        """Median survival time of each row."""
+        curves = require_survival_curves(self.study.model)
+        return [
+            median_survival(times, self.tail)
+            for rows in self.rows_of(table, where)
+            for times in curves.median(draws, rows).T
+        ]
+
+    def rows_of(self, table: Any, where: str = "table") -> Iterator[Rows]:
+        """A table to predict for, in small blocks."""
+        try:
+            yield from _slices(self._prepared(table, where))
+        except DataError as error:
+            # A finished study has its levels and columns for good.
+            remedy = error.remedy
+            if ".levels" in remedy:
+                remedy = (
+                    "the study knows no other: correct it, leave such rows out, or fit "
+                    "a study with this level"
+                )
+            raise DataError(error.what, where=error.where, remedy=remedy) from None
+
+    def _prepared(self, table: Any, where: str) -> PreparedTable:
+        raw = PreparedTable.for_prediction(
+            open_table(table, where), preparation_of(self.study)
+        )
+        return rescaled(raw, self.moments)
+
+    def _require_times(self, given: bool) -> None:
+        """Refuse times for one number a row, and curves without times."""
+        model, where = self.study.model, f"study '{self.study.name}'"
+        if given and not model.predicts_over_time:
+            raise RunError(
+                f"a model of kind '{model.kind}' predicts one number for a row, not a "
+                "curve over time",
+                where=where,
+                remedy="leave the times out",
+            )
+        if not given and model.predicts_over_time:
+            raise RunError(
+                "a survival model predicts at times",
+                where=where,
+                remedy="give some in the unit of the time column, e.g. times=[365]",
+            )
+
+
+def _slices(table: PreparedTable) -> Iterator[Rows]:
+    """Blocks small enough that draws × rows × times stay in memory."""
+    for block in table.blocks():
+        for start in range(0, block.count, 1024):
+            part = slice(start, start + 1024)
+            yield Rows(block.design, block.x[:, part], {}, block.squared_norms[part])
+
+
+def thinned(draws: Floats) -> Floats:
+    """At most ``PREDICTIVE_DRAWS`` of them."""
+    return draws[:: -(-len(draws) // PREDICTIVE_DRAWS)]
