@@ -123,14 +123,16 @@ def flags_of(
                 unusable=True,
             )
         )
-    away = (judged.mean(axis=0) - prior.mean) / prior.scale
-    if _beyond(away, normal=prior.kind == "normal"):
+    conflict = _conflict(evidence, normal=prior.kind == "normal")
+    if conflict is not None:
         flags.append(
             Flag(
                 "beyond-the-prior",
-                "do not use these intervals: the parameters lie where the prior says "
-                "they are not (a prior too narrow, rare or separable outcomes)",
+                "do not use these intervals: the releases by themselves put parameters "
+                "where the prior says they are not (a prior too narrow, rare or "
+                "separable outcomes)",
                 unusable=True,
+                parameters=conflict,
             )
         )
     known = {j for j, _ in evidence.layout.shares}
@@ -230,13 +232,24 @@ def _distance(draws: Floats, place: Floats) -> float:
     return float(np.sqrt(away @ np.linalg.solve(spread, away) / away.size))
 
 
-def _beyond(away: Floats, *, normal: bool) -> bool:
-    """Whether posterior means are farther from the prior's than it allows."""
-    if np.abs(away).max() > FAR:
-        return True
-    if not normal:
-        return False
-    farthest = -ndtri(0.5 * SURPRISE / away.size)
-    return bool(
-        np.abs(away).max() > farthest or away @ away > chdtri(away.size, SURPRISE)
-    )
+def _conflict(evidence: Evidence, *, normal: bool) -> tuple[int, ...] | None:
+    """Parameters where releases and prior disagree; None where they do not.
+
+    The averaged score sum says θ̂ = θ̄ + H⁻¹ ḡ by itself, with variance
+    V = H⁻¹ (H + s² I) H⁻¹. Before it is seen the prior expects θ̂ − μ₀ to be normal with
+    covariance Λ⁻¹ + V: its length is then χ² distributed (Box 1980). The posterior mean
+    would be shrunk by the prior that is to be judged. Priors with heavier tails than a
+    normal are judged parameter by parameter only.
+    """
+    h, index = evidence.estimate, np.arange(evidence.dimension)
+    noisy = h.copy()
+    noisy[index, index] += evidence.variance
+    inverse = np.linalg.inv(h)
+    expected = evidence.prior_covariance + inverse @ noisy @ inverse
+    away = evidence.place + inverse @ evidence.gradient - evidence.prior_mean
+    each = np.abs(away) / np.sqrt(np.diag(expected))
+    farthest = -ndtri(0.5 * SURPRISE / away.size) if normal else FAR
+    length = float(away @ np.linalg.solve(expected, away))
+    if not (each.max() > farthest or (normal and length > chdtri(away.size, SURPRISE))):
+        return None
+    return tuple(int(j) for j in np.flatnonzero(each > min(farthest, each.max())))
