@@ -15,7 +15,7 @@ TIDY := $(if $(SHM),rm -rf $(SHM))
 .PHONY: demo check test coverage lint bench torture docs release clean
 
 # One stamp per set of extras, renewed when the pins, the package or its C code change.
-INSTALLED := pyproject.toml research/pyproject.toml constraints.txt setup.py src/cipherbayes/_kernels.c
+INSTALLED := pyproject.toml research/pyproject.toml constraints.txt setup.py src/cipherbayes/_kernels.c $(wildcard src/cipherbayes/inference/noise_aware/loops/*)
 
 $(VENV)/.demo: $(INSTALLED)
 	python3 -m venv $(VENV)

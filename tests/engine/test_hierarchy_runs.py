@@ -16,6 +16,8 @@ from cipherbayes.inference.between_sites import SiteDraws
 from cipherbayes.inference.noise_aware import Effort
 from cipherbayes.protocols.plan import plan_study
 from cipherbayes.protocols.study_plan import plan_releases
+from cipherbayes.report.page import render
+from cipherbayes.report.run_contents import Contents
 from cipherbayes.results.hierarchy import in_units, prior_of
 from cipherbayes.results.run import resume, run
 from cipherbayes.study.tables import preparation_of
@@ -148,6 +150,9 @@ def test_a_known_site_is_predicted_with_its_own_level(tmp_path: Path) -> None:
     document = json.loads((tmp_path / "out" / "result.json").read_text())
     assert document["method"] == "multilevel"
     assert len(document["hierarchy"]["influence"]) == 3 * 2
+    page = render(Contents.load(tmp_path / "out"))
+    assert "of a site at the common level" in page
+    assert "--new-site for another hospital" in page
 
 
 def test_a_hospital_that_took_no_part_is_refused_where_sites_are_fixed() -> None:

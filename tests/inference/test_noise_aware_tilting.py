@@ -76,7 +76,9 @@ def test_its_derivative_is_that_of_differences(kind: str) -> None:
 def test_a_straightened_weibull_change_is_the_change_of_the_log_hazard() -> None:
     study = simulate("weibull", 10, 3, np.random.default_rng(0))
     design, away = study.table.design, np.array([[0.2, -0.1, 0.4]])
-    straight = require_bounded_influence(study.model).straightened(away, design)[0][0]
+    form = require_bounded_influence(study.model).straightening(design)
+    assert form is not None
+    straight = form(away)[0][0]
     shape, log_time, x = np.exp(0.3), np.log(0.2), np.array([1.0, 0.7])
     changed = (np.exp(0.4) - 1.0) * shape * log_time + 0.4 + away[0, :2] @ x
     z = np.array([*x, 1.0 + shape * log_time])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cipherbayes.engine.run_folder import RunFolder
-from cipherbayes.report.numbers import duration, number, size
+from cipherbayes.report.numbers import duration, number, resolved, size
 from finished_runs import FinishedRuns, runs
 from terminal import cipherbayes
 
@@ -83,7 +83,8 @@ def test_the_tables_are_those_of_result_json(runs: FinishedRuns, name: str) -> N
     effects = tables["effects"][1 : len(record["effects"]) + 1]
     for cells, entry in zip(effects, record["effects"], strict=True):
         assert cells[:2] == [entry["name"], entry["per"]]
-        assert cells[3] == number(entry["estimate"])
+        ends = (entry["lower"], entry["upper"])
+        assert cells[3] == resolved(entry["estimate"], *ends)
 
 
 def test_the_page_loads_nothing_and_runs_nothing(runs: FinishedRuns) -> None:

@@ -17,10 +17,12 @@ import pytest
 from cipherbayes.errors import StudyError
 from cipherbayes.protocols.plan_description import alike
 from cipherbayes.protocols.study_plan import plan_releases
-from cipherbayes.report.charts import LETTER, NARROW, interval_axis
-from cipherbayes.report.numbers import Axis
+from cipherbayes.report.charts import LETTER, NARROW, interval_axis, interval_row
+from cipherbayes.report.effect_rows import Effect, Effects
+from cipherbayes.report.numbers import Axis, resolved
 from cipherbayes.report.page import render
 from cipherbayes.report.run_contents import Contents
+from cipherbayes.report.sections.forest import forest_axis
 from cipherbayes.report.sections.held_out import how_to_hold_out
 from cipherbayes.report.sections.methods import methods_paragraph
 from cipherbayes.report.sections.privacy import privacy_section
@@ -76,7 +78,30 @@ def test_an_effect_that_looks_like_a_dot_says_what_would_show_it(
 ) -> None:
     page = render(Contents.load(runs["open"]))
     assert "Too short to see: age" in page
-    assert "per = 9" in page
+    assert "per = 10" in page
+
+
+def test_the_ends_of_a_short_interval_do_not_look_alike() -> None:
+    ends = (1.0023, 1.0262)
+    assert [resolved(end, *ends) for end in ends] == ["1.002", "1.026"]
+    assert resolved(0.6352, 0.4922, 0.8198) == "0.635"
+    assert resolved(1.5, None, None) == "1.50"
+
+
+def test_small_steps_do_not_push_an_ordinary_effect_off_the_axis() -> None:
+    ratios = [
+        (1.0, 0.987, 1.015), (0.635, 0.49, 0.82), (1.46, 1.33, 1.62),
+        (1.01, 1.0, 1.026), (1.8, 0.365, 5.8), (1.87, 0.343, 6.4),
+        (0.997, 0.996, 0.999),
+    ]  # fmt: skip
+    rows = [Effect(f"x{k}", "", *r, above=0.5) for k, r in enumerate(ratios)]
+    axis = forest_axis(rows, Effects("hazard ratio", tuple(rows)))
+    assert axis.low < 0.343
+    assert axis.high > 6.4
+    huge = Effect("huge", "", 1e6, 1e-3, 1e12, above=0.5)
+    axis = forest_axis([*rows, huge], Effects("hazard ratio", (*rows, huge)))
+    assert axis.high < 10.0
+    assert "<circle" not in interval_row(axis, 1e6, 1e-3, 1e12, 1.0)
 
 
 def test_effects_are_told_for_the_step_that_the_study_states(

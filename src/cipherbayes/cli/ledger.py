@@ -14,6 +14,9 @@ from cipherbayes.cli.console import console
 if TYPE_CHECKING:
     from cipherbayes.privacy.ledger import Ledger
 
+NOTHING = 1e-4
+"""Share of a budget that no study can use: what rounding leaves."""
+
 
 def ledger(
     file: Annotated[Path, typer.Argument(help="A table's ledger (TABLE.ledger).")],
@@ -95,22 +98,24 @@ def ledger(
         typer.echo(json.dumps(document, indent=2))
         return
     shown = Table(title=f"{book.dataset}: releases")
-    headings = ("run", "site", "study", "purpose", "rounds", "first", "last", "ε after")
-    for heading in headings:
-        shown.add_column(heading)
+    for heading in ("run", "site", "study", "purpose", "rounds", "last", "ε after"):
+        shown.add_column(heading, overflow="fold")
     groups: dict[tuple[str, str, str, str], list[int]] = {}
     for index, entry in enumerate(entries):
         key = (entry.run[:8], entry.site, entry.study[:8], entry.purpose)
         groups.setdefault(key, []).append(index)
     for group, members in groups.items():
-        first, last = entries[members[0]], entries[members[-1]]
-        row = [*group, str(len(members))]
-        row += [entry.time[:16].replace("T", " ") for entry in (first, last)]
-        shown.add_row(*row, f"{last.epsilon:.4g}")
+        last = entries[members[-1]]
+        time = last.time[:16].replace("T", " ")
+        shown.add_row(*group, str(len(members)), time, f"{last.epsilon:.4g}")
     console.print(shown)
     console.print(
         f"spent ε = {spent:.4g} of {book.epsilon:g} at δ = {book.delta:g}; "
-        f"ε = {left:.4g} is left"
+        + (
+            f"ε = {left:.4g} is left"
+            if left > NOTHING * book.epsilon
+            else "nothing is left"
+        )
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated
 
@@ -61,30 +62,51 @@ def _options(
     pass
 
 
-app.command("plan")(plan.plan)
-app.command("run")(run.run)
-app.command("resume")(run.resume)
-app.command("predict")(run.predict)
-app.command("report")(report.report)
-app.command("export")(export.export)
-app.command("compare")(compare.compare)
-app.command("verify")(verify.verify)
-app.command("init")(init.init)
-app.command("omop")(omop.omop)
-app.command("watch")(watch.watch)
-app.command("ledger")(ledger.ledger)
-app.command("keys")(ledger.keys)
-app.command("audit")(audit.audit)
-app.command("calibrate")(calibrate.calibrate)
-app.command("deploy")(deploy.deploy)
-app.command("submit")(submit.submit)
+COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
+    "A study on this machine, in this order": {
+        "init": init.init,
+        "plan": plan.plan,
+        "run": run.run,
+        "watch": watch.watch,
+        "resume": run.resume,
+    },
+    "Its result": {
+        "report": report.report,
+        "predict": run.predict,
+        "export": export.export,
+        "compare": compare.compare,
+        "verify": verify.verify,
+    },
+    "A table and its budget": {
+        "ledger": ledger.ledger,
+        "keys": ledger.keys,
+        "omop": omop.omop,
+    },
+    "Whether promises hold": {
+        "audit": audit.audit,
+        "calibrate": calibrate.calibrate,
+    },
+    "A study on several machines": {
+        "deploy": deploy.deploy,
+        "submit": submit.submit,
+    },
+}
+"""Commands by what they are for, as ``--help`` lists them."""
+
+for _purpose, _commands in COMMANDS.items():
+    for _name, _command in _commands.items():
+        app.command(_name, rich_help_panel=_purpose)(_command)
 for _role, _what in {
     "site": "A site on its own machine: request, install, approve, check, start.",
     "csp": "The CSP, which holds the key, on its own machine: request, install, "
     "approve, start.",
     "server": "The server on its own machine: request, install, start.",
 }.items():
-    app.add_typer(party.party_commands(_role, _what), name=_role)
+    app.add_typer(
+        party.party_commands(_role, _what),
+        name=_role,
+        rich_help_panel="A study on several machines",
+    )
 
 
 def _add_extra(extra: EntryPoint) -> None:
@@ -97,7 +119,7 @@ def _add_extra(extra: EntryPoint) -> None:
         why = f"the package {package} cannot be loaded ({reason})"
         _add_refusal(extra.name, why, f"install {package} again")
     else:
-        app.command(extra.name)(function)
+        app.command(extra.name, rich_help_panel=f"From {package}")(function)
 
 
 def _add_refusal(name: str, why: str, remedy: str) -> None:

@@ -242,12 +242,13 @@ def predict(
     ] = False,
     site: Annotated[
         str | None,
-        typer.Option(help="With [hierarchy]: the site whose rows these are."),
+        typer.Option(help="With \\[hierarchy]: the site whose rows these are."),
     ] = None,
     new_site: Annotated[
         bool,
         typer.Option(
-            "--new-site", help="With [hierarchy]: a site that took no part (default)."
+            "--new-site",
+            help="With \\[hierarchy]: a site that took no part (default).",
         ),
     ] = False,
     out: Annotated[

@@ -81,6 +81,40 @@ class Influence:
 
 
 @dataclass(frozen=True)
+class Straightening:
+    """δ = a + u (c − e^c + 1) + v (e^c − 1 − w'a), c = w'a held within ± ``limit``.
+
+    Attributes
+    ----------
+    along, first, last
+        w, u and v.
+    """
+
+    along: Floats
+    first: Floats
+    last: Floats
+    limit: float
+
+    def __call__(self, away: Floats) -> tuple[Floats, Floats]:
+        """(δ, dδ / da) of a stack of a."""
+        change = away @ self.along
+        held = np.clip(change, -self.limit, self.limit)
+        growth = np.exp(held)
+        straight = away + (held - growth + 1.0)[..., None] * self.first
+        straight = straight + (growth - 1.0 - change)[..., None] * self.last
+        turned = np.outer(self.last - self.first, self.along)
+        jacobian = np.eye(away.shape[-1]) + (growth - 1.0)[..., None, None] * turned
+        return np.asarray(straight), np.asarray(jacobian)
+
+    def inside(self, basis: Floats) -> Straightening:
+        """The same of x with a = B x."""
+        first, last = np.linalg.solve(basis, np.stack([self.first, self.last], 1)).T
+        return Straightening(
+            basis.T @ self.along, first.copy(), last.copy(), self.limit
+        )
+
+
+@dataclass(frozen=True)
 class BoundedInfluence(ABC):
     """Bounded, unbiased scores of a model, and what is public about their mean.
 
@@ -163,15 +197,12 @@ class BoundedInfluence(ABC):
         """
         return None
 
-    def straightened(
-        self, away: Floats, design: Design
-    ) -> tuple[Floats, Floats | None]:
-        """(δ, dδ / dθ) with log-hazard at θ̄ + away less that at θ̄ equal to z'δ.
+    def straightening(self, design: Design) -> Straightening | None:
+        """δ with log-hazard at θ̄ + away less that at θ̄ equal to z'δ.
 
-        z is the gradient of the log-hazard at θ̄. ``away`` has shape ``(m, d)``; the
-        second is None where δ is ``away``, else of shape ``(m, d, d)``.
+        z is the gradient of the log-hazard at θ̄. None where δ is ``away``.
         """
-        return away, None
+        return None
 
 
 class LinearPredictorInfluence(BoundedInfluence):

@@ -14,6 +14,7 @@ from cipherbayes.models.influence import (
     BoundedInfluence,
     Influence,
     InfluenceBound,
+    Straightening,
     mallows_weights,
 )
 from cipherbayes.models.registry import register
@@ -182,22 +183,16 @@ class WeibullInfluence(BoundedInfluence):
         """The shape's column is 1 + ln L - eta."""
         return np.append(np.zeros(design.width), 1.0)
 
-    def straightened(self, away: Floats, design: Design) -> tuple[Floats, Floats]:
+    def straightening(self, design: Design) -> Straightening:
         """δ of the shape is e^Δ − 1 and the intercept takes what is left of Δ.
 
         The log-hazard grows by Δη + Δ + k (e^Δ − 1) ln s, Δ = Δκ, in which k ln s is
         the shape's column less one. Δ is held within ±1.5.
         """
         assert design.intercept is not None
-        change = np.clip(away[:, -1], -LARGEST_CHANGE, LARGEST_CHANGE)
-        growth = np.exp(change)
-        straight = away.copy()
-        straight[:, 0] += (change - growth + 1.0) / design.intercept
-        straight[:, -1] = growth - 1.0
-        jacobian = np.tile(np.eye(away.shape[1]), (len(away), 1, 1))
-        jacobian[:, 0, -1] = (1.0 - growth) / design.intercept
-        jacobian[:, -1, -1] = growth
-        return straight, jacobian
+        first, last = np.zeros((2, design.width + 1))
+        first[0], last[-1] = 1.0 / design.intercept, 1.0
+        return Straightening(last, first, last, LARGEST_CHANGE)
 
 
 def _log_shape(theta: Floats) -> Floats:

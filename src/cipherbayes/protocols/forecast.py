@@ -170,8 +170,9 @@ def advice(plan: StudyPlan, forecast: Forecast) -> list[str]:
         if forecast.epsilon_needed is not None:
             enough.append(f"epsilon = {forecast.epsilon_needed:.2g}")
         warnings.append(
-            "noise will drown effects of the prior's scale (signal/noise "
-            f"{forecast.ratio:.2g}); {' or '.join(enough)} would suffice"
+            "noise will drown effects of the prior's scale (an effect is only "
+            f"{forecast.ratio:.2g} times the noise); {' or '.join(enough)} would "
+            "suffice"
         )
     if study.scales_wanted and not study.releases_scales:
         warnings.append(

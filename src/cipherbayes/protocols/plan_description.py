@@ -183,14 +183,16 @@ def _lines(
     study, release, encryption = plan.study, plan.last_phase.sums, plan.encryption
     privacy = study.privacy
     records = f"{privacy.records:,}" if privacy.records else "released with noise"
-    sites = f"{len(study.sites)} sites" if study.rules.federated else "one place"
+    count = len(study.sites)
+    sites = f"{count} site{'' if count == 1 else 's'}"
     spent = ", ".join(f"{e:.2g} after {n}" for n, e in growth)
     sampled = f", each on {100 * release.rate:.3g} % of the rows"
     person = privacy.person
     record = "record" if person is None else f"person (all rows of one '{person}')"
     lines = [
         f"{study.name}: {study.model.kind}, {study.protocol}, "
-        f"{sites}, N = {records}, {release.dimension} parameters",
+        f"{sites if study.rules.federated else 'one place'}, N = {records}, "
+        f"{release.dimension} parameters",
         f"promise     ({privacy.epsilon:g}, {privacy.delta:g})-differential privacy, "
         f"adding or removing one {record}{'' if plan.certified else ', not certified'}",
         f"releases    {plan.rounds} rounds of {study.method}"
@@ -198,17 +200,18 @@ def _lines(
         f"noise       {_noise(plan)}",
         f"epsilon     {spent}",
         f"prior       {prior_in_words(study)}",
-        f"outlook     signal/noise {forecast.ratio:.3g} for an effect of the prior's "
-        f"scale; intervals at least {forecast.width_ratio:.2f} × those without privacy",
-        f"            (noise {forecast.noise:.3g}, typical signal "
-        f"{forecast.signal:.3g}, largest possible {forecast.largest:.3g}, "
-        "all rounds together)",
+        f"outlook     an effect of the prior's scale is {forecast.ratio:.3g} times the "
+        f"noise; intervals at least {forecast.width_ratio:.2f} × as wide as without "
+        "privacy",
+        f"            (all rounds together: noise {forecast.noise:,.3g}, such an "
+        f"effect {_plain(forecast.signal)}, all records pulling one way "
+        f"{_plain(forecast.largest)})",
     ]
     lines += [f"sites       {said}" for said in sites_in_words(plan)]
     lines += [f"{name:<12}{text}" for name, text in _budget_lines(plan)]
     if study.rules.federated:
         lines.append(
-            f"colluders   {release.colluders} of {release.sites} sites; "
+            f"colluders   {release.colluders} of {sites} may pool what they know; "
             f"{release.dropouts} may be lost"
         )
     if encryption is not None:
@@ -276,27 +279,29 @@ def prior_in_words(study: Study) -> str:
 def _noise(plan: StudyPlan) -> str:
     release, weighting = plan.last_phase.sums, plan.last_phase.weighting
     if weighting is None:
-        return (
-            f"in every round {_spread(release)} on a sum in which one record counts "
-            f"{release.clip:.3g} at most"
-        )
+        return f"{_against(release, 'totals')}, in every round"
     matrix = plan.last_phase.information
-    said = (
-        f"in the last {plan.last_phase.rounds} rounds {_spread(release)} on sums of "
-        f"gradients"
-    )
-    most = f"{release.clip:.3g}"
+    said = _against(release, "totals of gradients")
     if matrix is not None:
-        said += f", {_spread(matrix)} on those of curvatures"
-        most += f" and {matrix.clip:.3g}"
+        said += f"; {_against(matrix, 'totals of curvatures')}"
     return (
-        f"{said}; a record counts {most} in them at most, an unusual one (prepared row "
-        f"longer than {weighting.clip:.3g}) less"
+        f"{said} (last {plan.last_phase.rounds} rounds; an unusual record, whose "
+        f"prepared row is longer than {weighting.clip:.3g}, adds less)"
     )
 
 
-def _spread(release: ReleasePlan) -> str:
-    return f"standard deviation {release.noise_multiplier * release.clip:.3g}"
+def _against(release: ReleasePlan, totals: str) -> str:
+    """Noise beside the most that a record does."""
+    noise = release.noise_multiplier * release.clip
+    return (
+        f"standard deviation {noise:.3g} on {totals}, to which one record adds "
+        f"{release.clip:.3g} at most"
+    )
+
+
+def _plain(value: float) -> str:
+    """Three digits without an exponent."""
+    return f"{float(f'{value:.3g}'):,.10g}"
 
 
 def approval_lines(plan: StudyPlan) -> list[str]:

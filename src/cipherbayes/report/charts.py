@@ -237,7 +237,7 @@ def interval_row(
     upper: float | None,
     reference: float | None,
 ) -> Markup:
-    """A dot and its interval, for a cell of a forest plot."""
+    """A dot and its interval, for a cell of a forest plot; no dot beyond the axis."""
     marks = [_rule(x=axis.place(v), y1=0, y2=100, class_="grid") for v in axis.ticks(5)]
     if reference is not None:
         marks.append(_rule(x=axis.place(reference), y1=0, y2=100, class_="null"))
@@ -258,12 +258,13 @@ def interval_row(
             marks.append(arrow)
     else:
         clear = False
-    marks.append(
-        tag(
-            "circle", cx=_per(axis.place(mean)), cy="50%", r="4.5",
-            class_="dot clear" if clear else "dot",
-        )
-    )  # fmt: skip
+    if axis.low <= mean <= axis.high:
+        marks.append(
+            tag(
+                "circle", cx=_per(axis.place(mean)), cy="50%", r="4.5",
+                class_="dot clear" if clear else "dot",
+            )
+        )  # fmt: skip
     return tag("svg", marks, class_="row", aria_hidden="true")
 
 

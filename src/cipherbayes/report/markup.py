@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-VOID = frozenset({"meta", "link", "br", "hr", "img", "col"})
+VOID = frozenset({"meta", "link", "br", "hr", "img", "col", "wbr"})
 """Elements that have no content and no end."""
 
 

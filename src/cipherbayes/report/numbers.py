@@ -35,6 +35,18 @@ def interval(lower: float | None, upper: float | None, digits: int = 3) -> str:
     return f"{number(lower, digits)} to {number(upper, digits)}"
 
 
+def resolved(
+    value: float | None, lower: float | None, upper: float | None, digits: int = 3
+) -> str:
+    """A number, with more digits where the interval around it is so short that its
+    ends would look alike: 1.002 to 1.026, not 1.00 to 1.03."""
+    if value and lower is not None and upper is not None and lower < upper < math.inf:
+        steps = math.floor(math.log10(abs(value)))
+        steps -= math.floor(math.log10(upper - lower))
+        digits = max(digits, min(steps + 2, 6))
+    return number(value, digits)
+
+
 def superscript(value: int) -> str:
     """An exponent."""
     return str(value).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
@@ -115,7 +127,7 @@ class Axis:
         """Round numbers on the axis."""
         if self.log and self.high / self.low > 4.0:
             return self._decades(most)
-        step = _round_step((self.high - self.low) / most)
+        step = round_step((self.high - self.low) / most)
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)
         return [round(k * step, 12) for k in range(first, last + 1)]
@@ -144,7 +156,8 @@ class Axis:
         return f"{value:,.6g}".replace("-", "−")
 
 
-def _round_step(step: float) -> float:
+def round_step(step: float) -> float:
+    """The next of 1, 2, 5 and 10 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(step))
     return next(m * power for m in (1.0, 2.0, 5.0, 10.0) if m * power >= step * 0.999)
 

@@ -116,7 +116,8 @@ def _header(contents: Contents) -> Markup:
         ("Records", f"{declared:,}" if declared else "not declared"),
         (
             "Rounds",
-            f"{record['rounds']:,} of {contents.protocol.method_words(contents.study)}",
+            f"{contents.all_rounds:,}, "
+            f"{contents.protocol.method_words(contents.study)}",
         ),
         ("Privacy", _promise_tile(privacy)),
         ("Time", duration(record["timing"]["wall_s"])),

@@ -78,6 +78,11 @@ class Contents:
         """Gradient rounds behind the draws."""
         return int(self.record["rounds"])
 
+    @property
+    def all_rounds(self) -> int:
+        """Rounds of all releases, those before and after the fit among them."""
+        return self.rounds if self.plan is None else self.plan.rounds
+
     @classmethod
     def load(cls, folder: Path) -> Contents:
         """Read a folder; what a run without parties does not keep stays empty."""

@@ -59,7 +59,7 @@ def read_result(folder: Path) -> tuple[Study, xr.DataTree, ResultRecord]:
 
         with xr.open_datatree(draws, engine="h5netcdf") as posterior:
             return study, posterior.load(), cast(ResultRecord, record)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise RunError(
             "holds no finished run",
             where=str(folder),

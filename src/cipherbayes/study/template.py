@@ -216,12 +216,12 @@ def _lines(
     time = wanted.time or _first(columns, TIMES)
     kind = wanted.kind or ("exponential" if event and time else "logistic")
     fields = registered[kind].model_fields
-    model = [f'kind = "{kind}"{_remark(wanted.kind, "see the models page")}']
+    model = [f'kind = "{kind}"{_remark(wanted.kind, guess="see the models page")}']
     if "time" in fields:
         model += [
             f"time = {_column(time)}{_remark(wanted.time)}",
-            f"event = {_column(event)}{_remark(wanted.outcome)}"
-            "  # 1: the event happened, 0: censored",
+            f"event = {_column(event)}"
+            f"{_remark(wanted.outcome, '1: the event happened, 0: censored')}",
             "horizon = FILL_IN  # public length of follow-up, in the unit of `time`",
         ]
     elif "outcome" in fields:
@@ -273,11 +273,11 @@ def _lines(
     return [*lines, ""]
 
 
-def _remark(known: str | None, more: str = "") -> str:
-    """Marks what nobody said as a guess."""
-    if known is not None:
-        return ""
-    return f"  # a guess: check it{more and f'; {more}'}"
+def _remark(known: str | None, always: str = "", *, guess: str = "") -> str:
+    """Marks what nobody said as a guess, with more to say of a guess or always."""
+    parts = [always] if known is not None else ["a guess: check it", guess, always]
+    said = "; ".join(part for part in parts if part)
+    return said and f"  # {said}"
 
 
 def _column(name: str | None) -> str:

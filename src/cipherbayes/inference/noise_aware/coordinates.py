@@ -73,6 +73,7 @@ class Coordinates:
         b = len(self.constants)
         others = [j for j in range(d) if j not in self.constants]
         order = np.array([*self.constants, *others], dtype=np.intp)
+        self.order, self.framed = order, frame is not None
         # A = F blocks F', F the inverse of the frame's rows in the blocks' order.
         self._into = (np.eye(d) if frame is None else frame)[order]
         self._from = np.linalg.inv(self._into)
@@ -99,6 +100,16 @@ class Coordinates:
     def others(self) -> int:
         """How many parameters have a column that varies."""
         return self._shape[1]
+
+    @property
+    def back(self) -> Floats:
+        """F of A = F blocks F'."""
+        return np.asarray(self._from, dtype=np.float64)
+
+    @property
+    def power(self) -> Floats | None:
+        """exp(S) where S is not among the coordinates."""
+        return None if self._fixed_power is None else self._fixed_power[0]
 
     def of(self, matrix: Floats) -> Floats:
         """The coordinates of a positive definite matrix."""

@@ -24,7 +24,7 @@ Leonard and Hsu (1992), Bayesian inference for a covariance matrix.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -49,6 +49,37 @@ MEAN_OF_MEANS, OWN_MEAN, NO_MEAN = 1.0, 1.0, 0.01
 """sd of u; of the mean of a column that one site has, there, and elsewhere: zero."""
 LEARNT = 3
 """m, log ω and log ρ."""
+
+
+@dataclass(frozen=True)
+class Law:
+    """A law with a learnt scale, as :class:`~.centring.Centring` has it.
+
+    Attributes
+    ----------
+    which
+        The coordinates that have it.
+    centre, scale
+        Where μ and log σ stand among what is moved; μ = 0 where None.
+    offset
+        What log σ is more than what is moved.
+    form, of_scale
+        λ; the prior of σ² without the offset.
+    """
+
+    which: Integers
+    centre: int | None
+    scale: int
+    offset: float
+    form: Centring
+    of_scale: InverseGamma
+
+    def at(self, moved: Floats) -> tuple[Floats, Floats]:
+        """μ and log σ of every chain."""
+        log_scale = moved[:, self.scale] + self.offset
+        if self.centre is None:
+            return np.zeros_like(log_scale), log_scale
+        return moved[:, self.centre], log_scale
 
 
 @dataclass(frozen=True)
@@ -94,38 +125,49 @@ class Hierarchy:
         sites: SiteLayout | None = None,
     ) -> None:
         self.parts, self._centre = parts, centre
-        self._deeper = parts.log_outer(low)
-        self.depths = slice(parts.size, parts.size + len(self._deeper))
-        every = np.arange(parts.size)
+        self.deeper = parts.log_outer(low)
+        self.depths = slice(parts.size, parts.size + len(self.deeper))
+        self.size = self.depths.stop + LEARNT
+        every, middle = np.arange(parts.size), self.size - LEARNT
         known = [j for j, _ in shares]
         apart = parts.diagonals_of(tuple(j for j in unlike if j not in known))
         self._known = parts.diagonals_of(tuple(known))
-        self._shares = np.log([share for _, share in shares])
-        self._alike = np.setdiff1d(every[parts.diagonal], [*apart, *self._known])
-        self._loose: tuple[tuple[Integers, float], ...] = (
-            (every[parts.masses], MASS_SPREAD),
-            (apart, UNLIKE_SPREAD),
-        )
+        alike = np.setdiff1d(every[parts.diagonal], [*apart, *self._known])
         self._sites = sites
-        self._masses: tuple[Floats, Floats] | None = None
+        # What has no law is normal around something else that is moved, or around zero.
+        self.pulled_by = np.full(self.size, -1, dtype=np.int64)
+        self._offsets, self._precisions = np.zeros((2, self.size))
+        self._precisions[self.depths] = DEPTH**-2.0
+        self._precisions[apart] = UNLIKE_SPREAD**-2.0
+        self._precisions[self._known] = SHARE_SPREAD**-2.0
+        self._offsets[self._known] = np.log([share for _, share in shares])
+        self.pulled_by[apart], self.pulled_by[self._known] = middle, 0
         if sites is not None and sites.masses is not None and sites.spread is not None:
-            self._loose = ((apart, UNLIKE_SPREAD),)
-            self._masses = np.log(sites.masses), sites.spread
-        self._diagonal = self._entries = Centring(0.5)
+            self._precisions[parts.masses] = sites.spread**-2.0
+            self._offsets[parts.masses] = np.log(sites.masses)
+        else:
+            self._precisions[parts.masses] = MASS_SPREAD**-2.0
+            self.pulled_by[parts.masses] = middle
+        half, rows = Centring(0.5), every[parts.entries]
+        thin = -0.5 * float(np.log(parts.others)) if parts.others else 0.0
+        self.laws = (
+            Law(alike, middle, middle + 1, 0.0, half, SPREAD),
+            Law(rows, None, middle + 2, thin, half, STRENGTH),
+        )
 
     @property
     def alike(self) -> tuple[int, ...]:
         """Parameters of columns that almost follow from each other."""
-        return self.parts.involved(self._deeper)
+        return self.parts.involved(self.deeper)
 
     def start(self, chains: int) -> tuple[Floats, Means]:
         """Where to begin, u and υ: at the usual, with the scales that it has."""
         parts, place = self.parts, self.parts.usual
-        rest, diagonal = place[parts.entries] - self._centre, place[self._alike]
+        rest, diagonal = place[parts.entries] - self._centre, place[self.laws[0].which]
         strength = np.sqrt(parts.others * (rest**2).mean()) if rest.size else 0.0
         means = place[parts.means]
         size = np.sqrt((means**2).mean()) if means.size else 0.0
-        learnt = np.zeros(len(self._deeper) + LEARNT)
+        learnt = np.zeros(len(self.deeper) + LEARNT)
         learnt[-LEARNT:] = (
             diagonal.mean(),
             np.log(max(float(diagonal.std()), 0.3)),
@@ -142,98 +184,106 @@ class Hierarchy:
         parts, place = self.parts, self.to_coordinates(moved)
         _, spread, strength = np.exp(np.median(moved[:, -LEARNT:], axis=0))
         strength = strength / np.sqrt(parts.others)
-        self._diagonal = Centring(_share(data[self._alike], spread))
-        self._entries = Centring(_share(data[parts.entries], strength))
+        diagonal, entries = self.laws
+        self.laws = (
+            replace(diagonal, form=Centring(_share(data[diagonal.which], spread))),
+            replace(entries, form=Centring(_share(data[entries.which], strength))),
+        )
         return self.from_coordinates(place, moved[:, parts.size :])
+
+    @property
+    def shift(self) -> Floats:
+        """What a coordinate is more than its law says: S⁰."""
+        shift = np.zeros(self.parts.size)
+        shift[self.parts.entries] = self._centre
+        return shift
 
     def to_coordinates(self, moved: Floats) -> Floats:
         """(p, U, ℓ, S) of what is moved."""
         place = moved[:, : self.parts.size].copy()
-        for which, form, centre, scale in self._laws(moved):
-            place[:, which] = form.to_coordinates(place[:, which], centre, scale)
+        for law in self.laws:
+            which = law.which
+            place[:, which] = law.form.to_coordinates(place[:, which], *law.at(moved))
         place[:, self.parts.entries] += self._centre
-        return np.asarray(place - moved[:, self.depths] @ self._deeper)
+        return np.asarray(place - moved[:, self.depths] @ self.deeper)
 
     def from_coordinates(self, place: Floats, learnt: Floats) -> Floats:
         """What is moved, of (p, U, ℓ, S) and (t, m, log ω, log ρ)."""
         moved = np.hstack([place, learnt])
-        moved[:, : self.parts.size] += moved[:, self.depths] @ self._deeper
+        moved[:, : self.parts.size] += moved[:, self.depths] @ self.deeper
         moved[:, self.parts.entries] -= self._centre
-        for which, form, centre, scale in self._laws(moved):
-            moved[:, which] = form.from_coordinates(moved[:, which], centre, scale)
+        for law in self.laws:
+            which = law.which
+            moved[:, which] = law.form.from_coordinates(moved[:, which], *law.at(moved))
         return moved
 
     def chain_rule(self, moved: Floats, slope: Floats) -> Floats:
         """Derivatives by what is moved, of those by (p, U, ℓ, S)."""
-        by_depth = -slope @ self._deeper.T
+        by_depth = -slope @ self.deeper.T
         found = np.hstack([slope, by_depth, np.zeros((len(slope), LEARNT))])
-        for column, (which, form, centre, scale) in enumerate(self._laws(moved), -2):
-            found[:, which], by_centre, by_scale = form.chain_rule(
-                moved[:, which], centre, scale, slope[:, which]
+        for law in self.laws:
+            which = law.which
+            found[:, which], by_centre, by_scale = law.form.chain_rule(
+                moved[:, which], *law.at(moved), slope[:, which]
             )
-            found[:, column] += by_scale
-            if which is self._alike:
-                found[:, -3] += by_centre
+            found[:, law.scale] += by_scale
+            if law.centre is not None:
+                found[:, law.centre] += by_centre
         return found
+
+    def normal(self, means: Means) -> tuple[Floats, Floats]:
+        """Mean, less what pulls it, and precision of all that has no law of its own.
+
+        Shape ``(chains, size)``; a precision of zero is none.
+        """
+        chains = len(means.scale)
+        mean, precision = (
+            np.tile(each, (chains, 1)) for each in (self._offsets, self._precisions)
+        )
+        mean[:, self.parts.means] = means.centre
+        precision[:, self.parts.means] = means.scale**-2.0
+        return mean, precision
 
     def log_density(self, moved: Floats, means: Means) -> tuple[Floats, Floats]:
         """Of what is moved given u and υ, and its gradient."""
         value, gradient = np.zeros(len(moved)), np.zeros_like(moved)
-        for column, (which, form, centre, scale) in enumerate(self._laws(moved), -2):
-            here, slopes = form.log_density(moved[:, which], centre, scale)
-            value += here
-            gradient[:, which] += slopes[0]
-            gradient[:, column] += slopes[2]
-            if which is self._alike:
-                gradient[:, -3] += slopes[1]
-        for column, law in ((-2, SPREAD), (-1, STRENGTH)):
-            value += law.log_density(moved[:, column])
-            gradient[:, column] += law.slope(moved[:, column])
-        for which, sd in self._loose:
-            away = (moved[:, which] - moved[:, [-3]]) / sd
-            value -= 0.5 * (away**2).sum(axis=1)
-            gradient[:, which] -= away / sd
-            gradient[:, -3] += away.sum(axis=1) / sd
-        away = (moved[:, self._known] - moved[:, [0]] - self._shares) / SHARE_SPREAD
-        value -= 0.5 * (away**2).sum(axis=1)
-        gradient[:, self._known] -= away / SHARE_SPREAD
-        gradient[:, 0] += away.sum(axis=1) / SHARE_SPREAD
-        if self._masses is not None:
-            centre, spread = self._masses
-            away = (moved[:, self.parts.masses] - centre) / spread
-            value -= 0.5 * (away**2).sum(axis=1)
-            gradient[:, self.parts.masses] -= away / spread
-        away = moved[:, self.depths] / DEPTH
-        value -= 0.5 * (away**2).sum(axis=1)
-        gradient[:, self.depths] -= away / DEPTH
-        away = (moved[:, self.parts.means] - means.centre) / means.scale
-        value -= 0.5 * (away**2).sum(axis=1)
-        gradient[:, self.parts.means] -= away / means.scale
+        for law in self.laws:
+            here, slopes = law.form.log_density(moved[:, law.which], *law.at(moved))
+            log_scale = moved[:, law.scale]
+            value += here + law.of_scale.log_density(log_scale)
+            gradient[:, law.which] += slopes[0]
+            gradient[:, law.scale] += slopes[2] + law.of_scale.slope(log_scale)
+            if law.centre is not None:
+                gradient[:, law.centre] += slopes[1]
+        mean, precision = self.normal(means)
+        pulled = self.pulled_by >= 0
+        away = moved - mean
+        away[:, pulled] -= moved[:, self.pulled_by[pulled]]
+        force = precision * away
+        value -= 0.5 * (force * away).sum(axis=1)
+        gradient -= force
+        for by in np.unique(self.pulled_by[pulled]):
+            gradient[:, by] += force[:, self.pulled_by == by].sum(axis=1)
         return value, gradient
 
     def precision(self, moved: Floats, means: Floats) -> Floats:
         """About minus the second derivative of :meth:`log_density` at one place."""
-        parts = self.parts
-        diagonal = np.full(moved.size, DEPTH**-2.0)
-        for loose, sd in self._loose:
-            diagonal[loose] = sd**-2.0
-        if self._masses is not None:
-            diagonal[parts.masses] = self._masses[1] ** -2.0
-        diagonal[parts.means] = means**-2.0
-        counts, pulls, shares = [], [], []
-        for which, form, _, scale in self._laws(moved[None]):
-            pulls.append(float(np.exp(-2.0 * form.share * scale[0])))
-            counts.append(moved[which].size)
-            shares.append(form.share)
-            diagonal[which] = pulls[-1]
-        diagonal[-3] = 1e-2 + counts[0] * shares[0] ** 2 * pulls[0]
-        diagonal[-2] = SPREAD.precision + 2.0 * counts[0] * shares[0] ** 2
-        diagonal[-1] = STRENGTH.precision + 2.0 * counts[1] * shares[1] ** 2
-        diagonal[self._known] = SHARE_SPREAD**-2.0
-        diagonal[0] += self._known.size * SHARE_SPREAD**-2.0
+        diagonal = self._precisions.copy()
+        diagonal[self.parts.means] = means**-2.0
         matrix = np.diag(diagonal)
-        matrix[self._known, 0] = matrix[0, self._known] = -(SHARE_SPREAD**-2.0)
-        matrix[self._alike, -3] = matrix[-3, self._alike] = -shares[0] * pulls[0]
+        for law in self.laws:
+            which, share = law.which, law.form.share
+            pull = float(np.exp(-2.0 * share * law.at(moved[None])[1][0]))
+            matrix[which, which] = pull
+            own = 2.0 * which.size * share**2
+            matrix[law.scale, law.scale] = law.of_scale.precision + own
+            if law.centre is not None:
+                # Of m the law of the others is left out, which is wide.
+                matrix[law.centre, law.centre] = 1e-2 + which.size * share**2 * pull
+                matrix[which, law.centre] = matrix[law.centre, which] = -share * pull
+        sharp = SHARE_SPREAD**-2.0
+        matrix[0, 0] += self._known.size * sharp
+        matrix[self._known, 0] = matrix[0, self._known] = -sharp
         return matrix
 
     def drawn_means(
@@ -266,17 +316,6 @@ class Hierarchy:
         scales = np.where(sites.apart, NO_MEAN, scales)
         centres = np.broadcast_to(centre[:, None, :], scales.shape)
         return Means(centres.reshape(chains, -1), scales.reshape(chains, -1))
-
-    def _laws(
-        self, moved: Floats
-    ) -> tuple[tuple[Integers | slice, Centring, Floats, Floats], ...]:
-        """(which, λ, μ, log σ) of ℓ and of S; the scales are the last two columns."""
-        centre, spread, strength = moved[:, -LEARNT:].T
-        strength = strength - 0.5 * np.log(self.parts.others)
-        return (
-            (self._alike, self._diagonal, centre, spread),
-            (self.parts.entries, self._entries, np.zeros_like(centre), strength),
-        )
 
 
 def _share(data: Floats, scale: float) -> float:

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from cipherbayes.inference.noise_aware import compiled
+from cipherbayes.inference.noise_aware.compiled import Law, Loops
 from cipherbayes.inference.noise_aware.coordinates import Coordinates
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.hierarchy import Hierarchy, Means
@@ -119,6 +121,9 @@ class InformationSampler:
             parts, centre, low, evidence.unlike, layout.shares, layout.sites
         )
         moved, means = self.hierarchy.start(chains)
+        self._loops: Loops | None = None
+        if compiled.COMPILED:
+            self._loops = Loops(evidence, parts, self.hierarchy, self._direct)
         self.chains = Chains(
             moved,
             built=np.tile(start, (chains, 1, 1)),
@@ -169,6 +174,8 @@ class InformationSampler:
         place = hierarchy.to_coordinates(here.moved).mean(axis=0)
         jacobian = self.parts.jacobian(place) / self.evidence.information_sd
         here.moved = hierarchy.recentred(here.moved, (jacobian**2).sum(axis=1))
+        if self._loops is not None:
+            self._loops.renew()
         # The chain rule, for every entry of A.
         middle = here.moved.mean(axis=0)
         rows = np.broadcast_to(middle, (jacobian.shape[1], middle.size))
@@ -176,7 +183,8 @@ class InformationSampler:
         prior = hierarchy.precision(middle, np.median(here.means.scale, axis=0))
         lower = np.linalg.cholesky(jacobian @ jacobian.T + prior)
         identity = np.eye(len(lower))
-        self._metric = solve_triangular(lower, identity, lower=True).T
+        inverse = solve_triangular(lower, identity, lower=True)
+        self._metric = np.ascontiguousarray(np.triu(inverse.T))
         self._steps = _StepAdaptation(here.step.size)
 
     def stop_adapting(self) -> None:
@@ -186,7 +194,10 @@ class InformationSampler:
     def density(
         self, moved: Floats, prior_covariance: Floats
     ) -> tuple[Floats, Floats, Floats]:
-        """log p(what is moved | u, υ, releases), its gradient, and what is built."""
+        """log p(what is moved | u, υ, releases), its gradient, and what is built.
+
+        −∞ where what is moved is out of all bounds.
+        """
         place, bend = self.evidence.place, self.chains.bend
         coordinates = self.hierarchy.to_coordinates(moved)
         # A scale may have grown such that the coordinates overflow.
@@ -207,30 +218,44 @@ class InformationSampler:
         return value, gradient + pull, built.matrix
 
     def _hmc(self, prior_covariance: Floats) -> Floats:
-        here, rng, metric = self.chains, self.rng, self._metric
-        step = (here.step * rng.uniform(0.8, 1.2, here.step.size))[:, None]
+        here, rng = self.chains, self.rng
+        step = here.step * rng.uniform(0.8, 1.2, here.step.size)
         leaps = int(np.clip(np.ceil(TRAJECTORY / step.mean()), 2, MOST_LEAPS))
-        start = place = here.moved
-        momentum = rng.standard_normal(start.shape)
-        value, gradient, built = self.density(place, prior_covariance)
-        force = gradient @ metric
-        before = value - 0.5 * (momentum**2).sum(axis=1)
-        with np.errstate(all="ignore"):
-            for _ in range(leaps):
-                momentum = momentum + 0.5 * step * force
-                place = place + step * (momentum @ metric.T)
-                place = np.where(np.abs(place) < LARGEST_COORDINATE, place, start)
-                value, gradient, built = self.density(place, prior_covariance)
-                force = gradient @ metric
-                momentum = momentum + 0.5 * step * force
-            after = value - 0.5 * (momentum**2).sum(axis=1)
-            chance = np.exp(np.minimum(after - before, 0.0))
-        lost = ~np.isfinite(chance) | (np.abs(place) >= LARGEST_COORDINATE).any(axis=1)
-        chance = np.where(lost, 0.0, chance)
+        momentum = rng.standard_normal(here.moved.shape)
+        if self._loops is None:
+            place, built, gain = self.leapfrog(step, leaps, momentum, prior_covariance)
+        else:
+            law = Law(here.means, prior_covariance, here.bend)
+            place, built, gain = self._loops.leapfrog(
+                self._metric, step, leaps, here.moved, momentum, law
+            )
+        chance = np.exp(np.minimum(np.where(np.isnan(gain), -np.inf, gain), 0.0))
         moved = rng.random(chance.size) < chance
-        here.moved = np.where(moved[:, None], place, start)
+        here.moved = np.where(moved[:, None], place, here.moved)
         here.built = np.where(moved[:, None, None], built, here.built)
         return chance
+
+    def leapfrog(
+        self, step: Floats, leaps: int, momentum: Floats, prior_covariance: Floats
+    ) -> tuple[Floats, Floats, Floats]:
+        """Where trajectories end, what is built there, and the log of the ratio of
+        densities with momentum; NaN where a trajectory left all bounds."""
+        metric, place, size = self._metric, self.chains.moved, step[:, None]
+        value, gradient, built = self.density(place, prior_covariance)
+        before = value - 0.5 * (momentum**2).sum(axis=1)
+        lost = np.zeros(step.size, dtype=bool)
+        with np.errstate(all="ignore"):
+            for _ in range(leaps):
+                momentum = momentum + 0.5 * size * (gradient @ metric)
+                place = place + size * (momentum @ metric.T)
+                lost |= ~(np.abs(place) < LARGEST_COORDINATE).all(axis=1)
+                place = np.where(lost[:, None], self.chains.moved, place)
+                value, gradient, built = self.density(place, prior_covariance)
+                lost |= ~np.isfinite(value)
+                gradient[lost] = 0.0
+                momentum = momentum + 0.5 * size * (gradient @ metric)
+            gain = value - 0.5 * (momentum**2).sum(axis=1) - before
+        return place, built, np.where(lost, np.nan, gain)
 
 
 class _StepAdaptation:

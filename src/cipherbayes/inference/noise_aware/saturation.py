@@ -23,6 +23,7 @@ Stein (1981), Estimation of the mean of a multivariate normal distribution. MacK
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -62,23 +63,25 @@ class SaturatingScore:
         pushed, length = _pushed(slope, evidence.place)
         strength = bend / length
         score = cls(slope, strength, bend, np.zeros_like(pushed))
-        origin = np.zeros_like(pushed)
-        for weight, visited in zip(evidence.weights, evidence.visited, strict=True):
-            here = np.broadcast_to(visited, pushed.shape)
-            origin += weight * score._factor(here)[0][:, None] * here
-        return cls(slope, strength, bend, origin)
+        factors = score._factor(evidence.visited[:, None, :])[0]
+        weighted = evidence.weights[:, None] * factors
+        return cls(slope, strength, bend, weighted.T @ evidence.visited)
+
+    @cached_property
+    def fixed(self) -> Floats:
+        """A Σ w_t k(θ_t) θ_t."""
+        return np.asarray(np.matvec(self.slope, self.origin))
 
     def _factor(self, theta: Floats) -> tuple[Floats, Floats, Floats]:
         """k(θ), Aθ and 1 + β θ'Aθ / θ̄'Aθ̄."""
         along = np.matvec(self.slope, theta)
-        below = 1.0 + self.strength * (along * theta).sum(axis=1)
+        below = 1.0 + self.strength * (along * theta).sum(axis=-1)
         return np.sqrt((1.0 + self.bend) / below), along, below
 
     def mean(self, theta: Floats) -> Floats:
         """A (k(θ) θ − origin), of a stack of θ."""
         factor, along, _ = self._factor(theta)
-        fixed = np.matvec(self.slope, self.origin)
-        return np.asarray(factor[:, None] * along - fixed)
+        return np.asarray(factor[:, None] * along - self.fixed)
 
     def derivative(self, theta: Floats) -> Floats:
         """d mean / dθ, shape ``(chains, d, d)``."""

@@ -16,7 +16,7 @@ from cipherbayes.inference.noise_aware.shrinkage import (
 from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models.base import Model
 from cipherbayes.models.design import Design
-from cipherbayes.models.influence import require_bounded_influence
+from cipherbayes.models.influence import Straightening, require_bounded_influence
 from cipherbayes.typing import Floats, Integers
 
 OWN_CURVATURE, UNKNOWN_SIZE = 0.4, 2.0
@@ -60,7 +60,7 @@ class ScoreShape:
         The direction along which the linear predictor of every record grows by one:
         only where the score grows with the exponential of the linear predictor, else
         None.
-    straightened, frame
+    straightening, frame
         As the model's bounded influence states them, in internal units.
     width
         How many of the parameters are coefficients of columns; all where None.
@@ -78,10 +78,7 @@ class ScoreShape:
     bend: Callable[[Floats], Floats] = _straight
     constants: tuple[int, ...] = ()
     unit: Floats | None = None
-    straightened: Callable[[Floats], tuple[Floats, Floats | None]] = lambda away: (
-        away,
-        None,
-    )
+    straightening: Straightening | None = None
     frame: Callable[[Floats], Floats | None] = lambda theta: None
     width: int | None = None
     skew: Floats | None = None
@@ -104,18 +101,13 @@ class ScoreShape:
         basis = bounded.basis(design)
         inverse = np.linalg.inv(basis)
         constants = bounded.constants(design)
-        unit = None
+        unit = form = None
         if bounded.multiplicative and constants:
             value = 1.0 if design.intercept is None else design.intercept
             ones = np.zeros(len(basis))
             ones[list(constants)] = 1.0 / value
             unit = inverse @ ones
-
-        def straightened(away: Floats) -> tuple[Floats, Floats | None]:
-            straight, jacobian = bounded.straightened(away @ basis.T, design)
-            if jacobian is not None:
-                jacobian = inverse @ jacobian @ basis
-            return straight @ inverse.T, jacobian
+            form = bounded.straightening(design)
 
         def frame(theta: Floats) -> Floats | None:
             found = bounded.frame(basis @ theta, design)
@@ -127,7 +119,7 @@ class ScoreShape:
             saturating_bend if bounded.saturates else _straight,
             constants,
             unit,
-            straightened,
+            None if form is None else form.inside(basis),
             frame,
             design.width,
             None if skew is None else basis.T @ skew,

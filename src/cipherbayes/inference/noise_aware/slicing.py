@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from cipherbayes.inference.noise_aware import compiled
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.typing import Floats
 
@@ -23,6 +24,8 @@ LESS = (0.3, 0.65) * 3
 up to forty dimensions and √(40 / d) of it in d, for one slice after the other: a target
 with tails heavier than its ellipse is explored slowly, and so is one that is much
 narrower in many dimensions."""
+TRIES = 40
+"""Angles after which a slice stays where it was; a few do where nothing is broken."""
 
 
 class Score(Protocol):
@@ -50,6 +53,36 @@ def slice_theta(
     widened; the slice corrects for what the posterior is not that normal. The mode is
     looked for from ``near``, that of the H before, and returned beside θ.
     """
+    chains, d = theta.shape
+    kept = 1.0 - np.array(LESS) * min(1.0, np.sqrt(40.0 / d))
+    random = (
+        rng.standard_normal((chains, kept.size, d)),
+        rng.random((chains, kept.size)),
+        rng.random((chains, kept.size, TRIES)),
+    )
+    matrices = (information, prior_precision)
+    if compiled.COMPILED and isinstance(score, compiled.SCORES):
+        return compiled.slice_theta(
+            evidence, score, matrices, kept, random, theta, near
+        )
+    return sliced(evidence, score, matrices, kept, random, theta, near)
+
+
+def sliced(
+    evidence: Evidence,
+    score: Score,
+    matrices: tuple[Floats, Floats],
+    kept: Floats,
+    random: tuple[Floats, Floats, Floats],
+    theta: Floats,
+    near: Floats,
+) -> tuple[Floats, Floats]:
+    """:func:`slice_theta` by numpy, with random numbers.
+
+    ``matrices`` are H and the prior's precision; ``kept`` is the share of the ellipse's
+    precision and ``random`` are the normals, levels and angles of every slice.
+    """
+    information, prior_precision = matrices
     index = np.arange(evidence.dimension)
     total = information.copy()
     total[:, index, index] += evidence.variance
@@ -87,35 +120,35 @@ def slice_theta(
         height = np.where(better, value, height)
     precision = normal_at(mode)[0]
     root = np.linalg.inv(np.linalg.cholesky(precision)).transpose(0, 2, 1)
-    away = theta - mode
-    for less in LESS:
-        kept = 1.0 - less * min(1.0, np.sqrt(40.0 / evidence.dimension))
+    away, (white, levels, angles) = theta - mode, random
+    for which, share in enumerate(kept):
 
-        def log_ratio(away: Floats, kept: float = kept) -> Floats:
+        def log_ratio(away: Floats, share: float = share) -> Floats:
             quadratic = np.vecdot(away, np.matvec(precision, away))
-            return np.asarray(log_density(mode + away) + 0.5 * kept * quadratic)
+            return np.asarray(log_density(mode + away) + 0.5 * share * quadratic)
 
-        away = _slice(rng, away, root / np.sqrt(kept), log_ratio)
+        other = np.matvec(root, white[:, which]) / np.sqrt(share)
+        level = log_ratio(away) + np.log(levels[:, which])
+        away = _slice(away, other, level, angles[:, which], log_ratio)
     return np.asarray(mode + away), mode
 
 
 def _slice(
-    rng: np.random.Generator,
     away: Floats,
-    root: Floats,
+    other: Floats,
+    level: Floats,
+    angles: Floats,
     log_ratio: Callable[[Floats], Floats],
 ) -> Floats:
     """One elliptical slice update of every chain."""
-    white = rng.standard_normal(away.shape)
-    other = np.matvec(root, white)
-    level = log_ratio(away) + np.log(rng.random(len(away)))
-    angle = rng.uniform(0.0, 2.0 * np.pi, len(away))
+    angle = 2.0 * np.pi * angles[:, 0]
     low, high = angle - 2.0 * np.pi, angle.copy()
-    while True:
+    for share in (*angles[:, 1:].T, None):
         proposed = away * np.cos(angle)[:, None] + other * np.sin(angle)[:, None]
-        refused = ~(log_ratio(proposed) > level) & (high - low > 1e-9)
-        if not refused.any():
-            return np.asarray(proposed)
+        refused = ~(log_ratio(proposed) > level)
+        if share is None or not refused.any():
+            break
         low = np.where(refused & (angle < 0.0), angle, low)
         high = np.where(refused & (angle >= 0.0), angle, high)
-        angle = np.where(refused, rng.uniform(low, high), angle)
+        angle = np.where(refused, low + (high - low) * share, angle)
+    return np.asarray(np.where(refused[:, None], away, proposed))

@@ -16,7 +16,7 @@ and the mean of ḡ = Σ w_t g(θ_t) is F(θ) − Σ w_t F(θ_t).
 Along the direction e in which u of every record grows by one (the intercept), z'e = 1:
 M = e'He, M m = He and M V = H − He e'H / M, so nothing but H is needed. For a Weibull
 hazard u is not linear in the shape; δ is first made such that it is
-(``BoundedInfluence.straightened``). Nor is the shape's column normal: ln L, over the L
+(``BoundedInfluence.straightening``). Nor is the shape's column normal: ln L, over the L
 that a record lives through, is minus a unit exponential. Where z has a part (1 − E) b,
 its cumulants are those of 1 − E, and with t = b'δ
 
@@ -85,16 +85,13 @@ class TiltedScore:
         pull = information @ shape.unit
         mass = np.maximum(pull @ shape.unit, 1e-300)
         score = cls(shape, evidence.place, information, pull, mass, pull)
-        origin = np.zeros_like(pull)
-        for weight, visited in zip(evidence.weights, evidence.visited, strict=True):
-            there = np.broadcast_to(visited, pull.shape)
-            origin += weight * (score.mean(there) + pull)
-        return replace(score, origin=origin)
+        everywhere = score.mean(evidence.visited[:, None, :]) + pull
+        return replace(score, origin=np.tensordot(evidence.weights, everywhere, 1))
 
     def mean(self, theta: Floats) -> Floats:
         """E ḡ of a stack of θ."""
         moved, growth, _, _, _ = self._parts(theta)
-        return np.asarray(growth[:, None] * moved - self.origin)
+        return np.asarray(growth[..., None] * moved - self.origin)
 
     def derivative(self, theta: Floats) -> Floats:
         """d mean / dθ, shape ``(chains, d, d)``."""
@@ -112,19 +109,21 @@ class TiltedScore:
         """M times the gradient of the log of E exp(u), the exponential, the slope of
         its held exponent, what M V differs by from M times the log's Hessian, dδ / dθ.
         """
-        away, jacobian = self.shape.straightened(theta - self.place)
+        away, jacobian = theta - self.place, None
+        if (straightening := self.shape.straightening) is not None:
+            away, jacobian = straightening(away)
         along = np.matvec(self.information, away)
-        mean = (self.pull * away).sum(axis=1) / self.mass
-        square = (along * away).sum(axis=1) / self.mass
+        mean = (self.pull * away).sum(axis=-1) / self.mass
+        square = (along * away).sum(axis=-1) / self.mass
         exponent = mean + 0.5 * np.maximum(square - mean**2, 0.0)
-        moved = self.pull + along - self.pull * mean[:, None]
+        moved = self.pull + along - self.pull * mean[..., None]
         bulge = np.zeros(1)
         if (b := self.shape.skew) is not None:
             t = np.maximum(away @ b, LEAST_SKEWED)
             exponent = exponent + t - np.log1p(t) - 0.5 * t**2
-            moved = moved + (self.mass * (t / (1.0 + t) - t))[:, None] * b
+            moved = moved + (self.mass * (t / (1.0 + t) - t))[..., None] * b
             bend = self.mass * ((1.0 + t) ** -2.0 - 1.0)
-            bulge = bend[:, None, None] * (b[:, None] * b)
+            bulge = bend[..., None, None] * (b[:, None] * b)
         bent = np.tanh(exponent / LARGEST_EXPONENT)
         growth = np.exp(LARGEST_EXPONENT * bent)
         return moved, growth, 1.0 - bent**2, bulge, jacobian
@@ -177,20 +176,16 @@ class TiltedBySite:
         score = cls(
             constants, others, values, evidence.place, masses, means, within, nothing
         )
-        origin = nothing
-        for weight, visited in zip(evidence.weights, evidence.visited, strict=True):
-            origin = origin + weight * score.mean(
-                np.broadcast_to(visited, origin.shape)
-            )
-        return replace(score, origin=origin)
+        everywhere = score.mean(evidence.visited[:, None, :])
+        return replace(score, origin=np.tensordot(evidence.weights, everywhere, 1))
 
     def mean(self, theta: Floats) -> Floats:
         """E ḡ of a stack of θ."""
         moved, growth, _ = self._parts(theta)
-        found = -self.origin
-        found[:, self.constants] += self.values * growth
-        found[:, self.others] += np.vecmat(growth, moved)
-        return found
+        found = np.empty((*growth.shape[:-1], self.place.size))
+        found[..., self.constants] = self.values * growth
+        found[..., self.others] = np.vecmat(growth, moved)
+        return np.asarray(found - self.origin)
 
     def derivative(self, theta: Floats) -> Floats:
         """d mean / dθ, shape ``(chains, d, d)``."""
@@ -210,11 +205,11 @@ class TiltedBySite:
         """m_c + V δ of the others, M_c times the exponential, the slope of its held
         exponent."""
         away = theta - self.place
-        rest = away[:, self.others]
+        rest = away[..., self.others]
         along = np.matvec(self.within, rest)
-        square = np.maximum((along * rest).sum(axis=1), 0.0)
-        exponent = self.values * away[:, self.constants]
-        exponent = exponent + np.matvec(self.means, rest) + 0.5 * square[:, None]
+        square = np.maximum((along * rest).sum(axis=-1), 0.0)
+        exponent = self.values * away[..., self.constants]
+        exponent = exponent + np.matvec(self.means, rest) + 0.5 * square[..., None]
         bent = np.tanh(exponent / LARGEST_EXPONENT)
         growth = self.masses * np.exp(LARGEST_EXPONENT * bent)
-        return self.means + along[:, None, :], growth, 1.0 - bent**2
+        return self.means + along[..., None, :], growth, 1.0 - bent**2

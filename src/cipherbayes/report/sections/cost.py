@@ -14,7 +14,7 @@ PARTIES = {"csp": "CSP", "server": "Server", "all": "Whoever holds the tables"}
 def cost_section(contents: Contents) -> Markup:
     """The whole section."""
     timing, traffic = contents.record["timing"], contents.record["bytes"]
-    rounds = max(contents.plan.rounds if contents.plan else contents.rounds, 1)
+    rounds = max(contents.all_rounds, 1)
     wall, total = timing["wall_s"], traffic["total"]
     costs = _of_each(contents)
     most = max((seconds for _, seconds, _ in costs), default=0.0)

@@ -13,10 +13,9 @@ from cipherbayes.report.markup import Content, Markup, join, table, tag
 from cipherbayes.report.numbers import (
     NONE,
     Axis,
-    interval,
-    number,
     percent,
-    round_up,
+    resolved,
+    round_step,
 )
 from cipherbayes.report.run_contents import Contents
 from cipherbayes.report.sections.curves import (
@@ -38,13 +37,13 @@ def forest(contents: Contents, effects: Effects) -> Markup:
     share = percent(contents.record["interval"])
     rows: list[list[Content]] = [
         [
-            effect.name,
+            _breakable(effect.name),
             effect.per,
             interval_row(
                 axis, effect.estimate, effect.lower, effect.upper, effects.reference
             ),
-            number(effect.estimate),
-            interval(effect.lower, effect.upper),
+            resolved(effect.estimate, effect.lower, effect.upper),
+            _interval(effect),
             _direction(effect, effects.reference),
         ]
         for effect in shown
@@ -97,6 +96,22 @@ def forest(contents: Contents, effects: Effects) -> Markup:
     )
 
 
+def _breakable(name: str) -> Markup:
+    """A parameter's name, to be broken before its level where it must be."""
+    feature, bracket, level = name.partition("[")
+    return join(feature, tag("wbr") if bracket else "", f"{bracket}{level}")
+
+
+def _interval(effect: Effect) -> str:
+    if effect.lower is None or effect.upper is None:
+        return NONE
+    lower, upper = (
+        resolved(end, effect.lower, effect.upper)
+        for end in (effect.lower, effect.upper)
+    )
+    return f"{lower} to {upper}"
+
+
 def _is_dot(effect: Effect, axis: Axis) -> bool:
     """Whether an interval is too short to be seen beside the others."""
     if effect.lower is None or effect.upper is None:
@@ -114,7 +129,7 @@ def _too_short(dots: list[Effect], contents: Contents) -> str:
         if feature.low is None or not effect.per.startswith("1 unit"):
             continue
         assert feature.high is not None
-        step = round_up((feature.high - feature.low) / 10.0)
+        step = round_step((feature.high - feature.low) / 10.0)
         return (
             f"{said}. A step of one unit is small there; per = {step:g} in the study’s "
             f"[features] of {effect.name}, say, shows a larger one."
@@ -125,7 +140,8 @@ def _too_short(dots: list[Effect], contents: Contents) -> str:
 def forest_axis(shown: list[Effect], effects: Effects) -> Axis:
     """An axis that one huge interval does not squash the others on.
 
-    Intervals more than ten times as wide as the middle one reach beyond it.
+    Intervals more than ten times as wide as one that is wider than most (a quarter of
+    them are wider still) reach beyond it.
     """
 
     def at(value: float) -> float:
@@ -136,7 +152,8 @@ def forest_axis(shown: list[Effect], effects: Effects) -> Axis:
         for e in shown
         if e.lower is not None and e.upper is not None
     }
-    usual = sorted(widths.values())[len(widths) // 2] if widths else 0.0
+    wide = max(3 * (len(widths) - 1) // 4, len(widths) // 2)
+    usual = sorted(widths.values())[wide] if widths else 0.0
     ends = [e.estimate for e in shown if widths.get(e.name, 0.0) <= 10.0 * usual]
     for e in shown:
         if e.lower is not None and e.upper is not None:

@@ -11,6 +11,18 @@ from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
 
 AWARE = ", which count the noise that was added for privacy"
+MODELS = {
+    "exponential": "exponential survival regression",
+    "gompertz": "Gompertz survival regression",
+    "linear": "linear regression",
+    "logistic": "logistic regression",
+    "negative-binomial": "negative-binomial regression",
+    "ordinal": "ordinal (proportional-odds) regression",
+    "piecewise": "proportional-hazards regression with a piecewise-constant baseline",
+    "poisson": "Poisson regression",
+    "weibull": "Weibull regression",
+}
+"""What the models are called in papers."""
 LEFT = "not in the study file: yours to write"
 
 
@@ -36,7 +48,7 @@ def methods_paragraph(contents: Contents) -> str:
     """Model, prior, privacy and software in the words of a methods section."""
     study, record = contents.study, contents.record
     privacy, sites = record["privacy"], len(record["sites"])
-    model = f"{record['model'].replace('-', ' ')} regression"
+    model = _model(record["model"])
     place = f"{sites} sites" if sites > 1 else "one site"
     said = (
         f"We fitted a Bayesian {model} of {_outcome(study)} to the records of {place}, "
@@ -48,9 +60,9 @@ def methods_paragraph(contents: Contents) -> str:
     else:
         word = "is" if privacy["certified"] else "is NOT certified to be"
         said += (
-            f"What was released {word} ({privacy['epsilon']:g}, "
-            f"{privacy['delta']:g})-differentially private for adding or removing one "
-            f"record, spent in {_rounds(contents)} rounds"
+            f"What was released {word} ({short(privacy['epsilon'])}, "
+            f"{short(privacy['delta'])})-differentially private for adding or removing "
+            f"one record, spent in {contents.all_rounds} rounds"
             + ("; no record left its site. " if contents.protocol.federated else ". ")
         )
     if all(row["lower"] is None for row in record["posterior"]):
@@ -80,10 +92,11 @@ def checklist(contents: Contents) -> Iterator[tuple[str, str]]:
         (LEFT if declared is None else f"{declared:,} declared, at {_sites(contents)}"),
     )
     yield "Missing values (S12c; T9)", _missing(study)
+    model = _model(record["model"])
     yield "How predictors were handled (S11; T10a)", _ranges(study)
     yield (
         "Statistical methods (S12a; T10b)",
-        (f"{record['model']}, {record['method']}. {_prior(study)} {_between(study)}"),
+        (f"{model}; inference: {record['method']}. {_prior(study)} {_between(study)}"),
     )
     holdout = study.evaluation
     yield (
@@ -108,6 +121,10 @@ def checklist(contents: Contents) -> Iterator[tuple[str, str]]:
             + ("certified" if privacy["certified"] else "NOT certified")
         ),
     )
+
+
+def _model(kind: str) -> str:
+    return MODELS.get(kind, f"{kind.replace('-', ' ')} model")
 
 
 def _prior(study: Study) -> str:
@@ -149,12 +166,6 @@ def _between(study: Study) -> str:
         f"{said}, normal around the common ones, with half-normal priors of scale "
         f"{hierarchy.scale:g} for their standard deviations. "
     )
-
-
-def _rounds(contents: Contents) -> int:
-    """Rounds of all releases, those before and after the fit among them."""
-    plan = contents.plan
-    return contents.rounds if plan is None else plan.rounds
 
 
 def _outcome(study: Study) -> str:

@@ -1,0 +1,260 @@
+"""The inner loops of the posterior, compiled where a C compiler was present.
+
+The C code (``loops/``) computes what :mod:`~.information` and :mod:`~.slicing` say in
+numpy, which is used where the extension was not built and which tests compare it with.
+It takes random numbers instead of drawing them, and what it computes of one chain does
+not depend on the others: for a seed the draws are the same with any number of threads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from cipherbayes.inference.noise_aware.coordinates import Coordinates
+from cipherbayes.inference.noise_aware.evidence import Evidence
+from cipherbayes.inference.noise_aware.hierarchy import Hierarchy, Means
+from cipherbayes.inference.noise_aware.saturation import SaturatingScore
+from cipherbayes.inference.noise_aware.tilting import TiltedBySite, TiltedScore
+from cipherbayes.typing import Floats
+
+_loops: Any
+try:
+    _loops = import_module("cipherbayes.inference.noise_aware._loops")
+except ImportError:  # no C compiler when the package was installed
+    _loops = None
+
+COMPILED: bool = _loops is not None
+
+SCORES = (SaturatingScore, TiltedScore, TiltedBySite)
+"""Whose means C knows."""
+
+SMALLEST_RANK = 1e-15
+"""Of the largest eigenvalue of the contrasts' matrix; less is rounding."""
+
+
+@dataclass(frozen=True)
+class Law:
+    """What a trajectory depends on besides its evidence, of every chain."""
+
+    means: Means
+    prior_covariance: Floats
+    bend: Floats
+
+
+class Loops:
+    """Densities and trajectories of what HMC moves, as C reads them.
+
+    The tables hold the law of all that is moved: another prior of H changes them and
+    not the C code, as long as everything that is moved either has a
+    :class:`~.hierarchy.Law` or is normal around a number, or around something else
+    that is moved.
+    """
+
+    def __init__(
+        self, evidence: Evidence, parts: Coordinates, hierarchy: Hierarchy, direct: bool
+    ) -> None:
+        self._evidence, self._parts = evidence, parts
+        self._hierarchy, self._direct = hierarchy, direct
+        self._contrasts = _half(evidence.quadratic)
+        self.renew()
+
+    def renew(self) -> None:
+        """Read the laws again; λ may have changed."""
+        parts, hierarchy = self._parts, self._hierarchy
+        rows, law_of = [], np.full(parts.size, -1, dtype=np.int64)
+        for number, law in enumerate(hierarchy.laws):
+            centre = -1 if law.centre is None else law.centre
+            gamma = law.of_scale
+            rows.append(
+                (
+                    law.form.share,
+                    centre,
+                    law.scale,
+                    law.offset,
+                    gamma.shape,
+                    gamma.scale,
+                )
+            )
+            law_of[law.which] = number
+        self._laws = (np.array(rows, dtype=np.float64), law_of)
+
+    def _problem(self, prior_covariance: Floats) -> tuple[Any, ...]:
+        """The fields of ``Problem`` in loops.h, in the order of take_problem."""
+        parts, hierarchy, evidence = self._parts, self._hierarchy, self._evidence
+        off = prior_covariance.copy()
+        index = np.arange(evidence.dimension)
+        off[:, index, index] = 0.0
+        return (
+            parts.order,
+            len(parts.constants),
+            _plain(parts.back) if parts.framed else None,
+            None if parts.power is None else _plain(parts.power),
+            parts.usual,
+            hierarchy.shift,
+            _plain(hierarchy.deeper),
+            hierarchy.pulled_by,
+            *self._laws,
+            evidence.place,
+            evidence.gradient,
+            evidence.place - evidence.prior_mean,
+            _plain(evidence.information),
+            _plain(evidence.linear),
+            self._contrasts,
+            evidence.variance,
+            evidence.information_sd,
+            self._direct,
+            not off.any(),
+        )
+
+    def density(self, moved: Floats, law: Law) -> tuple[Floats, Floats, Floats]:
+        """log p, its gradient, and what is built; −∞ where out of all bounds."""
+        chains, d = len(moved), self._evidence.dimension
+        value, gradient = np.empty(chains), np.empty(moved.shape)
+        built = np.empty((chains, d, d))
+        problem = self._problem(law.prior_covariance)
+        laws = self._of_chains(law, slice(None))
+        _loops.density(problem, laws, _plain(moved), value, gradient, built)
+        return value, gradient, built
+
+    def leapfrog(
+        self,
+        metric: Floats,
+        step: Floats,
+        leaps: int,
+        moved: Floats,
+        momentum: Floats,
+        law: Law,
+    ) -> tuple[Floats, Floats, Floats]:
+        """Where trajectories end, what is built there, and the log of the ratio of
+        densities with momentum; NaN where a trajectory left all bounds."""
+        chains, d = len(moved), self._evidence.dimension
+        place, momentum = moved.copy(), momentum.copy()
+        built, gain = np.empty((chains, d, d)), np.empty(chains)
+        problem = self._problem(law.prior_covariance)
+
+        def run(some: slice) -> None:
+            _loops.leapfrog(
+                problem,
+                self._of_chains(law, some),
+                metric,
+                step[some],
+                leaps,
+                place[some],
+                momentum[some],
+                built[some],
+                gain[some],
+            )
+
+        share_out(run, chains)
+        return place, built, gain
+
+    def _of_chains(self, law: Law, some: slice) -> tuple[Floats, ...]:
+        mean, precision = self._hierarchy.normal(law.means)
+        covariance = _plain(law.prior_covariance)
+        return mean[some], precision[some], covariance[some], law.bend[some]
+
+
+def slice_theta(
+    evidence: Evidence,
+    score: SaturatingScore | TiltedScore | TiltedBySite,
+    matrices: tuple[Floats, Floats],
+    kept: Floats,
+    random: tuple[Floats, Floats, Floats],
+    theta: Floats,
+    mode: Floats,
+) -> tuple[Floats, Floats]:
+    """θ and the mode, as :func:`~.slicing.slice_theta` has them.
+
+    ``matrices`` are H and the prior's precision; ``kept`` is the share of the ellipse's
+    precision and ``random`` are the normals, levels and angles of every slice.
+    """
+    theta, mode = theta.copy(), mode.copy()
+    target = (evidence.gradient, evidence.variance, evidence.prior_mean, kept)
+    information, precision = (_plain(each) for each in matrices)
+
+    def run(some: slice) -> None:
+        _loops.slice_theta(
+            *_fields(score, some),
+            target,
+            (information[some], precision[some]),
+            tuple(each[some] for each in random),
+            theta[some],
+            mode[some],
+        )
+
+    share_out(run, len(theta))
+    return theta, mode
+
+
+def _fields(
+    score: SaturatingScore | TiltedScore | TiltedBySite, some: slice
+) -> tuple[int, tuple[Any, ...]]:
+    """The kind of a score, and its fields in the order of module.c."""
+    if isinstance(score, SaturatingScore):
+        each = (score.slope, score.strength, score.bend, score.fixed)
+        return 0, tuple(_plain(part[some]) for part in each)
+    if isinstance(score, TiltedScore):
+        form, skew = score.shape.straightening, score.shape.skew
+        each = (score.information, score.pull, score.mass, score.origin)
+        straight = None
+        if form is not None:
+            vectors = (form.along, form.first, form.last)
+            straight = (*(_plain(vector) for vector in vectors), form.limit)
+        return 1, (
+            *(_plain(part[some]) for part in each),
+            score.place,
+            None if skew is None else _plain(skew),
+            straight,
+        )
+    each = (score.masses, score.means, score.within, score.origin)
+    fixed = (score.constants, score.others, score.values, score.place)
+    return 2, (*fixed, *(_plain(part[some]) for part in each))
+
+
+def share_out(run: Callable[[slice], None], chains: int) -> None:
+    """Call ``run`` with parts of the chains, as many at once as there are cores."""
+    workers = min(chains, _cores())
+    ends = [chains * k // workers for k in range(workers + 1)]
+    parts = [slice(*pair) for pair in pairwise(ends)]
+    waiting = [_pool(workers).submit(run, part) for part in parts[1:]]
+    run(parts[0])
+    for each in waiting:
+        each.result()
+
+
+@cache
+def _pool(workers: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max(workers - 1, 1), "cipherbayes-chains")
+
+
+if hasattr(os, "register_at_fork"):
+    # A child has none of its parent's threads.
+    os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
+def _cores() -> int:
+    """That this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _half(quadratic: Floats) -> Floats:
+    """C with C'C a positive semidefinite matrix, as few rows as its rank."""
+    values, vectors = np.linalg.eigh(quadratic)
+    some = values > SMALLEST_RANK * max(float(values[-1]), 1e-300)
+    return _plain((vectors[:, some] * np.sqrt(values[some])).T)
+
+
+def _plain(values: Floats) -> Floats:
+    """The same in rows without gaps."""
+    return np.ascontiguousarray(values, dtype=np.float64)

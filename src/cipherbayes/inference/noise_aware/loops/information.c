@@ -1,0 +1,411 @@
+/* log p of what HMC moves, and its gradient, for one chain.
+ *
+ * The same as InformationSampler.density in information.py, which has the formulas:
+ * moved -> coordinates -> A -> H -> log p, and the gradient back along the same way.
+ * What the prior of the coordinates is comes in as tables (Problem, ChainLaw).
+ */
+#include <math.h>
+#include <string.h>
+
+#include "loops.h"
+
+#define LARGEST_LOG 12.0
+#define LARGEST_COORDINATE 1e3
+
+void
+lay_out(Work *w, Arena *arena, const Problem *problem)
+{
+    const size_t d = problem->d, e = problem->e, b = problem->b;
+    w->place = piece(arena, problem->size);
+    w->slope = piece(arena, problem->size);
+    w->stretch = piece(arena, problem->laws);
+    w->centre = piece(arena, problem->laws);
+    w->pull = piece(arena, problem->laws);
+    w->masses = piece(arena, b);
+    w->root = piece(arena, e);
+    w->values = piece(arena, e);
+    w->vectors = piece(arena, e * e);
+    w->eigen_size = (int)(1 + 6 * e + 2 * e * e);
+    w->whole_size = (int)(3 + 5 * e);
+    w->eigen = piece(arena, w->eigen_size);
+    w->whole = (int *)piece(arena, w->whole_size);
+    w->rest = piece(arena, e * e);
+    w->mixed = piece(arena, b * e);
+    w->blocks = piece(arena, d * d);
+    w->turned = piece(arena, d * d);
+    w->other = piece(arena, d * d);
+    w->h = piece(arena, d * d);
+    w->scaled = piece(arena, d * d);
+    w->total = piece(arena, d * d);
+    w->curved = piece(arena, d * d);
+    w->thin = piece(arena, (size_t)problem->rank * d);
+    w->pushed = piece(arena, d);
+    w->residual = piece(arena, d);
+    w->solved = piece(arena, d);
+    w->row = piece(arena, d);
+}
+
+static double
+held(double x, double middle, double far)
+{
+    return fmin(fmax(x, middle - far), middle + far);
+}
+
+/* ------------------------------------------------------ moved -> coordinates */
+
+/* x = c + s (y - lambda c) for what has a law; 0 where all of it is in bounds. */
+static int
+to_coordinates(const Problem *q, Work *w, const double *moved)
+{
+    for (int k = 0; k < q->laws; k++) {
+        const double *law = q->law + k * LAW_WIDTH;
+        const double scale = moved[(int)law[SCALE]] + law[OFFSET];
+        w->centre[k] = law[CENTRE] < 0.0 ? 0.0 : moved[(int)law[CENTRE]];
+        w->stretch[k] = exp((1.0 - law[SHARE]) * scale);
+        w->pull[k] = exp(-2.0 * law[SHARE] * scale);
+    }
+    for (int j = 0; j < q->size; j++) {
+        const int64_t k = q->law_of[j];
+        double x = moved[j];
+        if (k >= 0) {
+            const double share = q->law[k * LAW_WIDTH + SHARE], c = w->centre[k];
+            x = c + w->stretch[k] * (x - share * c);
+        }
+        w->place[j] = x + q->shift[j];
+    }
+    for (int t = 0; t < q->depths; t++) {
+        const double *row = q->deeper + (size_t)t * q->size;
+        const double depth = moved[q->size + t];
+        for (int j = 0; j < q->size; j++)
+            w->place[j] -= depth * row[j];
+    }
+    int lost = 0;
+    for (int j = 0; j < q->size; j++)
+        lost |= !(fabs(w->place[j]) < LARGEST_COORDINATE);
+    return lost;
+}
+
+/* Derivatives by what is moved, of those by the coordinates in w->slope. */
+static void
+chain_rule(const Problem *q, const Work *w, const double *moved, double *gradient)
+{
+    memset(gradient, 0, (size_t)q->moved * sizeof(double));
+    for (int j = 0; j < q->size; j++) {
+        const int64_t k = q->law_of[j];
+        const double slope = w->slope[j];
+        if (k < 0) {
+            gradient[j] += slope;
+            continue;
+        }
+        const double *law = q->law + k * LAW_WIDTH;
+        const double share = law[SHARE], stretch = w->stretch[k];
+        const double away = moved[j] - share * w->centre[k];
+        gradient[j] += stretch * slope;
+        gradient[(int)law[SCALE]] += (1.0 - share) * stretch * away * slope;
+        if (law[CENTRE] >= 0.0)
+            gradient[(int)law[CENTRE]] += (1.0 - share * stretch) * slope;
+    }
+    for (int t = 0; t < q->depths; t++)
+        gradient[q->size + t] -= dot(q->deeper + (size_t)t * q->size, w->slope, q->size);
+}
+
+/* log of the prior of what is moved; adds its gradient. */
+static double
+prior(const Problem *q, const ChainLaw *law_of_chain, const Work *w,
+      const double *moved, double *gradient)
+{
+    double value = 0.0;
+    for (int j = 0; j < q->size; j++) {
+        const int64_t k = q->law_of[j];
+        if (k < 0)
+            continue;
+        const double *law = q->law + k * LAW_WIDTH, share = law[SHARE];
+        const double away = moved[j] - share * w->centre[k], pull = away * w->pull[k];
+        const double scale = moved[(int)law[SCALE]] + law[OFFSET];
+        value -= 0.5 * away * pull + share * scale;
+        gradient[j] -= pull;
+        gradient[(int)law[SCALE]] += share * (away * pull - 1.0);
+        if (law[CENTRE] >= 0.0)
+            gradient[(int)law[CENTRE]] += share * pull;
+    }
+    for (int k = 0; k < q->laws; k++) {
+        const double *law = q->law + k * LAW_WIDTH;
+        const int at = (int)law[SCALE];
+        const double term = law[GAMMA_SCALE] * exp(-2.0 * moved[at]);
+        value -= 2.0 * law[GAMMA_SHAPE] * moved[at] + term;
+        gradient[at] += 2.0 * term - 2.0 * law[GAMMA_SHAPE];
+    }
+    for (int j = 0; j < q->moved; j++) {
+        const double precision = law_of_chain->precision[j];
+        const int64_t by = q->pulled_by[j];
+        const double from = by < 0 ? 0.0 : moved[by];
+        const double away = moved[j] - from - law_of_chain->mean[j];
+        value -= 0.5 * precision * away * away;
+        gradient[j] -= precision * away;
+        if (by >= 0)
+            gradient[by] += precision * away;
+    }
+    return value;
+}
+
+/* ---------------------------------------------------------- coordinates -> A */
+
+/* exp(S) to w->rest, by its eigenvalues, which are held. */
+static int
+exponential(const Problem *q, Work *w)
+{
+    const int e = q->e;
+    const double *entry = w->place + q->size - (size_t)e * (e - 1) / 2;
+    int info = 0, n = e;
+    for (int i = 0; i < e; i++) {
+        w->vectors[(size_t)i * e + i] = 0.0;
+        for (int j = i + 1; j < e; j++)
+            w->vectors[(size_t)i * e + j] = w->vectors[(size_t)j * e + i] = *entry++;
+    }
+    library.syevd("V", "U", &n, w->vectors, &n, w->values, w->eigen, &w->eigen_size,
+                  w->whole, &w->whole_size, &info);
+    if (info != 0)
+        return info;
+    /* LAPACK's columns are rows here: row k of `vectors` is the k-th vector. */
+    for (int k = 0; k < e; k++) {
+        w->values[k] = held(w->values[k], 0.0, LARGEST_LOG);
+        const double root = exp(0.5 * w->values[k]);
+        for (int j = 0; j < e; j++)
+            w->other[(size_t)k * e + j] = root * w->vectors[(size_t)k * e + j];
+    }
+    gram(w->other, e, e, w->rest);
+    return 0;
+}
+
+/* A of the coordinates; w keeps what its derivatives are made of. */
+static int
+build(const Problem *q, Work *w, double *built)
+{
+    const int d = q->d, b = q->b, e = q->e;
+    const double *means = w->place + b, *diagonal = means + (size_t)b * e;
+    for (int i = 0; i < b; i++)
+        w->masses[i] = exp(held(w->place[i], q->usual[i], LARGEST_LOG));
+    for (int i = 0; i < e; i++) {
+        const int at = b + b * e + i;
+        w->root[i] = exp(0.5 * held(diagonal[i], q->usual[at], LARGEST_LOG));
+    }
+    if (q->power != NULL)
+        memcpy(w->rest, q->power, (size_t)e * e * sizeof(double));
+    else if (exponential(q, w) != 0)
+        return -1;
+    for (int i = 0; i < e; i++)
+        for (int j = 0; j < e; j++)
+            w->rest[(size_t)i * e + j] *= w->root[i] * w->root[j];
+    double *blocks = q->frame == NULL ? w->turned : w->blocks;
+    for (int i = 0; i < b; i++) {
+        memset(blocks + (size_t)i * d, 0, (size_t)b * sizeof(double));
+        blocks[(size_t)i * d + i] = w->masses[i];
+        for (int j = 0; j < e; j++) {
+            const double mixed = w->masses[i] * means[(size_t)i * e + j];
+            w->mixed[(size_t)i * e + j] = mixed;
+            blocks[(size_t)i * d + b + j] = blocks[(size_t)(b + j) * d + i] = mixed;
+        }
+    }
+    for (int i = 0; i < e; i++) {
+        double *row = blocks + (size_t)(b + i) * d + b;
+        memcpy(row, w->rest + (size_t)i * e, (size_t)e * sizeof(double));
+        for (int k = 0; k < b; k++) {
+            const double left = means[(size_t)k * e + i];
+            for (int j = 0; j < e; j++)
+                row[j] += left * w->mixed[(size_t)k * e + j];
+        }
+    }
+    if (q->frame == NULL) {
+        for (int i = 0; i < d; i++)
+            for (int j = 0; j < d; j++)
+                built[q->order[i] * d + q->order[j]] = blocks[(size_t)i * d + j];
+    } else {
+        times(q->frame, blocks, d, d, d, w->turned);
+        times_transposed(w->turned, q->frame, d, d, d, built);
+    }
+    return 0;
+}
+
+/* (e^a - e^b) / (a - b) of two eigenvalues. */
+static double
+divided_difference(double a, double b)
+{
+    const double half = 0.5 * (a - b), middle = exp(0.5 * (a + b));
+    if (fabs(half) < 1e-4)
+        return middle * (1.0 + half * half / 6.0);
+    return middle * (sinh(half) / half);
+}
+
+/* The derivative by S: Daleckii-Krein, in the basis of S. */
+static void
+by_entries(const Problem *q, Work *w, const double *rest, double *out)
+{
+    const int e = q->e;
+    double *scaled = w->scaled, *turned = w->total;
+    for (int i = 0; i < e; i++)
+        for (int j = 0; j < e; j++)
+            scaled[(size_t)i * e + j] = rest[(size_t)i * q->d + j] * w->root[i] * w->root[j];
+    times(w->vectors, scaled, e, e, e, turned);
+    times_transposed(turned, w->vectors, e, e, e, scaled);
+    for (int i = 0; i < e; i++)
+        for (int j = 0; j <= i; j++) {
+            const double share = divided_difference(w->values[i], w->values[j]);
+            scaled[(size_t)i * e + j] *= share;
+            if (i != j)
+                scaled[(size_t)j * e + i] *= share;
+        }
+    transposed_times(w->vectors, scaled, e, e, e, turned);
+    times(turned, w->vectors, e, e, e, scaled);
+    for (int i = 0; i < e; i++)
+        for (int j = i + 1; j < e; j++)
+            *out++ = 2.0 * scaled[(size_t)i * e + j];
+}
+
+/* The derivatives by the coordinates, of those by A. */
+static void
+pulled_back(const Problem *q, Work *w, const double *gradient)
+{
+    const int d = q->d, b = q->b, e = q->e;
+    double *ordered = w->blocks;
+    if (q->frame == NULL) {
+        for (int i = 0; i < d; i++)
+            for (int j = 0; j < d; j++)
+                ordered[(size_t)i * d + j] = gradient[q->order[i] * d + q->order[j]];
+    } else {
+        transposed_times(q->frame, gradient, d, d, d, w->other);
+        times(w->other, q->frame, d, d, d, ordered);
+    }
+    const double *means = w->place + b;
+    for (int k = 0; k < b; k++) {
+        const double *mean = means + (size_t)k * e;
+        const double *mixed = ordered + (size_t)k * d + b;
+        double by_mass = ordered[(size_t)k * d + k];
+        for (int j = 0; j < e; j++) {
+            /* The block is symmetric. */
+            const double along = dot(ordered + (size_t)(b + j) * d + b, mean, e);
+            by_mass += (2.0 * mixed[j] + along) * mean[j];
+            w->slope[b + k * e + j] = 2.0 * w->masses[k] * (mixed[j] + along);
+        }
+        w->slope[k] = w->masses[k] * by_mass;
+    }
+    const double *rest = ordered + (size_t)b * d + b;
+    double *diagonal = w->slope + b + b * e;
+    for (int i = 0; i < e; i++)
+        diagonal[i] = dot(w->rest + (size_t)i * e, rest + (size_t)i * d, e);
+    if (q->power == NULL)
+        by_entries(q, w, rest, diagonal + e);
+}
+
+/* --------------------------------------------------------------- H -> log p */
+
+/* log p(releases | H), and its gradient by H to w->turned. */
+static double
+evidence(const Problem *q, Work *w, const double *h, const double *covariance)
+{
+    const int d = q->d, r = q->rank;
+    const size_t cells = (size_t)d * d;
+    double *scaled = w->scaled, *total = w->total, *slope = w->turned;
+    if (q->diagonal)
+        for (int i = 0; i < d; i++)
+            for (int j = 0; j < d; j++)
+                scaled[(size_t)i * d + j] =
+                    h[(size_t)i * d + j] * covariance[(size_t)j * d + j];
+    else
+        times(h, covariance, d, d, d, scaled);
+    times(scaled, h, d, d, d, total);
+    double trace = 0.0;
+    for (size_t i = 0; i < cells; i++)
+        total[i] += h[i];
+    for (int i = 0; i < d; i++)
+        trace += total[(size_t)i * d + i];
+    for (int i = 0; i < d; i++)
+        total[(size_t)i * d + i] += q->variance + 1e-13 * trace;
+    if (factor(total, d) != 0)
+        return -INFINITY;
+    const double determinant = log_determinant(total, d);
+    if (inverse_of_factor(total, d) != 0)
+        return -INFINITY;
+    times_vector(h, q->away, d, d, w->residual);
+    for (int i = 0; i < d; i++)
+        w->residual[i] += q->gradient[i];
+    times_vector(total, w->residual, d, d, w->solved);
+    double value = -0.5 * (determinant + dot(w->solved, w->residual, d));
+    /* H B = (C H)'C with B = C'C. */
+    times(q->contrasts, h, r, d, d, w->thin);
+    value -= 0.5 * dot(w->thin, w->thin, r * d);
+    transposed_times(w->thin, q->contrasts, d, r, d, w->curved);
+    for (int i = 0; i < d; i++)
+        for (int j = 0; j < d; j++)
+            total[(size_t)i * d + j] -= w->solved[i] * w->solved[j];
+    times(total, scaled, d, d, d, w->other);
+    const double sharp = 1.0 / (q->information_sd * q->information_sd);
+    double square = 0.0, straight = 0.0;
+    for (int i = 0; i < d; i++)
+        for (int j = 0; j < d; j++) {
+            const size_t at = (size_t)i * d + j;
+            const double difference = q->information[at] - h[at];
+            square += difference * difference;
+            straight += q->linear[at] * h[at];
+            w->other[at] += 0.5 * total[at] + w->curved[at] + q->linear[at]
+                + w->solved[i] * q->away[j];
+        }
+    for (int i = 0; i < d; i++)
+        for (int j = 0; j <= i; j++) {
+            const size_t at = (size_t)i * d + j, across = (size_t)j * d + i;
+            const double difference = q->information[at] - h[at];
+            slope[at] = slope[across] =
+                sharp * difference - 0.5 * (w->other[at] + w->other[across]);
+        }
+    return value - 0.5 * sharp * square - straight;
+}
+
+/* H = A with the direction of `place` flattened. */
+static const double *
+flattened(const Problem *q, Work *w, const double *built, double bend, double *length)
+{
+    const int d = q->d;
+    times_vector(built, q->place, d, d, w->pushed);
+    *length = fmax(dot(w->pushed, q->place, d), 1e-300);
+    const double share = bend / (1.0 + bend) / *length;
+    for (int i = 0; i < d; i++)
+        for (int j = 0; j < d; j++)
+            w->h[(size_t)i * d + j] =
+                built[(size_t)i * d + j] - share * w->pushed[i] * w->pushed[j];
+    return w->h;
+}
+
+/* The gradient by A of that by H, in place. */
+static void
+unflattened(const Problem *q, Work *w, double bend, double length, double *gradient)
+{
+    const int d = q->d;
+    const double share = bend / (1.0 + bend) / length;
+    times_vector(gradient, w->pushed, d, d, w->row);
+    const double along = dot(w->row, w->pushed, d) / length;
+    for (int i = 0; i < d; i++)
+        w->row[i] = share * (w->row[i] - 0.5 * along * q->place[i]);
+    for (int i = 0; i < d; i++)
+        for (int j = 0; j < d; j++)
+            gradient[(size_t)i * d + j] -=
+                w->row[i] * q->place[j] + q->place[i] * w->row[j];
+}
+
+double
+density(const Problem *q, const ChainLaw *law, Work *w, const double *moved,
+        double *gradient, double *built)
+{
+    double length = 1.0;
+    if (to_coordinates(q, w, moved) != 0 || build(q, w, built) != 0)
+        return -INFINITY;
+    const double *h = built;
+    if (!q->direct)
+        h = flattened(q, w, built, law->bend, &length);
+    double value = evidence(q, w, h, law->prior_covariance);
+    if (!isfinite(value))
+        return -INFINITY;
+    if (!q->direct)
+        unflattened(q, w, law->bend, length, w->turned);
+    pulled_back(q, w, w->turned);
+    chain_rule(q, w, moved, gradient);
+    return value + prior(q, law, w, moved, gradient);
+}

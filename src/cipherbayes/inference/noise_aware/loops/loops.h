@@ -1,0 +1,185 @@
+/* Inner loops of the noise-aware posterior: what its files share.
+ *
+ * Matrices are float64 in rows.  Nothing here knows of Python but module.c, and
+ * nothing allocates but its callers: a chain's work needs memory of a size that is
+ * known before, taken from one piece (Arena).
+ */
+#ifndef CIPHERBAYES_LOOPS_H
+#define CIPHERBAYES_LOOPS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* One copy of a loop per instruction set, chosen at load time (GNU ifunc). */
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && __GNUC__ >= 12 \
+    && !defined(__SANITIZE_ADDRESS__)
+#define VECTORISED                                                                  \
+    __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define VECTORISED
+#endif
+
+/* ------------------------------------------------------------------ memory */
+
+/* Pieces of one block.  With `start` NULL it only counts, so that the function
+ * that lays out a chain's memory also says how much of it there is. */
+typedef struct {
+    double *start;
+    size_t used;
+} Arena;
+
+static inline double *
+piece(Arena *arena, size_t count)
+{
+    double *found = arena->start == NULL ? NULL : arena->start + arena->used;
+    arena->used += (count + 7) / 8 * 8;
+    return found;
+}
+
+/* ---------------------------------------------------------- linear algebra */
+
+/* The routines that SciPy exports to Cython; no library is linked. */
+typedef struct {
+    void (*gemm)(char *, char *, int *, int *, int *, double *, double *, int *,
+                 double *, int *, double *, double *, int *);
+    void (*syrk)(char *, char *, int *, int *, double *, double *, int *, double *,
+                 double *, int *);
+    void (*trsm)(char *, char *, char *, char *, int *, int *, double *, double *,
+                 int *, double *, int *);
+    void (*potrf)(char *, int *, double *, int *, int *);
+    void (*potri)(char *, int *, double *, int *, int *);
+    void (*syevd)(char *, char *, int *, double *, int *, double *, double *, int *,
+                  int *, int *, int *);
+} Library;
+
+extern Library library;
+
+double dot(const double *a, const double *b, int n);
+/* out = A v, A of n rows and m columns. */
+void times_vector(const double *a, const double *v, int n, int m, double *out);
+/* out = A'v, A of n rows and m columns. */
+void transposed_times_vector(const double *a, const double *v, int n, int m,
+                             double *out);
+/* out (n, m) = A B, A B' or A'B with k terms to a sum. */
+void times(const double *a, const double *b, int n, int k, int m, double *out);
+void times_transposed(const double *a, const double *b, int n, int k, int m,
+                      double *out);
+void transposed_times(const double *a, const double *b, int n, int k, int m,
+                      double *out);
+/* out (n, n) = A'A of A with k rows. */
+void gram(const double *a, int k, int n, double *out);
+void mirror(double *a, int n);
+/* A = L L', L in the lower half; 0 where A is positive definite. */
+int factor(double *a, int n);
+double log_determinant(const double *lower, int n);
+/* A inverse of its L, both halves. */
+int inverse_of_factor(double *a, int n);
+/* In place: L x = v and L'x = v; L X = A with m columns. */
+void solve_lower(const double *lower, double *v, int n);
+void solve_upper(const double *lower, double *v, int n);
+void solve_lower_matrix(const double *lower, double *a, int n, int m);
+
+/* ------------------------------------------------------------- information */
+
+enum { SHARE, CENTRE, SCALE, OFFSET, GAMMA_SHAPE, GAMMA_SCALE, LAW_WIDTH };
+
+/* What density() needs, the same for all chains; names as in information.py. */
+typedef struct {
+    int d, b, e;              /* parameters; constant columns; others */
+    int size, depths, moved;  /* (p, U, l, S); t; all that is moved */
+    int laws;
+    int rank;                 /* of the contrasts */
+    int direct;               /* H itself is built, not A */
+    int diagonal;             /* the prior's covariance is */
+    double variance, information_sd;
+    const int64_t *order;     /* of the columns in the blocks */
+    const double *frame;      /* F of A = F blocks F', or NULL: the order alone */
+    const double *usual, *shift, *deeper;
+    const double *power;      /* exp(S) where that is fixed, or NULL */
+    const int64_t *law_of;    /* of every coordinate, or -1 */
+    const double *law;        /* rows of LAW_WIDTH */
+    const int64_t *pulled_by; /* another that is moved, or -1 */
+    const double *place, *gradient, *away, *information, *linear;
+    const double *contrasts;  /* C, rank rows, with C'C the quadratic */
+} Problem;
+
+/* One chain's part of the law, and of what H depends on. */
+typedef struct {
+    const double *mean, *precision, *prior_covariance;
+    double bend;
+} ChainLaw;
+
+/* Memory for one density. */
+typedef struct {
+    double *place, *slope;            /* (p, U, l, S) and the derivatives by it */
+    double *stretch, *centre, *pull;  /* of every law */
+    double *masses, *root;
+    double *values, *vectors, *eigen; /* of S, and LAPACK's memory */
+    double *rest;                     /* B */
+    double *blocks, *mixed, *turned, *other;
+    double *h, *scaled, *total, *curved, *thin;
+    double *pushed, *residual, *solved, *row;
+    int *whole;
+    int eigen_size, whole_size;
+} Work;
+
+void lay_out(Work *work, Arena *arena, const Problem *problem);
+/* log p, its gradient and A; minus infinity, and neither of the others, where the
+ * place is out of all bounds. */
+double density(const Problem *problem, const ChainLaw *law, Work *work,
+               const double *moved, double *gradient, double *built);
+
+/* ---------------------------------------------------------------- leapfrog */
+
+/* Chains that go along their trajectories side by side. */
+typedef struct {
+    int chains, leaps;
+    const double *metric;     /* M, upper triangle, the rest zero */
+    const double *step;       /* of every chain */
+    const ChainLaw *law;
+    double *moved, *momentum; /* in: the start; out: the end */
+    double *built;            /* out: A at the end */
+    double *gain;             /* out: log of the ratio of densities; NaN where lost */
+} Trajectories;
+
+size_t trajectory_memory(const Problem *problem, int chains);
+void leapfrog(const Problem *problem, const Trajectories *all, double *memory);
+
+/* ----------------------------------------------------------------- slicing */
+
+typedef enum { SATURATING, TILTED, TILTED_BY_SITE } ScoreKind;
+
+/* The mean of the score of one chain; names as in saturation.py and tilting.py. */
+typedef struct {
+    ScoreKind kind;
+    int d, b, e;
+    const double *matrix;  /* A; H; V */
+    const double *pull;    /* A origin; M m; origin */
+    double bend, strength; /* beta; beta / place'A place */
+    double mass;
+    const double *origin, *place, *skew;
+    const double *along, *first, *last; /* of a straightening, or NULL */
+    double limit;
+    const int64_t *constants, *others;
+    const double *values, *masses, *means;
+} Score;
+
+typedef struct {
+    int d, slices, tries;
+    double variance;
+    const double *gradient, *prior_mean, *kept;
+} Target;
+
+/* One chain's H and prior, where it stands, and its random numbers. */
+typedef struct {
+    const double *information, *prior_precision;
+    const double *white, *levels, *angles;
+    double *theta, *mode;
+} ThetaChain;
+
+size_t slicing_memory(int d);
+/* 0 where all went well. */
+int slice_chain(const Target *target, const Score *score, const ThetaChain *chain,
+                double *memory);
+
+#endif

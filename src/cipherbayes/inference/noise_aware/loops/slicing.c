@@ -1,0 +1,396 @@
+/* A draw of theta given H and the mean of the score, for one chain.
+ *
+ * The same as slice_theta in slicing.py, which has the formulas, with the means of
+ * saturation.py and tilting.py.  Random numbers come in: the draw is a function of
+ * its arguments.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "loops.h"
+
+#define NEWTON_STEPS 3
+#define HALVINGS 6
+#define LARGEST_EXPONENT 3.0
+#define LEAST_SKEWED (-0.9)
+#define TWO_PI 6.283185307179586
+
+typedef struct {
+    double *inverse, *derivative, *precision, *lower, *total;
+    double *mean, *residual, *solved, *away, *step, *mode, *theta, *other, *proposed;
+    double *rest, *along, *moved, *growth, *slope, *weighted, *spread;
+} Memory;
+
+static void
+lay_out_slicing(Memory *m, Arena *arena, int d)
+{
+    const size_t n = d;
+    double **squares[] = {&m->inverse, &m->derivative, &m->precision, &m->lower,
+                          &m->total, &m->moved, &m->weighted, &m->spread};
+    double **lines[] = {&m->mean, &m->residual, &m->solved, &m->away, &m->step,
+                        &m->mode, &m->theta, &m->other, &m->proposed, &m->rest,
+                        &m->along, &m->growth, &m->slope};
+    for (size_t i = 0; i < sizeof squares / sizeof *squares; i++)
+        *squares[i] = piece(arena, n * n);
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        *lines[i] = piece(arena, n);
+}
+
+size_t
+slicing_memory(int d)
+{
+    Memory m;
+    Arena counting = {NULL, 0};
+    lay_out_slicing(&m, &counting, d);
+    return counting.used;
+}
+
+static double
+held_exponential(double exponent, double *slope)
+{
+    const double bent = tanh(exponent / LARGEST_EXPONENT);
+    *slope = 1.0 - bent * bent;
+    return exp(LARGEST_EXPONENT * bent);
+}
+
+/* ------------------------------------------------------------- saturating */
+
+/* k(theta), with A theta in m->along and the denominator. */
+static double
+saturating_factor(const Score *s, Memory *m, const double *theta, double *below)
+{
+    times_vector(s->matrix, theta, s->d, s->d, m->along);
+    *below = 1.0 + s->strength * dot(m->along, theta, s->d);
+    return sqrt((1.0 + s->bend) / *below);
+}
+
+static void
+saturating_mean(const Score *s, Memory *m, const double *theta, double *out)
+{
+    double below;
+    const double k = saturating_factor(s, m, theta, &below);
+    for (int i = 0; i < s->d; i++)
+        out[i] = k * m->along[i] - s->pull[i];
+}
+
+static void
+saturating_derivative(const Score *s, Memory *m, const double *theta, double *out)
+{
+    const int d = s->d;
+    double below;
+    const double k = saturating_factor(s, m, theta, &below), c = s->strength / below;
+    for (int i = 0; i < d; i++)
+        for (int j = 0; j < d; j++)
+            out[(size_t)i * d + j] =
+                k * (s->matrix[(size_t)i * d + j] - c * m->along[i] * m->along[j]);
+}
+
+/* ----------------------------------------------------------------- tilted */
+
+/* What F is made of: M times the gradient of the log in m->moved, the exponential
+ * returned, the slope of its held exponent, how M V is changed along the skew, and
+ * e^change of the straightening. */
+static double
+tilted_parts(const Score *s, Memory *m, const double *theta, double *slope,
+             double *bulge, double *grown)
+{
+    const int d = s->d;
+    double *away = m->rest;
+    for (int i = 0; i < d; i++)
+        away[i] = theta[i] - s->place[i];
+    *grown = 1.0;
+    if (s->along != NULL) {
+        const double change = dot(s->along, away, d);
+        const double clipped = fmin(fmax(change, -s->limit), s->limit);
+        *grown = exp(clipped);
+        const double low = clipped - *grown + 1.0, high = *grown - 1.0 - change;
+        for (int i = 0; i < d; i++)
+            away[i] += low * s->first[i] + high * s->last[i];
+    }
+    times_vector(s->matrix, away, d, d, m->along);
+    const double mean = dot(s->pull, away, d) / s->mass;
+    const double square = dot(m->along, away, d) / s->mass;
+    double exponent = mean + 0.5 * fmax(square - mean * mean, 0.0);
+    for (int i = 0; i < d; i++)
+        m->moved[i] = s->pull[i] + m->along[i] - s->pull[i] * mean;
+    *bulge = 0.0;
+    if (s->skew != NULL) {
+        const double t = fmax(dot(away, s->skew, d), LEAST_SKEWED);
+        exponent += t - log1p(t) - 0.5 * t * t;
+        const double by = s->mass * (t / (1.0 + t) - t);
+        for (int i = 0; i < d; i++)
+            m->moved[i] += by * s->skew[i];
+        *bulge = s->mass * (1.0 / ((1.0 + t) * (1.0 + t)) - 1.0);
+    }
+    return held_exponential(exponent, slope);
+}
+
+static void
+tilted_mean(const Score *s, Memory *m, const double *theta, double *out)
+{
+    double slope, bulge, grown;
+    const double growth = tilted_parts(s, m, theta, &slope, &bulge, &grown);
+    for (int i = 0; i < s->d; i++)
+        out[i] = growth * m->moved[i] - s->origin[i];
+}
+
+static void
+tilted_derivative(const Score *s, Memory *m, const double *theta, double *out)
+{
+    const int d = s->d;
+    double slope, bulge, grown;
+    const double growth = tilted_parts(s, m, theta, &slope, &bulge, &grown);
+    for (int i = 0; i < d; i++)
+        for (int j = 0; j < d; j++) {
+            const double tilt = m->moved[i] * m->moved[j] * slope;
+            double found = s->matrix[(size_t)i * d + j]
+                + (tilt - s->pull[i] * s->pull[j]) / s->mass;
+            if (s->skew != NULL)
+                found += bulge * s->skew[i] * s->skew[j];
+            out[(size_t)i * d + j] = growth * found;
+        }
+    if (s->along == NULL)
+        return;
+    /* Times I + (1 - e^change) first along' + (e^change - 1) last along'. */
+    for (int i = 0; i < d; i++) {
+        double *row = out + (size_t)i * d;
+        const double by = (grown - 1.0) * (dot(row, s->last, d) - dot(row, s->first, d));
+        for (int j = 0; j < d; j++)
+            row[j] += by * s->along[j];
+    }
+}
+
+/* ------------------------------------------------------- tilted, by site */
+
+/* m_c + V delta in m->moved, M_c times the exponential, and its slope. */
+static void
+by_site_parts(const Score *s, Memory *m, const double *theta)
+{
+    const int b = s->b, e = s->e;
+    for (int j = 0; j < e; j++)
+        m->rest[j] = theta[s->others[j]] - s->place[s->others[j]];
+    times_vector(s->matrix, m->rest, e, e, m->along);
+    const double square = fmax(dot(m->along, m->rest, e), 0.0);
+    for (int c = 0; c < b; c++) {
+        const double *means = s->means + (size_t)c * e;
+        const int64_t at = s->constants[c];
+        const double exponent = s->values[c] * (theta[at] - s->place[at])
+            + dot(means, m->rest, e) + 0.5 * square;
+        m->growth[c] = s->masses[c] * held_exponential(exponent, m->slope + c);
+        for (int j = 0; j < e; j++)
+            m->moved[(size_t)c * e + j] = means[j] + m->along[j];
+    }
+}
+
+static void
+by_site_mean(const Score *s, Memory *m, const double *theta, double *out)
+{
+    const int e = s->e;
+    by_site_parts(s, m, theta);
+    for (int i = 0; i < s->d; i++)
+        out[i] = -s->origin[i];
+    for (int c = 0; c < s->b; c++) {
+        out[s->constants[c]] += s->values[c] * m->growth[c];
+        for (int j = 0; j < e; j++)
+            out[s->others[j]] += m->growth[c] * m->moved[(size_t)c * e + j];
+    }
+}
+
+static void
+by_site_derivative(const Score *s, Memory *m, const double *theta, double *out)
+{
+    const int d = s->d, b = s->b, e = s->e;
+    double whole = 0.0, *spread = m->spread;
+    by_site_parts(s, m, theta);
+    memset(out, 0, (size_t)d * d * sizeof(double));
+    for (int c = 0; c < b; c++) {
+        const double tilted = m->growth[c] * m->slope[c];
+        const int64_t at = s->constants[c];
+        whole += m->growth[c];
+        out[at * d + at] = s->values[c] * s->values[c] * tilted;
+        for (int j = 0; j < e; j++) {
+            const double moved = m->moved[(size_t)c * e + j];
+            m->weighted[(size_t)c * e + j] = tilted * moved;
+            out[at * d + s->others[j]] = out[s->others[j] * d + at] =
+                s->values[c] * tilted * moved;
+        }
+    }
+    transposed_times(m->moved, m->weighted, e, b, e, spread);
+    for (int i = 0; i < e; i++)
+        for (int j = 0; j < e; j++)
+            out[s->others[i] * d + s->others[j]] =
+                spread[(size_t)i * e + j] + whole * s->matrix[(size_t)i * e + j];
+}
+
+static void
+mean_of(const Score *s, Memory *m, const double *theta, double *out)
+{
+    if (s->kind == SATURATING)
+        saturating_mean(s, m, theta, out);
+    else if (s->kind == TILTED)
+        tilted_mean(s, m, theta, out);
+    else
+        by_site_mean(s, m, theta, out);
+}
+
+static void
+derivative_of(const Score *s, Memory *m, const double *theta, double *out)
+{
+    if (s->kind == SATURATING)
+        saturating_derivative(s, m, theta, out);
+    else if (s->kind == TILTED)
+        tilted_derivative(s, m, theta, out);
+    else
+        by_site_derivative(s, m, theta, out);
+}
+
+/* ----------------------------------------------------------------- slices */
+
+static double
+log_density(const Target *t, const Score *s, const ThetaChain *c, Memory *m,
+            const double *theta)
+{
+    const int d = t->d;
+    mean_of(s, m, theta, m->mean);
+    for (int i = 0; i < d; i++)
+        m->residual[i] = t->gradient[i] - m->mean[i];
+    times_vector(m->inverse, m->residual, d, d, m->solved);
+    double value = dot(m->residual, m->solved, d);
+    for (int i = 0; i < d; i++)
+        m->away[i] = theta[i] - t->prior_mean[i];
+    times_vector(c->prior_precision, m->away, d, d, m->solved);
+    return -0.5 * (value + dot(m->away, m->solved, d));
+}
+
+/* The precision of a normal at `theta`, to m->precision, L of it to m->lower and the
+ * way from there to its middle to m->step. */
+static int
+normal_at(const Target *t, const Score *s, const ThetaChain *c, Memory *m,
+          const double *theta)
+{
+    const int d = t->d;
+    const size_t cells = (size_t)d * d;
+    derivative_of(s, m, theta, m->derivative);
+    mean_of(s, m, theta, m->mean);
+    for (int i = 0; i < d; i++)
+        m->residual[i] = t->gradient[i] - m->mean[i];
+    times_vector(m->inverse, m->residual, d, d, m->solved);
+    transposed_times_vector(m->derivative, m->solved, d, d, m->step);
+    for (int i = 0; i < d; i++)
+        m->away[i] = theta[i] - t->prior_mean[i];
+    times_vector(c->prior_precision, m->away, d, d, m->solved);
+    for (int i = 0; i < d; i++)
+        m->step[i] -= m->solved[i];
+    solve_lower_matrix(m->total, m->derivative, d, d);
+    gram(m->derivative, d, d, m->precision);
+    for (size_t i = 0; i < cells; i++)
+        m->precision[i] += c->prior_precision[i];
+    memcpy(m->lower, m->precision, cells * sizeof(double));
+    if (factor(m->lower, d) != 0)
+        return -1;
+    solve_lower(m->lower, m->step, d);
+    solve_upper(m->lower, m->step, d);
+    return 0;
+}
+
+static void
+add(const double *a, const double *b, int n, double *out)
+{
+    for (int i = 0; i < n; i++)
+        out[i] = a[i] + b[i];
+}
+
+/* By Newton steps, halved while they lead down. */
+static int
+find_mode(const Target *t, const Score *s, const ThetaChain *c, Memory *m)
+{
+    const int d = t->d;
+    double height = log_density(t, s, c, m, m->mode);
+    for (int k = 0; k < NEWTON_STEPS; k++) {
+        double value = NAN;
+        if (normal_at(t, s, c, m, m->mode) != 0)
+            return -1;
+        for (int halving = 0; halving <= HALVINGS; halving++) {
+            add(m->mode, m->step, d, m->proposed);
+            value = log_density(t, s, c, m, m->proposed);
+            if (value >= height)
+                break;
+            for (int i = 0; i < d; i++)
+                m->step[i] *= 0.5;
+        }
+        if (!(value >= height))
+            continue;
+        memcpy(m->mode, m->proposed, (size_t)d * sizeof(double));
+        height = value;
+    }
+    return normal_at(t, s, c, m, m->mode);
+}
+
+static double
+log_ratio(const Target *t, const Score *s, const ThetaChain *c, Memory *m,
+          const double *away, double kept)
+{
+    add(m->mode, away, t->d, m->other);
+    const double value = log_density(t, s, c, m, m->other);
+    times_vector(m->precision, away, t->d, t->d, m->solved);
+    return value + 0.5 * kept * dot(away, m->solved, t->d);
+}
+
+/* One elliptical slice update of m->theta, which is theta less the mode. */
+static void
+slice(const Target *t, const Score *s, const ThetaChain *c, Memory *m, int which)
+{
+    const int d = t->d;
+    const double kept = t->kept[which], *angles = c->angles + (size_t)which * t->tries;
+    const double level = log_ratio(t, s, c, m, m->theta, kept) + log(c->levels[which]);
+    double *ellipse = m->step;
+    memcpy(ellipse, c->white + (size_t)which * d, (size_t)d * sizeof(double));
+    solve_upper(m->lower, ellipse, d);
+    for (int i = 0; i < d; i++)
+        ellipse[i] /= sqrt(kept);
+    double angle = TWO_PI * angles[0], low = angle - TWO_PI, high = angle;
+    for (int k = 1; k <= t->tries; k++) {
+        const double cosine = cos(angle), sine = sin(angle);
+        for (int i = 0; i < d; i++)
+            m->proposed[i] = m->theta[i] * cosine + ellipse[i] * sine;
+        if (log_ratio(t, s, c, m, m->proposed, kept) > level) {
+            memcpy(m->theta, m->proposed, (size_t)d * sizeof(double));
+            return;
+        }
+        if (k == t->tries)
+            return;
+        if (angle < 0.0)
+            low = angle;
+        else
+            high = angle;
+        angle = low + (high - low) * angles[k];
+    }
+}
+
+int
+slice_chain(const Target *t, const Score *s, const ThetaChain *c, double *memory)
+{
+    const int d = t->d;
+    const size_t cells = (size_t)d * d;
+    Memory m;
+    Arena arena = {memory, 0};
+    lay_out_slicing(&m, &arena, d);
+    memcpy(m.inverse, c->information, cells * sizeof(double));
+    for (int i = 0; i < d; i++)
+        m.inverse[(size_t)i * d + i] += t->variance;
+    if (factor(m.inverse, d) != 0)
+        return -1;
+    memcpy(m.total, m.inverse, cells * sizeof(double));
+    if (inverse_of_factor(m.inverse, d) != 0)
+        return -1;
+    memcpy(m.mode, c->mode, (size_t)d * sizeof(double));
+    if (find_mode(t, s, c, &m) != 0)
+        return -1;
+    for (int i = 0; i < d; i++)
+        m.theta[i] = c->theta[i] - m.mode[i];
+    for (int which = 0; which < t->slices; which++)
+        slice(t, s, c, &m, which);
+    add(m.mode, m.theta, d, c->theta);
+    memcpy(c->mode, m.mode, (size_t)d * sizeof(double));
+    return 0;
+}
