@@ -29,7 +29,7 @@ from cipherbayes.inference.target import Target
 from cipherbayes.models import Design, Model
 from cipherbayes.models.prior import EFFECTS, Prior
 from cipherbayes.protocols.forecast import forecast_of
-from cipherbayes.protocols.plan import plan_releases
+from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.results.run import run
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
