@@ -33,6 +33,8 @@ FAR_FROM_WINDOW = 2.0
 sums were taken to the posterior mean, beyond which the sums say little about it."""
 MOSTLY_PRIOR = 0.5
 LARGEST_RHAT = 1.05
+ALIKE = 10.0
+"""Variance inflation factor from which on columns are called alike."""
 RARE_LEVEL = 0.2
 """Released standard deviation of a 0/1 column: one record of 24 has the level."""
 MOST_NAMED = 5
@@ -171,9 +173,8 @@ def flags_of(
         flags.append(
             Flag(
                 "columns-alike",
-                "columns of which one almost follows from the others, or that noise "
-                "does not tell apart; their effects are known together better than "
-                "one by one (drop one of them or raise ε)",
+                "columns of which one almost follows from the others; their effects "
+                "are known together better than one by one (drop one of them)",
                 unusable=False,
                 parameters=alike,
             )
@@ -188,6 +189,27 @@ def flags_of(
             )
         )
     return tuple(flags)
+
+
+def columns_alike(evidence: Evidence, information: Floats) -> tuple[int, ...]:
+    """Columns of which others explain nine tenths of the variance, or more.
+
+    That is a variance inflation factor of ten: B_jj (B⁻¹)_jj of the information B about
+    the columns' effects, their means apart. Parameters of no column are left out.
+    """
+    constants = list(evidence.layout.constants)
+    columns = [
+        j for j in range(evidence.dimension - evidence.extra) if j not in constants
+    ]
+    if len(columns) < 2:
+        return ()
+    own = information[np.ix_(columns, columns)]
+    if constants:
+        mixed = information[np.ix_(constants, columns)]
+        held = information[np.ix_(constants, constants)]
+        own = own - mixed.T @ np.linalg.solve(held, mixed)
+    inflation = np.diag(own) * np.diag(np.linalg.inv(own))
+    return tuple(j for j, each in zip(columns, inflation, strict=True) if each > ALIKE)
 
 
 def not_calibrated(reason: str, parameters: int) -> Flag:
