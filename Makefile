@@ -12,10 +12,10 @@ SCRATCH := $(if $(SHM),--basetemp=$(SHM))
 # What failed tests left stays there to be looked at.
 TIDY := $(if $(SHM),rm -rf $(SHM))
 
-.PHONY: demo check test coverage lint bench torture docs release clean
+.PHONY: demo check check-run test test-run coverage lint style types bench torture docs release clean
 
 # One stamp per set of extras, renewed when the pins, the package or its C code change.
-INSTALLED := pyproject.toml research/pyproject.toml constraints.txt setup.py src/cipherbayes/_kernels.c $(wildcard src/cipherbayes/inference/noise_aware/loops/*)
+INSTALLED := pyproject.toml research/pyproject.toml constraints.txt setup.py src/cipherbayes/_kernels.c src/cipherbayes/_kernels.h $(wildcard src/cipherbayes/inference/noise_aware/loops/*)
 
 $(VENV)/.demo: $(INSTALLED)
 	python3 -m venv $(VENV)
@@ -36,12 +36,19 @@ demo: $(VENV)/.demo
 # Modules stay whole; those with slow tests come first (tests/conftest.py).
 PYTEST := $(PY) -m pytest $(SCRATCH) -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+# Types are checked beside the tests: mypy has use for one core only.
+check: style
+	@$(MAKE) --no-print-directory --jobs=2 types check-run
+
+test: style
+	@$(MAKE) --no-print-directory --jobs=2 types test-run
+
 # Before a commit: everything that takes no longer than a second.
-check: lint
+check-run: $(VENV)/.dev
 	$(PYTEST) -m "not slow and not realdata and not torture"
 	@$(TIDY)
 
-test: lint
+test-run: $(VENV)/.dev
 	$(PYTEST)
 	@$(TIDY)
 
@@ -51,11 +58,15 @@ coverage: $(VENV)/.dev
 	$(PY) tests/coverage_by_room.py
 	@$(TIDY)
 
-lint: $(VENV)/.dev
+lint: style types
+
+style: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+
+types: $(VENV)/.dev
+	$(VENV)/bin/mypy
 
 bench: $(VENV)/.dev
 	$(PY) research/benchmarks/accuracy.py $(ARCHIVE)

@@ -23,6 +23,7 @@ setup(
         Extension(
             "cipherbayes._kernels",
             sources=["src/cipherbayes/_kernels.c"],
+            depends=["src/cipherbayes/_kernels.h"],
             extra_compile_args=["/O2"] if sys.platform == "win32" else GNU,
             py_limited_api=True,
             optional=True,

@@ -41,6 +41,26 @@ def test_nothing_heavy_is_imported_before_it_is_needed(statement: str) -> None:
     assert done.stdout.strip() == "[]", done.stderr
 
 
+def test_a_run_loads_nothing_that_only_some_runs_need() -> None:
+    later = (*HEAVY, "scipy.interpolate", "scipy.optimize", "scipy.stats", "sklearn")
+    needed = {"pyarrow", "scipy", "tenseal"}
+    shown = (
+        "import cipherbayes.results.run, sys; "
+        f"print(sorted(set({later}) & set(sys.modules)))"
+    )
+    done = python("-c", shown)
+    assert done.stdout.strip() == str(sorted(needed)), done.stderr
+
+
+def test_noise_is_drawn_without_loading_what_its_library_can_do_besides() -> None:
+    shown = (
+        "from cipherbayes.privacy import noise; noise._sampler(2.0); import sys; "
+        "print(sorted({'polars', 'pandas', 'sklearn'} & set(sys.modules)))"
+    )
+    done = python("-c", shown)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
 def test_python_dash_m_is_the_command() -> None:
     done = python("-m", "cipherbayes", "--version")
     assert done.stdout.strip() == f"cipherbayes {__version__}"

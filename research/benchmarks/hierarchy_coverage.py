@@ -1,25 +1,36 @@
 """Do intervals hold where sites differ? Real covariates, simulated outcomes.
 
-``python research/benchmarks/hierarchy_coverage.py ARCHIVE [--studies N] [--sites 5,20]
-[--epsilon 1,3] [--models logistic,exponential,piecewise] [--seed S]``
+``python research/benchmarks/hierarchy_coverage.py ARCHIVE --rows FILE [--studies 0-40]
+[--sites 5,20] [--epsilon 1,3] [--models logistic,exponential,piecewise] [--seed S]``
+``python research/benchmarks/hierarchy_coverage.py --rows FILE`` adds up what is there.
 
 ARCHIVE is PhysioNet 2012's set-a.tar.gz; survival models take FLchain's columns. Rows
 are drawn with replacement and sorted into sites by age (plus noise), so that age is
 confounded with site; sites differ in size (a factor of fifty) and in baseline
 (sd 0.5). The study's own plan, sums and sampler run in memory, with noise from a seed.
 
-Every study is also fitted without privacy. For common effects, age apart, the common
-intercept, τ, sites of 400 rows and more and of fewer, and a new site's parameter it
-prints: coverage of private and of control's 90 % intervals, their width over the
-control's, and the root mean square of (private mean - control mean) / √(private
-variance - control variance): one where the noise is counted for what it is, less where
-it is counted for too much.
+Every study is also fitted without privacy, the control. FILE gets a line for each fit;
+a fit that is there is not repeated, so a run can be stopped and continued. For common
+effects, age apart, the common intercept, τ, what sites of 400 rows and more and of
+fewer differ by (b_k) and what they are (a + b_k), and the level of a new site, the
+table has
+
+- coverage of the private and of the control's 90 % intervals, and the mean of their
+  difference, study by study, with its standard error over studies. A new site counts
+  with the share of all sites (at the true τ) that the interval holds;
+- ``held``: the share of the control's posterior that the private interval holds, less
+  0.9. It is the same difference with the luck of the outcomes averaged out, as far as
+  the control is right;
+- width over the control's, and the root mean square of (private mean - control mean) /
+  √(private variance - control variance): one where the noise is counted for what it
+  is, less where it is counted for too much.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -27,8 +38,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import norm
 
 import cipherbayes as cb
+from cipherbayes.data.rescaled import rescaled_design
 from cipherbayes.inference.released import Release
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.contributions import Contributions
@@ -37,12 +50,14 @@ from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.results.from_draws import assemble
 from cipherbayes.results.hierarchy import draws_for, site_draws
 from cipherbayes.study.tables import open_sites, preparation_of
+from cipherbayes.typing import Floats
 from cipherbayes_research.datasets.flchain import load_flchain
 from cipherbayes_research.datasets.physionet2012 import load_physionet2012
 
 Columns = dict[str, Callable[[Any], Any] | None]
 
-RECORDS, BETWEEN, EFFECTS = 8_000, 0.5, 0.3
+RECORDS, LEVEL, BETWEEN, EFFECTS = 8_000, -1.0, 0.5, 0.3
+KINDS = ("logistic", "exponential", "piecewise")
 LARGE = 400
 ICU: Columns = {
     "Age": None,
@@ -96,7 +111,7 @@ def simulate(
     for k, end in enumerate(ends):
         table = rows.iloc[order[start:end]].reset_index(drop=True)
         start = end
-        eta = -1.0 + own[k] + table.to_numpy() @ effects
+        eta = LEVEL + own[k] + table.to_numpy() @ effects
         if model == "logistic":
             table["y"] = (rng.random(len(table)) < 1.0 / (1.0 + np.exp(-eta))) * 1
         else:
@@ -104,7 +119,7 @@ def simulate(
             table["event"] = (time < 2.0).astype(int)
             table["time"] = np.minimum(time, 2.0) + 1e-9
         tables[f"s{k:02d}"] = table
-    truth = {"effects": effects, "own": own, "new": rng.normal(0.0, BETWEEN)}
+    truth = {"effects": effects, "own": own}
     return tables, truth
 
 
@@ -175,86 +190,196 @@ def private_fit(
 
 
 def judged(
-    result: cb.Result, tables: dict[str, pd.DataFrame], truth: dict[str, Any]
-) -> list[tuple[str, bool, float, float]]:
-    """(kind, covered, mean, sd) of every parameter."""
-    found = []
-    rows = {row["name"]: row for row in result.record["posterior"]}
-
-    def judge(kind: str, row: Any, value: float) -> None:
-        inside = bool(row["lower"] <= value <= row["upper"])
-        found.append((kind, inside, float(row["mean"]), float(row["sd"])))
-
-    first, *others = result.study.features
-    judge("confounded", rows[first], truth["effects"][0])
-    for name, value in zip(others, truth["effects"][1:], strict=True):
-        judge("common", rows[name], value)
-    baseline = next(name for name in rows if name not in result.study.features)
-    judge("intercept", rows[baseline], -1.0)
-    hierarchy = result.hierarchy()
-    assert hierarchy is not None
-    judge("tau", hierarchy["between"][0], BETWEEN)
-    for row, own in zip(hierarchy["sites"], truth["own"], strict=True):
-        size = len(tables[row["site"]])
-        judge("large sites" if size >= LARGE else "small sites", row, own)
+    result: cb.Result,
+    tables: dict[str, pd.DataFrame],
+    truth: dict[str, Any],
+    control: list[Floats] | None = None,
+) -> tuple[list[dict[str, Any]], list[Floats]]:
+    """Every parameter's interval beside its truth, and its draws."""
+    common = result.draws()
     prepared = result.posterior["prepared"].to_dataset()
-    sites, common = site_draws(result.study, prepared), result.draws()
-    new = draws_for(result.study, common, sites, None, True)
-    place = result.study.model.constants(preparation_of(result.study).design)[0]
-    away = (new - common)[:, place]
-    lower, upper = np.quantile(away, [0.05, 0.95])
-    spread = {"lower": lower, "upper": upper, "mean": away.mean(), "sd": away.std()}
-    judge("new site", spread, truth["new"])
-    return found
+    sites = site_draws(result.study, prepared)
+    assert sites is not None
+    design, moments = preparation_of(result.study).design, result.record["moments"]
+    if moments is not None:
+        means, sds = np.split(np.array(moments), 2)
+        design = rescaled_design(design, means, sds)
+    user = result.study.model.to_user_scale
+    parameters = result.study.model.parameters(design)
+    level = result.study.model.constants(design)[0]
+    middle = user(common, design)
+    first, *others = result.study.features
+    columns = {name: middle[:, parameters.index(name)] for name in (first, *others)}
+    kinds: list[tuple[str, Floats, float]] = [
+        ("confounded", columns[first], truth["effects"][0])
+    ]
+    kinds += [
+        ("common", columns[name], value)
+        for name, value in zip(others, truth["effects"][1:], strict=True)
+    ]
+    kinds += [
+        ("intercept", middle[:, level], LEVEL),
+        ("tau", np.ravel(result.dataset["between"][..., 0]), BETWEEN),
+    ]
+    for site, own in zip(tables, truth["own"], strict=True):
+        size = "large" if len(tables[site]) >= LARGE else "small"
+        there = user(draws_for(result.study, common, sites, site, False), design)
+        there = there[:, level]
+        kinds.append((f"b_k {size}", there - middle[:, level], own))
+        kinds.append((f"site {size}", there, LEVEL + own))
+    new = user(draws_for(result.study, common, sites, None, True), design)
+    kinds.append(("new site", new[:, level], LEVEL))
+    found = []
+    for number, (kind, draws, value) in enumerate(kinds):
+        lower, upper = np.quantile(draws, [0.05, 0.95])
+        inside = float(lower <= value <= upper)
+        if kind == "new site":
+            inside = float(np.diff(norm.cdf([lower, upper], LEVEL, BETWEEN))[0])
+        row = {"kind": kind, "truth": value, "inside": inside, "lower": lower}
+        row |= {"upper": upper, "mean": draws.mean(), "sd": draws.std()}
+        if control is not None:
+            theirs = control[number]
+            row["held"] = ((lower <= theirs) & (theirs <= upper)).mean()
+        found.append(
+            {k: v if k == "kind" else round(float(v), 5) for k, v in row.items()}
+        )
+    return found, [draws for _, draws, _ in kinds]
+
+
+def run_grid(given: argparse.Namespace) -> None:
+    """All fits that the file does not have yet, one study after the other."""
+    done = {key(line) for line in lines(given.rows)}
+    low, _, high = given.studies.partition("-")
+    models = {name: covariates(name, given.archive) for name in given.models.split(",")}
+    budgets = [float(each) for each in given.epsilon.split(",") if each]
+    cells = [(m, int(k)) for m in models for k in given.sites.split(",")]
+    for number in range(int(low), int(high or low) + 1):
+        for model, count in cells:
+            cell = {"model": model, "sites": count, "seed": given.seed}
+            cell |= {"study": number}
+            wanted = [{**cell, "epsilon": each} for each in (None, *budgets)]
+            if all(key(each) in done for each in wanted):
+                continue
+            rng = np.random.default_rng([given.seed, KINDS.index(model), count, number])
+            tables, truth = simulate(models[model], model, count, rng)
+            names, sites = list(models[model]), list(tables)
+            control = cb.run(study(names, model, sites, None), tables)
+            rows, draws = judged(control, tables, truth)
+            if key(wanted[0]) not in done:
+                write(given.rows, {**wanted[0], "rows": rows})
+            for line in wanted[1:]:
+                # Noise of its own for each ε, whichever are asked for.
+                noise = np.random.default_rng(
+                    [*rng.spawn(1)[0].integers(2**32, size=4)]
+                )
+                if key(line) in done:
+                    continue
+                started = time.process_time()
+                result = private_fit(
+                    study(names, model, sites, line["epsilon"]), tables, noise
+                )
+                line["seconds"] = round(time.process_time() - started, 2)
+                line["flags"] = [flag["code"] for flag in result.record["flags"]]
+                line["rows"] = judged(result, tables, truth, draws)[0]
+                write(given.rows, line)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The fits of a file."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def write(path: Path, line: dict[str, Any]) -> None:
+    """One more of them."""
+    with path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def key(line: dict[str, Any]) -> tuple[Any, ...]:
+    """Which fit a line is."""
+    return tuple(line[name] for name in ("model", "sites", "seed", "study", "epsilon"))
+
+
+def add_up(path: Path) -> None:
+    """The table, over all cells and for each."""
+    fits = {key(line): line for line in lines(path)}
+    # (cell, kind) -> a list for each study of one row a parameter.
+    found: dict[tuple[str, str], list[Floats]] = defaultdict(list)
+    alone: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for (model, sites, seed, number, epsilon), line in fits.items():
+        plain = fits[model, sites, seed, number, None]["rows"]
+        for kind in dict.fromkeys(row["kind"] for row in line["rows"]):
+            chosen = [n for n, row in enumerate(plain) if row["kind"] == kind]
+            theirs = [plain[n] for n in chosen]
+            if epsilon is None:
+                for cell in (f"K={sites}", f"{model} K={sites}"):
+                    inside = float(np.mean([row["inside"] for row in theirs]))
+                    alone[f"control {cell}", kind].append(inside)
+                continue
+            rows = np.array(
+                [
+                    compared(line["rows"][n], other)
+                    for n, other in zip(chosen, theirs, strict=True)
+                ]
+            )
+            for cell in ("", f" K={sites}", f" {model}", f" {model} K={sites}"):
+                found[f"eps={epsilon:g}{cell}", kind].append(rows)
+    for (cell, kind), shares in sorted(alone.items()):
+        error = np.std(shares) / np.sqrt(len(shares))
+        print(f"{cell:28s} {kind:10s} {len(shares):4d} studies", end="  ")
+        print(f"covers {np.mean(shares):.3f} ± {error:.3f}")
+    for (cell, kind), studies in sorted(found.items()):
+        every = np.concatenate(studies)
+        inside, other, _, width, shift = every.T
+        difference, error = over_studies([s[:, 0] - s[:, 1] for s in studies])
+        gain, doubt = over_studies([s[:, 2] - 0.9 for s in studies])
+        print(
+            f"{cell:28s} {kind:10s} {len(studies):4d} {len(every):5d}  covers "
+            f"{inside.mean():.3f} (control {other.mean():.3f})  difference "
+            f"{difference:+.3f} ± {error:.3f}  held {gain:+.3f} ± {doubt:.3f}  width "
+            f"{np.median(width):.2f}  shift {np.sqrt((shift**2).mean()):.2f} "
+            f"({shift.mean():+.2f})"
+        )
+
+
+def compared(ours: dict[str, Any], theirs: dict[str, Any]) -> list[float]:
+    """(covered, control covered, held, width, shift) of one parameter."""
+    # Not below a third of the control's, where noise is little.
+    extra = np.sqrt(max(ours["sd"] ** 2 - theirs["sd"] ** 2, (0.3 * theirs["sd"]) ** 2))
+    return [
+        ours["inside"],
+        theirs["inside"],
+        ours["held"],
+        ours["sd"] / theirs["sd"],
+        float((ours["mean"] - theirs["mean"]) / extra),
+    ]
+
+
+def over_studies(groups: list[Floats]) -> tuple[float, float]:
+    """The mean over all parameters, and its standard error with studies as units."""
+    total = sum(each.sum() for each in groups)
+    count = sum(each.size for each in groups)
+    mean = total / count
+    off = np.array([each.sum() - mean * each.size for each in groups])
+    return float(mean), float(np.sqrt((off**2).sum()) / count)
 
 
 def main() -> None:
-    """Run the grid, one study after the other."""
+    """Run what is missing, and add up."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("archive", type=Path)
-    parser.add_argument("--studies", type=int, default=4)
+    parser.add_argument("archive", type=Path, nargs="?")
+    parser.add_argument("--rows", type=Path, required=True)
+    parser.add_argument("--studies", default="0-3")
     parser.add_argument("--sites", default="5,20")
     parser.add_argument("--epsilon", default="1,3")
-    parser.add_argument("--models", default="logistic,exponential,piecewise")
+    parser.add_argument("--models", default=",".join(KINDS))
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    totals: dict[tuple[str, str], list[list[float]]] = defaultdict(list)
-    for model in given.models.split(","):
-        rows = covariates(model, given.archive)
-        for count in map(int, given.sites.split(",")):
-            for number in range(given.studies):
-                rng = np.random.default_rng([given.seed, count, number])
-                tables, truth = simulate(rows, model, count, rng)
-                names, sites = list(rows), list(tables)
-                control = cb.run(study(names, model, sites, None), tables)
-                plain = judged(control, tables, truth)
-                for epsilon in map(float, given.epsilon.split(",")):
-                    wanted = study(names, model, sites, epsilon)
-                    result = private_fit(wanted, tables, rng)
-                    cell = f"{model} K={count} eps={epsilon:g}"
-                    private = judged(result, tables, truth)
-                    for ours, theirs in zip(private, plain, strict=True):
-                        kind, inside, mean, sd = ours
-                        _, other, middle, least = theirs
-                        # Not below a third of the control's, where noise is little.
-                        extra = max(np.sqrt(max(sd**2 - least**2, 0.0)), 0.3 * least)
-                        totals[cell, kind].append(
-                            [inside, other, sd / least, (mean - middle) / extra]
-                        )
-                    flags = [f["code"] for f in result.record["flags"]]
-                    line = {"cell": cell, "study": number, "flags": flags}
-                    line["judged"] = [
-                        [*ours, *theirs[1:]]
-                        for ours, theirs in zip(private, plain, strict=True)
-                    ]
-                    print(json.dumps(line), flush=True)
-    for (cell, kind), found in totals.items():
-        inside, other, width, shift = np.array(found, dtype=float).T
-        print(
-            f"{cell:26s} {kind:12s} {len(found):4d}  covers {inside.mean():.2f} "
-            f"(control {other.mean():.2f})  width {np.median(width):.2f}  shift "
-            f"{np.sqrt((shift**2).mean()):.2f} ({shift.mean():+.2f})"
-        )
+    if given.archive is not None:
+        run_grid(given)
+    add_up(given.rows)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,7 @@ from cipherbayes.crypto.bfv.scheme import bfv_scheme
 from cipherbayes.crypto.ckks.masking import RingMask
 from cipherbayes.crypto.masks import PairwiseMasks
 from cipherbayes.crypto.wire.transcript import transcript
-from cipherbayes.engine import new_run
-from cipherbayes.engine import run_folder as assembly
+from cipherbayes.engine import local_settings, new_run
 from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.models import kernels
 from cipherbayes.privacy import ledger_file
@@ -144,7 +143,7 @@ SWITCHES: dict[str, list[tuple[Any, str, Any]]] = {
         (tables, "refuse_equal_rows", _nothing),
     ],
     "one ledger a table": [
-        (assembly, "open_table_ledger", _beside_its_name),
+        (local_settings, "open_table_ledger", _beside_its_name),
         (new_run, "ledger_path", lambda local: Path(f"{local['data']}.ledger")),
     ],
     "marks": [(LedgerRecords, "_check_mark", _nothing)],

@@ -15,6 +15,7 @@ from cipherbayes.crypto.bfv.parameters import (
     choose,
     parameter_set,
 )
+from cipherbayes.crypto.identity.roster import MAX_SITES
 from cipherbayes.errors import CryptoError
 
 every_set = pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_a_message_of_the_design_dimension_stays_below_70_kb(
 
 @given(
     bound=st.integers(0, 2**63 - 1),
-    summands=st.integers(1, 893),
+    summands=st.integers(1, 1261),
     dimension=st.integers(1, 20_000),
 )
 def test_the_choice_fits_and_nothing_smaller_does(
@@ -103,6 +104,10 @@ def test_the_choice_fits_and_nothing_smaller_does(
             assert not other.fits(bound, summands)
 
 
+def test_the_largest_roster_has_a_set_with_the_small_ring() -> None:
+    assert choose(2**63 - 1, MAX_SITES, 184).ring == 2048
+
+
 def test_a_small_vector_takes_the_small_ring_whatever_its_range() -> None:
     for bits in (10, 20, 30, 40, 50, 60, 63):
         assert choose(2**bits - 1, 64, 184).ring == 2048
@@ -113,7 +118,7 @@ def test_a_small_vector_takes_the_small_ring_whatever_its_range() -> None:
     ("bound", "summands", "dimension"),
     [
         (2**63, 1, 1),
-        (1, 894, 1),
+        (1, 1262, 1),
         (-1, 1, 1),
         (1, 0, 1),
         (1, 1, 0),

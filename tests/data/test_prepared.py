@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cipherbayes.data import blocks, streaming
+from cipherbayes.data import blocks, spool, streaming
 from cipherbayes.data.blocks import BLOCK_ROWS
 from cipherbayes.data.preparation import Feature, Preparation
 from cipherbayes.data.prepared import PreparedTable
@@ -80,15 +80,23 @@ SOURCES: dict[str, Callable[[pd.DataFrame, Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("limit", [0, 1 << 30], ids=["streamed", "held"])
+def without_spool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every pass read the table itself."""
+    monkeypatch.setattr(spool, "spool_folder", lambda beside: None)
+
+
+@pytest.mark.parametrize("way", ["streamed", "spooled", "held"])
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 def test_every_source_gives_identical_blocks(
     source: Callable[[pd.DataFrame, Path], Any],
-    limit: int,
+    way: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(parquet, "PART_ROWS", 10_000)
+    limit = 1 << 30 if way == "held" else 0
+    if way == "streamed":
+        without_spool(monkeypatch)
     frame = clinic(2 * BLOCK_ROWS + 5000)
     reference = PreparedTable(open_table(frame), PREPARATION, MODEL)
     table = PreparedTable(
@@ -126,6 +134,7 @@ def test_blocks_do_not_depend_on_how_the_table_is_cut(
     chunk_bytes: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    without_spool(monkeypatch)
     monkeypatch.setenv("CIPHERBAYES_THREADS", threads)
     monkeypatch.setattr(parquet, "PART_ROWS", part_rows)
     monkeypatch.setattr(streaming, "CHUNK_BYTES", chunk_bytes)

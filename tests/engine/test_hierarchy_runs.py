@@ -14,13 +14,15 @@ import cipherbayes as cb
 from cipherbayes.errors import CipherbayesError, StudyError
 from cipherbayes.inference.between_sites import SiteDraws
 from cipherbayes.inference.noise_aware import Effort
+from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.plan import plan_study
+from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.report.page import render
 from cipherbayes.report.run_contents import Contents
 from cipherbayes.results.hierarchy import in_units, prior_of
 from cipherbayes.results.run import resume, run
-from cipherbayes.study.tables import preparation_of
+from cipherbayes.study.tables import open_site, preparation_of
 from conftest import LOGISTIC, another_owner, logistic_frame
 from terminal import cipherbayes
 
@@ -70,6 +72,10 @@ def study_of(**sections: Any) -> cb.Study:
             **sections,
         }
     )
+
+
+def grouped_frames() -> dict[str, Any]:
+    return {site: logistic_frame(60, seed=k) for k, site in enumerate(SITES)}
 
 
 def stopped_and_resumed(path: Path, protocol: str) -> cb.Result:
@@ -197,6 +203,78 @@ def test_levels_are_told_at_the_centres_of_the_columns_as_tau_is(kind: str) -> N
     assert np.allclose(found.between, [1.0, 1.0 / half_width])
 
 
+def test_a_meta_analysis_and_the_posterior_tell_of_the_same_level() -> None:
+    """At the columns' centres: where a scale of ages has its zero moves neither."""
+
+    def levels(shift: float) -> tuple[list[float], list[float]]:
+        frames = {site: logistic_frame(100, seed=k) for k, site in enumerate(SITES)}
+        for frame in frames.values():
+            frame["age"] += shift
+        study = study_of(
+            privacy=None,
+            features={"age": {"low": 18 + shift, "high": 100 + shift}},
+            hierarchy={"slopes": ["age"]},
+            inference={"rounds": 30, "chains": 1},
+        )
+        row, _ = cb.run(study, frames).record["hierarchy"]["meta_analysis"]
+        assert row["name"] == "intercept"
+        ours = row["posterior"]
+        assert row["lower"] < row["estimate"] < row["upper"]
+        assert abs(row["estimate"] - ours["mean"]) < ours["upper"] - ours["lower"]
+        theirs = [row[key] for key in ("estimate", "se", "lower", "upper", "between")]
+        return theirs, [ours["mean"], ours["lower"], ours["upper"]]
+
+    for here, there in zip(levels(0.0), levels(1000.0), strict=True):
+        assert here == pytest.approx(there, rel=1e-3)
+
+
+def test_sites_of_a_group_have_one_level_and_one_slot() -> None:
+    """What is released, fitted and predicted is of the two together."""
+    groups = {"small": ["east", "north"]}
+    study = study_of(hierarchy={"slopes": ["age"], "groups": groups})
+    prior = prior_of(study)
+    assert prior is not None
+    assert prior.slots.sites == ("small", "south")
+    last = plan_releases(study).last_phase
+    assert last.sums.dimension == 2 * 2
+    sums = {
+        site: Contributions.of_site(study, site, open_site(study, site, frame))
+        for site, frame in grouped_frames().items()
+    }
+    theta = np.array([0.5, -0.5, 0.1, 0.2])
+    counts = plan_releases(study).phases[0]
+    assert counts.purpose == "records"
+    for site, places in (("east", [0, 2]), ("north", [0, 2]), ("south", [1, 3])):
+        found = sums[site].total(last, Question(theta, None))[:4]
+        assert np.flatnonzero(found).tolist() == places
+        count = sums[site].total(counts, Question(np.zeros(1), None))
+        assert np.flatnonzero(count).tolist() == places[:1]
+    plan = plan_study(study)
+    said = "\n".join(plan.protocol.describe(plan).lines)
+    assert "east and north are one, 'small'" in said
+
+
+def test_a_group_is_fitted_as_one_site_and_predicted_by_its_sites_names() -> None:
+    groups = {"small": ["east", "north"]}
+    study = study_of(
+        privacy=None,
+        hierarchy={"groups": groups},
+        inference={"rounds": 40, "chains": 1},
+    )
+    frames = grouped_frames()
+    result = cb.run(study, frames)
+    assert {row["site"] for row in result.record["hierarchy"]["sites"]} == {
+        "small",
+        "south",
+    }
+    rows = frames["east"].head(3)
+    together = [
+        result.predict(rows, site=site)["mean"] for site in ("east", "north", "small")
+    ]
+    assert np.array_equal(together[0], together[1])
+    assert np.array_equal(together[0], together[2])
+
+
 # -- the plan --------------------------------------------------------------
 
 
@@ -217,6 +295,7 @@ def test_the_plan_says_what_a_site_gives_away_or_that_sites_are_alike() -> None:
     said = "\n".join(plan.protocol.describe(plan).lines)
     assert "anyone learns of each site its number of records" in said
     assert "a hospital as a whole is not" in said
+    assert "For a site with 300 records, an equal share, ±" in said
     plan = plan_study(study_of(hierarchy=None))
     assert "taken to be alike" in "\n".join(plan.protocol.describe(plan).lines)
 
@@ -230,7 +309,29 @@ def test_the_plan_says_what_a_site_gives_away_or_that_sites_are_alike() -> None:
         ({"inference": {"method": "multilevel"}}, "no posterior of what differs"),
         ({"sites": {"one": {}}}, "2 to 64 sites"),
         ({"sites": {f"s{k}": {} for k in range(65)}}, "2 to 64 sites"),
-        ({"privacy": {"epsilon": 1.0, "dropouts": 1}}, "dropouts = 0"),
+        (
+            {"privacy": {"epsilon": 1.0, "dropouts": 2, "colluders": 0}},
+            "dropouts to 1 at most",
+        ),
+        (
+            {
+                "privacy": {"epsilon": 1.0, "dropouts": 1},
+                "hierarchy": {"groups": {"both": ["east", "north"]}},
+            },
+            "another group",
+        ),
+        ({"hierarchy": {"groups": {"all": SITES}}}, "there are 1"),
+        ({"hierarchy": {"groups": {"one": ["east"]}}}, "two sites or more"),
+        ({"hierarchy": {"groups": {"both": ["east", "west"]}}}, "'west', which is no"),
+        ({"hierarchy": {"groups": {"south": ["east", "north"]}}}, "another name"),
+        (
+            {
+                "hierarchy": {
+                    "groups": {"a": ["east", "north"], "b": ["north", "south"]}
+                }
+            },
+            "name each once",
+        ),
         ({"prior": {"kind": "laplace"}}, "normal"),
         ({"hierarchy": {"slopes": ["weight"]}}, "'weight', which is no feature"),
         ({"hierarchy": {"slopes": ["age", "age"]}}, "twice"),

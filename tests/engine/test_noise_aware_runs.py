@@ -214,9 +214,14 @@ def test_encrypted_and_pooled_private_runs_have_the_same_distribution(
     seen: list[tuple[Phase, Question, Integers]] = []
     honest = PhasedRounds.take
 
-    def take(self: PhasedRounds[Any], values: Integers, sites: int) -> None:
+    def take(
+        self: PhasedRounds[Any],
+        values: Integers,
+        sites: int,
+        lost: tuple[str, ...] = (),
+    ) -> None:
         seen.append((self.phase, self.asked(), values))
-        honest(self, values, sites)
+        honest(self, values, sites, lost)
 
     monkeypatch.setattr(PhasedRounds, "take", take)
     frames = {name: logistic_frame(400, seed=ord(name)) for name in ("a", "b", "c")}

@@ -58,7 +58,7 @@ def with_files_below(size: int, study: Study, out: Path) -> int:
 _STARVED = """
 import resource, sys
 from pathlib import Path
-import cipherbayes.results.run, opendp.prelude
+import cipherbayes.results.run, opendp.measurements
 from cipherbayes.study.schema import Study
 study = Study.model_validate_json(sys.argv[1])
 out, size = Path(sys.argv[2]), int(sys.argv[3])

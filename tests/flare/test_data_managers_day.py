@@ -77,7 +77,10 @@ def test_every_kit_has_a_unit_and_a_container_file(made: Path, party: str) -> No
     installed = service_files(Kit.open(made / party), 1, here=True)
     here = f"-m cipherbayes {role} start {made / party}\n"
     assert here in installed[f"cipherbayes-{party}.service"]
-    assert service["Environment"] == "CIPHERBAYES_STATE=/var/lib/cipherbayes"
+    state, scratch = service["Environment"].split()
+    assert state == "CIPHERBAYES_STATE=/var/lib/cipherbayes"
+    # The only folder that it may write to.
+    assert scratch == f"CIPHERBAYES_SCRATCH={service['ReadWritePaths']}"
     assert service["StateDirectoryMode"] == "0700"
     assert service["ProtectSystem"] == "strict"
     container = (folder / "Containerfile").read_text()

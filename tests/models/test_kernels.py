@@ -222,6 +222,87 @@ def test_sums_do_not_depend_on_where_a_block_lies_in_memory() -> None:
             assert found.tobytes() == expected.tobytes()
 
 
+LENGTHS = (0, 1, 7, 8, 9, 511, 512, 513, 1030)
+
+
+@pytest.mark.skipif(not kernels.COMPILED, reason="the extension is not built")
+@pytest.mark.parametrize("m", LENGTHS)
+def test_what_is_computed_of_one_record_has_the_bits_of_numpy(m: int) -> None:
+    rng = np.random.default_rng(m)
+    x = rng.normal(size=(5, m + 3))[:, 3:]
+    mean, scale = rng.normal(size=5), rng.uniform(0.1, 9.0, 5)
+    for found, expected in zip(
+        kernels.move_columns(x, mean, scale),
+        FALLBACK.move_columns(x, mean, scale),
+        strict=True,
+    ):
+        assert found.tobytes() == expected.tobytes()
+    values, norms = rng.normal(size=m) * 10.0 ** rng.integers(-60, 60, m), x[0] ** 2
+    values[::5], norms[::7] = np.nan, np.inf
+    for matrices in (False, True):
+        arguments = (values, norms, 0.7, 1e100)
+        short = kernels.shorten(*arguments, matrices=matrices)
+        plain = FALLBACK.shorten(*arguments, matrices=matrices)
+        assert short.tobytes() == plain.tobytes()
+        assert np.isfinite(short).all()
+    bins = (x[0], 0.2, 1.1, float(x[0, 0]) if m else np.nan, 17)
+    assert kernels.count_bins(*bins).tolist() == FALLBACK.count_bins(*bins).tolist()
+
+
+@every_build
+@pytest.mark.parametrize("matrices", [False, True])
+def test_what_is_shortened_is_no_longer_than_its_limit(
+    build: ModuleType, matrices: bool
+) -> None:
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(6, 400)) * 10.0 ** rng.uniform(-90, 40, 400)
+    values = rng.normal(size=400) * 10.0 ** rng.uniform(-40, 40, 400)
+    short = build.shorten(values, build.squared_norms(x), 0.3, 1e100, matrices=matrices)
+    lengths = np.sqrt((x**2).sum(axis=0))
+    sizes = np.abs(short) * (lengths**2 if matrices else lengths)
+    assert sizes.max() <= 0.3 * (1.0 + 40 * 2.0**-53)
+    long = (sizes > 0.0) & (short != values)
+    assert long.any()
+    np.testing.assert_allclose(sizes[long], 0.3, rtol=1e-14)
+
+
+@every_build
+@pytest.mark.parametrize("p", [1, 3, 4, 6, 9, kernels.WIDEST_GRAM + 1])
+def test_a_weighted_gram_is_the_sum_over_the_records(build: ModuleType, p: int) -> None:
+    rng = np.random.default_rng(p)
+    for m in LENGTHS:
+        x, weights = rng.normal(size=(p, m)), rng.normal(size=m)
+        whole = np.einsum("ji,i,ki->jk", x, weights, x)
+        found = build.weighted_gram(x, weights)
+        expected = whole[np.triu_indices(p)]
+        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
+
+
+@every_build
+def test_logistic_terms_are_those_of_the_formula(build: ModuleType) -> None:
+    eta = np.array([-800.0, -40.0, -1.0, 0.0, 0.3, 2.0, 40.0, 800.0, np.nan])
+    y, norms = np.arange(9.0) % 2, np.array([0.0, 1.0, 9.0] * 3)
+    score, information = build.logistic_terms(eta, y, norms, 2.0)
+    weights = np.minimum(1.0, 4.0 / np.maximum(norms, 1e-9))
+    expected = weights * (y - expit(eta))
+    np.testing.assert_allclose(score, expected, rtol=1e-14, atol=1e-300)
+    expected = weights * expit(eta) * expit(-eta)
+    np.testing.assert_allclose(information, expected, rtol=1e-14, atol=1e-300)
+
+
+@pytest.mark.skipif(not kernels.COMPILED, reason="the extension is not built")
+def test_stored_columns_outside_of_their_record_are_refused() -> None:
+    record, x, norms = np.zeros(64, dtype=np.uint8), np.empty((1, 8)), np.empty(8)
+    recipes = np.array([[0.0, 1.0, -1.0, 1.0, 0.0, 1.0]])
+    for offset, kind in ((0, 5), (0, -1), (8, 4), (-8, 1), (4, 1), (2**62, 1)):
+        with pytest.raises(ValueError, match="do not match"):
+            kernels.restore_columns(
+                record, np.array([offset]), np.array([kind]), recipes, x, norms, 1
+            )
+    kernels.restore_columns(record, np.array([0]), np.array([4]), recipes, x, norms, 1)
+    assert not x.any()
+
+
 @pytest.mark.skipif(not kernels.COMPILED, reason="the extension is not built")
 def test_the_extension_refuses_what_it_cannot_read() -> None:
     compiled = importlib.import_module("cipherbayes._kernels")

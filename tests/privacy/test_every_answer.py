@@ -22,10 +22,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cipherbayes as cb
+from cipherbayes.data import spool
 from cipherbayes.data.blocks import BLOCK_ROWS
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.tables import open_table
-from cipherbayes.models import NeuralLogistic, NeuralWeibull, kernels
+from cipherbayes.models import NeuralLogistic, NeuralWeibull, Rows, kernels
+from cipherbayes.models.influence import InfluenceBound
 from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.questions import Question
@@ -65,7 +67,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "pulse": {"low": -1e-9, "high": 1e9},
 }
 NUMBERS = ("age", "creatinine", "bmi", "pulse")
-PATHS = ("compiled", "numpy", "streamed")
+PATHS = ("compiled", "numpy", "spooled")
 SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 63, 64, 65, 511, 512, 513, 1024, 1025)
 
 ODD_NUMBERS = (0.0, -1e308, 1e308, 5e-324, -5e-324, 1e-160, 18.0, 100.0)
@@ -98,7 +100,7 @@ CASES = [
 HIERARCHIES: dict[str, Any] = {
     "logistic": {"slopes": ["age", "sex"]},
     "poisson": {"intercept": False, "slopes": ["bmi"]},
-    "exponential": {"effects": "fixed"},
+    "exponential": {"effects": "fixed", "groups": {"both": ["a", "b"]}},
     "piecewise": {"baseline": "stratified"},
 }
 CASES += [
@@ -129,8 +131,10 @@ def plan_of(name: str, method: str, preparation: str) -> StudyPlan:
 
 @contextmanager
 def on_path(path: str) -> Iterator[None]:
-    """The code as it runs with or without the compiled loops."""
+    """The code as it runs with or without the compiled loops, and without a spool."""
     with pytest.MonkeyPatch.context() as patch:
+        if path == "streamed":
+            patch.setattr(spool, "spool_folder", lambda beside: None)
         if path == "numpy":
             patch.setattr(kernels, "_compiled", None)
         elif not kernels.COMPILED:
@@ -141,10 +145,11 @@ def on_path(path: str) -> Iterator[None]:
 def prepared(
     plan: StudyPlan, columns: dict[str, list[Any]], path: str, folder: Path
 ) -> PreparedTable:
-    """A table as a site holds it; streamed from a file where the path says so."""
+    """A table as a site holds it; read from a file in every pass where the path says
+    so: from the table's own, or from a spool."""
     source: Any = pa.table(columns)
     limit = 2 << 30
-    if path == "streamed":
+    if path in ("streamed", "spooled"):
         limit = 0
         pyarrow.csv.write_csv(source, folder / "table.csv")
         source = folder / "table.csv"
@@ -284,7 +289,7 @@ def starts(table: PreparedTable) -> Iterator[tuple[int, Any]]:
         first += block.count
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", [*PATHS, "streamed"])
 @pytest.mark.parametrize("name", ["logistic", "weibull", "neural-logistic"])
 def test_a_record_more_than_a_block_moves_a_sum_by_at_most_its_sensitivity(
     name: str, path: str, tmp_path: Path
@@ -305,6 +310,22 @@ def test_a_record_more_than_a_block_moves_a_sum_by_at_most_its_sensitivity(
         )
 
 
+def said_of_records(model: cb.models.Model, theta: Any, rows: Rows) -> list[Any]:
+    """Everything that is computed of each record before it is added to the others."""
+    gradients, bounded = model.gradients(theta, rows), model.bounded_influence
+    said = [rows.squared_norms, gradients.score, gradients.extra]
+    if bounded is not None:
+        with np.errstate(all="ignore"):
+            own = bounded.at(theta, rows, InfluenceBound(1.5))
+        said += [own.score, own.information, own.extra, own.cross, own.corner]
+        for values, matrices in ((own.score, False), (own.information, True)):
+            short = kernels.shorten(
+                values, rows.squared_norms, 0.1, 1e100, matrices=matrices
+            )
+            said.append(short)
+    return said
+
+
 @pytest.mark.parametrize("path", ["compiled", "numpy"])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_records_gradient_has_the_same_bits_wherever_it_stands(
@@ -317,15 +338,11 @@ def test_a_records_gradient_has_the_same_bits_wherever_it_stands(
     with on_path(path):
         table = prepared(plan, columns, path, tmp_path)
         (whole,) = table.blocks()
-        expected = plan.study.model.gradients(theta, whole)
+        expected = said_of_records(plan.study.model, theta, whole)
         for first, last in ((1, 1025), (3, 1024), (511, 513), (1000, 1001)):
             (part,) = table.subset(np.arange(first, last)).blocks()
-            found = plan.study.model.gradients(theta, part)
-            for one, all_of_them in (
-                (found.score, expected.score),
-                (found.extra, expected.extra),
-                (part.squared_norms, whole.squared_norms),
-            ):
+            found = said_of_records(plan.study.model, theta, part)
+            for one, all_of_them in zip(found, expected, strict=True):
                 if one is not None:
                     assert all_of_them is not None
                     assert np.array_equal(one, all_of_them[..., first:last], True)

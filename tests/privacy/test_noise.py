@@ -12,6 +12,7 @@ from scipy import stats
 
 from cipherbayes.errors import PrivacyError
 from cipherbayes.privacy.noise import (
+    PIECE,
     InsecureRepeatableNoise,
     SecureNoise,
     poisson_sample,
@@ -106,6 +107,16 @@ def test_coordinates_and_shares_are_uncorrelated() -> None:
     first, second = (SecureNoise().share(20_000, 1000.0) for _ in range(2))
     for a, b in [(first, second), (first[:-1], first[1:])]:
         assert stats.pearsonr(a, b).pvalue > FALSE_ALARM
+
+
+def test_a_long_share_is_drawn_in_pieces_none_of_which_is_another() -> None:
+    drawn = SecureNoise().share(5 * PIECE + 3, 1e6)
+    assert drawn.shape == (5 * PIECE + 3,)
+    pieces = [drawn[start : start + PIECE] for start in range(0, 5 * PIECE, PIECE)]
+    for one, other in itertools.combinations(pieces, 2):
+        # Of independent ones a place in 3.5 million has the same value in both.
+        assert np.count_nonzero(one == other) < 10
+    assert variance_is(drawn, 1e12)
 
 
 def test_no_seed_influences_secure_noise() -> None:

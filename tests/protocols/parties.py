@@ -132,7 +132,9 @@ class Consortium:
 
     def contributions(self, name: str) -> Contributions:
         frame = logistic_frame(self.rows.get(name, ROWS), seed=ord(name[-1]))
-        return Contributions(self.study.model, open_site(self.study, name, frame))
+        return Contributions.of_site(
+            self.study, name, open_site(self.study, name, frame)
+        )
 
     def site(self, name: str, **changes: Any) -> SecureSumSite:
         """A site over its ledger and keys: as it is after a restart."""

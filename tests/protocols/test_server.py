@@ -19,6 +19,7 @@ from cipherbayes.crypto.identity.signatures import SigningKey
 from cipherbayes.crypto.masks import ExchangeKey, PairwiseMasks
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.errors import ProtocolError, RunError
+from cipherbayes.inference.noise_aware import Effort
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import InsecureRepeatableNoise, SecureNoise
 from cipherbayes.protocols.contributions import Contributions
@@ -33,6 +34,8 @@ from cipherbayes.protocols.messages import (
     encode,
 )
 from cipherbayes.protocols.site import Site
+from cipherbayes.protocols.transcripts import Transcript
+from cipherbayes.validation.verify.replaying import replay
 
 SITES = ("a", "b", "c", "d")
 
@@ -192,7 +195,10 @@ def test_a_restarted_server_goes_on_where_it_stopped(
 
 def forged(consortium: Consortium, answers: dict[str, bytes | None]) -> dict[str, Any]:
     """Replies that are not the site's answer to this exchange."""
-    b = decode(answers["b"], SiteReply)  # type: ignore[arg-type]
+    reply, other = answers["b"], answers["a"]
+    assert reply is not None
+    assert other is not None
+    b, a = decode(reply, SiteReply), decode(other, SiteReply)
     consortium_key = SigningKey.generate()
     old = b.round_id.__class__(**{**vars_of(b.round_id), "attempt": 7})
     return {
@@ -204,10 +210,8 @@ def forged(consortium: Consortium, answers: dict[str, bytes | None]) -> dict[str
                 ciphertext=b.ciphertext,
             )
         ),
-        "another's reply": answers["a"],
-        "another's reply renamed": encode(
-            changed(decode(answers["a"], SiteReply), site="b")  # type: ignore[arg-type]
-        ),
+        "another's reply": other,
+        "another's reply renamed": encode(changed(a, site="b")),
         "another exchange": encode(
             SiteReply.signed(
                 consortium.keys["b"],
@@ -216,10 +220,8 @@ def forged(consortium: Consortium, answers: dict[str, bytes | None]) -> dict[str
                 ciphertext=b.ciphertext,
             )
         ),
-        "another ciphertext": encode(
-            changed(b, ciphertext=decode(answers["a"], SiteReply).ciphertext)  # type: ignore[arg-type]
-        ),
-        "damaged": answers["b"][:-1] + bytes([answers["b"][-1] ^ 1]),  # type: ignore[index]
+        "another ciphertext": encode(changed(b, ciphertext=a.ciphertext)),
+        "damaged": reply[:-1] + bytes([reply[-1] ^ 1]),
         "no message": b"hello",
         "another kind of message": consortium.manifest,
         "nothing": None,
@@ -297,9 +299,10 @@ def test_the_run_goes_on_without_a_lost_site_and_the_noise_is_counted(
     sizes = []
     take = type(four.server._rounds).take
 
-    def spy(self: Any, values: Any, sites: Any) -> None:
+    def spy(self: Any, values: Any, sites: Any, lost: Any) -> None:
         sizes.append(sites)
-        take(self, values, sites)
+        assert lost == ("d",)
+        take(self, values, sites, lost)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(four.server._rounds), "take", spy)
@@ -308,6 +311,42 @@ def test_the_run_goes_on_without_a_lost_site_and_the_noise_is_counted(
     # The sites that stayed answered round 1 twice with one entry.
     for name in ("a", "b", "c"):
         assert len(list(four.ledger(name).entries())) == 4
+
+
+@pytest.mark.slow
+def test_a_lost_sites_own_parameters_are_those_of_one_that_took_no_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    less = Effort(chains=2, warm_up=20, kept=20, doublings=0)
+    monkeypatch.setattr(Effort, "for_dimension", lambda _: less)
+    study = small_study(
+        SITES,
+        privacy={"dropouts": 1, "epsilon": 20.0},
+        hierarchy={},
+        inference={"method": "noise-aware"},
+    )
+    four = Consortium(tmp_path, study)
+    four.play(6)
+    assert four.server.collect({**answers_of(four), "d": None}) is None
+    four.play(2)
+    four.server = four.make_server()  # who was lost since when is remembered
+    four.convene()
+    while not four.server.finished:
+        four.play(1)
+    draws = four.server._rounds.draws()
+    assert draws is not None
+    assert draws.sites is not None
+    assert draws.sites.sites == SITES
+    assert "site-lost" in [flag.code for flag in draws.flags]
+    effects = draws.sites.effects[..., 0].std(axis=(0, 1))
+    assert effects[3] > effects[:3].max()
+    # Whoever has the transcript finds the same.
+    transcript = Transcript.from_bytes(four.server.transcript())
+    sizes = [len(roster) for roster in transcript.rosters(four.plan)]
+    again = replay(four.plan, transcript, sizes).draws
+    assert again is not None
+    assert again.sites is not None
+    assert np.array_equal(again.sites.effects, draws.sites.effects)
 
 
 def test_a_second_lost_site_is_one_too_many(four: Consortium) -> None:
@@ -355,9 +394,10 @@ def test_a_round_the_csp_answered_before_a_loss_is_taken_for_its_first_roster(
     sizes = []
     take = type(five.server._rounds).take
 
-    def spy(self: Any, values: Any, sites: Any) -> None:
+    def spy(self: Any, values: Any, sites: Any, lost: Any) -> None:
         sizes.append(sites)
-        take(self, values, sites)
+        assert lost == ("z",)
+        take(self, values, sites, lost)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(five.server._rounds), "take", spy)

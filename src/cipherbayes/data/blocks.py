@@ -102,18 +102,7 @@ class BlocksInMemory:
         return BlocksInMemory(self.design, tuple(self.map(lambda block: block, rows)))
 
     def _gather(self, rows: Integers, k: int) -> Rows:
-        """Block k of a selection."""
-        rows = rows[k * BLOCK_ROWS : (k + 1) * BLOCK_ROWS]
-        source, local = np.divmod(rows, BLOCK_ROWS)
-        first, last = int(source[0]), int(source[-1])
-        ends = np.searchsorted(source, np.arange(first, last + 1), side="right")
-        pieces = []
-        start = 0
-        for index, end in zip(range(first, last + 1), ends.tolist(), strict=True):
-            if end > start:
-                pieces.append(take(self._blocks[index], local[start:end]))
-            start = end
-        return join(pieces)
+        return gather(self._blocks.__getitem__, rows, k)
 
 
 def thread_count() -> int:
@@ -139,6 +128,21 @@ def take(block: Rows, local: Integers) -> Rows:
         {role: values[local] for role, values in block.outcome.items()},
         block.squared_norms[local],
     )
+
+
+def gather(block: Callable[[int], Rows], rows: Integers, k: int) -> Rows:
+    """Block k of a selection (sorted positions), from the blocks of the whole."""
+    rows = rows[k * BLOCK_ROWS : (k + 1) * BLOCK_ROWS]
+    source, local = np.divmod(rows, BLOCK_ROWS)
+    first, last = int(source[0]), int(source[-1])
+    ends = np.searchsorted(source, np.arange(first, last + 1), side="right")
+    pieces = []
+    start = 0
+    for index, end in zip(range(first, last + 1), ends.tolist(), strict=True):
+        if end > start:
+            pieces.append(take(block(index), local[start:end]))
+        start = end
+    return join(pieces)
 
 
 def join(pieces: Sequence[Rows]) -> Rows:

@@ -98,8 +98,18 @@ class Number:
             indicator=indicator,
         )
 
-    def fill(self, raw: pa.Array, out: Floats, where: str) -> None:
-        """Write the design columns of a raw column to the first rows of ``out``."""
+    @property
+    def line(self) -> tuple[float, float] | None:
+        """Centre and scale of a column that is (v - centre) * scale held within
+        [-1, 1]; None where it is another function of v."""
+        plain = self.feature.transform is None and self._centred
+        return (self.centre, self._scale) if plain else None
+
+    def fill(self, raw: pa.Array, out: Floats, where: str) -> Floats | None:
+        """Write the design columns of a raw column to the first rows of ``out``.
+
+        Returns the v of :attr:`line`.
+        """
         feature = self.feature
         if raw.null_count:
             raw = pc.fill_null(raw, np.nan)
@@ -114,6 +124,7 @@ class Number:
             values = feature.transformed(np.clip(values, feature.low, feature.high))
         if kernels.prepare_column(values, self.centre, self._scale, out[0]):
             self._require_finite(values, where)
+        return None if self.line is None else values
 
     def _require_finite(self, values: Floats, where: str) -> None:
         if np.isinf(values).any():
@@ -142,6 +153,10 @@ class Curved(Number):
     @property
     def affine(self) -> tuple[tuple[float, float], ...]:
         return ((0.0, 1.0),) * self.basis.width
+
+    @property
+    def line(self) -> None:
+        return None
 
     @property
     def mean_squares(self) -> tuple[float, ...]:

@@ -162,10 +162,22 @@ class Preparation:
             return list(range(self.design.width))[places]
         return places
 
-    def fill(self, chunk: Chunk, x: Floats, where: str = "") -> None:
+    @property
+    def plain(self) -> dict[int, tuple[float, float]]:
+        """Columns (v - centre) * scale held within [-1, 1], and these two numbers."""
+        if self.row_norm is not None:
+            return {}
+        return {
+            each.first: each.line
+            for each in self._encoders
+            if isinstance(each, Number) and each.line is not None
+        }
+
+    def fill(self, chunk: Chunk, x: Floats, where: str = "") -> dict[int, Floats]:
         """Write the raw records of a chunk into ``x`` (shape ``(p, m)``).
 
-        Rows are not shortened yet: that is :meth:`finish`.
+        Rows are not shortened yet: that is :meth:`finish`. Returns the v of the columns
+        that are :attr:`plain`.
 
         Raises
         ------
@@ -175,10 +187,14 @@ class Preparation:
         """
         if self.intercept is not None:
             x[0] = self.intercept
+        numbers = {}
         for encoder in self._encoders:
             raw = chunk.column(encoder.column)
-            encoder.fill(raw, x[encoder.first :], where)
+            values = encoder.fill(raw, x[encoder.first :], where)
+            if values is not None and self.row_norm is None:
+                numbers[encoder.first] = values
         fill_products(self.design, x)
+        return numbers
 
     def finish(self, x: Floats) -> Floats:
         """Shorten rows to ``row_norm`` in place; the rows' squared norms."""

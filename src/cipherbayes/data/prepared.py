@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import numpy as np
 
 from cipherbayes.data.blocks import Blocks, BlocksInMemory
 from cipherbayes.data.preparation import Preparation
+from cipherbayes.data.spool import Stored, open_spool, recipes_of
+from cipherbayes.data.spooled import SpooledBlocks
 from cipherbayes.data.streaming import Source, StreamedBlocks
 from cipherbayes.data.tables import Table
 from cipherbayes.models.base import Model, Rows
@@ -138,6 +141,17 @@ class PreparedTable:
         """
         return self._blocks.map(function, self._checked(rows))
 
+    def moved(
+        self, design: Design, mean: Floats, scale: Floats
+    ) -> PreparedTable | None:
+        """The table with (x - mean) * scale in each column, where its blocks can be
+        read so; None where whoever looks at them has to move them."""
+        if not isinstance(self._blocks, SpooledBlocks):
+            return None
+        moved = self._of(self._blocks.moved(design, mean, scale), self._roles)
+        moved._persons = self._persons
+        return moved
+
     def subset(self, rows: Integers) -> PreparedTable:
         """The given records (sorted positions) as a table of their own."""
         if self._persons is not None:
@@ -148,7 +162,9 @@ class PreparedTable:
 
     def outcome(self) -> dict[str, Floats]:
         """The outcome columns of all records, by role."""
-        parts = list(self.map(lambda block: dict(block.outcome)))
+        parts = list(
+            self.map(lambda b: {role: own.copy() for role, own in b.outcome.items()})
+        )
         if not parts:
             return {role: np.empty(0) for role in self._roles}
         return {
@@ -199,24 +215,53 @@ def _block_extent(block: Rows) -> tuple[Floats, Floats]:
 def _read_once(source: Source, memory_limit: int) -> tuple[Blocks, _Extent]:
     """Check every record, and hold them if they fit ``memory_limit``."""
     expected = source.table.count
-    fits = expected is None or expected * source.bytes_per_record <= memory_limit
+    most = memory_limit // source.bytes_per_record
+    if expected is None or expected <= most:
+        found = _held(source, most)
+        if found is not None:
+            return found
+    return _streamed(source)
+
+
+def _held(source: Source, most: int) -> tuple[Blocks, _Extent] | None:
+    """All records in memory; None as soon as there are more than ``most``."""
     held: list[Rows] = []
     extent = _Extent()
-    count = 0
+    blocks = StreamedBlocks(source, source.table.count)
+    for block, ends in blocks.map(lambda b: (b, _block_extent(b)), keep=True):
+        held.append(block)
+        extent.widen(*ends)
+        if sum(each.count for each in held) > most:
+            return None
+    return BlocksInMemory(source.design, held), extent
 
-    def look(block: Rows) -> tuple[Rows | None, int, tuple[Floats, Floats]]:
-        return block if fits else None, block.count, _block_extent(block)
 
-    for block, size, (low, high) in StreamedBlocks(source, expected).map(
-        look, keep=fits
-    ):
+def _streamed(source: Source) -> tuple[Blocks, _Extent]:
+    """Records that are read in every pass: from a spool, or else from the table."""
+    design = source.design
+    constant = design.intercept is not None
+    spool = open_spool(source.table.folder, design.width, constant=constant)
+    extent, count = _Extent(), 0
+    stored: list[Stored] | None = None if spool is None else []
+
+    def look(block: Rows) -> tuple[int, tuple[Floats, Floats], Stored | None]:
+        kept = None
+        if spool is not None and stored is not None:
+            with suppress(OSError):  # the disk is full
+                kept = spool.write(block, source.roles)
+        return block.count, _block_extent(block), kept
+
+    blocks = StreamedBlocks(source, source.table.count, raw=spool is not None)
+    for size, ends, kept in blocks.map(look):
         count += size
-        extent.widen(low, high)
-        fits = fits and count * source.bytes_per_record <= memory_limit
-        if fits and block is not None:
-            held.append(block)
-        else:
-            held.clear()
-    if fits:
-        return BlocksInMemory(source.design, held), extent
-    return StreamedBlocks(source, count), extent
+        extent.widen(*ends)
+        if stored is not None and kept is not None:
+            stored.append(kept)
+        elif spool is not None:
+            spool.close()
+            stored = None
+    if spool is None or stored is None:
+        return StreamedBlocks(source, count), extent
+    columns = design.width + len(source.roles)
+    recipes = recipes_of(columns, design.intercept, source.preparation.plain)
+    return SpooledBlocks(spool, stored, design, source.roles, recipes), extent

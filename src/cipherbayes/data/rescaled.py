@@ -17,12 +17,13 @@ other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 
 from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.data.scratch import Reused
 from cipherbayes.models import kernels
 from cipherbayes.models.base import Rows
 from cipherbayes.models.design import Design, fill_products
@@ -85,8 +86,13 @@ def rescaled(table: PreparedTable, moments: Floats | None) -> PreparedTable:
     """The table seen through moments (means, then deviations), if there are any."""
     if moments is None:
         return table
-    half = moments.size // 2
-    return RescaledTable(table, moments[:half], moments[half:])
+    mean, sd = np.split(moments, 2)
+    if not (table.design.curves or table.design.products):
+        shift = _Shift.of(table.design, mean, sd)
+        design = rescaled_design(table.design, mean, sd)
+        if (read := table.moved(design, shift.mean, shift.scale)) is not None:
+            return read
+    return RescaledTable(table, mean, sd)
 
 
 def seen_through(design: Design, moments: Floats | None) -> Callable[[Rows], Rows]:
@@ -95,22 +101,40 @@ def seen_through(design: Design, moments: Floats | None) -> Callable[[Rows], Row
         return lambda block: block
     mean, sd = np.split(moments, 2)
     moved = rescaled_design(design, mean, sd)
-    return lambda block: _moved(block, moved, mean[:, None], 1.0 / sd[:, None])
+    shift = _Shift.of(design, mean, sd)
+    return lambda block: _moved(block, moved, shift)
 
 
-def _moved(block: Rows, design: Design, mean: Floats, scale: Floats) -> Rows:
-    own = design.moved_places
-    x = np.array(block.x)
-    x[own] -= mean
-    x[own] *= scale
+@dataclass(frozen=True)
+class _Shift:
+    """What is taken from every column, and what it is then multiplied by; nothing and
+    one where released moments do not move it."""
+
+    mean: Floats
+    scale: Floats
+
+    @classmethod
+    def of(cls, design: Design, mean: Floats, sd: Floats) -> _Shift:
+        whole = cls(np.zeros(design.width), np.ones(design.width))
+        whole.mean[design.moved_places] = mean
+        whole.scale[design.moved_places] = 1.0 / sd
+        return whole
+
+
+def _moved(
+    block: Rows, design: Design, shift: _Shift, out: Floats | None = None
+) -> Rows:
+    x, norms = kernels.move_columns(block.x, shift.mean, shift.scale, out)
     for curve, weights in zip(design.curves, design.bends, strict=True):
         public = block.x[curve.first : curve.first + len(curve.values)]
         for place, (constant, *row) in zip(curve.bends, weights, strict=True):
             x[place] = constant
             for weight, column in zip(row, public, strict=True):
                 x[place] += weight * column
-    fill_products(design, x)
-    return Rows(design, x, block.outcome, kernels.squared_norms(x))
+    if design.curves or design.products:
+        fill_products(design, x)
+        norms = kernels.squared_norms(x)
+    return Rows(design, x, block.outcome, norms)
 
 
 class RescaledTable(PreparedTable):
@@ -118,8 +142,7 @@ class RescaledTable(PreparedTable):
 
     def __init__(self, table: PreparedTable, mean: Floats, sd: Floats) -> None:
         self._table = table
-        self._mean = mean[:, None]
-        self._scale = 1.0 / sd[:, None]
+        self._shift = _Shift.of(table.design, mean, sd)
         self._rescaled = rescaled_design(table.design, mean, sd)
 
     @property
@@ -140,7 +163,13 @@ class RescaledTable(PreparedTable):
     def map(
         self, function: Callable[[Rows], T], rows: Integers | None = None
     ) -> Iterator[T]:
-        return self._table.map(lambda block: function(self._move(block)), rows)
+        space = Reused("moved")
 
-    def _move(self, block: Rows) -> Rows:
-        return _moved(block, self.design, self._mean, self._scale)
+        def of_moved(block: Rows) -> T:
+            with space.borrow(self.design.width, block.count) as x:
+                return function(self._move(block, x))
+
+        return self._table.map(of_moved, rows)
+
+    def _move(self, block: Rows, out: Floats | None = None) -> Rows:
+        return _moved(block, self.design, self._shift, out)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
-from typing import ClassVar, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +15,8 @@ import pyarrow as pa
 from cipherbayes.data.blocks import BLOCK_ROWS, join, thread_count
 from cipherbayes.data.persons import Persons
 from cipherbayes.data.preparation import Preparation
+from cipherbayes.data.scratch import Fresh, Reused, Space
+from cipherbayes.data.spool import RAW
 from cipherbayes.data.tables import Chunk, Kind, Table
 from cipherbayes.errors import DataError
 from cipherbayes.models.base import SHARE, Model, Rows
@@ -59,20 +60,29 @@ class Source:
             self._columns[person] = "text"
 
     @property
+    def roles(self) -> tuple[str, ...]:
+        """Outcomes of a prepared record."""
+        return (*self._roles, *[SHARE] * (self.persons is not None))
+
+    @property
     def bytes_per_record(self) -> int:
         """Memory that a prepared record takes."""
-        shares = 0 if self.persons is None else 1
-        return 8 * (self.design.width + 1 + len(self._roles) + shares)
+        return 8 * (self.design.width + 1 + len(self.roles))
 
-    def chunks(self, part: int) -> Iterator[Chunk]:
-        """Raw records of a part of the table."""
-        most = CHUNK_BYTES // self.bytes_per_record
+    def chunks(self, part: int, *, small: bool = False) -> Iterator[Chunk]:
+        """Raw records of a part of the table; in small chunks if they are kept too."""
+        most = 0 if small else CHUNK_BYTES // self.bytes_per_record
         return self.table.chunks(self._columns, part, most)
 
-    def fill(self, chunk: Chunk, x: Floats) -> Mapping[str, Floats]:
-        """Write the records of a chunk to ``x``; returns their outcomes."""
-        self.preparation.fill(chunk, x, self.table.where)
+    def fill(
+        self, chunk: Chunk, x: Floats, *, raw: bool = False
+    ) -> Mapping[str, Floats]:
+        """Write the records of a chunk to ``x``; returns their outcomes, and the
+        numbers that columns were made of if ``raw`` is set."""
+        numbers = self.preparation.fill(chunk, x, self.table.where)
         outcomes = self._outcomes(chunk)
+        if raw:
+            outcomes.update({f"{RAW}{place}": own for place, own in numbers.items()})
         if self.persons is not None:
             outcomes[SHARE] = self.persons.shares(chunk)
         return outcomes
@@ -106,12 +116,20 @@ class StreamedBlocks:
         How many records the table holds; None before that is known.
     selection
         The records that count here, as sorted positions; all of them where None.
+    raw
+        Whether blocks also have the raw numbers that their columns were made of.
     """
 
     def __init__(
-        self, source: Source, count: int | None, selection: Integers | None = None
+        self,
+        source: Source,
+        count: int | None,
+        selection: Integers | None = None,
+        *,
+        raw: bool = False,
     ) -> None:
         self.design = source.design
+        self._raw = raw
         self._source = source
         self._total = count
         self._selection = selection
@@ -124,7 +142,7 @@ class StreamedBlocks:
         return self._total
 
     def blocks(self, rows: Integers | None = None) -> Iterator[Rows]:
-        return self._map_in_turn(lambda block: block, self._jobs(rows), _Fresh())
+        return self._map_in_turn(lambda block: block, self._jobs(rows), Fresh())
 
     def map(
         self,
@@ -135,7 +153,7 @@ class StreamedBlocks:
     ) -> Iterator[T]:
         """As :meth:`Blocks.map`; only with ``keep`` does a block outlive the call."""
         jobs = self._jobs(rows)
-        space = _Fresh() if keep else _Reused()
+        space = Fresh() if keep else Reused("prepared")
         threads = self._affordable(thread_count())
         if len(jobs) < 2 or threads < 2:
             return self._map_in_turn(function, jobs, space)
@@ -145,7 +163,7 @@ class StreamedBlocks:
         return StreamedBlocks(self._source, self._total, self._positions(rows))
 
     def _map_in_turn(
-        self, function: Callable[[Rows], T], jobs: Iterable[_Job], space: _Space
+        self, function: Callable[[Rows], T], jobs: Iterable[_Job], space: Space
     ) -> Iterator[T]:
         stitcher = _Stitcher()
         for job in jobs:
@@ -157,7 +175,7 @@ class StreamedBlocks:
         self,
         function: Callable[[Rows], T],
         jobs: Iterable[_Job],
-        space: _Space,
+        space: Space,
         threads: int,
     ) -> Iterator[T]:
         def work(job: _Job) -> list[Rows | _Done[T]]:
@@ -177,6 +195,8 @@ class StreamedBlocks:
     def _affordable(self, threads: int) -> int:
         """Threads whose chunks fit ``CHUNK_BYTES`` together; larger parts come in
         small chunks, of which any number fits."""
+        if self._raw:
+            return threads
         counts = self._source.table.counts or (0,)
         chunk = max(1, max(counts)) * self._source.bytes_per_record
         return min(threads, CHUNK_BYTES // chunk) if chunk <= CHUNK_BYTES else threads
@@ -204,16 +224,16 @@ class StreamedBlocks:
                 jobs.append(_Job(part, low, positions[low:high] - start))
         return jobs
 
-    def _pieces(self, job: _Job, space: _Space) -> Iterator[Rows]:
+    def _pieces(self, job: _Job, space: Space) -> Iterator[Rows]:
         """The job's records, prepared, cut where blocks end and joined within them.
 
         A piece is a whole block, or it comes first or last.
         """
         pending: list[Rows] = []
         room = BLOCK_ROWS - job.position % BLOCK_ROWS
-        for chunk in _taken(self._source.chunks(job.part), job.rows):
+        for chunk in _taken(self._source.chunks(job.part, small=self._raw), job.rows):
             with space.borrow(self.design.width, chunk.num_rows) as x:
-                outcome = self._source.fill(chunk, x)
+                outcome = self._source.fill(chunk, x, raw=self._raw)
                 start = 0
                 while start < chunk.num_rows:
                     stop = min(start + room, chunk.num_rows)
@@ -269,52 +289,6 @@ class _Stitcher:
         if self._pieces:
             yield join(self._pieces)
             self._pieces = []
-
-
-class _Fresh:
-    """New memory for every chunk, which whoever wants may keep."""
-
-    @contextmanager
-    def borrow(self, width: int, count: int) -> Iterator[Floats]:
-        yield _matrix(np.empty(width * _stride(count)), width, count)
-
-    def settled(self, piece: Rows) -> Rows:
-        return piece
-
-
-class _Reused:
-    """The same memory again and again, also from pass to pass and table to table:
-    new pages cost as much as the decoding."""
-
-    _spare: ClassVar[list[Floats]] = []
-
-    @contextmanager
-    def borrow(self, width: int, count: int) -> Iterator[Floats]:
-        try:
-            flat = self._spare.pop()
-        except IndexError:
-            flat = np.empty(0)
-        if flat.size < width * _stride(count):
-            flat = np.empty(width * _stride(count))
-        yield _matrix(flat, width, count)
-        if len(self._spare) < thread_count():
-            self._spare.append(flat)
-
-    def settled(self, piece: Rows) -> Rows:
-        return replace(piece, x=piece.x.copy())
-
-
-_Space = _Fresh | _Reused
-
-
-def _stride(count: int) -> int:
-    """Distance of a chunk's rows: not a power of two, which a cache maps to one set."""
-    return (count | 7) + 1 + 8 * 67
-
-
-def _matrix(flat: Floats, width: int, count: int) -> Floats:
-    stride = _stride(count)
-    return flat[: width * stride].reshape(width, stride)[:, :count]
 
 
 def _taken(chunks: Iterator[Chunk], rows: Integers | None) -> Iterator[Chunk]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cipherbayes.models import kernels
 from cipherbayes.typing import Floats
 
 COVERED, MOST_COVERED = 0.9, 0.98
@@ -116,14 +117,12 @@ def histograms(
     centre, half = np.split(numbers.whole if windows is None else windows, 2)
     counts = np.zeros((len(numbers.places), numbers.bins))
     for k, j in enumerate(numbers.places):
-        inside = (z[j] - centre[k]) / half[k]
-        kept = np.abs(inside) <= 1.0
-        if not math.isnan(numbers.stand_ins[k]):
-            kept &= np.abs(z[j] - numbers.stand_ins[k]) > 1e-12
-        places = np.floor((inside[kept] + 1.0) * (0.5 * numbers.bins))
-        places = np.minimum(places, numbers.bins - 1).astype(np.int64)
-        weights = None if shares is None else shares[kept]
-        counts[k] = np.bincount(places, weights, minlength=numbers.bins)
+        window = (float(centre[k]), float(half[k]), numbers.stand_ins[k], numbers.bins)
+        if shares is None:
+            counts[k] = kernels.count_bins(z[j], *window)
+            continue
+        places, kept = kernels.bin_places(z[j], *window)
+        counts[k] = np.bincount(places, shares[kept], minlength=numbers.bins)
     return counts.ravel()
 
 
@@ -139,13 +138,17 @@ def sums_inside(
     most √(2 numbers + others), whatever the windows are.
     """
     centre, half = np.split(numbers.whole if windows is None else windows, 2)
-    u = (z[list(numbers.places)] - centre[:, None]) / half[:, None]
-    u = np.clip(u, -1.0, 1.0)
+    u = z[list(numbers.places)]
+    u -= centre[:, None]
+    u /= half[:, None]
+    np.clip(u, -1.0, 1.0, out=u)
     others = np.clip(z[list(numbers.others)], 0.0, 1.0)
-    parts = np.concatenate([u, u * u, others])
     if shares is not None:
-        parts *= shares
-    return np.asarray(parts.sum(axis=1))
+        parts = np.concatenate([u, u * u, others]) * shares
+        return np.asarray(parts.sum(axis=1))
+    first = u.sum(axis=1)
+    u *= u
+    return np.concatenate([first, u.sum(axis=1), others.sum(axis=1)])
 
 
 def windows_of(

@@ -9,6 +9,7 @@ the diagonal and s/√2 off it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -108,9 +109,17 @@ def pack(matrix: Floats) -> Floats:
     """Upper triangle, row by row, off-diagonals times √2."""
     dimension = matrix.shape[-1]
     above, right = np.triu_indices(dimension)
-    scale = np.where(above == right, 1.0, np.sqrt(2.0))
-    packed: Floats = matrix[..., above, right] * scale
+    packed: Floats = matrix[..., above, right] * _scales(dimension)
     return packed
+
+
+@cache
+def _scales(dimension: int) -> Floats:
+    """One for the diagonal of a packed matrix and √2 for the rest."""
+    above, right = np.triu_indices(dimension)
+    scales: Floats = np.where(above == right, 1.0, np.sqrt(2.0))
+    scales.setflags(write=False)
+    return scales
 
 
 def unpack(vector: Floats) -> Floats:
@@ -126,6 +135,9 @@ def unpack(vector: Floats) -> Floats:
 
 def _gradient(influence: Influence, limit: float) -> Floats:
     rows, score, extra = influence.rows, influence.score, influence.extra
+    if extra is None and rows.shares is None:
+        score = kernels.shorten(score, rows.squared_norms, limit, LARGEST_NORM)
+        return kernels.weighted_sum(rows.x, score)
     with np.errstate(all="ignore"):
         squares = score**2 * (rows.squared_norms + kernels.NORM_FLOOR)
         if extra is not None:
@@ -143,6 +155,11 @@ def _gradient(influence: Influence, limit: float) -> Floats:
 def _information(influence: Influence, limit: float) -> Floats:
     rows, information = influence.rows, influence.information
     cross, corner = influence.cross, influence.corner
+    if cross is None and rows.shares is None:
+        information = kernels.shorten(
+            information, rows.squared_norms, limit, LARGEST_NORM, matrices=True
+        )
+        return kernels.weighted_gram(rows.x, information) * _scales(len(rows.x))
     with np.errstate(all="ignore"):
         lengths = rows.squared_norms + kernels.NORM_FLOOR
         squares = (information * lengths) ** 2

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from scipy.optimize import minimize
 
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.inference.between_sites import SitePrior, typical
@@ -43,22 +42,23 @@ DIFFERENCE = 1e-4
 
 @dataclass(frozen=True)
 class SiteTarget(Target):
-    """log p(records | θ) of all sites together; tables in the order of the sites."""
+    """log p(records | θ) of all sites together; ``owners`` are the tables' sites."""
 
     site_prior: SitePrior
+    owners: tuple[str, ...]
 
     def log_likelihood(self, theta: Floats) -> float:
         """Σ over all records of all sites."""
         slots = self.site_prior.slots
         return sum(
             log_likelihood_sum(self.model, theta[slots.of_site(site)], table)
-            for site, table in zip(slots.sites, self.tables, strict=True)
+            for site, table in zip(self.owners, self.tables, strict=True)
         )
 
     def likelihood_slope(self, theta: Floats) -> Floats:
         """Its gradient."""
         slots, total = self.site_prior.slots, np.zeros_like(theta)
-        for site, table in zip(slots.sites, self.tables, strict=True):
+        for site, table in zip(self.owners, self.tables, strict=True):
             own = theta[slots.of_site(site)]
             total += slots.spread(site, gradient_sum(self.model, own, table))
         return total
@@ -67,7 +67,7 @@ class SiteTarget(Target):
         """Minus its second derivative, by differences at every site; an arrow."""
         slots = self.site_prior.slots
         total = np.zeros((theta.size, theta.size))
-        for site, table in zip(slots.sites, self.tables, strict=True):
+        for site, table in zip(self.owners, self.tables, strict=True):
             places = slots.of_site(site)
             total[np.ix_(places, places)] += _curvature(
                 partial(_slope_at, self.model, table), theta[places]
@@ -76,6 +76,8 @@ class SiteTarget(Target):
 
     def mode_given(self, between: Floats) -> Floats:
         """The mode of θ given τ, by L-BFGS from the prior mean."""
+        from scipy.optimize import minimize  # takes half a second to load
+
         precision = np.linalg.inv(self.site_prior.covariance(between))
         mean = self.site_prior.mean
 

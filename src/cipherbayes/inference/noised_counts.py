@@ -19,7 +19,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from cipherbayes.typing import Floats
 
@@ -60,6 +59,7 @@ def sample_posterior(
     rates
         Rates of the cells for each row of parameters, ``(k, d)`` to ``(k, cells)``.
     """
+    from scipy.optimize import least_squares  # takes half a second to load
 
     def distances(phi: Floats) -> Floats:
         rate = np.maximum(rates(phi[None])[0], LEAST_RATE)

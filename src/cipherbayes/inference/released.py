@@ -43,12 +43,15 @@ class Release:
         were added, not the certified one.
     information, information_sd
         The same of the packed information sum; None and 0 in rounds without one.
+    lost
+        Sites that are in the sums no more.
     """
 
     gradient_sum: Floats
     noise_sd: float
     information: Floats | None = None
     information_sd: float = 0.0
+    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

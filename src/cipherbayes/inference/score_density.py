@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.interpolate import CubicSpline
 
 from cipherbayes.typing import Floats
 
@@ -68,6 +67,8 @@ class ScoreGrid:
     @cached_property
     def basis(self) -> Floats:
         """From log densities at the centres to those on the grid."""
+        from scipy.interpolate import CubicSpline  # takes half a second to load
+
         spline = CubicSpline(self.centres, np.eye(self.bins), bc_type="natural")
         first, last = self.centres[[0, -1]]
         inside = np.clip(self.points, first, last)

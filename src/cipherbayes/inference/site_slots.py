@@ -35,6 +35,9 @@ class SiteSlots:
         Parameters of one site's model.
     places
         Which of them differ between sites.
+    members
+        (site, name) of sites that have their parameters with others, under a name of
+        their own among ``sites``.
 
     Formal guarantees
     -----------------
@@ -46,6 +49,11 @@ class SiteSlots:
     sites: tuple[str, ...]
     width: int
     places: tuple[int, ...]
+    members: tuple[tuple[str, str], ...] = ()
+
+    def owner(self, site: str) -> str:
+        """Under which of the names a site's parameters stand."""
+        return dict(self.members).get(site, site)
 
     @property
     def shared(self) -> tuple[int, ...]:
@@ -64,7 +72,7 @@ class SiteSlots:
 
     def of_site(self, site: str) -> Integers:
         """Where one site's parameters stand, in the order of its model."""
-        return self._by_site[site]
+        return self._by_site[self.owner(site)]
 
     @cached_property
     def _by_site(self) -> dict[str, Integers]:
@@ -123,7 +131,7 @@ class SiteSlots:
     def spread_packed(self, site: str, packed: Floats) -> Floats:
         """One site's packed information sum among those of all sites."""
         found = np.zeros(self.packed_length)
-        found[self._packed_places[site]] = packed
+        found[self._packed_places[self.owner(site)]] = packed
         return found
 
     @cached_property

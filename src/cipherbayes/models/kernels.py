@@ -21,9 +21,12 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, Integers
+
+Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 _compiled: Any
 try:
@@ -32,6 +35,13 @@ except ImportError:  # no C compiler when the package was installed
     _compiled = None
 
 COMPILED: bool = _compiled is not None
+
+WIDEST_GRAM = 48
+"""Columns up to which the compiled loop is faster than a matrix product of BLAS."""
+
+CONSTANT, DOUBLE = 0, 4
+STORED_TYPES = tuple(map(np.dtype, ("V0", "i1", "i2", "f4", "f8")))
+"""Types of stored columns, by their number; the first is a constant's."""
 
 NORM_FLOOR = 1e-300
 """Added to a squared norm before its root: more than all squares that may have
@@ -130,6 +140,152 @@ def prepare_column(values: Floats, centre: float, scale: float, out: Floats) -> 
         np.multiply(out, scale, out=out)
     np.clip(out, -1.0, 1.0, out=out)
     return values.size - int(np.isfinite(values).sum())
+
+
+def move_columns(
+    x: Floats, mean: Floats, scale: Floats, out: Floats | None = None
+) -> tuple[Floats, Floats]:
+    """(x_j - mean_j) scale_j for each column j of a block, and its squared norms."""
+    if out is None:
+        out = np.empty(x.shape)
+    norms = np.empty(x.shape[1])
+    if _compiled is not None:
+        _compiled.move_columns(_block(x), _line(mean), _line(scale), out, norms)
+        return out, norms
+    np.subtract(x, mean[:, None], out=out)
+    np.multiply(out, scale[:, None], out=out)
+    return out, squared_norms(out)
+
+
+def restore_columns(
+    record: NDArray[np.uint8],
+    offsets: Integers,
+    kinds: Integers,
+    recipes: Floats,
+    x: Floats,
+    norms: Floats,
+    width: int,
+) -> None:
+    """Write stored columns to ``x``, and to ``norms`` the squared norms of its first
+    ``width`` rows.
+
+    Parameters
+    ----------
+    record
+        Bytes of the columns, each beginning at its place in ``offsets``.
+    kinds
+        Their types in :data:`STORED_TYPES`; a :data:`CONSTANT` has no bytes.
+    recipes
+        For each column centre, scale, low, high, mean and rescale of
+        z = (v - centre) scale held within [low, high], x = (z - mean) rescale; a
+        constant is its centre.
+    """
+    if _compiled is not None:
+        _compiled.restore_columns(record, offsets, kinds, recipes, x, norms, width)
+        return
+    for j, (offset, kind) in enumerate(zip(offsets, kinds, strict=True)):
+        centre, scale, low, high, mean, rescale = recipes[j]
+        if kind == CONSTANT:
+            x[j] = centre
+            continue
+        values = record[offset:].view()[: STORED_TYPES[kind].itemsize * x.shape[1]]
+        with np.errstate(over="ignore", invalid="ignore"):
+            z = (values.view(STORED_TYPES[kind]).astype(np.float64) - centre) * scale
+            x[j] = (np.clip(z, low, high) - mean) * rescale
+    norms[:] = squared_norms(x[:width])
+
+
+def logistic_terms(
+    eta: Floats, y: Floats, squared_norms: Floats, clip: float
+) -> tuple[Floats, Floats]:
+    """w (y - p) and w p (1 - p) of logistic regression, p = expit(eta).
+
+    w = min(1, (clip / ‖x‖)²), the weights of Mallows.
+    """
+    if _compiled is not None:
+        score, information = np.empty_like(eta), np.empty_like(eta)
+        _compiled.logistic_terms(
+            eta, _line(y), _line(squared_norms), score, information, clip**2
+        )
+        return score, information
+    weights = clip**2 / np.maximum(squared_norms, clip**2)
+    p, q = special.expit(eta), special.expit(-eta)
+    return weights * (y - p), weights * p * q
+
+
+def shorten(
+    values: Floats,
+    squared_norms: Floats,
+    limit: float,
+    most: float,
+    *,
+    matrices: bool = False,
+) -> Floats:
+    """v_i min(1, limit / n_i), n_i the norm of v_i x_i or of the matrix v_i x_i x_i'.
+
+    Formal guarantees
+    -----------------
+    With ``squared_norms`` those of x_i and every rounding counted, the result times
+    x_i, or x_i x_i', has a norm of at most ``limit (1 + (p + 16) 2**-53)``: the squared
+    norm is never taken to be too small, by :data:`NORM_FLOOR`.
+
+    Edge cases
+    ----------
+    Zero where n_i or ‖x_i‖ is NaN, infinite or beyond ``most``.
+    """
+    if _compiled is not None:
+        out = np.empty_like(values)
+        _compiled.shorten(
+            _line(values), _line(squared_norms), out, limit, NORM_FLOOR, most, matrices
+        )
+        return out
+    with np.errstate(all="ignore"):
+        lengths = squared_norms + NORM_FLOOR
+        squares = (values * lengths) ** 2 if matrices else values**2 * lengths
+        norms = np.sqrt(squares)
+        weights = np.where(norms > limit, limit / np.maximum(norms, limit), 1.0)
+        usable = (norms <= most) & (squared_norms <= most**2)
+        result: Floats = np.where(usable, values * weights, 0.0)
+    return result
+
+
+def weighted_gram(x: Floats, weights: Floats) -> Floats:
+    """sum_i weights_i x_i x_i' for a block, its upper triangle row by row."""
+    p = x.shape[0]
+    if _compiled is None or p > WIDEST_GRAM:
+        full = np.matmul(x * weights, x.T)
+        triangle: Floats = full[np.triu_indices(p)]
+        return triangle
+    total = np.empty(p * (p + 1) // 2)
+    _compiled.weighted_gram(_block(x), _line(weights), total)
+    return total
+
+
+def count_bins(
+    z: Floats, centre: float, half: float, stand_in: float, bins: int
+) -> Floats:
+    """How many values are in each of the equal bins of [centre - half, centre + half].
+
+    Values within 1e-12 of ``stand_in`` (NaN for none) and those outside are in none.
+    """
+    if _compiled is not None:
+        counts, spare = np.zeros(bins + 1), np.zeros(bins + 1)
+        _compiled.count_bins(_line(z), counts, spare, centre, half, stand_in)
+        return counts[:bins]
+    places, _ = bin_places(z, centre, half, stand_in, bins)
+    return np.bincount(places, minlength=bins).astype(np.float64)
+
+
+def bin_places(
+    z: Floats, centre: float, half: float, stand_in: float, bins: int
+) -> tuple[Integers, Mask]:
+    """The bins of the values that are in one, and which these are."""
+    inside = (z - centre) / half
+    kept = np.abs(inside) <= 1.0
+    if not np.isnan(stand_in):
+        kept &= np.abs(z - stand_in) > 1e-12
+    places = np.floor((inside[kept] + 1.0) * (0.5 * bins))
+    return np.minimum(places, bins - 1).astype(np.int64), kept
 
 
 def expit(x: Floats) -> Floats:

@@ -21,7 +21,6 @@ from cipherbayes.models.influence import (
     BoundedInfluence,
     Influence,
     InfluenceBound,
-    mallows_weights,
 )
 from cipherbayes.models.metrics import Metrics, binary_metrics
 from cipherbayes.models.registry import register
@@ -108,12 +107,10 @@ class LogisticInfluence(BoundedInfluence):
 
     def at(self, theta: Floats, rows: Rows, bound: InfluenceBound) -> Influence:
         eta = kernels.linear_predictor(theta, rows.x)
-        weights = mallows_weights(rows.squared_norms, bound.clip)
-        return Influence(
-            rows,
-            score=weights * (rows.outcome["y"] - kernels.expit(eta)),
-            information=weights * expit(eta) * expit(-eta),
+        score, information = kernels.logistic_terms(
+            eta, rows.outcome["y"], rows.squared_norms, bound.clip
         )
+        return Influence(rows, score, information)
 
     def sensitivities(self, bound: InfluenceBound) -> tuple[float, float]:
         """‖g‖ ≤ C because |y − p| ≤ 1; ‖A‖ ≤ C² / 4 because p (1 − p) ≤ 1/4."""

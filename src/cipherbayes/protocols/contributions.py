@@ -124,7 +124,8 @@ class Contributions:
         """The number of records, in the site's own place."""
         if self._slots is None:
             return np.array([count])
-        return np.where(np.array(self._slots.sites) == self._site, count, 0.0)
+        own = self._slots.owner(self._site)
+        return np.where(np.array(self._slots.sites) == own, count, 0.0)
 
     def _spread(self, gradient: Floats) -> Floats:
         slots = self._slots

@@ -25,6 +25,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Annotated, Any, NamedTuple, TypeVar, overload
 
 import numpy as np
@@ -264,11 +265,7 @@ class RoundRequest:
     releases: tuple[DecryptReply, ...] = ()
 
     def __post_init__(self) -> None:
-        for site in self.sites:
-            check_token(site, "a site's name")
-        in_order = list(self.sites) == sorted(set(self.sites))
-        if not 1 <= len(self.sites) <= MAX_SITES or not in_order:
-            raise ProtocolError("a round's sites must be distinct and in order")
+        _check_sites(self.sites)
         theta = np.array(self.theta, dtype=np.float64)
         if theta.ndim != 1 or not 1 <= len(theta) <= MAX_DIMENSION:
             raise ProtocolError("theta is not a vector of a possible length")
@@ -282,6 +279,18 @@ class RoundRequest:
             raise ProtocolError("a request has more releases than any study makes")
         theta.flags.writeable = False
         object.__setattr__(self, "theta", theta)
+
+
+@lru_cache(maxsize=8)
+def _check_sites(sites: tuple[str, ...]) -> None:
+    """Raise ProtocolError unless these can be a round's sites.
+
+    Every round of a run names the same ones: they are looked at once.
+    """
+    for site in sites:
+        check_token(site, "a site's name")
+    if not 1 <= len(sites) <= MAX_SITES or list(sites) != sorted(set(sites)):
+        raise ProtocolError("a round's sites must be distinct and in order")
 
 
 def _digest(values: Integers) -> bytes:

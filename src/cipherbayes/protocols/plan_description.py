@@ -15,7 +15,7 @@ from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.plan import Plan
 from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.protocols.term_costs import TermCost
-from cipherbayes.study.schema import Study
+from cipherbayes.study.schema import PrivateStudy, Study
 from cipherbayes.study.tables import slots_of
 
 INSECURE_NOISE = (
@@ -35,6 +35,8 @@ ALIKE = (
 )
 TWICE = 2.0
 """Standard deviations of the noise that are told as what may become known."""
+OUTCOMES = 0.2
+"""Share of records with the outcome, where what is told of a site is put in numbers."""
 
 
 @dataclass
@@ -246,13 +248,44 @@ def sites_in_words(plan: StudyPlan) -> list[str]:
     counts = next(phase.sums for phase in plan.phases if phase.purpose == "records")
     records = TWICE * counts.noise_sd(counts.sites)
     events = TWICE * forecast_of(plan).noise
+    together = "".join(
+        f"; {' and '.join(sites)} are one, '{name}'"
+        for name, sites in hierarchy.groups.items()
+    )
     return [
         f"may differ in {said} ({hierarchy.effects} effects): each site has "
-        f"{own} number{'' if own == 1 else 's'} of its own in every sum of gradients",
+        f"{own} number{'' if own == 1 else 's'} of its own in every sum of gradients"
+        f"{together}",
         f"so anyone learns of each site its number of records to about ± {records:.0f} "
         f"and of outcomes to about ± {events:.0f}, adjusted for its patients: one "
-        "record is protected as in any study, a hospital as a whole is not",
+        "record is protected as in any study, a hospital as a whole is not"
+        + _of_typical_sites(study, len(slots.sites), records, events),
     ]
+
+
+def _of_typical_sites(
+    study: PrivateStudy, sites: int, records: float, events: float
+) -> str:
+    """The same as shares, for a site with its share of the records and a small one."""
+    declared = study.training_records
+    if declared is None:
+        return ""
+    told = []
+    for name, count in (
+        (f"with {declared // sites:,} records, an equal share,", declared / sites),
+        (f"with a tenth of that, {declared // (10 * sites):,},", declared / sites / 10),
+    ):
+        outcomes = OUTCOMES * count
+        told.append(f"{name} {_share(records / count)} and {_share(events / outcomes)}")
+    return (
+        f". For a site {told[0]}, where one record in five has the outcome; for one "
+        f"{told[1]}. hierarchy.groups puts small sites together"
+    )
+
+
+def _share(share: float) -> str:
+    """± a share in words; one that tells nothing as such."""
+    return f"± {100 * share:.2g} %" if share < 1.0 else "nothing"
 
 
 def prior_in_words(study: Study) -> str:

@@ -89,8 +89,11 @@ class StudyRounds(ABC, Generic[AnyPlan]):
         """Raise ProtocolError for a total that no run of the study can have."""
 
     @abstractmethod
-    def take(self, values: Integers, sites: int) -> None:
-        """Take a round's total, in grid units, over ``sites`` shares of noise."""
+    def take(self, values: Integers, sites: int, lost: tuple[str, ...] = ()) -> None:
+        """Take a round's total, in grid units, over ``sites`` shares of noise.
+
+        ``lost`` are the study's sites that are not in it.
+        """
 
     @abstractmethod
     def draws(self) -> Draws | None:
@@ -104,11 +107,17 @@ class StudyRounds(ABC, Generic[AnyPlan]):
         """What the rounds after the posterior released, by their purpose."""
         return {}
 
-    def accept(self, message: bytes, values: Integers, sites: int) -> None:
+    def accept(
+        self,
+        message: bytes,
+        values: Integers,
+        sites: int,
+        lost: tuple[str, ...] = (),
+    ) -> None:
         """Take a round's total, and keep the message that carried it, in one commit."""
         with self._checkpoint.one_commit():
             self._checkpoint.keep_fact(_message(self.round), message)
-            self.take(values, sites)
+            self.take(values, sites, lost)
 
     def messages(self, first: int | None = None) -> list[bytes]:
         """The messages that carried the totals of all rounds, or of the first ones."""
@@ -169,8 +178,11 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
         theta = np.ascontiguousarray(self.question())
         return Question(theta, self._plan.scales(self.phase, self._facts()))
 
-    def take(self, values: Integers, sites: int) -> None:
-        """Take a round's total, in grid units, over ``sites`` shares of noise."""
+    def take(self, values: Integers, sites: int, lost: tuple[str, ...] = ()) -> None:
+        """Take a round's total, in grid units, over ``sites`` shares of noise.
+
+        ``lost`` are the study's sites that are not in it.
+        """
         phase = self.phase
         if phase.closing:
             noise = phase.sums.noise_sd(sites)
@@ -178,7 +190,7 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
             self._checkpoint.keep_fact(phase.purpose, kept.tobytes())
         elif not phase.preparatory:
             recursion, state = self._ready()
-            release = _release(phase, values, sites)
+            release = _release(phase, values, sites, lost)
             self._state = recursion.advance(state, release)
             self._checkpoint.keep_state(self.round, self._state)
         else:
@@ -255,13 +267,15 @@ def _message(number: int) -> str:
     return f"total/{number}"
 
 
-def _release(phase: Phase, values: Integers, sites: int) -> Release:
+def _release(
+    phase: Phase, values: Integers, sites: int, lost: tuple[str, ...]
+) -> Release:
     """A round's total in the units of the records, with the noise really in it."""
     gradient, *rest = phase.split(values)
     total = phase.sums.from_grid(gradient)
     noise = phase.sums.noise_sd(sites)
     if phase.information is None:
-        return Release(total, noise)
+        return Release(total, noise, lost=lost)
     (matrix,) = rest
     plan = phase.information
-    return Release(total, noise, plan.from_grid(matrix), plan.noise_sd(sites))
+    return Release(total, noise, plan.from_grid(matrix), plan.noise_sd(sites), lost)

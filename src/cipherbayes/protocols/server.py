@@ -249,7 +249,12 @@ class Server(ABC, Generic[AnyPlan]):
         if (given.run, given.study, given.round, given.purpose) != same:
             raise ProtocolError("the CSP answered another round", where="csp")
         self._rounds.check_total(reply.values, "the CSP's answer", where="csp")
-        self._rounds.accept(data, reply.values, self._size(given))
+        assert self._manifest is not None
+        everyone = self._manifest.roster
+        # A repeated round is answered for its first roster.
+        present = roster_of(given, everyone, self._lost).sites
+        lost = tuple(site for site in everyone.sites if site not in present)
+        self._rounds.accept(data, reply.values, len(present), lost)
 
     def transcript(self) -> bytes:
         """What anybody needs to compute the result again, and to see who signed it."""
@@ -264,8 +269,3 @@ class Server(ABC, Generic[AnyPlan]):
             ),
             self._rounds.messages(),
         )
-
-    def _size(self, given: RoundId) -> int:
-        """Sites in the sum: a repeated round is answered for its first roster."""
-        assert self._manifest is not None
-        return len(roster_of(given, self._manifest.roster, self._lost))

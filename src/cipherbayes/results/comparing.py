@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, TypedDict
 
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from cipherbayes.errors import StudyError
 from cipherbayes.results.result import Result
@@ -56,7 +56,7 @@ def compare(first: Result, second: Result) -> Comparison:
     share = min(first.record["interval"], second.record["interval"])
     mean = first.metrics["log_score"]["mean"] - second.metrics["log_score"]["mean"]
     sd = math.hypot(_sd(first), _sd(second))
-    reach = float(norm.ppf(0.5 + share / 2.0)) * sd
+    reach = float(ndtri(0.5 + share / 2.0)) * sd
     lower, upper = mean - reach, mean + reach
     better = None
     if lower > 0.0 or upper < 0.0:
@@ -82,5 +82,5 @@ def _outcome(result: Result) -> tuple[Any, ...]:
 def _sd(result: Result) -> float:
     """Standard deviation of a score, from its interval."""
     score = result.metrics["log_score"]
-    reach = 2.0 * float(norm.ppf(0.5 + result.record["interval"] / 2.0))
+    reach = 2.0 * float(ndtri(0.5 + result.record["interval"] / 2.0))
     return float((score["upper"] - score["lower"]) / reach)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import xarray as xr
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from cipherbayes.errors import RunError
 from cipherbayes.inference.between_sites import SiteDraws, SitePrior
@@ -22,6 +22,9 @@ from cipherbayes.results.record import (
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of, resolve_prior, site_prior, slots_of
 from cipherbayes.typing import Floats
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 def prior_of(study: Study) -> SitePrior | None:
@@ -179,13 +182,14 @@ def draws_for(
             "a site is known or new", where=f"site '{site}'", remedy="give one of them"
         )
     if site is not None:
-        if site not in sites.sites:
+        assert study.hierarchy is not None
+        if site not in {*study.sites, *sites.sites}:
             raise RunError(
                 f"no site is called '{site}'",
                 where=f"study '{study.name}'",
                 remedy=f"give one of {', '.join(sites.sites)}, or ask for a new one",
             )
-        return sites.at_site(common, site)
+        return sites.at_site(common, study.hierarchy.owner(site))
     if not sites.groups:
         raise RunError(
             "says nothing of a site that took no part: its sites are fixed",
@@ -220,13 +224,15 @@ def _meta_analysis(
     assert sites is not None
     names = study.model.parameters(design)
     units = _units(design, names)
-    user = study.model.to_user_scale(compared.common, design)
-    half = float(norm.isf(tail))
+    user = _at_centres(study, design, compared.common)
+    joint = _at_centres(study, design, draws.theta)
+    half = -float(ndtri(tail))
     rows: list[MetaAnalysisRow] = []
     for k, place in enumerate(sites.places):
         factor = units.get(names[place], 1.0)
         estimate = float(user[place])
         error = factor * float(compared.standard_errors[k])
+        ours = _row(names[place], joint[..., place], tail)
         rows.append(
             {
                 "name": names[place],
@@ -235,9 +241,25 @@ def _meta_analysis(
                 "lower": estimate - half * error,
                 "upper": estimate + half * error,
                 "between": factor * float(compared.between[k]),
+                "posterior": {
+                    "mean": ours["mean"],
+                    "lower": ours["lower"],
+                    "upper": ours["upper"],
+                },
             }
         )
     return rows
+
+
+def _at_centres(study: Study, design: Design, theta: Floats) -> Floats:
+    """Parameters in the user's units, levels those of a record at the centres."""
+    model = study.model
+    user, alone = model.to_user_scale(theta, design), theta.copy()
+    levels = list(model.constants(design))
+    columns = [place for place in range(design.width) if place not in levels]
+    alone[..., columns] = 0.0
+    user[..., levels] = model.to_user_scale(alone, design)[..., levels]
+    return user
 
 
 def _units(design: Design, parameters: tuple[str, ...]) -> dict[str, float]:

@@ -121,7 +121,11 @@ class InfluenceRow(TypedDict):
 
 
 class MetaAnalysisRow(TypedDict):
-    """A parameter that differs, as a random-effects meta-analysis has it."""
+    """A parameter that differs, as a random-effects meta-analysis has it.
+
+    Intercepts and log hazards are those of a record at the columns' centres;
+    ``posterior`` is the same parameter as the joint posterior has it.
+    """
 
     name: str
     estimate: float
@@ -129,6 +133,15 @@ class MetaAnalysisRow(TypedDict):
     lower: float
     upper: float
     between: float
+    posterior: MeanRow
+
+
+class MeanRow(TypedDict):
+    """A parameter's mean and interval."""
+
+    mean: float
+    lower: float
+    upper: float
 
 
 class HierarchyRecord(TypedDict):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from cipherbayes.errors import RunError
+from cipherbayes.results.posterior_file import read_posterior, write_posterior
 from cipherbayes.results.record import ResultRecord
 from cipherbayes.storage.folders import make_folder
 from cipherbayes.study.schema import Study
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 FORMAT = 1
 """Version of ``result.json``."""
 
+UNREADABLE = (
+    *(OSError, ValueError, KeyError, RecursionError),
+    *(TypeError, AttributeError, RuntimeError),
+)
+"""What JSON, HDF5 and xarray raise for files that are damaged or no result's."""
+
 
 def write_result(
     folder: Path, study: Study, posterior: xr.DataTree, record: ResultRecord
@@ -30,7 +37,7 @@ def write_result(
     """Write the folder; ``result.json`` comes last, in one move."""
     make_folder(folder)
     partial = folder / ".posterior.partial"
-    posterior.to_netcdf(partial, engine="h5netcdf")
+    write_posterior(partial, posterior)
     digest = hashlib.sha256(partial.read_bytes()).hexdigest()
     os.replace(partial, folder / "posterior.nc")
     _replace(folder / "study.toml", study.without_paths().to_toml())
@@ -55,17 +62,14 @@ def read_result(folder: Path) -> tuple[Study, xr.DataTree, ResultRecord]:
         # First: HDF5 takes its time over a damaged file.
         if digest not in (None, hashlib.sha256(draws.read_bytes()).hexdigest()):
             raise ValueError
-        import xarray as xr
-
-        with xr.open_datatree(draws, engine="h5netcdf") as posterior:
-            return study, posterior.load(), cast(ResultRecord, record)
+        return study, read_posterior(draws), cast(ResultRecord, record)
     except (FileNotFoundError, NotADirectoryError):
         raise RunError(
             "holds no finished run",
             where=str(folder),
             remedy="give the folder that `cipherbayes run --out` wrote",
         ) from None
-    except (OSError, ValueError, KeyError, RecursionError):
+    except UNREADABLE:
         raise RunError(
             "the result's files cannot be read",
             where=str(folder),

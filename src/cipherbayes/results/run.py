@@ -179,8 +179,8 @@ def _target(study: Study, train: Mapping[str, PreparedTable]) -> Target:
     slots = slots_of(study)
     if slots is None:
         return Target(study.model, prior, list(train.values()))
-    tables = [train[site] for site in slots.sites]
-    return SiteTarget(study.model, prior, tables, site_prior(study, slots, prior))
+    whole = site_prior(study, slots, prior)
+    return SiteTarget(study.model, prior, list(train.values()), whole, tuple(train))
 
 
 def _run_private(
@@ -364,7 +364,9 @@ def score(
     held = {name: rescaled(table, moments) for name, table in test.items()}
     if draws.sites is None:
         return evaluate(study.model, flat, held.values())
-    own = {name: draws.sites.at_site(draws.theta, name) for name in held}
+    assert study.hierarchy is not None
+    owner = study.hierarchy.owner
+    own = {name: draws.sites.at_site(draws.theta, owner(name)) for name in held}
     return evaluate_each(
         study.model,
         [(own[name].reshape(flat.shape), table) for name, table in held.items()],

@@ -293,15 +293,23 @@ def _sites_may_differ(study: Study, hierarchy: Hierarchy) -> None:
             f'[hierarchy] with inference.method = "{method.name}": it has no posterior '
             "of what differs between sites; remove inference.method"
         )
-    if study.sites and not 2 <= len(study.sites) <= MOST_SITES:
+    _groups_are_of_sites(study, hierarchy)
+    own = len({hierarchy.owner(site) for site in study.sites})
+    if study.sites and not 2 <= own <= MOST_SITES:
         raise ValueError(
-            f"[hierarchy] needs 2 to {MOST_SITES} sites, and [sites] names "
-            f"{len(study.sites)}: remove it or group the sites"
+            f"[hierarchy] needs 2 to {MOST_SITES} sites, and there are {own}: remove "
+            "it, or change hierarchy.groups, whose sites count as one"
         )
-    if study.private and study.privacy is not None and study.privacy.dropouts:
+    lost = 0 if study.privacy is None else study.privacy.dropouts
+    if study.private and lost and hierarchy.groups:
         raise ValueError(
-            "[hierarchy] with privacy.dropouts: the slot of a lost site would be read "
-            "as a site without patients; set dropouts = 0"
+            "hierarchy.groups with privacy.dropouts: sums over a group without one of "
+            "its sites are of another group; set dropouts = 0 or remove the groups"
+        )
+    if study.private and study.sites and len(study.sites) - lost < 2:
+        raise ValueError(
+            "[hierarchy] with privacy.dropouts: two sites must be left to differ; "
+            f"set dropouts to {len(study.sites) - 2} at most"
         )
     if study.checks_privately and hierarchy.baseline == "stratified":
         raise ValueError(
@@ -336,3 +344,19 @@ def _sites_may_differ(study: Study, hierarchy: Hierarchy) -> None:
             "[hierarchy] needs a constant column for sites to differ in: leave "
             "preparation.intercept out, and - 1 in a formula"
         )
+
+
+def _groups_are_of_sites(study: Study, hierarchy: Hierarchy) -> None:
+    seen: set[str] = set()
+    for name, sites in hierarchy.groups.items():
+        where = f"hierarchy.groups.{name}"
+        if len(set(sites)) < 2:
+            raise ValueError(f"{where} needs two sites or more: name them or remove it")
+        unknown = [site for site in sites if site not in study.sites]
+        if unknown and study.sites:
+            raise ValueError(f"{where} names '{unknown[0]}', which is no site")
+        if name in study.sites:
+            raise ValueError(f"{where} is called as a site is: choose another name")
+        if len(set(sites)) < len(sites) or seen & set(sites):
+            raise ValueError(f"{where} names a site that is in a group: name each once")
+        seen |= set(sites)

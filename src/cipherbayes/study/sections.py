@@ -131,6 +131,9 @@ class Hierarchy(Section):
     effects
         ``random`` for sites that are alike up to τ; ``fixed`` for sites that tell
         nothing of each other: no τ, and no prediction for a new site.
+    groups
+        Sites that have their parameters together, as one, under a name: of small ones
+        only the sums of all of them are released.
     """
 
     intercept: bool = True
@@ -138,6 +141,12 @@ class Hierarchy(Section):
     scale: float = Field(default=1.0, ge=1e-3, le=1e3)
     baseline: Literal["common", "stratified"] | None = None
     effects: Literal["random", "fixed"] = "random"
+    groups: dict[Annotated[str, Field(pattern=NAME)], tuple[str, ...]] = {}
+
+    def owner(self, site: str) -> str:
+        """The name under which a site's parameters stand: its group's or its own."""
+        found = [name for name, sites in self.groups.items() if site in sites]
+        return found[0] if found else site
 
 
 class Evaluation(Section):

@@ -75,7 +75,13 @@ def slots_of(study: Study) -> SiteSlots | None:
         places += tuple(
             j for j, column in enumerate(design.names) if _is_of(column, name)
         )
-    return SiteSlots(tuple(sorted(study.sites)), len(parameters), places)
+    owners = {site: hierarchy.owner(site) for site in study.sites}
+    return SiteSlots(
+        tuple(sorted(set(owners.values()))),
+        len(parameters),
+        places,
+        tuple(sorted((s, name) for s, name in owners.items() if s != name)),
+    )
 
 
 def _is_of(column: str, feature: str) -> bool:

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats
 from cipherbayes_research.benchmarks.circuits import CircuitRace, add_ratios
 from cipherbayes_research.benchmarks.measurements import Bench, Setting, SiteCrypto
+from cipherbayes_research.benchmarks.steps import Steps
 
 WARM_UP = 3
 
@@ -79,6 +80,8 @@ def bench_study(dimension: int, sites: int, rounds: int, rows: int) -> Study:
             "features": {
                 f"x{j}": {"low": -1.0, "high": 1.0} for j in range(dimension - 1)
             },
+            # No rounds before the first gradient, and the pass that plaintext has.
+            "preparation": {"method": "public-bounds"},
             "privacy": {"epsilon": 1.0, "delta": 1e-6, "records": sites * rows},
             "inference": {"method": "psgld", "rounds": rounds},
             "sites": {f"s{k:02d}": {} for k in range(sites)},
@@ -93,6 +96,7 @@ def bench_iteration(
     rounds: int,
     race: CircuitRace | None = None,
     clock: Clock | None = None,
+    steps: Steps | None = None,
 ) -> Setting:
     """One setting: plaintext, secure-sum and, if given, the circuits, turn by turn."""
     study = bench_study(dimension, sites, rounds + WARM_UP, rows)
@@ -116,7 +120,8 @@ def bench_iteration(
         rounding = plan.last_phase.sums.rounding_over_noise
         while not server.finished:
             theta = _plaintext(plan, table, theta, clock)
-            message = _secure(server, csp, parties, clock)
+            with nullcontext() if steps is None else steps.next_round():
+                message = _secure(server, csp, parties, clock)
             if race is not None:
                 race.round(clock.call)
     gradient, noise = clock.median("gradient"), clock.median("noise")
@@ -148,6 +153,7 @@ def bench_iteration(
                 "site_ms": site,
                 "noise_ms": noise,
                 "encrypt_ms": site - gradient - noise,
+                "encrypt_online_ms": clock.median("site online") - gradient,
                 "decrypt_ms": clock.median("csp"),
                 "message_bytes": message,
                 "server_ratio": None,
@@ -201,11 +207,16 @@ def _secure(
     with clock.measure("ask"):
         _, request = server.request()
     answers = {}
-    started = time.process_time()
+    times = [time.process_time()]
+    for party in parties.values():
+        party.prepare()
+    times.append(time.process_time())
     for name, party in parties.items():
         answers[name] = party.handle(request)
-    spent = 1000.0 * (time.process_time() - started)
-    clock.spent["site"].append(spent / len(parties))
+    times.append(time.process_time())
+    begun, prepared, answered = (1000.0 * each / len(parties) for each in times)
+    clock.spent["site"].append(answered - begun)
+    clock.spent["site online"].append(answered - prepared)
     with clock.measure("collect"):
         question = server.collect(answers)
     assert question is not None
@@ -300,8 +311,11 @@ def run_bench(
     """The whole benchmark: the asked setting, and how cost grows around it."""
     race = CircuitRace(dimension, sites) if circuits else None
     settings = {(sites, 1_000), (5, rows), (16, 1_000), (16, rows)} - {(sites, rows)}
+    steps = Steps()
+    bench_iteration(dimension, sites, 1_000, rounds, steps=steps)
     return {
         **bench_iteration(dimension, sites, rows, rounds, race),
+        "steps_ms": steps.medians(WARM_UP),
         "site_crypto": bench_site_crypto(dimension, sites, 4 * rounds),
         "scaling": [
             bench_iteration(dimension, k, n, rounds) for k, n in sorted(settings)

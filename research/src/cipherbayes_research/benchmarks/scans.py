@@ -1,7 +1,6 @@
-"""Passes over a Parquet table of a site, and plain scans of the same columns.
+"""Plain scans of a Parquet table: every way that pyarrow and DuckDB have.
 
-What gradient_pass.py and ``cipherbayes bench --growth`` both measure. Each measurement
-is made in a process of its own, so that memory is its own too.
+What gradient_pass.py and ``cipherbayes bench --growth`` compare passes with.
 """
 
 from __future__ import annotations
@@ -13,44 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from cipherbayes.data.preparation import Feature, Preparation
-from cipherbayes.data.prepared import PreparedTable
-from cipherbayes.data.tables import open_table
-from cipherbayes.inference.gradient import gradient_sum
-from cipherbayes.models import Logistic
-
-FEATURES = 20
 ROW_GROUP = 1 << 20
-CLIP = 1.0
-MODEL = Logistic(outcome="y")
-NAMES = [f"x{j}" for j in range(FEATURES)]
-COLUMNS = [*NAMES, "y"]
+"""Rows of a row group, as pyarrow writes them when it is asked for nothing special."""
 
 
-def write_table(path: Path, rows: int) -> None:
-    """A table as pyarrow writes it when it is asked for nothing special."""
-    rng = np.random.default_rng(0)
-    schema = pa.schema([(name, pa.float64()) for name in COLUMNS])
-    with pq.ParquetWriter(path, schema) as writer:
-        for start in range(0, rows, ROW_GROUP):
-            size = min(ROW_GROUP, rows - start)
-            columns = [rng.normal(size=size) for _ in NAMES]
-            columns.append((rng.random(size) < 0.3).astype(float))
-            writer.write_table(pa.table(columns, schema=schema))
-
-
-def streamed(path: Path) -> dict[str, float]:
-    """The clipped gradient over the file, which is read again for every pass."""
-    features = {name: Feature(low=-3.0, high=3.0) for name in NAMES}
-    preparation = Preparation(features, intercept=1.0)
-    table = PreparedTable(open_table(path), preparation, MODEL, memory_limit=0)
-    theta = np.linspace(-0.3, 0.3, FEATURES + 1)
-    return timed(lambda: gradient_sum(MODEL, theta, table, clip=CLIP))
+def columns_of(path: Path) -> list[str]:
+    """All columns of a table."""
+    return list(pq.read_schema(path).names)
 
 
 def scan(path: Path, name: str) -> dict[str, float]:
@@ -60,7 +31,7 @@ def scan(path: Path, name: str) -> dict[str, float]:
 
 def scan_dataset(path: Path) -> None:
     """A dataset's scanner, as it comes."""
-    for _ in ds.dataset(path).scanner(columns=COLUMNS).to_batches():
+    for _ in ds.dataset(path).scanner(columns=columns_of(path)).to_batches():
         pass
 
 
@@ -69,7 +40,8 @@ def scan_unbuffered(path: Path, batch_size: int = 131_072) -> None:
     options = ds.ParquetFragmentScanOptions(pre_buffer=False)
     form = ds.ParquetFileFormat(default_fragment_scan_options=options)
     dataset = ds.dataset(path, format=form)
-    for _ in dataset.scanner(columns=COLUMNS, batch_size=batch_size).to_batches():
+    columns = columns_of(path)
+    for _ in dataset.scanner(columns=columns, batch_size=batch_size).to_batches():
         pass
 
 
@@ -80,13 +52,13 @@ def scan_row_groups(path: Path) -> None:
 
 def scan_batches(path: Path) -> None:
     """The file's own batches."""
-    for _ in pq.ParquetFile(path).iter_batches(columns=COLUMNS):
+    for _ in pq.ParquetFile(path).iter_batches(columns=columns_of(path)):
         pass
 
 
 def scan_whole(path: Path) -> None:
     """The whole table into memory."""
-    pq.read_table(path, columns=COLUMNS)
+    pq.read_table(path, columns=columns_of(path))
 
 
 def scan_duckdb(path: Path) -> None:
@@ -96,7 +68,7 @@ def scan_duckdb(path: Path) -> None:
     with duckdb.connect() as connection:
         connection.execute("SET enable_progress_bar = false")
         place = str(path).replace("'", "''")
-        names = ", ".join(COLUMNS)
+        names = ", ".join(columns_of(path))
         query = f"SELECT {names} FROM read_parquet('{place}')"  # noqa: S608
         answer = connection.sql(query)
         read = getattr(answer, "to_arrow_reader", None) or answer.fetch_arrow_reader
@@ -125,16 +97,19 @@ def seconds_of(function: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
+def cost_of(function: Callable[[], object]) -> tuple[float, float]:
+    """Seconds that one call takes, by the clock and of CPU in all threads."""
+    started = time.process_time()
+    seconds = seconds_of(function)
+    return seconds, time.process_time() - started
+
+
 def timed(function: Callable[[], object], repeats: int = 4) -> dict[str, float]:
     """Fewest seconds of several runs, by the clock and of CPU, and peak memory."""
-    seconds, cpu = [], []
-    for _ in range(repeats):
-        started = time.process_time()
-        seconds.append(seconds_of(function))
-        cpu.append(time.process_time() - started)
+    costs = [cost_of(function) for _ in range(repeats)]
     return {
-        "seconds": min(seconds),
-        "cpu_seconds": min(cpu),
+        "seconds": min(seconds for seconds, _ in costs),
+        "cpu_seconds": min(cpu for _, cpu in costs),
         "peak_megabytes": peak_megabytes(),
     }
 

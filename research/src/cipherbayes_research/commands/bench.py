@@ -38,7 +38,7 @@ def bench(
     ] = 1_000_000,
     folder: Annotated[
         Path | None,
-        typer.Option(help="With --growth: where tables go; 170 bytes a row."),
+        typer.Option(help="With --growth: where tables go; 25 bytes a row."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
@@ -72,6 +72,7 @@ def bench(
     console.print(table)
     if circuits:
         console.print(_circuits(document))
+    console.print(_steps(document))
     crypto = document["site_crypto"]
     console.print(
         f"a site's crypto {crypto['site_crypto_ms']:.2f} ms, "
@@ -89,26 +90,29 @@ def _print_growth(most_rows: int, folder: Path | None, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(list(measured), indent=2))
         return
-    table = Table(title="how the work of a site grows with its rows (20 features)")
+    table = Table(
+        title="how the work of a site grows with its rows: seconds, and speeds in scans"
+    )
     for heading in (
-        "rows", "fastest scan", "scan s", "pass s", "speed", "MB", "study s",
-        "rounds s", "rounds", "MB", "ns/row/round", "round/scan",
+        "rows", "scan", "pass", "speed", "CPU", "dearest", "open", "rounds", "of",
+        "speed", "CPU", "ns/row", "MB",
     ):  # fmt: skip
         table.add_column(heading, justify="right")
     for row in measured:
         table.add_row(
             f"{row['rows']:,}",
-            row["scan"],
             f"{row['scan_s']:.3f}",
             f"{row['pass_s']:.3f}",
-            f"{row['pass_speed']:.2f}",
-            f"{row['pass_megabytes']:.0f}",
-            f"{row['study_s']:.1f}",
+            f"{row['speed']:.2f}",
+            f"{row['cpu_speed']:.2f}",
+            f"{row['dearest_cpu_speed']:.2f}",
+            f"{row['open_s']:.1f}",
             f"{row['rounds_s']:.1f}",
             str(row["study_rounds"]),
+            f"{row['study_speed']:.2f}",
+            f"{row['study_cpu_speed']:.2f}",
+            f"{row['cpu_ns_per_row_and_round']:.0f}",
             f"{row['study_megabytes']:.0f}",
-            f"{row['ns_per_row_and_round']:.1f}",
-            f"{row['round_over_scan']:.2f}",
         )
     console.print(table)
 
@@ -157,6 +161,17 @@ def _circuits(document: Bench) -> Table:
             f"{row['iteration_ratio_all_cpu']:.4f}",
             f"{row['max_error_over_noise']:.1e}",
         )
+    return table
+
+
+def _steps(document: Bench) -> Table:
+    """Where the time of a secure-sum round goes."""
+    table = Table(title=f"steps of a secure sum, {document['sites']} sites, CPU ms")
+    for heading in ("step", "all parties"):
+        table.add_column(heading, justify="right")
+    steps = document["steps_ms"]
+    for name, spent in sorted(steps.items(), key=lambda item: -item[1]):
+        table.add_row(name, f"{spent:.2f}")
     return table
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from cipherbayes.crypto.identity.signatures import (
     IDENTITY_BYTES,
@@ -136,8 +136,9 @@ class Roster:
         """A roster of these members, put in order."""
         return cls(tuple(sorted(members, key=lambda member: member.site)))
 
-    @property
+    @cached_property
     def sites(self) -> tuple[str, ...]:
+        """The names, in order."""
         return tuple(member.site for member in self.members)
 
     def __len__(self) -> int:
@@ -181,4 +182,21 @@ class Roster:
                 raise ProtocolError(
                     "the study has no such site", where=f"site {member.site}"
                 )
-            member.verify(run=run, study=study, pinned=pinned[member.site])
+        identities = tuple(pinned[member.site] for member in self.members)
+        _verify_all(self.members, run, study, identities)
+
+
+@lru_cache(maxsize=4)
+def _verify_all(
+    members: tuple[Member, ...],
+    run: bytes,
+    study: bytes,
+    identities: tuple[Identity, ...],
+) -> None:
+    """Verify each member's entry.
+
+    A thousand sites in one process would verify a thousand entries each: what was
+    found right here is not computed again. What is wrong raises and is not remembered.
+    """
+    for member, identity in zip(members, identities, strict=True):
+        member.verify(run=run, study=study, pinned=identity)

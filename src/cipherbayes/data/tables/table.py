@@ -84,6 +84,11 @@ class Table(ABC):
             refuse(where, "has no rows", "give a table with at least one record")
 
     @property
+    def folder(self) -> Path | None:
+        """Where it lies, if it is a file."""
+        return None
+
+    @property
     def count(self) -> int | None:
         """Number of rows, None where only reading can tell."""
         return None if self.counts is None else sum(self.counts)
@@ -183,6 +188,10 @@ class FileTable(Table):
         super().__init__(where, names, counts)
         self._path = path
         self._stamp = _stamp(path, where)
+
+    @property
+    def folder(self) -> Path | None:
+        return self._path.absolute().parent
 
     def _check_unchanged(self) -> None:
         if _stamp(self._path, self.where) != self._stamp:

@@ -25,7 +25,7 @@ Restart=always
 RestartSec=30
 StateDirectory=cipherbayes
 StateDirectoryMode=0700
-Environment=CIPHERBAYES_STATE=/var/lib/cipherbayes
+Environment=CIPHERBAYES_STATE=/var/lib/cipherbayes CIPHERBAYES_SCRATCH={kit}
 # Passwords of a database: ~/.pgpass of this user, or
 # EnvironmentFile=/etc/cipherbayes/{name}.env (0600) with PGPASSWORD=...
 UMask=0077
@@ -57,7 +57,7 @@ RUN pip install --no-cache-dir "cipherbayes[flare,database]=={version}" \\
     && useradd --uid 10001 --create-home party \\
     && install -d -o party -g party -m 0700 /state
 USER party
-ENV CIPHERBAYES_STATE=/state
+ENV CIPHERBAYES_STATE=/state CIPHERBAYES_SCRATCH=/kit
 VOLUME ["/kit", "/state"]
 HEALTHCHECK --interval=5m --timeout=30s --start-period=1m \\
     CMD ["cipherbayes", "{role}", "health", "/kit"]

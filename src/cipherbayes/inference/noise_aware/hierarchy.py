@@ -149,6 +149,8 @@ class Hierarchy:
         """Where to begin, u and υ: at the usual, with the scales that it has."""
         parts, place = self.parts, self.parts.usual
         rest, diagonal = place[parts.entries], place[self.laws[0].which]
+        if not diagonal.size:  # every column is one site's
+            diagonal = place[parts.diagonal]
         strength = np.sqrt(parts.others * (rest**2).mean()) if rest.size else 0.0
         means = place[parts.means]
         size = np.sqrt((means**2).mean()) if means.size else 0.0

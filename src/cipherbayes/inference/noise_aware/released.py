@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from cipherbayes.inference.between_sites import SitePrior
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.influence import pack
 from cipherbayes.inference.method import SiteRecords
+from cipherbayes.inference.noise_aware import lost_sites
 from cipherbayes.inference.noise_aware.posterior import sample_posterior
 from cipherbayes.inference.noise_aware.recursion import NoiseAware, NoiseAwareState
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
@@ -23,7 +26,8 @@ from cipherbayes.typing import Floats
 class NoiseAwareRounds(Recursion):
     """All rounds, and the posterior of all that they released.
 
-    ``memory`` of a state is everything released so far, as one vector.
+    ``memory`` of a state is everything released so far, as one vector
+    (:func:`~.lost_sites.remembered`).
     """
 
     def __init__(
@@ -36,29 +40,82 @@ class NoiseAwareRounds(Recursion):
     ) -> None:
         self.settings = settings
         self.prior = prior
-        self._slots = prior.slots if isinstance(prior, SitePrior) else None
-        shape = ScoreShape.of(model, design, self._slots, site_records)
-        self._rounds = NoiseAware(prior, shape)
+        self._site_prior = prior if isinstance(prior, SitePrior) else None
+        self._model, self._design, self._site_records = model, design, site_records
 
     def start(self) -> ServerState:
-        return self._state(self._rounds.init())
+        sites = 0 if self._site_prior is None else len(self._site_prior.slots.sites)
+        return self._state(np.zeros(sites), (), self._without(()).init())
 
     def advance(self, state: ServerState, release: Release) -> ServerState:
-        if self._slots is not None and release.information is not None:
-            matrix = self._slots.unpack(release.information)
-            release = replace(release, information=pack(matrix))
-        inner = self._rounds.advance(NoiseAwareState.from_vector(state.memory), release)
-        return self._state(inner)
+        since, before, inner = lost_sites.remembered(state.memory, self.prior)
+        if self._site_prior is None:
+            return self._state(since, (), self._without(()).advance(inner, release))
+        slots = self._site_prior.slots
+        lost = tuple(site for site in slots.sites if site in {*before, *release.lost})
+        if lost != before:
+            inner = lost_sites.state_without(
+                inner,
+                lost_sites.without(slots, before),
+                lost,
+                self._share_left(before, lost),
+            )
+            gone = [site in lost and site not in before for site in slots.sites]
+            since = np.where(gone, inner.rounds + 1.0, since)
+        kept = lost_sites.places_left(slots, lost)
+        matrix = release.information
+        if matrix is not None:
+            matrix = pack(slots.unpack(matrix)[np.ix_(kept, kept)])
+        release = replace(
+            release, gradient_sum=release.gradient_sum[kept], information=matrix
+        )
+        return self._state(since, lost, self._without(lost).advance(inner, release))
 
     def draws(self, trajectory: Sequence[Floats], last: ServerState) -> Draws | None:
         """The posterior; None before the last round, when there is none yet."""
         if last.rounds < ROUNDS:
             return None
-        inner = NoiseAwareState.from_vector(last.memory)
-        posterior = sample_posterior(self._rounds, inner, seed=self.settings.seed)
-        return replace(posterior.draws, flags=posterior.flags)
+        since, lost, inner = lost_sites.remembered(last.memory, self.prior)
+        seed = self.settings.seed
+        posterior = sample_posterior(self._without(lost), inner, seed=seed)
+        draws = replace(posterior.draws, flags=posterior.flags)
+        if not lost:
+            return draws
+        assert self._site_prior is not None
+        rng = np.random.default_rng([seed, ROUNDS, len(lost)])
+        draws = lost_sites.with_lost(draws, self._site_prior, lost, rng)
+        counted = ROUNDS + 1 - int(since.max())
+        flag = lost_sites.flag_of(lost, counted, ROUNDS)
+        return replace(draws, flags=(*draws.flags, flag))
 
-    def _state(self, inner: NoiseAwareState) -> ServerState:
+    def _without(self, lost: tuple[str, ...]) -> NoiseAware:
+        """The rounds of the sites that are left."""
+        prior = self._site_prior
+        if prior is None:
+            return NoiseAware(self.prior, ScoreShape.of(self._model, self._design))
+        records = lost_sites.records_without(self._site_records, prior.slots, lost)
+        left = lost_sites.prior_without(prior, lost) if lost else prior
+        shape = ScoreShape.of(self._model, self._design, left.slots, records)
+        return NoiseAware(left, shape)
+
+    def _share_left(self, before: tuple[str, ...], lost: tuple[str, ...]) -> float:
+        """Of the records of the sites before a loss, those of the ones after it."""
+        assert self._site_prior is not None
+        slots, known = self._site_prior.slots, self._site_records
+        counts = np.ones(len(slots.sites)) if known is None else known.counts
+        by_site = dict(zip(slots.sites, counts, strict=True))
+        first = sum(by_site[site] for site in slots.sites if site not in before)
+        return float(sum(by_site[s] for s in slots.sites if s not in lost) / first)
+
+    def _state(
+        self, since: Floats, lost: tuple[str, ...], inner: NoiseAwareState
+    ) -> ServerState:
+        """What is remembered; a lost site's own parameters stay at the prior mean."""
+        position = self._without(lost).position(inner)
+        if self._site_prior is not None:
+            everyone = self.prior.mean.copy()
+            everyone[lost_sites.places_left(self._site_prior.slots, lost)] = position
+            position = everyone
         return ServerState(
-            self._rounds.position(inner), inner.to_vector(), inner.rounds
+            position, np.concatenate([since, inner.to_vector()]), inner.rounds
         )

@@ -11,11 +11,8 @@ import numpy as np
 
 from cipherbayes.inference.between_sites import SitePrior
 from cipherbayes.inference.noise_aware.evidence import Evidence
-from cipherbayes.inference.noise_aware.recursion import (
-    NoiseAware,
-    NoiseAwareState,
-    averages,
-)
+from cipherbayes.inference.noise_aware.lost_sites import prior_without, remembered
+from cipherbayes.inference.noise_aware.recursion import NoiseAware, averages
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.inference.noise_aware.sites import compared_sites
@@ -33,9 +30,11 @@ def expected_sd(
     Where sites may differ, of the common parameters. None where the run has not
     finished.
     """
-    state = NoiseAwareState.from_vector(memory)
+    _, lost, state = remembered(memory, prior)
     if state.rounds != ROUNDS:
         return None
+    if lost and isinstance(prior, SitePrior):
+        prior = prior_without(prior, lost)
     slots = prior.slots if isinstance(prior, SitePrior) else None
     recursion = NoiseAware(prior, ScoreShape.of(model, design, slots))
     recursion, state = recursion.measured_at(averages(state)[0], state)

@@ -79,7 +79,7 @@ class PrintedRounds(StudyRounds[PrintedPlan]):
         if values.size != sizes.get(self.purpose, self._plan.dimension):
             raise ProtocolError(f"{what} has another length", where=where)
 
-    def take(self, values: Integers, sites: int) -> None:
+    def take(self, values: Integers, sites: int, lost: tuple[str, ...] = ()) -> None:
         """Take what a round decrypted to: θ's move, or a step of the preparation."""
         opened: Floats = np.asarray(values * UNIT, np.float64)
         if self.purpose == "gradient":

@@ -35,7 +35,7 @@ from cipherbayes.typing import Integers
 class EncryptedRounds(PhasedRounds[EncryptedPlan]):
     """Where an encrypted update stands: θ ← θ + η · direction."""
 
-    def take(self, values: Integers, sites: int) -> None:
+    def take(self, values: Integers, sites: int, lost: tuple[str, ...] = ()) -> None:
         recursion, state = self._ready()
         release = Release(np.asarray(values * self._plan.grid, np.float64), 0.0)
         self._state = recursion.advance(state, release)

@@ -134,11 +134,14 @@ def _at_centres(contents: Contents) -> str:
     hierarchy = contents.study.hierarchy
     if hierarchy is None or not hierarchy.slopes:
         return ""
-    scaled = contents.record["moments"] is not None
-    at = "every column at its released mean"
-    if not scaled:
-        at = "numbers in the middle of their public ranges and reference levels"
-    return f" Levels are those of a patient with {at}."
+    return f" Levels are those of a patient with {_centres(contents)}."
+
+
+def _centres(contents: Contents) -> str:
+    """Where the columns' centres are."""
+    if contents.record["moments"] is not None:
+        return "every column at its released mean"
+    return "numbers in the middle of their public ranges and reference levels"
 
 
 def _one_caterpillar(name: str, rows: list[SiteRow], share: str) -> Markup:
@@ -205,11 +208,10 @@ def _influence(hierarchy: HierarchyRecord) -> Markup:
 
 def _meta_analysis(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
     share = percent(contents.record["interval"])
-    posterior = {row["name"]: row for row in contents.record["posterior"]}
     spread = {row["name"]: row for row in hierarchy["between"]}
     rows: list[list[Content]] = []
     for row in hierarchy["meta_analysis"]:
-        ours = posterior[row["name"]]
+        ours = row["posterior"]
         between = spread.get(row["name"])
         rows.append(
             [
@@ -229,7 +231,8 @@ def _meta_analysis(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
             "The same sites combined in two stages, each site’s own estimate first, "
             "then random effects (DerSimonian and Laird): what is done where no joint "
             "model can be fitted. With few sites its τ is rough and its interval too "
-            "short.",
+            "short. Levels, of both, are those of a patient with "
+            f"{_centres(contents)}.",
         ),
         table(
             f"The posterior and a random-effects meta-analysis, {share} intervals",

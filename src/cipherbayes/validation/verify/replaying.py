@@ -52,11 +52,13 @@ def replay(plan: Plan, transcript: Transcript, sizes: Sequence[int]) -> Replayed
     memory = Checkpoint()
     rounds = plan.protocol.rounds(plan, memory)
     questions = []
-    for total, sites in zip(transcript.totals, sizes, strict=True):
+    for total, sites, lost in zip(
+        transcript.totals, sizes, _lost(plan, transcript), strict=True
+    ):
         questions.append(rounds.question_digest())
         where = f"round {rounds.round + 1}"
         rounds.check_total(total.values, "the total", where=where)
-        rounds.take(total.values, sites)
+        rounds.take(total.values, sites, lost)
     return Replayed(
         rounds=rounds.round,
         trajectory=memory.trajectory(),
@@ -65,3 +67,14 @@ def replay(plan: Plan, transcript: Transcript, sizes: Sequence[int]) -> Replayed
         moments=rounds.moments(),
         closing=rounds.closing(),
     )
+
+
+def _lost(plan: Plan, transcript: Transcript) -> list[tuple[str, ...]]:
+    """The study's sites that are not in each total."""
+    if transcript.pooled:
+        return [()] * len(transcript.totals)
+    everyone = sorted(plan.study.sites)
+    return [
+        tuple(site for site in everyone if site not in roster.sites)
+        for roster in transcript.rosters(plan)
+    ]

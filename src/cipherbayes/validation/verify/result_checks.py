@@ -15,6 +15,7 @@ from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.plan import Plan
 from cipherbayes.results.checking import check
 from cipherbayes.results.from_draws import assemble
+from cipherbayes.results.posterior_file import read_posterior
 from cipherbayes.results.result_folder import FORMAT
 from cipherbayes.results.run import cautions_of
 from cipherbayes.typing import Floats
@@ -214,18 +215,16 @@ def _opened(
     path: Path, digest: object
 ) -> tuple[Floats, Floats, list[list[str]]] | None:
     """Draws on the prepared scale and on the user's units, and their names."""
-    import xarray as xr
-
     try:
         # First: HDF5 takes its time over a damaged file.
         if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
             return None
-        with xr.open_datatree(path, engine="h5netcdf") as tree:
-            return (
-                np.array(tree["prepared"].to_dataset()["theta"], dtype=np.float64),
-                np.array(tree["posterior"].to_dataset()["theta"], dtype=np.float64),
-                _labels(tree),
-            )
+        tree = read_posterior(path)
+        return (
+            np.array(tree["prepared"].to_dataset()["theta"], dtype=np.float64),
+            np.array(tree["posterior"].to_dataset()["theta"], dtype=np.float64),
+            _labels(tree),
+        )
     # The file is a stranger's: HDF5 and xarray fail in their own ways.
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):
         return None
