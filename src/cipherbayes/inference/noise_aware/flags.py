@@ -20,7 +20,7 @@ from cipherbayes.inference.noise_aware.recursion import (
 from cipherbayes.inference.noise_aware.schedule import BURN_IN
 from cipherbayes.models.design import Design
 from cipherbayes.models.prior import ResolvedPrior
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Bools, Floats
 
 HELD_BACK = 3
 """Window rounds in which the trust region was active, from which on θ never settled."""
@@ -33,8 +33,9 @@ FAR_FROM_WINDOW = 2.0
 sums were taken to the posterior mean, beyond which the sums say little about it."""
 MOSTLY_PRIOR = 0.5
 LARGEST_RHAT = 1.05
-ALIKE = 10.0
-"""Variance inflation factor from which on columns are called alike."""
+ALIKE, NOT_EXCLUDED = 10.0, 0.1
+"""Variance inflation factor from which on columns are called alike, and the chance of
+it from which on they are named."""
 RARE_LEVEL = 0.2
 """Released standard deviation of a 0/1 column: one record of 24 has the level."""
 MOST_NAMED = 5
@@ -101,12 +102,12 @@ def flags_of(
     state: NoiseAwareState,
     evidence: Evidence,
     draws: Draws,
-    alike: tuple[int, ...] = (),
+    alike: Floats | None = None,
     common: tuple[Floats, ResolvedPrior] | None = None,
 ) -> tuple[Flag, ...]:
     """The flags of a finished run.
 
-    ``alike`` are the parameters of columns that almost follow from each other,
+    ``alike`` is the chance of each column that it almost follows from the others,
     ``common`` the draws and the prior of the common parameters where sites may differ:
     the priors of their own are not independent.
     """
@@ -169,14 +170,18 @@ def flags_of(
                 parameters=hidden,
             )
         )
-    if alike:
+    named = (
+        () if alike is None else tuple(map(int, np.flatnonzero(alike > NOT_EXCLUDED)))
+    )
+    if named:
         flags.append(
             Flag(
                 "columns-alike",
-                "columns of which one almost follows from the others; their effects "
-                "are known together better than one by one (drop one of them)",
+                "columns of which one almost follows from the others, or may as far as "
+                "noise tells; their effects are known together better than one by one "
+                "(drop one of them or raise ε)",
                 unusable=False,
-                parameters=alike,
+                parameters=named,
             )
         )
     mixing = rhat(draws.theta)
@@ -191,25 +196,31 @@ def flags_of(
     return tuple(flags)
 
 
-def columns_alike(evidence: Evidence, information: Floats) -> tuple[int, ...]:
-    """Columns of which others explain nine tenths of the variance, or more.
+def follows_from_others(evidence: Evidence, information: Floats) -> Bools:
+    """Whether others explain nine tenths of a column's variance, for a stack of H.
 
     That is a variance inflation factor of ten: B_jj (B⁻¹)_jj of the information B about
-    the columns' effects, their means apart. Parameters of no column are left out.
+    the columns' effects, their means apart. Never of a constant, nor of a parameter of
+    no column. Shape ``(chains, d)``.
     """
     constants = list(evidence.layout.constants)
     columns = [
         j for j in range(evidence.dimension - evidence.extra) if j not in constants
     ]
+    found = np.zeros(information.shape[:2], dtype=bool)
     if len(columns) < 2:
-        return ()
-    own = information[np.ix_(columns, columns)]
+        return found
+    own = information[:, columns][:, :, columns]
     if constants:
-        mixed = information[np.ix_(constants, columns)]
-        held = information[np.ix_(constants, constants)]
-        own = own - mixed.T @ np.linalg.solve(held, mixed)
-    inflation = np.diag(own) * np.diag(np.linalg.inv(own))
-    return tuple(j for j, each in zip(columns, inflation, strict=True) if each > ALIKE)
+        mixed = information[:, constants][:, :, columns]
+        held = information[:, constants][:, :, constants]
+        own = own - mixed.transpose(0, 2, 1) @ np.linalg.solve(held, mixed)
+    inverse = np.linalg.inv(own)
+    inflation = np.diagonal(own, axis1=1, axis2=2) * np.diagonal(
+        inverse, axis1=1, axis2=2
+    )
+    found[:, columns] = inflation > ALIKE
+    return found
 
 
 def not_calibrated(reason: str, parameters: int) -> Flag:

@@ -2,7 +2,7 @@
 
 In the coordinates (p, U, ℓ, S) of :mod:`~.coordinates`,
 
-    p_j ~ N(m, 3²),   U_jk ~ N(0, υ²),   ℓ_j ~ N(m, ω²),   S_ij ~ t₃(0, τ²),
+    p_j ~ N(m, 3²),   U_jk ~ N(0, υ²),   ℓ_j ~ N(m, ω²),   S_ij ~ Cauchy(0, τ),
 
 τ = ρ / √d, with m, υ, ω and ρ learnt; ℓ_j ~ N(m, 1) where parameter j is no coefficient
 of a column or its column is hidden where most are not, as a rare level: their
@@ -10,9 +10,9 @@ information is not like the others'. Of a Weibull shape it is known instead
 (:class:`~.shrinkage.Layout`): ℓ_j ~ N(p + log s, 0.2²). H is A flattened
 along θ̄ where the score saturates (:mod:`~.saturation`), else A itself. The prior treats
 B and B⁻¹ alike, where a Wishart prior with few degrees of freedom puts its smallest
-eigenvalues near zero. Most columns of a table are hardly related, a few are closely: so
-S has Student's t with three degrees of freedom, under which a few large entries do
-not raise ρ for all.
+eigenvalues near zero. Most columns of a table are hardly related and a few are closely,
+some almost follow from others: so S has a Cauchy law, under which large entries cost
+little and do not raise ρ for all.
 
 References
 ----------
@@ -30,8 +30,9 @@ from cipherbayes.inference.noise_aware.coordinates import Coordinates
 from cipherbayes.inference.noise_aware.shrinkage import SHARE_SPREAD, SiteLayout
 from cipherbayes.typing import Floats, Integers
 
-STRENGTH = InverseGamma(1.0, 0.1)
-"""ρ² is inverse-gamma: median of ρ 0.38, one in ten above 1."""
+STRENGTH = InverseGamma(3.0, 0.05)
+"""ρ² is inverse-gamma: median of ρ 0.14, one in a hundred above 0.3. Where noise hides
+the correlations a heavier tail would fill the posterior with almost singular H."""
 SPREAD = InverseGamma(1.0, 0.05)
 """ω² is inverse-gamma, median of ω 0.27, one in ten above 0.7: columns have about the
 same information, unless more than noise says that they do not."""
@@ -39,8 +40,8 @@ MEANS = InverseGamma(1.0, 0.05)
 """υ² is inverse-gamma: columns lie within [-1, 1]."""
 MASS_SPREAD, UNLIKE_SPREAD = 3.0, 1.0
 """Of p, and of ℓ where it need not be like the others."""
-ENTRY_DF = 3.0
-"""Degrees of freedom of S: the fewest whole number with a variance."""
+ENTRY_DF = 1.0
+"""Degrees of freedom of S."""
 MEAN_OF_MEANS, OWN_MEAN, NO_MEAN = 1.0, 1.0, 0.01
 """sd of u; of the mean of a column that one site has, there, and elsewhere: zero."""
 LEARNT = 3

@@ -21,7 +21,7 @@ from cipherbayes.inference.between_sites import SitePrior, typical
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat
 from cipherbayes.inference.noise_aware.evidence import Evidence
-from cipherbayes.inference.noise_aware.flags import Flag, columns_alike, flags_of
+from cipherbayes.inference.noise_aware.flags import Flag, flags_of, follows_from_others
 from cipherbayes.inference.noise_aware.information import DENSE, InformationSampler
 from cipherbayes.inference.noise_aware.recursion import (
     NoiseAware,
@@ -129,7 +129,7 @@ def sample_posterior(
     sizes = np.full(theta.shape[:2], np.nan)
     theta = recursion.shape.outside(theta)
     draws = Draws(theta, sizes, is_point=False, rounds=ROUNDS)
-    alike = columns_alike(evidence, walk.mean_information)
+    alike = walk.alike
     prior = recursion.prior
     if not isinstance(prior, SitePrior):
         return Posterior(draws, flags_of(recursion, state, evidence, draws, alike))
@@ -190,20 +190,20 @@ class _Walk:
         self.precision = np.asarray(np.linalg.inv(self.covariance))
 
     def forget(self) -> None:
-        """Begin the mean of H anew."""
-        self._seen = 0
-        self._total = np.zeros_like(self.recursion.shape.basis)
+        """Begin to count columns that are alike anew."""
+        self._seen, self._alike = 0, np.zeros(self.evidence.dimension)
 
     @property
-    def mean_information(self) -> Floats:
-        """H, over all chains and sweeps since :meth:`forget`."""
-        return np.asarray(self._total / max(self._seen, 1))
+    def alike(self) -> Floats:
+        """How often each column almost followed from the others, of all chains."""
+        return np.asarray(self._alike / max(self._seen, 1))
 
     def run(self, sweeps: int) -> tuple[Floats, Floats, Floats]:
         """θ, τ and the common parameters after so many sweeps."""
         for _ in range(sweeps):
             self.step(adapting=False)
-        self._total += self.sampler.information().mean(axis=0)
+        now = follows_from_others(self.evidence, self.sampler.information())
+        self._alike += now.mean(axis=0)
         self._seen += 1
         return self.theta, self.between, self.common
 
