@@ -32,7 +32,14 @@ setup(
             "cipherbayes.inference.noise_aware._loops",
             sources=[
                 f"{LOOPS}/{name}.c"
-                for name in ("module", "information", "leapfrog", "slicing", "linear")
+                for name in (
+                    "module",
+                    "information",
+                    "exponential",
+                    "leapfrog",
+                    "slicing",
+                    "linear",
+                )
             ],
             depends=[f"{LOOPS}/loops.h"],
             extra_compile_args=["/O2"] if sys.platform == "win32" else FUSED,

@@ -326,6 +326,7 @@ def add_up(path: Path) -> None:
             )
             for cell in ("", f" K={sites}", f" {model}", f" {model} K={sites}"):
                 found[f"eps={epsilon:g}{cell}", kind].append(rows)
+    table_of(found)
     for (cell, kind), shares in sorted(alone.items()):
         error = np.std(shares) / np.sqrt(len(shares))
         print(f"{cell:28s} {kind:10s} {len(shares):4d} studies", end="  ")
@@ -342,6 +343,32 @@ def add_up(path: Path) -> None:
             f"{np.median(width):.2f}  shift {np.sqrt((shift**2).mean()):.2f} "
             f"({shift.mean():+.2f})"
         )
+
+
+def table_of(found: dict[tuple[str, str], list[Floats]]) -> None:
+    """All cells of each ε together, as the documentation has them."""
+    budgets = sorted({cell for cell, _ in found if " " not in cell})
+    kinds = list(dict.fromkeys(kind for _, kind in found))
+    print(f"| | studies, intervals | {' | '.join(budgets)} |")
+    print(f"|{'---|' * (len(budgets) + 2)}")
+    for kind in kinds:
+        told, counts = [], ""
+        for budget in budgets:
+            studies = found.get((budget, kind), [])
+            if not studies:
+                told.append("–")
+                continue
+            every = np.concatenate(studies)
+            counts = f"{len(studies)}, {len(every)}"
+            difference, error = over_studies([s[:, 0] - s[:, 1] for s in studies])
+            held, doubt = over_studies([s[:, 2] - 0.9 for s in studies])
+            told.append(
+                f"{every[:, 0].mean():.2f} ({every[:, 1].mean():.2f}), "
+                f"{difference:+.3f} ± {error:.3f}; {held:+.3f} ± {doubt:.3f}; "
+                f"{np.median(every[:, 3]):.2f}"
+            )
+        print(f"| {kind} | {counts} | {' | '.join(told)} |")
+    print()
 
 
 def compared(ours: dict[str, Any], theirs: dict[str, Any]) -> list[float]:

@@ -26,6 +26,9 @@
 #define VECTORISED
 #endif
 
+/* Part of each copy of the loops that call it. */
+#define INLINE static inline __attribute__((always_inline))
+
 typedef double lanes __attribute__((vector_size(32), aligned(8), may_alias));
 #define LOAD(pointer) (*(const lanes *)(pointer))
 
@@ -72,10 +75,10 @@ square(const double *restrict x, ptrdiff_t stride, ptrdiff_t p, ptrdiff_t m,
 }
 
 /* sum_i a_i w_i: lane l adds the terms i = l, l + 8, ...; the lanes are added last. */
-static inline double
-finish(lanes low, lanes high, const double *a, const double *w, ptrdiff_t whole,
-       ptrdiff_t m)
+INLINE double
+finish(lanes low, lanes high, const double *a, const double *w, ptrdiff_t m)
 {
+    const ptrdiff_t whole = m - m % 8;
     double sum[8];
     memcpy(sum, &low, sizeof low);
     memcpy(sum + 4, &high, sizeof high);
@@ -85,43 +88,51 @@ finish(lanes low, lanes high, const double *a, const double *w, ptrdiff_t whole,
          + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
 }
 
-/* out_j = sum_i x_ji w_i, four columns at a time so that w is read once for four. */
+INLINE double
+dot(const double *a, const double *w, ptrdiff_t m)
+{
+    lanes low = {0}, high = {0};
+    for (ptrdiff_t i = 0; i + 8 <= m; i += 8) {
+        low += LOAD(a + i) * LOAD(w + i);
+        high += LOAD(a + i + 4) * LOAD(w + i + 4);
+    }
+    return finish(low, high, a, w, m);
+}
+
+/* The same of four rows, so that w is read once for four. */
+INLINE void
+four_dots(const double *a, ptrdiff_t stride, const double *w, ptrdiff_t m, double *sums)
+{
+    const double *b = a + stride, *c = b + stride, *d = c + stride;
+    lanes a0 = {0}, b0 = {0}, c0 = {0}, d0 = {0};
+    lanes a1 = {0}, b1 = {0}, c1 = {0}, d1 = {0};
+    for (ptrdiff_t i = 0; i + 8 <= m; i += 8) {
+        const lanes w0 = LOAD(w + i), w1 = LOAD(w + i + 4);
+        a0 += LOAD(a + i) * w0;
+        a1 += LOAD(a + i + 4) * w1;
+        b0 += LOAD(b + i) * w0;
+        b1 += LOAD(b + i + 4) * w1;
+        c0 += LOAD(c + i) * w0;
+        c1 += LOAD(c + i + 4) * w1;
+        d0 += LOAD(d + i) * w0;
+        d1 += LOAD(d + i + 4) * w1;
+    }
+    sums[0] = finish(a0, a1, a, w, m);
+    sums[1] = finish(b0, b1, b, w, m);
+    sums[2] = finish(c0, c1, c, w, m);
+    sums[3] = finish(d0, d1, d, w, m);
+}
+
+/* out_j = sum_i x_ji w_i. */
 VECTORISED static void
 weigh(const double *restrict x, ptrdiff_t stride, ptrdiff_t p, ptrdiff_t m,
       const double *restrict w, double *restrict out)
 {
-    const ptrdiff_t whole = m - m % 8;
     ptrdiff_t j = 0;
-    for (; j + 4 <= p; j += 4) {
-        const double *a = x + j * stride, *b = a + stride;
-        const double *c = b + stride, *d = c + stride;
-        lanes a0 = {0}, b0 = {0}, c0 = {0}, d0 = {0};
-        lanes a1 = {0}, b1 = {0}, c1 = {0}, d1 = {0};
-        for (ptrdiff_t i = 0; i < whole; i += 8) {
-            const lanes w0 = LOAD(w + i), w1 = LOAD(w + i + 4);
-            a0 += LOAD(a + i) * w0;
-            a1 += LOAD(a + i + 4) * w1;
-            b0 += LOAD(b + i) * w0;
-            b1 += LOAD(b + i + 4) * w1;
-            c0 += LOAD(c + i) * w0;
-            c1 += LOAD(c + i + 4) * w1;
-            d0 += LOAD(d + i) * w0;
-            d1 += LOAD(d + i + 4) * w1;
-        }
-        out[j] = finish(a0, a1, a, w, whole, m);
-        out[j + 1] = finish(b0, b1, b, w, whole, m);
-        out[j + 2] = finish(c0, c1, c, w, whole, m);
-        out[j + 3] = finish(d0, d1, d, w, whole, m);
-    }
-    for (; j < p; j++) {
-        const double *a = x + j * stride;
-        lanes a0 = {0}, a1 = {0};
-        for (ptrdiff_t i = 0; i < whole; i += 8) {
-            a0 += LOAD(a + i) * LOAD(w + i);
-            a1 += LOAD(a + i + 4) * LOAD(w + i + 4);
-        }
-        out[j] = finish(a0, a1, a, w, whole, m);
-    }
+    for (; j + 4 <= p; j += 4)
+        four_dots(x + j * stride, stride, w, m, out + j);
+    for (; j < p; j++)
+        out[j] = dot(x + j * stride, w, m);
 }
 
 /* out_i = s_i, shortened to limit / r_i where |s_i| r_i > limit; 0 where that is
@@ -159,7 +170,7 @@ prepare(const double *restrict values, double centre, double scale, ptrdiff_t m,
 /* a and b with 1 / (1 + exp(-x)) = a / (a + b).  With -x = k log 2 + r,
  * |r| <= log(2) / 2, and c = r coth(r / 2), exp(r) = (c + r) / (c - r): a = c - r,
  * b = 2^k (c + r). */
-static inline void
+INLINE void
 odds(double x, double *a, double *b)
 {
     /* Adding 1.5 * 2^52 rounds to an integer and leaves it in the low bits. */
@@ -313,17 +324,16 @@ shorten(const double *restrict values, const double *restrict norms2, double lim
     }
 }
 
-/* out = sum_i w_i x_i x_i', the upper triangle row by row: lanes as in weigh() within a
- * tile, tiles in their order. */
+/* out = sum_i w_i x_i x_i', the upper triangle row by row: a tile as in weigh(), tiles
+ * in their order. */
 VECTORISED static void
 gram(const double *restrict x, ptrdiff_t stride, ptrdiff_t p, ptrdiff_t m,
      const double *restrict w, double *restrict out)
 {
-    double weighted[TILE];
+    double weighted[TILE], sums[4];
     memset(out, 0, (size_t)(p * (p + 1) / 2) * sizeof(double));
     for (ptrdiff_t start = 0; start < m; start += TILE) {
         const ptrdiff_t size = m - start < TILE ? m - start : TILE;
-        const ptrdiff_t whole = size - size % 8;
         double *place = out;
         for (ptrdiff_t j = 0; j < p; j++) {
             const double *own = x + j * stride + start;
@@ -331,35 +341,12 @@ gram(const double *restrict x, ptrdiff_t stride, ptrdiff_t p, ptrdiff_t m,
             for (ptrdiff_t i = 0; i < size; i++)
                 weighted[i] = own[i] * w[start + i];
             for (; k + 4 <= p; k += 4, place += 4) {
-                const double *a = x + k * stride + start, *b = a + stride;
-                const double *c = b + stride, *d = c + stride;
-                lanes a0 = {0}, b0 = {0}, c0 = {0}, d0 = {0};
-                lanes a1 = {0}, b1 = {0}, c1 = {0}, d1 = {0};
-                for (ptrdiff_t i = 0; i < whole; i += 8) {
-                    const lanes w0 = LOAD(weighted + i), w1 = LOAD(weighted + i + 4);
-                    a0 += LOAD(a + i) * w0;
-                    a1 += LOAD(a + i + 4) * w1;
-                    b0 += LOAD(b + i) * w0;
-                    b1 += LOAD(b + i + 4) * w1;
-                    c0 += LOAD(c + i) * w0;
-                    c1 += LOAD(c + i + 4) * w1;
-                    d0 += LOAD(d + i) * w0;
-                    d1 += LOAD(d + i + 4) * w1;
-                }
-                place[0] += finish(a0, a1, a, weighted, whole, size);
-                place[1] += finish(b0, b1, b, weighted, whole, size);
-                place[2] += finish(c0, c1, c, weighted, whole, size);
-                place[3] += finish(d0, d1, d, weighted, whole, size);
+                four_dots(x + k * stride + start, stride, weighted, size, sums);
+                for (int l = 0; l < 4; l++)
+                    place[l] += sums[l];
             }
-            for (; k < p; k++, place++) {
-                const double *a = x + k * stride + start;
-                lanes a0 = {0}, a1 = {0};
-                for (ptrdiff_t i = 0; i < whole; i += 8) {
-                    a0 += LOAD(a + i) * LOAD(weighted + i);
-                    a1 += LOAD(a + i + 4) * LOAD(weighted + i + 4);
-                }
-                *place += finish(a0, a1, a, weighted, whole, size);
-            }
+            for (; k < p; k++, place++)
+                *place += dot(x + k * stride + start, weighted, size);
         }
     }
 }

@@ -295,7 +295,7 @@ def test_the_plan_says_what_a_site_gives_away_or_that_sites_are_alike() -> None:
     said = "\n".join(plan.protocol.describe(plan).lines)
     assert "anyone learns of each site its number of records" in said
     assert "a hospital as a whole is not" in said
-    assert "For a site with 300 records, an equal share, ±" in said
+    assert "for a site with 300 records, an equal share, ±" in said
     plan = plan_study(study_of(hierarchy=None))
     assert "taken to be alike" in "\n".join(plan.protocol.describe(plan).lines)
 

@@ -289,6 +289,54 @@ def test_a_connection_that_breaks_is_tried_again_from_the_beginning(
     assert table["a"].to_pylist() == list(range(1, 100_001))
 
 
+def test_a_connection_that_breaks_once_costs_a_run_nothing(
+    server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that breaks it comes after those of the first batches."""
+    server.execute("CREATE TABLE tripwire AS SELECT true AS lit;")
+    study = study_of(tmp_path, server)
+    (tmp_path / "a.sql").write_text(
+        "SELECT age, sex, death FROM a UNION ALL SELECT 1, 'F', 0 FROM "
+        "generate_series(1, 100000) AS n WHERE CASE WHEN n = 100000 AND (SELECT lit "
+        "FROM tripwire) THEN pg_terminate_backend(pg_backend_pid()) ELSE false END"
+    )
+    pauses = []
+
+    def put_out(pause: float) -> None:
+        server.execute("UPDATE tripwire SET lit = false;")
+        pauses.append(pause)
+
+    monkeypatch.setattr("cipherbayes.data.snapshots.time.sleep", put_out)
+    over_queries = run(study, out=tmp_path / "run")
+    assert len(pauses) == 1
+    tables = {n: logistic_frame(60, seed=s) for s, n in enumerate(("a", "b"))}
+    over_frames = run(small_study(("a", "b")), tables)
+    assert over_queries.record["posterior"] == over_frames.record["posterior"]
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_a_run_needs_no_database_once_its_rows_are_read(
+    server: PostgresServer, tmp_path: Path
+) -> None:
+    """All sessions are ended and the table dropped after the first round."""
+
+    def drop(done: int, total: int) -> None:
+        if done == 1:
+            server.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE "
+                "pid <> pg_backend_pid() AND datname = 'icu'; DROP TABLE a;"
+            )
+
+    try:
+        result = run(study_of(tmp_path, server), out=tmp_path / "run", progress=drop)
+    finally:
+        fill(server, "a", logistic_frame(60, seed=0))
+    tables = {n: logistic_frame(60, seed=s) for s, n in enumerate(("a", "b"))}
+    expected = run(small_study(("a", "b")), tables)
+    assert result.record["posterior"] == expected.record["posterior"]
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
 # -- the page ------------------------------------------------------------------------
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "databases.md"

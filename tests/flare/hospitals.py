@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import pandas as pd
 import pytest
 from parties import small_study, trajectory, write_tables
+from query_sites import QUERY, fill
 
 from cipherbayes.results.run import run
 
@@ -18,12 +20,20 @@ ROUNDS = 150
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    """A server, a CSP and three sites, all running."""
+    """A server, a CSP and three sites, all running; b's table is a query."""
     from flare_machines import Machines
 
     folder = tmp_path_factory.mktemp("machines")
     study = small_study(("a", "b", "c"), inference={"rounds": ROUNDS})
-    made = Machines(folder, write_tables(folder / "tables", study))
+    study = write_tables(folder / "tables", study)
+    made = Machines(folder, study)
+    kit = made.kits["b"].path
+    fill(kit / "b.sqlite", pd.read_csv(study.sites["b"].data))
+    (kit / "b.sql").write_text(QUERY)
+    (kit / "site.toml").write_text(
+        'data = { database = "sqlite:b.sqlite", query = "b.sql" }\n'
+        'ledger = "b.ledger"\n'
+    )
     made.start()
     try:
         made.wait_for()

@@ -1,4 +1,4 @@
-"""A study between machines, for real: certificates, TLS, a kill, a resume."""
+"""A study between machines, for real: certificates, TLS, a query, a kill, a resume."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import time
 from pathlib import Path
 
 import pytest
+from query_sites import fill
 
 from cipherbayes.errors import RunError
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.results.run import run
 from cipherbayes.validation.verify import verify
-from conftest import another_owner
+from conftest import another_owner, logistic_frame
 from flare_machines import Machines
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
@@ -40,6 +41,10 @@ def test_a_killed_site_is_named_and_the_resubmitted_run_has_the_undisturbed_thet
     assert not (out / "result.json").exists()
     rounds = len(undisturbed)
     assert all(0 < len(done) < rounds for done in machines.released().values())
+    # Its database changes meanwhile; the run goes on over the rows it began with.
+    kit = machines.kits["b"].path
+    assert list(kit.glob("runs/*/snapshot/*.parquet"))
+    fill(kit / "b.sqlite", logistic_frame(30, seed=9))
     before = machines.joined("b")
     machines.start("b")
     machines.wait_for("b", times=before + 1)
@@ -54,6 +59,7 @@ def test_a_killed_site_is_named_and_the_resubmitted_run_has_the_undisturbed_thet
     another_owner()
     alone = run(machines.study, out=tmp_path / "alone")
     assert result.summary() == alone.summary()
+    assert not list(kit.rglob("*.parquet"))
     record = json.loads((out / "result.json").read_text())
     assert (out / "posterior.nc").exists()
     assert record["privacy"]["certified"] is False

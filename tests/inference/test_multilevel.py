@@ -14,6 +14,7 @@ from cipherbayes.inference.influence import pack
 from cipherbayes.inference.noise_aware import Effort
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.information import InformationSampler
+from cipherbayes.inference.noise_aware.posterior import sample_posterior
 from cipherbayes.inference.noise_aware.recursion import NoiseAware, NoiseAwareState
 from cipherbayes.inference.noise_aware.schedule import BURN_IN, EARLY_INFORMATION
 from cipherbayes.inference.noise_aware.shape import ScoreShape
@@ -51,8 +52,12 @@ def tables(count: int = 300, seed: int = 0) -> dict[str, pd.DataFrame]:
 def study(**sections: Any) -> cb.Study:
     return cb.Study(
         features=FEATURES,
-        sites={site: {} for site in SITES},
-        **{"model": Logistic(outcome="y"), "hierarchy": {}, **sections},
+        **{
+            "model": Logistic(outcome="y"),
+            "hierarchy": {},
+            "sites": {site: {} for site in SITES},
+            **sections,
+        },
     )
 
 
@@ -138,9 +143,15 @@ def test_with_hardly_any_noise_the_private_fit_is_the_one_without_privacy() -> N
 # -- pieces ------------------------------------------------------------------
 
 
-def finished(slopes: tuple[str, ...] = ()) -> tuple[NoiseAware, NoiseAwareState]:
+def finished(
+    slopes: tuple[str, ...] = (), sites: tuple[str, ...] = SITES
+) -> tuple[NoiseAware, NoiseAwareState]:
     """Rounds of exact normal sums around a known matrix, with noise."""
-    wanted = study(hierarchy={"slopes": slopes}, prior=Prior(scale=1.0))
+    wanted = study(
+        hierarchy={"slopes": slopes},
+        prior=Prior(scale=1.0),
+        sites={site: {} for site in sites},
+    )
     slots = slots_of(wanted)
     assert slots is not None
     design: Design = preparation_of(wanted).design
@@ -182,6 +193,20 @@ def test_the_gradient_where_sites_differ_is_the_derivative(
     # Indicators of two sites never meet in one record.
     assert built[:, 0, 1] == pytest.approx(0.0, abs=1e-9)
     assert sampler.information() == pytest.approx(built)
+
+
+@pytest.mark.slow
+def test_sixty_four_sites_have_a_posterior() -> None:
+    names = tuple(f"s{k:02d}" for k in range(64))
+    recursion, state = finished(sites=names)
+    effort = Effort(chains=2, warm_up=20, kept=20, doublings=0)
+    draws = sample_posterior(recursion, state, seed=1, effort=effort).draws
+    assert draws.sites is not None
+    assert draws.sites.sites == names
+    levels = draws.theta[..., :1] + draws.sites.effects[..., 0]
+    found = recursion.position(state)[:64]
+    # Where the rounds ended, up to what a chain of twenty draws may be off by.
+    assert np.abs(levels.mean(axis=(0, 1)) - found).max() < 0.5
 
 
 def test_means_of_a_column_that_is_confounded_with_site_are_not_taken_for_its_own() -> (

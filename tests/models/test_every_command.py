@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import cipherbayes as cb
 from cipherbayes.cli.main import app
+from cipherbayes.errors import DataError, RunError
 from cipherbayes.study.schema import Study
 
 SURVIVAL = {"time": "days", "event": "died", "horizon": 40.0}
@@ -95,8 +96,9 @@ def test_a_study_file_can_be_run_planned_and_predicted_from(
     assert all(row["lower"] <= row["mean"] <= row["upper"] for row in rows)
 
 
-@pytest.mark.parametrize("kind", TABLES)
-@pytest.mark.parametrize("method", ["psgld", "averaged"])
+@pytest.mark.parametrize(
+    ("kind", "method"), [*((kind, "psgld") for kind in TABLES), ("weibull", "averaged")]
+)
 def test_a_private_federated_study_runs_and_is_planned(kind: str, method: str) -> None:
     from cipherbayes.protocols.study_plan import plan_releases
 
@@ -191,3 +193,24 @@ def test_priors_reach_extra_parameters_by_name(kind: str) -> None:
 
 def _survival() -> set[str]:
     return {kind for kind, table in TABLES.items() if "horizon" in table}
+
+
+def test_expected_counts_are_rates_times_exposures(tmp_path: Path) -> None:
+    study = study_of("poisson", inference={"rounds": 40, "chains": 1})
+    result = cb.run(study, frame(200, 1), out=tmp_path / "out")
+    new = frame(5, 2)
+    rates = result.predict(new)
+    counts = result.predict(new, counts=True)
+    for key, values in counts.items():
+        assert values == pytest.approx(rates[key] * new["days"].to_numpy())
+    new.to_csv(tmp_path / "new.csv", index=False)
+    asked = ["predict", str(tmp_path / "out"), str(tmp_path / "new.csv"), "--json"]
+    told = json.loads(CliRunner().invoke(app, [*asked, "--counts"]).output)
+    assert [row["mean"] for row in told] == pytest.approx(counts["mean"].tolist())
+    with pytest.raises(DataError, match="column 'days' has values that are missing"):
+        result.predict(new.assign(days=[1.0, 2.0, np.nan, 1.0, 1.0]), counts=True)
+    logistic = cb.run(
+        study_of("logistic", inference={"rounds": 40, "chains": 1}), frame(200, 1)
+    )
+    with pytest.raises(RunError, match="counts with an exposure"):
+        logistic.predict(new, counts=True)

@@ -31,7 +31,7 @@ def matrix_of(gradients: RecordGradients) -> Floats:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(seed=seeds)
 def test_gradients_equal_autodiff_of_the_likelihood_of_the_raw_data(
     kind: str, seed: int
@@ -46,7 +46,7 @@ def test_gradients_equal_autodiff_of_the_likelihood_of_the_raw_data(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(seed=seeds)
 def test_gradients_equal_central_finite_differences(kind: str, seed: int) -> None:
     case = scenario(kind, seed)
@@ -65,7 +65,7 @@ def test_gradients_equal_central_finite_differences(kind: str, seed: int) -> Non
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(seed=seeds)
 def test_information_is_minus_the_second_derivative(kind: str, seed: int) -> None:
     case = scenario(kind, seed)

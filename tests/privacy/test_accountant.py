@@ -163,20 +163,20 @@ def test_epsilon_of_sampled_batches_is_that_of_the_library(
     assert ours == pytest.approx(direct, rel=5e-3)
 
 
-@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-8, 1e-10, 1e-12])
 @pytest.mark.parametrize(
     ("sigma", "rate", "rounds"),
     [(20.0, 0.1, 100_000), (300.0, 0.9, 100_000), (30.0, 0.2, 500), (50.0, 0.01, 1)],
 )
 def test_epsilon_of_sampled_batches_lies_between_independent_bounds(
-    sigma: float, rate: float, rounds: int, delta: float
+    sigma: float, rate: float, rounds: int
 ) -> None:
-    ours = accountant.epsilon(sampled(sigma, rate, rounds), delta)
     account = RdpAccountant(orders=(*range(2, 64), 96, 128, 256, 512, 1024))
     account.compose(library_event(sigma, rate), rounds)
-    assert ours >= epsilon_of_the_sum(sigma, rate, rounds, delta)
-    assert ours <= accountant.epsilon(full(sigma, rounds), delta)
-    assert ours <= max(account.get_epsilon(delta), accountant.LEAST_RENYI) * 1.001
+    for delta in (1e-3, 1e-5, 1e-8, 1e-10, 1e-12):
+        ours = accountant.epsilon(sampled(sigma, rate, rounds), delta)
+        assert ours >= epsilon_of_the_sum(sigma, rate, rounds, delta)
+        assert ours <= accountant.epsilon(full(sigma, rounds), delta)
+        assert ours <= max(account.get_epsilon(delta), accountant.LEAST_RENYI) * 1.001
 
 
 @pytest.mark.slow

@@ -107,15 +107,28 @@ CASES += [
     pytest.param(f"{name}, sites differ", "noise-aware", "private-scales")
     for name in HIERARCHIES
 ]
+GAPS: dict[str, dict[str, Any]] = {
+    "sex": {"missing": {"shares": {"F": 0.5, "M": 0.4, "other": 0.1}}},
+    "creatinine": {"missing": "impute"},
+    "bmi": {"missing": "impute", "indicator": False},
+}
+CASES += [
+    pytest.param(f"{name}, gaps", "noise-aware", preparation)
+    for name in ("logistic", "linear", "negative-binomial", "weibull", "formula")
+    for preparation in ("public-bounds", "private-scales")
+]
 
 
 @cache
 def plan_of(name: str, method: str, preparation: str) -> StudyPlan:
+    name, gaps, _ = name.partition(", gaps")
     name, _, differ = name.partition(", sites")
     hierarchy = {"hierarchy": HIERARCHIES[name]} if differ else {}
     features = FEATURES
+    if gaps:
+        features = {k: {**f, **GAPS.get(k, {})} for k, f in FEATURES.items()}
     if MODELS[name].formula is not None:  # which says itself what is transformed
-        features = {k: {**f, "transform": None} for k, f in FEATURES.items()}
+        features = {k: {**f, "transform": None} for k, f in features.items()}
     study = cb.Study(
         **hierarchy,
         study={"protocol": "secure-sum"},

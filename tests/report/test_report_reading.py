@@ -39,7 +39,11 @@ __all__ = ["runs"]
     [
         ("open", "numbers at the means of all rows"),
         ("federated", "numbers at the means that the study released"),
-        ("printed", "numbers in the middle of their public ranges"),
+        pytest.param(
+            "printed",
+            "numbers in the middle of their public ranges",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_the_reference_record_says_where_its_values_come_from(

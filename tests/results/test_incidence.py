@@ -13,7 +13,7 @@ from lifelines import AalenJohansenFitter
 import cipherbayes as cb
 from cipherbayes.cli.run import print_effects
 from cipherbayes.errors import DataError, RunError
-from cipherbayes.report.page import render
+from cipherbayes.report.page import render, write_report
 from cipherbayes.report.run_contents import Contents
 from cipherbayes.results.result import Result
 from cipherbayes.study.schema import Study
@@ -97,6 +97,30 @@ def test_survival_of_one_cause_is_told_as_hypothetical(
     result.save(tmp_path / "death")
     page = render(Contents.load(tmp_path / "death"))
     assert "all other causes were taken away" in page
+
+
+def test_a_report_shows_the_incidences_of_all_causes(
+    results: dict[str, Result], tmp_path: Path
+) -> None:
+    for name, result in results.items():
+        result.save(tmp_path / name)
+    page = write_report(tmp_path / "relapse", causes=[tmp_path / "death"])
+    text = page.read_text(encoding="utf-8")
+    assert 'id="incidence"' in text
+    assert "all causes at work" in text
+    rows = pd.read_csv(tmp_path / "relapse" / "incidence.csv")
+    last = rows[rows["time"] == rows["time"].max()].set_index(["record", "cause"])
+    patients = pd.DataFrame({"sex": ["F", "M"]})
+    found = cb.cumulative_incidence(results, patients, [float(rows["time"].max())])
+    for row, sex in enumerate(patients["sex"]):
+        told = last.loc[f"sex {sex}"]["mean"]
+        assert abs(told["study, cause 1"] - found["relapse"]["mean"][row, 0]) < 0.01
+        assert abs(told["study, cause 2"] - found["death"]["mean"][row, 0]) < 0.01
+        assert told.sum() == pytest.approx(1.0, abs=1e-9)
+    alone = write_report(tmp_path / "relapse").read_text(encoding="utf-8")
+    assert 'id="incidence"' not in alone
+    with pytest.raises(RunError, match="both of 'study, cause 1'"):
+        write_report(tmp_path / "relapse", causes=[tmp_path / "relapse"])
 
 
 def test_what_is_no_set_of_causes_is_refused(results: dict[str, Result]) -> None:

@@ -251,6 +251,13 @@ def predict(
             help="With \\[hierarchy]: a site that took no part (default).",
         ),
     ] = False,
+    counts: Annotated[
+        bool,
+        typer.Option(
+            "--counts",
+            help="Count models: expected counts over each row's exposure, not rates.",
+        ),
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(help="CSV to write.", show_default="standard output"),
@@ -277,6 +284,7 @@ def predict(
         times=None if at is None else _array(at),
         site=site,
         new_site=new_site,
+        counts=counts,
         where=str(table),
     )
     write_rows(list(prediction_rows(predicted, at)), out, as_json)

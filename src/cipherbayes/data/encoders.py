@@ -56,7 +56,8 @@ class Number:
             self.centre, self.half_width = 0.0, farthest
         self._centred = centred
         self._scale = 1.0 / self.half_width
-        self._stand_in = None if feature.missing is None else float(feature.missing)
+        stand_in = feature.stand_in
+        self._stand_in = None if stand_in is None else float(stand_in)
 
     unpaired = 0
 
@@ -126,6 +127,11 @@ class Number:
             self._require_finite(values, where)
         return None if self.line is None else values
 
+    def absent(self, raw: pa.Array) -> Floats:
+        """Which records have no value: ones and zeros."""
+        values: Floats = pc.fill_null(raw, np.nan).to_numpy()
+        return np.isnan(values).astype(np.float64)
+
     def _require_finite(self, values: Floats, where: str) -> None:
         if np.isinf(values).any():
             raise DataError(
@@ -182,16 +188,16 @@ class Levels:
         assert feature.levels is not None
         self.column = column
         self.first = first
-        self._known = [level_name(level) for level in feature.levels]
+        self.known = [level_name(level) for level in feature.levels]
         self._start = 0 if full else 1
         # The reference level's own column enters no product.
-        self.unpaired, self.paired = 1 - self._start, len(self._known) - 1
-        self.names = [f"{column}[{name}]" for name in self._known[self._start :]]
+        self.unpaired, self.paired = 1 - self._start, len(self.known) - 1
+        self.names = [f"{column}[{name}]" for name in self.known[self._start :]]
         self.names += _indicator(column, feature)
         self._indicator = feature.indicator
         self._stand_in = None
-        if feature.missing is not None:
-            self._stand_in = self._known.index(level_name(feature.missing))
+        if feature.stand_in is not None:
+            self._stand_in = self.known.index(level_name(feature.stand_in))
         texts = {
             text: code
             for code, level in enumerate(feature.levels)
@@ -208,8 +214,8 @@ class Levels:
             self.column,
             self.first,
             moment,
-            len(self._known),
-            levels=tuple(self._known),
+            len(self.known),
+            levels=tuple(self.known),
             reference=self._start == 0,
             indicator=indicator,
         )
@@ -227,23 +233,28 @@ class Levels:
             if not pc.all(gaps, min_count=0).as_py():
                 raise DataError(
                     f"column '{self.column}' has a value that is none of its levels "
-                    f"({', '.join(self._known)})",
+                    f"({', '.join(self.known)})",
                     where=where,
                     remedy=f"add it to features.{self.column}.levels or correct it",
                 )
             if self._stand_in is None:
                 _refuse_missing(self.column, where)
             codes[absent] = self._stand_in
-        for row, code in enumerate(range(self._start, len(self._known))):
+        for row, code in enumerate(range(self._start, len(self.known))):
             out[row] = codes == code
         if self._indicator:
-            out[len(self._known) - self._start] = absent
+            out[len(self.known) - self._start] = absent
+
+    def absent(self, raw: pa.Array) -> Floats:
+        """Which records have no level: ones and zeros."""
+        found = pc.index_in(pc.utf8_trim_whitespace(raw), value_set=self._texts)
+        return np.asarray(pc.is_null(found).to_numpy(zero_copy_only=False), np.float64)
 
     @property
     def mean_squares(self) -> tuple[float, ...]:
         """What each column is guessed to have as its mean square."""
-        levels = len(self._known) - self._start
-        usual = (MEAN_SQUARES["text"] / (len(self._known) - 1),) * levels
+        levels = len(self.known) - self._start
+        usual = (MEAN_SQUARES["text"] / (len(self.known) - 1),) * levels
         return (*usual, *[0.0] * (len(self.names) - levels))
 
 

@@ -19,6 +19,33 @@ TRANSFORMS: dict[Transform, tuple[Callable[[Floats], Floats], str]] = {
     "log1p": (np.log1p, "low > -1"),
     "sqrt": (np.sqrt, "low >= 0"),
 }
+INVERSES: dict[Transform, Callable[[Floats], Floats]] = {
+    "log": np.exp,
+    "log1p": np.expm1,
+    "sqrt": np.square,
+}
+
+
+IMPUTED = "impute"
+"""Where missing values are drawn from a model of the column that the study learns."""
+
+
+class Spread(BaseModel):
+    """What is publicly known of the values of a column that is missing here and there.
+
+    Attributes
+    ----------
+    mean, sd
+        Of a number, after its transform.
+    shares
+        Of each level of a category; they add up to one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    mean: float | None = Field(default=None, allow_inf_nan=False)
+    sd: float | None = Field(default=None, gt=0.0, allow_inf_nan=False)
+    shares: dict[str, float] | None = None
 
 
 class Feature(BaseModel):
@@ -36,8 +63,10 @@ class Feature(BaseModel):
     levels
         The categories, at least two.
     missing
-        What stands in for a missing value: a number within the range, or a level.
-        Without it a table with missing values is refused.
+        What stands in for a missing value: a number within the range, or a level. Or
+        where it is drawn from, several times over: a :class:`Spread`, or ``"impute"``
+        for a model of the column that the study learns. Without it a table with
+        missing values is refused.
     indicator
         Whether a 0/1 column says which values were missing.
     per
@@ -51,7 +80,7 @@ class Feature(BaseModel):
     high: float | None = Field(default=None, allow_inf_nan=False)
     transform: Transform | None = None
     levels: tuple[Level, ...] | None = None
-    missing: float | Level | None = None
+    missing: float | Level | Spread | None = None
     indicator: bool = False
     per: float | None = Field(default=None, gt=0.0, allow_inf_nan=False)
 
@@ -60,11 +89,40 @@ class Feature(BaseModel):
         """How the raw column is read."""
         return "number" if self.levels is None else "text"
 
+    @property
+    def imputed(self) -> bool:
+        """Whether missing values are drawn, several times over."""
+        return isinstance(self.missing, Spread) or self.learns
+
+    @property
+    def learns(self) -> bool:
+        """Whether they are drawn from a model that the study learns."""
+        levels = self.levels or ()
+        return self.missing == IMPUTED and IMPUTED not in map(level_name, levels)
+
+    @property
+    def stand_in(self) -> float | Level | None:
+        """What is in the place of a missing value, for good or until it is drawn."""
+        if not self.imputed:
+            assert not isinstance(self.missing, Spread)
+            return self.missing
+        if self.levels is not None:
+            return self.levels[0]
+        assert self.low is not None
+        assert self.high is not None
+        return self.low + (self.high - self.low) / 2.0
+
     def transformed(self, values: Floats) -> Floats:
         """f(v) for values within the range."""
         if self.transform is None:
             return values
         return TRANSFORMS[self.transform][0](values)
+
+    def untransformed(self, values: Floats) -> Floats:
+        """The values within the range whose transform this is."""
+        if self.transform is not None:
+            values = INVERSES[self.transform](values)
+        return np.clip(values, self.low, self.high)
 
     def affine(self) -> tuple[float, float]:
         """Centre c and half width h of a number's transformed range."""
@@ -103,6 +161,11 @@ class Feature(BaseModel):
                 "indicator = true needs 'missing': the value that stands in for a "
                 "missing one"
             )
+        if self.indicator and self.imputed:
+            raise ValueError(
+                "indicator = true says that missing values are a group of their own, "
+                "imputation that they are like the others: remove one of them"
+            )
         return self
 
     def _check_range(self) -> None:
@@ -120,10 +183,16 @@ class Feature(BaseModel):
             _, half = self.affine()
             if not (0.0 < half < np.inf and 1.0 / half < np.inf):
                 raise ValueError("low and high are too far apart or too close together")
-        if missing is None:
+        if missing is None or missing == IMPUTED:
+            return
+        if isinstance(missing, Spread):
+            self._check_spread(missing)
             return
         if isinstance(missing, str | bool):
-            raise ValueError("missing must be a number for a feature with low and high")
+            raise ValueError(
+                "missing must be a number for a feature with low and high, "
+                '{ mean, sd }, or "impute"'
+            )
         if not low <= missing <= high:
             raise ValueError("missing must lie between low and high")
 
@@ -137,10 +206,41 @@ class Feature(BaseModel):
             raise ValueError("levels names the same level twice")
         if "" in texts:
             raise ValueError("levels has an empty name: use 'missing' for empty fields")
-        if self.missing is not None and level_name(self.missing) not in map(
-            level_name, levels
+        if isinstance(self.missing, Spread):
+            self._check_shares(self.missing, tuple(map(level_name, levels)))
+        elif not (
+            self.missing is None
+            or self.learns
+            or level_name(self.missing) in map(level_name, levels)
         ):
-            raise ValueError("missing must be one of the levels")
+            raise ValueError(
+                'missing must be one of the levels, { shares }, or "impute"'
+            )
+
+    def _check_spread(self, known: Spread) -> None:
+        if known.shares is not None or known.mean is None or known.sd is None:
+            raise ValueError("missing of a number takes mean and sd, both of them")
+        centre, half = self.affine()
+        if not centre - half <= known.mean <= centre + half:
+            raise ValueError(
+                "missing.mean lies outside of low and high (after the transform)"
+            )
+        if known.sd > half:
+            raise ValueError(
+                "missing.sd is more than half of the range from low to high (after the "
+                "transform)"
+            )
+
+    def _check_shares(self, known: Spread, names: tuple[str, ...]) -> None:
+        shares = known.shares
+        if known.mean is not None or known.sd is not None or shares is None:
+            raise ValueError("missing of a category takes the shares of its levels")
+        if set(shares) != set(names):
+            raise ValueError(
+                f"missing.shares must name every level: {', '.join(names)}"
+            )
+        if min(shares.values()) < 0.0 or abs(sum(shares.values()) - 1.0) > 1e-6:
+            raise ValueError("missing.shares must be at least 0 and add up to 1")
 
 
 def level_name(level: float | Level | None) -> str:

@@ -27,6 +27,7 @@ from cipherbayes.data.tables import Chunk, Kind
 from cipherbayes.data.terms import Encoder, compile_terms
 from cipherbayes.data.windows import Numbers
 from cipherbayes.models import kernels
+from cipherbayes.models.base import absent_role
 from cipherbayes.models.design import CurveColumns, Design, fill_products
 from cipherbayes.models.formula import Formula
 from cipherbayes.typing import Floats
@@ -102,6 +103,22 @@ class Preparation:
         """Raw columns that are read, and how."""
         return {name: feature.kind for name, feature in self.features.items()}
 
+    def encoders_of(self, name: str) -> tuple[Encoder, ...]:
+        """What writes the main effects of a feature."""
+        return tuple(each for each in self._encoders if each.column == name)
+
+    @property
+    def imputed(self) -> tuple[str, ...]:
+        """Features whose missing values are drawn."""
+        return tuple(name for name, known in self.features.items() if known.imputed)
+
+    def absent(self, chunk: Chunk) -> dict[str, Floats]:
+        """Of each of these features, which records have no value: ones and zeros."""
+        return {
+            absent_role(name): self.encoders_of(name)[0].absent(chunk.column(name))
+            for name in self.imputed
+        }
+
     def line(self, name: str) -> tuple[int, Feature]:
         """Where a number's straight line is in the design, and how it is prepared."""
         for each in self._encoders:
@@ -140,6 +157,7 @@ class Preparation:
             places=tuple(order[each.first] for each in found),
             stand_ins=tuple(each.prepared_stand_in for each in found),
             bins=bins,
+            drawn=tuple(self.features[each.column].imputed for each in found),
         )
 
     def column_bins(self, ranges: int, reach: float) -> tuple[ColumnBins, ...]:

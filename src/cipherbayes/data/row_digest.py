@@ -1,4 +1,4 @@
-"""A digest of rows in no order."""
+"""A digest of rows that does not depend on their order."""
 
 from __future__ import annotations
 

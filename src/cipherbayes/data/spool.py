@@ -4,7 +4,7 @@ A table that is too large for memory is asked for the same records in every roun
 decode a Parquet or CSV file each time costs more than the round itself, so what was
 read once is kept: a number as it stood in the table, everything else as a column of the
 design, each in the narrowest type that gives the same bits back. The file has no name
-and only this process can open it; it is gone when the process ends, however that ends.
+and no other user can open it; it is gone when the process ends, however that ends.
 """
 
 from __future__ import annotations
@@ -155,8 +155,8 @@ class Spool:
         return record
 
     def _narrow(self, column: int, values: Floats) -> tuple[int, NDArray[np.generic]]:
-        """The narrowest type that gives the same bits back; a column's types only
-        become wider."""
+        """The narrowest type that gives the same bits back, from that of the blocks
+        before on."""
         bits = values.view(np.uint64)
         with np.errstate(all="ignore"):
             for kind in range(self._kinds.get(column, 1), kernels.DOUBLE):

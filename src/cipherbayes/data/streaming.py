@@ -19,7 +19,7 @@ from cipherbayes.data.scratch import Fresh, Reused, Space
 from cipherbayes.data.spool import RAW
 from cipherbayes.data.tables import Chunk, Kind, Table
 from cipherbayes.errors import DataError
-from cipherbayes.models.base import SHARE, Model, Rows
+from cipherbayes.models.base import SHARE, Model, Rows, absent_role
 from cipherbayes.models.design import Design
 from cipherbayes.typing import Floats, Integers
 
@@ -62,7 +62,8 @@ class Source:
     @property
     def roles(self) -> tuple[str, ...]:
         """Outcomes of a prepared record."""
-        return (*self._roles, *[SHARE] * (self.persons is not None))
+        absent = map(absent_role, self.preparation.imputed)
+        return (*self._roles, *absent, *[SHARE] * (self.persons is not None))
 
     @property
     def bytes_per_record(self) -> int:
@@ -80,12 +81,25 @@ class Source:
         """Write the records of a chunk to ``x``; returns their outcomes, and the
         numbers that columns were made of if ``raw`` is set."""
         numbers = self.preparation.fill(chunk, x, self.table.where)
-        outcomes = self._outcomes(chunk)
+        absent = self.preparation.absent(chunk)
+        if self._model is None:
+            self._require_values(absent)
+        outcomes = self._outcomes(chunk) | absent
         if raw:
             outcomes.update({f"{RAW}{place}": own for place, own in numbers.items()})
         if self.persons is not None:
             outcomes[SHARE] = self.persons.shares(chunk)
         return outcomes
+
+    def _require_values(self, absent: Mapping[str, Floats]) -> None:
+        """Refuse to predict for records with gaps: nothing is drawn there."""
+        for name, gaps in zip(self.preparation.imputed, absent.values(), strict=True):
+            if gaps.any():
+                raise DataError(
+                    f"column '{name}' has missing values",
+                    where=self.table.where,
+                    remedy="give a value for every record that is predicted for",
+                )
 
     def _outcomes(self, chunk: Chunk) -> dict[str, Floats]:
         if self._model is None:
@@ -185,7 +199,7 @@ class StreamedBlocks:
             ]
 
         stitcher = _Stitcher()
-        for item in _chained(work, jobs, threads):
+        for item in _results_in_order(work, jobs, threads):
             if isinstance(item, _Done):
                 yield item.result
             else:
@@ -304,7 +318,7 @@ def _taken(chunks: Iterator[Chunk], rows: Integers | None) -> Iterator[Chunk]:
         start += chunk.num_rows
 
 
-def _chained(
+def _results_in_order(
     work: Callable[[_Job], list[T]], jobs: Iterable[_Job], threads: int
 ) -> Iterator[T]:
     """The results of all jobs, in order; few jobs are under way or waiting at once."""

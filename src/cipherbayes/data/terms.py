@@ -155,6 +155,8 @@ def _transformed(factor: Factor, feature: Feature) -> Feature:
     if factor.transform is None:
         return feature
     known = feature.model_dump(exclude={"per"}) | {"transform": factor.transform}
+    if feature.imputed:  # what is drawn is drawn before it is transformed
+        known["missing"] = feature.stand_in
     try:
         return Feature.model_validate(known)
     except ValidationError as error:

@@ -63,12 +63,15 @@ class Numbers:
         Prepared value that stands in for a missing one; NaN where there is none.
     bins
         Bins of a histogram.
+    drawn
+        Whether missing values are drawn, so that stand-ins are no values.
     """
 
     columns: int
     places: tuple[int, ...]
     stand_ins: tuple[float, ...]
     bins: int
+    drawn: tuple[bool, ...] = ()
 
     @property
     def others(self) -> tuple[int, ...]:
@@ -133,8 +136,9 @@ def sums_inside(
 
     Formal guarantees
     -----------------
-    A number adds u and u², u = (z - c) / h held within [-1, 1], a 0/1 column its value,
-    within [0, 1]: no entry of a record's contribution exceeds one, and its norm is at
+    A number adds u and u², u = (z - c) / h held within [-1, 1] (zero for a gap whose
+    value is drawn), a 0/1 column its value, within [0, 1]: no entry of a record's
+    contribution exceeds one, and its norm is at
     most √(2 numbers + others), whatever the windows are.
     """
     centre, half = np.split(numbers.whole if windows is None else windows, 2)
@@ -142,6 +146,10 @@ def sums_inside(
     u -= centre[:, None]
     u /= half[:, None]
     np.clip(u, -1.0, 1.0, out=u)
+    for k, drawn in enumerate(numbers.drawn):
+        if drawn:
+            gaps = np.abs(z[numbers.places[k]] - numbers.stand_ins[k]) <= 1e-12
+            u[k] = np.where(gaps, 0.0, u[k])
     others = np.clip(z[list(numbers.others)], 0.0, 1.0)
     if shares is not None:
         parts = np.concatenate([u, u * u, others]) * shares

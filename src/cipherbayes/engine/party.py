@@ -13,7 +13,7 @@ from cipherbayes.engine.party_client import END, ROUND, TRANSCRIPT
 from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.protocols.csp import Csp
-from cipherbayes.protocols.refusals import words
+from cipherbayes.protocols.refusals import said_outside
 from cipherbayes.protocols.site import Site
 from cipherbayes.protocols.transcripts import keep_transcript
 
@@ -82,7 +82,7 @@ def serve(party: Site[Any] | Csp[Any], name: str, home: Path) -> None:
     """Answer questions until the other end closes.
 
     What went wrong is told here in full, and to the other end as
-    :func:`~cipherbayes.protocols.refusals.words` allows.
+    :func:`~cipherbayes.protocols.refusals.said_outside` allows.
     """
     # Whatever else prints must not get between the messages.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
@@ -93,7 +93,7 @@ def serve(party: Site[Any] | Csp[Any], name: str, home: Path) -> None:
             pipes.write(answers, b"=", endpoint.respond(*question))
         except CipherbayesError as error:
             print(f"error: {error}", file=sys.stderr)
-            pipes.write(answers, b"!", words(name, error).encode())
+            pipes.write(answers, b"!", said_outside(name, error).encode())
         endpoint.rest()
 
 

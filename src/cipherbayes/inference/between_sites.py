@@ -165,7 +165,7 @@ class SitePrior(ResolvedPrior):
         return np.maximum(np.array(found, dtype=np.float64), least)
 
     def covariance(self, between: Floats) -> Floats:
-        """Of θ given τ, for a stack of τ of shape ``(…, G)``."""
+        """Covariance of θ given τ, for a stack of τ of shape ``(…, G)``."""
         if not self.groups:
             own = np.diag(self.slots.expanded(self.common.scale**2))
             return np.broadcast_to(own, (*between.shape[:-1], *own.shape)).copy()

@@ -12,7 +12,10 @@ from collections.abc import Callable
 import numpy as np
 
 from cipherbayes.data.blocks import BLOCK_ROWS, block_count
+from cipherbayes.data.imputing import DRAWS
 from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.inference import imputed
+from cipherbayes.inference.imputed import Expand
 from cipherbayes.models import kernels
 from cipherbayes.models.base import Model, RecordGradients, Rows
 from cipherbayes.typing import Floats, Integers
@@ -30,6 +33,7 @@ def gradient_sum(
     *,
     rows: Integers | None = None,
     clip: float | None = None,
+    expand: Expand | None = None,
 ) -> Floats:
     """sum_i g_i min(1, C / |g_i|), g_i the gradient of record i, C = ``clip``.
 
@@ -39,6 +43,8 @@ def gradient_sum(
         Sorted positions of the records to sum over; all of them where None.
     clip
         Bound on the Euclidean norm of one record's contribution; None for none.
+    expand
+        How records with missing values become several rows; without a clip only.
 
     Formal guarantees
     -----------------
@@ -58,7 +64,16 @@ def gradient_sum(
     if clip is None:
 
         def whole(block: Rows) -> Floats:
-            return model.gradient_sum(theta, block)
+            if expand is None:
+                return model.gradient_sum(theta, block)
+            complete, drawn = expand(block)
+            total = np.zeros(theta.size)
+            if complete.count:  # every record of a block may have a gap
+                total = model.gradient_sum(theta, complete)
+            if drawn is not None:
+                share = imputed.weights(model, theta, drawn, DRAWS)
+                total = total + imputed.gradient(model.gradients(theta, drawn), share)
+            return total
 
         return _total(theta.size, table, rows, whole)
     if not SMALLEST_CLIP <= clip <= LARGEST_CLIP:
@@ -77,12 +92,26 @@ def gradient_sum(
 
 
 def log_likelihood_sum(
-    model: Model, theta: Floats, table: PreparedTable, *, rows: Integers | None = None
+    model: Model,
+    theta: Floats,
+    table: PreparedTable,
+    *,
+    rows: Integers | None = None,
+    expand: Expand | None = None,
 ) -> float:
     """sum_i log p(record i | theta)."""
 
     def part(block: Rows) -> float:
-        return float(model.log_likelihood(theta, block).sum())
+        if expand is None:
+            return float(model.log_likelihood(theta, block).sum())
+        complete, drawn = expand(block)
+        total = 0.0
+        if complete.count:
+            total = float(model.log_likelihood(theta, complete).sum())
+        if drawn is not None:
+            seen = imputed.log_likelihood(model, theta, drawn, DRAWS)
+            total += float(seen.sum())
+        return total
 
     return sum(table.map(part, rows))
 

@@ -13,7 +13,10 @@ from functools import cache
 
 import numpy as np
 
+from cipherbayes.data.imputing import DRAWS
 from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.inference import imputed
+from cipherbayes.inference.imputed import Expand
 from cipherbayes.models import kernels
 from cipherbayes.models.base import Model, Rows
 from cipherbayes.models.influence import (
@@ -44,6 +47,7 @@ def influence_sums(
     bound: InfluenceBound,
     *,
     with_information: bool,
+    expand: Expand | None = None,
 ) -> InfluenceSums:
     """Sums over the records of the model's bounded scores and information.
 
@@ -55,6 +59,10 @@ def influence_sums(
         The public bounds C and c.
     with_information
         Whether the information sum is wanted too.
+    expand
+        How records with missing values become several rows
+        (:class:`~cipherbayes.data.imputing.Imputing`); None where there are none. The
+        table is then as it is prepared, and what comes back as it is seen.
 
     Formal guarantees
     -----------------
@@ -67,7 +75,8 @@ def influence_sums(
     :func:`cipherbayes.inference.gradient.summation_depth`, with five roundings more.
     Where a record is a person with n rows, g_i and A_i are means over them; because
     (Σ g / n)(Σ g / n)' ≤ Σ gg' / n, E[g_i g_i'] ≤ E[A_i] holds however its rows depend
-    on each other.
+    on each other. A record whose missing values are drawn adds means over its rows
+    (:mod:`~cipherbayes.inference.imputed`), within the same bounds.
 
     Edge cases
     ----------
@@ -85,14 +94,39 @@ def influence_sums(
     def part(rows: Rows) -> tuple[Floats, Floats | None]:
         # A warning of an overflow would depend on the records.
         with np.errstate(all="ignore"):
+            if expand is None:
+                return complete(rows)
+            whole, drawn = expand(rows)
+            gradient, information = complete(whole)
+            if drawn is None:
+                return gradient, information
+            share = imputed.weights(model, theta, drawn, DRAWS)
+            more, matrix = imputed.influence_of_records(
+                bounded.at(theta, drawn, bound),
+                share,
+                bound.clip,
+                (most_score, most_information),
+                with_information=with_information,
+            )
+            if information is None or matrix is None:
+                return gradient + more, None
+            return gradient + more, information + pack(matrix)
+
+    def complete(rows: Rows) -> tuple[Floats, Floats | None]:
+        if not rows.count:  # every record of a block may have a gap
+            return nothing()
+        with np.errstate(all="ignore"):
             influence = bounded.at(theta, rows, bound)
             gradient = _gradient(influence, most_score)
             if not with_information:
                 return gradient, None
             return gradient, _information(influence, most_information)
 
-    gradient = np.zeros(dimension)
-    information = np.zeros(packed_length(dimension)) if with_information else None
+    def nothing() -> tuple[Floats, Floats | None]:
+        matrix = np.zeros(packed_length(dimension)) if with_information else None
+        return np.zeros(dimension), matrix
+
+    gradient, information = nothing()
     for gradient_part, information_part in table.map(part):
         gradient += gradient_part
         if information is not None and information_part is not None:
@@ -170,13 +204,18 @@ def _information(influence: Influence, limit: float) -> Floats:
         weights = _shared(weights, rows)
         usable = weights > 0.0
         information = np.where(usable, information * weights, 0.0)
-    upper = (rows.x * information) @ rows.x.T
+    width = len(rows.x)
+    triangle = kernels.weighted_gram(rows.x, information)
     if cross is None or corner is None:
-        return pack(upper)
+        return triangle * _scales(width)
+    whole = np.zeros((width + len(cross),) * 2)  # of which the upper half is packed
+    whole[np.triu_indices(width)] = triangle
     cross = np.where(usable, cross * weights, 0.0)
-    corner = np.where(usable, corner * weights, 0.0).sum(axis=-1)
-    mixed = rows.x @ cross.T
-    return pack(np.block([[upper, mixed], [mixed.T, corner]]))
+    whole[:width, width:] = np.transpose(
+        [kernels.weighted_sum(rows.x, own) for own in cross]
+    )
+    whole[width:, width:] = np.where(usable, corner * weights, 0.0).sum(axis=-1)
+    return pack(whole)
 
 
 def _shortening(norms: Floats, limit: float, rows: Rows) -> Floats:

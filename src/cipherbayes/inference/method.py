@@ -140,7 +140,7 @@ class Method(ABC):
         mu: float,
         excess: float,
     ) -> float:
-        """The bound on a row for so little noise; ``clip`` where it does not matter."""
+        """A wider bound on a row's norm where there is little noise; else ``clip``."""
         return clip
 
     def influence_bound(

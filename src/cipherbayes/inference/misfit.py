@@ -95,7 +95,7 @@ def test_groups(
 
 
 def _even(centred: Floats, covariance: Floats) -> float:
-    """P of a sum of squares as large as this, in all directions but the level's."""
+    """P value of the sum of squares of all contrasts between groups."""
     values, vectors = np.linalg.eigh(covariance)
     kept = values > 1e-9 * values.max()
     parts = vectors[:, kept].T @ centred

@@ -13,6 +13,7 @@ from cipherbayes.inference.gradient import (
     information_diagonal,
     log_likelihood_sum,
 )
+from cipherbayes.inference.imputed import Expand
 from cipherbayes.models import Model
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats, Integers
@@ -20,11 +21,15 @@ from cipherbayes.typing import Floats, Integers
 
 @dataclass(frozen=True)
 class Target:
-    """log p(θ | D) = log p(θ) + Σ_tables Σ_records log p(record | θ)."""
+    """log p(θ | D) = log p(θ) + Σ_tables Σ_records log p(record | θ).
+
+    ``expand`` draws missing values (:class:`~cipherbayes.data.imputing.Imputing`).
+    """
 
     model: Model
     prior: ResolvedPrior
     tables: Sequence[PreparedTable]
+    expand: Expand | None = field(default=None, kw_only=True)
     records: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -48,7 +53,9 @@ class Target:
                 mine = rows[low:high] - first
             first += table.count
             if mine is None or mine.size:
-                total += gradient_sum(self.model, theta, table, rows=mine)
+                total += gradient_sum(
+                    self.model, theta, table, rows=mine, expand=self.expand
+                )
         return total
 
     def gradient(self, theta: Floats) -> Floats:
@@ -57,7 +64,10 @@ class Target:
 
     def log_density(self, theta: Floats) -> float:
         """log p(θ | D) up to a constant."""
-        data = sum(log_likelihood_sum(self.model, theta, t) for t in self.tables)
+        data = sum(
+            log_likelihood_sum(self.model, theta, table, expand=self.expand)
+            for table in self.tables
+        )
         return float(self.prior.log_density(theta) + data)
 
     def mean_information(self, theta: Floats) -> Floats:

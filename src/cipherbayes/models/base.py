@@ -30,6 +30,11 @@ SHARE = "share of a person"
 """The role of the column that says by which each row counts."""
 
 
+def absent_role(feature: str) -> str:
+    """The role of the column that says which records have no value of a feature."""
+    return f"absent {feature}"
+
+
 @dataclass(frozen=True)
 class Rows:
     """A block of m prepared records.
@@ -42,7 +47,8 @@ class Rows:
         Design matrix, one row per *column* (shape ``(p, m)``), float64.
     outcome
         The model's outcome columns by role (``"y"``, or ``"time"`` and ``"event"``),
-        and :data:`SHARE` where several rows may be one person's.
+        :data:`SHARE` where several rows may be one person's, and
+        :func:`absent_role` of every feature whose missing values are drawn.
     squared_norms
         ``sum_j x[j] ** 2`` for each record, shape ``(m,)``.
     """

@@ -120,7 +120,7 @@ class Composed:
 
 @dataclass(frozen=True)
 class OfRows:
-    """``event`` on one part of a table's records, named; other parts are apart.
+    """``event`` on one named part of a table's records; parts share no record.
 
     Which part a record is in depends on the record and on the run's study alone, so
     adding or removing it changes one part and no other. By itself it costs what

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from cipherbayes.data.imputing import Expansion, Imputing
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.rescaled import rescaled, seen_through
 from cipherbayes.data.windows import histograms, sums_inside
@@ -19,7 +20,7 @@ from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.releases import QUESTION_DRAWS
 from cipherbayes.study.schema import Study
-from cipherbayes.study.tables import slots_of
+from cipherbayes.study.tables import imputing_of, slots_of
 from cipherbayes.typing import Floats
 
 
@@ -37,6 +38,8 @@ class Contributions:
     slots, site
         Where the parameters of each site stand (None where sites are taken to be
         alike), and whose records these are.
+    imputing
+        How missing values are drawn; None where none are.
 
     Formal guarantees
     -----------------
@@ -52,7 +55,10 @@ class Contributions:
     the posterior a record adds one to a bin of each column
     (:mod:`~cipherbayes.data.characteristics`), or, if it is held out, one to a cell of
     predictions and outcomes (:mod:`~cipherbayes.models.held_out`) and bounded residuals
-    to groups (:mod:`~cipherbayes.data.residual_cells`). In a Poisson-sampled phase
+    to groups (:mod:`~cipherbayes.data.residual_cells`). A record whose missing values
+    are drawn adds a mean over its rows (:mod:`~cipherbayes.inference.imputed`), and to
+    the sums behind a column's model what :mod:`~cipherbayes.data.column_models`
+    bounds. In a Poisson-sampled phase
     every record takes part independently, drawn from the operating system's randomness.
 
     *Total.* Every θ of the phase's length with finite numbers, and all scales that
@@ -69,12 +75,15 @@ class Contributions:
         *,
         slots: SiteSlots | None = None,
         site: str = "table",
+        imputing: Imputing | None = None,
     ) -> None:
         self._model = model
         self._table = table
         self._held_out = held_out
         self._slots = slots
         self._site = site
+        self._imputing = imputing
+        self._drawn: tuple[bytes, Expansion] | None = None
 
     @classmethod
     def of_site(
@@ -85,7 +94,14 @@ class Contributions:
         held_out: PreparedTable | None = None,
     ) -> Contributions:
         """The sums of one site of a study."""
-        return cls(study.model, table, held_out, slots=slots_of(study), site=site)
+        return cls(
+            study.model,
+            table,
+            held_out,
+            slots=slots_of(study),
+            site=site,
+            imputing=imputing_of(study),
+        )
 
     @property
     def count(self) -> int:
@@ -107,12 +123,14 @@ class Contributions:
             seen = sums_inside if phase.purpose == "scales" else histograms
             numbers, windows = phase.numbers, question.scales
             return self._columns(phase, lambda z, s: seen(z, numbers, windows, s))
+        if phase.purpose == "imputation":
+            return self._column_models(phase, question.scales)
         if theta.size != phase.sums.dimension:
             raise ProtocolError("the question does not have the study's length")
         theta = self._own(theta)
-        table = rescaled(self._table, question.scales)
         if phase.purpose == "influence":
-            return self._influence(phase, table, theta)
+            return self._influence(phase, theta, question.scales)
+        table = rescaled(self._table, question.scales)
         rows = None
         if phase.sums.rate < 1.0:
             rows = poisson_sample(table.count, phase.sums.rate)
@@ -175,14 +193,37 @@ class Contributions:
 
         return sum(self._table.map(of_block), start=np.zeros(phase.dimension))
 
-    def _influence(self, phase: Phase, table: PreparedTable, theta: Floats) -> Floats:
+    def _column_models(self, phase: Phase, scales: Floats | None) -> Floats:
+        assert self._imputing is not None
+        models = self._imputing.models
+        seen = seen_through(self._table.design, scales)
+
+        def of_block(block: Rows) -> Floats:
+            return models.sums(block, seen(block))
+
+        return sum(self._table.map(of_block), start=np.zeros(phase.dimension))
+
+    def _expansion(self, imputing: Imputing, scales: Floats | None) -> Expansion:
+        """The drawn rows, kept as long as questions rest on the same scales."""
+        told = b"" if scales is None else scales.tobytes()
+        if self._drawn is None or self._drawn[0] != told:
+            self._drawn = told, Expansion(imputing, [self._table], scales)
+        return self._drawn[1]
+
+    def _influence(self, phase: Phase, theta: Floats, scales: Floats | None) -> Floats:
         assert phase.weighting is not None
+        table, expand = self._table, None
+        if self._imputing is None:
+            table = rescaled(table, scales)
+        else:
+            expand = self._expansion(self._imputing, scales)
         sums = influence_sums(
             self._model,
             theta,
             table,
             phase.weighting,
             with_information=phase.information is not None,
+            expand=expand,
         )
         gradient, information = self._spread(sums.gradient), sums.information
         if information is None:

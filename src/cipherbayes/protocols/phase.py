@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 
 from cipherbayes.data.characteristics import Characteristics
+from cipherbayes.data.column_models import ColumnModels
 from cipherbayes.data.residual_cells import ResidualCells
 from cipherbayes.data.windows import Numbers
 from cipherbayes.errors import ProtocolError
@@ -32,6 +33,7 @@ Purpose = Literal[
     "histograms",
     "windows",
     "scales",
+    "imputation",
     "gradient",
     "influence",
     "describe",
@@ -41,7 +43,9 @@ Purpose = Literal[
 
 AnyVector = TypeVar("AnyVector", Floats, Integers)
 
-SCALING: frozenset[Purpose] = frozenset({"moments", "histograms", "windows", "scales"})
+SCALING: frozenset[Purpose] = frozenset(
+    {"moments", "histograms", "windows", "scales", "imputation"}
+)
 """Releases that tell how later ones see the columns."""
 PREPARATORY: frozenset[Purpose] = SCALING | {"records"}
 """Releases before the sampler's first."""
@@ -61,7 +65,8 @@ class Phase:
         differ), columns and their
         squares (``moments``), one in a bin of each column (``histograms``, and
         ``windows`` inside those that they show), columns and their squares inside
-        windows (``scales``), clipped gradients (``gradient``), or gradients weighted
+        windows (``scales``), products of columns (``imputation``, for models of those
+        with missing values), clipped gradients (``gradient``), or gradients weighted
         by x alone (``influence``); after the posterior one in a bin of each column
         (``describe``), one in a bin of predictions and outcomes (``check``), and
         residuals by group (``residuals``).
@@ -76,6 +81,8 @@ class Phase:
         How far a record counts in an ``influence`` phase; None in others.
     numbers
         Which columns have histograms and windows, in the phases that make them.
+    models
+        Of the columns with missing values, in the phase that they are learnt from.
     rows
         The part of the records that it is about; None for all of them.
     characteristics, check, cells
@@ -88,6 +95,7 @@ class Phase:
     information: ReleasePlan | None = None
     weighting: InfluenceBound | None = None
     numbers: Numbers | None = None
+    models: ColumnModels | None = None
     rows: str | None = None
     characteristics: Characteristics | None = None
     check: HeldOutCheck | None = None

@@ -132,7 +132,7 @@ class Plan(ABC):
 
     @abstractmethod
     def rounds_prepared(self, kept: Container[str]) -> int:
-        """Rounds behind the preparatory results of these names."""
+        """Rounds whose preparatory results are kept under these names."""
 
     @abstractmethod
     def check_site(self, name: str, count: int) -> None:

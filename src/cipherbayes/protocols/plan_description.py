@@ -11,6 +11,7 @@ from cipherbayes.privacy.accountant import compose, epsilon
 from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.protocols.certificate import covers
 from cipherbayes.protocols.forecast import Forecast, advice, forecast_of, term_costs
+from cipherbayes.protocols.imputation_words import imputation_cost, imputation_lines
 from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.plan import Plan
 from cipherbayes.protocols.study_plan import StudyPlan
@@ -88,8 +89,13 @@ def describe(plan: StudyPlan) -> PlanDescription:
     growth = epsilon_by_tenths(plan)
     cautions = plan.protocol.cautions(plan)
     costs = term_costs(plan)
+    drawn = imputation_cost(plan)
     return PlanDescription(
-        [*_lines(plan, forecast, growth), *_terms_in_words(costs)],
+        [
+            *_lines(plan, forecast, growth),
+            *_terms_in_words(costs),
+            *imputation_lines(drawn),
+        ],
         rounds=plan.rounds,
         noise_multiplier=plan.noise_multiplier,
         epsilon=growth[-1][1],
@@ -107,6 +113,7 @@ def describe(plan: StudyPlan) -> PlanDescription:
             "width_ratio": forecast.width_ratio,
             **budget_record(plan),
             **({"terms": costs} if costs else {}),
+            **({} if drawn is None else {"imputation": drawn}),
         },
     )
 
@@ -278,8 +285,9 @@ def _of_typical_sites(
         outcomes = OUTCOMES * count
         told.append(f"{name} {_share(records / count)} and {_share(events / outcomes)}")
     return (
-        f". For a site {told[0]}, where one record in five has the outcome; for one "
-        f"{told[1]}. hierarchy.groups puts small sites together"
+        ". Where one record in five has the outcome that is, for a site "
+        f"{told[0]}; for one {told[1]}. Sites can be put together under "
+        "hierarchy.groups"
     )
 
 

@@ -1,4 +1,4 @@
-"""How a party says no: a code for programs, a line for people, no data.
+"""How a party refuses: a code for programs, a line for people, no data.
 
 Everything that a party says about an error to somebody else passes through here. An
 error knows more than others may learn: a column, a line, a path, what other studies
@@ -31,7 +31,7 @@ class RefusalError(ProtocolError):
         self.reason = reason
 
 
-def words(party: str, error: BaseException) -> str:
+def said_outside(party: str, error: BaseException) -> str:
     """What others may read of an error.
 
     Formal guarantees
@@ -66,4 +66,4 @@ def refuse(party: str, error: BaseException) -> Refusal:
         reason = Reason.WRONG_KEY
     else:
         reason = Reason.UNAVAILABLE
-    return Refusal(party, reason, words(party, error))
+    return Refusal(party, reason, said_outside(party, error))

@@ -30,7 +30,7 @@ from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.protocols.phase import Phase, Purpose
 from cipherbayes.study.scales import scales_budget
 from cipherbayes.study.schema import PrivateStudy
-from cipherbayes.study.tables import preparation_of, slots_of
+from cipherbayes.study.tables import imputing_of, preparation_of, slots_of
 
 if TYPE_CHECKING:  # the server imports this module, and nothing that draws noise
     pass
@@ -41,7 +41,7 @@ persons."""
 MOST_RECORDS = 10_000_000
 """Most records of a study that does not declare their number."""
 
-SHARES: dict[Purpose, float] = {"records": 0.01, "moments": 0.1}
+SHARES: dict[Purpose, float] = {"records": 0.01, "moments": 0.1, "imputation": 0.05}
 """Share of μ² that each of these releases takes. Histograms and what follows them:
 :mod:`~cipherbayes.study.scales`. The sampler's get the rest."""
 
@@ -91,6 +91,10 @@ def phases_of(study: PrivateStudy, design: Design) -> tuple[Phase, ...]:
         "windows": counts,
         "scales": (numbers.sums_bound, len(numbers.places) + columns),
     }
+    imputing = imputing_of(study)
+    models = None if imputing is None else imputing.models
+    if models is not None:
+        sizes["imputation"] = models.bound, models.dimension
     shape = _shape(study)
     phases = [
         Phase(
@@ -105,6 +109,7 @@ def phases_of(study: PrivateStudy, design: Design) -> tuple[Phase, ...]:
                 **shape,
             ),
             numbers=numbers if purpose in ("histograms", "windows", "scales") else None,
+            models=models if purpose == "imputation" else None,
         )
         for number, (purpose, sigma) in enumerate(before.items())
     ]
@@ -246,6 +251,8 @@ def _preparatory_noise(study: PrivateStudy) -> dict[Purpose, float]:
         if any(feature.levels is None for feature in study.features.values()):
             shares["histograms"] = shares["windows"] = budget.histograms
         shares["scales"] = budget.sums
+    if any(feature.learns for feature in study.features.values()):
+        shares["imputation"] = SHARES["imputation"]
     mu = mu_for(privacy.epsilon, privacy.delta)
     return {purpose: 1.0 / (mu * math.sqrt(share)) for purpose, share in shares.items()}
 

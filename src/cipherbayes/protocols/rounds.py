@@ -208,6 +208,8 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
             return None
         recursion, state = self._ready()
         draws = recursion.draws(trajectory, state)
+        if draws is not None:
+            draws = self._plan.with_model_errors(draws, self._facts())
         if self._plan.closing and self.round >= self._plan.closing[0].first:
             self._draws = draws  # which no later round changes
         return draws
@@ -240,7 +242,7 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
 
     def moments(self) -> Floats | None:
         """Released means and standard deviations, one after the other."""
-        return self._plan.scales(None, self._facts())
+        return self._plan.moments(self._facts())
 
     def _ready(self) -> tuple[Recursion, ServerState]:
         """The sampler and its state, made when N is known."""

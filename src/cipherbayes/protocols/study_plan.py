@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
 
+from cipherbayes.data.imputing import Imputing
 from cipherbayes.data.windows import scales_of, windows_of
 from cipherbayes.errors import DataError, StudyError
+from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.method import PublicFacts, SiteRecords
 from cipherbayes.inference.released import Recursion
 from cipherbayes.models.prior import ResolvedPrior
@@ -22,6 +24,7 @@ from cipherbayes.protocols.plan import Plan, plan_study
 from cipherbayes.protocols.releases import QUESTION_DRAWS
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import (
+    imputing_of,
     preparation_of,
     resolve_prior,
     site_prior,
@@ -73,7 +76,7 @@ class StudyPlan(Plan):
 
     @property
     def last_phase(self) -> Phase:
-        """The phase with the most weight, which sampling ends with."""
+        """The last phase of sampling, which has most of the budget."""
         return self.sampling[-1]
 
     @property
@@ -83,8 +86,8 @@ class StudyPlan(Plan):
 
     @property
     def dearest_part(self) -> str | None:
-        """The part of the tables of which most is released; None where a study does
-        not part them."""
+        """The part of the tables, training or held-out, that the study spends most on;
+        None where it holds no protected rows out."""
         parts: dict[str, list[Event]] = {}
         for phase in self.phases:
             if phase.rows is not None:
@@ -103,7 +106,7 @@ class StudyPlan(Plan):
         return of_one_run(events) if events else None
 
     def rounds_prepared(self, kept: Container[str]) -> int:
-        """Rounds behind the preparatory results of these names."""
+        """Rounds whose preparatory results are kept under these names."""
         return sum(phase.rounds for phase in self.preparatory if phase.purpose in kept)
 
     def epsilon_after(self, rounds: int) -> float:
@@ -159,7 +162,7 @@ class StudyPlan(Plan):
 
     @cached_property
     def prior(self) -> ResolvedPrior:
-        """Of every number of θ."""
+        """The prior of every parameter; of all sites together where they may differ."""
         common = resolve_prior(self.study, preparation_of(self.study).design)
         slots = slots_of(self.study)
         return common if slots is None else site_prior(self.study, slots, common)
@@ -220,8 +223,11 @@ class StudyPlan(Plan):
         return draws * self.farthest_theta.size
 
     def closing_question(self, phase: Phase, draws: Floats) -> Floats:
-        """What a phase after the posterior asks about: nothing but the records, some
-        draws one after the other, or their mean; held where sites answer.
+        """The vector that a phase after the posterior asks about.
+
+        A zero where records are described, some draws one after the other where
+        predictions are checked, and the draws' mean where residuals are added up; all
+        within the range in which sites answer.
 
         Parameters
         ----------
@@ -253,7 +259,7 @@ class StudyPlan(Plan):
 
     @cached_property
     def _facts_of(self) -> dict[tuple[bytes, ...], dict[Purpose, Floats]]:
-        """The last totals and what they amount to: every question rests on the same."""
+        """A cache of one entry: the last totals, and the facts made of them."""
         return {}
 
     def before(self, phase: Phase) -> tuple[Phase, ...]:
@@ -263,13 +269,34 @@ class StudyPlan(Plan):
     def scales(
         self, phase: Phase | None, facts: Mapping[Purpose, Floats]
     ) -> Floats | None:
-        """How a phase sees the columns: as the last phase before it says that tells.
+        """Released scales through which a phase sees the columns: the newest before it.
 
         After the last phase where ``phase`` is None. None where no phase tells.
         """
         earlier = self.preparatory if phase is None else self.before(phase)
         told = [each.purpose for each in earlier if each.scaling]
         return facts.get(told[-1]) if told else None
+
+    @cached_property
+    def imputing(self) -> Imputing | None:
+        """How missing values are drawn; None where none are."""
+        return imputing_of(self.study)
+
+    def moments(self, facts: Mapping[Purpose, Floats]) -> Floats | None:
+        """Released means and standard deviations of the columns, if there are any."""
+        scales = self.scales(None, facts)
+        return scales if self.imputing is None else self.imputing.split(scales)[0]
+
+    def with_model_errors(self, draws: Draws, facts: Mapping[Purpose, Floats]) -> Draws:
+        """Draws that count how far the models of columns may be off."""
+        if self.imputing is None:
+            return draws
+        models = self.imputing.models
+        learnt = models.read(self.imputing.split(self.scales(None, facts))[1])
+        constants = self.study.model.constants(preparation_of(self.study).design)
+        rng = np.random.default_rng([self.study.inference.seed, draws.rounds])
+        theta = models.shifted(draws.theta, learnt, constants, rng)
+        return replace(draws, theta=theta)
 
     def records(self, facts: Mapping[Purpose, Floats]) -> float:
         """N, as it was released or as the study declares it."""
@@ -291,13 +318,17 @@ class StudyPlan(Plan):
         """What is kept of a preparatory release, given those before it.
 
         The number of records (of each site), at least one; windows of the numbers; or
-        mean and standard deviation of each column. All are kept where a column of the
-        public range can have them.
+        mean and standard deviation of each column, and after them the models of those
+        with missing values. All are kept where a column of the public range can have
+        them.
         """
         if phase.purpose == "records":
             return np.maximum(np.rint(total), 1.0)
         records, seen = self.records(facts), self.scales(phase, facts)
         noise = phase.sums.noise_sd(phase.sums.sites)
+        if phase.models is not None:
+            learnt = phase.models.learn(total, noise)
+            return learnt if seen is None else np.concatenate([seen, learnt])
         if phase.numbers is not None:
             read = scales_of if phase.purpose == "scales" else windows_of
             return read(total, noise, records, phase.numbers, seen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -12,14 +12,16 @@ from cipherbayes.report.numbers import duration, short
 from cipherbayes.report.run_contents import Contents
 from cipherbayes.report.sections.cost import cost_section
 from cipherbayes.report.sections.findings import findings_section
+from cipherbayes.report.sections.incidence import incidences
 from cipherbayes.report.sections.methods import methods_section
 from cipherbayes.report.sections.privacy import banner, privacy_section
 from cipherbayes.report.sections.security import security_section
 from cipherbayes.report.sections.sites import sites_section
 from cipherbayes.report.sections.uncertainty import uncertainty_section
+from cipherbayes.results.export import write_table
 from cipherbayes.version import __version__
 
-NAME = "report.html"
+NAME, INCIDENCE = "report.html", "incidence.csv"
 
 # The browser itself refuses whatever is not in the page.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -36,7 +38,11 @@ SECTIONS: tuple[tuple[str, str, Callable[[Contents], Markup]], ...] = (
 )
 
 
-def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
+def write_report(
+    folder: str | Path,
+    out: str | Path | None = None,
+    causes: Sequence[str | Path] = (),
+) -> Path:
     """Write the report of a finished run, whole or not at all.
 
     Parameters
@@ -45,10 +51,17 @@ def write_report(folder: str | Path, out: str | Path | None = None) -> Path:
         The folder of a finished run.
     out
         The file to write; ``report.html`` in the folder where left out.
+    causes
+        Folders of the runs of competing causes: the page then shows cumulative
+        incidences, and their numbers are written to ``incidence.csv`` beside it.
     """
     path = Path(out) if out is not None else Path(folder) / NAME
-    page = render(Contents.load(Path(folder)))
+    contents = Contents.load(Path(folder), [Path(each) for each in causes])
+    page = render(contents)
     path.parent.mkdir(parents=True, exist_ok=True)
+    found = incidences(contents)
+    if found is not None:
+        write_table(path.with_name(INCIDENCE), found.rows())
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(page, encoding="utf-8")
     os.replace(partial, path)

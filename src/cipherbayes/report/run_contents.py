@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cipherbayes.errors import CipherbayesError
+from cipherbayes.errors import CipherbayesError, RunError
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.protocols.protocol import Protocol, protocol_of
 from cipherbayes.protocols.stores import CheckpointReader, checkpoint_file
@@ -47,6 +48,8 @@ class Contents:
         What each table has spent, where its ledger is on this machine.
     sd_without_privacy
         Posterior sd to expect without privacy noise, on the prepared scale.
+    causes
+        Results of the other causes' studies, by name, where causes compete.
     """
 
     result: Result
@@ -58,6 +61,12 @@ class Contents:
     lost: tuple[tuple[str, int], ...] = ()
     ledgers: tuple[Spent, ...] = ()
     sd_without_privacy: tuple[float, ...] | None = None
+    causes: Mapping[str, Result] = field(default_factory=dict)
+
+    @property
+    def cause_name(self) -> str:
+        """What the run's own cause is called beside others."""
+        return _cause_name(self.result)
 
     @property
     def study(self) -> Study:
@@ -84,8 +93,11 @@ class Contents:
         return self.rounds if self.plan is None else self.plan.rounds
 
     @classmethod
-    def load(cls, folder: Path) -> Contents:
-        """Read a folder; what a run without parties does not keep stays empty."""
+    def load(cls, folder: Path, causes: Sequence[Path] = ()) -> Contents:
+        """Read a folder; what a run without parties does not keep stays empty.
+
+        ``causes`` are the folders of the runs of competing causes.
+        """
         result = Result.load(folder)
         study = result.study
         about = _json(folder / "run.json")
@@ -108,7 +120,28 @@ class Contents:
             lost=_lost(checkpoint),
             sd_without_privacy=_sd_without_privacy(study, checkpoint),
             ledgers=tuple(_ledgers(folder, sorted(study.sites))),
+            causes=_causes(result, causes),
         )
+
+
+def _cause_name(result: Result) -> str:
+    cause = getattr(result.study.model, "cause", None)
+    return result.study.name if cause is None else f"{result.study.name}, cause {cause}"
+
+
+def _causes(own: Result, folders: Sequence[Path]) -> dict[str, Result]:
+    found: dict[str, Result] = {}
+    for folder in folders:
+        other = Result.load(folder)
+        name = _cause_name(other)
+        if name in (_cause_name(own), *found):
+            raise RunError(
+                f"two of the runs are both of '{name}'",
+                where=str(folder),
+                remedy="give each cause once, with a study of its own (model.cause)",
+            )
+        found[name] = other
+    return found
 
 
 def _plan(study: Study) -> StudyPlan | None:

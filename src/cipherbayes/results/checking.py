@@ -37,7 +37,7 @@ from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.results.describing import describe_rows
 from cipherbayes.results.fit_words import fit_record, misfit_flags
 from cipherbayes.results.record import DescribeRow
-from cipherbayes.study.schema import Study
+from cipherbayes.study.schema import PrivateStudy
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats
 
@@ -67,7 +67,7 @@ class Checked:
 def check(
     plan: Plan, draws: Draws, moments: Floats | None, closing: Mapping[str, Closing]
 ) -> Checked:
-    """Make what can be known of the rounds after the posterior.
+    """Scores, tests of the fit, characteristics: from the rounds after the posterior.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def check(
     return Checked(metrics, flags, table)
 
 
-def _design(study: Study, moments: Floats | None) -> Design:
+def _design(study: PrivateStudy, moments: Floats | None) -> Design:
     design = preparation_of(study).design
     if moments is None:
         return design
@@ -111,16 +111,15 @@ def _design(study: Study, moments: Floats | None) -> Design:
     return rescaled_design(design, mean, sd)
 
 
-def _expected_rows(study: Study) -> float | None:
+def _expected_rows(study: PrivateStudy) -> float | None:
     """Held-out rows that the study expects; None where N is not public."""
-    assert study.privacy is not None
     assert study.evaluation is not None
     records = study.privacy.records
     return None if records is None else records * study.evaluation.holdout
 
 
 def _scores(
-    study: Study,
+    study: PrivateStudy,
     how: HeldOutCheck,
     released: Closing,
     draws: Floats,

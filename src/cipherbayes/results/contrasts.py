@@ -208,7 +208,7 @@ class Contrasts:
             if feature.indicator:
                 column = f"{name}[missing]"
                 change = self.user[:, names.index(column)]
-                per = f"missing against {feature.missing}"
+                per = f"missing against {feature.stand_in}"
                 yield self._row(column, per, change)
 
     def _groups(self, name: str) -> list[Value]:

@@ -13,7 +13,7 @@ from cipherbayes.inference.described import bin_shares
 from cipherbayes.protocols.rounds import Closing
 from cipherbayes.results.record import DescribeRow
 from cipherbayes.results.user_values import user_values
-from cipherbayes.study.schema import Study
+from cipherbayes.study.schema import PrivateStudy
 from cipherbayes.typing import Floats
 
 QUANTILES = {"q1": 0.25, "median": 0.5, "q3": 0.75}
@@ -80,7 +80,7 @@ class _Counted:
 
 
 def describe_rows(
-    study: Study,
+    study: PrivateStudy,
     table: Characteristics,
     released: Closing,
     moments: Floats | None,
@@ -178,7 +178,7 @@ def _blocks(
 
 
 def _group_sizes(
-    study: Study,
+    study: PrivateStudy,
     table: Characteristics,
     blocks: Floats,
     noises: list[float],
@@ -192,7 +192,6 @@ def _group_sizes(
     sds = np.array(noises) * np.sqrt(table.width) / columns
     drawn = means[:, None] + sds[:, None] * rng.standard_normal((len(means), 1600))
     draws: Floats = np.maximum(drawn, 0.0)
-    assert study.privacy is not None
     if study.privacy.records is not None:
         draws[0] = study.privacy.records
     start = 1

@@ -76,7 +76,7 @@ def effects(
 
 
 def step_words(effect: EffectRow) -> str:
-    """The step of an effect, with its feature where the words do not hold it."""
+    """The step of an effect in words, with its feature where ``per`` does not say."""
     feature, bracket, _ = effect["name"].partition("[")
     compared = bracket or " against " in effect["per"]
     return f"{feature}: {effect['per']}" if compared else effect["per"]
@@ -172,5 +172,5 @@ def _steps(features: Features) -> Iterator[tuple[str, str, float]]:
             for level in others:
                 yield f"{name}[{level}]", f"{level} against {first}", 1.0
         if feature.indicator:
-            stand_in = level_name(feature.missing)
+            stand_in = level_name(feature.stand_in)
             yield f"{name}[missing]", f"missing against {stand_in}", 1.0

@@ -57,7 +57,9 @@ def export(result: Result, folder: Path, *, for_r: bool = False) -> list[Path]:
         tables["between.csv"] = hierarchy["between"]
         tables["sites.csv"] = hierarchy["sites"]
     files = [
-        _write(folder / name, rows) for name, rows in tables.items() if len(rows) > 0
+        write_table(folder / name, rows)
+        for name, rows in tables.items()
+        if len(rows) > 0
     ]
     if for_r:
         path = folder / "read.R"
@@ -90,7 +92,8 @@ def draw_rows(result: Result) -> list[dict[str, Any]]:
     ]
 
 
-def _write(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
+def write_table(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
+    """Write rows, which all have the same keys, as a CSV file."""
     rows = list(rows)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))

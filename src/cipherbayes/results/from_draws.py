@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from cipherbayes.data.rescaled import rescaled_design
 from cipherbayes.inference.chains import Draws
-from cipherbayes.inference.noise_aware.flags import not_calibrated
+from cipherbayes.inference.noise_aware.flags import FlagRecord, not_calibrated
+from cipherbayes.models.design import Design
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.protocol import protocol_of
 from cipherbayes.results.checking import Checked
@@ -18,7 +21,13 @@ from cipherbayes.results.made_up import MadeUp
 from cipherbayes.results.parameters import summarise
 from cipherbayes.results.posterior import datatree, with_sites
 from cipherbayes.results.predictions import thinned
-from cipherbayes.results.record import Bytes, ResultRecord, TakingPart, Timing
+from cipherbayes.results.record import (
+    Bytes,
+    ParameterRow,
+    ResultRecord,
+    TakingPart,
+    Timing,
+)
 from cipherbayes.results.result import Result
 from cipherbayes.results.result_folder import FORMAT
 from cipherbayes.study.schema import Study
@@ -51,45 +60,17 @@ def assemble(
     means
         Of the prepared columns, where they may be known without moments.
     """
-    public = design = preparation_of(study).design
-    if moments is not None:
-        half = moments.size // 2
-        design = rescaled_design(public, moments[:half], moments[half:])
-    names = study.model.parameters(design)
-    user = study.model.to_user_scale(draws.theta, design)
-    interval = None if draws.is_point else study.inference.interval
-    rows, notes = summarise(names, user, interval)
-    caution = None if draws.is_point else interval_caution(study)
-    if caution is not None:
-        rows = [row | {"sd": None, "lower": None, "upper": None} for row in rows]
-    if not study.inference_method.has_chains:
-        notes = []  # its flags say whether it mixed, and it has no rounds to raise
-    flat = draws.theta.reshape(-1, draws.theta.shape[-1])
-    prior = resolve_prior(study, design)
-    held = held_by_prior(names, flat, prior.mean, prior.scale)
-    if held:
-        notes.append(
-            f"only the prior stops {len(held)} of {len(names)} parameters (first: "
-            f"{held[0]}): perfect separation, a group without events, or a prior "
-            "that is too narrow; do not read their size"
-        )
-    spread = not draws.is_point and caution is None
-    tail = (1.0 - study.inference.interval) / 2.0 if spread else None
+    fit = _Fit(study, draws, moments)
+    rows, notes = fit.parameters()
+    flags = fit.flags() + ([] if checked is None else checked.flags)
     known = None
     if means is not None and moments is None:
         known = MadeUp(study, None).around(means)
     made_up = MadeUp(study, moments, known)
     terms = study.model.terms
+    design, user, tail = fit.design, fit.user, fit.tail
     contrasts = Contrasts(made_up, user.reshape(-1, user.shape[-1]), tail)
     part = taking_part or {}
-    flags = [flag.as_record(names) for flag in draws.flags]
-    if moments is not None:
-        columns = study.inference_method.flags(public, design)
-        flags += [flag.as_record(names) for flag in columns]
-    if caution is not None:
-        flags.append(not_calibrated(caution, len(names)).as_record(names))
-    if checked is not None:
-        flags += checked.flags
     record: ResultRecord = {
         "version": FORMAT,
         "cipherbayes": __version__,
@@ -111,7 +92,7 @@ def assemble(
             study.model,
             made_up.reference,
             made_up.rows([made_up.reference]),
-            thinned(flat),
+            thinned(fit.flat),
             tail,
         ),
         "timing": timing,
@@ -130,12 +111,87 @@ def assemble(
         record["describe"] = checked.describe
     if terms is not None:
         record["formula"] = contrasts.summary(terms)
-    tree = datatree(names, user, draws)
+    tree = datatree(fit.names, user, draws)
     if draws.sites is not None:
         units = in_units(study, design, draws.theta, draws.sites)
         record["hierarchy"] = record_of(study, design, draws, units)
         tree = with_sites(tree, draws.sites, units)
     return Result(study, tree, record)
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """Draws of a study, and what they are in the user's units."""
+
+    study: Study
+    draws: Draws
+    moments: Floats | None
+
+    @cached_property
+    def public(self) -> Design:
+        """The design of the public ranges."""
+        return preparation_of(self.study).design
+
+    @cached_property
+    def design(self) -> Design:
+        """The design that the sampler saw, with released scales if there are any."""
+        if self.moments is None:
+            return self.public
+        half = self.moments.size // 2
+        return rescaled_design(self.public, self.moments[:half], self.moments[half:])
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return self.study.model.parameters(self.design)
+
+    @cached_property
+    def user(self) -> Floats:
+        """Draws in the user's units, shape ``(chains, draws, d)``."""
+        return self.study.model.to_user_scale(self.draws.theta, self.design)
+
+    @property
+    def flat(self) -> Floats:
+        """Draws on the prepared scale, chains joined."""
+        return self.draws.theta.reshape(-1, self.draws.theta.shape[-1])
+
+    @cached_property
+    def caution(self) -> str | None:
+        """Why draws are no intervals; None where they are, or are one point."""
+        return None if self.draws.is_point else interval_caution(self.study)
+
+    @property
+    def tail(self) -> float | None:
+        """Probability outside either end of an interval; None where there is none."""
+        if self.draws.is_point or self.caution is not None:
+            return None
+        return (1.0 - self.study.inference.interval) / 2.0
+
+    def parameters(self) -> tuple[list[ParameterRow], list[str]]:
+        """A row for each parameter, and what to know before reading them."""
+        interval = None if self.draws.is_point else self.study.inference.interval
+        rows, notes = summarise(self.names, self.user, interval)
+        if self.caution is not None:
+            rows = [row | {"sd": None, "lower": None, "upper": None} for row in rows]
+        if not self.study.inference_method.has_chains:
+            notes = []  # its flags say whether it mixed, and it has no rounds to raise
+        prior = resolve_prior(self.study, self.design)
+        held = held_by_prior(self.names, self.flat, prior.mean, prior.scale)
+        if held:
+            notes.append(
+                f"only the prior stops {len(held)} of {len(self.names)} parameters "
+                f"(first: {held[0]}): perfect separation, a group without events, or a "
+                "prior that is too narrow; do not read their size"
+            )
+        return rows, notes
+
+    def flags(self) -> list[FlagRecord]:
+        """What the sampler, the columns and the method give reason to warn of."""
+        found = list(self.draws.flags)
+        if self.moments is not None:
+            found += self.study.inference_method.flags(self.public, self.design)
+        if self.caution is not None:
+            found.append(not_calibrated(self.caution, len(self.names)))
+        return [flag.as_record(self.names) for flag in found]
 
 
 def interval_caution(study: Study) -> str | None:

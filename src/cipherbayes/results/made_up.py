@@ -52,7 +52,7 @@ class MadeUp:
 
     @cached_property
     def preparation(self) -> Preparation:
-        """The study's, without shortening rows: effects are those of the model."""
+        """The study's preparation, but rows are not shortened to ``row_norm``."""
         return replace(preparation_of(self.study), row_norm=None)
 
     @cached_property
@@ -94,7 +94,7 @@ class MadeUp:
         return found
 
     def levels(self, name: str) -> list[str]:
-        """The levels of a category, that which effects are against first."""
+        """The levels of a category, the one that others are compared with first."""
         levels = self.study.features[name].levels
         assert levels is not None
         names = [level_name(level) for level in levels]
@@ -114,7 +114,7 @@ class MadeUp:
         return _within(feature, centre + half * z)
 
     def near(self, name: str, deviations: float) -> float:
-        """The same with two digits, if the public range has such a number."""
+        """That number with two digits, unless rounding leaves the public range."""
         value = self.at(name, deviations)
         short, feature = float(f"{value:.2g}"), self.study.features[name]
         assert feature.low is not None

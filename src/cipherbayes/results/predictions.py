@@ -13,6 +13,7 @@ from cipherbayes.data.rescaled import rescaled
 from cipherbayes.data.tables import open_table
 from cipherbayes.errors import DataError, RunError
 from cipherbayes.models.base import Rows
+from cipherbayes.models.counts import CountModel
 from cipherbayes.models.survival import require_survival_curves
 from cipherbayes.results.effects import median_survival
 from cipherbayes.results.record import MedianSurvival
@@ -61,6 +62,29 @@ class Predictor:
             parts.append(np.stack([mean, lower, upper]))
         joined = np.concatenate(parts, axis=1)
         return {"mean": joined[0], "lower": joined[1], "upper": joined[2]}
+
+    def exposures(self, table: Any, where: str) -> Floats:
+        """The exposure of each row of a table, for a model of counts that has one."""
+        model = self.study.model
+        if not isinstance(model, CountModel) or model.offset_column is None:
+            raise RunError(
+                "expected counts are for a model of counts with an exposure",
+                where=f"study '{self.study.name}'",
+                remedy="leave them out: predictions are what the model says already",
+            )
+        column = model.offset_column
+        read = open_table(table, where).chunks({column: "number"})
+        parts = [chunk.column(column).to_numpy(zero_copy_only=False) for chunk in read]
+        values = np.concatenate([np.empty(0), *parts])
+        if model.exposure is None:
+            values = np.exp(values)
+        if not np.all((values > 0.0) & (values < np.inf)):
+            raise DataError(
+                f"column '{column}' has values that are missing or no exposures",
+                where=where,
+                remedy="give a positive exposure (or its logarithm) for every row",
+            )
+        return values
 
     def median_survival(
         self, draws: Floats, table: Any, where: str

@@ -113,7 +113,8 @@ class SiteRow(BetweenRow):
 
 
 class InfluenceRow(TypedDict):
-    """Shift of a common parameter without what a site says of the others, in sd."""
+    """How far a common parameter moves when one site's part in it is left out, in
+    posterior standard deviations."""
 
     site: str
     name: str

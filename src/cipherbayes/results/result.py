@@ -226,6 +226,7 @@ class Result:
         times: Sequence[float] | Floats | None = None,
         site: str | None = None,
         new_site: bool = False,
+        counts: bool = False,
         where: str = "table",
     ) -> dict[str, Floats]:
         """Posterior predictive mean and interval for each row of a table.
@@ -242,9 +243,16 @@ class Result:
         site, new_site
             Where sites may differ: the site whose rows these are, or that they are of
             a site that took no part, which is meant where neither is given.
+        counts
+            Of a model of counts with an exposure: the expected count over each row's
+            exposure, whose column the table then has, in the place of a rate per unit.
         """
-        draws = self._draws_at(site, new_site)
-        return self._predictor().predict(draws, table, times, where)
+        draws, predictor = self._draws_at(site, new_site), self._predictor()
+        found = predictor.predict(draws, table, times, where)
+        if not counts:
+            return found
+        exposures = predictor.exposures(table, where)
+        return {key: exposures * rates for key, rates in found.items()}
 
     def predict_at_common(
         self,

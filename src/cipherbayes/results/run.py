@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from cipherbayes.data.imputing import Expansion
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.rescaled import rescaled
 from cipherbayes.data.snapshots import Query, remove_snapshot, take_snapshot
@@ -24,8 +25,10 @@ from cipherbayes.engine.table_identity import (
 )
 from cipherbayes.errors import BudgetError, CipherbayesError, RunError, StudyError
 from cipherbayes.inference.chains import Draws, Progress
+from cipherbayes.inference.imputed import Expand
 from cipherbayes.inference.multilevel import SiteTarget
 from cipherbayes.inference.target import Target
+from cipherbayes.models.base import absent_role
 from cipherbayes.models.metrics import evaluate, evaluate_each
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.plan import Plan
@@ -39,6 +42,7 @@ from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import (
     as_sites,
     check_pooled,
+    imputing_of,
     open_sites,
     preparation_of,
     refuse_equal_rows,
@@ -152,7 +156,7 @@ def _sampled(
     """The exact posterior, by whoever holds all rows."""
     method = study.inference_method
     train, test = split(study, prepared)
-    draws = method.sample(_target(study, train), study.inference, progress)
+    draws = method.sample(target_of(study, train), study.inference, progress)
     wall = time.perf_counter() - started
     return assemble(
         study,
@@ -162,25 +166,48 @@ def _sampled(
         traffic={"per_round_site": 0, "total": 0},
         metrics=score(study, draws, test),
         warnings=[],
-        means=_column_means(list(train.values())),
+        means=_column_means(study, list(train.values())),
     )
 
 
-def _column_means(tables: Sequence[PreparedTable]) -> Floats:
-    """Mean of every prepared column over all rows."""
-    sums = [block.x.sum(axis=1) for table in tables for block in table.blocks()]
-    mean: Floats = np.sum(sums, axis=0) / sum(table.count for table in tables)
-    return mean
+def _column_means(study: Study, tables: Sequence[PreparedTable]) -> Floats:
+    """Mean of every prepared column over all rows that have a value of it."""
+    places = preparation_of(study).owners
+    total, count = 0.0, 0.0
+    for block in (block for table in tables for block in table.blocks()):
+        there = np.ones_like(block.x)
+        for name, known in study.features.items():
+            if known.imputed:
+                there[places[name]] = 1.0 - block.outcome[absent_role(name)]
+        total = total + (block.x * there).sum(axis=1)
+        count = count + there.sum(axis=1)
+    return np.asarray(total / np.maximum(count, 1.0))
 
 
-def _target(study: Study, train: Mapping[str, PreparedTable]) -> Target:
+def target_of(study: Study, train: Mapping[str, PreparedTable]) -> Target:
     """The log posterior of all tables, of sites that are alike or may differ."""
     prior = resolve_prior(study, preparation_of(study).design)
     slots = slots_of(study)
     if slots is None:
-        return Target(study.model, prior, list(train.values()))
+        expand = _drawing(study, list(train.values()))
+        return Target(study.model, prior, list(train.values()), expand=expand)
     whole = site_prior(study, slots, prior)
     return SiteTarget(study.model, prior, list(train.values()), whole, tuple(train))
+
+
+def _drawing(study: Study, tables: Sequence[PreparedTable]) -> Expand | None:
+    """How missing values are drawn, from models of all tables together."""
+    imputing = imputing_of(study)
+    if imputing is None:
+        return None
+    models = imputing.models
+    learnt = None
+    if models.length:
+        sums = [
+            models.sums(block, block) for table in tables for block in table.blocks()
+        ]
+        learnt = models.learn(np.sum(sums, axis=0), 0.0)
+    return Expansion(imputing, tables, learnt)
 
 
 def _run_private(

@@ -49,6 +49,7 @@ def require_agreement(study: Study) -> None:
     study.inference_method.require(study.model)
     if study.hierarchy is not None:
         _sites_may_differ(study, study.hierarchy)
+    _gaps_can_be_drawn(study)
 
 
 def require_one_table(site: Site) -> None:
@@ -344,6 +345,30 @@ def _sites_may_differ(study: Study, hierarchy: Hierarchy) -> None:
             "[hierarchy] needs a constant column for sites to differ in: leave "
             "preparation.intercept out, and - 1 in a formula"
         )
+
+
+def _gaps_can_be_drawn(study: Study) -> None:
+    """Refuse to draw missing values where a study could not count what that means."""
+    drawn = [name for name, known in study.features.items() if known.imputed]
+    if not drawn:
+        return
+    others = {
+        "preparation.row_norm": study.preparation.row_norm is not None,
+        "[hierarchy]": study.hierarchy is not None,
+        "[evaluation]": study.evaluation is not None,
+        "[describe]": study.describe is not None,
+        f"a model of kind '{study.model.kind}'": not study.model.roles
+        or study.model.bounded_influence is None,
+        f'inference.method = "{study.method}"': study.private
+        and study.inference_method.round_shares() is None,
+    }
+    for what, there in others.items():
+        if there:
+            raise ValueError(
+                f"features.{drawn[0]}.missing: missing values are not drawn with "
+                f"{what}; give a value that stands in for them, perhaps with "
+                "indicator = true"
+            )
 
 
 def _groups_are_of_sites(study: Study, hierarchy: Hierarchy) -> None:

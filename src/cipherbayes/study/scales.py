@@ -12,7 +12,7 @@ from cipherbayes.data.windows import MOST_NOISE
 from cipherbayes.privacy.gaussian import mu_for
 
 if TYPE_CHECKING:
-    from cipherbayes.study.schema import Study
+    from cipherbayes.study.schema import PrivateStudy
 
 NOISE_OF_A_BIN = 0.02
 """Noise over N that a bin of a histogram should have."""
@@ -49,10 +49,9 @@ class ScalesBudget:
         return self.noise is None or self.noise <= MOST_NOISE
 
 
-def scales_budget(study: Study) -> ScalesBudget:
+def scales_budget(study: PrivateStudy) -> ScalesBudget:
     """The budget of a private study's scales."""
     privacy = study.privacy
-    assert privacy is not None
     sites = max(len(study.sites), 1)
     lost = study.colluders + privacy.dropouts if study.rules.federated else 0
     numbers = sum(feature.levels is None for feature in study.features.values())

@@ -159,7 +159,7 @@ class Study(Section):
         """
         if self.preparation.method is not None:
             return self.preparation.method
-        usable = self.scales_wanted and scales_budget(self).suffices
+        usable = self.scales_wanted and scales_budget(self.with_privacy()).suffices
         return "private-scales" if usable else "public-bounds"
 
     @property

@@ -9,17 +9,18 @@ from typing import Any
 
 import numpy as np
 
+from cipherbayes.data.imputing import Imputing
 from cipherbayes.data.preparation import Preparation
 from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.data.record_places import place_of
 from cipherbayes.data.snapshots import origin_of
 from cipherbayes.data.tables import open_table
 from cipherbayes.errors import DataError, PrivacyError, StudyError
 from cipherbayes.inference.between_sites import Group, SitePrior
 from cipherbayes.inference.site_slots import SiteSlots
-from cipherbayes.models import Design, Rows
+from cipherbayes.models import Design
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.study.schema import Study
-from cipherbayes.typing import Floats
 
 
 def preparation_of(study: Study) -> Preparation:
@@ -30,6 +31,15 @@ def preparation_of(study: Study) -> Preparation:
         row_norm=study.preparation.row_norm,
         formula=study.model.terms,
         baseline=not study.model.needs_intercept,
+    )
+
+
+def imputing_of(study: Study) -> Imputing | None:
+    """How the study draws missing values; None where it draws none."""
+    return Imputing.of(
+        preparation_of(study),
+        tuple(study.model.outcome_columns()),
+        scaled=study.releases_scales,
     )
 
 
@@ -54,7 +64,7 @@ def as_sites(study: Study, tables: Any) -> tuple[Study, Mapping[str, Any] | None
 
 
 def slots_of(study: Study) -> SiteSlots | None:
-    """Where each site's own parameters stand; None where sites are alike."""
+    """Which places of θ are each site's own; None where sites are taken to be alike."""
     hierarchy = study.hierarchy
     if hierarchy is None:
         return None
@@ -278,7 +288,7 @@ def split_site(
     """
     assert study.evaluation is not None
     seed, share = study.evaluation.seed, study.evaluation.holdout
-    places = list(table.map(lambda rows: _place(rows, seed)))
+    places = list(table.map(lambda rows: place_of(rows, seed)))
     held = np.concatenate([np.empty(0), *places]) < share
     if study.checks_privately:
         return table.subset(np.flatnonzero(~held)), table.subset(np.flatnonzero(held))
@@ -289,15 +299,3 @@ def split_site(
             remedy="change evaluation.holdout or remove [evaluation]",
         )
     return table.subset(np.flatnonzero(~held)), table.subset(np.flatnonzero(held))
-
-
-def _place(rows: Rows, seed: int) -> Floats:
-    """A number in [0, 1) for each record, from its bits (the splitmix64 finaliser)."""
-    state = np.full(rows.count, seed, dtype=np.uint64)
-    for column in (*rows.x, *rows.outcome.values()):
-        state ^= np.ascontiguousarray(column).view(np.uint64)
-        state += np.uint64(0x9E3779B97F4A7C15)
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        state ^= state >> np.uint64(31)
-    return np.asarray(state / 2.0**64)

@@ -97,7 +97,10 @@ def neighbours(
 def invented_columns(
     study: Study, rows: int, rng: np.random.Generator
 ) -> dict[str, Column]:
-    """Records that fit the study, a tenth of the numbers at the ends of their range."""
+    """Records that fit the study, a tenth of the numbers at the ends of their range.
+
+    A third of the values that a study would draw are missing.
+    """
     columns: dict[str, Column] = {}
     for name, feature in study.features.items():
         if feature.levels is not None:
@@ -109,6 +112,13 @@ def invented_columns(
         values = rng.uniform(feature.low, feature.high, rows)
         ends = rng.choice([feature.low, feature.high], rows)
         columns[name] = np.where(rng.random(rows) < 0.1, ends, values).tolist()
+    for name, feature in study.features.items():
+        if feature.imputed:
+            gaps = rng.random(rows) < 1.0 / 3.0
+            columns[name] = [
+                None if gap else value
+                for gap, value in zip(gaps, columns[name], strict=True)
+            ]
     for role, name in study.model.outcome_columns().items():
         columns[name] = _outcome(study, role, rows, rng).tolist()
     if (person := _person(study)) is not None:

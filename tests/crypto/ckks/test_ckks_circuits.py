@@ -215,6 +215,7 @@ def test_a_restored_or_replayed_state_gives_the_same_bytes(
     assert out.digest() != server.output(drift / 2).digest()
 
 
+@pytest.mark.slow
 def test_a_stored_literal_circuit_takes_its_own_steps_and_goes_on(trios: Trios) -> None:
     literal, keys = trios["literal"]
     circuit = StoredLiteral(literal.update, lambda t: 0.5 / t)

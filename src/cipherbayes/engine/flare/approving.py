@@ -44,6 +44,9 @@ def _known(feature: Feature) -> str:
         known = f"a number from {feature.low:g} to {feature.high:g}"
         if feature.transform is not None:
             known += f" ({feature.transform})"
-    if feature.missing is not None:
+    if feature.imputed:
+        how = "a model learnt with noise" if feature.learns else "a stated distribution"
+        known += f"; drawn from {how} where it is missing"
+    elif feature.missing is not None:
         known += f"; {feature.missing} where it is missing"
     return known

@@ -47,7 +47,7 @@ from cipherbayes.engine.party import PartyEndpoint
 from cipherbayes.engine.party_client import ROUND
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.protocols.messages import encode
-from cipherbayes.protocols.refusals import refuse, words
+from cipherbayes.protocols.refusals import refuse, said_outside
 
 log = logging.getLogger("cipherbayes.flare")
 
@@ -138,7 +138,7 @@ class PartyExecutor(Executor):  # type: ignore[misc]
         """
         if question.verb == ROUND and self._name not in ("", CSP):
             return seal.answer(question, encode(refuse(self._name, error)))
-        return seal.failure(question, words(self._name, error))
+        return seal.failure(question, said_outside(self._name, error))
 
     def _work(self, change: int) -> None:
         with self._count:

@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cipherbayes.inference.noise_aware.coordinates import Coordinates
 from cipherbayes.inference.noise_aware.evidence import Evidence
@@ -36,6 +37,8 @@ COMPILED: bool = _loops is not None
 
 SCORES = (SaturatingScore, TiltedScore, TiltedBySite)
 """Whose means C knows."""
+
+Metric = NDArray[np.float32]
 
 SMALLEST_RANK = 1e-15
 """Of the largest eigenvalue of the contrasts' matrix; less is rounding."""
@@ -126,7 +129,7 @@ class Loops:
 
     def leapfrog(
         self,
-        metric: Floats,
+        metric: Metric,
         step: Floats,
         leaps: int,
         moved: Floats,

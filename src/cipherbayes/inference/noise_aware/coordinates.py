@@ -232,7 +232,10 @@ class Coordinates:
             own = turned[:, index, index] * (root**2 / np.diag(rest))
             grown = 0.5 * (own[:, :, None] + own[:, None, :]) * rest
             moved[self.entries, b:, b:] = turned * root[:, None] * root - grown
-        return pack(self._from @ moved @ self._from.T)
+        if self.framed:
+            return pack(self._from @ moved @ self._from.T)
+        back = np.argsort(self.order)
+        return pack(moved[:, back[:, None], back])
 
 
 def divided_differences(values: Floats) -> Floats:

@@ -169,7 +169,9 @@ class InformationSampler:
         lower = np.linalg.cholesky(jacobian @ jacobian.T + prior)
         identity = np.eye(len(lower))
         inverse = solve_triangular(lower, identity, lower=True)
-        self._metric = np.ascontiguousarray(np.triu(inverse.T))
+        # In single precision: any metric is as right as any other, and this is read
+        # over and over.
+        self._metric = np.ascontiguousarray(np.triu(inverse.T), dtype=np.float32)
         self._steps = _StepAdaptation(here.step.size)
 
     def stop_adapting(self) -> None:
@@ -225,7 +227,8 @@ class InformationSampler:
     ) -> tuple[Floats, Floats, Floats]:
         """Where trajectories end, what is built there, and the log of the ratio of
         densities with momentum; NaN where a trajectory left all bounds."""
-        metric, place, size = self._metric, self.chains.moved, step[:, None]
+        metric = self._metric.astype(np.float64)
+        place, size = self.chains.moved, step[:, None]
         value, gradient, built = self.density(place, prior_covariance)
         before = value - 0.5 * (momentum**2).sum(axis=1)
         lost = np.zeros(step.size, dtype=bool)

@@ -19,6 +19,8 @@ from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.typing import Floats
 
 NEWTON_STEPS = 3
+NEAR_ENOUGH = 0.1
+"""Squared length of a Newton step, in standard deviations, after which none follows."""
 LESS = (0.3, 0.65) * 3
 """The precision of the ellipse is that of the normal at the mode, less this share in
 up to forty dimensions and √(40 / d) of it in d, for one slice after the other: a target
@@ -95,19 +97,22 @@ def sliced(
         value += np.vecdot(here - mean, np.matvec(prior_precision, here - mean))
         return np.asarray(-0.5 * value)
 
-    def normal_at(here: Floats) -> tuple[Floats, Floats]:
+    def normal_at(here: Floats) -> tuple[Floats, Floats, Floats]:
         derivative = score.derivative(here)
         pulled = derivative.transpose(0, 2, 1) @ inverse
         precision = pulled @ derivative + prior_precision
         residual = evidence.gradient - score.mean(here)
         gradient = np.matvec(pulled, residual)
         gradient -= np.matvec(prior_precision, here - mean)
-        return precision, np.linalg.solve(precision, gradient[..., None])[..., 0]
+        step = np.linalg.solve(precision, gradient[..., None])[..., 0]
+        return precision, step, np.vecdot(step, gradient)
 
-    mode = near
-    height = log_density(mode)
+    # Every chain by itself: once its step is short neither mode nor precision moves.
+    mode, precision = near, np.empty_like(information)
+    height, found = log_density(mode), np.zeros(len(near), dtype=bool)
     for _ in range(NEWTON_STEPS):
-        step = normal_at(mode)[1]
+        here, step, squared = normal_at(mode)
+        precision = np.where(found[:, None, None], precision, here)
         for _ in range(6):
             value = log_density(mode + step)
             worse = ~(value >= height)
@@ -115,10 +120,14 @@ def sliced(
                 break
             step = np.where(worse[:, None], 0.5 * step, step)
         value = log_density(mode + step)
-        better = value >= height
+        better = (value >= height) & ~found
         mode = np.where(better[:, None], mode + step, mode)
         height = np.where(better, value, height)
-    precision = normal_at(mode)[0]
+        found = found | (squared < NEAR_ENOUGH)
+        if found.all():
+            break
+    else:
+        precision = np.where(found[:, None, None], precision, normal_at(mode)[0])
     root = np.linalg.inv(np.linalg.cholesky(precision)).transpose(0, 2, 1)
     away, (white, levels, angles) = theta - mode, random
     for which, share in enumerate(kept):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cipherbayes.data.imputing import DRAWS
 from cipherbayes.report.markup import Content, Markup, join, table, tag
 from cipherbayes.report.numbers import percent, short
 from cipherbayes.report.run_contents import Contents
@@ -192,10 +193,22 @@ def _sites(contents: Contents) -> str:
 
 
 def _missing(study: Study) -> str:
-    stand_ins = [n for n, f in study.features.items() if f.missing is not None]
-    if not stand_ins:
-        return "none allowed: a table with a missing value is refused"
-    return f"replaced by a stated value in {', '.join(stand_ins)}"
+    known = study.features
+    stated = [n for n, f in known.items() if f.missing is not None and not f.imputed]
+    public = [n for n, f in known.items() if f.imputed and not f.learns]
+    learnt = [n for n, f in known.items() if f.learns]
+    said = [f"replaced by a stated value in {', '.join(stated)}"] * bool(stated)
+    times = f"multiply imputed ({DRAWS} draws, weighted by the outcome's likelihood)"
+    said += [
+        f"{times} in {', '.join(public)} from distributions stated beforehand"
+    ] * bool(public)
+    learnt_by = " with noise" if study.private else ""
+    said += [
+        f"{times} in {', '.join(learnt)} from a regression on the complete features, "
+        f"learnt{learnt_by}, under the assumption that they are missing at random "
+        "given these and the outcome"
+    ] * bool(learnt)
+    return "; ".join(said) or "none allowed: a table with a missing value is refused"
 
 
 def _ranges(study: Study) -> str:

@@ -24,6 +24,7 @@ from cipherbayes.report.run_contents import Contents
 from cipherbayes.report.sections.curves import (
     CHART,
 )
+from cipherbayes.report.sections.incidence import incidence_part
 from cipherbayes.report.sections.profiles import (
     CURVE_POINTS,
     Panel,
@@ -73,8 +74,12 @@ def predictions_part(contents: Contents) -> Markup:
         text += (
             f" The curves are those of cause {cause} alone: hypothetical survival if "
             "all other causes were taken away, not the share of patients who are alive "
-            "or free of this event. cumulative_incidence, with the studies of all "
-            "causes, gives that."
+            "or free of this event. "
+            + (
+                "The cumulative incidences below count all causes."
+                if contents.causes
+                else "A report with the runs of all causes (report --causes) shows it."
+            )
         )
     if left_out := len(study.features) - len(made):
         text += f" Features with smaller effects are left out ({left_out})."
@@ -82,6 +87,7 @@ def predictions_part(contents: Contents) -> Markup:
         tag("h3", "Predictions" if times is None else "Survival curves"),
         tag("p", text),
         tag("div", figures, class_="panels"),
+        incidence_part(contents),
     )
 
 

@@ -19,6 +19,7 @@ PURPOSES = {
     "moments": "sums and squares of columns",
     "histograms": "histograms of columns over their public ranges",
     "windows": "histograms of columns inside the windows found",
+    "imputation": "products of columns, for models of those with missing values",
     "scales": "sums and squares of columns inside the windows found",
     "gradient": "gradient sums",
     "influence": "weighted gradient sums",

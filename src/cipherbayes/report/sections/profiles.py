@@ -98,6 +98,13 @@ def panels(contents: Contents, times: Floats | None) -> list[Panel]:
     return found
 
 
+def strongest_values(contents: Contents) -> tuple[str, list[Value]]:
+    """The feature with the largest effect, and some values of it."""
+    name = _ranked(contents)[0]
+    feature = contents.study.features[name]
+    return name, _values(contents, name, feature, curve=False)
+
+
 def predict(
     result: Result, records: Sequence[Mapping[str, Value]], times: Floats | None
 ) -> dict[str, Floats]:

@@ -23,12 +23,9 @@ lay_out(Work *w, Arena *arena, const Problem *problem)
     w->pull = piece(arena, problem->laws);
     w->masses = piece(arena, b);
     w->root = piece(arena, e);
-    w->values = piece(arena, e);
-    w->vectors = piece(arena, e * e);
-    w->eigen_size = (int)(1 + 6 * e + 2 * e * e);
-    w->whole_size = (int)(3 + 5 * e);
-    w->eigen = piece(arena, w->eigen_size);
-    w->whole = (int *)piece(arena, w->whole_size);
+    w->entries = piece(arena, e * e);
+    if (problem->power == NULL)
+        lay_out_exponential(&w->exponential, arena, problem->e);
     w->rest = piece(arena, e * e);
     w->mixed = piece(arena, b * e);
     w->blocks = piece(arena, d * d);
@@ -148,31 +145,18 @@ prior(const Problem *q, const ChainLaw *law_of_chain, const Work *w,
 
 /* ---------------------------------------------------------- coordinates -> A */
 
-/* exp(S) to w->rest, by its eigenvalues, which are held. */
+/* exp(S) to w->rest. */
 static int
-exponential(const Problem *q, Work *w)
+power_of_entries(const Problem *q, Work *w)
 {
     const int e = q->e;
     const double *entry = w->place + q->size - (size_t)e * (e - 1) / 2;
-    int info = 0, n = e;
     for (int i = 0; i < e; i++) {
-        w->vectors[(size_t)i * e + i] = 0.0;
+        w->entries[(size_t)i * e + i] = 0.0;
         for (int j = i + 1; j < e; j++)
-            w->vectors[(size_t)i * e + j] = w->vectors[(size_t)j * e + i] = *entry++;
+            w->entries[(size_t)i * e + j] = w->entries[(size_t)j * e + i] = *entry++;
     }
-    library.syevd("V", "U", &n, w->vectors, &n, w->values, w->eigen, &w->eigen_size,
-                  w->whole, &w->whole_size, &info);
-    if (info != 0)
-        return info;
-    /* LAPACK's columns are rows here: row k of `vectors` is the k-th vector. */
-    for (int k = 0; k < e; k++) {
-        w->values[k] = held(w->values[k], 0.0, LARGEST_LOG);
-        const double root = exp(0.5 * w->values[k]);
-        for (int j = 0; j < e; j++)
-            w->other[(size_t)k * e + j] = root * w->vectors[(size_t)k * e + j];
-    }
-    gram(w->other, e, e, w->rest);
-    return 0;
+    return exponential(&w->exponential, w->entries, w->rest);
 }
 
 /* A of the coordinates; w keeps what its derivatives are made of. */
@@ -185,7 +169,7 @@ build(const Problem *q, Work *w, double *built)
         w->masses[i] = exp(held(w->place[i], q->usual[i], LARGEST_LOG));
     if (q->power != NULL)
         memcpy(w->rest, q->power, (size_t)e * e * sizeof(double));
-    else if (exponential(q, w) != 0)
+    else if (power_of_entries(q, w) != 0)
         return -1;
     for (int i = 0; i < e; i++) {
         const int at = b + b * e + i;
@@ -225,44 +209,24 @@ build(const Problem *q, Work *w, double *built)
     return 0;
 }
 
-/* (e^a - e^b) / (a - b) of two eigenvalues. */
-static double
-divided_difference(double a, double b)
-{
-    const double half = 0.5 * (a - b), middle = exp(0.5 * (a + b));
-    if (fabs(half) < 1e-4)
-        return middle * (1.0 + half * half / 6.0);
-    return middle * (sinh(half) / half);
-}
-
-/* The derivative by S: Daleckii-Krein, in the basis of S. */
+/* The derivatives by S, of those by B. */
 static void
 by_entries(const Problem *q, Work *w, const double *rest, const double *diagonal,
            double *out)
 {
     const int e = q->e;
-    double *scaled = w->scaled, *turned = w->total;
     for (int i = 0; i < e; i++)
         for (int j = 0; j < e; j++)
-            scaled[(size_t)i * e + j] = rest[(size_t)i * q->d + j] * w->root[i] * w->root[j];
+            w->entries[(size_t)i * e + j] =
+                rest[(size_t)i * q->d + j] * w->root[i] * w->root[j];
     /* What E_ii grows by, the correlations are divided by. */
     for (int i = 0; i < e; i++)
-        scaled[(size_t)i * e + i] -=
+        w->entries[(size_t)i * e + i] -=
             diagonal[i] * w->root[i] * w->root[i] / w->rest[(size_t)i * e + i];
-    times(w->vectors, scaled, e, e, e, turned);
-    times_transposed(turned, w->vectors, e, e, e, scaled);
-    for (int i = 0; i < e; i++)
-        for (int j = 0; j <= i; j++) {
-            const double share = divided_difference(w->values[i], w->values[j]);
-            scaled[(size_t)i * e + j] *= share;
-            if (i != j)
-                scaled[(size_t)j * e + i] *= share;
-        }
-    transposed_times(w->vectors, scaled, e, e, e, turned);
-    times(turned, w->vectors, e, e, e, scaled);
+    back_through_exponential(&w->exponential, w->entries);
     for (int i = 0; i < e; i++)
         for (int j = i + 1; j < e; j++)
-            *out++ = 2.0 * scaled[(size_t)i * e + j];
+            *out++ = 2.0 * w->entries[(size_t)i * e + j];
 }
 
 /* The derivatives by the coordinates, of those by A. */
@@ -309,14 +273,22 @@ evidence(const Problem *q, Work *w, const double *h, const double *covariance)
     const int d = q->d, r = q->rank;
     const size_t cells = (size_t)d * d;
     double *scaled = w->scaled, *total = w->total, *slope = w->turned;
-    if (q->diagonal)
+    if (q->diagonal) {
+        /* H C H is the square of a half. */
+        for (int j = 0; j < d; j++)
+            w->row[j] = sqrt(covariance[(size_t)j * d + j]);
+        for (int i = 0; i < d; i++)
+            for (int j = 0; j < d; j++)
+                w->other[(size_t)i * d + j] = w->row[i] * h[(size_t)i * d + j];
+        gram(w->other, d, d, total);
         for (int i = 0; i < d; i++)
             for (int j = 0; j < d; j++)
                 scaled[(size_t)i * d + j] =
                     h[(size_t)i * d + j] * covariance[(size_t)j * d + j];
-    else
+    } else {
         times(h, covariance, d, d, d, scaled);
-    times(scaled, h, d, d, d, total);
+        times(scaled, h, d, d, d, total);
+    }
     double trace = 0.0;
     for (size_t i = 0; i < cells; i++)
         total[i] += h[i];

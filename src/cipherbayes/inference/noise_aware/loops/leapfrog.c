@@ -2,8 +2,9 @@
  *
  * With M M' the inverse of the mass and z the momentum in its units,
  *     z += step / 2 M'g,   x += step M z,   z += step / 2 M'g.
- * Chains share a metric that is too large for a near cache: each of its rows is read
- * once for all of them.  What is computed of one chain does not depend on the others.
+ * Chains share a metric that is too large for a near cache: it is kept in single
+ * precision (any M is as right as any other), and each of its rows is read once for all
+ * chains.  What is computed of one chain does not depend on the others.
  */
 #include <math.h>
 #include <string.h>
@@ -16,7 +17,7 @@
 
 /* sum_j a_j v_j of ROWS rows at once. */
 VECTORISED static void
-dots(const double *restrict a, size_t stride, const double *restrict v, int n,
+dots(const float *restrict a, size_t stride, const double *restrict v, int n,
      double *restrict out)
 {
     double lanes[ROWS][8] = {{0}};
@@ -37,17 +38,17 @@ dots(const double *restrict a, size_t stride, const double *restrict v, int n,
 
 /* out += sum_r w_r a_r of ROWS rows at once. */
 VECTORISED static void
-add_rows(const double *restrict a, size_t stride, const double *restrict w, int n,
+add_rows(const float *restrict a, size_t stride, const double *restrict w, int n,
          double *restrict out)
 {
-    const double *b = a + stride, *c = b + stride, *d = c + stride;
+    const float *b = a + stride, *c = b + stride, *d = c + stride;
     for (int j = 0; j < n; j++)
         out[j] += (w[0] * a[j] + w[1] * b[j]) + (w[2] * c[j] + w[3] * d[j]);
 }
 
 /* out = M v of every chain. */
 static void
-forward(const double *metric, int n, int chains, const double *v, double *out)
+forward(const float *metric, int n, int chains, const double *v, double *out)
 {
     int i = 0;
     for (; i + ROWS <= n; i += ROWS)
@@ -55,14 +56,17 @@ forward(const double *metric, int n, int chains, const double *v, double *out)
             dots(metric + (size_t)i * n + i, n, v + (size_t)c * n + i, n - i,
                  out + (size_t)c * n + i);
     for (; i < n; i++)
-        for (int c = 0; c < chains; c++)
-            out[(size_t)c * n + i] =
-                dot(metric + (size_t)i * n + i, v + (size_t)c * n + i, n - i);
+        for (int c = 0; c < chains; c++) {
+            double sum = 0.0;
+            for (int j = i; j < n; j++)
+                sum += metric[(size_t)i * n + j] * v[(size_t)c * n + j];
+            out[(size_t)c * n + i] = sum;
+        }
 }
 
 /* out = M'v of every chain. */
 static void
-backward(const double *metric, int n, int chains, const double *v, double *out)
+backward(const float *metric, int n, int chains, const double *v, double *out)
 {
     int i = 0;
     memset(out, 0, (size_t)chains * n * sizeof(double));

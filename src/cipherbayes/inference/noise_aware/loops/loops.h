@@ -79,6 +79,29 @@ void solve_lower(const double *lower, double *v, int n);
 void solve_upper(const double *lower, double *v, int n);
 void solve_lower_matrix(const double *lower, double *a, int n, int m);
 
+/* ------------------------------------------------------------- exponential */
+
+#define MOST_SQUARINGS 6
+
+/* exp(S) and what it was made of. */
+typedef struct {
+    int n, squarings;          /* how often squared; -1: by eigenvalues */
+    double *scaled;            /* X = S / 2^s, or eigenvectors in rows */
+    double *square, *fourth;   /* X^2, X^4 and some X^3 */
+    double *factor, *left, *right;
+    double *power[MOST_SQUARINGS + 1];
+    double *by[5], *spare;
+    double *values, *eigen;
+    int *whole;
+    int eigen_size, whole_size;
+} Exponential;
+
+void lay_out_exponential(Exponential *x, Arena *arena, int n);
+/* exp(S) to `out`; 0 where all went well. */
+int exponential(Exponential *x, const double *s, double *out);
+/* In place: the gradient by S, of the symmetric one by exp(S) that was computed last. */
+void back_through_exponential(Exponential *x, double *by);
+
 /* ------------------------------------------------------------- information */
 
 enum { SHARE, CENTRE, SCALE, OFFSET, DF, GAMMA_SHAPE, GAMMA_SCALE, LAW_WIDTH };
@@ -114,13 +137,12 @@ typedef struct {
     double *place, *slope;            /* (p, U, l, S) and the derivatives by it */
     double *stretch, *centre, *pull;  /* of every law */
     double *masses, *root;
-    double *values, *vectors, *eigen; /* of S, and LAPACK's memory */
+    Exponential exponential;
+    double *entries;                  /* S, and the gradient by it */
     double *rest;                     /* B */
     double *blocks, *mixed, *turned, *other;
     double *h, *scaled, *total, *curved, *thin;
     double *pushed, *residual, *solved, *row;
-    int *whole;
-    int eigen_size, whole_size;
 } Work;
 
 void lay_out(Work *work, Arena *arena, const Problem *problem);
@@ -134,7 +156,7 @@ double density(const Problem *problem, const ChainLaw *law, Work *work,
 /* Chains that go along their trajectories side by side. */
 typedef struct {
     int chains, leaps;
-    const double *metric;     /* M, upper triangle, the rest zero */
+    const float *metric;      /* M, upper triangle, the rest zero */
     const double *step;       /* of every chain */
     const ChainLaw *law;
     double *moved, *momentum; /* in: the start; out: the end */

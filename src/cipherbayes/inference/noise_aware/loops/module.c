@@ -38,13 +38,13 @@ misfit(Views *views, const char *name, const char *what)
 static int
 is_type(const Py_buffer *view, char type)
 {
-    if (view->itemsize != 8 || view->format == NULL || strlen(view->format) != 1)
-        return 0;
-    return type == 'd' ? *view->format == 'd' : strchr("lq", *view->format) != NULL;
+    const char *formats = type == 'i' ? "lq" : type == 'f' ? "f" : "d";
+    return view->itemsize == (type == 'f' ? 4 : 8) && view->format != NULL
+        && strlen(view->format) == 1 && strchr(formats, *view->format) != NULL;
 }
 
 /* Borrow an array in rows without gaps: of type 'd' (float64), 'w' (the same, to
- * write) or 'i' (int64), of `dims` dimensions that follow, ANY for any. */
+ * write), 'f' (float32) or 'i' (int64), of `dims` dimensions that follow, ANY for any. */
 static void *
 take(Views *views, PyObject *object, const char *name, char type, int dims, ...)
 {
@@ -60,7 +60,7 @@ take(Views *views, PyObject *object, const char *name, char type, int dims, ...)
         return NULL;
     }
     views->count++;
-    if (view->ndim != dims || !is_type(view, type == 'i' ? 'i' : 'd'))
+    if (view->ndim != dims || !is_type(view, type))
         return misfit(views, name, "wrong type or number of dimensions");
     va_start(sizes, dims);
     for (int k = 0; k < dims; k++) {
@@ -267,7 +267,7 @@ py_leapfrog(PyObject *self, PyObject *args)
     ChainLaw *laws = take_laws(&views, a[1], &q, &chains);
     const Py_ssize_t n = views.wrong ? 0 : q.moved, d = views.wrong ? 0 : q.d;
     Trajectories t = {.chains = (int)chains, .law = laws};
-    t.metric = take(&views, a[2], "metric", 'd', 2, n, n);
+    t.metric = take(&views, a[2], "metric", 'f', 2, n, n);
     t.step = take(&views, a[3], "step", 'd', 1, chains);
     t.leaps = (int)number(&views, a[4]);
     t.moved = take(&views, a[5], "moved", 'w', 2, chains, n);

@@ -10,6 +10,7 @@
 #include "loops.h"
 
 #define NEWTON_STEPS 3
+#define NEAR_ENOUGH 0.1
 #define HALVINGS 6
 #define LARGEST_EXPONENT 3.0
 #define LEAST_SKEWED (-0.9)
@@ -263,10 +264,10 @@ log_density(const Target *t, const Score *s, const ThetaChain *c, Memory *m,
 }
 
 /* The precision of a normal at `theta`, to m->precision, L of it to m->lower and the
- * way from there to its middle to m->step. */
+ * way from there to its middle to m->step; the square of that in its own units. */
 static int
 normal_at(const Target *t, const Score *s, const ThetaChain *c, Memory *m,
-          const double *theta)
+          const double *theta, double *squared)
 {
     const int d = t->d;
     const size_t cells = (size_t)d * d;
@@ -289,6 +290,7 @@ normal_at(const Target *t, const Score *s, const ThetaChain *c, Memory *m,
     if (factor(m->lower, d) != 0)
         return -1;
     solve_lower(m->lower, m->step, d);
+    *squared = dot(m->step, m->step, d);
     solve_upper(m->lower, m->step, d);
     return 0;
 }
@@ -300,15 +302,16 @@ add(const double *a, const double *b, int n, double *out)
         out[i] = a[i] + b[i];
 }
 
-/* By Newton steps, halved while they lead down. */
+/* By Newton steps, halved while they lead down, until one is short; m->precision is then
+ * that of the place before it. */
 static int
 find_mode(const Target *t, const Score *s, const ThetaChain *c, Memory *m)
 {
     const int d = t->d;
-    double height = log_density(t, s, c, m, m->mode);
+    double height = log_density(t, s, c, m, m->mode), squared = 0.0;
     for (int k = 0; k < NEWTON_STEPS; k++) {
         double value = NAN;
-        if (normal_at(t, s, c, m, m->mode) != 0)
+        if (normal_at(t, s, c, m, m->mode, &squared) != 0)
             return -1;
         for (int halving = 0; halving <= HALVINGS; halving++) {
             add(m->mode, m->step, d, m->proposed);
@@ -318,12 +321,14 @@ find_mode(const Target *t, const Score *s, const ThetaChain *c, Memory *m)
             for (int i = 0; i < d; i++)
                 m->step[i] *= 0.5;
         }
-        if (!(value >= height))
-            continue;
-        memcpy(m->mode, m->proposed, (size_t)d * sizeof(double));
-        height = value;
+        if (value >= height) {
+            memcpy(m->mode, m->proposed, (size_t)d * sizeof(double));
+            height = value;
+        }
+        if (squared < NEAR_ENOUGH)
+            return 0;
     }
-    return normal_at(t, s, c, m, m->mode);
+    return normal_at(t, s, c, m, m->mode, &squared);
 }
 
 static double

@@ -1,0 +1,183 @@
+"""How often intervals hold the truth where values are missing.
+
+With and without privacy. Each study draws its effects, and loses values of a number
+(about 30 %) and of a category (about 20 %) with a probability that depends on the
+outcome and on a complete column. The missing ones are drawn from models that the study
+learns (``impute``), or, without privacy only, a constant stands in for them beside an
+indicator (``indicator``). Usage:
+
+    python research/benchmarks/imputation_coverage.py --kind logistic --studies 40
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import cipherbayes as cb
+from cipherbayes.results.run import target_of
+from cipherbayes.study.schema import Study
+from cipherbayes.study.tables import as_sites, open_sites, preparation_of, with_sites
+from cipherbayes.typing import Floats
+
+NAMES = ("age", "sex[M]", "bmi", "smoker[yes]")
+SCALES = np.array([10.0, 1.0, 5.0, 1.0])
+"""What an effect is per, so that all are of one size."""
+MODELS: dict[str, dict[str, Any]] = {
+    "logistic": {"kind": "logistic", "outcome": "y"},
+    "linear": {"kind": "linear", "outcome": "y", "low": -4.0, "high": 4.0},
+    "exponential": {
+        "kind": "exponential", "time": "days", "event": "died", "horizon": 5.0
+    },
+}  # fmt: skip
+MISSING: dict[str, tuple[Any, Any]] = {
+    "impute": ("impute", "impute"),
+    "indicator": (27.0, "no"),
+}
+
+
+def study_of(kind: str, records: int, epsilon: float | None, how: str) -> Study:
+    """The study that is simulated; without privacy where there is no ε."""
+    number, category = MISSING[how]
+    told = {"indicator": how == "indicator"}
+    private: dict[str, Any] = {}
+    if epsilon is not None:
+        private["privacy"] = {"epsilon": epsilon, "delta": 1e-6, "records": records}
+    return Study(
+        model=MODELS[kind],
+        features={
+            "age": {"low": 20, "high": 100},
+            "sex": {"levels": ["F", "M"]},
+            "bmi": {"low": 5, "high": 55, "missing": number, **told},
+            "smoker": {"levels": ["no", "yes"], "missing": category, **told},
+        },
+        prior={} if epsilon is not None else {"scale": 10.0},
+        study={"protocol": "pooled"},
+        **private,
+    )
+
+
+def simulated(
+    kind: str, records: int, rng: np.random.Generator
+) -> tuple[pd.DataFrame, Floats]:
+    """Records with gaps, and the true effects."""
+    age = rng.normal(60.0, 10.0, records)
+    male = rng.random(records) < 0.5
+    z = (age - 60.0) / 10.0
+    link = rng.uniform(-0.6, 0.6)
+    around = np.sqrt(1.0 - link**2) * rng.standard_normal(records)
+    bmi = 27.0 + 5.0 * (link * z + around)
+    chance = 1.0 / (1.0 + np.exp(0.5 + rng.uniform(-0.6, 0.6) * z))
+    smoker = rng.random(records) < chance
+    effects = 0.5 * rng.standard_normal(4)
+    eta = effects @ np.vstack([z, male, (bmi - 27.0) / 5.0, smoker])
+    frame = pd.DataFrame(
+        {
+            "age": age,
+            "sex": np.where(male, "M", "F"),
+            "bmi": bmi,
+            "smoker": np.where(smoker, "yes", "no").astype(object),
+        }
+    )
+    if kind == "logistic":
+        high = rng.random(records) < 1.0 / (1.0 + np.exp(0.7 - eta))
+        frame["y"] = high.astype(float)
+    elif kind == "linear":
+        frame["y"] = eta + rng.standard_normal(records)
+        high = np.asarray(frame["y"] > 0.3)
+    else:
+        event = rng.exponential(3.0 * np.exp(-eta))
+        until = rng.uniform(1.0, 5.0, records)
+        high = event < until
+        frame["days"] = np.minimum(event, until) + 1e-9
+        frame["died"] = high.astype(float)
+    steep, outcome = rng.uniform(-1.0, 1.0), rng.uniform(-1.0, 1.0)
+    gone = 1.0 / (1.0 + np.exp(0.9 - steep * z - outcome * (2.0 * high - 1.0)))
+    frame.loc[rng.random(records) < gone, "bmi"] = np.nan
+    gone = 1.0 / (1.0 + np.exp(1.5 + outcome * (2.0 * high - 1.0)))
+    frame.loc[rng.random(records) < gone, "smoker"] = None
+    return frame, effects / SCALES
+
+
+def without_privacy(study: Study, frame: pd.DataFrame) -> tuple[Floats, Floats]:
+    """Mode and standard deviations of the posterior of all rows."""
+    study, tables = as_sites(study, frame)
+    study = with_sites(study, tables)
+    target = target_of(study, open_sites(study, tables))
+    mode = target.mode()
+    covariance = np.linalg.inv(target.curvature(mode))
+    design = preparation_of(study).design
+    turn = study.model.to_user_scale(np.eye(mode.size), design)
+    zero = study.model.to_user_scale(np.zeros((1, mode.size)), design)
+    turn = (turn - zero)[:, [_parameters(study).index(name) for name in NAMES]]
+    middle = study.model.to_user_scale(mode[None], design)[0]
+    middle = middle[[_parameters(study).index(name) for name in NAMES]]
+    return middle, np.sqrt(np.diag(turn.T @ covariance @ turn))
+
+
+def _parameters(study: Study) -> list[str]:
+    return list(study.model.parameters(preparation_of(study).design))
+
+
+def main() -> None:
+    """Run the studies and print coverage, error and width."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kind", choices=sorted(MODELS), default="logistic")
+    parser.add_argument("--studies", type=int, default=40)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--records", type=int, default=4000)
+    parser.add_argument("--epsilon", type=float, default=2.0)
+    parser.add_argument("--seconds", type=float, default=240.0)
+    parser.add_argument("--without-privacy", action="store_true")
+    given = parser.parse_args()
+    held: dict[str, list[Floats]] = defaultdict(list)
+    away: dict[str, list[Floats]] = defaultdict(list)
+    widths: dict[str, list[Floats]] = defaultdict(list)
+    started = time.monotonic()
+    done = 0
+    for seed in range(given.first, given.first + given.studies):
+        if time.monotonic() - started > given.seconds:
+            break
+        rng = np.random.default_rng(seed)
+        frame, truth = simulated(given.kind, given.records, rng)
+        for how in MISSING:
+            plain = study_of(given.kind, given.records, None, how)
+            middle, sd = without_privacy(plain, frame)
+            found = {f"{how}, not private": (middle, sd)}
+            if how == "impute" and not given.without_privacy:
+                private = study_of(given.kind, given.records, given.epsilon, how)
+                rows = {row["name"]: row for row in cb.run(private, frame).summary()}
+                low = np.array([rows[name]["lower"] for name in NAMES])
+                high = np.array([rows[name]["upper"] for name in NAMES])
+                found[f"{how}, private"] = 0.5 * (low + high), (high - low) / 3.29
+            for name, (centre, spread) in found.items():
+                off = (centre - truth) / spread
+                held[name].append((np.abs(off) <= 1.645).astype(float))
+                away[name].append(off)
+                widths[name].append(spread / sd)
+        done += 1
+    print(
+        f"{given.kind}: {done} studies, N = {given.records}, "
+        f"epsilon = {given.epsilon:g}"
+    )
+    for name, parts in held.items():
+        every = np.array(parts)
+        error = np.std(every.mean(axis=1), ddof=1) / np.sqrt(len(every))
+        each = ", ".join(
+            f"{column} {share:.2f}"
+            for column, share in zip(NAMES, every.mean(axis=0), strict=True)
+        )
+        print(
+            f"{name:<24} coverage {every.mean():.3f} ± {error:.3f} ({each}); "
+            f"error {np.sqrt(np.mean(np.square(away[name]))):.2f} sd, "
+            f"width {np.median(widths[name]):.2f} × that without privacy"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""A number for each record that its own values decide.
+
+It takes the place of chance where a record must be treated alike whatever else the
+table holds, and whenever it is asked about. It protects nobody.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cipherbayes.models.base import Rows
+from cipherbayes.typing import Floats
+
+
+def place_of(rows: Rows, seed: int) -> Floats:
+    """A number in [0, 1) for each record, from its bits (the splitmix64 finaliser)."""
+    state = np.full(rows.count, seed, dtype=np.uint64)
+    for column in (*rows.x, *rows.outcome.values()):
+        state ^= np.ascontiguousarray(column).view(np.uint64)
+        state += np.uint64(0x9E3779B97F4A7C15)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        state ^= state >> np.uint64(31)
+    return np.asarray(state / 2.0**64)

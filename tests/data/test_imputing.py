@@ -1,0 +1,211 @@
+"""Missing values drawn several times over, record by record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import cipherbayes as cb
+from cipherbayes.data.imputing import DRAWS, Expansion, Imputing
+from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.errors import DataError, StudyError
+from cipherbayes.models import Rows
+from cipherbayes.study.tables import imputing_of, open_site
+from cipherbayes.typing import Floats
+
+
+def study_of(**changed: dict[str, Any]) -> cb.Study:
+    features: dict[str, dict[str, Any]] = {
+        "age": {"low": 20, "high": 100},
+        "bmi": {"low": 5, "high": 55, "missing": {"mean": 27, "sd": 5}},
+        "smoker": {
+            "levels": ["no", "yes"],
+            "missing": {"shares": {"no": 0.75, "yes": 0.25}},
+        },
+    }
+    for name, known in changed.items():
+        features[name] = {**features[name], **known}
+    return cb.Study(model=cb.models.Logistic(outcome="y"), features=features)
+
+
+def frame_of(rows: int, gaps: float, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    age = rng.normal(60, 10, rows)
+    bmi = 27 + 0.3 * (age - 60) + 4 * rng.standard_normal(rows)
+    smoker = np.where(rng.random(rows) < 0.2 + 0.005 * (age - 20), "yes", "no")
+    chance = 1 / (1 + np.exp(1 - (bmi - 27) / 5))
+    frame = pd.DataFrame(
+        {
+            "age": age,
+            "bmi": bmi,
+            "smoker": smoker.astype(object),
+            "y": (rng.random(rows) < chance).astype(float),
+        }
+    )
+    frame.loc[rng.random(rows) < gaps, "bmi"] = np.nan
+    frame.loc[rng.random(rows) < gaps, "smoker"] = None
+    return frame
+
+
+def table_of(study: cb.Study, frame: pd.DataFrame) -> tuple[PreparedTable, Imputing]:
+    imputing = imputing_of(study)
+    assert imputing is not None
+    return open_site(study, "a", frame), imputing
+
+
+def learnt(table: PreparedTable, imputing: Imputing, noise: float = 0.0) -> Floats:
+    models = imputing.models
+    sums = sum(models.sums(block, block) for block in table.blocks())
+    return models.learn(np.asarray(sums), noise)
+
+
+def drawn(study: cb.Study, frame: pd.DataFrame, scales: Floats | None = None) -> Rows:
+    table, imputing = table_of(study, frame)
+    _, rows = imputing.expanded(next(iter(table.blocks())), scales)
+    assert rows is not None
+    return rows
+
+
+def test_what_is_known_in_public_is_what_is_drawn() -> None:
+    frame = frame_of(400, 0.0).assign(bmi=np.nan, smoker=None)
+    rows = drawn(study_of(), frame)
+    assert rows.count == 400 * DRAWS
+    _, _, bmi, smoker = rows.x
+    assert np.mean(30 + 25 * bmi) == pytest.approx(27.0, abs=0.05)
+    assert np.std(25 * bmi) == pytest.approx(5.0, abs=0.1)
+    assert np.mean(smoker) == pytest.approx(0.25, abs=0.01)
+
+
+def test_a_complete_record_stays_one_row() -> None:
+    table, imputing = table_of(study_of(), frame_of(300, 0.3))
+    block = next(iter(table.blocks()))
+    complete, rows = imputing.expanded(block, None)
+    gaps = (block.outcome["absent bmi"] + block.outcome["absent smoker"]) > 0.0
+    assert rows is not None
+    assert np.array_equal(complete.x, block.x[:, ~gaps])
+    assert rows.count == DRAWS * gaps.sum()
+    # What a record has, all of its rows have.
+    assert np.array_equal(rows.x[1], np.repeat(block.x[1, gaps], DRAWS))
+
+
+@pytest.mark.parametrize("missing", [{"mean": 27, "sd": 5}, "impute"])
+def test_a_records_draws_are_the_same_whatever_else_the_table_holds(
+    missing: Any,
+) -> None:
+    study = study_of(bmi={"missing": missing})
+    frame = frame_of(120, 0.4)
+    table, imputing = table_of(study, frame)
+    scales = learnt(table, imputing) if imputing.models.length else None
+    whole = drawn(study, frame, scales)
+    some = frame.iloc[37:]
+    part = drawn(study, some, scales)
+    again = whole.x[:, whole.count - part.count :]
+    assert np.array_equal(again.view(np.int64), part.x.view(np.int64))
+
+
+def test_a_model_of_a_column_is_the_regression_on_the_complete_ones() -> None:
+    study = study_of(bmi={"missing": "impute"})
+    frame = frame_of(20_000, 0.3)
+    table, imputing = table_of(study, frame)
+    model = imputing.models.read(learnt(table, imputing))["bmi"]
+    # In prepared units: bmi over 25, age over 40.
+    assert model.coefficients[0, 1] == pytest.approx(0.3 * 40 / 25, abs=0.02)
+    assert model.sd == pytest.approx(4 / 25, abs=0.005)
+    assert model.gaps == pytest.approx(0.3, abs=0.02)
+    spread = 4 / 25 / np.sqrt(14_000 * np.var((frame["age"] - 60) / 40))
+    assert model.errors[0, 1] == pytest.approx(spread, rel=0.15)
+
+
+def test_gaps_that_depend_on_the_outcome_do_not_bend_the_model() -> None:
+    """Among records that have a value it would be another regression."""
+    study = study_of(bmi={"missing": "impute"})
+    frame = frame_of(40_000, 0.0)
+    rng = np.random.default_rng(5)
+    gone = rng.random(len(frame)) < np.where(frame["y"] == 1, 0.7, 0.05)
+    frame.loc[gone, "bmi"] = np.nan
+    table, imputing = table_of(study, frame)
+    model = imputing.models.read(learnt(table, imputing))["bmi"]
+    at_sixty = model.coefficients[0, 0]
+    assert 30 + 25 * at_sixty == pytest.approx(27.0, abs=0.15)
+    there = frame.dropna(subset=["bmi"])
+    naive = np.polyfit(there["age"] - 60, there["bmi"], 1)[1]
+    assert naive < 26.5
+
+
+def test_whatever_was_released_models_and_draws_keep_public_limits() -> None:
+    study = study_of(bmi={"missing": "impute"}, smoker={"missing": "impute"})
+    table, imputing = table_of(study, frame_of(50, 0.5))
+    models = imputing.models
+    rng = np.random.default_rng(1)
+    for size in (0.0, 1.0, 1e6, 1e300):
+        sums = size * rng.standard_normal(models.dimension)
+        vector = models.learn(sums, 3.0)
+        assert np.isfinite(vector).all()
+        assert np.abs(vector).max() <= 10.0
+        for block in table.blocks():
+            _, rows = imputing.expanded(block, vector)
+            assert rows is not None
+            assert np.abs(rows.x).max() <= 1.0
+
+
+def test_draws_are_made_once_for_tables_in_memory() -> None:
+    table, imputing = table_of(study_of(), frame_of(50, 0.5))
+    expansion = Expansion(imputing, [table], None)
+    (block,) = table.blocks()
+    assert expansion(block) is expansion(block)
+
+
+@pytest.mark.parametrize(
+    ("feature", "known", "message"),
+    [
+        ("bmi", {"missing": {"mean": 27}}, "mean and sd, both"),
+        ("bmi", {"missing": {"mean": 2, "sd": 5}}, "outside of low and high"),
+        ("bmi", {"missing": {"mean": 27, "sd": 30}}, "more than half of the range"),
+        ("bmi", {"missing": {"shares": {"a": 1.0}}}, "mean and sd, both"),
+        ("bmi", {"missing": "impute", "indicator": True}, "group of their own"),
+        ("smoker", {"missing": {"shares": {"no": 1.0}}}, "name every level"),
+        ("smoker", {"missing": {"shares": {"no": 1, "yes": 1}}}, "add up to 1"),
+        ("smoker", {"missing": {"mean": 0, "sd": 1}}, "shares of its levels"),
+    ],
+)
+def test_what_is_no_distribution_is_refused(
+    feature: str, known: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(StudyError, match=message):
+        study_of(**{feature: known})
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"evaluation": {"holdout": 0.2}},
+        {"preparation": {"row_norm": 1.0}},
+        {"privacy": {"epsilon": 1.0}, "describe": {}},
+        {"privacy": {"epsilon": 1.0}, "inference": {"method": "averaged"}},
+        {"hierarchy": {}, "sites": {"a": {}, "b": {}}},
+    ],
+)
+def test_where_gaps_could_not_be_counted_they_are_not_drawn(
+    section: dict[str, Any],
+) -> None:
+    with pytest.raises(StudyError, match="missing values are not drawn with"):
+        cb.Study(
+            model=cb.models.Logistic(outcome="y"),
+            features=study_of().features,
+            **section,
+        )
+
+
+def test_nothing_is_drawn_for_a_prediction() -> None:
+    study = study_of()
+    source = open_site(study, "a", frame_of(30, 0.0))
+    assert source.count == 30
+    from cipherbayes.data.tables import open_table
+    from cipherbayes.study.tables import preparation_of
+
+    table = open_table(frame_of(30, 0.5), "new patients")
+    with pytest.raises(DataError, match="column 'bmi' has missing values"):
+        PreparedTable.for_prediction(table, preparation_of(study))
