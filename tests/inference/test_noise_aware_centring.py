@@ -58,7 +58,7 @@ def test_a_law_with_heavy_tails_is_students(share: float, seed: int) -> None:
             moved[0][which] + 1e-6,
             moved[1][which] - 1e-6,
         )
-        ahead, behind = (form.log_density(*each, df)[0] for each in moved)
+        ahead, behind = (form.log_density(a, b, c, df)[0] for a, b, c in moved)
         assert (ahead - behind) / 2e-6 == pytest.approx(slope, rel=1e-4, abs=1e-5)
 
 
