@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -51,3 +53,15 @@ def test_every_page_fits_every_screen_and_shows_its_pictures(
             "return [...document.images].filter(i => !i.naturalWidth).map(i => i.src)"
         )
         assert broken == []
+
+
+def test_the_page_for_an_ethics_board_is_two_sides_of_paper(
+    browser: Browser, site: Path
+) -> None:
+    browser.open((site / "ethics-board" / "index.html").as_uri())
+    for width, height in ((8.27, 11.69), (8.5, 11.0)):  # A4 and Letter, in inches
+        printed = browser.devtools(
+            "Page.printToPDF", paperWidth=width, paperHeight=height
+        )
+        pages = re.findall(rb"/Type\s*/Page[^s]", base64.b64decode(printed["data"]))
+        assert len(pages) == 2

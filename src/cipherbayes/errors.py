@@ -6,6 +6,9 @@ one line. No message ever contains a data value, a key or a noise value.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class CipherbayesError(Exception):
     """Base class: ``what`` is wrong, ``where`` it is, the ``remedy``.
@@ -34,6 +37,10 @@ class StudyError(CipherbayesError):
     """The study file says something impossible, unknown or contradictory."""
 
 
+class StudyValueError(StudyError, ValueError):
+    """A study made in Python says something impossible; also a ValueError."""
+
+
 class DataError(CipherbayesError):
     """A table does not hold what the study says it holds."""
 
@@ -56,3 +63,21 @@ class ProtocolError(CipherbayesError):
 
 class RunError(CipherbayesError):
     """A run cannot start, continue or be read back."""
+
+
+def invalid_field(first: Mapping[str, Any], key: str, more: int) -> tuple[str, str]:
+    """What is wrong with a field, and the remedy, of the first problem that pydantic
+    found and the number of others."""
+    others = f"(and {more} more)" if more else ""
+    match first["type"]:
+        case "extra_forbidden":
+            what, remedy = f"unknown key '{key}'", "remove it or correct its spelling"
+        case "missing":
+            what, remedy = f"missing key '{key}'", "add it"
+        case "value_error":
+            what, remedy = str(first["ctx"]["error"]), ""
+            what = f"'{key}': {what}" if key else what
+        case _:
+            message = first["msg"][0].lower() + first["msg"][1:]
+            what, remedy = f"'{key}': {message}", ""
+    return what, f"{remedy} {others}".strip()

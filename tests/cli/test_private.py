@@ -247,12 +247,15 @@ def test_a_killed_run_is_resumed_to_the_end(folder: Path) -> None:
     command = [sys.executable, "-m", "cipherbayes", "run", "study.toml", "--out", "out"]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
     checkpoint = folder / "out" / "server" / "checkpoint.sqlite-wal"
-    while not (checkpoint.exists() and checkpoint.stat().st_size > 30_000):
+    while not (checkpoint.exists() and checkpoint.stat().st_size > 200_000):
         assert process.poll() is None
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert not (folder / "out" / "result.json").exists()
+    again = cipherbayes("run", "study.toml", "--out", "out", cwd=folder)
+    assert again.returncode == 1
+    assert "cipherbayes resume out" in again.stderr
     done = cipherbayes("resume", "out", cwd=folder)
     assert done.returncode == 0, done.stderr
     record = json.loads((folder / "out" / "result.json").read_text())

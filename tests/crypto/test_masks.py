@@ -111,19 +111,36 @@ def test_one_more_than_that_can_part_them() -> None:
     assert not in_one_piece(peers, set(peers["site-00"]))
 
 
+def _thousand() -> Roster:
+    """A roster of a thousand sites, which cannot speak."""
+    one = SIXTY_FOUR.roster.members[0]
+    keys = (k.to_bytes(32) for k in range(1000))
+    return Roster.of(
+        replace(one, site=f"site-{k:04d}", identity=key, exchange=key)
+        for k, key in enumerate(keys)
+    )
+
+
 def test_a_site_of_a_thousand_has_as_many_peers_as_one_of_sixty_four() -> None:
-    names = [f"site-{k:04d}" for k in range(1000)]
-    members = [
-        replace(SIXTY_FOUR.roster.members[0], site=name, identity=key, exchange=key)
-        for name, key in zip(names, (k.to_bytes(32) for k in range(1000)), strict=True)
-    ]
-    roster = Roster.of(members)
+    roster = _thousand()
+    names = roster.sites
     peers = {site: peers_of(site, roster, 1) for site in names}
     assert {len(shared) for shared in peers.values()} == {LEAST_PEERS}
     # Neighbours in the order of names are no neighbours in the circle.
     close = [names.index(other) - 500 for other in peers["site-0500"]]
     assert max(map(abs, close)) > 100
     assert in_one_piece(peers, set(names[:19]))
+
+
+def test_a_study_that_names_more_colluders_has_more_peers_at_a_site() -> None:
+    """A hundred in the worst places part nobody; all of a site's peers would."""
+    roster = _thousand()
+    peers = {site: peers_of(site, roster, 100) for site in roster.sites}
+    assert {len(shared) for shared in peers.values()} == {102}
+    around = peers["site-0500"]
+    assert in_one_piece(peers, set(around[:100]))
+    assert in_one_piece(peers, set(around[1:]))
+    assert not in_one_piece(peers, set(around))
 
 
 def test_masks_cancel_in_ten_thousand_dimensions() -> None:

@@ -59,6 +59,16 @@ def test_an_enrolment_of_another_run_or_study_is_refused() -> None:
             ROSTER.verify(run=run, study=study, pinned=PINNED)
 
 
+def test_what_was_found_right_once_covers_nothing_else() -> None:
+    """Entries are verified once in a process; a wrong one is refused every time."""
+    ROSTER.verify(run=RUN, study=STUDY, pinned=PINNED)
+    first, *others = ROSTER.members
+    altered = Roster.of([replace(first, signature=bytes(64)), *others])
+    assert refused(altered) == refused(altered)
+    assert "identity" in refused(ROSTER, {**PINNED, "east": PINNED["north"]})
+    ROSTER.verify(run=RUN, study=STUDY, pinned=PINNED)
+
+
 def test_the_digest_changes_with_any_name_or_key() -> None:
     smaller = ROSTER.restrict(["south", "east"])
     other_key = Roster.of([ROSTER["east"], member("north"), ROSTER["south"]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,9 @@ PREPARATIONS = {
     "numbers and levels": Preparation(FEATURES, intercept=1.0),
     "no constant": Preparation(FEATURES),
     "short rows": Preparation(FEATURES, intercept=1.0, row_norm=1.2),
+    "gaps that are drawn": Preparation(
+        {**FEATURES, "lab": Feature(low=0.1, high=50, missing="impute")}, intercept=1.0
+    ),
     "formula": Preparation(
         {**FEATURES, "dose": Feature(low=0.5, high=9)},
         intercept=1.0,
@@ -63,7 +67,7 @@ def columns(rows: int) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("spool") / "table.parquet"
-    table = pa.table(columns(2 * BLOCK_ROWS + 100))
+    table = pa.table(columns(3 * BLOCK_ROWS + 100))
     pyarrow.parquet.write_table(table, file, row_group_size=9_999)
     return file
 
@@ -163,6 +167,20 @@ def test_the_file_has_no_name_and_goes_with_the_table(path: Path) -> None:
     assert sorted(path.parent.iterdir()) == before
     del table
     assert file.closed
+
+
+def test_all_cores_have_a_block_at_the_same_time(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CIPHERBAYES_THREADS", "2")
+    table = opened(path, PREPARATIONS["numbers and levels"])
+    together = threading.Barrier(2)
+
+    def meet(block: Rows) -> int:
+        together.wait(60)  # raises if no other thread comes
+        return block.count
+
+    assert sum(table.map(meet)) == table.count
 
 
 def test_a_site_may_name_another_disk(

@@ -212,6 +212,46 @@ def test_a_wrong_study_is_one_line_without_an_address(
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "Weibull: missing key 'time'; add it"),
+        ({"time": "t", "event": "e", "horizon": -1}, "Weibull: 'horizon'"),
+        ({"times": "t"}, "Weibull: .*'time"),
+    ],
+)
+def test_a_wrong_model_is_one_line_without_an_address(
+    fields: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(StudyError, match=words) as refused:
+        cb.models.Weibull(**fields)
+    assert isinstance(refused.value, ValueError)
+    assert "http" not in str(refused.value)
+
+
+def test_what_is_no_study_is_refused_with_how_to_read_one() -> None:
+    with pytest.raises(StudyError, match=r"Study\.load"):
+        cb.run("study.toml")  # type: ignore[arg-type]
+
+
+def test_a_step_is_no_longer_than_the_public_range() -> None:
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"x": rng.uniform(0.04, 0.2, 50), "death": [0, 1] * 25})
+    fitted = cb.run(
+        cb.Study(
+            model=cb.models.Logistic(outcome="death"),
+            features={"x": {"low": 0.04, "high": 0.2}},
+            inference={"rounds": 20, "chains": 1},
+        ),
+        frame,
+    )
+    (x,) = fitted.effects()
+    assert x["per"] == "0.01 units of x"
+    slopes = np.asarray(fitted.dataset["theta"].sel(parameter="x"))
+    assert x["estimate"] is not None
+    assert np.isclose(np.exp(0.01 * slopes), x["estimate"]).any()
+
+
 def test_a_notebook_gets_a_bar_and_a_script_gets_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+from cipherbayes.errors import StudyValueError, invalid_field
 from cipherbayes.models import kernels
 from cipherbayes.models.design import Design
 from cipherbayes.models.formula import Formula, parse_formula
@@ -154,6 +155,21 @@ class Model(BaseModel, ABC):
     response: ClassVar[tuple[str, ...]] = ("outcome",)
     kind: str
     formula: str | None = None
+
+    if not TYPE_CHECKING:  # type checkers know the fields of each model
+
+        def __init__(self, **fields: Any) -> None:
+            try:
+                super().__init__(**fields)
+            except ValidationError as error:
+                first, *more = error.errors(include_url=False)
+                key = ".".join(str(part) for part in first["loc"])
+                what, remedy = invalid_field(first, key, len(more))
+                where = type(self).__name__
+                raise StudyValueError(what, where=where, remedy=remedy) from None
+
+        # Pydantic's own way in, which a study takes, does not lead through here.
+        __init__.__pydantic_base_init__ = True
 
     @model_validator(mode="before")
     @classmethod

@@ -291,11 +291,9 @@ class StudyPlan(Plan):
         """Draws that count how far the models of columns may be off."""
         if self.imputing is None:
             return draws
-        models = self.imputing.models
-        learnt = models.read(self.imputing.split(self.scales(None, facts))[1])
         constants = self.study.model.constants(preparation_of(self.study).design)
-        rng = np.random.default_rng([self.study.inference.seed, draws.rounds])
-        theta = models.shifted(draws.theta, learnt, constants, rng)
+        seed, scales = self.study.inference.seed, self.scales(None, facts)
+        theta = self.imputing.with_model_errors(draws.theta, scales, constants, seed)
         return replace(draws, theta=theta)
 
     def records(self, facts: Mapping[Purpose, Floats]) -> float:

@@ -159,13 +159,22 @@ def spread(values: Floats, tail: float | None) -> Spread:
     return {"estimate": estimate, "lower": lower, "upper": upper}
 
 
+def _fitting_step(feature: Feature) -> float | None:
+    """A power of ten for a number whose whole public range is shorter than a unit."""
+    if feature.transform or feature.low is None or feature.high is None:
+        return None
+    width = feature.high - feature.low
+    return None if width >= 1.0 else 10.0 ** math.floor(math.log10(width / 2.0))
+
+
 def _steps(features: Features) -> Iterator[tuple[str, str, float]]:
     """Column, what its step is called, and the size of the step."""
     for name, feature in features.items():
         if feature.levels is None:
             words, step = STEPS[feature.transform]
-            if feature.per is not None:
-                words, step = f"{feature.per:g} units of {{}}", feature.per
+            per = feature.per or _fitting_step(feature)
+            if per is not None:
+                words, step = f"{per:g} units of {{}}", per
             yield name, words.format(name), step
         else:
             first, *others = map(level_name, feature.levels)

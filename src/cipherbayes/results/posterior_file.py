@@ -2,7 +2,7 @@
 
 Such a file is HDF5 with dimension scales: one dataset for each variable, and each
 dimension is the dataset that others name as their scale. Written and read here with
-h5py alone, since the general libraries take ten times as long for so small a file.
+h5py alone: of a small file the general libraries take four to ten times as long.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,7 @@ def run(
     A table that is a file has its ledger beside it (``FILE.ledger``); a query's is
     where the study says; a frame's lasts only for the run.
     """
+    require_study(study)
     study, tables = as_sites(study, tables)
     study = with_sites(study, tables)
     progress = notebook_progress() if progress is None else progress
@@ -104,6 +106,16 @@ def run(
         result = _run_without_privacy(study, tables, progress)
         result.save(Path(out))
     return result
+
+
+def require_study(study: object) -> None:
+    """Refuse what is no study, such as the path of its file."""
+    if not isinstance(study, Study):
+        raise StudyError(
+            f"is no Study but of type {type(study).__name__}",
+            where="run",
+            remedy='read a study file with cb.Study.load("study.toml")',
+        )
 
 
 def resume(out: str | Path, *, progress: Progress | None = None) -> Result:
@@ -156,7 +168,15 @@ def _sampled(
     """The exact posterior, by whoever holds all rows."""
     method = study.inference_method
     train, test = split(study, prepared)
-    draws = method.sample(target_of(study, train), study.inference, progress)
+    target = target_of(study, train)
+    draws = method.sample(target, study.inference, progress)
+    if isinstance(target.expand, Expansion) and not draws.is_point:
+        drawn = target.expand
+        constants = study.model.constants(preparation_of(study).design)
+        theta = drawn.imputing.with_model_errors(
+            draws.theta, drawn.scales, constants, study.inference.seed
+        )
+        draws = replace(draws, theta=theta)
     wall = time.perf_counter() - started
     return assemble(
         study,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from cipherbayes.errors import StudyError
+from cipherbayes.errors import StudyError, StudyValueError, invalid_field
 
 
 def read_text(path: Path) -> str:
@@ -58,10 +58,6 @@ OTHER_NAMES = {
 """What other programs call a model -> what it is here."""
 
 
-class StudyValueError(StudyError, ValueError):
-    """A study made in Python says something impossible; also a ValueError."""
-
-
 def explained(
     error: ValidationError, path: Path | None = None, text: str = ""
 ) -> StudyError:
@@ -82,15 +78,7 @@ def explained(
     key = ".".join(location)
     line = _line_of(text, location)
     where = f"{path}, line {line}" if line else str(path or "Study")
-    more = error.error_count() - 1
-    remedy = f"(and {more} more)" if more else ""
     match first["type"]:
-        case "extra_forbidden":
-            what = f"unknown key '{key}'"
-            remedy = "remove it or correct its spelling" + (remedy and f" {remedy}")
-        case "missing":
-            what = f"missing key '{key}'"
-            remedy = "add it" + (remedy and f" {remedy}")
         case "union_tag_invalid":
             allowed = first["ctx"]["expected_tags"].replace("'", '"')
             what, remedy = "unknown model.kind", f"choose one of {allowed}"
@@ -99,12 +87,8 @@ def explained(
                 remedy = f"{known}; or {remedy}"
         case "union_tag_not_found":
             what, remedy = "missing key 'model.kind'", 'e.g. kind = "logistic"'
-        case "value_error":
-            what = str(first["ctx"]["error"])
-            what = f"'{key}': {what}" if key else what
         case _:
-            message = first["msg"][0].lower() + first["msg"][1:]
-            what = f"'{key}': {message}"
+            what, remedy = invalid_field(first, key, error.error_count() - 1)
     kind = StudyValueError if path is None else StudyError
     return kind(what, where=where, remedy=remedy)
 

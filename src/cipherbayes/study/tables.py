@@ -288,8 +288,8 @@ def split_site(
     """
     assert study.evaluation is not None
     seed, share = study.evaluation.seed, study.evaluation.holdout
-    places = list(table.map(lambda rows: place_of(rows, seed)))
-    held = np.concatenate([np.empty(0), *places]) < share
+    parts = table.map(lambda rows: place_of(rows, seed) < share)
+    held = np.concatenate([np.empty(0, dtype=bool), *parts])
     if study.checks_privately:
         return table.subset(np.flatnonzero(~held)), table.subset(np.flatnonzero(held))
     if held.all() or not held.any():

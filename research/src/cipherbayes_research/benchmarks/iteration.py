@@ -100,7 +100,7 @@ def bench_iteration(
 ) -> Setting:
     """One setting: plaintext, secure-sum and, if given, the circuits, turn by turn."""
     study = bench_study(dimension, sites, rounds + WARM_UP, rows)
-    table = _random_table(study, rows)
+    table = random_table(study, rows)
     clock = Clock() if clock is None else clock
     with tempfile.TemporaryDirectory(prefix="cipherbayes-bench-") as place:
         folder = RunFolder.create(
@@ -172,7 +172,8 @@ def bench_iteration(
     return setting
 
 
-def _random_table(study: Study, rows: int) -> PreparedTable:
+def random_table(study: Study, rows: int) -> PreparedTable:
+    """Uniform columns and an outcome that depends on none of them."""
     rng = np.random.default_rng(0)
     design = preparation_of(study).design
     x = rng.uniform(-1.0, 1.0, (design.width, rows))

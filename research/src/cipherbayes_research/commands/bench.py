@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import tempfile
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.table import Table
@@ -19,6 +20,19 @@ if TYPE_CHECKING:
         Setting,
         Variant,
     )
+
+
+_TIMES: Final = ("site_ms", "server_ms", "csp_ms", "study_cpu_s")
+_SIZES: Final = ("megabytes", "site_bytes", "disk_bytes")
+
+
+class Axis(StrEnum):
+    """A quantity over which a secure sum's growth is measured."""
+
+    D = "d"
+    SITES = "sites"
+    ROWS = "rows"
+    ROUNDS = "rounds"
 
 
 def bench(
@@ -40,9 +54,19 @@ def bench(
         Path | None,
         typer.Option(help="With --growth: where tables go; 25 bytes a row."),
     ] = None,
+    over: Annotated[
+        list[Axis] | None,
+        typer.Option(help="With --growth: a secure sum over this instead; repeat it."),
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="With --over: an SVG file to draw into.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Compare encrypted iterations with plaintext and with the paper's circuit."""
+    if growth and over:
+        _print_axes([axis.value for axis in over], folder, picture, as_json)
+        return
     if growth:
         _print_growth(most_rows, folder, as_json)
         return
@@ -114,6 +138,42 @@ def _print_growth(most_rows: int, folder: Path | None, as_json: bool) -> None:
             f"{row['cpu_ns_per_row_and_round']:.0f}",
             f"{row['study_megabytes']:.0f}",
         )
+    console.print(table)
+
+
+def _print_axes(
+    axes: list[str], folder: Path | None, picture: Path | None, as_json: bool
+) -> None:
+    """A line for each point, the exponents below them."""
+    from cipherbayes_research.benchmarks.growth_axes import exponents, measure
+    from cipherbayes_research.benchmarks.growth_picture import draw
+
+    place = Path(tempfile.gettempdir()) if folder is None else folder
+    points = list(measure(axes, place))
+    fitted = exponents(points)
+    if picture is not None:
+        draw(points, picture)
+    if as_json:
+        typer.echo(json.dumps({"points": points, "exponents": fitted}, indent=2))
+        return
+    table = Table(title="how a secure sum grows; CPU time of one round, and of all")
+    for heading in (
+        "over", "value", "site ms", "server ms", "CSP ms", "all s", "MB",
+        "site bytes", "disk bytes",
+    ):  # fmt: skip
+        table.add_column(heading, justify="right")
+    for axis in dict.fromkeys(axes):
+        for point in points:
+            if point["axis"] == axis:
+                table.add_row(
+                    axis,
+                    f"{point['value']:,}",
+                    *(f"{point[name]:.2f}" for name in _TIMES),
+                    *(f"{point[name]:,.0f}" for name in _SIZES),
+                )
+        powers = fitted[axis]
+        measures = [f"{powers[name]:.2f}" for name in (*_TIMES, *_SIZES)]
+        table.add_row(axis, "exponent", *measures, end_section=True)
     console.print(table)
 
 
