@@ -203,8 +203,8 @@ build(const Problem *q, Work *w, double *built)
             for (int j = 0; j < d; j++)
                 built[q->order[i] * d + q->order[j]] = blocks[(size_t)i * d + j];
     } else {
-        times(q->frame, blocks, d, d, d, w->turned);
-        times_transposed(w->turned, q->frame, d, d, d, built);
+        product(q->frame, blocks, d, d, d, w->turned);
+        product_transposed(w->turned, q->frame, d, d, d, built);
     }
     return 0;
 }
@@ -240,8 +240,8 @@ pulled_back(const Problem *q, Work *w, const double *gradient)
             for (int j = 0; j < d; j++)
                 ordered[(size_t)i * d + j] = gradient[q->order[i] * d + q->order[j]];
     } else {
-        transposed_times(q->frame, gradient, d, d, d, w->other);
-        times(w->other, q->frame, d, d, d, ordered);
+        transposed_product(q->frame, gradient, d, d, d, w->other);
+        product(w->other, q->frame, d, d, d, ordered);
     }
     const double *means = w->place + b;
     for (int k = 0; k < b; k++) {
@@ -286,8 +286,8 @@ evidence(const Problem *q, Work *w, const double *h, const double *covariance)
                 scaled[(size_t)i * d + j] =
                     h[(size_t)i * d + j] * covariance[(size_t)j * d + j];
     } else {
-        times(h, covariance, d, d, d, scaled);
-        times(scaled, h, d, d, d, total);
+        product(h, covariance, d, d, d, scaled);
+        product(scaled, h, d, d, d, total);
     }
     double trace = 0.0;
     for (size_t i = 0; i < cells; i++)
@@ -307,13 +307,13 @@ evidence(const Problem *q, Work *w, const double *h, const double *covariance)
     times_vector(total, w->residual, d, d, w->solved);
     double value = -0.5 * (determinant + dot(w->solved, w->residual, d));
     /* H B = (C H)'C with B = C'C. */
-    times(q->contrasts, h, r, d, d, w->thin);
+    product(q->contrasts, h, r, d, d, w->thin);
     value -= 0.5 * dot(w->thin, w->thin, r * d);
-    transposed_times(w->thin, q->contrasts, d, r, d, w->curved);
+    transposed_product(w->thin, q->contrasts, d, r, d, w->curved);
     for (int i = 0; i < d; i++)
         for (int j = 0; j < d; j++)
             total[(size_t)i * d + j] -= w->solved[i] * w->solved[j];
-    times(total, scaled, d, d, d, w->other);
+    product(total, scaled, d, d, d, w->other);
     const double sharp = 1.0 / (q->information_sd * q->information_sd);
     double square = 0.0, straight = 0.0;
     for (int i = 0; i < d; i++)

@@ -61,10 +61,10 @@ void times_vector(const double *a, const double *v, int n, int m, double *out);
 void transposed_times_vector(const double *a, const double *v, int n, int m,
                              double *out);
 /* out (n, m) = A B, A B' or A'B with k terms to a sum. */
-void times(const double *a, const double *b, int n, int k, int m, double *out);
-void times_transposed(const double *a, const double *b, int n, int k, int m,
+void product(const double *a, const double *b, int n, int k, int m, double *out);
+void product_transposed(const double *a, const double *b, int n, int k, int m,
                       double *out);
-void transposed_times(const double *a, const double *b, int n, int k, int m,
+void transposed_product(const double *a, const double *b, int n, int k, int m,
                       double *out);
 /* out (n, n) = A'A of A with k rows. */
 void gram(const double *a, int k, int n, double *out);
