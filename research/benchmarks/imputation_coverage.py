@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 import cipherbayes as cb
+from cipherbayes.data.imputing import Expansion
 from cipherbayes.results.run import target_of
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import as_sites, open_sites, preparation_of, with_sites
@@ -105,23 +106,23 @@ def simulated(
 
 
 def without_privacy(study: Study, frame: pd.DataFrame) -> tuple[Floats, Floats]:
-    """Mode and standard deviations of the posterior of all rows."""
+    """Means and standard deviations of a normal posterior of all rows at its mode."""
     study, tables = as_sites(study, frame)
     study = with_sites(study, tables)
     target = target_of(study, open_sites(study, tables))
     mode = target.mode()
+    rng = np.random.default_rng(0)
     covariance = np.linalg.inv(target.curvature(mode))
+    theta = rng.multivariate_normal(mode, covariance, 4000)[None]
     design = preparation_of(study).design
-    turn = study.model.to_user_scale(np.eye(mode.size), design)
-    zero = study.model.to_user_scale(np.zeros((1, mode.size)), design)
-    turn = (turn - zero)[:, [_parameters(study).index(name) for name in NAMES]]
-    middle = study.model.to_user_scale(mode[None], design)[0]
-    middle = middle[[_parameters(study).index(name) for name in NAMES]]
-    return middle, np.sqrt(np.diag(turn.T @ covariance @ turn))
-
-
-def _parameters(study: Study) -> list[str]:
-    return list(study.model.parameters(preparation_of(study).design))
+    if isinstance(target.expand, Expansion):
+        constants = study.model.constants(design)
+        drawn = target.expand
+        theta = drawn.imputing.with_model_errors(theta, drawn.scales, constants, 0)
+    names = list(study.model.parameters(design))
+    user = study.model.to_user_scale(theta[0], design)
+    user = user[:, [names.index(name) for name in NAMES]]
+    return user.mean(axis=0), user.std(axis=0)
 
 
 def main() -> None:

@@ -11,9 +11,10 @@ import pytest
 import cipherbayes as cb
 from cipherbayes.data.imputing import DRAWS, Expansion, Imputing
 from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.data.tables import open_table
 from cipherbayes.errors import DataError, StudyError
 from cipherbayes.models import Rows
-from cipherbayes.study.tables import imputing_of, open_site
+from cipherbayes.study.tables import imputing_of, open_site, preparation_of
 from cipherbayes.typing import Floats
 
 
@@ -151,6 +152,20 @@ def test_whatever_was_released_models_and_draws_keep_public_limits() -> None:
             assert np.abs(rows.x).max() <= 1.0
 
 
+def test_intervals_count_how_far_a_model_may_be_off() -> None:
+    """A share f of the records has b times the model's error in its predictor."""
+    study = study_of(bmi={"missing": "impute"})
+    table, imputing = table_of(study, frame_of(500, 0.4))
+    scales = learnt(table, imputing)
+    model = imputing.models.read(scales)["bmi"]
+    theta = np.tile([0.3, 0.5, 4.0, 0.2], (1, 50_000, 1))
+    found = imputing.with_model_errors(theta, scales, (0,), seed=1)
+    assert np.array_equal(found[..., 2:], theta[..., 2:])
+    assert found.mean(axis=(0, 1)) == pytest.approx(theta[0, 0], abs=0.005)
+    wanted = model.gaps * 4.0 * model.errors[0]
+    assert found[0].std(axis=0)[:2] == pytest.approx(wanted, rel=0.03)
+
+
 def test_draws_are_made_once_for_tables_in_memory() -> None:
     table, imputing = table_of(study_of(), frame_of(50, 0.5))
     expansion = Expansion(imputing, [table], None)
@@ -200,12 +215,9 @@ def test_where_gaps_could_not_be_counted_they_are_not_drawn(
 
 
 def test_nothing_is_drawn_for_a_prediction() -> None:
-    study = study_of()
-    source = open_site(study, "a", frame_of(30, 0.0))
-    assert source.count == 30
-    from cipherbayes.data.tables import open_table
-    from cipherbayes.study.tables import preparation_of
-
+    preparation = preparation_of(study_of())
+    whole = open_table(frame_of(30, 0.0), "new patients")
+    assert PreparedTable.for_prediction(whole, preparation).count == 30
     table = open_table(frame_of(30, 0.5), "new patients")
     with pytest.raises(DataError, match="column 'bmi' has missing values"):
-        PreparedTable.for_prediction(table, preparation_of(study))
+        PreparedTable.for_prediction(table, preparation)

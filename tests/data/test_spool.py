@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from cipherbayes.data.spool import Spool, Stored, recipes_of
 from cipherbayes.data.spooled import SpooledBlocks
 from cipherbayes.data.tables import open_table
 from cipherbayes.errors import RunError
-from cipherbayes.models import Design, Logistic, Rows, kernels
+from cipherbayes.models import Design, Logistic, Poisson, Rows, kernels
 from cipherbayes.models.formula import parse_formula
 from cipherbayes.typing import Floats
 
@@ -38,6 +39,9 @@ PREPARATIONS = {
     "numbers and levels": Preparation(FEATURES, intercept=1.0),
     "no constant": Preparation(FEATURES),
     "short rows": Preparation(FEATURES, intercept=1.0, row_norm=1.2),
+    "gaps that are drawn": Preparation(
+        {**FEATURES, "lab": Feature(low=0.1, high=50, missing="impute")}, intercept=1.0
+    ),
     "formula": Preparation(
         {**FEATURES, "dose": Feature(low=0.5, high=9)},
         intercept=1.0,
@@ -63,7 +67,7 @@ def columns(rows: int) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("spool") / "table.parquet"
-    table = pa.table(columns(2 * BLOCK_ROWS + 100))
+    table = pa.table(columns(3 * BLOCK_ROWS + 100))
     pyarrow.parquet.write_table(table, file, row_group_size=9_999)
     return file
 
@@ -165,6 +169,20 @@ def test_the_file_has_no_name_and_goes_with_the_table(path: Path) -> None:
     assert file.closed
 
 
+def test_all_cores_have_a_block_at_the_same_time(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CIPHERBAYES_THREADS", "2")
+    table = opened(path, PREPARATIONS["numbers and levels"])
+    together = threading.Barrier(2)
+
+    def meet(block: Rows) -> int:
+        together.wait(60)  # raises if no other thread comes
+        return block.count
+
+    assert sum(table.map(meet)) == table.count
+
+
 def test_a_site_may_name_another_disk(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,3 +221,17 @@ def test_a_disk_that_fails_is_named_and_nothing_of_the_rows(path: Path) -> None:
     with pytest.raises(RunError, match="prepared records cannot be read") as refused:
         bits(table)
     assert "resume" in refused.value.remedy
+
+
+def test_outcomes_that_a_model_fills_in_itself_are_kept_too(tmp_path: Path) -> None:
+    """A count without an exposure has an offset of zero, and needs it in every pass."""
+    table = tmp_path / "counts.csv"
+    table.write_text("age,y\n" + "\n".join(f"{20 + k},{k % 5}" for k in range(50)))
+    preparation = Preparation({"age": Feature(low=18, high=100)})
+    model = Poisson(outcome="y")
+    held, spooled = (
+        PreparedTable(open_table(str(table), "t"), preparation, model, limit)
+        for limit in (2 << 30, 0)
+    )
+    assert not spooled.in_memory
+    assert set(spooled.outcome()) == set(held.outcome()) == {"y", "offset"}

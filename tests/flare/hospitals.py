@@ -24,11 +24,18 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
     from flare_machines import Machines
 
     folder = tmp_path_factory.mktemp("machines")
-    study = small_study(("a", "b", "c"), inference={"rounds": ROUNDS})
+    study = small_study(
+        ("a", "b", "c"),
+        inference={"rounds": ROUNDS},
+        evaluation={"holdout": 0.3},
+        describe={"by": ["site"]},
+    )
     study = write_tables(folder / "tables", study)
     made = Machines(folder, study)
     kit = made.kits["b"].path
-    fill(kit / "b.sqlite", pd.read_csv(study.sites["b"].data))
+    # To the last bit: a hash of each record decides whether it is held out.
+    rows = pd.read_csv(study.sites["b"].data, float_precision="round_trip")
+    fill(kit / "b.sqlite", rows)
     (kit / "b.sql").write_text(QUERY)
     (kit / "site.toml").write_text(
         'data = { database = "sqlite:b.sqlite", query = "b.sql" }\n'

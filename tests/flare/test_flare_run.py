@@ -11,6 +11,7 @@ from query_sites import fill
 
 from cipherbayes.errors import RunError
 from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.protocols.plan import plan_study
 from cipherbayes.results.run import run
 from cipherbayes.validation.verify import verify
 from conftest import another_owner, logistic_frame
@@ -39,7 +40,7 @@ def test_a_killed_site_is_named_and_the_resubmitted_run_has_the_undisturbed_thet
     assert killed
     assert time.monotonic() - killed < 20.0
     assert not (out / "result.json").exists()
-    rounds = len(undisturbed)
+    rounds = plan_study(machines.study).rounds
     assert all(0 < len(done) < rounds for done in machines.released().values())
     # Its database changes meanwhile; the run goes on over the rows it began with.
     kit = machines.kits["b"].path
@@ -49,7 +50,7 @@ def test_a_killed_site_is_named_and_the_resubmitted_run_has_the_undisturbed_thet
     machines.start("b")
     machines.wait_for("b", times=before + 1)
     result = machines.submit(out)
-    assert result.record["rounds"] == rounds
+    assert result.record["rounds"] == len(undisturbed)
     assert machines.thetas(out) == undisturbed
     assert machines.released() == {name: list(range(rounds)) for name in "abc"}
     for name in "abc":
@@ -59,6 +60,9 @@ def test_a_killed_site_is_named_and_the_resubmitted_run_has_the_undisturbed_thet
     another_owner()
     alone = run(machines.study, out=tmp_path / "alone")
     assert result.summary() == alone.summary()
+    assert result.metrics["private"] is True
+    assert result.metrics == alone.metrics
+    assert result.describe() == alone.describe()
     assert not list(kit.rglob("*.parquet"))
     record = json.loads((out / "result.json").read_text())
     assert (out / "posterior.nc").exists()

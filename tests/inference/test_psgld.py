@@ -53,13 +53,13 @@ SETTINGS = {
     "rmsprop, Poisson batches": {
         "preconditioner": "rmsprop",
         "batch": 200,
-        "rounds": 16_000,
+        "rounds": 6000,
     },
     "rmsprop, fixed batches": {
         "preconditioner": "rmsprop",
         "batch": 200,
         "sampling": "fixed",
-        "rounds": 16_000,
+        "rounds": 6000,
     },
     "plain SGLD": {"preconditioner": "none", "rounds": 6000},
     "Fisher": {"preconditioner": "fisher", "rounds": 4000},

@@ -16,11 +16,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cipherbayes as cb
+from cipherbayes.models.score_difference import difference_sums
 from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.study_plan import StudyPlan, plan_releases
-from cipherbayes.study.tables import open_site, split_site
+from cipherbayes.study.rival import KEPT
+from cipherbayes.study.tables import open_site, preparation_of, rival_study, split_site
 from cipherbayes.validation.neighbours import invented_columns
 
 SURVIVAL: dict[str, Any] = {"time": "days", "event": "died", "horizon": 40.0}
@@ -50,19 +52,47 @@ def plan_of(name: str, preparation: str) -> StudyPlan:
         preparation={"method": preparation},
         privacy={"epsilon": 1.0, "records": 40_000},
         inference={"method": "averaged"},
-        evaluation={"holdout": 0.5},
+        evaluation={"holdout": 0.5, "against": rival(name, preparation)},
         describe={"by": ["site", "sex"]},
         sites={"a": {}, "b": {}, "c": {}},
     )
     return plan_releases(study)
 
 
+def rival(name: str, preparation: str) -> dict[str, Any]:
+    """An earlier fit of other columns, with draws that no posterior would have."""
+    model = MODELS[name]
+    features = {"bmi": FEATURES["bmi"], "age": FEATURES["age"]}
+    study = cb.Study(
+        model=model,
+        features=features,
+        preparation={"method": preparation},
+        privacy={"epsilon": 1.0, "records": 40_000},
+        evaluation={"holdout": 0.5},
+    )
+    design = preparation_of(study).design
+    size = len(model.parameters(design))
+    draws = [
+        [0.0] * size,
+        [1e-3] * size,
+        [-3.0, 2.0] * (size // 2) + [5.0] * (size % 2),
+    ]
+    found: dict[str, Any] = {
+        "name": "earlier",
+        "study_hash": "0" * 64,
+        "study": {part: study.document()[part] for part in KEPT},
+        "draws": draws,
+    }
+    if preparation == "private-scales":
+        found["scales"] = [0.1] * design.moved + [0.05] * design.moved
+    return found
+
+
 def totals(plan: StudyPlan, columns: Any, question: Question, phase: Phase) -> Any:
     """A site's sums on the grid, as it parts its own table."""
     table = open_site(plan.study, "b", pa.table(columns))
-    given = Contributions(
-        plan.study.model, *split_site(plan.study, "b", table), site="b"
-    )
+    parts = split_site(plan.study, "b", table)
+    given = Contributions.of_site(plan.study, "b", *parts)
     return phase.on_grid(given.total(phase, question))
 
 
@@ -131,7 +161,7 @@ def test_both_parts_are_asked_and_either_may_be_empty() -> None:
     table = open_site(plan.study, "a", pa.table(columns))
     train, held = split_site(plan.study, "a", table)
     assert sorted([train.count, held.count]) == [0, 1]
-    given = Contributions(plan.study.model, train, held, site="a")
+    given = Contributions.of_site(plan.study, "a", train, held)
     for phase in plan.phases:
         question = Question(np.zeros(plan.question_size(phase)))
         assert given.total(phase, question).shape == (phase.dimension,)
@@ -179,6 +209,30 @@ def test_a_held_out_record_moves_nothing_that_the_fit_releases(
             assert all(moved), phase.purpose
 
 
+def test_a_study_holds_out_the_rows_of_the_one_that_it_is_compared_with() -> None:
+    """Which columns it has itself does not move a record."""
+    plan = plan_of("logistic", "public-bounds")
+    columns = invented_columns(plan.study, 200, np.random.default_rng(1))
+    earlier = rival_study(plan.study)
+    assert earlier is not None
+    sides = []
+    for study in (plan.study, earlier):
+        table = open_site(study, "a", pa.table(columns))
+        sides.append(split_site(study, "a", table)[1].outcome()["y"])
+    assert np.array_equal(sides[0], sides[1])
+    alone = plan.study.model_copy(update={"evaluation": earlier.evaluation})
+    table = open_site(alone, "a", pa.table(columns))
+    assert split_site(alone, "a", table)[1].count != sides[0].size
+
+
+def test_a_difference_is_that_of_the_log_scores_and_bounded() -> None:
+    first = np.array([-0.2, -3.0, np.nan, -np.inf, -0.5])
+    second = np.array([-0.4, -0.1, -1.0, -1.0, -0.5])
+    total, squares = difference_sums(first, second, None)
+    assert total == pytest.approx(0.4 - 1.0 + 0.0 - 1.0 + 0.0, abs=1e-5)
+    assert squares == pytest.approx(0.5 * (0.4**2 + 1.0 + 1.0), abs=1e-5)
+
+
 def test_the_budget_is_spent_by_either_part_and_by_no_row_twice() -> None:
     from cipherbayes.privacy.accountant import epsilon
 
@@ -187,6 +241,7 @@ def test_the_budget_is_spent_by_either_part_and_by_no_row_twice() -> None:
         "describe",
         "check",
         "residuals",
+        "difference",
     ]
     assert epsilon(plan.event, 1e-5) == pytest.approx(1.0, rel=1e-3)
     assert epsilon(plan.event, 1e-5) <= 1.0
@@ -195,7 +250,7 @@ def test_the_budget_is_spent_by_either_part_and_by_no_row_twice() -> None:
 
 def test_a_check_is_asked_at_so_many_draws_within_reach_and_nothing_else() -> None:
     plan = plan_of("logistic", "public-bounds")
-    describe, check, residuals = plan.closing
+    describe, check, residuals, _ = plan.closing
     rng = np.random.default_rng(0)
     draws = 1e9 * rng.standard_normal((500, plan.farthest_theta.size))
     for phase in plan.closing:

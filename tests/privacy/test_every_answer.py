@@ -114,8 +114,14 @@ GAPS: dict[str, dict[str, Any]] = {
 }
 CASES += [
     pytest.param(f"{name}, gaps", "noise-aware", preparation)
-    for name in ("logistic", "linear", "negative-binomial", "weibull", "formula")
-    for preparation in ("public-bounds", "private-scales")
+    for name, preparation in [
+        ("logistic", "public-bounds"),
+        ("logistic", "private-scales"),
+        ("linear", "private-scales"),
+        ("negative-binomial", "private-scales"),
+        ("weibull", "private-scales"),
+        ("formula", "private-scales"),
+    ]
 ]
 
 

@@ -31,10 +31,12 @@ from cipherbayes.data.tables import open_table
 from cipherbayes.errors import CipherbayesError, DataError
 from cipherbayes.inference.influence import influence_sums, unpack
 from cipherbayes.models.influence import InfluenceBound
+from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.study_plan import StudyPlan, plan_releases
 from cipherbayes.report.page import write_report
-from cipherbayes.study.tables import open_site, preparation_of
+from cipherbayes.study.tables import open_site, preparation_of, split_site
+from cipherbayes.validation.neighbours import invented_columns
 
 KINDS = ("logistic", "linear", "poisson", "weibull", "piecewise")
 
@@ -103,6 +105,49 @@ def test_neither_a_person_nor_a_row_moves_a_sum_by_more_than_its_sensitivity(
                 )
 
     holds()
+
+
+@pytest.mark.parametrize("name", ["logistic", "linear", "poisson", "weibull"])
+def test_neither_a_person_nor_a_row_moves_a_check_or_a_description_by_more(
+    name: str,
+) -> None:
+    """And it moves one part only: a person's rows are all held out, or none."""
+    plan = plan_of(name)
+    sections = {"evaluation": {"holdout": 0.5}, "describe": {"by": ["site", "sex"]}}
+    document = plan.study.model_dump(exclude_none=True) | sections
+    plan = plan_releases(cb.Study(**document))
+    rng = np.random.default_rng(5)
+    for most in (1, 3, 15):
+        columns: dict[str, Any] = dict(invented_columns(plan.study, 30, rng))
+        who = rng.integers(0, 30 // most, 30)
+        columns["patient"] = np.array([f"p{k}" for k in who])
+        for kept in (who != who[0], np.arange(30) > 0):
+            tables = [
+                open_site(plan.study, "b", pa.table(columns).filter(pa.array(rows)))
+                for rows in (np.ones(30, dtype=bool), kept)
+            ]
+            parts = [split_site(plan.study, "b", table) for table in tables]
+            assert [sum(p.records for p in each) for each in parts] == [
+                table.records for table in tables
+            ]
+            given = [Contributions.of_site(plan.study, "b", *each) for each in parts]
+            moved = set()
+            for phase in plan.closing:
+                size = plan.question_size(phase)
+                scales = None
+                if plan.study.releases_scales:
+                    totals = [
+                        rng.integers(-p.bound, p.bound, p.dimension)
+                        for p in plan.preparatory
+                    ]
+                    scales = plan.scales(phase, plan.facts(totals))
+                asked = Question(rng.normal(size=size) * (size > 1), scales)
+                sums_of = [phase.on_grid(each.total(phase, asked)) for each in given]
+                assert_moves_by_at_most_the_sensitivity(phase, *sums_of)
+                if phase.rows and np.any(sums_of[0] != sums_of[1]):
+                    moved.add(phase.rows)
+            same = parts[0][0].count == parts[1][0].count
+            assert moved <= ({"held-out"} if same else set())
 
 
 def test_without_shares_a_person_would_move_a_sum_by_more() -> None:
@@ -209,7 +254,7 @@ def test_a_row_study_keeps_its_fingerprint_with_and_without_the_word() -> None:
         ({"inference": {"method": "psgld"}}, "noise-aware method, not by psgld"),
         (
             {"evaluation": {"holdout": 0.2, "holdout_is_public": True}},
-            "part those of a person",
+            "scores rows one by one",
         ),
     ],
 )

@@ -5,24 +5,36 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cipherbayes_research.benchmarks.check_coverage import KINDS, binary, coverage
+from cipherbayes_research.benchmarks.check_coverage import coverage
+from cipherbayes_research.benchmarks.check_populations import population
 
 
 @pytest.mark.torture
-@pytest.mark.parametrize("epsilon", [1.0, 3.0])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 3.0])
+@pytest.mark.parametrize("name", ["skewed", "weibull", "skewed errors", "poisson"])
 def test_ninety_per_cent_intervals_cover_close_to_ninety_per_cent(
-    kind: str, epsilon: float
+    name: str, epsilon: float
 ) -> None:
     """Of 250 repetitions two standard errors are 0.04."""
-    found = coverage(kind, epsilon, rows=1600, repetitions=250, seed=1)
-    for name, each in found.items():
-        assert 0.84 <= each.covered <= 0.98, (name, each)
-        assert abs(each.bias) < 0.4 * each.width, (name, each)
+    found = coverage(population(name, 1, None), epsilon, 1600, 250, seed=1)
+    for score, each in found.items():
+        assert 0.84 <= each.covered <= 0.99, (score, each)
+        assert abs(each.off) < 0.4 * each.width, (score, each)
 
 
-def test_a_simulated_check_has_a_cell_for_every_row() -> None:
-    population = binary("calibrated", np.random.default_rng(0))
-    assert population.cells.min() >= 0
-    assert population.cells.max() < population.length
-    assert 0.7 < population.truth["auc"] < 0.9
+def test_a_repeated_check_is_counted_with_what_somebody_sees_who_sees_the_rows() -> (
+    None
+):
+    found = coverage(population("poisson", 1, None), 3.0, 800, 20, seed=1)
+    assert {"mean_observed", "predicted_over_observed", "curve 5"} <= set(found)
+    for each in found.values():
+        assert 0.5 <= each.covered <= 1.0
+        assert 0.5 <= each.plain <= 1.0
+        assert each.ratio > 1.0
+
+
+def test_what_is_seen_of_censored_rows_says_what_would_be_without_censoring() -> None:
+    table = population("weibull", 1, None)
+    seen = table.exact(np.arange(4000))
+    for name in ("c_index", "auc_at 0.5", "brier_at 1", "o/e high 1", "log_score"):
+        assert seen[name] == pytest.approx(table.truth[name], rel=0.06), name

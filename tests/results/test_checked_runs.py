@@ -265,6 +265,71 @@ def test_two_fits_are_compared_by_their_scores() -> None:
     assert close["better"] is None
 
 
+def compared(point: Path, **evaluation: Any) -> cb.Study:
+    """A study with one feature less, to be compared with a finished one."""
+    held = {"holdout": 0.3, "against": str(point / "out"), **evaluation}
+    return cb.Study(
+        study={"name": "age-only", "protocol": "pooled"},
+        model=cb.models.Logistic(outcome="death"),
+        features={"age": {"low": 18, "high": 100}},
+        privacy={"epsilon": 8.0, "records": 6000},
+        inference={"method": "averaged"},
+        evaluation=held,
+        sites={"north": {}, "south": {}},
+    )
+
+
+def test_a_later_study_is_compared_row_by_row_with_an_earlier_one(point: Path) -> None:
+    """The later one has no sex, which the invented deaths depend on."""
+    earlier = cb.Result.load(point / "out")
+    study = compared(point)
+    assert cb.Study(**study.document()).fingerprint() == study.fingerprint()
+    tables = {site: pd.read_csv(point / f"{site}.csv") for site in ("north", "south")}
+    later = cb.run(study, tables)
+    found = later.metrics["difference"]
+    assert found["against"] == "checked"
+    rows = pd.concat(tables.values())
+    dead = rows["death"].to_numpy() == 1.0
+    scores = []
+    for result in (later, earlier):
+        chance = np.asarray(result.predict(rows)["mean"])
+        scores.append(np.log(np.where(dead, chance, 1.0 - chance)))
+    exact = float(np.clip(scores[0] - scores[1], -0.5, 0.5).mean())
+    width = found["upper"] - found["lower"]
+    assert found["lower"] - width < exact < found["upper"] + width
+    paired, other = cb.compare(later, earlier), cb.compare(earlier, later)
+    assert paired["paired"]
+    assert paired["mean"] == found["mean"] == -other["mean"]
+    assert paired["lower"] == -other["upper"]
+    del later.record["metrics"]["difference"]
+    apart = cb.compare(later, earlier)
+    assert not apart["paired"]
+    assert 5.0 * width < apart["upper"] - apart["lower"]
+
+
+def test_a_plan_says_how_well_a_difference_will_be_known(point: Path) -> None:
+    path = point / "later.toml"
+    path.write_text(compared(point).to_toml(), encoding="utf-8")
+    said = CliRunner().invoke(app, ["plan", str(path)]).output
+    assert "\ncomparing" in said
+    assert "\nfive folds" in said
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "match"),
+    [
+        ({"holdout": 0.2}, "set holdout = 0.3 and seed = 1"),
+        ({"against": "nowhere"}, "holds no finished run"),
+        ({"holdout_is_public": True}, "compares fits with noise on protected rows"),
+    ],
+)
+def test_a_fit_that_cannot_be_compared_with_is_refused(
+    point: Path, evaluation: dict[str, Any], match: str
+) -> None:
+    with pytest.raises(StudyError, match=match):
+        compared(point, **evaluation)
+
+
 def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(StudyError, match="different outcomes"):
         cb.compare(scored("one", -0.5), scored("two", -0.5, horizon=30.0))

@@ -18,7 +18,8 @@ def compare(
 ) -> None:
     """Compare two private studies of one outcome by their held-out log scores.
 
-    Nothing is released: each run scored its own held-out rows within its budget.
+    Nothing is released: each run scored its own held-out rows within its budget, and
+    one that names the other ([evaluation] against) compared them row by row.
     """
     from cipherbayes.results.comparing import compare as compared
     from cipherbayes.results.result import Result
@@ -27,8 +28,9 @@ def compare(
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
+    rows = ", row by row" if found["paired"] else ""
     console.print(
-        f"held-out log score, {found['first']} less {found['second']}: "
+        f"held-out log score{rows}, {found['first']} less {found['second']}: "
         f"{found['mean']:.4g} ({100 * found['interval']:.3g} % interval "
         f"{found['lower']:.4g} to {found['upper']:.4g})",
         highlight=False,

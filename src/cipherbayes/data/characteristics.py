@@ -88,7 +88,8 @@ class Characteristics:
         Formal guarantees
         -----------------
         A record adds one to one bin of each column in one group of each grouping: norm
-        √(columns × groupings), whatever the scales are. Counts are exact.
+        √(columns × groupings), whatever the scales are. Counts are exact. Where a
+        record is a person, its rows count by their shares, which add up to one or less.
         """
         bins = [column.bins(rows.x, scales) for column in self.features]
         bins += [column.bins(rows.outcome) for column in self.outcomes]
@@ -99,7 +100,7 @@ class Characteristics:
             counts = np.zeros(self.width * len(names))
             for start, place in zip(starts.tolist(), bins, strict=True):
                 cells = group * self.width + start + place
-                counts += np.bincount(cells, minlength=counts.size)
+                counts += np.bincount(cells, rows.shares, counts.size)
             found.append(counts)
         return np.concatenate(found)
 

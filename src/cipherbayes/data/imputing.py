@@ -110,6 +110,24 @@ class Imputing:
             self._filled(take(block, places), absent[:, places], moments, learnt)
         )
 
+    def with_model_errors(
+        self,
+        theta: Floats,
+        scales: Floats | None,
+        constants: tuple[int, ...],
+        seed: int,
+    ) -> Floats:
+        """Draws of θ that count how far the learnt models of columns may be off.
+
+        Parameters
+        ----------
+        constants
+            Parameters that are constant over records, or constant in an interval.
+        """
+        learnt = self.models.read(self.split(scales)[1])
+        rng = np.random.default_rng([seed, DRAWS])
+        return self.models.shifted(theta, learnt, constants, rng)
+
     def _filled(
         self,
         block: Rows,
@@ -179,7 +197,7 @@ class Expansion:
         tables: Sequence[PreparedTable],
         scales: Floats | None,
     ) -> None:
-        self._imputing, self._scales = imputing, scales
+        self.imputing, self.scales = imputing, scales
         self._kept: dict[int, tuple[Rows, Rows | None]] = {}
         self._held: dict[int, Rows] = {}
         for table in tables:
@@ -191,7 +209,7 @@ class Expansion:
         """Complete records of a block, and the drawn rows of the others."""
         found = self._kept.get(id(block))
         if found is None:
-            found = self._imputing.expanded(block, self._scales)
+            found = self.imputing.expanded(block, self.scales)
             if id(block) in self._held:
                 self._kept[id(block)] = found
         return found

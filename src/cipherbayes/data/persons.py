@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cipherbayes.data.tables import MISSING, Chunk, Table
 from cipherbayes.errors import DataError
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, Integers
 
 GRAIN = 2.0**20
 """Shares are multiples of one over this: sums of them are exact."""
@@ -53,6 +55,7 @@ class Persons:
         self._known = counted.field("values")
         rows = counted.field("counts").to_numpy(zero_copy_only=False)
         self._shares: Floats = np.floor(GRAIN / rows) / GRAIN
+        self._places: Floats | None = None
 
     @property
     def count(self) -> int:
@@ -61,9 +64,25 @@ class Persons:
 
     def shares(self, chunk: Chunk) -> Floats:
         """The share of every row of a chunk."""
-        places = pc.index_in(self._names(chunk), value_set=self._known)
-        shares: Floats = self._shares[places.to_numpy(zero_copy_only=False)]
+        shares: Floats = self._shares[self._who(chunk)]
         return shares
+
+    def places(self, chunk: Chunk) -> Floats:
+        """A whole number below 2⁵³ for every row of a chunk, from its person's name."""
+        if self._places is None:
+            digests = (
+                hashlib.blake2b(str(name).encode(), digest_size=8).digest()
+                for name in self._known.to_pylist()
+            )
+            whole = [int.from_bytes(digest, "big") >> 11 for digest in digests]
+            self._places = np.array(whole, dtype=np.float64)
+        places: Floats = self._places[self._who(chunk)]
+        return places
+
+    def _who(self, chunk: Chunk) -> Integers:
+        who = pc.index_in(self._names(chunk), value_set=self._known)
+        found: Integers = who.to_numpy(zero_copy_only=False).astype(np.int64)
+        return found
 
     def _names(self, chunk: Chunk) -> pa.Array:
         names = pc.utf8_trim_whitespace(chunk.column(self.column))

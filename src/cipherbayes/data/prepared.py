@@ -14,7 +14,7 @@ from cipherbayes.data.spool import Stored, open_spool, recipes_of
 from cipherbayes.data.spooled import SpooledBlocks
 from cipherbayes.data.streaming import Source, StreamedBlocks
 from cipherbayes.data.tables import Table
-from cipherbayes.models.base import Model, Rows
+from cipherbayes.models.base import PLACE, Model, Rows
 from cipherbayes.models.design import Design
 from cipherbayes.typing import Floats, Integers
 
@@ -45,6 +45,10 @@ class PreparedTable:
         at its ends.
     person
         The column that names a person, where all rows of one are one record.
+    parted
+        Whether such a table may be cut between persons.
+    beside
+        How another fit prepares the same records, where both are compared.
 
     Raises
     ------
@@ -61,8 +65,18 @@ class PreparedTable:
         *,
         strict: bool = True,
         person: str | None = None,
+        parted: bool = False,
+        beside: Preparation | None = None,
     ) -> None:
-        source = Source(table, preparation, model, strict=strict, person=person)
+        source = Source(
+            table,
+            preparation,
+            model,
+            strict=strict,
+            person=person,
+            parted=parted,
+            beside=beside,
+        )
         self._persons = None if source.persons is None else source.persons.count
         self._blocks: Blocks
         self._extent: _Extent | None
@@ -153,12 +167,23 @@ class PreparedTable:
         return moved
 
     def subset(self, rows: Integers) -> PreparedTable:
-        """The given records (sorted positions) as a table of their own."""
-        if self._persons is not None:
-            raise ValueError("rows of a person stay together")
+        """The given records (sorted positions) as a table of their own.
+
+        Where a record is a person, all rows of one or none of them must be given.
+        """
         rows = np.ascontiguousarray(rows, dtype=np.int64)
         self._checked(rows)
-        return self._of(self._blocks.select(rows), self._roles)
+        part = self._of(self._blocks.select(rows), self._roles)
+        if self._persons is not None:
+            part._persons = part._count_persons()
+        return part
+
+    def _count_persons(self) -> int:
+        """Persons by their places: one more or less changes it by one at most."""
+        places = list(self.map(lambda block: block.outcome.get(PLACE)))
+        if any(part is None for part in places):
+            raise ValueError("rows of a person stay together")
+        return int(np.unique(np.concatenate([np.empty(0), *places])).size)
 
     def outcome(self) -> dict[str, Floats]:
         """The outcome columns of all records, by role."""

@@ -66,12 +66,15 @@ class ResidualCells:
         A record is in one group of each feature and in that of its site, with
         residuals and variances of norm ``check.residual_bound`` or less: the norm of
         all is at most that times √(features + 1), whatever is asked. What is added are
-        multiples of 2⁻²⁰ of at most one, so that sums are exact.
+        multiples of 2⁻²⁰ of at most one, so that sums are exact. Where a record is a
+        person, its rows count by their shares, which add up to one or less.
         """
         groups = [column.bins(rows.x, scales) for column in self.features]
         groups.append(np.full(rows.count, self.sites.index(site), dtype=np.int64))
         starts = np.cumsum([0, *(column.size for column in self.features)]).tolist()
         residuals, variances = self.check.residuals(theta, seen)
+        if rows.shares is not None:
+            residuals, variances = residuals * rows.shares, variances * rows.shares
         total = np.zeros((2, self.check.kinds, self.cells))
         pairs = zip(total, (residuals, variances), strict=True)
         for sums, values in pairs:

@@ -19,7 +19,14 @@ from cipherbayes.data.scratch import Fresh, Reused, Space
 from cipherbayes.data.spool import RAW
 from cipherbayes.data.tables import Chunk, Kind, Table
 from cipherbayes.errors import DataError
-from cipherbayes.models.base import SHARE, Model, Rows, absent_role
+from cipherbayes.models.base import (
+    BESIDE,
+    PLACE,
+    SHARE,
+    Model,
+    Rows,
+    absent_role,
+)
 from cipherbayes.models.design import Design
 from cipherbayes.typing import Floats, Integers
 
@@ -35,7 +42,8 @@ class Source:
     Without a model there are no outcomes: records to predict for. Outcomes beyond
     their public range are refused where ``strict``, else held at its ends without a
     word: a log may be shared. ``person`` is the column that names a person, whose
-    rows are then one record together.
+    rows are then one record together; with ``parted`` each row has its person's place.
+    ``beside`` prepares the same records for another fit.
     """
 
     def __init__(
@@ -46,6 +54,8 @@ class Source:
         *,
         strict: bool = True,
         person: str | None = None,
+        parted: bool = False,
+        beside: Preparation | None = None,
     ) -> None:
         self.table = table
         self.preparation = preparation
@@ -58,12 +68,20 @@ class Source:
         self.persons = None if person is None else Persons(table, person)
         if person is not None:
             self._columns[person] = "text"
+        self._parted = parted and person is not None
+        self._beside = beside
+        if beside is not None:
+            self._columns = {**beside.columns, **self._columns}
 
     @property
     def roles(self) -> tuple[str, ...]:
         """Outcomes of a prepared record."""
+        # Also those that a model fills in where the study names no column for them.
+        own = () if self._model is None else tuple(self._model.roles)
         absent = map(absent_role, self.preparation.imputed)
-        return (*self._roles, *absent, *[SHARE] * (self.persons is not None))
+        added = [SHARE] * (self.persons is not None) + [PLACE] * self._parted
+        width = 0 if self._beside is None else self._beside.design.width
+        return (*own, *absent, *added, *(f"{BESIDE} {j}" for j in range(width)))
 
     @property
     def bytes_per_record(self) -> int:
@@ -89,6 +107,13 @@ class Source:
             outcomes.update({f"{RAW}{place}": own for place, own in numbers.items()})
         if self.persons is not None:
             outcomes[SHARE] = self.persons.shares(chunk)
+            if self._parted:
+                outcomes[PLACE] = self.persons.places(chunk)
+        if self._beside is not None:
+            other = np.empty((self._beside.design.width, chunk.num_rows))
+            self._beside.fill(chunk, other, self.table.where)
+            self._beside.finish(other)
+            outcomes |= {f"{BESIDE} {j}": column for j, column in enumerate(other)}
         return outcomes
 
     def _require_values(self, absent: Mapping[str, Floats]) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve, solve_triangular
+from scipy.linalg import solve_triangular
 
 from cipherbayes.typing import Floats
 
@@ -32,24 +32,24 @@ class LangevinState:
 
 @dataclass(frozen=True)
 class Metric:
-    """The Cholesky factor L of I(θ₀) + Λ = L Lᵀ."""
+    """L⁻ᵀ of the Cholesky factor L of I(θ₀) + Λ = L Lᵀ."""
 
-    lower: Floats
+    root: Floats
 
     def solve(self, vector: Floats) -> Floats:
         """M v."""
-        return np.asarray(cho_solve((self.lower, True), vector))
+        return np.asarray(self.root @ (self.root.T @ vector))
 
     def noise(self, rng: np.random.Generator) -> Floats:
         """A draw from N(0, M)."""
-        white = rng.standard_normal(self.lower.shape[0])
-        return np.asarray(solve_triangular(self.lower, white, lower=True, trans="T"))
+        return np.asarray(self.root @ rng.standard_normal(len(self.root)))
 
 
 def metric(information: Floats) -> Metric:
     """Factorise the information matrix (prior precision included)."""
-    lower, _ = cho_factor(information, lower=True)
-    return Metric(np.tril(lower))
+    lower = np.linalg.cholesky(information)
+    inverse = solve_triangular(lower, np.eye(len(lower)), lower=True)
+    return Metric(np.ascontiguousarray(inverse.T))
 
 
 def init(theta: Floats) -> LangevinState:

@@ -55,29 +55,35 @@ def check_numbers(
     shown = count > SEEN * noise
     rows = np.maximum(count, 1.0)
 
-    def drawn(values: Floats, variance: Floats | float) -> Floats:
-        spread = np.sqrt(noise**2 + variance)
-        return values + spread * rng.standard_normal((DRAWS, values.size))
+    # How many rows a bin has varies from sample to sample, and its sums with it: means
+    # within a bin stay as they are, those over bins do not.
+    more = rng.standard_normal((DRAWS, bins)) * np.sqrt(np.maximum(count, 0.0)) / rows
 
-    counts = np.maximum(drawn(count, 0.0), 1.0)
+    def drawn(values: Floats, variance: Floats | float, vary: Floats) -> Floats:
+        spread = np.sqrt(noise**2 + variance)
+        own = spread * rng.standard_normal((DRAWS, values.size))
+        return values * (1.0 + vary) + own
+
+    counts = np.maximum(drawn(count, 0.0, more), 1.0)
     centre, half = 0.5 * (lows + highs), 0.5 * (highs - lows)
     if squares:
         total = float(np.maximum(count[shown].sum(), 1.0))
         error = float(np.clip(sums[-1] / total, 1e-6, 1.0))
         vary: Floats = rows * error
         # Of squared normal errors: variance 2 σ⁴ each.
-        square = drawn(sums[-1:], 2.0 * error**2 * total)[:, 0]
+        square = drawn(sums[-1:], 2.0 * error**2 * total, np.zeros(1))[:, 0]
     else:
         centre, half = lows, highs - lows
         vary = np.maximum(outcome, 0.0) / half
-    outcomes, predictions = drawn(outcome, vary), drawn(prediction, 0.0)
+    outcomes, predictions = drawn(outcome, vary, more), drawn(prediction, 0.0, more)
 
     def value(places: Floats, over: Floats) -> Floats:
         return centre + half * places / over
 
     def overall(places: Floats) -> Floats:
-        kept = places[:, shown] * half[shown] + counts[:, shown] * centre[shown]
-        mean: Floats = kept.sum(axis=1) / np.maximum(counts[:, shown].sum(axis=1), 1.0)
+        # Over all bins: to leave out those with few rows would be another mean.
+        everything = (places * half + counts * centre).sum(axis=1)
+        mean: Floats = everything / np.maximum(counts.sum(axis=1), 1.0)
         return mean
 
     rmse = None

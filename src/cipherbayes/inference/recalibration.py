@@ -7,20 +7,21 @@ calibrated. The posterior of all of it gives every measure its interval.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import expit, log_expit
 
 from cipherbayes.inference.noised_counts import (
+    Pull,
     Smooth,
     sample_posterior,
-    second_differences,
 )
-from cipherbayes.inference.score_density import BEND_SD, LEVEL_SD, ScoreGrid
+from cipherbayes.inference.score_density import ScoreGrid
 from cipherbayes.typing import Floats
 
-LINE_MEAN, LINE_SD = np.array([0.0, 1.0, 0.0]), np.array([1.0, 1.0, 0.2])
+LINE_MEAN, LINE_SD = np.array([0.0, 1.0, 0.0]), np.array([0.7, 0.8, 0.5])
 """Prior of intercept, slope and bend of the calibration."""
 ROWS_SD = 0.5
 """Of the log of the number of rows, where they are not public."""
@@ -54,32 +55,48 @@ def recalibrate(
         Held-out rows to be expected; None where the study does not know.
     """
     grid = ScoreGrid(edges)
-    prior = _prior(grid, rows)
-    # The number of rows is one more count: a hash decides which they are.
+    # The number of rows is one more count: a hash decides which they are. Its own noise
+    # is none: it is counted with that of a cell.
     known = np.array([]) if rows is None else np.array([rows])
-
-    def rates(phi: Floats) -> Floats:
-        mass = grid.masses(phi[:, : grid.bins])
-        happened = _happened(phi, grid)
-        ones = (mass * happened) @ grid.bin_of
-        zeros = (mass * (1.0 - happened)) @ grid.bin_of
-        cells = np.stack([zeros, ones], axis=2).reshape(len(phi), -1)
-        total = mass.sum(axis=1, keepdims=True)[:, : known.size]
-        # Its own noise is none: it is counted with that of a cell.
-        return np.concatenate([cells, total], axis=1)
-
-    phi = sample_posterior(np.append(counts, known), noise, rates, prior)
+    cells = _BinaryCells(grid, bool(known.size))
+    phi = sample_posterior(np.append(counts, known), noise, cells, _prior(grid, rows))
     return _measures(phi, grid)
 
 
+@dataclass(frozen=True)
+class _BinaryCells:
+    """Cells of bin × outcome, the outcome fastest; then all rows, where ``total``."""
+
+    grid: ScoreGrid
+    total: bool
+
+    def __call__(self, phi: Floats) -> tuple[Floats, Pull]:
+        grid, points = self.grid, self.grid.points
+        mass, happened = grid.masses(phi[:, : grid.bins]), _happened(phi, grid)
+        ones = mass * happened
+        sums = np.stack([mass - ones, ones], axis=1) @ grid.bin_of
+        cells = sums.transpose(0, 2, 1).reshape(len(phi), -1)
+        if self.total:
+            cells = np.concatenate([cells, mass.sum(axis=1, keepdims=True)], axis=1)
+
+        def pull(weights: Floats) -> Floats:
+            zero = weights[:, 0 : 2 * grid.bins : 2] @ grid.bin_of.T
+            one = weights[:, 1 : 2 * grid.bins : 2] @ grid.bin_of.T
+            if self.total:
+                zero, one = zero + weights[:, -1:], one + weights[:, -1:]
+            by_mass = mass * zero + ones * (one - zero)
+            by_line = ones * (1.0 - happened) * (one - zero)
+            line = np.stack([np.ones_like(points), points, 0.25 * points**2], axis=1)
+            return np.concatenate([by_mass @ grid.basis, by_line @ line], axis=1)
+
+        return cells, pull
+
+
 def _prior(grid: ScoreGrid, rows: float | None) -> Smooth:
-    level = np.log(max(rows or 1000.0, 1.0) / grid.bins)
-    density = second_differences(grid.bins, BEND_SD, LEVEL_SD)
+    shape, density = grid.prior(rows)
     root = np.zeros((len(density) + 3, grid.bins + 3))
     root[: len(density), : grid.bins] = density
     root[len(density) :, grid.bins :] = np.diag(1.0 / LINE_SD)
-    # Scores near the middle to begin with: a flat density would put rows in the tails.
-    shape = level - 0.5 * (grid.centres / 2.0) ** 2
     return Smooth(np.concatenate([shape, LINE_MEAN]), root)
 
 

@@ -12,15 +12,17 @@ from functools import cached_property
 
 import numpy as np
 
+from cipherbayes.inference.noised_counts import second_differences
 from cipherbayes.typing import Floats
 
-POINTS = 8
+POINTS = 4
 """Points of the grid in each bin."""
 OUTER = 3
 """The open outer bins are taken to be so many bins wide."""
-BEND_SD, LEVEL_SD = 2.0, 6.0
-"""Of the log density: prior standard deviations of its second difference from bin to
-bin, and of its values."""
+BEND, BEND_SD, LEVEL_SD = -0.7, 1.5, 6.0
+"""Of the log density: prior mean of its second difference from bin to bin (that of a
+normal density with a standard deviation of 1.2 bins), and prior standard deviations of
+the difference and of its values."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,14 @@ class ScoreGrid:
         slope = np.where(beyond < 0.0, spline(first, 1), spline(last, 1))
         result: Floats = spline(inside) + beyond * slope
         return result
+
+    def prior(self, rows: float | None) -> tuple[Floats, Floats]:
+        """Prior mean of the log densities at the centres, for about so many rows, and
+        the rows of R for them."""
+        level = np.log(max(rows or 1000.0, 1.0) / self.bins)
+        away = np.arange(float(self.bins)) - 0.5 * (self.bins - 1)
+        root = second_differences(self.bins, BEND_SD, LEVEL_SD)
+        return level + 0.5 * BEND * (away**2 - np.mean(away**2)), root
 
     def masses(self, phi: Floats) -> Floats:
         """Expected rows at each point of the grid, for rows of log densities."""

@@ -2,9 +2,9 @@
 
 A row's score s is the log of the cumulative hazard predicted for the horizon, of which
 the share w_j falls into interval j of the horizon. In truth the hazard adds up to
-w_j exp(a_j + (b + d z_j) s) there, z_j from -1 to 1: a = d = 0 and b = 1 if
-predictions are calibrated. Censoring has a rate in each interval, whatever the score.
-Scores have a smooth density.
+w_j exp(a_j + (b + d z_j) s + c s² / 4) there, z_j from -1 to 1: a = c = d = 0 and b = 1
+if predictions are calibrated. Censoring has a rate in each interval, whatever the
+score. Scores have a smooth density.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import NamedTuple
 import numpy as np
 
 from cipherbayes.inference.noised_counts import (
+    Pull,
     Smooth,
     sample_posterior,
-    second_differences,
 )
-from cipherbayes.inference.score_density import BEND_SD, LEVEL_SD, ScoreGrid
+from cipherbayes.inference.score_density import ScoreGrid
 from cipherbayes.typing import Floats
 
-LEVELS_SD, SLOPE_SD, CHANGE_SD = 1.0, 1.0, 0.3
-"""Prior standard deviations of a_j, b and d."""
+LEVELS_SD, SLOPE_SD, CHANGE_SD, BEND_SD = 0.7, 0.8, 0.3, 0.3
+"""Prior standard deviations of a_j, b, d and c."""
 CENSORING, CENSORING_SD = -2.0, 2.0
 """Prior mean and standard deviation of the log rate of censoring in an interval."""
 PARTS = 4
@@ -74,51 +74,100 @@ def check_survival(
     rows
         Held-out rows to be expected; None where the study does not know.
     """
-    grid, intervals = ScoreGrid(edges), shares.size
+    grid = ScoreGrid(edges)
     known = np.array([]) if rows is None else np.array([rows])
-    prior = _prior(grid, intervals, rows)
+    cells = _FateCells(grid, shares, bool(known.size))
+    prior = _prior(grid, shares.size, rows)
+    phi = sample_posterior(np.append(counts, known), noise, cells, prior)
+    # Measures need fewer draws than the sampler makes, and much memory for each.
+    return _measures(phi[::2], grid, shares)
 
-    def rates(phi: Floats) -> Floats:
-        truth = _truth(phi, grid, shares)
-        leaving = truth.hazards + truth.censoring
+
+@dataclass(frozen=True)
+class _FateCells:
+    """Cells of risk bin × fate, the fate fastest; then all rows, where ``total``."""
+
+    grid: ScoreGrid
+    shares: Floats
+    total: bool
+
+    def __call__(self, phi: Floats) -> tuple[Floats, Pull]:
+        grid, count = self.grid, self.shares.size
+        truth = _truth(phi, grid, self.shares)
+        hazards, censoring, mass = truth.hazards, truth.censoring, truth.mass
+        leaving = np.maximum(hazards + censoring, 1e-300)
         staying = np.exp(-leaving)
-        there = np.concatenate(
-            [np.ones((*leaving.shape[:2], 1)), np.cumprod(staying, axis=2)], axis=2
-        )
-        left = there[:, :, :-1] * (1.0 - staying) / np.maximum(leaving, 1e-300)
+        there = np.ones((*leaving.shape[:2], count + 1))
+        np.cumprod(staying, axis=2, out=there[:, :, 1:])
+        left = there[:, :, :-1] * (1.0 - staying) / leaving
         fates = np.concatenate(
-            [left * truth.hazards, left * truth.censoring, there[:, :, -1:]], axis=2
+            [left * hazards, left * censoring, there[:, :, -1:]], axis=2
         )
-        cells = grid.bin_of.T @ (truth.mass[:, :, None] * fates)
-        total = truth.mass.sum(axis=1, keepdims=True)[:, : known.size]
-        return np.concatenate([cells.reshape(len(phi), -1), total], axis=1)
+        cells = (grid.bin_of.T @ (mass[:, :, None] * fates)).reshape(len(phi), -1)
+        if self.total:
+            cells = np.concatenate([cells, mass.sum(axis=1, keepdims=True)], axis=1)
 
-    phi = sample_posterior(np.append(counts, known), noise, rates, prior)
-    # Measures need fewer draws than the random walk makes, and much memory for each.
-    return _measures(phi[::4], grid, shares)
+        def pull(weights: Floats) -> Floats:
+            by_bin = weights[:, : grid.bins * (2 * count + 1)]
+            worth = grid.bin_of @ by_bin.reshape(len(phi), grid.bins, -1)
+            event, lost = worth[:, :, :count], worth[:, :, count : 2 * count]
+            gained = (event * hazards + lost * censoring) / leaving
+            # What the rest of the way is worth to whoever is still there, from the end.
+            ahead = np.empty_like(gained)
+            ahead[:, :, -1] = worth[:, :, -1]
+            for j in reversed(range(count - 1)):
+                stays = staying[:, :, j + 1]
+                ahead[:, :, j] = (1.0 - stays) * gained[:, :, j + 1]
+                ahead[:, :, j] += stays * ahead[:, :, j + 1]
+            # Of one more unit of leaving, whatever for; then of what it is for.
+            common = staying * (gained - ahead) * there[:, :, :-1] - left * gained
+            scale = mass[:, :, None]
+            by_hazard = scale * hazards * (common + left * event)
+            by_loss = scale * censoring * (common + left * lost)
+            value = (fates * worth).sum(axis=2)
+            if self.total:
+                value = value + weights[:, -1:]
+            along = grid.points @ by_hazard
+            change = along @ np.linspace(-1.0, 1.0, count)
+            bent = (0.25 * grid.points**2 @ by_hazard).sum(axis=1)
+            return np.concatenate(
+                [
+                    (mass * value) @ grid.basis,
+                    by_hazard.sum(axis=1),
+                    along.sum(axis=1, keepdims=True),
+                    change[:, None],
+                    bent[:, None],
+                    by_loss.sum(axis=1),
+                ],
+                axis=1,
+            )
+
+        return cells, pull
 
 
 def _prior(grid: ScoreGrid, intervals: int, rows: float | None) -> Smooth:
-    level = np.log(max(rows or 1000.0, 1.0) / grid.bins)
-    density = second_differences(grid.bins, BEND_SD, LEVEL_SD)
-    sds = [LEVELS_SD] * intervals + [SLOPE_SD, CHANGE_SD] + [CENSORING_SD] * intervals
-    rest = [0.0] * intervals + [1.0, 0.0] + [CENSORING] * intervals
+    shape, density = grid.prior(rows)
+    sds = (
+        [LEVELS_SD] * intervals
+        + [SLOPE_SD, CHANGE_SD, BEND_SD]
+        + [CENSORING_SD] * intervals
+    )
+    rest = [0.0] * intervals + [1.0, 0.0, 0.0] + [CENSORING] * intervals
     root = np.zeros((len(density) + len(sds), grid.bins + len(sds)))
     root[: len(density), : grid.bins] = density
     root[len(density) :, grid.bins :] = np.diag(1.0 / np.array(sds))
-    middle = float(np.median(grid.centres))
-    shape = level - 0.5 * ((grid.centres - middle) / 2.0) ** 2
     return Smooth(np.concatenate([shape, rest]), root)
 
 
 def _truth(phi: Floats, grid: ScoreGrid, shares: Floats) -> _Truth:
     intervals, first = shares.size, grid.bins
     levels = phi[:, first : first + intervals]
-    slope, change = phi[:, first + intervals : first + intervals + 2].T[:, :, None]
+    slope, change, bend = phi[:, first + intervals :].T[:3, :, None]
     slopes = slope + change * np.linspace(-1.0, 1.0, intervals)
     logs = np.log(np.maximum(shares, 1e-12)) + levels
     logs = logs[:, None, :] + slopes[:, None, :] * grid.points[:, None]
-    censoring = np.exp(np.clip(phi[:, first + intervals + 2 :], -30.0, 5.0))
+    logs = logs + (0.25 * bend * grid.points**2)[:, :, None]
+    censoring = np.exp(np.clip(phi[:, first + intervals + 3 :], -30.0, 5.0))
     return _Truth(
         grid.masses(phi[:, :first]),
         np.exp(np.clip(logs, -30.0, 5.0)),

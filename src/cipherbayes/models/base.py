@@ -29,6 +29,10 @@ if TYPE_CHECKING:  # which imports this module
 
 SHARE = "share of a person"
 """The role of the column that says by which each row counts."""
+PLACE = "place of a person"
+"""The role of the column with a number from the name of each row's person."""
+BESIDE = "column of another fit"
+"""What the roles of columns begin with that another fit has prepared."""
 
 
 def absent_role(feature: str) -> str:
@@ -47,9 +51,10 @@ class Rows:
     x
         Design matrix, one row per *column* (shape ``(p, m)``), float64.
     outcome
-        The model's outcome columns by role (``"y"``, or ``"time"`` and ``"event"``),
-        :data:`SHARE` where several rows may be one person's, and
-        :func:`absent_role` of every feature whose missing values are drawn.
+        The model's outcome columns by role (``"y"``, or ``"time"`` and ``"event"``);
+        :data:`SHARE` and :data:`PLACE` where several rows may be one person's;
+        :func:`absent_role` of every feature whose missing values are drawn; and
+        :data:`BESIDE` with a number for every column of another fit's design.
     squared_norms
         ``sum_j x[j] ** 2`` for each record, shape ``(m,)``.
     """
@@ -67,6 +72,18 @@ class Rows:
     def shares(self) -> Floats | None:
         """By which each row counts; None where every row counts once."""
         return self.outcome.get(SHARE)
+
+    @property
+    def own_outcome(self) -> dict[str, Floats]:
+        """The model's outcome columns alone."""
+        added = (SHARE, PLACE, BESIDE)
+        return {r: v for r, v in self.outcome.items() if not r.startswith(added)}
+
+    def beside(self, design: Design) -> Rows:
+        """The same records as another fit prepares them."""
+        columns = [self.outcome[f"{BESIDE} {j}"] for j in range(design.width)]
+        x = np.array(columns).reshape(design.width, self.count)
+        return Rows(design, x, self.own_outcome, kernels.squared_norms(x))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ Formal guarantees
 A record's bin has the same bits wherever it stands in a block: predictions come from
 one vector of parameters at a time, and are added in one order. Everything added is a
 multiple of 2⁻²⁰ of at most one, so sums are exact and do not depend on their order.
+Where a record is a person, its rows count by their shares
+(:mod:`~cipherbayes.data.persons`), and a release leaves room for the roundings of sums.
 """
 
 from __future__ import annotations
@@ -134,7 +136,8 @@ class BinaryCheck(HeldOutCheck):
     def sums(self, draws: Floats, rows: Rows) -> Floats:
         probability = _mean(self.model.fitted, draws, rows)
         log_odds = logit(np.clip(probability, 1e-12, 1.0 - 1e-12))
-        return _counted(2 * _bin(LOG_ODDS, log_odds) + _flag(rows, "y"), self.cells)
+        cells = 2 * _bin(LOG_ODDS, log_odds) + _flag(rows, "y")
+        return _counted(cells, self.cells, rows.shares)
 
     def residuals(self, theta: Floats, rows: Rows) -> tuple[Floats, Floats]:
         probability = np.clip(self.model.fitted(theta, rows), 0.0, 1.0)
@@ -183,7 +186,7 @@ class SurvivalCheck(HeldOutCheck):
         fate = inside.astype(np.int64) + np.where(event == 1, 0, INTERVALS)
         free = (time > 1.0) | ((time == 1.0) & (event == 0))
         fate = np.where(free, 2 * INTERVALS, fate)
-        return _counted((2 * INTERVALS + 1) * place + fate, self.cells)
+        return _counted((2 * INTERVALS + 1) * place + fate, self.cells, rows.shares)
 
     def residuals(self, theta: Floats, rows: Rows) -> tuple[Floats, Floats]:
         time, event = rows.outcome["time"], _flag(rows, "event")
@@ -253,10 +256,11 @@ class NumberCheck(HeldOutCheck):
         place = _bin(np.linspace(-1.0, 1.0, NUMBER_BINS + 1)[1:-1], mean)
         error = np.clip(rows.outcome["y"] - mean, -1.0, 1.0) ** 2
         parts = [
-            _weighted(place, weights, NUMBER_BINS)
+            _weighted(place, weights, NUMBER_BINS, rows.shares)
             for weights in (np.ones(rows.count), y, mean)
         ]
-        return np.concatenate([*parts, [float(_gridded(error).sum())]])
+        everywhere = np.zeros(rows.count, dtype=np.int64)
+        return np.concatenate([*parts, _weighted(everywhere, error, 1, rows.shares)])
 
     def residuals(self, theta: Floats, rows: Rows) -> tuple[Floats, Floats]:
         mean = self._scaled(self.model.fitted(theta, rows))
@@ -305,7 +309,7 @@ class CountCheck(HeldOutCheck):
         place, bins = _bin(COUNT_EDGES, mean), COUNT_EDGES.size + 1
         cap = self.caps[place]
         parts = [
-            _weighted(place, weights, bins)
+            _weighted(place, weights, bins, rows.shares)
             for weights in (
                 np.ones(rows.count),
                 np.clip(rows.outcome["y"] / cap, 0.0, 1.0),
@@ -352,12 +356,17 @@ def _product(ratio: Floats, hazard: Floats) -> Floats:
     return product
 
 
-def _counted(cells: Integers, length: int) -> Floats:
-    return np.bincount(cells, minlength=length).astype(np.float64)
+def _counted(cells: Integers, length: int, shares: Floats | None) -> Floats:
+    return np.bincount(cells, shares, length).astype(np.float64)
 
 
-def _weighted(place: Integers, weights: Floats, length: int) -> Floats:
-    sums: Floats = np.bincount(place, _gridded(weights), length).astype(np.float64)
+def _weighted(
+    place: Integers, weights: Floats, length: int, shares: Floats | None
+) -> Floats:
+    weights = _gridded(weights)
+    if shares is not None:
+        weights = weights * shares
+    sums: Floats = np.bincount(place, weights, length).astype(np.float64)
     return sums
 
 

@@ -140,7 +140,9 @@ class Piecewise(Survival):
         # The hazard per horizon is `horizon` times that per unit of the user's time.
         log_hazard = eta + at_event - np.log(self.horizon)
         result: Floats = rows.outcome["event"] * log_hazard
-        result -= np.exp(eta) * (np.exp(baseline) @ self._at_risk(rows))
+        # Not a matrix product, whose last digits depend on where a record stands.
+        lived = kernels.add_rows(np.exp(baseline)[:, None] * self._at_risk(rows))
+        result -= np.exp(eta) * lived
         return result
 
     def gradients(self, theta: Floats, rows: Rows) -> RecordGradients:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,14 +15,43 @@ from cipherbayes.errors import ProtocolError
 from cipherbayes.inference.gradient import gradient_sum
 from cipherbayes.inference.influence import influence_sums
 from cipherbayes.inference.site_slots import SiteSlots
-from cipherbayes.models import Model, Rows
+from cipherbayes.models import Design, Model, Rows
+from cipherbayes.models.score_difference import difference_sums, log_scores
 from cipherbayes.privacy.noise import poisson_sample
 from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.releases import QUESTION_DRAWS
 from cipherbayes.study.schema import Study
-from cipherbayes.study.tables import imputing_of, slots_of
+from cipherbayes.study.tables import (
+    imputing_of,
+    preparation_of,
+    rival_study,
+    slots_of,
+)
 from cipherbayes.typing import Floats
+
+
+@dataclass(frozen=True)
+class RivalFit:
+    """An earlier fit: its model, its columns and scales, draws of its posterior."""
+
+    model: Model
+    design: Design
+    scales: Floats | None
+    draws: Floats
+
+    @classmethod
+    def of(cls, study: Study) -> RivalFit | None:
+        """The fit that a study is compared with."""
+        earlier = rival_study(study)
+        if earlier is None:
+            return None
+        assert study.evaluation is not None
+        rival = study.evaluation.against
+        assert rival is not None
+        scales = None if rival.scales is None else np.array(rival.scales)
+        design = preparation_of(earlier).design
+        return cls(earlier.model, design, scales, np.array(rival.draws))
 
 
 class Contributions:
@@ -40,6 +70,8 @@ class Contributions:
         alike), and whose records these are.
     imputing
         How missing values are drawn; None where none are.
+    rival
+        The earlier fit that predictions are compared with; None where there is none.
 
     Formal guarantees
     -----------------
@@ -54,8 +86,9 @@ class Contributions:
     (:class:`~cipherbayes.inference.site_slots.SiteSlots`), which moves no norm. After
     the posterior a record adds one to a bin of each column
     (:mod:`~cipherbayes.data.characteristics`), or, if it is held out, one to a cell of
-    predictions and outcomes (:mod:`~cipherbayes.models.held_out`) and bounded residuals
-    to groups (:mod:`~cipherbayes.data.residual_cells`). A record whose missing values
+    predictions and outcomes (:mod:`~cipherbayes.models.held_out`), bounded residuals
+    to groups (:mod:`~cipherbayes.data.residual_cells`) and a bounded difference of log
+    scores (:mod:`~cipherbayes.models.score_difference`). A record whose missing values
     are drawn adds a mean over its rows (:mod:`~cipherbayes.inference.imputed`), and to
     the sums behind a column's model what :mod:`~cipherbayes.data.column_models`
     bounds. In a Poisson-sampled phase
@@ -76,6 +109,7 @@ class Contributions:
         slots: SiteSlots | None = None,
         site: str = "table",
         imputing: Imputing | None = None,
+        rival: RivalFit | None = None,
     ) -> None:
         self._model = model
         self._table = table
@@ -84,6 +118,7 @@ class Contributions:
         self._site = site
         self._imputing = imputing
         self._drawn: tuple[bytes, Expansion] | None = None
+        self._rival = rival
 
     @classmethod
     def of_site(
@@ -101,6 +136,7 @@ class Contributions:
             slots=slots_of(study),
             site=site,
             imputing=imputing_of(study),
+            rival=RivalFit.of(study),
         )
 
     @property
@@ -172,6 +208,9 @@ class Contributions:
             check = phase.check
             draws = self._own(question.theta.reshape(QUESTION_DRAWS, -1))
             parts = list(held_out.map(lambda block: check.sums(draws, seen(block))))
+        elif phase.purpose == "difference":
+            draws = self._own(question.theta.reshape(QUESTION_DRAWS, -1))
+            parts = list(held_out.map(self._differences(draws, seen)))
         else:
             assert phase.cells is not None
             cells, theta = phase.cells, self._own(question.theta)
@@ -181,6 +220,22 @@ class Contributions:
                 )
             )
         return sum(parts, start=np.zeros(phase.dimension))
+
+    def _differences(
+        self, draws: Floats, seen: Callable[[Rows], Rows]
+    ) -> Callable[[Rows], Floats]:
+        """How much better records are predicted than by the earlier fit."""
+        rival = self._rival
+        assert rival is not None
+        theirs = seen_through(rival.design, rival.scales)
+
+        def of_block(block: Rows) -> Floats:
+            first = log_scores(self._model, draws, seen(block))
+            other = theirs(block.beside(rival.design))
+            second = log_scores(rival.model, rival.draws, other)
+            return difference_sums(first, second, block.shares)
+
+        return of_block
 
     def _columns(
         self, phase: Phase, sums: Callable[[Floats, Floats | None], Floats]

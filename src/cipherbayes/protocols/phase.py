@@ -39,6 +39,7 @@ Purpose = Literal[
     "describe",
     "check",
     "residuals",
+    "difference",
 ]
 
 AnyVector = TypeVar("AnyVector", Floats, Integers)
@@ -50,7 +51,9 @@ SCALING: frozenset[Purpose] = frozenset(
 PREPARATORY: frozenset[Purpose] = SCALING | {"records"}
 """Releases before the sampler's first."""
 
-CLOSING: frozenset[Purpose] = frozenset({"describe", "check", "residuals"})
+CLOSING: frozenset[Purpose] = frozenset(
+    {"describe", "check", "residuals", "difference"}
+)
 """Releases after the sampler's last: they describe the records and check the fit."""
 
 
@@ -68,8 +71,9 @@ class Phase:
         windows (``scales``), products of columns (``imputation``, for models of those
         with missing values), clipped gradients (``gradient``), or gradients weighted
         by x alone (``influence``); after the posterior one in a bin of each column
-        (``describe``), one in a bin of predictions and outcomes (``check``), and
-        residuals by group (``residuals``).
+        (``describe``), one in a bin of predictions and outcomes (``check``),
+        residuals by group (``residuals``), and how much better each record is
+        predicted than by an earlier fit (``difference``).
     first
         Number of the first round.
     sums

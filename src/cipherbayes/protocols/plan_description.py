@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from cipherbayes.privacy.accountant import compose, epsilon
+from cipherbayes.models.score_difference import CLIP
+from cipherbayes.privacy.accountant import compose, epsilon, total_mu
+from cipherbayes.privacy.events import GaussianSum
 from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.protocols.certificate import covers
 from cipherbayes.protocols.forecast import Forecast, advice, forecast_of, term_costs
@@ -142,7 +144,28 @@ def budget_record(plan: StudyPlan) -> dict[str, Any]:
         if name != "fitting":
             sums = phases[0].sums
             found[name]["count_noise"] = sums.noise_sd(sums.sites)
+    if held:
+        # In five folds a row would be in four fits, each with a fourth of its μ².
+        mu = total_mu(compose(*(phase.event for phase in uses["fitting"][0])))
+        found["fitting"]["epsilon_alone_of_five_folds"] = epsilon(
+            GaussianSum(2.0 / mu), delta
+        )
+    found |= _compared(plan, held)
     return {"budget": found}
+
+
+def _compared(plan: StudyPlan, held: float) -> dict[str, Any]:
+    """What a comparison with an earlier fit gets: its noise in the mean difference."""
+    phases = [phase for phase in plan.closing if phase.purpose == "difference"]
+    if not phases:
+        return {}
+    (phase,) = phases
+    cost = epsilon(phase.event, plan.study.privacy.delta)
+    found = {"epsilon_alone": cost, "rows": held}
+    if plan.study.privacy.records is not None:
+        rows = plan.study.privacy.records * held
+        found["difference_noise"] = CLIP * phase.sums.noise_sd(phase.sums.sites) / rows
+    return {"comparing": found}
 
 
 def _budget_lines(plan: StudyPlan) -> list[tuple[str, str]]:
@@ -166,6 +189,25 @@ def _budget_lines(plan: StudyPlan) -> list[tuple[str, str]]:
                 f"{100 * check['rows']:.3g} %: a row pays for one of the two; a count "
                 "of prediction × outcome is known to "
                 f"±{1.645 * check['count_noise']:.3g} (90 %)",
+            )
+        )
+        folds = fitting["epsilon_alone_of_five_folds"]
+        lines.append(
+            (
+                "five folds",
+                "not offered: every row would pay for four fits of "
+                f"ε = {folds:.3g} each, with twice the noise",
+            )
+        )
+    if "comparing" in uses:
+        compared = uses["comparing"]
+        noise = compared.get("difference_noise")
+        known = "" if noise is None else f": known to ±{1.645 * noise:.2g} (90 %)"
+        lines.append(
+            (
+                "comparing",
+                f"ε = {compared['epsilon_alone']:.3g} of checking, for the mean "
+                f"difference of log scores{known} but for what rows vary by",
             )
         )
     if "describing" in uses:

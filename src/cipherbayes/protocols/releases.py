@@ -18,6 +18,7 @@ from cipherbayes.inference.method import RoundShares
 from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models import Design
 from cipherbayes.models.influence import InfluenceBound, require_bounded_influence
+from cipherbayes.models.score_difference import BOUND, DIMENSION
 from cipherbayes.privacy.accountant import calibrate, calibrate_noise, compose
 from cipherbayes.privacy.events import (
     Event,
@@ -49,6 +50,8 @@ TRAINING, HELD_OUT = "training", "held-out"
 """Parts of a table whose held-out rows are protected too."""
 CHECKS: dict[Purpose, float] = {"check": 0.7, "residuals": 0.3}
 """Share of what describing leaves of μ² that each release on held-out rows takes."""
+COMPARED: dict[Purpose, float] = {"check": 0.6, "residuals": 0.25, "difference": 0.15}
+"""The same where predictions are compared with those of an earlier fit."""
 RANGES, RESIDUAL_RANGES = (16, 3.0), (5, 1.5)
 """Ranges of a number, and how many released standard deviations they span on each side,
 where records are described and where residuals are added up."""
@@ -195,12 +198,18 @@ def _closing(study: PrivateStudy, shape: _Shape) -> list[Phase]:
         phases.append(Phase("describe", 0, sums, characteristics=table))
     if study.checks_privately:
         assert check is not None  # see the study's rules
-        shares = {purpose: (1.0 - described) * part for purpose, part in CHECKS.items()}
+        assert study.evaluation is not None
+        compared = study.evaluation.against is not None
+        parts = COMPARED if compared else CHECKS
+        shares = {purpose: (1.0 - described) * part for purpose, part in parts.items()}
         sums = release(check.bound, check.cells, shares["check"])
         phases.append(Phase("check", 0, sums, rows=HELD_OUT, check=check))
         cells = ResidualCells(check, preparation.column_bins(*RESIDUAL_RANGES), sites)
         sums = release(cells.bound, cells.dimension, shares["residuals"])
         phases.append(Phase("residuals", 0, sums, rows=HELD_OUT, cells=cells))
+        if compared:
+            sums = release(BOUND, DIMENSION, shares["difference"])
+            phases.append(Phase("difference", 0, sums, rows=HELD_OUT))
     return phases
 
 

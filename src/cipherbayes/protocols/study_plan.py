@@ -219,7 +219,7 @@ class StudyPlan(Plan):
         """Length of the vector that a phase is asked about."""
         if phase.preparatory or phase.characteristics is not None:
             return 1
-        draws = 1 if phase.check is None else QUESTION_DRAWS
+        draws = QUESTION_DRAWS if _asks_draws(phase) else 1
         return draws * self.farthest_theta.size
 
     def closing_question(self, phase: Phase, draws: Floats) -> Floats:
@@ -237,7 +237,7 @@ class StudyPlan(Plan):
         if phase.characteristics is not None:
             return np.zeros(1)
         held = np.clip(draws, -self.farthest_theta, self.farthest_theta)
-        if phase.check is None:
+        if not _asks_draws(phase):
             mean: Floats = held.mean(axis=0)
             return mean
         places = np.linspace(0.0, len(held) - 1.0, QUESTION_DRAWS).round()
@@ -291,11 +291,9 @@ class StudyPlan(Plan):
         """Draws that count how far the models of columns may be off."""
         if self.imputing is None:
             return draws
-        models = self.imputing.models
-        learnt = models.read(self.imputing.split(self.scales(None, facts))[1])
         constants = self.study.model.constants(preparation_of(self.study).design)
-        rng = np.random.default_rng([self.study.inference.seed, draws.rounds])
-        theta = models.shifted(draws.theta, learnt, constants, rng)
+        seed, scales = self.study.inference.seed, self.scales(None, facts)
+        theta = self.imputing.with_model_errors(draws.theta, scales, constants, seed)
         return replace(draws, theta=theta)
 
     def records(self, facts: Mapping[Purpose, Floats]) -> float:
@@ -340,6 +338,11 @@ class StudyPlan(Plan):
         lowest = min(max(0.01**2, 2.0 * noise), 1.0)
         variance = np.clip(square - mean**2, lowest, 1.0)
         return np.concatenate([mean, np.sqrt(variance)])
+
+
+def _asks_draws(phase: Phase) -> bool:
+    """Whether a phase compares what draws predict, not what their mean does."""
+    return phase.purpose in ("check", "difference")
 
 
 AnyStudyPlan = TypeVar("AnyStudyPlan", bound=StudyPlan)

@@ -126,7 +126,9 @@ class Axis:
     def ticks(self, most: int = 6) -> list[float]:
         """Round numbers on the axis."""
         if self.log and self.high / self.low > 4.0:
-            return self._decades(most)
+            found = self._decades(most)
+            if len(found) > 2 or self.high / self.low > 10.0:
+                return found
         step = round_step((self.high - self.low) / most)
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)

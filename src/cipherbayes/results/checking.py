@@ -15,6 +15,7 @@ from cipherbayes.data.rescaled import rescaled_design
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.noise_aware.flags import FlagRecord
 from cipherbayes.inference.number_check import NumberFit, check_numbers
+from cipherbayes.inference.paired_scores import mean_difference
 from cipherbayes.inference.recalibration import recalibrate
 from cipherbayes.inference.survival_check import GROUPS, check_survival
 from cipherbayes.models.base import Rows
@@ -41,6 +42,8 @@ from cipherbayes.study.schema import PrivateStudy
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats
 
+MOST_RATIO = 20.0
+"""Of predicted over observed counts, as far as it is told."""
 LEAST_ROWS = 1.0
 """Rows that a bin of a calibration curve must be expected to have."""
 
@@ -90,8 +93,11 @@ def check(
         if released is None:
             continue
         if phase.check is not None:
-            scores = _scores(study, phase.check, released, flat, design, tail)
+            rows = _expected_rows(study)
+            scores = scores_of(phase.check, released, flat, design, tail, rows)
             metrics = {"private": True, **scores, **metrics}
+        elif phase.purpose == "difference":
+            metrics["difference"] = _difference(study, released, metrics, tail)
         elif phase.cells is not None:
             if draws.is_point:
                 continue  # what it is unsure of, it does not say
@@ -118,15 +124,41 @@ def _expected_rows(study: PrivateStudy) -> float | None:
     return None if records is None else records * study.evaluation.holdout
 
 
-def _scores(
-    study: PrivateStudy,
+def _difference(
+    study: PrivateStudy, released: Closing, metrics: Mapping[str, Any], tail: float
+) -> dict[str, Any]:
+    """How much better this fit predicts than the earlier one that the study names."""
+    assert study.evaluation is not None
+    rival = study.evaluation.against
+    assert rival is not None
+    # As many as the check of the same rows has counted.
+    rows = np.linspace(metrics["rows"]["lower"], metrics["rows"]["upper"], 101)
+    draws = mean_difference(released.total, released.noise, rows)
+    return {
+        "against": rival.name,
+        "study_hash": rival.study_hash,
+        **spread(draws, tail),
+    }
+
+
+def scores_of(
     how: HeldOutCheck,
     released: Closing,
     draws: Floats,
     design: Design,
     tail: float,
+    rows: float | None,
 ) -> dict[str, Any]:
-    rows, total, noise = _expected_rows(study), released.total, released.noise
+    """Scores of held-out rows with intervals, as ``result.json`` has them.
+
+    Parameters
+    ----------
+    tail
+        What an interval leaves out on either side.
+    rows
+        Held-out rows to be expected; None where the study does not know.
+    """
+    total, noise = released.total, released.noise
     match how:
         case BinaryCheck():
             return _binary(total, noise, rows, tail)
@@ -141,7 +173,9 @@ def _scores(
         case CountCheck():
             low = np.zeros(COUNT_EDGES.size + 1)
             fit = check_numbers(total, noise, low, how.caps, squares=False)
-            ratio = fit.mean_predicted / np.maximum(fit.mean_observed, 1e-12)
+            # Much noise leaves open that nothing was observed: a ratio has an end.
+            least = max(float(np.abs(fit.mean_predicted).mean()) / MOST_RATIO, 1e-12)
+            ratio = fit.mean_predicted / np.maximum(fit.mean_observed, least)
             said = spread(ratio, tail)
             return {**_numbers(fit, tail), "predicted_over_observed": said}
     return {}

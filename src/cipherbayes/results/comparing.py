@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from scipy.special import ndtri
 
 from cipherbayes.errors import StudyError
 from cipherbayes.results.result import Result
+from cipherbayes.study.rules import outcome_of
 
 
 class Comparison(TypedDict):
     """The difference of two mean held-out log scores, first less second.
 
     ``better`` names the study whose score is higher, None where the interval holds
-    zero.
+    zero; ``paired`` says whether the same rows were compared one by one.
     """
 
     first: str
@@ -25,20 +26,30 @@ class Comparison(TypedDict):
     lower: float
     upper: float
     better: str | None
+    paired: bool
 
 
 def compare(first: Result, second: Result) -> Comparison:
     """Compare two private studies of one outcome by their held-out log scores.
 
-    Each score was released with noise by its own run, so a comparison releases nothing
-    more. The interval treats the two as independent: where both scored the same rows
-    they go up and down together, and it is wider than it need be.
+    Where one of them names the other (``[evaluation] against``), its run has released
+    the difference row by row. Else each score was released by its own run, and the
+    interval treats the two as independent: where both scored the same rows they go up
+    and down together, and it is wider than it need be. Neither releases more.
 
     Raises
     ------
     StudyError
         Where a result has no private score, or outcomes differ.
     """
+    share = min(first.record["interval"], second.record["interval"])
+    for sign, result, other in ((1.0, first, second), (-1.0, second, first)):
+        found = result.metrics.get("difference", {})
+        if found and found["study_hash"] == other.record["study_hash"]:
+            ends = sorted((sign * found["lower"], sign * found["upper"]))
+            share = result.record["interval"]
+            mean = sign * found["mean"]
+            return _comparison(first, second, share, mean, *ends, paired=True)
     for result in (first, second):
         if not result.metrics.get("private") or "log_score" not in result.metrics:
             raise StudyError(
@@ -47,17 +58,30 @@ def compare(first: Result, second: Result) -> Comparison:
                 remedy="run it with [evaluation] holdout, in a private study of a "
                 "binary or a survival outcome",
             )
-    if _outcome(first) != _outcome(second):
+    if outcome_of(first.study.model) != outcome_of(second.study.model):
         raise StudyError(
             "predict different outcomes or causes, or over different horizons",
             where=f"studies '{first.study.name}' and '{second.study.name}'",
             remedy="compare fits of one outcome",
         )
-    share = min(first.record["interval"], second.record["interval"])
     mean = first.metrics["log_score"]["mean"] - second.metrics["log_score"]["mean"]
     sd = math.hypot(_sd(first), _sd(second))
     reach = float(ndtri(0.5 + share / 2.0)) * sd
-    lower, upper = mean - reach, mean + reach
+    return _comparison(
+        first, second, share, mean, mean - reach, mean + reach, paired=False
+    )
+
+
+def _comparison(
+    first: Result,
+    second: Result,
+    share: float,
+    mean: float,
+    lower: float,
+    upper: float,
+    *,
+    paired: bool,
+) -> Comparison:
     better = None
     if lower > 0.0 or upper < 0.0:
         better = (first if lower > 0.0 else second).study.name
@@ -69,14 +93,8 @@ def compare(first: Result, second: Result) -> Comparison:
         "lower": lower,
         "upper": upper,
         "better": better,
+        "paired": paired,
     }
-
-
-def _outcome(result: Result) -> tuple[Any, ...]:
-    model = result.study.model
-    columns = tuple(sorted(model.outcome_columns().items()))
-    cause = getattr(model, "cause", None)
-    return model.family, columns, getattr(model, "horizon", None), cause
 
 
 def _sd(result: Result) -> float:

@@ -58,6 +58,33 @@ class _Counted:
     noise: float
     shares: Floats
 
+    def sd_ends(self, lows: Floats, highs: Floats, tail: float) -> tuple[float, float]:
+        """Ends of the interval of a standard deviation, by the counts.
+
+        The mean square distance of values from a point is linear in the counts, so its
+        noise is normal, whatever the records are: of the farthest places from the mean
+        of the middles it is at least the variance; of the nearest places, at the point
+        where it is least, at most. Draws of shares, of which none is zero, would put
+        rows into empty tails, which a standard deviation feels most.
+        """
+        counts = self.counts[: lows.size]
+        total = max(float(counts.sum()), 1.0)
+        middles, step = 0.5 * (lows + highs), float(np.median(highs - lows))
+        held = np.clip(counts, 0.0, None)
+        centre = float(held @ middles) / max(float(held.sum()), 1.0)
+        reach = float(ndtri(1.0 - tail)) * self.noise
+
+        def end(squares: Floats, sign: float) -> float:
+            mean = float(counts @ squares) / total
+            # Of a ratio: its own value is taken off.
+            noise = reach * float(np.linalg.norm(squares - mean)) / total
+            return float(np.sqrt(max(mean + sign * noise, 0.0)))
+
+        points = centre + step * np.linspace(-0.5, 0.5, 5)
+        nearest = [np.clip(c, lows, highs) - c for c in points]
+        farthest = np.maximum(centre - lows, highs - centre)
+        return min(end(each**2, -1.0) for each in nearest), end(farthest**2, 1.0)
+
     def places(self, share: float, bins: int, tail: float) -> tuple[int, int]:
         """First and last of ``bins`` ranges in which a quantile may be, by the counts.
 
@@ -229,7 +256,10 @@ def _statistics(
     # Values lie evenly within a range.
     square = shares @ (middles**2 + widths**2 / 12.0)
     sd = np.sqrt(np.maximum(square - mean**2, 0.0))
-    yield _row(column.name, "sd", label, sd, tail, sd_bounds(shares, lows, highs))
+    least, most = sd_bounds(shares, lows, highs)
+    first_end, last_end = counted.sd_ends(lows, highs, tail)
+    most = np.maximum(np.minimum(most, last_end), sd)
+    yield _row(column.name, "sd", label, sd, tail, (np.minimum(least, first_end), most))
     below = np.concatenate([np.zeros((len(shares), 1)), np.cumsum(shares, axis=1)], 1)
     for name, share_below in QUANTILES.items():
         values = np.array([np.interp(share_below, cdf, column.edges) for cdf in below])

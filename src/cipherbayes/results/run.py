@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +168,15 @@ def _sampled(
     """The exact posterior, by whoever holds all rows."""
     method = study.inference_method
     train, test = split(study, prepared)
-    draws = method.sample(target_of(study, train), study.inference, progress)
+    target = target_of(study, train)
+    draws = method.sample(target, study.inference, progress)
+    if isinstance(target.expand, Expansion) and not draws.is_point:
+        drawn = target.expand
+        constants = study.model.constants(preparation_of(study).design)
+        theta = drawn.imputing.with_model_errors(
+            draws.theta, drawn.scales, constants, study.inference.seed
+        )
+        draws = replace(draws, theta=theta)
     wall = time.perf_counter() - started
     return assemble(
         study,

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from cipherbayes.data.databases import open_database, refuse_address
 from cipherbayes.data.preparation import Preparation
+from cipherbayes.data.windows import LEAST_SD
 from cipherbayes.errors import DataError
+from cipherbayes.models import Model
 from cipherbayes.study.protocol_rules import refuse_fields_of_others
 
 if TYPE_CHECKING:
@@ -168,14 +172,20 @@ def _privacy_is_usable(study: Study) -> None:
     _rows_are_counted_as_they_are(study)
     if study.checks_privately:
         _rows_can_be_checked(study)
+        _rival_is_comparable(study)
     if study.describe is not None:
         _groups_are_known(study, study.describe.by)
 
 
 def _held_out_rows_agree(study: Study) -> None:
     held = study.evaluation
-    if held is None or held.private is None:
+    if held is None:
         return
+    if held.against is not None and not study.checks_privately:
+        raise ValueError(
+            "evaluation.against compares fits with noise on protected rows: add a "
+            "[privacy] table without holdout_is_public, or remove it"
+        )
     if held.private and held.holdout_is_public:
         raise ValueError(
             "evaluation.private and evaluation.holdout_is_public contradict each "
@@ -185,7 +195,7 @@ def _held_out_rows_agree(study: Study) -> None:
         raise ValueError(
             "evaluation.private needs a [privacy] table: add one, or remove it"
         )
-    if study.checks_privately and not held.private:
+    if study.checks_privately and held.private is False:
         raise ValueError(
             "evaluation.private = false in a private study: set holdout_is_public = "
             "true if the held-out rows are public, or remove it"
@@ -229,6 +239,55 @@ def _rows_can_be_checked(study: Study) -> None:
         )
 
 
+def _rival_is_comparable(study: Study) -> None:
+    """Whether an earlier fit predicts the same outcome of the same held-out rows."""
+    held, privacy = study.evaluation, study.privacy
+    if held is None or held.against is None or privacy is None:
+        return
+    rival = held.against
+    earlier = type(study).model_validate(rival.study)
+    if outcome_of(earlier.model) != outcome_of(study.model):
+        raise ValueError(
+            f"evaluation.against: '{rival.name}' predicts another outcome or cause, or "
+            "over another range or horizon: compare fits of one outcome"
+        )
+    if earlier.evaluation is None or not earlier.checks_privately:
+        raise ValueError(
+            f"evaluation.against: '{rival.name}' held out no protected rows, so its "
+            "fit has seen all of them: run it with [evaluation] first"
+        )
+    if earlier.privacy is None or earlier.privacy.unit != privacy.unit:
+        raise ValueError(
+            f"evaluation.against: '{rival.name}' has another privacy.unit, hence other "
+            "held-out rows: use the same"
+        )
+    theirs = (earlier.evaluation.holdout, earlier.evaluation.seed)
+    if (held.holdout, held.seed) != theirs:
+        raise ValueError(
+            "evaluation.against: both fits need the same held-out rows; set holdout = "
+            f"{theirs[0]:g} and seed = {theirs[1]}, as '{rival.name}' has"
+        )
+    # Lengths are those of its design matrix, for which its columns are needed.
+    from cipherbayes.study.tables import preparation_of
+
+    design = preparation_of(earlier).design
+    scales = 0 if rival.scales is None else len(rival.scales)
+    wanted = 2 * design.moved if earlier.releases_scales else 0
+    sds = np.array(rival.scales or ())[scales // 2 :]
+    fits = len(rival.draws[0]) == len(earlier.model.parameters(design))
+    if not fits or scales != wanted or not np.all((sds >= LEAST_SD) & (sds <= 1.0)):
+        raise ValueError(
+            f"evaluation.against: draws or scales are not those of '{rival.name}'"
+        )
+
+
+def outcome_of(model: Model) -> tuple[Any, ...]:
+    """What two models must have in common to predict the same thing."""
+    settings = ("horizon", "cause", "low", "high")
+    columns = tuple(sorted(model.outcome_columns().items()))
+    return model.family, columns, *(getattr(model, name, None) for name in settings)
+
+
 def _groups_are_known(study: Study, groups: Sequence[str]) -> None:
     if not study.rules.noise_aware:
         raise ValueError(
@@ -264,15 +323,10 @@ def _persons_are_usable(study: Study) -> None:
             f"noise-aware method, not by {study.method}: set inference.method = "
             '"noise-aware", or give one row a person'
         )
-    if study.evaluation is not None:
+    if study.evaluation is not None and not study.checks_privately:
         raise ValueError(
-            "privacy.unit: [evaluation] holds out rows, which would part those of a "
-            "person: remove one of the two"
-        )
-    if study.describe is not None:
-        raise ValueError(
-            "privacy.unit: [describe] counts rows, of which a person may have several: "
-            "remove one of the two"
+            "privacy.unit: holdout_is_public scores rows one by one, of which a person "
+            "may have several: remove one of the two"
         )
 
 

@@ -96,6 +96,9 @@ class Study(Section):
                 where=str(path),
                 remedy="one `key = value` per line under a [table] heading",
             ) from None
+        held = document.get("evaluation")
+        if isinstance(held, dict) and isinstance(held.get("against"), str):
+            held["against"] = str(path.parent / held["against"])
         try:
             study = cls.model_validate(document)
         except ValidationError as error:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     model_validator,
@@ -16,6 +17,7 @@ from pydantic import (
 from cipherbayes.data.databases import located
 from cipherbayes.data.snapshots import Query
 from cipherbayes.study.protocol_rules import known_protocol
+from cipherbayes.study.rival import Rival, as_rival
 from cipherbayes.study.rules import NAME, require_one_table
 
 ProtocolName = Annotated[str, AfterValidator(known_protocol)]
@@ -155,12 +157,16 @@ class Evaluation(Section):
     A private study scores them with noise, within its budget, unless it states that
     they are public (``holdout_is_public``): then scores are exact, and nothing about
     those rows is protected. ``private`` says the same the other way round.
+
+    ``against`` names the folder of an earlier run. Held-out rows are then those of that
+    run, and the mean difference of the two fits' log scores on them is released too.
     """
 
     holdout: float = Field(gt=0, lt=1)
     seed: int = Field(default=1, ge=0)
     holdout_is_public: bool = False
     private: bool | None = None
+    against: Annotated[Rival | None, BeforeValidator(as_rival)] = None
 
 
 class Describe(Section):

@@ -176,13 +176,23 @@ def open_site(study: Study, name: str, source: Any) -> PreparedTable:
             where=f"study '{study.name}'",
             remedy=f'set sites.{name}.data = "FILE"',
         )
+    rival = rival_study(study)
     return PreparedTable(
         open_table(source, table_name(source) or f"table '{name}'"),
         preparation_of(study),
         study.model,
         strict=study.privacy is None,
         person=None if study.privacy is None else study.privacy.person,
+        parted=study.checks_privately,
+        beside=None if rival is None else preparation_of(rival),
     )
+
+
+def rival_study(study: Study) -> Study | None:
+    """The earlier study that a study is compared with, as far as it predicts."""
+    if study.evaluation is None or study.evaluation.against is None:
+        return None
+    return Study.model_validate(study.evaluation.against.study)
 
 
 def table_name(source: Any) -> str:
@@ -280,7 +290,9 @@ def split_site(
     """Training rows and held-out rows of one table, the same whoever splits it.
 
     A record's side depends on the seed and the record alone, so that adding or
-    removing a record moves no other one between the two.
+    removing a record moves no other one between the two. Where a record is a person,
+    its name decides, and all its rows are on one side. A study that is compared with an
+    earlier one has the same sides, by the columns of that one.
 
     Edge cases
     ----------
@@ -288,8 +300,10 @@ def split_site(
     """
     assert study.evaluation is not None
     seed, share = study.evaluation.seed, study.evaluation.holdout
-    places = list(table.map(lambda rows: place_of(rows, seed)))
-    held = np.concatenate([np.empty(0), *places]) < share
+    rival = rival_study(study)
+    design = None if rival is None else preparation_of(rival).design
+    parts = table.map(lambda rows: place_of(rows, seed, design) < share)
+    held = np.concatenate([np.empty(0, dtype=bool), *parts])
     if study.checks_privately:
         return table.subset(np.flatnonzero(~held)), table.subset(np.flatnonzero(held))
     if held.all() or not held.any():

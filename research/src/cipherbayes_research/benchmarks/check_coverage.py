@@ -1,129 +1,143 @@
 """How often intervals of private checks hold what many more rows would say.
 
-Predictions and outcomes of a large population are invented; held-out rows are drawn
-from it, counted in cells, noised as a study's check would be, and scored.
+Held-out rows are drawn from a large table, counted in cells as a site counts them,
+noised as a study's check is, and scored as a result scores them. A fit is not run: the
+predictions are those of fixed parameters.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from scipy.special import expit
+from scipy.special import logit
 
-from cipherbayes.inference.recalibration import recalibrate
-from cipherbayes.inference.survival_check import check_survival
-from cipherbayes.models.held_out import INTERVALS, LOG_HAZARDS, LOG_ODDS
-from cipherbayes.models.metrics import auc, brier
+from cipherbayes.models.held_out import (
+    COUNT_EDGES,
+    LOG_ODDS,
+    NUMBER_BINS,
+    BinaryCheck,
+    HeldOutCheck,
+    NumberCheck,
+)
 from cipherbayes.privacy.gaussian import mu_for
-from cipherbayes.protocols.releases import CHECKS
-from cipherbayes.typing import Floats, Integers
+from cipherbayes.protocols.releases import CHECKS, QUESTION_DRAWS
+from cipherbayes.protocols.rounds import Closing
+from cipherbayes.results.checking import scores_of
+from cipherbayes.study.tables import preparation_of
+from cipherbayes.typing import Floats
+from cipherbayes_research.benchmarks.check_populations import Population
 
-POPULATION = 200_000
-DELTA, TAIL = 1e-5, 0.05
-
-
-@dataclass(frozen=True)
-class Population:
-    """Cells of many rows, and the scores of all of them."""
-
-    cells: Integers
-    length: int
-    truth: dict[str, float]
+DELTA, TAIL, NORMAL = 1e-5, 0.05, 1.6449
+GROUPS = {"lowest third": "low", "middle third": "middle", "highest third": "high"}
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """Of one score: how often its interval held the truth, its mean width and error."""
+    """Of one score.
+
+    Attributes
+    ----------
+    covered, width, off
+        How often its interval held the truth; its mean width, and the mean error of
+        its mean.
+    plain, ratio
+        The same of the exact score of the same rows, plus and minus 1.64 times what it
+        varies by: how often it held the truth, and how many times as wide the private
+        interval was.
+    repetitions
+        Intervals that were counted.
+    """
 
     covered: float
     width: float
-    bias: float
-
-
-def binary(kind: str, rng: np.random.Generator) -> Population:
-    """Predicted log odds that are right, too narrow, or too sure of two groups."""
-    if kind == "calibrated":
-        score = rng.normal(-1.8, 1.2, POPULATION)
-        chance = expit(score)
-    elif kind == "narrow":
-        score = rng.normal(-2.0, 0.6, POPULATION)
-        chance = expit(0.8 + 1.3 * score)
-    else:
-        first = rng.random(POPULATION) < 0.7
-        spread = rng.standard_normal(POPULATION)
-        score = np.where(first, -2.2 + 0.7 * spread, 0.5 + spread)
-        chance = expit(-0.2 + 0.7 * score)
-    y = (rng.random(POPULATION) < chance).astype(np.float64)
-    said = expit(score)
-    logs = np.where(y == 1.0, np.log(said), np.log1p(-said))
-    truth = {
-        "auc": auc(y, score) or 0.0,
-        "brier": brier(y, said) or 0.0,
-        "log_score": float(logs.mean()),
-    }
-    cells = 2 * np.searchsorted(LOG_ODDS, score) + y.astype(np.int64)
-    return Population(cells, 2 * (LOG_ODDS.size + 1), truth)
-
-
-def survival(rng: np.random.Generator) -> Population:
-    """Weibull times whose risk is predicted a little too extreme."""
-    score = rng.normal(-1.2, 0.9, POPULATION)
-    time = rng.exponential(size=POPULATION) / np.exp(-0.2 + 0.8 * score)
-    censored = rng.uniform(0.2, 2.5, POPULATION)
-    event, seen = time <= censored, np.minimum(time, censored)
-    fate = np.clip(np.ceil(seen * INTERVALS) - 1, 0, INTERVALS - 1).astype(np.int64)
-    fate = np.where(event, fate, fate + INTERVALS)
-    fate = np.where(seen > 1.0, 2 * INTERVALS, fate)
-    truth = {}
-    for k in (1, INTERVALS - 1):
-        at = (k + 1) / INTERVALS
-        happened = (time <= at).astype(np.float64)
-        said = 1.0 - np.exp(-np.exp(score) * at)
-        truth[f"auc at {at:g}"] = auc(happened, score) or 0.0
-        truth[f"brier at {at:g}"] = brier(happened, said) or 0.0
-    cells = (2 * INTERVALS + 1) * np.searchsorted(LOG_HAZARDS, score) + fate
-    return Population(cells, (2 * INTERVALS + 1) * (LOG_HAZARDS.size + 1), truth)
+    off: float
+    plain: float
+    ratio: float
+    repetitions: int
 
 
 def coverage(
-    kind: str, epsilon: float, rows: int, repetitions: int, seed: int
+    population: Population, epsilon: float, rows: int, repetitions: int, seed: int
 ) -> dict[str, Coverage]:
-    """Repeat a check and count; ``kind`` is one of binary predictions or "survival"."""
+    """Repeat a check and count."""
     rng = np.random.default_rng(seed)
-    population = survival(rng) if kind == "survival" else binary(kind, rng)
-    noise = 1.0 / (mu_for(epsilon, DELTA) * np.sqrt(CHECKS["check"]))
-    scored = _survival_draws if kind == "survival" else _binary_draws
-    found: dict[str, list[tuple[bool, float, float]]] = {}
+    check = population.study.model.held_out_check
+    assert check is not None
+    noise = check.bound / (mu_for(epsilon, DELTA) * np.sqrt(CHECKS["check"]))
+    intervals: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
+    plain: dict[str, list[float]] = defaultdict(list)
     for _ in range(repetitions):
-        taken = rng.integers(POPULATION, size=rng.poisson(rows))
-        counts = np.bincount(population.cells[taken], minlength=population.length)
-        noised = counts + rng.normal(0.0, noise, population.length)
-        for name, draws in scored(noised, noise, float(rows)).items():
-            truth = population.truth[name]
-            low, high = np.quantile(draws, [TAIL, 1.0 - TAIL])
-            inside = bool(low <= truth <= high)
-            off = float(draws.mean()) - truth
-            found.setdefault(name, []).append((inside, float(high - low), off))
+        places = rng.integers(population.score.size, size=rng.poisson(rows))
+        for name, value in population.exact(places).items():
+            plain[name].append(value)
+        found = _private(population, check, places, noise, rows, rng)
+        for name, interval in _named(found, check):
+            intervals[name].append(interval)
     return {
-        name: Coverage(*np.mean(np.array(each, dtype=float), axis=0).tolist())
-        for name, each in found.items()
+        name: _counted(np.array(intervals[name]), np.array(plain[name]), truth)
+        for name, truth in population.truth.items()
+        if len(intervals[name]) > 1
     }
 
 
-def _binary_draws(counts: Floats, noise: float, rows: float) -> dict[str, Floats]:
-    fit = recalibrate(counts, noise, tuple(LOG_ODDS.tolist()), rows)
-    return {"auc": fit.auc, "brier": fit.brier, "log_score": fit.log_score}
+def _private(
+    population: Population,
+    check: HeldOutCheck,
+    places: Any,
+    noise: float,
+    rows: int,
+    rng: np.random.Generator,
+) -> dict[str, Any]:
+    draws = np.tile(population.theta, (QUESTION_DRAWS, 1))
+    total = check.sums(draws, population.rows(places))
+    noised = Closing(total + rng.normal(0.0, noise, total.size), noise)
+    design = preparation_of(population.study).design
+    return scores_of(check, noised, draws, design, TAIL, float(rows))
 
 
-def _survival_draws(counts: Floats, noise: float, rows: float) -> dict[str, Floats]:
-    shares = np.full(INTERVALS, 1.0 / INTERVALS)
-    fit = check_survival(counts, noise, tuple(LOG_HAZARDS.tolist()), shares, rows)
-    return {
-        f"{name} at {(k + 1) / INTERVALS:g}": draws[:, k]
-        for name, draws in (("auc", fit.auc), ("brier", fit.brier))
-        for k in (1, INTERVALS - 1)
-    }
+def _counted(found: Floats, plain: Floats, truth: float) -> Coverage:
+    mean, lower, upper = found.T
+    inside = (lower <= truth) & (truth <= upper)
+    width = float(np.mean(upper - lower))
+    exact = plain[np.isfinite(plain)]
+    reach = NORMAL * float(exact.std())
+    return Coverage(
+        float(inside.mean()),
+        width,
+        float(mean.mean()) - truth,
+        float(np.mean(np.abs(exact - truth) <= reach)),
+        width / (2.0 * reach) if reach > 0.0 else np.nan,
+        len(found),
+    )
 
 
-KINDS = ("calibrated", "narrow", "two groups", "survival")
+def _named(
+    metrics: dict[str, Any], check: HeldOutCheck
+) -> Iterator[tuple[str, tuple[float, float, float]]]:
+    """Every interval of a check by the name of what it should hold."""
+    for name, value in metrics.items():
+        if isinstance(value, dict):
+            yield name, (value["mean"], value["lower"], value["upper"])
+    for measure in ("auc", "brier"):
+        for at in metrics.get(f"{measure}_at", []):
+            interval = (at[measure], at["lower"], at["upper"])
+            yield f"{measure}_at {at['time']:g}", interval
+    for group in metrics.get("observed_over_expected", []):
+        name = f"o/e {GROUPS[group['group']]} {group['time']:g}"
+        yield name, (group["mean"], group["lower"], group["upper"])
+    for each in metrics.get("calibration_table", []):
+        interval = (each["observed"], each["lower"], each["upper"])
+        yield f"curve {_bin(check, each['predicted'])}", interval
+
+
+def _bin(check: HeldOutCheck, predicted: float) -> int:
+    if isinstance(check, BinaryCheck):
+        return int(np.searchsorted(LOG_ODDS, logit(predicted)))
+    if isinstance(check, NumberCheck):
+        edges = np.linspace(check.model.low, check.model.high, NUMBER_BINS + 1)
+        return int(np.searchsorted(edges[1:-1], predicted))
+    return int(np.searchsorted(COUNT_EDGES, predicted))

@@ -37,6 +37,16 @@ def private_checks(contents: Contents) -> Markup:
         for key, words in SCORES.items()
         if key in metrics
     ]
+    if "difference" in metrics:
+        found = metrics["difference"]
+        rows.append(
+            [
+                f"Log score less that of '{found['against']}', row by row (above 0: "
+                "this fit predicts better)",
+                number(found["mean"]),
+                interval(found["lower"], found["upper"]),
+            ]
+        )
     parts: list[str] = []
     if rows:
         heads = ["Score", "Mean", f"{share} interval"]

@@ -26,6 +26,7 @@ PURPOSES = {
     "describe": "counts of the records' characteristics",
     "check": "held-out rows by prediction and outcome",
     "residuals": "residuals of held-out rows by group",
+    "difference": "log scores of held-out rows less those of an earlier fit",
 }
 SMALL, LARGE = 1.0, 3.0
 """ε up to which little is learnt of a row, and beyond which that cannot be said."""

@@ -78,20 +78,20 @@ by_series(Exponential *x, const double *s)
         x->square[i] *= scale * scale;
         x->factor[i] = X1 * x->scaled[i] + X2 * x->square[i];
     }
-    times(x->square, x->factor, n, n, n, x->fourth);
+    product(x->square, x->factor, n, n, n, x->fourth);
     for (size_t i = 0; i < cells; i++) {
         x->left[i] = X3 * x->square[i] + x->fourth[i];
         x->right[i] = X5 * x->scaled[i] + X6 * x->square[i] + X7 * x->fourth[i];
     }
     for (int i = 0; i < n; i++)
         x->right[(size_t)i * n + i] += X4;
-    times(x->left, x->right, n, n, n, x->power[0]);
+    product(x->left, x->right, n, n, n, x->power[0]);
     for (size_t i = 0; i < cells; i++)
         x->power[0][i] += x->scaled[i] + Y2 * x->square[i];
     for (int i = 0; i < n; i++)
         x->power[0][(size_t)i * n + i] += 1.0;
     for (int k = 0; k < x->squarings; k++)
-        times(x->power[k], x->power[k], n, n, n, x->power[k + 1]);
+        product(x->power[k], x->power[k], n, n, n, x->power[k + 1]);
 }
 
 /* Row k of x->scaled becomes the k-th eigenvector. */
@@ -118,7 +118,7 @@ int
 exponential(Exponential *x, const double *s, double *out)
 {
     const int n = x->n;
-    times(s, s, n, n, n, x->square);
+    product(s, s, n, n, n, x->square);
     const double bound = norm_bound(x->square, n);
     x->squarings = -1;
     if (!(bound <= LARGEST_NORM))
@@ -136,7 +136,7 @@ static void
 add_product(Exponential *x, const double *a, const double *b, double weight, double *out)
 {
     const int n = x->n;
-    times(a, b, n, n, n, x->spare);
+    product(a, b, n, n, n, x->spare);
     for (int i = 0; i < n; i++)
         for (int j = 0; j <= i; j++) {
             const size_t at = (size_t)i * n + j, across = (size_t)j * n + i;
@@ -197,13 +197,13 @@ back_through_eigenvalues(Exponential *x, double *by)
     const int n = x->n;
     const double *vectors = x->scaled;
     double *turned = x->by[0], *inner = x->by[1];
-    times(vectors, by, n, n, n, turned);
-    times_transposed(turned, vectors, n, n, n, inner);
+    product(vectors, by, n, n, n, turned);
+    product_transposed(turned, vectors, n, n, n, inner);
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++)
             inner[(size_t)i * n + j] *= divided_difference(x->values[i], x->values[j]);
-    transposed_times(vectors, inner, n, n, n, turned);
-    times(turned, vectors, n, n, n, by);
+    transposed_product(vectors, inner, n, n, n, turned);
+    product(turned, vectors, n, n, n, by);
 }
 
 void

@@ -45,7 +45,7 @@ transposed_times_vector(const double *restrict a, const double *restrict v, int 
 }
 
 VECTORISED static void
-small_times(const double *restrict a, const double *restrict b, int n, int k, int m,
+small_product(const double *restrict a, const double *restrict b, int n, int k, int m,
             int step, int jump, double *restrict out)
 {
     for (int i = 0; i < n; i++) {
@@ -60,11 +60,11 @@ small_times(const double *restrict a, const double *restrict b, int n, int k, in
 }
 
 void
-times(const double *a, const double *b, int n, int k, int m, double *out)
+product(const double *a, const double *b, int n, int k, int m, double *out)
 {
     double one = 1.0, zero = 0.0;
     if (k <= SMALL && m <= SMALL) {
-        small_times(a, b, n, k, m, k, 1, out);
+        small_product(a, b, n, k, m, k, 1, out);
         return;
     }
     library.gemm("N", "N", &m, &n, &k, &one, (double *)b, &m, (double *)a, &k, &zero,
@@ -72,7 +72,7 @@ times(const double *a, const double *b, int n, int k, int m, double *out)
 }
 
 void
-times_transposed(const double *a, const double *b, int n, int k, int m, double *out)
+product_transposed(const double *a, const double *b, int n, int k, int m, double *out)
 {
     double one = 1.0, zero = 0.0;
     library.gemm("T", "N", &m, &n, &k, &one, (double *)b, &k, (double *)a, &k, &zero,
@@ -80,11 +80,11 @@ times_transposed(const double *a, const double *b, int n, int k, int m, double *
 }
 
 void
-transposed_times(const double *a, const double *b, int n, int k, int m, double *out)
+transposed_product(const double *a, const double *b, int n, int k, int m, double *out)
 {
     double one = 1.0, zero = 0.0;
     if (k <= SMALL && m <= SMALL) {
-        small_times(a, b, n, k, m, 1, n, out);
+        small_product(a, b, n, k, m, 1, n, out);
         return;
     }
     library.gemm("N", "T", &m, &n, &k, &one, (double *)b, &m, (double *)a, &n, &zero,
@@ -96,7 +96,7 @@ gram(const double *a, int k, int n, double *out)
 {
     double one = 1.0, zero = 0.0;
     if (n <= SMALL && k <= SMALL) {
-        small_times(a, a, n, k, n, 1, n, out);
+        small_product(a, a, n, k, n, 1, n, out);
         return;
     }
     library.syrk("U", "N", &n, &k, &one, (double *)a, &n, &zero, out, &n);

@@ -216,7 +216,7 @@ by_site_derivative(const Score *s, Memory *m, const double *theta, double *out)
                 s->values[c] * tilted * moved;
         }
     }
-    transposed_times(m->moved, m->weighted, e, b, e, spread);
+    transposed_product(m->moved, m->weighted, e, b, e, spread);
     for (int i = 0; i < e; i++)
         for (int j = 0; j < e; j++)
             out[s->others[i] * d + s->others[j]] =

@@ -1,0 +1,454 @@
+"""Large tables whose predictions are scored: invented, and real ones to draw from.
+
+Each has predictions that are somewhat wrong and the scores of all its rows, which are
+what intervals from a few held-out rows should hold. Priors of the checks were chosen on
+the tables of :data:`TUNING` and on PhysioNet; what is reported comes from those of
+:data:`REPORTED`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.special import expit
+
+import cipherbayes as cb
+from cipherbayes.models.base import Rows
+from cipherbayes.models.held_out import COUNT_EDGES, LOG_ODDS, NUMBER_BINS
+from cipherbayes.models.metrics import auc, auc_at, brier, c_index, calibration_line
+from cipherbayes.study.schema import Study
+from cipherbayes.study.tables import preparation_of
+from cipherbayes.typing import Floats, Integers
+
+Scores = dict[str, float]
+
+INVENTED = 100_000
+REACH = 10.0
+"""Scores are prepared as a column with the public range of plus and minus this."""
+TIMES = (0.25, 0.5, 0.75, 1.0)
+LEAST_SHARE = 0.03
+"""Of the rows that a bin of a calibration curve has, to be counted."""
+
+
+@dataclass(frozen=True)
+class Population:
+    """Predictions and outcomes of many rows.
+
+    Attributes
+    ----------
+    study, theta
+        A study whose model predicts so, and its parameters.
+    score, outcome
+        Of each row.
+    exact
+        The scores of rows at given places, as somebody sees them who sees the rows.
+    truth
+        What intervals should hold.
+    """
+
+    study: Study
+    theta: Floats
+    score: Floats
+    outcome: Mapping[str, Floats]
+    exact: Callable[[Integers], Scores]
+    truth: Scores
+
+    def rows(self, places: Integers) -> Rows:
+        """The rows at given places, as a site prepares them."""
+        design = preparation_of(self.study).design
+        x = self.score[None, places] / REACH
+        if design.intercept is not None:
+            x = np.concatenate([np.ones((1, places.size)), x])
+        outcome = {role: values[places] for role, values in self.outcome.items()}
+        return Rows(design, x, outcome, (x**2).sum(axis=0))
+
+
+def _study(model: Any) -> Study:
+    return cb.Study(
+        model=model,
+        features={"score": {"low": -REACH, "high": REACH}},
+        preparation={"method": "public-bounds"},
+        privacy={"epsilon": 1.0, "records": 1000},
+        evaluation={"holdout": 0.5},
+    )
+
+
+# Binary outcomes
+
+
+def binary(score: Floats, y: Floats) -> Population:
+    """Predicted log odds, and what happened."""
+    said = expit(score)
+    logs = np.where(y == 1.0, np.log(said), np.log1p(-said))
+    place = np.searchsorted(LOG_ODDS, score)
+
+    def exact(rows: Integers) -> Scores:
+        line = calibration_line(y[rows], said[rows]) or (np.nan, np.nan)
+        found = {
+            "auc": auc(y[rows], score[rows]) or np.nan,
+            "brier": brier(y[rows], said[rows]) or np.nan,
+            "log_score": float(logs[rows].mean()),
+            "calibration_intercept": line[0],
+            "calibration_slope": line[1],
+        }
+        return found | _by_bin(place, place[rows], y[rows])
+
+    study = _study(cb.models.Logistic(outcome="y"))
+    everything = exact(np.arange(y.size))
+    theta = np.array([0.0, REACH])
+    return Population(study, theta, score, {"y": y}, exact, everything)
+
+
+def _by_bin(everywhere: Integers, place: Integers, value: Floats) -> Scores:
+    """Means by bin, of bins that have enough of all rows."""
+    shares = np.bincount(everywhere) / everywhere.size
+    return {
+        f"curve {j}": float(value[place == j].mean()) if np.any(place == j) else np.nan
+        for j in np.flatnonzero(shares >= LEAST_SHARE)
+    }
+
+
+def invented_binary(kind: str, rng: np.random.Generator) -> Population:
+    """Predicted log odds that are right, too narrow, too sure of two groups, skewed and
+    shifted, or bent."""
+    normal = rng.standard_normal(INVENTED)
+    if kind == "calibrated":
+        score = -1.8 + 1.2 * normal
+        chance = expit(score)
+    elif kind == "narrow":
+        score = -2.0 + 0.6 * normal
+        chance = expit(0.8 + 1.3 * score)
+    elif kind == "two groups":
+        score = np.where(rng.random(INVENTED) < 0.7, -2.2 + 0.7 * normal, 0.5 + normal)
+        chance = expit(-0.2 + 0.7 * score)
+    elif kind == "skewed":
+        score = -2.8 + 0.8 * rng.gamma(1.5, 1.0, INVENTED)
+        chance = expit(0.3 + 0.9 * score)
+    else:
+        score = 0.2 + 1.4 * normal
+        chance = expit(0.8 * score - 0.12 * score**2)
+    y = (rng.random(INVENTED) < chance).astype(np.float64)
+    return binary(score, y)
+
+
+def real_binary(frame: pd.DataFrame, y: Floats, fitted_on: int) -> Population:
+    """Predictions of a logistic regression on the first rows, for the others."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    place = np.random.default_rng(0).permutation(y.size)
+    first, rest = place[:fitted_on], place[fitted_on:]
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=0.3))
+    model.fit(frame.iloc[first], y[first])
+    score = model.decision_function(frame.iloc[rest])
+    return binary(np.clip(score, -REACH, REACH), y[rest])
+
+
+# Survival
+
+
+@dataclass(frozen=True)
+class Followed:
+    """Log cumulative hazards that are predicted for the horizon, and follow-up in
+    horizons."""
+
+    score: Floats
+    time: Floats
+    event: Floats
+
+    def scores(self, rows: Integers, shares: Floats) -> Scores:
+        """Scores of some rows; censoring is weighted out (Uno et al. 2007, 2011)."""
+        score, time, event = self.score[rows], self.time[rows], self.event[rows]
+        found = {"c_index": _uno(score, time, event)}
+        order = np.argsort(score, kind="stable")
+        thirds = np.array_split(order, 3)
+        for k, t in enumerate(TIMES):
+            said = 1.0 - np.exp(-np.exp(score) * shares[: k + 1].sum())
+            weight = _weights(t, time, event)
+            happened = ((time <= t) & (event == 1.0)).astype(np.float64)
+            found[f"auc_at {t:g}"] = auc_at(t, time, event, score) or np.nan
+            error = (happened - said) ** 2
+            found[f"brier_at {t:g}"] = float((weight * error).mean())
+            for name, part in zip(("low", "middle", "high"), thirds, strict=True):
+                observed = _happened_by(t, time[part], event[part])
+                found[f"o/e {name} {t:g}"] = observed / float(said[part].mean())
+        said = np.clip(said, 1e-9, 1.0 - 1e-9)
+        log_said = np.where(happened == 1.0, np.log(said), np.log1p(-said))
+        found["log_score"] = float((weight * log_said).mean())
+        return found
+
+
+def _weights(t: float, time: Floats, event: Floats) -> Floats:
+    """One over the probability of not being censored before it was known what
+    happened by ``t``; zero where that is not known."""
+    known = (time > t) | (event == 1.0)
+    at = np.minimum(time, t)
+    weight: Floats = np.where(
+        known, 1.0 / np.maximum(_uncensored(at, time, event), 1e-3), 0.0
+    )
+    return weight
+
+
+def _uncensored(at: Floats, time: Floats, event: Floats) -> Floats:
+    """P(not censored before), Kaplan-Meier."""
+    return _free(at, time, 1.0 - event)
+
+
+def _happened_by(t: float, time: Floats, event: Floats) -> float:
+    return 1.0 - float(_free(np.array([np.nextafter(t, 2.0)]), time, event)[0])
+
+
+def _free(at: Floats, time: Floats, event: Floats) -> Floats:
+    """P(no event before ``at``), Kaplan-Meier."""
+    distinct, inverse = np.unique(time, return_inverse=True)
+    events = np.bincount(inverse, weights=event)
+    leaving = np.bincount(inverse)
+    at_risk = leaving[::-1].cumsum()[::-1]
+    curve = np.concatenate([[1.0], np.cumprod(1.0 - events / at_risk)])
+    found: Floats = curve[np.searchsorted(distinct, at, side="left")]
+    return found
+
+
+def _uno(score: Floats, time: Floats, event: Floats) -> float:
+    """Concordance of pairs whose first event comes by the horizon."""
+    if not np.any((event == 0.0) & (time < 1.0)):
+        held = np.minimum(time, 1.0 + 1e-9)
+        return c_index(held, np.where(time <= 1.0, event, 0.0), score) or np.nan
+    (first,) = np.nonzero((event == 1.0) & (time <= 1.0))
+    weight = 1.0 / np.maximum(_uncensored(time[first], time, event), 1e-3) ** 2
+    won = total = 0.0
+    for i, w in zip(first, weight, strict=True):
+        later = score[time > time[i]]
+        won += w * (np.sum(later < score[i]) + 0.5 * np.sum(later == score[i]))
+        total += w * later.size
+    return won / total if total else np.nan
+
+
+BASELINES: dict[str, tuple[Floats, Floats]] = {
+    # Parameters beside intercept and score, and the shares of four intervals.
+    "exponential": (np.array([]), np.full(4, 0.25)),
+    "weibull": (np.array([0.3]), np.diff(np.array([0.0, *TIMES]) ** np.exp(0.3))),
+    "piecewise": (np.log([1.4, 0.6]), np.array([0.35, 0.35, 0.15, 0.15])),
+}
+
+
+def survival(kind: str, seen: Followed, truth: Followed | None = None) -> Population:
+    """A model's predictions; ``truth`` has nobody censored, where that is known."""
+    model: Any
+    times = {"time": "time", "event": "event", "horizon": 1.0}
+    if kind == "exponential":
+        model = cb.models.Exponential(**times)
+    elif kind == "weibull":
+        model = cb.models.Weibull(**times)
+    else:
+        model = cb.models.Piecewise(**times, cuts=(0.5,))
+    extra, shares = BASELINES[kind]
+    constant = [] if kind == "piecewise" else [0.0]
+    theta = np.array([*constant, REACH, *extra])
+    exact = partial(seen.scores, shares=shares)
+    everybody = np.arange(seen.score.size)
+    truths = exact(everybody) if truth is None else truth.scores(everybody, shares)
+    outcome = {"time": seen.time, "event": seen.event}
+    return Population(_study(model), theta, seen.score, outcome, exact, truths)
+
+
+def invented_survival(kind: str, rng: np.random.Generator) -> Population:
+    """Predicted risks that are a little too extreme, with or without another shape."""
+    score = rng.normal(-1.2, 0.9, INVENTED)
+    slope = 0.8
+    if kind == "weibull":
+        score = -1.6 + 0.7 * rng.gamma(2.0, 0.8, INVENTED)
+        slope = 1.1
+    shape = 1.3 if kind == "weibull" else 1.0
+    unit = rng.exponential(size=INVENTED)
+    time = (unit / np.exp(-0.2 + slope * score)) ** (1.0 / shape)
+    censored = rng.uniform(0.2, 2.5, INVENTED)
+    seen = Followed(
+        score, np.minimum(time, censored), (time <= censored).astype(np.float64)
+    )
+    return survival(kind, seen, Followed(score, time, np.ones(INVENTED)))
+
+
+def real_survival(
+    kind: str, frame: pd.DataFrame, time: Floats, event: Floats, fitted_on: int
+) -> Population:
+    """Log hazard ratios of a Cox regression on the first rows, for the others, with a
+    level that gives these as many events as the first rows had."""
+    from sksurv.linear_model import CoxPHSurvivalAnalysis
+    from sksurv.util import Surv
+
+    place = np.random.default_rng(0).permutation(time.size)
+    first, rest = place[:fitted_on], place[fitted_on:]
+    z = (frame - frame.iloc[first].mean()) / frame.iloc[first].std()
+    model = CoxPHSurvivalAnalysis(alpha=3.0)
+    model.fit(z.iloc[first], Surv.from_arrays(event[first] == 1.0, time[first]))
+    risk = model.predict(z)
+    _, shares = BASELINES[kind]
+    ends = np.cumsum(shares)
+    lived = np.interp(np.minimum(time[first], 1.0), [0.0, *TIMES], [0.0, *ends])
+    events = np.sum(event[first] * (time[first] <= 1.0))
+    level = np.log(events / np.sum(np.exp(risk[first]) * lived))
+    return survival(kind, Followed(risk[rest] + level, time[rest], event[rest]))
+
+
+# Numbers and counts
+
+
+def number(mean: Floats, y: Floats) -> Population:
+    """Predicted means within the public range from -5 to 5."""
+    edges = np.linspace(-5.0, 5.0, NUMBER_BINS + 1)[1:-1]
+    place = np.searchsorted(edges, np.clip(mean, -5.0, 5.0))
+    held = np.clip(y, -5.0, 5.0)
+
+    def exact(rows: Integers) -> Scores:
+        found = {
+            "rmse": float(np.sqrt(np.mean((held[rows] - mean[rows]) ** 2))),
+            "mean_observed": float(held[rows].mean()),
+            "mean_predicted": float(mean[rows].mean()),
+        }
+        return found | _by_bin(place, place[rows], held[rows])
+
+    study = _study(cb.models.Linear(outcome="y", low=-5.0, high=5.0))
+    theta = np.array([0.0, REACH / 5.0, 0.0])
+    truth = exact(np.arange(y.size))
+    return Population(study, theta, mean, {"y": held / 5.0}, exact, truth)
+
+
+def count(mean: Floats, y: Floats) -> Population:
+    """Predicted counts."""
+    place = np.searchsorted(COUNT_EDGES, mean)
+
+    def exact(rows: Integers) -> Scores:
+        found = {
+            "mean_observed": float(y[rows].mean()),
+            "mean_predicted": float(mean[rows].mean()),
+            "predicted_over_observed": float(mean[rows].sum() / y[rows].sum()),
+        }
+        return found | _by_bin(place, place[rows], y[rows])
+
+    study = _study(cb.models.Poisson(outcome="y"))
+    score = np.log(mean)
+    theta = np.array([0.0, REACH])
+    outcome = {"y": y, "offset": np.zeros(y.size)}
+    return Population(study, theta, score, outcome, exact, exact(np.arange(y.size)))
+
+
+def invented_number(kind: str, rng: np.random.Generator) -> Population:
+    """Means that are right or too extreme, of normal or of skewed errors."""
+    mean = rng.normal(0.3, 1.5, INVENTED)
+    if kind == "normal":
+        return number(mean, mean + rng.normal(0.0, 0.8, INVENTED))
+    return number(mean, 0.2 + 0.8 * mean + rng.gamma(2.0, 0.6, INVENTED) - 1.2)
+
+
+def invented_count(kind: str, rng: np.random.Generator) -> Population:
+    """Counts that are Poisson, or vary by more than that."""
+    mean = np.exp(rng.normal(0.3, 0.6, INVENTED))
+    if kind == "poisson":
+        return count(mean, rng.poisson(mean).astype(np.float64))
+    true = 0.9 * mean * rng.gamma(2.0, 0.5, INVENTED)
+    return count(mean, rng.poisson(true).astype(np.float64))
+
+
+# Real tables
+
+
+def _dummies(frame: pd.DataFrame) -> pd.DataFrame:
+    found: pd.DataFrame = pd.get_dummies(frame, drop_first=True).astype(float)
+    return found.fillna(found.median())
+
+
+def _sksurv(kind: str, name: str, horizon: float, fitted_on: int) -> Population:
+    from sksurv import datasets
+
+    x, y = getattr(datasets, f"load_{name}")()
+    event, time = (y[field].astype(np.float64) for field in y.dtype.names)
+    if name == "flchain":
+        x = x.drop(columns=["chapter", "flc.grp"])
+        time = np.maximum(time, 1.0)
+    return real_survival(kind, _dummies(x), time / horizon, event, fitted_on)
+
+
+def _breast() -> Population:
+    from sklearn.datasets import load_breast_cancer
+
+    data = load_breast_cancer(as_frame=True)
+    y = data.target.to_numpy().astype(np.float64)
+    return real_binary(data.data.iloc[:, [1, 4, 8, 9, 11]], y, 150)
+
+
+def _physionet(archive: Path) -> Population:
+    from cipherbayes_research.datasets.physionet2012 import OUTCOME, load_physionet2012
+
+    frame = load_physionet2012(archive, missing="mean").to_pandas()
+    wanted = ["Age", "GCS_last", "BUN_last", "Urine_last", "HR_last", "HCO3_last"]
+    y = frame[OUTCOME].to_numpy().astype(np.float64)
+    return real_binary(frame[wanted], y, 800)
+
+
+def _rossi() -> Population:
+    from lifelines.datasets import load_rossi
+
+    frame = load_rossi()
+    y = frame["arrest"].to_numpy().astype(np.float64)
+    return real_binary(frame.drop(columns=["week", "arrest"]), y, 150)
+
+
+def _whas500_year() -> Population:
+    from sksurv.datasets import load_whas500
+
+    x, y = load_whas500()
+    died = (y["fstat"] & (y["lenfol"] <= 365.0)).astype(np.float64)
+    return real_binary(_dummies(x), died, 150)
+
+
+def _diabetes() -> Population:
+    from sklearn.datasets import load_diabetes
+    from sklearn.linear_model import LinearRegression
+
+    data = load_diabetes(as_frame=True)
+    y = (data.target.to_numpy() - 150.0) / 40.0
+    model = LinearRegression().fit(data.data.iloc[:150], y[:150])
+    return number(np.clip(model.predict(data.data), -5.0, 5.0), y)
+
+
+Maker = Callable[[np.random.Generator], Population]
+
+TUNING: dict[str, Maker] = {
+    "calibrated": partial(invented_binary, "calibrated"),
+    "narrow": partial(invented_binary, "narrow"),
+    "two groups": partial(invented_binary, "two groups"),
+    "breast": lambda rng: _breast(),
+    "exponential": partial(invented_survival, "exponential"),
+    "flchain": lambda rng: _sksurv("exponential", "flchain", 3650.0, 1000),
+    "normal": partial(invented_number, "normal"),
+    "poisson": partial(invented_count, "poisson"),
+}
+REPORTED: dict[str, Maker] = {
+    "skewed": partial(invented_binary, "skewed"),
+    "bent": partial(invented_binary, "bent"),
+    "rossi": lambda rng: _rossi(),
+    "whas500 in a year": lambda rng: _whas500_year(),
+    "weibull": partial(invented_survival, "weibull"),
+    "piecewise": partial(invented_survival, "piecewise"),
+    "gbsg2": lambda rng: _sksurv("weibull", "gbsg2", 1825.0, 200),
+    "whas500": lambda rng: _sksurv("piecewise", "whas500", 1460.0, 150),
+    "skewed errors": partial(invented_number, "skewed"),
+    "diabetes": lambda rng: _diabetes(),
+    "overdispersed": partial(invented_count, "overdispersed"),
+}
+
+
+def population(name: str, seed: int, physionet: Path | None) -> Population:
+    """The table of a name."""
+    if name == "physionet":
+        assert physionet is not None
+        return _physionet(physionet)
+    return (TUNING | REPORTED)[name](np.random.default_rng(seed))
