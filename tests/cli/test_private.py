@@ -85,7 +85,7 @@ def test_plan_predicts_the_size_of_the_messages(folder: Path) -> None:
 def test_plan_fits_one_screen_and_says_what_matters(folder: Path) -> None:
     shown = cipherbayes("plan", "study.toml", cwd=folder).stdout
     assert len(shown.splitlines()) <= 24
-    for word in ("epsilon", "noise", "signal", "encryption", "traffic", "colluders"):
+    for word in ("epsilon", "noise", "outlook", "encryption", "traffic", "colluders"):
         assert word in shown
 
 
