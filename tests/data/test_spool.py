@@ -24,7 +24,7 @@ from cipherbayes.data.spool import Spool, Stored, recipes_of
 from cipherbayes.data.spooled import SpooledBlocks
 from cipherbayes.data.tables import open_table
 from cipherbayes.errors import RunError
-from cipherbayes.models import Design, Logistic, Rows, kernels
+from cipherbayes.models import Design, Logistic, Poisson, Rows, kernels
 from cipherbayes.models.formula import parse_formula
 from cipherbayes.typing import Floats
 
@@ -221,3 +221,17 @@ def test_a_disk_that_fails_is_named_and_nothing_of_the_rows(path: Path) -> None:
     with pytest.raises(RunError, match="prepared records cannot be read") as refused:
         bits(table)
     assert "resume" in refused.value.remedy
+
+
+def test_outcomes_that_a_model_fills_in_itself_are_kept_too(tmp_path: Path) -> None:
+    """A count without an exposure has an offset of zero, and needs it in every pass."""
+    table = tmp_path / "counts.csv"
+    table.write_text("age,y\n" + "\n".join(f"{20 + k},{k % 5}" for k in range(50)))
+    preparation = Preparation({"age": Feature(low=18, high=100)})
+    model = Poisson(outcome="y")
+    held, spooled = (
+        PreparedTable(open_table(str(table), "t"), preparation, model, limit)
+        for limit in (2 << 30, 0)
+    )
+    assert not spooled.in_memory
+    assert set(spooled.outcome()) == set(held.outcome()) == {"y", "offset"}

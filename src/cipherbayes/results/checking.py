@@ -42,6 +42,8 @@ from cipherbayes.study.schema import PrivateStudy
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats
 
+MOST_RATIO = 20.0
+"""Of predicted over observed counts, as far as it is told."""
 LEAST_ROWS = 1.0
 """Rows that a bin of a calibration curve must be expected to have."""
 
@@ -171,7 +173,9 @@ def scores_of(
         case CountCheck():
             low = np.zeros(COUNT_EDGES.size + 1)
             fit = check_numbers(total, noise, low, how.caps, squares=False)
-            ratio = fit.mean_predicted / np.maximum(fit.mean_observed, 1e-12)
+            # Much noise leaves open that nothing was observed: a ratio has an end.
+            least = max(float(np.abs(fit.mean_predicted).mean()) / MOST_RATIO, 1e-12)
+            ratio = fit.mean_predicted / np.maximum(fit.mean_observed, least)
             said = spread(ratio, tail)
             return {**_numbers(fit, tail), "predicted_over_observed": said}
     return {}
