@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
+from scipy.stats import t as student
 
 from cipherbayes.inference.noise_aware.centring import Centring, InverseGamma
 from cipherbayes.typing import Floats
@@ -39,6 +40,26 @@ def test_the_law_of_x_does_not_depend_on_the_share(share: float, seed: int) -> N
     constant = -2.5 * np.log(2.0 * np.pi)
     found = form.log_density(y, centre, log_scale)[0]
     assert found + constant == pytest.approx(law + stretched)
+
+
+@given(share=shares, seed=st.integers(0, 99))
+def test_a_law_with_heavy_tails_is_students(share: float, seed: int) -> None:
+    y, centre, log_scale = drawn(seed)
+    form, df = Centring(share), 3.0
+    x = form.to_coordinates(y, centre, log_scale)
+    law = student.logpdf(x, df, centre[:, None], np.exp(log_scale)[:, None])
+    constant = 5 * student.logpdf(0.0, df)
+    found, slopes = form.log_density(y, centre, log_scale, df)
+    stretched = 5 * (1.0 - share) * log_scale
+    assert found + constant == pytest.approx(law.sum(axis=1) + stretched)
+    for which, slope in ((1, slopes[1]), (2, slopes[2])):
+        moved = [[y, centre, log_scale], [y, centre, log_scale]]
+        moved[0][which], moved[1][which] = (
+            moved[0][which] + 1e-6,
+            moved[1][which] - 1e-6,
+        )
+        ahead, behind = (form.log_density(a, b, c, df)[0] for a, b, c in moved)
+        assert (ahead - behind) / 2e-6 == pytest.approx(slope, rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.parametrize("log_scale", [-1.0, 0.0, 0.7])

@@ -8,13 +8,13 @@ import pytest
 from cipherbayes.inference.influence import influence_sums, pack, unpack
 from cipherbayes.inference.noise_aware.coordinates import Coordinates
 from cipherbayes.inference.noise_aware.evidence import Evidence
+from cipherbayes.inference.noise_aware.flags import follows_from_others
 from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.inference.noise_aware.shrinkage import (
     SHARE_SPREAD,
     Layout,
     left_out,
     shrunk,
-    spikes_of,
 )
 from cipherbayes.models.influence import InfluenceBound
 from cipherbayes.typing import Floats
@@ -164,23 +164,33 @@ def test_a_spike_is_found_and_kept_where_noise_hides_the_rest() -> None:
     truth = 100.0 * (0.5 * np.eye(d) + 15.0 * np.outer(direction, direction))
     noise = rng.standard_normal((d, d))
     noisy = truth + 30.0 * (noise + noise.T) / 2.0
-    values = np.linalg.eigvalsh(spikes_of(noisy, 30.0)[0])
-    assert (values > 5.0).sum() == 1
     assert direction @ shrunk(noisy, 30.0) @ direction == pytest.approx(1550, rel=0.1)
-    plain = 100.0 * np.eye(d) + 30.0 * (noise + noise.T) / 2.0
-    spikes, low = spikes_of(plain, 30.0)
-    assert np.allclose(spikes, np.eye(d))
-    assert low.size == 0
 
 
-def test_a_direction_with_hardly_any_information_is_found() -> None:
-    rng, d = np.random.default_rng(8), 6
-    direction = np.array([1.0, 1.0, -2.0, 0.0, 0.0, 0.0]) / np.sqrt(6.0)
-    truth = 1_000.0 * (np.eye(d) - 0.99 * np.outer(direction, direction))
-    noise = rng.standard_normal((d, d))
-    low = spikes_of(truth + 50.0 * (noise + noise.T) / 2.0, 50.0)[1]
-    assert low.shape == (d, 1)
-    assert abs(low[:, 0] @ direction) > 0.95
+def test_correlations_and_the_diagonal_are_coordinates_of_their_own() -> None:
+    rng, d = np.random.default_rng(8), 5
+    root = rng.standard_normal((d, 9))
+    parts = Coordinates(root @ root.T, (0,))
+    place = parts.usual.copy()
+    place[parts.diagonal] += np.log(3.0)
+    before, after = parts.build(np.stack([parts.usual, place])).rest
+    assert np.diag(after) == pytest.approx(3.0 * np.diag(before))
+    place[parts.entries] *= 0.5
+    weaker = parts.build(place[None]).rest[0]
+    assert np.diag(weaker) == pytest.approx(np.diag(after))
+
+
+def test_columns_that_follow_from_others_are_told_by_their_information() -> None:
+    rng = np.random.default_rng(3)
+    finished = release_rounds(simulate("logistic", 400, 5, rng), 1.0, rng)
+    evidence = Evidence.of(*finished)
+    x = rng.standard_normal((5, 500))
+    x[0] = 1.0
+    apart = x @ x.T
+    x[3] = x[1] + x[2] + 0.1 * x[3]
+    found = follows_from_others(evidence, np.stack([apart, x @ x.T]))
+    assert not found[0].any()
+    assert found[1].tolist() == [False, True, True, True, False]
 
 
 def test_what_shrinking_leaves_out_is_about_its_error() -> None:

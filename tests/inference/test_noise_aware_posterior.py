@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -134,6 +136,22 @@ def test_columns_of_their_own_are_not_called_alike() -> None:
         *release_rounds(study, 1.0, rng), seed=1, effort=Effort(2, 40, 20, 0)
     )
     assert "columns-alike" not in {flag.code for flag in found.flags}
+
+
+@pytest.mark.parametrize(("scale", "conflict"), [(0.1, True), (2.0, False)])
+def test_a_prior_that_the_releases_contradict_is_told(
+    scale: float, conflict: bool
+) -> None:
+    rng = np.random.default_rng(4)
+    study = simulate("logistic", 8_000, 4, rng)
+    prior = Prior(scale=scale).resolve(study.model.parameters(study.table.design))
+    recursion, state = release_rounds(replace(study, prior=prior), 3.0, rng)
+    found = sample_posterior(recursion, state, seed=1, effort=Effort(2, 40, 20, 0))
+    flags = {flag.code: flag for flag in found.flags}
+    assert ("beyond-the-prior" in flags) == conflict
+    if conflict:
+        farthest = int(np.abs(study.truth).argmax())
+        assert farthest in flags["beyond-the-prior"].parameters
 
 
 def test_levels_that_few_records_have_are_named_once_standardised() -> None:

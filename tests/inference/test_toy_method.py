@@ -122,7 +122,7 @@ def test_it_is_planned_run_watched_reported_and_verified(
     assert Watcher.open(out).look().finished
     command("report", str(out))
     page = (out / "report.html").read_text(encoding="utf-8")
-    assert "12 of signs" in page
+    assert "12, signs" in page
     assert UNRELIABLE in page
     command("verify", str(out))
 

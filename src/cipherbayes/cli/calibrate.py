@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +14,20 @@ from rich.table import Table
 
 from cipherbayes.cli.console import console, progress_bar
 from cipherbayes.errors import RunError
+
+
+class Truth(StrEnum):
+    """How large simulated effects are."""
+
+    clinical = "clinical"
+    prior = "prior"
+
+
+class Events(StrEnum):
+    """How many records have the event."""
+
+    usual = "usual"
+    rare = "rare"
 
 
 def calibrate(
@@ -31,6 +47,39 @@ def calibrate(
     sbc: Annotated[
         bool, typer.Option("--sbc", help="Ranks of the non-private samplers instead.")
     ] = False,
+    table: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A public or made-up table whose columns are used as they are, with "
+            "simulated outcomes, through whole studies with default settings."
+        ),
+    ] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(help="--table: models.", show_default="logistic, exponential"),
+    ] = None,
+    records: Annotated[
+        int, typer.Option(min=100, help="--table: records of a study.")
+    ] = 4_000,
+    epsilon: Annotated[
+        list[float] | None, typer.Option(help="--table: budgets.", show_default="1")
+    ] = None,
+    wider: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="--table: how many times public ranges are too wide.",
+            show_default="1, 10",
+        ),
+    ] = None,
+    truth: Annotated[
+        Truth, typer.Option(help="--table: effects that are usual, or the prior's.")
+    ] = Truth.clinical,
+    events: Annotated[
+        Events, typer.Option(help="--table: two records of five, or one of twenty.")
+    ] = Events.usual,
+    sites: Annotated[
+        int, typer.Option(min=1, help="--table: 1 in one place, else encrypted sums.")
+    ] = 1,
     replicates: Annotated[
         int | None,
         typer.Option(min=2, help="Studies a cell.", show_default="100, quick 8"),
@@ -41,18 +90,35 @@ def calibrate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Simulate studies with truths from the prior; count intervals that hold them."""
+    """Simulate studies whose truth is known; count the intervals that hold it."""
     # One thread a process: two processes share the cores better than two BLAS pools.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from cipherbayes.validation import calibration
 
-    if quick + stress + wide + others + sbc > 1:
+    if quick + stress + wide + others + sbc + bool(table) > 1:
         raise RunError(
-            "--quick, --stress, --wide, --others and --sbc exclude each other",
+            "--quick, --stress, --wide, --others, --sbc and --table exclude each other",
             remedy="give one of them",
         )
-    count = replicates or (8 if quick else 100)
+    count = replicates or (8 if quick or table else 100)
+    if table:
+        grounds = [
+            {
+                "kind": each,
+                "rows": records,
+                "epsilon": budget,
+                "wider": width,
+                "truth": truth.value,
+                "events": events.value,
+                "sites": sites,
+            }
+            for each in kind or ("logistic", "exponential")
+            for budget in epsilon or (1.0,)
+            for width in wider or (1.0, 10.0)
+        ]
+        _show_trials(table, grounds, count, results, as_json)
+        return
     if sbc:
         _show_ranks(count, as_json)
         return
@@ -116,3 +182,74 @@ def _show_ranks(studies: int, as_json: bool) -> None:
         counts = " ".join(str(each) for each in row["histogram"])
         table.add_row(row["model"], row["sampler"], counts, f"{row['p_value']:.3f}")
     console.print(table)
+
+
+def _show_trials(
+    paths: list[Path],
+    grounds: list[dict[str, Any]],
+    replicates: int,
+    results: Path | None,
+    as_json: bool,
+) -> None:
+    from cipherbayes.validation import trials
+    from cipherbayes.validation.public_columns import Columns
+
+    for ground in grounds:
+        if ground["kind"] not in trials.KINDS:
+            raise RunError(
+                f"no outcomes of kind '{ground['kind']}' can be simulated",
+                where="--kind",
+                remedy=f"choose among {', '.join(trials.KINDS)}",
+            )
+    tables = [Columns.read(path) for path in paths]
+    with progress_bar() as report:
+        found = trials.trials(
+            tables,
+            [trials.Ground(**each) for each in grounds],
+            replicates,
+            results=results,
+            processes=min(os.cpu_count() or 1, 2),
+            progress=report,
+        )
+    rows = [
+        {"table": name, **asdict(ground), **trials.summarised(each)}
+        for name, ground, each in found
+    ]
+    flags = trials.by_flag([each for _, _, group in found for each in group])
+    if as_json:
+        left_out = {each.name: list(each.left_out) for each in tables}
+        document = {"interval": 1.0 - 2.0 * trials.TAIL, "rows": rows, "flags": flags}
+        typer.echo(json.dumps({**document, "left_out": left_out}, indent=2))
+        return
+    for each in tables:
+        if each.left_out:
+            console.print(f"{each.name}: without {', '.join(each.left_out)}")
+    console.print(_trial_table(rows))
+    for flag in flags:
+        others = "–" if flag["others"] is None else f"{flag['others']:.3f}"
+        console.print(
+            f"{flag['flag']}: {flag['coverage']:.3f} of {flag['parameters']} named "
+            f"parameters held, {others} of the others"
+        )
+
+
+def _trial_table(rows: list[dict[str, Any]]) -> Table:
+    table = Table(
+        title="90 % intervals that held, with and without privacy",
+        caption="width: over that without privacy, as it was and as planned",
+    )
+    table.add_column("study", overflow="fold")
+    for heading in ("private", "plain", "difference", "width", "plan", "studies"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            f"{row['table']}, {row['kind']}, ε = {row['epsilon']:g}, "
+            f"{row['wider']:g} × ranges",
+            f"{row['coverage']:.2f} ± {row['se']:.2f}",
+            f"{row['plain_coverage']:.2f}",
+            f"{row['difference']:+.2f} ± {row['difference_se']:.2f}",
+            f"{row['width_ratio']:.2f}",
+            f"{row['expected_over_actual'] * row['width_ratio']:.2f}",
+            str(row["replicates"]),
+        )
+    return table

@@ -8,25 +8,22 @@ calibration goes on where it stopped.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.stats import chisquare, norm
 
-from cipherbayes.errors import RunError
 from cipherbayes.inference.chains import sample
 from cipherbayes.inference.noise_aware import Effort, sample_posterior
 from cipherbayes.inference.settings import Inference
 from cipherbayes.inference.target import Target
 from cipherbayes.typing import Floats
+from cipherbayes.validation.replicates import replicated
 from cipherbayes.validation.simulation import (
     MODELS,
     OTHER_MODELS,
@@ -198,23 +195,18 @@ def calibrate(
     progress
         Called with (replicates done, replicates in all).
     """
-    known = _read(results)
-    if results is not None:
-        _require_writable(results)
     wanted = [(cell, r) for r in range(replicates) for cell in cells]
-    missing = [(c, r) for c, r in wanted if f"{c.key}#{r}" not in known]
-    done = len(wanted) - len(missing)
-    for cell, number, found in _computed(missing, processes):
-        known[f"{cell.key}#{number}"] = found
-        done += 1
-        if results is not None:
-            line = {"cell": cell.key, "replicate": number, **asdict(found)}
-            with results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-        if progress is not None:
-            progress(done, len(wanted))
+    known = replicated(
+        _work,
+        {_key(*task): task for task in wanted},
+        results=results,
+        to_line=_to_line,
+        from_line=_from_line,
+        processes=processes,
+        progress=progress,
+    )
     return [
-        summarise(cell, [known[f"{cell.key}#{r}"] for r in range(replicates)])
+        summarise(cell, [known[_key(cell, r)] for r in range(replicates)])
         for cell in cells
     ]
 
@@ -297,50 +289,23 @@ def _plain(study: Simulated) -> tuple[Floats, Floats]:
     return mode, np.sqrt(np.diag(np.linalg.inv(target.curvature(mode))))
 
 
-def _work(task: tuple[Cell, int]) -> tuple[Cell, int, Replicate]:
-    return *task, replicate(*task)
+def _work(task: tuple[Cell, int]) -> Replicate:
+    return replicate(*task)
 
 
-def _computed(
-    tasks: Sequence[tuple[Cell, int]], processes: int
-) -> Iterator[tuple[Cell, int, Replicate]]:
-    if processes <= 1 or len(tasks) <= 1:
-        yield from map(_work, tasks)
-        return
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(_work, tasks)
+def _key(cell: Cell, number: int) -> str:
+    return f"{cell.key}#{number}"
 
 
-def _require_writable(results: Path) -> None:
-    """Before hours of work, not after the first study."""
-    try:
-        results.open("a", encoding="utf-8").close()
-    except OSError as error:
-        raise RunError(
-            f"results cannot be written ({error.strerror})",
-            where=str(results),
-            remedy="name a file in a folder that exists and is yours",
-        ) from None
+def _to_line(task: tuple[Cell, int], found: Replicate) -> dict[str, Any]:
+    return {"cell": task[0].key, "replicate": task[1], **asdict(found)}
 
 
-def _read(results: Path | None) -> dict[str, Replicate]:
-    if results is None or not results.exists():
-        return {}
-    known = {}
-    for number, line in enumerate(results.read_text(encoding="utf-8").splitlines()):
-        try:
-            entry: Mapping[str, Any] = json.loads(line)
-            known[f"{entry['cell']}#{entry['replicate']}"] = Replicate(
-                float(entry["coverage"]),
-                float(entry["plain_coverage"]),
-                float(entry["width_ratio"]),
-                tuple(entry["flags"]),
-                bool(entry["unusable"]),
-            )
-        except (ValueError, KeyError, TypeError):
-            raise RunError(
-                "a line is not a replicate's result",
-                where=f"{results}, line {number + 1}",
-                remedy="remove the line, or name another results file",
-            ) from None
-    return known
+def _from_line(entry: Mapping[str, Any]) -> tuple[str, Replicate]:
+    return f"{entry['cell']}#{entry['replicate']}", Replicate(
+        float(entry["coverage"]),
+        float(entry["plain_coverage"]),
+        float(entry["width_ratio"]),
+        tuple(entry["flags"]),
+        bool(entry["unusable"]),
+    )

@@ -158,45 +158,53 @@ def simulate(
         counts = rng.poisson(np.exp(np.minimum(eta, 20.0))).astype(np.float64)
         outcome = {"y": counts, "offset": np.zeros(records)}
     else:
-        model, outcome = _survival(kind, eta, truth, rng)
+        time, event = survival_times(kind, eta, truth, rng)
+        outcome = {"time": time, "event": event}
+        known: dict[str, Any] = {"time": "time", "event": "event", "horizon": 1.0}
+        if kind == "piecewise":
+            model = Piecewise(**known, intervals=INTERVALS)
+            outcome["entry"] = np.zeros(records)
+        else:
+            survival: dict[str, type[Model]] = {
+                "exponential": Exponential,
+                "weibull": Weibull,
+                "gompertz": Gompertz,
+            }
+            model = survival[kind](**known)
     table = PreparedTable.from_arrays(design, x, outcome)
     prior = Prior(scale=prior_scale).resolve(model.parameters(design))
     clip = float(np.quantile(np.linalg.norm(x, axis=0), QUANTILE))
     return Simulated(model, prior, table, truth, clip)
 
 
-def _survival(
+def survival_times(
     kind: str, eta: Floats, truth: Floats, rng: np.random.Generator
-) -> tuple[Model, dict[str, Floats]]:
-    """Times to an event, censored between a fifth of the horizon and all of it."""
-    known: dict[str, Any] = {"time": "time", "event": "event", "horizon": 1.0}
+) -> tuple[Floats, Floats]:
+    """Times to an event and whether it was seen, censored between a fifth of the
+    horizon, which is one, and all of it.
+
+    ``eta`` is the linear predictor; the last of ``truth`` are the shape, or the log
+    hazards of intervals.
+    """
     gathered = np.log(rng.exponential(size=eta.size)) - eta
-    model: Model
     if kind == "piecewise":
-        model = Piecewise(**known, intervals=INTERVALS)
         hazards = np.exp(truth[-INTERVALS:])
         ends = np.concatenate([[0.0], np.cumsum(hazards) / INTERVALS])
         target = np.exp(gathered)
         where = np.clip(np.searchsorted(ends, target) - 1, 0, INTERVALS - 1)
         time = where / INTERVALS + (target - ends[where]) / hazards[where]
     elif kind == "weibull":
-        model = Weibull(**known)
         time = np.exp(np.minimum(gathered * math.exp(-truth[-1]), 5.0))
     elif kind == "gompertz":
-        model, grown = Gompertz(**known), truth[-1] * np.exp(gathered)
+        grown = truth[-1] * np.exp(gathered)
         # Where the hazard dies out before, the event never comes.
         time = np.log1p(np.maximum(grown, -1.0 + 1e-12)) / truth[-1]
         time = np.where(grown > -1.0, time, np.inf)
     else:
-        model = Exponential(**known)
         time = np.exp(np.minimum(gathered, 5.0))
     time = np.maximum(time, 1e-300)
     censored = rng.uniform(0.2, 1.0, eta.size)
-    event = (time <= censored).astype(np.float64)
-    outcome = {"time": np.minimum(time, censored), "event": event}
-    if kind == "piecewise":
-        outcome["entry"] = np.zeros(eta.size)
-    return model, outcome
+    return np.minimum(time, censored), (time <= censored).astype(np.float64)
 
 
 def release_rounds(

@@ -1,7 +1,8 @@
 """Coordinates that share a law whose scale is learnt, in a form that mixes.
 
-With x_j ~ N(μ, σ²), σ unknown, moves of x and of σ hinder each other: where the data
-say little about x, x follows σ; where they say much, (x − μ)/σ does. In between,
+With x_j ~ N(μ, σ²), or Student's t around μ with scale σ, σ unknown, moves of x and of
+σ hinder each other: where the data say little about x, x follows σ; where they say
+much, (x − μ)/σ does. In between,
 
     x = μ + σ^(1−λ) (y − λ μ),   y ~ N(λ μ, σ^(2λ)),
 
@@ -64,15 +65,24 @@ class Centring:
         return np.asarray(self.share * centre[:, None] + away)
 
     def log_density(
-        self, y: Floats, centre: Floats, log_scale: Floats
+        self, y: Floats, centre: Floats, log_scale: Floats, df: float | None = None
     ) -> tuple[Floats, tuple[Floats, Floats, Floats]]:
-        """Of y given μ and σ, with its derivatives by y, μ and log σ."""
+        """Of y given μ and σ, with its derivatives by y, μ and log σ.
+
+        Normal, or Student's t with ``df`` degrees of freedom.
+        """
         share = self.share
         away = y - share * centre[:, None]
         pull = away * np.exp(-2.0 * share * log_scale)[:, None]
-        squares = (away * pull).sum(axis=1)
-        value = -0.5 * squares - share * y.shape[1] * log_scale
-        by_centre, by_scale = share * pull.sum(axis=1), share * (squares - y.shape[1])
+        if df is None:
+            value = -0.5 * (away * pull).sum(axis=1)
+        else:
+            squares = away * pull
+            value = -0.5 * (df + 1.0) * np.log1p(squares / df).sum(axis=1)
+            pull = pull * (df + 1.0) / (df + squares)
+        value -= share * y.shape[1] * log_scale
+        by_centre = share * pull.sum(axis=1)
+        by_scale = share * ((away * pull).sum(axis=1) - y.shape[1])
         return value, (-pull, by_centre, by_scale)
 
     def chain_rule(

@@ -83,6 +83,7 @@ class Loops:
                     centre,
                     law.scale,
                     law.offset,
+                    law.df or 0.0,
                     gamma.shape,
                     gamma.scale,
                 )
@@ -102,8 +103,6 @@ class Loops:
             _plain(parts.back) if parts.framed else None,
             None if parts.power is None else _plain(parts.power),
             parts.usual,
-            hierarchy.shift,
-            _plain(hierarchy.deeper),
             hierarchy.pulled_by,
             *self._laws,
             evidence.place,

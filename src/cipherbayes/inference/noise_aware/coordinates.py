@@ -4,12 +4,13 @@ Columns that are constant, or of which only one is not zero (the intercept, the
 intervals of a baseline hazard), come first. With P their masses, U the means of the
 other columns where each of them is not zero, and B what is left of the others,
 
-    A = [P, PU; U'P, U'PU + B],   B = D^½ exp(S) D^½,   P = diag(exp p),
-    D = diag(exp ℓ),   S symmetric with zero diagonal,
+    A = [P, PU; U'P, U'PU + B],   B = D^½ R D^½,   P = diag(exp p),   D = diag(exp ℓ),
+    R_ij = E_ij / √(E_ii E_jj),   E = exp(S),   S symmetric with zero diagonal,
 
-and the coordinates are (p, U, ℓ, S). A column whose mean is far from zero looks almost
-like the intercept: in a prior that knows of no means that is a very small eigenvalue,
-which noise hides and the prior fills up.
+and the coordinates are (p, U, ℓ, S): exp ℓ is the diagonal of B and R its correlations,
+so that what is known of one says nothing of the other. A column whose mean is far from
+zero looks almost like the intercept: in a prior that knows of no means that is a very
+small eigenvalue, which noise hides and the prior fills up.
 
 References
 ----------
@@ -26,8 +27,6 @@ import numpy as np
 from cipherbayes.inference.influence import pack
 from cipherbayes.typing import Floats, Integers
 
-WEIGHS = 0.15
-"""Share of a unit vector's squared length from which on a column is part of it."""
 LARGEST_LOG = 12.0
 """Eigenvalues and diagonals are held within e^±12 of the usual."""
 
@@ -121,8 +120,8 @@ class Coordinates:
 
     def _split(self, matrix: Floats) -> tuple[tuple[Floats, Floats, Floats], Floats]:
         masses, means, remainder = self.blocks(matrix)
-        diagonal, logarithm = log_parts(remainder)
-        return (np.log(masses), means, diagonal), logarithm
+        logarithm = log_parts(remainder)[1]
+        return (np.log(masses), means, np.log(np.diag(remainder))), logarithm
 
     def blocks(self, matrix: Floats) -> tuple[Floats, Floats, Floats]:
         """(P, U, B) of a positive definite matrix."""
@@ -131,28 +130,6 @@ class Coordinates:
         masses = np.diag(ordered)[:b]
         means = ordered[:b, b:] / masses[:, None]
         return masses, means, ordered[b:, b:] - (means.T * masses) @ means
-
-    def turned(self, theta: Floats) -> Floats:
-        """Coefficients of the columns of B, of those of all columns."""
-        return np.asarray((self._from.T @ theta)[self._shape[0] :])
-
-    def off_diagonal(self, remainder: Floats) -> Floats:
-        """The coordinates S of a B."""
-        return log_parts(remainder)[1][self._above]
-
-    def log_outer(self, vectors: Floats) -> Floats:
-        """vv' in (ℓ, S), for every column v of ``vectors``; one row each."""
-        found = np.zeros((vectors.shape[1], self.size))
-        first, second = self._above
-        found[:, self.diagonal] = (vectors**2).T
-        if self.correlated:
-            found[:, self.entries] = (vectors[first] * vectors[second]).T
-        return found
-
-    def involved(self, outer: Floats) -> tuple[int, ...]:
-        """Parameters that weigh in a direction of :meth:`log_outer`."""
-        share = outer[:, self.diagonal].max(axis=0, initial=0.0)
-        return tuple(j for j, s in zip(self._others, share, strict=True) if s > WEIGHS)
 
     def diagonals_of(self, parameters: tuple[int, ...]) -> Integers:
         """Where the ℓ of those parameters are that have one."""
@@ -166,11 +143,12 @@ class Coordinates:
         held = np.clip(place, usual - LARGEST_LOG, usual + LARGEST_LOG)
         masses = np.exp(held[:, self.masses])
         means = place[:, self.means].reshape(chains, b, e)
-        root = np.exp(0.5 * held[:, self.diagonal])
         values, vectors = self._eigen(place)
         rest = self._fixed_power
         if rest is None:
             rest = (vectors * np.exp(values)[:, None, :]) @ vectors.transpose(0, 2, 1)
+        root = np.exp(0.5 * held[:, self.diagonal])
+        root = root / np.sqrt(np.diagonal(rest, axis1=1, axis2=2))
         rest = rest * root[:, :, None] * root[:, None, :]
         mixed = masses[:, :, None] * means
         matrix = np.empty((chains, b + e, b + e))
@@ -210,11 +188,16 @@ class Coordinates:
         for_means = 2.0 * masses[:, :, None] * (mixed + along)
         parts = [masses * for_masses, for_means.reshape(len(masses), -1)]
         # d/dℓ: half of each factor D^½, that is the diagonal of B G.
-        parts.append((built.rest * rest).sum(axis=2))
+        by_diagonal = (built.rest * rest).sum(axis=2)
+        parts.append(by_diagonal)
         if self.correlated:
             # Daleckii–Krein: the derivative of exp(S) in the basis of S.
             root, values, vectors = built.root, built.values, built.vectors
             scaled = rest * root[:, :, None] * root[:, None, :]
+            # What E_jj grows by, R is divided by: E_jj is B_jj / root_j².
+            index = np.arange(len(self._others))
+            own = root**2 / built.rest[:, index, index]
+            scaled[:, index, index] -= by_diagonal * own
             turned = vectors.transpose(0, 2, 1) @ scaled @ vectors
             inner = turned * divided_differences(values)
             inner = vectors @ inner @ vectors.transpose(0, 2, 1)
@@ -235,8 +218,7 @@ class Coordinates:
             block[index, b + index] += masses[j] * row
             block[index, :, b + index] += masses[j] * row
         values, vectors = built.values[0], built.vectors[0]
-        rest = (vectors * np.exp(values)) @ vectors.T * root[:, None] * root
-        index = np.arange(e)
+        rest, index = built.rest[0], np.arange(e)
         half = moved[self.diagonal]
         half[index, b + index, b:] += 0.5 * rest
         half[index, b:, b + index] += 0.5 * rest
@@ -247,7 +229,9 @@ class Coordinates:
                 values[None]
             )
             turned = vectors @ inner @ vectors.T
-            moved[self.entries, b:, b:] = turned * root[:, None] * root
+            own = turned[:, index, index] * (root**2 / np.diag(rest))
+            grown = 0.5 * (own[:, :, None] + own[:, None, :]) * rest
+            moved[self.entries, b:, b:] = turned * root[:, None] * root - grown
         if self.framed:
             return pack(self._from @ moved @ self._from.T)
         back = np.argsort(self.order)
@@ -265,9 +249,9 @@ def divided_differences(values: Floats) -> Floats:
 
 
 def log_parts(matrix: Floats) -> tuple[Floats, Floats]:
-    """(ℓ, S) of a positive definite D^½ exp(S) D^½, by fixed-point iteration.
+    """(log D, S) of a positive definite D^½ exp(S) D^½, by fixed-point iteration.
 
-    ℓ is such that log(D^-½ B D^-½) has a zero diagonal (Archakov and Hansen 2021,
+    D is such that log(D^-½ B D^-½) has a zero diagonal (Archakov and Hansen 2021,
     section 3, where convergence is shown).
     """
     log_diagonal = np.log(np.diag(matrix))

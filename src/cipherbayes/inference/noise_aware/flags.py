@@ -20,7 +20,7 @@ from cipherbayes.inference.noise_aware.recursion import (
 from cipherbayes.inference.noise_aware.schedule import BURN_IN
 from cipherbayes.models.design import Design
 from cipherbayes.models.prior import ResolvedPrior
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Bools, Floats
 
 HELD_BACK = 3
 """Window rounds in which the trust region was active, from which on θ never settled."""
@@ -33,6 +33,9 @@ FAR_FROM_WINDOW = 2.0
 sums were taken to the posterior mean, beyond which the sums say little about it."""
 MOSTLY_PRIOR = 0.5
 LARGEST_RHAT = 1.05
+ALIKE, NOT_EXCLUDED = 10.0, 0.1
+"""Variance inflation factor from which on columns are called alike, and the chance of
+it from which on they are named."""
 RARE_LEVEL = 0.2
 """Released standard deviation of a 0/1 column: one record of 24 has the level."""
 MOST_NAMED = 5
@@ -99,12 +102,12 @@ def flags_of(
     state: NoiseAwareState,
     evidence: Evidence,
     draws: Draws,
-    alike: tuple[int, ...] = (),
+    alike: Floats | None = None,
     common: tuple[Floats, ResolvedPrior] | None = None,
 ) -> tuple[Flag, ...]:
     """The flags of a finished run.
 
-    ``alike`` are the parameters of columns that almost follow from each other,
+    ``alike`` is the chance of each column that it almost follows from the others,
     ``common`` the draws and the prior of the common parameters where sites may differ:
     the priors of their own are not independent.
     """
@@ -123,14 +126,16 @@ def flags_of(
                 unusable=True,
             )
         )
-    away = (judged.mean(axis=0) - prior.mean) / prior.scale
-    if _beyond(away, normal=prior.kind == "normal"):
+    conflict = _conflict(evidence, normal=prior.kind == "normal")
+    if conflict is not None:
         flags.append(
             Flag(
                 "beyond-the-prior",
-                "do not use these intervals: the parameters lie where the prior says "
-                "they are not (a prior too narrow, rare or separable outcomes)",
+                "do not use these intervals: the releases by themselves put parameters "
+                "where the prior says they are not (a prior too narrow, rare or "
+                "separable outcomes)",
                 unusable=True,
+                parameters=conflict,
             )
         )
     known = {j for j, _ in evidence.layout.shares}
@@ -165,15 +170,18 @@ def flags_of(
                 parameters=hidden,
             )
         )
-    if alike:
+    named = (
+        () if alike is None else tuple(map(int, np.flatnonzero(alike > NOT_EXCLUDED)))
+    )
+    if named:
         flags.append(
             Flag(
                 "columns-alike",
-                "columns of which one almost follows from the others, or that noise "
-                "does not tell apart; their effects are known together better than "
-                "one by one (drop one of them or raise ε)",
+                "columns of which one almost follows from the others, or may as far as "
+                "noise tells; their effects are known together better than one by one "
+                "(drop one of them or raise ε)",
                 unusable=False,
-                parameters=alike,
+                parameters=named,
             )
         )
     mixing = rhat(draws.theta)
@@ -186,6 +194,33 @@ def flags_of(
             )
         )
     return tuple(flags)
+
+
+def follows_from_others(evidence: Evidence, information: Floats) -> Bools:
+    """Whether others explain nine tenths of a column's variance, for a stack of H.
+
+    That is a variance inflation factor of ten: B_jj (B⁻¹)_jj of the information B about
+    the columns' effects, their means apart. Never of a constant, nor of a parameter of
+    no column. Shape ``(chains, d)``.
+    """
+    constants = list(evidence.layout.constants)
+    columns = [
+        j for j in range(evidence.dimension - evidence.extra) if j not in constants
+    ]
+    found = np.zeros(information.shape[:2], dtype=bool)
+    if len(columns) < 2:
+        return found
+    own = information[:, columns][:, :, columns]
+    if constants:
+        mixed = information[:, constants][:, :, columns]
+        held = information[:, constants][:, :, constants]
+        own = own - mixed.transpose(0, 2, 1) @ np.linalg.solve(held, mixed)
+    inverse = np.linalg.inv(own)
+    inflation = np.diagonal(own, axis1=1, axis2=2) * np.diagonal(
+        inverse, axis1=1, axis2=2
+    )
+    found[:, columns] = inflation > ALIKE
+    return found
 
 
 def not_calibrated(reason: str, parameters: int) -> Flag:
@@ -230,13 +265,24 @@ def _distance(draws: Floats, place: Floats) -> float:
     return float(np.sqrt(away @ np.linalg.solve(spread, away) / away.size))
 
 
-def _beyond(away: Floats, *, normal: bool) -> bool:
-    """Whether posterior means are farther from the prior's than it allows."""
-    if np.abs(away).max() > FAR:
-        return True
-    if not normal:
-        return False
-    farthest = -ndtri(0.5 * SURPRISE / away.size)
-    return bool(
-        np.abs(away).max() > farthest or away @ away > chdtri(away.size, SURPRISE)
-    )
+def _conflict(evidence: Evidence, *, normal: bool) -> tuple[int, ...] | None:
+    """Parameters where releases and prior disagree; None where they do not.
+
+    The averaged score sum says θ̂ = θ̄ + H⁻¹ ḡ by itself, with variance
+    V = H⁻¹ (H + s² I) H⁻¹. Before it is seen the prior expects θ̂ − μ₀ to be normal with
+    covariance Λ⁻¹ + V: its length is then χ² distributed (Box 1980). The posterior mean
+    would be shrunk by the prior that is to be judged. Priors with heavier tails than a
+    normal are judged parameter by parameter only.
+    """
+    h, index = evidence.estimate, np.arange(evidence.dimension)
+    noisy = h.copy()
+    noisy[index, index] += evidence.variance
+    inverse = np.linalg.inv(h)
+    expected = evidence.prior_covariance + inverse @ noisy @ inverse
+    away = evidence.place + inverse @ evidence.gradient - evidence.prior_mean
+    each = np.abs(away) / np.sqrt(np.diag(expected))
+    farthest = -ndtri(0.5 * SURPRISE / away.size) if normal else FAR
+    length = float(away @ np.linalg.solve(expected, away))
+    if not (each.max() > farthest or (normal and length > chdtri(away.size, SURPRISE))):
+        return None
+    return tuple(int(j) for j in np.flatnonzero(each > min(farthest, each.max())))

@@ -2,7 +2,7 @@
 
 In the coordinates (p, U, ℓ, S) of :mod:`~.coordinates`,
 
-    p_j ~ N(m, 3²),   U_jk ~ N(0, υ²),   ℓ_j ~ N(m, ω²),   S_ij ~ N(S⁰_ij, τ²),
+    p_j ~ N(m, 3²),   U_jk ~ N(0, υ²),   ℓ_j ~ N(m, ω²),   S_ij ~ Cauchy(0, τ),
 
 τ = ρ / √d, with m, υ, ω and ρ learnt; ℓ_j ~ N(m, 1) where parameter j is no coefficient
 of a column or its column is hidden where most are not, as a rare level: their
@@ -10,12 +10,9 @@ information is not like the others'. Of a Weibull shape it is known instead
 (:class:`~.shrinkage.Layout`): ℓ_j ~ N(p + log s, 0.2²). H is A flattened
 along θ̄ where the score saturates (:mod:`~.saturation`), else A itself. The prior treats
 B and B⁻¹ alike, where a Wishart prior with few degrees of freedom puts its smallest
-eigenvalues near zero. S⁰ holds the few directions that stand far out of the noise
-(:func:`~.shrinkage.spiked`): with S⁰ = 0 one of them raises ρ for all, and the small
-eigenvalues, which noise hides, spread over decades. Where such a direction v has little
-information, because columns almost follow from each other, noise may hide how little:
-log B there is S⁰ − t vv' with t ~ N(0, 2²), so that one can lie a hundred times lower
-than what is seen.
+eigenvalues near zero. Most columns of a table are hardly related and a few are closely,
+some almost follow from others: so S has a Cauchy law, under which large entries cost
+little and do not raise ρ for all.
 
 References
 ----------
@@ -33,8 +30,8 @@ from cipherbayes.inference.noise_aware.coordinates import Coordinates
 from cipherbayes.inference.noise_aware.shrinkage import SHARE_SPREAD, SiteLayout
 from cipherbayes.typing import Floats, Integers
 
-STRENGTH = InverseGamma(3.0, 0.15)
-"""ρ² is inverse-gamma: median of ρ 0.24, one in a hundred above 0.6. Where noise hides
+STRENGTH = InverseGamma(3.0, 0.05)
+"""ρ² is inverse-gamma: median of ρ 0.14, one in a hundred above 0.3. Where noise hides
 the correlations a heavier tail would fill the posterior with almost singular H."""
 SPREAD = InverseGamma(1.0, 0.05)
 """ω² is inverse-gamma, median of ω 0.27, one in ten above 0.7: columns have about the
@@ -43,8 +40,8 @@ MEANS = InverseGamma(1.0, 0.05)
 """υ² is inverse-gamma: columns lie within [-1, 1]."""
 MASS_SPREAD, UNLIKE_SPREAD = 3.0, 1.0
 """Of p, and of ℓ where it need not be like the others."""
-DEPTH = 2.0
-"""Of t."""
+ENTRY_DF = 1.0
+"""Degrees of freedom of S."""
 MEAN_OF_MEANS, OWN_MEAN, NO_MEAN = 1.0, 1.0, 0.01
 """sd of u; of the mean of a column that one site has, there, and elsewhere: zero."""
 LEARNT = 3
@@ -65,6 +62,8 @@ class Law:
         What log σ is more than what is moved.
     form, of_scale
         λ; the prior of σ² without the offset.
+    df
+        Degrees of freedom of a Student's t; normal where None.
     """
 
     which: Integers
@@ -73,6 +72,7 @@ class Law:
     offset: float
     form: Centring
     of_scale: InverseGamma
+    df: float | None = None
 
     def at(self, moved: Floats) -> tuple[Floats, Floats]:
         """μ and log σ of every chain."""
@@ -93,17 +93,13 @@ class Means:
 class Hierarchy:
     """The law of all coordinates, and the form in which they are moved.
 
-    What is moved, one row a chain, is (p, U, y of ℓ, y of S, t, m, log ω, log ρ), with
+    What is moved, one row a chain, is (p, U, y of ℓ, y of S, m, log ω, log ρ), with
     y as :class:`~.centring.Centring` has it.
 
     Parameters
     ----------
     parts
         The coordinates (p, U, ℓ, S).
-    centre
-        S⁰.
-    low
-        The directions v, one a column.
     unlike
         Parameters whose ℓ need not be like the others'.
     shares
@@ -118,16 +114,12 @@ class Hierarchy:
     def __init__(
         self,
         parts: Coordinates,
-        centre: Floats,
-        low: Floats,
         unlike: tuple[int, ...],
         shares: tuple[tuple[int, float], ...] = (),
         sites: SiteLayout | None = None,
     ) -> None:
-        self.parts, self._centre = parts, centre
-        self.deeper = parts.log_outer(low)
-        self.depths = slice(parts.size, parts.size + len(self.deeper))
-        self.size = self.depths.stop + LEARNT
+        self.parts = parts
+        self.size = parts.size + LEARNT
         every, middle = np.arange(parts.size), self.size - LEARNT
         known = [j for j, _ in shares]
         apart = parts.diagonals_of(tuple(j for j in unlike if j not in known))
@@ -137,7 +129,6 @@ class Hierarchy:
         # What has no law is normal around something else that is moved, or around zero.
         self.pulled_by = np.full(self.size, -1, dtype=np.int64)
         self._offsets, self._precisions = np.zeros((2, self.size))
-        self._precisions[self.depths] = DEPTH**-2.0
         self._precisions[apart] = UNLIKE_SPREAD**-2.0
         self._precisions[self._known] = SHARE_SPREAD**-2.0
         self._offsets[self._known] = np.log([share for _, share in shares])
@@ -152,28 +143,24 @@ class Hierarchy:
         thin = -0.5 * float(np.log(parts.others)) if parts.others else 0.0
         self.laws = (
             Law(alike, middle, middle + 1, 0.0, half, SPREAD),
-            Law(rows, None, middle + 2, thin, half, STRENGTH),
+            Law(rows, None, middle + 2, thin, half, STRENGTH, ENTRY_DF),
         )
-
-    @property
-    def alike(self) -> tuple[int, ...]:
-        """Parameters of columns that almost follow from each other."""
-        return self.parts.involved(self.deeper)
 
     def start(self, chains: int) -> tuple[Floats, Means]:
         """Where to begin, u and υ: at the usual, with the scales that it has."""
         parts, place = self.parts, self.parts.usual
-        rest, diagonal = place[parts.entries] - self._centre, place[self.laws[0].which]
+        rest, diagonal = place[parts.entries], place[self.laws[0].which]
         if not diagonal.size:  # every column is one site's
             diagonal = place[parts.diagonal]
         strength = np.sqrt(parts.others * (rest**2).mean()) if rest.size else 0.0
         means = place[parts.means]
         size = np.sqrt((means**2).mean()) if means.size else 0.0
-        learnt = np.zeros(len(self.deeper) + LEARNT)
-        learnt[-LEARNT:] = (
-            diagonal.mean(),
-            np.log(max(float(diagonal.std()), 0.3)),
-            np.log(max(float(strength), 0.1)),
+        learnt = np.array(
+            [
+                diagonal.mean(),
+                np.log(max(float(diagonal.std()), 0.3)),
+                np.log(max(float(strength), 0.1)),
+            ]
         )
         moved = self.from_coordinates(
             np.tile(place, (chains, 1)), np.tile(learnt, (chains, 1))
@@ -193,27 +180,17 @@ class Hierarchy:
         )
         return self.from_coordinates(place, moved[:, parts.size :])
 
-    @property
-    def shift(self) -> Floats:
-        """What a coordinate is more than its law says: S⁰."""
-        shift = np.zeros(self.parts.size)
-        shift[self.parts.entries] = self._centre
-        return shift
-
     def to_coordinates(self, moved: Floats) -> Floats:
         """(p, U, ℓ, S) of what is moved."""
         place = moved[:, : self.parts.size].copy()
         for law in self.laws:
             which = law.which
             place[:, which] = law.form.to_coordinates(place[:, which], *law.at(moved))
-        place[:, self.parts.entries] += self._centre
-        return np.asarray(place - moved[:, self.depths] @ self.deeper)
+        return np.asarray(place)
 
     def from_coordinates(self, place: Floats, learnt: Floats) -> Floats:
-        """What is moved, of (p, U, ℓ, S) and (t, m, log ω, log ρ)."""
+        """What is moved, of (p, U, ℓ, S) and (m, log ω, log ρ)."""
         moved = np.hstack([place, learnt])
-        moved[:, : self.parts.size] += moved[:, self.depths] @ self.deeper
-        moved[:, self.parts.entries] -= self._centre
         for law in self.laws:
             which = law.which
             moved[:, which] = law.form.from_coordinates(moved[:, which], *law.at(moved))
@@ -221,8 +198,7 @@ class Hierarchy:
 
     def chain_rule(self, moved: Floats, slope: Floats) -> Floats:
         """Derivatives by what is moved, of those by (p, U, ℓ, S)."""
-        by_depth = -slope @ self.deeper.T
-        found = np.hstack([slope, by_depth, np.zeros((len(slope), LEARNT))])
+        found = np.hstack([slope, np.zeros((len(slope), LEARNT))])
         for law in self.laws:
             which = law.which
             found[:, which], by_centre, by_scale = law.form.chain_rule(
@@ -250,7 +226,9 @@ class Hierarchy:
         """Of what is moved given u and υ, and its gradient."""
         value, gradient = np.zeros(len(moved)), np.zeros_like(moved)
         for law in self.laws:
-            here, slopes = law.form.log_density(moved[:, law.which], *law.at(moved))
+            here, slopes = law.form.log_density(
+                moved[:, law.which], *law.at(moved), law.df
+            )
             log_scale = moved[:, law.scale]
             value += here + law.of_scale.log_density(log_scale)
             gradient[:, law.which] += slopes[0]

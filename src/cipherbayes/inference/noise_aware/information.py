@@ -32,7 +32,6 @@ from cipherbayes.inference.noise_aware.saturation import (
     unflattened,
     unflattened_all,
 )
-from cipherbayes.inference.noise_aware.shrinkage import spikes_of
 from cipherbayes.typing import Floats
 
 TRAJECTORY = 1.4
@@ -105,21 +104,7 @@ class InformationSampler:
             correlated=evidence.varying <= DENSE,
             frame=layout.frame,
         )
-        centre, low = np.zeros(0), np.zeros((parts.others, 0))
-        if parts.correlated:
-            # A is not flat along θ̄ where H is A flattened.
-            along = None if bend and not self._direct else layout.along
-            masses, _, rest = parts.blocks(start)
-            spikes, low = spikes_of(
-                rest,
-                evidence.information_sd,
-                None if along is None else parts.turned(along),
-                layout.expected(masses),
-            )
-            centre = parts.off_diagonal(spikes)
-        self.hierarchy = Hierarchy(
-            parts, centre, low, evidence.unlike, layout.shares, layout.sites
-        )
+        self.hierarchy = Hierarchy(parts, evidence.unlike, layout.shares, layout.sites)
         moved, means = self.hierarchy.start(chains)
         self._loops: Loops | None = None
         if compiled.COMPILED:

@@ -21,7 +21,7 @@ from cipherbayes.inference.between_sites import SitePrior, typical
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat
 from cipherbayes.inference.noise_aware.evidence import Evidence
-from cipherbayes.inference.noise_aware.flags import Flag, flags_of
+from cipherbayes.inference.noise_aware.flags import Flag, flags_of, follows_from_others
 from cipherbayes.inference.noise_aware.information import DENSE, InformationSampler
 from cipherbayes.inference.noise_aware.recursion import (
     NoiseAware,
@@ -116,6 +116,7 @@ def sample_posterior(
             progress(sweep + 1, total)
     walk.sampler.stop_adapting()
     for doubling in range(effort.doublings + 1):
+        walk.forget()
         kept = [walk.run(2**doubling) for _ in range(effort.kept)]
         theta, between, common = (
             np.stack(part, axis=1) for part in zip(*kept, strict=True)
@@ -128,7 +129,7 @@ def sample_posterior(
     sizes = np.full(theta.shape[:2], np.nan)
     theta = recursion.shape.outside(theta)
     draws = Draws(theta, sizes, is_point=False, rounds=ROUNDS)
-    alike = walk.sampler.hierarchy.alike
+    alike = walk.alike
     prior = recursion.prior
     if not isinstance(prior, SitePrior):
         return Posterior(draws, flags_of(recursion, state, evidence, draws, alike))
@@ -168,6 +169,7 @@ class _Walk:
             self.set_between(prior, np.tile(prior.start, (chains, 1)))
         else:
             self.set_prior(np.tile(prior.scale**2, (chains, 1)))
+        self.forget()
         self.first = rng.standard_normal(chains)
         self.mode = np.tile(evidence.place, (chains, 1))
         self.theta = _draw_theta(
@@ -187,10 +189,22 @@ class _Walk:
         self.covariance = self.recursion.shape.covariance_inside(covariance)
         self.precision = np.asarray(np.linalg.inv(self.covariance))
 
+    def forget(self) -> None:
+        """Begin to count columns that are alike anew."""
+        self._seen, self._alike = 0, np.zeros(self.evidence.dimension)
+
+    @property
+    def alike(self) -> Floats:
+        """How often each column almost followed from the others, of all chains."""
+        return np.asarray(self._alike / max(self._seen, 1))
+
     def run(self, sweeps: int) -> tuple[Floats, Floats, Floats]:
         """θ, τ and the common parameters after so many sweeps."""
         for _ in range(sweeps):
             self.step(adapting=False)
+        now = follows_from_others(self.evidence, self.sampler.information())
+        self._alike += now.mean(axis=0)
+        self._seen += 1
         return self.theta, self.between, self.common
 
     def step(self, *, adapting: bool) -> None:

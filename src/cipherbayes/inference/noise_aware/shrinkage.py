@@ -12,9 +12,8 @@ from cipherbayes.typing import Bools, Floats, Integers
 
 LEAST_FLOOR, MOST_FLOOR = 0.002, 0.1
 """Floor of a shrunk correlation's eigenvalues, with little and with much noise."""
-SPIKE, LOW, SPIKES = 1.5, 1.2, 3
-"""How far out of the noise's spectrum a spike is, a suspiciously low direction, and how
-many of each there are at most."""
+SPIKE, SPIKES = 1.5, 3
+"""How far out of the noise's spectrum a spike is, and how many there are at most."""
 HEIGHT, LEAST_HEIGHT = 0.3, 0.1
 """How much the height along the linear predictor differs from the usual, and its
 least."""
@@ -294,24 +293,6 @@ def _standing_out(correlation: Floats, far: float) -> tuple[Floats, Floats]:
     strongest = np.argsort(-strengths)[: min(SPIKES, values.size // 3)]
     chosen = strongest[strengths[strongest] > np.log(2.0)]
     return values[chosen], vectors[:, chosen]
-
-
-def spikes_of(
-    noisy: Floats,
-    noise_sd: float,
-    along: Floats | None = None,
-    expected: Mapping[int, float] = NONE,
-) -> tuple[Floats, Floats]:
-    """:func:`spiked` of B̃, scaled by the diagonal of its :func:`shrunk`.
-
-    And the directions in which it has less than the usual, one a column: columns that
-    almost follow from each other. By how much less, noise may hide.
-    """
-    root = np.sqrt(np.diag(_shrunk(noisy, noise_sd, None, expected)))
-    correlation, edge = _correlation(noisy, noise_sd, root)
-    heights, apart = _standing_out(correlation, LOW * edge)
-    spikes = spiked(correlation, edge, None if along is None else root * along)
-    return spikes, apart[:, heights < 1.0]
 
 
 def left_out(

@@ -68,13 +68,7 @@ to_coordinates(const Problem *q, Work *w, const double *moved)
             const double share = q->law[k * LAW_WIDTH + SHARE], c = w->centre[k];
             x = c + w->stretch[k] * (x - share * c);
         }
-        w->place[j] = x + q->shift[j];
-    }
-    for (int t = 0; t < q->depths; t++) {
-        const double *row = q->deeper + (size_t)t * q->size;
-        const double depth = moved[q->size + t];
-        for (int j = 0; j < q->size; j++)
-            w->place[j] -= depth * row[j];
+        w->place[j] = x;
     }
     int lost = 0;
     for (int j = 0; j < q->size; j++)
@@ -102,8 +96,6 @@ chain_rule(const Problem *q, const Work *w, const double *moved, double *gradien
         if (law[CENTRE] >= 0.0)
             gradient[(int)law[CENTRE]] += (1.0 - share * stretch) * slope;
     }
-    for (int t = 0; t < q->depths; t++)
-        gradient[q->size + t] -= dot(q->deeper + (size_t)t * q->size, w->slope, q->size);
 }
 
 /* log of the prior of what is moved; adds its gradient. */
@@ -117,9 +109,15 @@ prior(const Problem *q, const ChainLaw *law_of_chain, const Work *w,
         if (k < 0)
             continue;
         const double *law = q->law + k * LAW_WIDTH, share = law[SHARE];
-        const double away = moved[j] - share * w->centre[k], pull = away * w->pull[k];
+        const double away = moved[j] - share * w->centre[k], df = law[DF];
         const double scale = moved[(int)law[SCALE]] + law[OFFSET];
-        value -= 0.5 * away * pull + share * scale;
+        double pull = away * w->pull[k];
+        if (df > 0.0) { /* Student's t, else normal */
+            value -= 0.5 * (df + 1.0) * log1p(away * pull / df) + share * scale;
+            pull *= (df + 1.0) / (df + away * pull);
+        } else {
+            value -= 0.5 * away * pull + share * scale;
+        }
         gradient[j] -= pull;
         gradient[(int)law[SCALE]] += share * (away * pull - 1.0);
         if (law[CENTRE] >= 0.0)
@@ -169,14 +167,15 @@ build(const Problem *q, Work *w, double *built)
     const double *means = w->place + b, *diagonal = means + (size_t)b * e;
     for (int i = 0; i < b; i++)
         w->masses[i] = exp(held(w->place[i], q->usual[i], LARGEST_LOG));
-    for (int i = 0; i < e; i++) {
-        const int at = b + b * e + i;
-        w->root[i] = exp(0.5 * held(diagonal[i], q->usual[at], LARGEST_LOG));
-    }
     if (q->power != NULL)
         memcpy(w->rest, q->power, (size_t)e * e * sizeof(double));
     else if (power_of_entries(q, w) != 0)
         return -1;
+    for (int i = 0; i < e; i++) {
+        const int at = b + b * e + i;
+        const double size = held(diagonal[i], q->usual[at], LARGEST_LOG);
+        w->root[i] = exp(0.5 * size) / sqrt(w->rest[(size_t)i * e + i]);
+    }
     for (int i = 0; i < e; i++)
         for (int j = 0; j < e; j++)
             w->rest[(size_t)i * e + j] *= w->root[i] * w->root[j];
@@ -212,13 +211,18 @@ build(const Problem *q, Work *w, double *built)
 
 /* The derivatives by S, of those by B. */
 static void
-by_entries(const Problem *q, Work *w, const double *rest, double *out)
+by_entries(const Problem *q, Work *w, const double *rest, const double *diagonal,
+           double *out)
 {
     const int e = q->e;
     for (int i = 0; i < e; i++)
         for (int j = 0; j < e; j++)
             w->entries[(size_t)i * e + j] =
                 rest[(size_t)i * q->d + j] * w->root[i] * w->root[j];
+    /* What E_ii grows by, the correlations are divided by. */
+    for (int i = 0; i < e; i++)
+        w->entries[(size_t)i * e + i] -=
+            diagonal[i] * w->root[i] * w->root[i] / w->rest[(size_t)i * e + i];
     back_through_exponential(&w->exponential, w->entries);
     for (int i = 0; i < e; i++)
         for (int j = i + 1; j < e; j++)
@@ -257,7 +261,7 @@ pulled_back(const Problem *q, Work *w, const double *gradient)
     for (int i = 0; i < e; i++)
         diagonal[i] = dot(w->rest + (size_t)i * e, rest + (size_t)i * d, e);
     if (q->power == NULL)
-        by_entries(q, w, rest, diagonal + e);
+        by_entries(q, w, rest, diagonal, diagonal + e);
 }
 
 /* --------------------------------------------------------------- H -> log p */

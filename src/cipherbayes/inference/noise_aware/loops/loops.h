@@ -104,12 +104,12 @@ void back_through_exponential(Exponential *x, double *by);
 
 /* ------------------------------------------------------------- information */
 
-enum { SHARE, CENTRE, SCALE, OFFSET, GAMMA_SHAPE, GAMMA_SCALE, LAW_WIDTH };
+enum { SHARE, CENTRE, SCALE, OFFSET, DF, GAMMA_SHAPE, GAMMA_SCALE, LAW_WIDTH };
 
 /* What density() needs, the same for all chains; names as in information.py. */
 typedef struct {
     int d, b, e;              /* parameters; constant columns; others */
-    int size, depths, moved;  /* (p, U, l, S); t; all that is moved */
+    int size, moved;          /* (p, U, l, S); all that is moved */
     int laws;
     int rank;                 /* of the contrasts */
     int direct;               /* H itself is built, not A */
@@ -117,7 +117,7 @@ typedef struct {
     double variance, information_sd;
     const int64_t *order;     /* of the columns in the blocks */
     const double *frame;      /* F of A = F blocks F', or NULL: the order alone */
-    const double *usual, *shift, *deeper;
+    const double *usual;
     const double *power;      /* exp(S) where that is fixed, or NULL */
     const int64_t *law_of;    /* of every coordinate, or -1 */
     const double *law;        /* rows of LAW_WIDTH */

@@ -140,7 +140,7 @@ check_laws(Views *views, const Problem *q)
 static int
 take_problem(Views *views, PyObject *tuple, Problem *q)
 {
-    enum { FIELDS = 20 };
+    enum { FIELDS = 18 };
     PyObject *f[FIELDS];
     if (arity(tuple, "problem", FIELDS, f) < 0) {
         views->wrong = 1;
@@ -158,30 +158,27 @@ take_problem(Views *views, PyObject *tuple, Problem *q)
     const Py_ssize_t size = q->b + q->b * e + e + (q->power ? 0 : e * (e - 1) / 2);
     q->size = (int)size;
     q->usual = take(views, f[4], "usual", 'd', 1, size);
-    q->shift = take(views, f[5], "shift", 'd', 1, size);
-    q->deeper = take(views, f[6], "deeper", 'd', 2, (Py_ssize_t)ANY, size);
-    q->depths = size_of(views, 0);
-    q->pulled_by = take(views, f[7], "pulled_by", 'i', 1, (Py_ssize_t)ANY);
+    q->pulled_by = take(views, f[5], "pulled_by", 'i', 1, (Py_ssize_t)ANY);
     q->moved = size_of(views, 0);
-    if (q->moved < q->size + q->depths)
+    if (q->moved < q->size)
         misfit(views, "pulled_by", "too short");
     within(views, "pulled_by", q->pulled_by, q->moved, -1, q->moved);
-    q->law = take(views, f[8], "law", 'd', 2, (Py_ssize_t)ANY, (Py_ssize_t)LAW_WIDTH);
+    q->law = take(views, f[6], "law", 'd', 2, (Py_ssize_t)ANY, (Py_ssize_t)LAW_WIDTH);
     q->laws = size_of(views, 0);
     check_laws(views, q);
-    q->law_of = take(views, f[9], "law_of", 'i', 1, size);
+    q->law_of = take(views, f[7], "law_of", 'i', 1, size);
     within(views, "law_of", q->law_of, q->size, -1, q->laws);
-    q->place = take(views, f[10], "place", 'd', 1, d);
-    q->gradient = take(views, f[11], "gradient", 'd', 1, d);
-    q->away = take(views, f[12], "away", 'd', 1, d);
-    q->information = take(views, f[13], "information", 'd', 2, d, d);
-    q->linear = take(views, f[14], "linear", 'd', 2, d, d);
-    q->contrasts = take(views, f[15], "contrasts", 'd', 2, (Py_ssize_t)ANY, d);
+    q->place = take(views, f[8], "place", 'd', 1, d);
+    q->gradient = take(views, f[9], "gradient", 'd', 1, d);
+    q->away = take(views, f[10], "away", 'd', 1, d);
+    q->information = take(views, f[11], "information", 'd', 2, d, d);
+    q->linear = take(views, f[12], "linear", 'd', 2, d, d);
+    q->contrasts = take(views, f[13], "contrasts", 'd', 2, (Py_ssize_t)ANY, d);
     q->rank = size_of(views, 0);
-    q->variance = number(views, f[16]);
-    q->information_sd = number(views, f[17]);
-    q->direct = number(views, f[18]) != 0.0;
-    q->diagonal = number(views, f[19]) != 0.0;
+    q->variance = number(views, f[14]);
+    q->information_sd = number(views, f[15]);
+    q->direct = number(views, f[16]) != 0.0;
+    q->diagonal = number(views, f[17]) != 0.0;
     return views->wrong ? -1 : 0;
 }
 

@@ -1,0 +1,428 @@
+"""Coverage on the columns of a table: truths are stated, outcomes simulated.
+
+A table's rows are taken as they are (drawn with replacement where more are asked for),
+outcomes are simulated from a stated truth, and a whole private study is run on them
+with default settings: ranges from the table, as many times too wide as asked for,
+private scales, rounds, posterior. So the truth is known, and the columns are as
+skewed, rare and correlated as real ones are. Beside it stands the posterior of the same
+rows and outcomes without privacy, as the normal around its mode.
+
+The table must be public or made up: ranges and levels are read from its rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from scipy.stats import poisson
+
+from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.data.tables import open_table
+from cipherbayes.data.windows import LEAST_BINARY
+from cipherbayes.inference.target import Target
+from cipherbayes.models import Design, Model
+from cipherbayes.models.prior import EFFECTS, Prior
+from cipherbayes.protocols.forecast import forecast_of
+from cipherbayes.protocols.study_plan import plan_releases
+from cipherbayes.results.run import run
+from cipherbayes.study.schema import Study
+from cipherbayes.study.tables import preparation_of
+from cipherbayes.typing import Floats
+from cipherbayes.validation.public_columns import Columns
+from cipherbayes.validation.replicates import Progress, replicated
+from cipherbayes.validation.simulation import INTERVALS, survival_times
+
+KINDS = (
+    "logistic",
+    "exponential",
+    "weibull",
+    "piecewise",
+    "gompertz",
+    "poisson",
+    "linear",
+)
+CLINICAL = 0.4
+"""Standard deviation of effects for a standard deviation of a column: odds or hazard
+ratios mostly between 1/2 and 2."""
+TRUTHS = {"clinical": CLINICAL, "prior": EFFECTS}
+EVENTS = {"usual": 0.4, "rare": 0.05}
+"""Share of records with the event; of counts, their mean."""
+TAIL = 0.05
+"""Of a 90 % interval, on each side."""
+HALF_RANGE = 5.0
+"""Half of the public range of a simulated number, whose residual sd is one."""
+OUTCOME = {
+    "y": "simulated outcome",
+    "time": "simulated time",
+    "event": "simulated event",
+}
+DRAWS = 4_000
+"""Of the posterior without privacy."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What is simulated on a table.
+
+    Attributes
+    ----------
+    kind
+        Of the model.
+    rows
+        Records of a study.
+    epsilon
+        Its ε.
+    wider
+        How many times the public ranges are too wide.
+    truth
+        ``clinical`` or ``prior``: how large effects are.
+    events
+        ``usual`` or ``rare``.
+    sites
+        1: all rows in one place; else ``secure-sum`` over so many sites.
+    method
+        Of preparation; the default where empty.
+    """
+
+    kind: str
+    rows: int = 4_000
+    epsilon: float = 1.0
+    wider: float = 1.0
+    truth: str = "clinical"
+    events: str = "usual"
+    sites: int = 1
+    method: str = ""
+
+    def key(self, table: str, number: int) -> str:
+        """Of one study, in a file of results."""
+        return f"{table} {' '.join(map(str, asdict(self).values()))} #{number}"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One study on a table, parameter by parameter.
+
+    Attributes
+    ----------
+    names, held, plain
+        Parameters; whether the private interval and that without privacy hold it.
+    ratio
+        Width of the first over the second.
+    expected
+        What the plan said of that ratio.
+    flags
+        Names of flags with the parameters that they name; none where all are meant.
+    unusable
+        Whether a flag says not to use the intervals.
+    off
+        Released scales over the columns' own, where scales were released.
+    """
+
+    names: tuple[str, ...]
+    held: tuple[bool, ...]
+    plain: tuple[bool, ...]
+    ratio: tuple[float, ...]
+    expected: float
+    flags: tuple[tuple[str, tuple[str, ...]], ...]
+    unusable: bool
+    off: tuple[float, ...] = ()
+
+
+def trial(columns: Columns, ground: Ground, number: int) -> Trial:
+    """Study ``number`` of a table: its rows, truth and outcomes follow from it."""
+    words = [ord(c) for c in f"{columns.name} {ground.kind} {ground.truth}"]
+    rng = np.random.default_rng([number, len(words), *words])
+    frame = columns.drawn(ground.rows, rng)
+    exact = _study(columns, ground, wider=1.0)
+    design, x = _standardised(exact, frame)
+    truth, outcome = _outcome(ground, exact.model, design, x, rng)
+    for name, values in outcome.items():
+        frame = frame.append_column(name, pa.array(values))
+    want = exact.model.to_user_scale(truth, design)
+    low, high = _without_privacy(exact, design, x, outcome, rng)
+    study = _study(columns, ground, wider=ground.wider)
+    result = run(study, _by_site(frame, ground.sites))
+    found = {row["name"]: row for row in result.record["posterior"]}
+    names = tuple(exact.model.parameters(design))
+    below = np.array([found[name]["lower"] for name in names])
+    above = np.array([found[name]["upper"] for name in names])
+    flags = result.record["flags"]
+    return Trial(
+        names,
+        tuple(map(bool, (below <= want) & (want <= above))),
+        tuple(map(bool, (low <= want) & (want <= high))),
+        tuple(map(float, (above - below) / (high - low))),
+        forecast_of(plan_releases(study)).width_ratio,
+        tuple((f["name"], tuple(f["parameters"])) for f in flags),
+        any(f["unusable"] for f in flags),
+        _scales_off(study, design, result.record["moments"]),
+    )
+
+
+def _study(columns: Columns, ground: Ground, *, wider: float) -> Study:
+    sites = [f"s{k}" for k in range(ground.sites)]
+    return Study(
+        study={"protocol": "pooled" if ground.sites == 1 else "secure-sum"},
+        model=_model(ground.kind),
+        features=columns.features(wider),
+        privacy={"epsilon": ground.epsilon, "records": ground.rows},
+        preparation={"method": ground.method} if ground.method else {},
+        sites={name: {} for name in sites},
+    )
+
+
+def _model(kind: str) -> dict[str, Any]:
+    if kind in ("logistic", "poisson"):
+        return {"kind": kind, "outcome": OUTCOME["y"]}
+    if kind == "linear":
+        ends = {"low": -HALF_RANGE, "high": HALF_RANGE}
+        return {"kind": kind, "outcome": OUTCOME["y"], **ends}
+    known = {"time": OUTCOME["time"], "event": OUTCOME["event"], "horizon": 1.0}
+    more = {"intervals": INTERVALS} if kind == "piecewise" else {}
+    return {"kind": kind, **known, **more}
+
+
+def _standardised(study: Study, frame: pa.Table) -> tuple[Design, Floats]:
+    """Columns as exact scales would have them, and their design."""
+    prepared = PreparedTable.for_prediction(open_table(frame), preparation_of(study))
+    x = np.concatenate([block.x for block in prepared.blocks()], axis=1)
+    design = prepared.design
+    first = 0 if design.intercept is None else 1
+    centre, scale = np.zeros(design.width), np.ones(design.width)
+    centre[first:] = x[first:].mean(axis=1)
+    scale[first:] = np.maximum(x[first:].std(axis=1), 1e-9)
+    levels = [j for j, name in enumerate(design.names) if name.endswith("]")]
+    scale[levels] = np.maximum(scale[levels], LEAST_BINARY)
+    x = (x - centre[:, None]) / scale[:, None]
+    moved = design.centre + design.half_width * centre
+    return Design(
+        design.names, moved, design.half_width * scale, design.intercept
+    ), np.ascontiguousarray(x)
+
+
+def _truth(ground: Ground, design: Design, rng: np.random.Generator) -> Floats:
+    """Effects, then what else the model has; constants are zero as yet."""
+    first = 0 if design.intercept is None else 1
+    effects = rng.normal(0.0, TRUTHS[ground.truth], design.width)
+    effects[:first] = 0.0
+    if ground.kind == "linear":
+        # Of an outcome that its public range maps to [-1, 1]; last the log of its sd.
+        return np.append(effects / HALF_RANGE, -math.log(HALF_RANGE))
+    more = {
+        "weibull": rng.normal(0.0, 0.3, 1),
+        "gompertz": rng.normal(0.0, 1.0, 1),
+        "piecewise": rng.normal(0.0, 0.5, INTERVALS),
+    }
+    return np.append(effects, more.get(ground.kind, np.zeros(0)))
+
+
+def _outcome(
+    ground: Ground, model: Model, design: Design, x: Floats, rng: np.random.Generator
+) -> tuple[Floats, dict[str, Floats]]:
+    """A truth on standardised columns, and outcomes with the wanted share of events.
+
+    The constant (of a baseline in intervals, all of them) is moved until the share is
+    right, with the same random numbers.
+    """
+    truth = _truth(ground, design, rng)
+    seed = int(rng.integers(2**31))
+    if ground.kind == "linear":
+        return truth, _drawn(ground.kind, truth, x, np.random.default_rng(seed))
+    constants = list(model.constants(design))
+    wanted, low, high = EVENTS[ground.events], -15.0, 15.0
+    start = truth[constants]
+    for _ in range(40):
+        middle = 0.5 * (low + high)
+        truth[constants] = start + middle
+        outcome = _drawn(ground.kind, truth, x, np.random.default_rng(seed))
+        seen = outcome[OUTCOME["event" if "time" in model.roles else "y"]]
+        low, high = (middle, high) if seen.mean() < wanted else (low, middle)
+    return truth, outcome
+
+
+def _drawn(
+    kind: str, truth: Floats, x: Floats, rng: np.random.Generator
+) -> dict[str, Floats]:
+    """Outcomes of standardised rows, by column."""
+    eta = truth[: len(x)] @ x
+    if kind == "logistic":
+        chance = 0.5 * (1.0 + np.tanh(0.5 * eta))
+        return {OUTCOME["y"]: (rng.random(eta.size) < chance).astype(np.float64)}
+    if kind == "poisson":
+        # Inverse cumulative probabilities: counts then grow with the constant.
+        chance = rng.random(eta.size)
+        return {OUTCOME["y"]: poisson.ppf(chance, np.exp(np.clip(eta, -30.0, 10.0)))}
+    if kind == "linear":
+        noise = math.exp(truth[-1]) * rng.standard_normal(eta.size)
+        return {OUTCOME["y"]: HALF_RANGE * (eta + noise)}
+    time, event = survival_times(kind, eta, truth, rng)
+    return {OUTCOME["time"]: np.maximum(time, 1e-9), OUTCOME["event"]: event}
+
+
+def _without_privacy(
+    study: Study,
+    design: Design,
+    x: Floats,
+    outcome: Mapping[str, Floats],
+    rng: np.random.Generator,
+) -> tuple[Floats, Floats]:
+    """Ends of the 90 % intervals without privacy, on the user's scale."""
+    model = study.model
+    raw = {
+        role: outcome.get(column, np.zeros(x.shape[1]))
+        for role, column in model.outcome_columns().items()
+    }
+    table = PreparedTable.from_arrays(design, x, model.prepare_outcome(raw))
+    prior = Prior().filled_in(standardised=True)
+    resolved = prior.resolve(
+        model.parameters(design), constants=model.constants(design)
+    )
+    target = Target(model, resolved, [table])
+    mode = target.mode()
+    root = np.linalg.cholesky(np.linalg.inv(target.curvature(mode)))
+    draws = mode + rng.standard_normal((DRAWS, mode.size)) @ root.T
+    low, high = np.quantile(
+        model.to_user_scale(draws, design), [TAIL, 1.0 - TAIL], axis=0
+    )
+    return low, high
+
+
+def _scales_off(
+    study: Study, design: Design, moments: Sequence[float] | None
+) -> tuple[float, ...]:
+    """Released scales over the columns' own; none where none were released."""
+    if moments is None:
+        return ()
+    first = 0 if design.intercept is None else 1
+    public = preparation_of(study).design.half_width[first:]
+    released = np.array(moments)[len(moments) // 2 :]
+    if released.size != public.size:
+        return ()
+    return tuple(map(float, released * public / design.half_width[first:]))
+
+
+def _by_site(frame: pa.Table, sites: int) -> dict[str, pa.Table]:
+    edges = np.linspace(0, frame.num_rows, sites + 1).astype(int)
+    return {
+        f"s{k}": frame.slice(edges[k], edges[k + 1] - edges[k]) for k in range(sites)
+    }
+
+
+def trials(
+    tables: Sequence[Columns],
+    grounds: Sequence[Ground],
+    replicates: int,
+    *,
+    results: Path | None = None,
+    processes: int = 2,
+    progress: Progress | None = None,
+) -> list[tuple[str, Ground, list[Trial]]]:
+    """All studies of every table and ground; see :func:`~.replicates.replicated`."""
+    wanted = [
+        (table, ground, number)
+        for number in range(replicates)
+        for table in tables
+        for ground in grounds
+    ]
+    known = replicated(
+        _work,
+        {g.key(t.name, number): (t, g, number) for t, g, number in wanted},
+        results=results,
+        to_line=_to_line,
+        from_line=_from_line,
+        processes=processes,
+        progress=progress,
+    )
+    return [
+        (t.name, g, [known[g.key(t.name, number)] for number in range(replicates)])
+        for t in tables
+        for g in grounds
+    ]
+
+
+def _work(task: tuple[Columns, Ground, int]) -> Trial:
+    return trial(*task)
+
+
+def _to_line(task: tuple[Columns, Ground, int], found: Trial) -> dict[str, Any]:
+    columns, ground, number = task
+    study = {"table": columns.name, **asdict(ground), "number": number}
+    return {"study": study, **asdict(found)}
+
+
+def _from_line(entry: Mapping[str, Any]) -> tuple[str, Trial]:
+    stated = dict(entry["study"])
+    name, number = stated.pop("table"), stated.pop("number")
+    return Ground(**stated).key(name, number), Trial(
+        tuple(entry["names"]),
+        tuple(entry["held"]),
+        tuple(entry["plain"]),
+        tuple(entry["ratio"]),
+        float(entry["expected"]),
+        tuple((flag, tuple(about)) for flag, about in entry["flags"]),
+        bool(entry["unusable"]),
+        tuple(entry["off"]),
+    )
+
+
+def summarised(found: Sequence[Trial]) -> dict[str, Any]:
+    """Coverage with and without privacy, their difference, and widths.
+
+    Standard errors are over studies, whose parameters are not independent.
+    ``expected`` is the plan's width over the median width that there was.
+    """
+    private = np.array([np.mean(each.held) for each in found])
+    plain = np.array([np.mean(each.plain) for each in found])
+    width = np.array([np.median(each.ratio) for each in found])
+    expected = np.array([each.expected for each in found])
+    unflagged = [np.mean(each.held) for each in found if not each.unusable]
+    return {
+        "coverage": float(private.mean()),
+        "se": _error(private),
+        "plain_coverage": float(plain.mean()),
+        "difference": float((private - plain).mean()),
+        "difference_se": _error(private - plain),
+        "width_ratio": float(np.median(width)),
+        "expected_over_actual": float(np.median(expected / width)),
+        "unusable": float(np.mean([each.unusable for each in found])),
+        "usable_coverage": float(np.mean(unflagged)) if unflagged else None,
+        "replicates": len(found),
+    }
+
+
+def _error(values: Floats) -> float:
+    if values.size < 2:
+        return float("nan")
+    return float(values.std(ddof=1) / math.sqrt(values.size))
+
+
+def by_flag(found: Sequence[Trial]) -> list[dict[str, Any]]:
+    """Coverage of parameters that a flag names, and of the others.
+
+    A flag that names none means all of its study.
+    """
+    counts: dict[str, list[list[bool]]] = {}
+    names = sorted({name for each in found for name, _ in each.flags})
+    for name in names:
+        marked: list[list[bool]] = [[], []]
+        for each in found:
+            about = [set(p or each.names) for flag, p in each.flags if flag == name]
+            flagged = set().union(*about)
+            for parameter, held in zip(each.names, each.held, strict=True):
+                marked[parameter in flagged].append(held)
+        counts[name] = marked
+    return [
+        {
+            "flag": name,
+            "parameters": len(marked[1]),
+            "coverage": float(np.mean(marked[1])) if marked[1] else None,
+            "others": float(np.mean(marked[0])) if marked[0] else None,
+        }
+        for name, marked in counts.items()
+    ]
