@@ -47,7 +47,8 @@ class PostgresServer:
 def running() -> Iterator[PostgresServer]:
     """Start a server; skip the test, with a reason, where there is none."""
     binaries, prefix = find_binaries(), unprivileged()
-    folder = Path(tempfile.mkdtemp(prefix="cb-pg-"))
+    # Not in the tests' own folder, which another user cannot enter.
+    folder = Path(tempfile.mkdtemp(prefix="cb-pg-", dir="/tmp"))
     try:
         if prefix:
             shutil.chown(folder, *nobody())
