@@ -39,7 +39,7 @@ NOT_RUN = {
     "make test": "is what runs this",
     "make torture": MINUTES,
     "python research/benchmarks/intervals.py": PHYSIONET,
-    "python research/benchmarks/real_tables.py": MINUTES,
+    "python research/benchmarks/public_tables.py": MINUTES,
     "cipherbayes reproduce": f"{MINUTES}; tests/research runs it on less",
     "cipherbayes calibrate": MINUTES,
     "cipherbayes bench": MINUTES,
