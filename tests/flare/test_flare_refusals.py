@@ -204,7 +204,7 @@ def test_the_same_bytes_leave_a_site_whatever_is_wrong_with_its_table(
     for words in ("none of its levels", "more rows", "missing values", "no such file"):
         assert any(words in line for line in logged)
     # Whoever sent errors as they are would tell the server.
-    monkeypatch.setattr(executing, "words", lambda name, error: error.what)
+    monkeypatch.setattr(executing, "said_outside", lambda name, error: error.what)
     shutil.rmtree(tmp_path / "spoilt")
     left, _ = refusals(site, tmp_path, caplog)
     assert len(left) > 12

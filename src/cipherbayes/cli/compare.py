@@ -19,7 +19,7 @@ def compare(
     """Compare two private studies of one outcome by their held-out log scores.
 
     Nothing is released: each run scored its own held-out rows within its budget, and
-    one that names the other ([evaluation] against) compared them row by row.
+    one that names the other (evaluation.against) compared them row by row.
     """
     from cipherbayes.results.comparing import compare as compared
     from cipherbayes.results.result import Result
