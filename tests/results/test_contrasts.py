@@ -221,3 +221,17 @@ def test_the_reference_record_is_the_studys_then_what_was_released() -> None:
     assert released.reference["dose"] == pytest.approx(5.0 * 0.1**0.5)
     assert released.at("age", 1.0) == pytest.approx(60.0 + 40.0 * 0.55)
     assert released.at("age", 9.0) == 100.0
+
+
+def test_values_that_differ_by_little_beside_their_size_are_kept_apart() -> None:
+    """Sodium of 137 and 143, not 140 twice; an age of 48 and 72 as before."""
+    study = Study(
+        model={"kind": "logistic", "formula": "death ~ rcs(sodium, 3) + rcs(age, 3)"},
+        features={"sodium": {"low": 110, "high": 170}, "age": FEATURES["age"]},
+        privacy={"epsilon": 1.0, "records": 4000},
+        sites={"a": {}, "b": {}, "c": {}},
+    )
+    moments = np.array([0.0, 0.0, 0.1, 0.3])
+    made_up = MadeUp(study, moments)
+    assert [made_up.near("sodium", d) for d in (-1.0, 1.0)] == [137.0, 143.0]
+    assert [made_up.near("age", d) for d in (-1.0, 1.0)] == [48.0, 72.0]

@@ -148,3 +148,24 @@ def test_bounds_of_a_standard_deviation_hold_and_are_reached(seed: int) -> None:
         found.append(np.sqrt(share @ (values.ravel() - mean) ** 2))
     assert least[0] <= min(found) <= least[0] + 0.1
     assert most[0] - 0.1 <= max(found) <= most[0]
+
+
+def test_a_column_is_not_counted_by_its_own_levels() -> None:
+    study = cb.Study(
+        study={"protocol": "pooled"},
+        model=cb.models.Logistic(outcome="y"),
+        features={"sex": {"levels": ["F", "M"]}, "age": {"low": 0, "high": 1}},
+        preparation={"method": "public-bounds"},
+        privacy={"epsilon": 10.0, "records": 4},
+        inference={"method": "averaged"},
+        describe={"by": ["sex"]},
+        sites={"a": {}},
+    )
+    plan = plan_releases(study)
+    (phase,) = plan.closing
+    assert phase.characteristics is not None
+    released = Closing(np.ones(phase.dimension), NOISE)
+    rows = describe_rows(plan.study, phase.characteristics, released, None, 0.05)
+    by_sex = {row["column"] for row in rows if row["group"].startswith("sex: ")}
+    assert by_sex == {"", "age", "y"}
+    assert "sex" in {row["column"] for row in rows if row["group"] == "all"}

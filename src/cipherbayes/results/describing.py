@@ -142,7 +142,10 @@ def describe_rows(
     for g, label in enumerate(labels):
         found.append(_row("", "rows", label, rows[g], tail))
         for column in columns:
-            found += _statistics(column, label, results[g, column.name], rows[g], tail)
+            # A column by its own levels says nothing but what its groups are.
+            if label.partition(": ")[0] != column.name:
+                counted = results[g, column.name]
+                found += _statistics(column, label, counted, rows[g], tail)
     return found
 
 

@@ -127,9 +127,9 @@ def held_by_prior(
 ) -> list[str]:
     """Parameters that the data alone would not have stopped.
 
-    Far from the prior mean (two scales) although still a quarter as wide as the
-    prior: a likelihood that grows without end, as under perfect separation or
-    without events in a group, or a prior that is too narrow.
+    Far from the prior mean (two scales) although still half as wide as the prior: a
+    likelihood that grows without end, as under perfect separation or without events in
+    a group, or a prior that is too narrow.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def held_by_prior(
         Of the prior.
     """
     far = np.abs(draws.mean(axis=0) - mean) > 2.0 * scale
-    wide = draws.std(axis=0) > 0.25 * scale
+    wide = draws.std(axis=0) > 0.5 * scale
     return [name for name, held in zip(names, far & wide, strict=True) if held]
 
 

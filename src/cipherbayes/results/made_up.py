@@ -114,12 +114,20 @@ class MadeUp:
         return _within(feature, centre + half * z)
 
     def near(self, name: str, deviations: float) -> float:
-        """That number with two digits, unless rounding leaves the public range."""
-        value = self.at(name, deviations)
-        short, feature = float(f"{value:.2g}"), self.study.features[name]
+        """That number with as few digits, two at least, as keep it where it is.
+
+        Rounding moves it by a tenth of what lies between one deviation below the mean
+        and one above at most, and never out of the public range.
+        """
+        value, feature = self.at(name, deviations), self.study.features[name]
         assert feature.low is not None
         assert feature.high is not None
-        return short if feature.low <= short <= feature.high else value
+        most = 0.1 * abs(self.at(name, 1.0) - self.at(name, -1.0))
+        for digits in range(2, 16):
+            short = float(f"{value:.{digits}g}")
+            if abs(short - value) <= most and feature.low <= short <= feature.high:
+                return short
+        return value
 
     def checked(self, name: str, value: Any) -> Value:
         """A feature's value, refused where the study does not know it."""

@@ -329,9 +329,9 @@ class Result:
     def _predictor(self) -> Predictor:
         return Predictor(self.study, self._moments, self._tail)
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: str | Path) -> None:
         """Write the folder; ``result.json`` comes last, in one move."""
-        write_result(folder, self.study, self.posterior, self.record)
+        write_result(Path(folder), self.study, self.posterior, self.record)
 
     @classmethod
     def load(cls, folder: str | Path) -> Result:
