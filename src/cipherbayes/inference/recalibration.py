@@ -23,8 +23,6 @@ from cipherbayes.typing import Floats
 
 LINE_MEAN, LINE_SD = np.array([0.0, 1.0, 0.0]), np.array([0.7, 0.8, 0.5])
 """Prior of intercept, slope and bend of the calibration."""
-ROWS_SD = 0.5
-"""Of the log of the number of rows, where they are not public."""
 
 
 class BinaryFit(NamedTuple):

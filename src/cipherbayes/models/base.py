@@ -143,7 +143,8 @@ class Model(BaseModel, ABC):
         Role of each outcome column -> the field naming it; an optional column's
         field may be None.
     family
-        Sort of outcome, for readers; nothing depends on it.
+        Sort of outcome: ``binary``, ``ordered``, ``count``, ``number``, ``survival`` or
+        ``vector``. Audits make up outcomes by it, and reports choose words.
     needs_intercept
         Whether the design matrix starts with a constant column.
     measure

@@ -11,7 +11,7 @@ import enum
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
@@ -161,9 +161,6 @@ class Parallel:
 
 
 Event = GaussianSum | PoissonSampled | Repeated | Composed | OfRows | Parallel
-
-Tally = Mapping[tuple[float, float], int]
-"""How often each (noise multiplier, rate) was released; rate 1 is full batch."""
 
 
 def tally(event: Event) -> Counter[tuple[float, float]]:
