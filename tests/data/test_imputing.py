@@ -199,6 +199,7 @@ def test_what_is_no_distribution_is_refused(
         {"evaluation": {"holdout": 0.2}},
         {"preparation": {"row_norm": 1.0}},
         {"privacy": {"epsilon": 1.0}, "describe": {}},
+        {"privacy": {"epsilon": 1.0, "unit": "patient"}},
         {"privacy": {"epsilon": 1.0}, "inference": {"method": "averaged"}},
         {"hierarchy": {}, "sites": {"a": {}, "b": {}}},
     ],

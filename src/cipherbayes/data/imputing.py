@@ -165,8 +165,10 @@ class Imputing:
         middle = self.models.predicted(model, seen)
         encoder = self.preparation.encoders_of(name)[0]
         if isinstance(encoder, Levels):
-            shares = np.vstack([np.maximum(1.0 - middle.sum(axis=0), 0.0), middle])
-            return _levels(encoder.known, shares / shares.sum(axis=0), quantiles)
+            # In one order, however many records the block has.
+            first = np.maximum(1.0 - kernels.add_rows(middle), 0.0)
+            shares = np.vstack([first, middle])
+            return _levels(encoder.known, shares / kernels.add_rows(shares), quantiles)
         assert isinstance(encoder, Number)
         away = middle[0][:, None] + model.sd * ndtri(quantiles)
         # The line of the column as it is seen, taken back to the user's units.

@@ -411,6 +411,7 @@ def _gaps_can_be_drawn(study: Study) -> None:
         "[hierarchy]": study.hierarchy is not None,
         "[evaluation]": study.evaluation is not None,
         "[describe]": study.describe is not None,
+        "privacy.unit": study.privacy is not None and study.privacy.person is not None,
         f"a model of kind '{study.model.kind}'": not study.model.roles
         or study.model.bounded_influence is None,
         f'inference.method = "{study.method}"': study.private
