@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import cipherbayes as cb
-from cipherbayes.data.imputing import DRAWS, Expansion, Imputing
+from cipherbayes.data.imputing import DRAWS, Expansion, Imputing, _shares
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.tables import open_table
 from cipherbayes.errors import DataError, StudyError
@@ -222,3 +222,12 @@ def test_nothing_is_drawn_for_a_prediction() -> None:
     table = open_table(frame_of(30, 0.5), "new patients")
     with pytest.raises(DataError, match="column 'bmi' has missing values"):
         PreparedTable.for_prediction(table, preparation)
+
+
+def test_a_records_shares_of_many_levels_are_the_same_alone_and_among_others() -> None:
+    drawn = np.random.default_rng(2).random((200, 11, 2)) / 11.0
+    for others in drawn:
+        alone, among = _shares(others[:, :1])[:, 0], _shares(others)[:, 0]
+        assert np.array_equal(alone, among)
+    # What numpy's own sum would have made of it.
+    assert any(o[:, :1].sum(axis=0)[0] != o.sum(axis=0)[0] for o in drawn)

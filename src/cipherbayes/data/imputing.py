@@ -165,10 +165,7 @@ class Imputing:
         middle = self.models.predicted(model, seen)
         encoder = self.preparation.encoders_of(name)[0]
         if isinstance(encoder, Levels):
-            # In one order, however many records the block has.
-            first = np.maximum(1.0 - kernels.add_rows(middle), 0.0)
-            shares = np.vstack([first, middle])
-            return _levels(encoder.known, shares / kernels.add_rows(shares), quantiles)
+            return _levels(encoder.known, _shares(middle), quantiles)
         assert isinstance(encoder, Number)
         away = middle[0][:, None] + model.sd * ndtri(quantiles)
         # The line of the column as it is seen, taken back to the user's units.
@@ -229,6 +226,19 @@ def _public(feature: Feature, quantiles: Floats) -> pa.Array:
     assert known.sd is not None
     values = known.mean + known.sd * ndtri(quantiles)
     return pa.array(feature.untransformed(values).ravel())
+
+
+def _shares(others: Floats) -> Floats:
+    """Shares of all levels, of those of all but the first; both by record.
+
+    Formal guarantees
+    -----------------
+    A record's shares have the same bits alone and among others: numpy's own sum over
+    the first axis adds in another order for one record than for several.
+    """
+    first = np.maximum(1.0 - kernels.add_rows(others), 0.0)
+    shares = np.vstack([first, others])
+    return np.asarray(shares / kernels.add_rows(shares))
 
 
 def _levels(names: list[str], shares: Floats, quantiles: Floats) -> pa.Array:
