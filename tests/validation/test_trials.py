@@ -70,6 +70,8 @@ def test_a_file_that_is_no_table_is_refused_without_its_contents(
     with pytest.raises(DataError) as refused:
         Columns.read(path)
     assert "secret,2" not in str(refused.value)
+    with pytest.raises(DataError, match="no such file"):
+        Columns.read(tmp_path / "absent.csv")
 
 
 @pytest.fixture

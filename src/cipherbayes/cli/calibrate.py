@@ -67,6 +67,7 @@ def calibrate(
     wider: Annotated[
         list[float] | None,
         typer.Option(
+            min=1.0,
             help="--table: how many times public ranges are too wide.",
             show_default="1, 10",
         ),
@@ -82,7 +83,9 @@ def calibrate(
     ] = 1,
     replicates: Annotated[
         int | None,
-        typer.Option(min=2, help="Studies a cell.", show_default="100, quick 8"),
+        typer.Option(
+            min=2, help="Studies a cell.", show_default="100; 8 with --quick, --table"
+        ),
     ] = None,
     results: Annotated[
         Path | None,
