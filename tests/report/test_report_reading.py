@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from cipherbayes.errors import StudyError
-from cipherbayes.protocols.plan_description import alike
+from cipherbayes.protocols.site_words import alike
 from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.report.charts import LETTER, NARROW, interval_axis, interval_row
 from cipherbayes.report.effect_rows import Effect, Effects

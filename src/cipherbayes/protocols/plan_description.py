@@ -16,10 +16,10 @@ from cipherbayes.protocols.forecast import Forecast, advice, forecast_of, term_c
 from cipherbayes.protocols.imputation_words import imputation_cost, imputation_lines
 from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.plan import Plan
+from cipherbayes.protocols.site_words import sites_in_words
 from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.protocols.term_costs import TermCost
-from cipherbayes.study.schema import PrivateStudy, Study
-from cipherbayes.study.tables import slots_of
+from cipherbayes.study.schema import Study
 
 INSECURE_NOISE = (
     "noise       INSECURE: from a seed that everyone knows. It protects nobody and is "
@@ -31,15 +31,6 @@ NO_PARAMETERS = {
     "modulus_bits": None,
     "security_bits": None,
 }
-
-ALIKE = (
-    "taken to be alike: where their levels differ for reasons that are no feature, "
-    "intervals are too narrow"
-)
-TWICE = 2.0
-"""Standard deviations of the noise that are told as what may become known."""
-OUTCOMES = 0.2
-"""Share of records with the outcome, where what is told of a site is put in numbers."""
 
 
 @dataclass
@@ -272,70 +263,6 @@ def _lines(
             f"round, about {encryption.total_bytes / 1e6:,.0f} MB in all",
         ]
     return lines
-
-
-def alike(study: Study) -> str:
-    """That sites are taken to be alike, and how they may differ where they can."""
-    bounded = study.model.bounded_influence
-    may = bounded is not None and bounded.multilevel
-    if not may or (study.private and not study.rules.multilevel):
-        return ALIKE
-    return f"{ALIKE}; a [hierarchy] table lets them differ"
-
-
-def sites_in_words(plan: StudyPlan) -> list[str]:
-    """Whether sites may differ, and what each of them gives away by that."""
-    study = plan.study
-    slots = slots_of(study)
-    if slots is None:
-        return [alike(study)] if len(study.sites) > 1 else []
-    hierarchy = study.hierarchy
-    assert hierarchy is not None
-    level = ["their level"] if hierarchy.intercept else []
-    said = " and ".join([*level, *(f"the effect of {n}" for n in hierarchy.slopes)])
-    own = len(slots.places)
-    counts = next(phase.sums for phase in plan.phases if phase.purpose == "records")
-    records = TWICE * counts.noise_sd(counts.sites)
-    events = TWICE * forecast_of(plan).noise
-    together = "".join(
-        f"; {' and '.join(sites)} are one, '{name}'"
-        for name, sites in hierarchy.groups.items()
-    )
-    return [
-        f"may differ in {said} ({hierarchy.effects} effects): each site has "
-        f"{own} number{'' if own == 1 else 's'} of its own in every sum of gradients"
-        f"{together}",
-        f"so anyone learns of each site its number of records to about ± {records:.0f} "
-        f"and of outcomes to about ± {events:.0f}, adjusted for its patients: one "
-        "record is protected as in any study, a hospital as a whole is not"
-        + _of_typical_sites(study, len(slots.sites), records, events),
-    ]
-
-
-def _of_typical_sites(
-    study: PrivateStudy, sites: int, records: float, events: float
-) -> str:
-    """The same as shares, for a site with its share of the records and a small one."""
-    declared = study.training_records
-    if declared is None:
-        return ""
-    told = []
-    for name, count in (
-        (f"with {declared // sites:,} records, an equal share,", declared / sites),
-        (f"with a tenth of that, {declared // (10 * sites):,},", declared / sites / 10),
-    ):
-        outcomes = OUTCOMES * count
-        told.append(f"{name} {_share(records / count)} and {_share(events / outcomes)}")
-    return (
-        ". Where one record in five has the outcome that is, for a site "
-        f"{told[0]}; for one {told[1]}. Sites can be put together under "
-        "hierarchy.groups"
-    )
-
-
-def _share(share: float) -> str:
-    """± a share in words; one that tells nothing as such."""
-    return f"± {100 * share:.2g} %" if share < 1.0 else "nothing"
 
 
 def prior_in_words(study: Study) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from cipherbayes.protocols.plan_description import alike, sites_in_words
+from cipherbayes.protocols.site_words import alike, sites_in_words
 from cipherbayes.report.charts import interval_axis, interval_row
 from cipherbayes.report.markup import Content, Markup, join, table, tag
 from cipherbayes.report.numbers import Axis, interval, number, percent

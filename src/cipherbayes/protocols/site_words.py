@@ -1,0 +1,127 @@
+"""Whether sites may differ, and what each gives away by it, for whoever reads a plan.
+
+A site's own slot of a gradient sum is its outcomes less those that its patients'
+features predict; the noise of all rounds together is how exactly that becomes known.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from cipherbayes.protocols.study_plan import StudyPlan
+from cipherbayes.study.schema import PrivateStudy, Study
+from cipherbayes.study.tables import preparation_of, slots_of
+
+ALIKE = (
+    "taken to be alike: where their levels differ for reasons that are no feature, "
+    "intervals are too narrow"
+)
+TWICE = 2.0
+"""Standard deviations of the noise that are told as what may become known."""
+OUTCOMES = 0.2
+"""Share of records with the outcome, where what is told of a site is put in numbers."""
+
+
+@dataclass(frozen=True)
+class GivenAway:
+    """How exactly anybody knows of one site, twice the noise's standard deviation.
+
+    Attributes
+    ----------
+    records
+        How many it has.
+    outcomes
+        How many more or fewer outcomes it has than its patients' features predict, at
+        best: unusual records, and long survivors past a point, count for less. None
+        where sites differ in slopes alone.
+    """
+
+    records: float
+    outcomes: float | None
+
+
+def alike(study: Study) -> str:
+    """That sites are taken to be alike, and how they may differ where they can."""
+    bounded = study.model.bounded_influence
+    may = bounded is not None and bounded.multilevel
+    if not may or (study.private and not study.rules.multilevel):
+        return ALIKE
+    return f"{ALIKE}; a [hierarchy] table lets them differ"
+
+
+def given_away(plan: StudyPlan) -> GivenAway:
+    """What the noise of a plan with sites that differ leaves to be known of a site."""
+    study, hierarchy = plan.study, plan.study.hierarchy
+    assert hierarchy is not None
+    counts = next(phase.sums for phase in plan.phases if phase.purpose == "records")
+    records = TWICE * counts.noise_sd(counts.sites)
+    if not hierarchy.intercept:
+        return GivenAway(records, None)
+    precision = sum(
+        phase.rounds / phase.sums.noise_sd(phase.sums.sites) ** 2
+        for phase in plan.sampling
+    )
+    design = preparation_of(study).design
+    # A baseline has a slot for every interval; a level one of the constant's size.
+    slots = len(study.model.constants(design))
+    unit = 1.0 if design.intercept is None else design.intercept
+    return GivenAway(records, TWICE * math.sqrt(slots / precision) / unit)
+
+
+def sites_in_words(plan: StudyPlan) -> list[str]:
+    """Whether sites may differ, and what each of them gives away by that."""
+    study = plan.study
+    slots = slots_of(study)
+    if slots is None:
+        return [alike(study)] if len(study.sites) > 1 else []
+    hierarchy = study.hierarchy
+    assert hierarchy is not None
+    level = ["their level"] if hierarchy.intercept else []
+    said = " and ".join([*level, *(f"the effect of {n}" for n in hierarchy.slopes)])
+    own, known = len(slots.places), given_away(plan)
+    together = "".join(
+        f"; {' and '.join(sites)} are one, '{name}'"
+        for name, sites in hierarchy.groups.items()
+    )
+    learns = f"its number of records to about ± {known.records:.0f}"
+    if known.outcomes is not None:
+        learns += (
+            " and by how many its outcomes are more or fewer than its patients' "
+            f"features predict to ± {known.outcomes:.0f} at best"
+        )
+    return [
+        f"may differ in {said} ({hierarchy.effects} effects): each site has "
+        f"{own} number{'' if own == 1 else 's'} of its own in every sum of gradients"
+        f"{together}",
+        f"so anyone learns of each site {learns}: one record is protected as in any "
+        "study, a hospital as a whole is not"
+        + _of_typical_sites(study, len(slots.sites), known),
+    ]
+
+
+def _of_typical_sites(study: PrivateStudy, sites: int, known: GivenAway) -> str:
+    """The same as shares, for a site with its share of the records and a small one."""
+    declared = study.training_records
+    if declared is None or known.outcomes is None:
+        return ""
+    told = []
+    for name, count in (
+        (f"with {declared // sites:,} records, an equal share,", declared / sites),
+        (f"with a tenth of that, {declared // (10 * sites):,},", declared / sites / 10),
+    ):
+        events = known.outcomes / (OUTCOMES * count)
+        told.append(
+            f"{name} {_share(known.records / count)} of its records and "
+            f"{_share(events)} of its outcomes"
+        )
+    return (
+        ". Where one record in five has the outcome that is, for a site "
+        f"{told[0]}; for one {told[1]}. Sites can be put together under "
+        "hierarchy.groups"
+    )
+
+
+def _share(share: float) -> str:
+    """± a share in words; one that tells nothing as such."""
+    return f"± {100 * share:.2g} %" if share < 1.0 else "nothing"
