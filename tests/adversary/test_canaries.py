@@ -19,7 +19,7 @@ from cipherbayes.protocols.questions import Question
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import open_site
 from cipherbayes.validation.canary import epsilon_lower_bound
-from cipherbayes.validation.mechanisms import MECHANISMS, audit
+from cipherbayes.validation.mechanisms import MECHANISMS, audit_mechanism
 
 EPSILONS = (0.1, 1.0, 10.0)
 CERTIFIED = sorted(set(MECHANISMS) - {"as-printed"})
@@ -46,7 +46,9 @@ def test_no_certified_mechanism_is_refuted_and_a_weaker_one_is(
     delta = 1e-3
     weak = MECHANISMS[mechanism](claim, delta, 60_000, noise=Weak("audit"))  # type: ignore[call-arg]
     assert epsilon_lower_bound(weak.present, weak.absent, delta) > min(claim, 5.0)
-    kept = audit(mechanism, epsilon=claim, delta=delta, runs=30_000, confidence=0.999)
+    kept = audit_mechanism(
+        mechanism, epsilon=claim, delta=delta, runs=30_000, confidence=0.999
+    )
     assert not kept.refuted
     assert kept.noise == "secure"
 
@@ -57,7 +59,9 @@ def test_no_certified_mechanism_is_refuted_and_a_weaker_one_is(
 def test_a_long_audit_does_not_refute_a_certified_mechanism(
     mechanism: str, claim: float
 ) -> None:
-    assert not audit(mechanism, epsilon=claim, runs=1_600_000, confidence=0.999).refuted
+    assert not audit_mechanism(
+        mechanism, epsilon=claim, runs=1_600_000, confidence=0.999
+    ).refuted
 
 
 # -- the protocol itself --------------------------------------------------------

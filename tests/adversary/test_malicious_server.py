@@ -14,7 +14,7 @@ from parties import RUN, Consortium, changed, small_study
 import cipherbayes as cb
 from cipherbayes.crypto.bfv.ciphertext import Ciphertext
 from cipherbayes.crypto.bfv.keys import KeyPair, generate_keys
-from cipherbayes.crypto.bfv.limbs import join
+from cipherbayes.crypto.bfv.limbs import join_limbs
 from cipherbayes.crypto.bfv.scheme import bfv_scheme
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.inference.gradient import gradient_sum
@@ -166,7 +166,7 @@ def opened_with(key: Any, reply: SiteReply, consortium: Consortium) -> Any:
     slots = np.array(
         bfv_scheme(parameters).encoder.decode_uint64(plain), dtype=np.uint64
     )
-    return join(slots[: 3 * parameters.limbs], parameters)
+    return join_limbs(slots[: 3 * parameters.limbs], parameters)
 
 
 EVERYTHING = ("signatures", "well-formed ciphertexts", "slots", "range")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cipherbayes.crypto.bfv.limbs import centre, join, split
+from cipherbayes.crypto.bfv.limbs import centre, join_limbs, split_limbs
 from cipherbayes.crypto.bfv.parameters import PARAMETER_SETS, ParameterSet
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -32,11 +32,11 @@ def test_adding_limbs_is_adding_integers_modulo_the_word_size(
     parameters: ParameterSet, vectors: list[list[int]]
 ) -> None:
     arrays = [np.array(vector, dtype=np.int64) for vector in vectors]
-    slots = [split(array, parameters) for array in arrays]
+    slots = [split_limbs(array, parameters) for array in arrays]
     assert all(int(slot.max()) <= parameters.limb_mask for slot in slots)
     total = np.add.reduce(slots)
     expected = [
         centred(sum(column), parameters.word_bits)
         for column in zip(*vectors, strict=True)
     ]
-    assert join(total, parameters).tolist() == expected
+    assert join_limbs(total, parameters).tolist() == expected

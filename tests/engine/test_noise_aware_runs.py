@@ -14,8 +14,8 @@ from test_same_integers import decrypted_totals, plaintext_run
 
 from cipherbayes.engine.local import run_folder
 from cipherbayes.errors import BudgetError, StudyError
-from cipherbayes.inference.influence import packed_length
 from cipherbayes.inference.noise_aware import Effort, released, sample_posterior
+from cipherbayes.models.packing import packed_length
 from cipherbayes.privacy.accountant import epsilon
 from cipherbayes.privacy.events import tally
 from cipherbayes.privacy.ledger import Ledger

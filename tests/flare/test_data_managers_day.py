@@ -23,7 +23,7 @@ from terminal import cipherbayes
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 from cipherbayes.engine.flare import health
-from cipherbayes.engine.flare.health import look
+from cipherbayes.engine.flare.health import look_at_party
 from cipherbayes.engine.flare.kit_backup import back_up
 from cipherbayes.engine.flare.kits import Kit
 from cipherbayes.engine.flare.provisioning import Deployment, deploy
@@ -58,7 +58,7 @@ def kit(made: Path, tmp_path: Path) -> Kit:
 
 
 def states(kit: Kit) -> dict[str, str]:
-    return {each.name: each.state for each in look(kit)}
+    return {each.name: each.state for each in look_at_party(kit)}
 
 
 # -- services ------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def test_a_query_is_tried_without_a_row(kit: Kit) -> None:
     (kit.path / "site.toml").write_text(
         'data = { database = "sqlite:a.sqlite", query = "a.sql" }\nledger = "a.ledger"'
     )
-    (each,) = (f for f in look(kit) if f.name == "table")
+    (each,) = (f for f in look_at_party(kit) if f.name == "table")
     assert (each.state, each.words) == ("ok", "the query runs and has 3 columns")
     (kit.path / "a.sql").write_text("SELECT * FROM nope")
     assert states(kit)["table"] == "fault"
@@ -173,9 +173,9 @@ def test_budgets_certificates_and_rows_are_warned_of_in_time(
     rows.mkdir(parents=True)
     assert states(kit)["ledger"] == states(kit)["snapshots"] == "ok"
     os.utime(rows, (0, 0))
-    assert "warning" in {f.state for f in look(kit) if f.name == "snapshots"}
+    assert "warning" in {f.state for f in look_at_party(kit) if f.name == "snapshots"}
     (kit.path / "site.toml").write_text('data = "t.csv"\nbudget = 1e-12\n')
-    (each,) = (f for f in look(kit) if f.name == "ledger")
+    (each,) = (f for f in look_at_party(kit) if f.name == "ledger")
     assert each.words == "spent ε = 0 of 1e-12"
 
     class Later(datetime):

@@ -26,7 +26,7 @@ from cipherbayes.study.schema import Study
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 from cipherbayes.engine.flare import kits as kits_module
 from cipherbayes.engine.flare import layout, provisioning
-from cipherbayes.engine.flare.approving import in_words
+from cipherbayes.engine.flare.approving import study_in_words
 from cipherbayes.engine.flare.certificates import make_key, read_requests, write_request
 from cipherbayes.engine.flare.installing import install, request
 from cipherbayes.engine.flare.kits import Kit, is_loopback, write_identity
@@ -205,7 +205,7 @@ def test_an_approval_that_the_lead_put_into_a_kit_is_not_taken(
 def test_no_name_in_a_study_hides_what_is_approved() -> None:
     sly = study().model_dump(mode="json", exclude_none=True)
     sly["features"]["sex"]["levels"] = ["F", "M\x1b[2J\u202e\r"]
-    shown = in_words(Study.model_validate(sly))
+    shown = study_in_words(Study.model_validate(sly))
     assert all(line.isprintable() for line in shown)
     assert any("epsilon 3" in line for line in shown)
 

@@ -36,7 +36,7 @@ from cipherbayes.engine.flare.questions import (
     MOST_WHOLE,
     LongAnswerError,
     PartyFailedError,
-    Question,
+    PartyQuestion,
     Sealed,
 )
 
@@ -48,7 +48,7 @@ def test_a_question_and_its_answer_arrive_as_they_were_sent(
     verb: Any, body: Any
 ) -> None:
     here, there = Sealed(KEY), Sealed(KEY)
-    asked = Question.of(verb, body)
+    asked = PartyQuestion.of(verb, body)
     assert there.question_in(here.question(asked)) == asked
     assert here.answer_in(asked, there.answer(asked, body)) == body
 
@@ -56,7 +56,7 @@ def test_a_question_and_its_answer_arrive_as_they_were_sent(
 @pytest.mark.parametrize("field", ["verb", "body", "nonce", "tag"])
 def test_a_changed_message_is_not_taken(field: Any) -> None:
     seal = Sealed(KEY)
-    message = seal.question(Question.of(b"H", b"body"))
+    message = seal.question(PartyQuestion.of(b"H", b"body"))
     message[field] = bytes([message[field][0] ^ 1]) + message[field][1:]
     assert seal.question_in(message) is None
     del message[field]
@@ -65,7 +65,7 @@ def test_a_changed_message_is_not_taken(field: Any) -> None:
 
 def test_an_answer_fits_its_own_question_only() -> None:
     seal = Sealed(KEY)
-    one, other = Question.of(b"H", b"x"), Question.of(b"H", b"x")
+    one, other = PartyQuestion.of(b"H", b"x"), PartyQuestion.of(b"H", b"x")
     assert seal.answer_in(other, seal.answer(one, b"y")) is None
     assert seal.answer_in(one, seal.question(one)) is None
     assert seal.answer_in(one, None) is None
@@ -74,7 +74,7 @@ def test_an_answer_fits_its_own_question_only() -> None:
 
 def test_a_failure_comes_back_as_one() -> None:
     seal = Sealed(KEY)
-    asked = Question.of(b"H", b"")
+    asked = PartyQuestion.of(b"H", b"")
     with pytest.raises(PartyFailedError, match="no table"):
         seal.answer_in(asked, seal.failure(asked, "no table"))
 
@@ -106,7 +106,7 @@ def party(key: bytes | None) -> tuple[PartyExecutor, Responding]:
 @pytest.mark.parametrize("key", [None, OTHER])
 def test_a_question_without_the_servers_key_is_refused(key: Any) -> None:
     executor, endpoint = party(key)
-    message = Sealed(KEY).question(Question.of(b"H", b"body"))
+    message = Sealed(KEY).question(PartyQuestion.of(b"H", b"body"))
     reply = executor._answer("", message, None)
     assert reply.get_return_code() == ReturnCode.BAD_REQUEST_DATA
     assert endpoint.asked == []
@@ -117,7 +117,7 @@ def test_the_first_greeting_of_a_job_counts() -> None:
     second = Shareable()
     second["key"] = OTHER
     executor._greet("", second, None)
-    asked = Question.of(b"H", b"body")
+    asked = PartyQuestion.of(b"H", b"body")
     reply = executor._answer("", Sealed(KEY).question(asked), None)
     assert Sealed(KEY).answer_in(asked, reply) == b"answer"
     assert endpoint.asked[0] == (b"H", b"body")
@@ -135,7 +135,7 @@ def test_a_long_answer_does_not_travel_in_one_piece(
     topic: Any, size: Any, fits: Any
 ) -> None:
     executor, endpoint = party(KEY)
-    seal, asked = Sealed(KEY), Question.of(b"H", b"body")
+    seal, asked = Sealed(KEY), PartyQuestion.of(b"H", b"body")
     endpoint.respond = lambda verb, body: bytes(size)  # type: ignore[method-assign]
     reply = executor._answer(topic, seal.question(asked), None)
     if fits:
@@ -148,7 +148,7 @@ def test_a_long_answer_does_not_travel_in_one_piece(
 def test_a_job_that_ends_answers_no_more() -> None:
     executor, endpoint = party(KEY)
     executor.handle_event(EventType.END_RUN, None)
-    seal, asked = Sealed(KEY), Question.of(b"H", b"body")
+    seal, asked = Sealed(KEY), PartyQuestion.of(b"H", b"body")
     reply = executor._answer("", seal.question(asked), None)
     with pytest.raises(PartyFailedError, match="cannot take part"):
         seal.answer_in(asked, reply)
@@ -167,11 +167,11 @@ def test_a_party_says_whether_it_works_on_a_question() -> Any:
     endpoint.respond = respond  # type: ignore[method-assign]
 
     def state() -> bytes | None:
-        asked = Question.of(ALIVE, b"")
+        asked = PartyQuestion.of(ALIVE, b"")
         return seal.answer_in(asked, executor._answer("", seal.question(asked), None))
 
     assert state() == IDLE
-    question = seal.question(Question.of(b"H", b"body"))
+    question = seal.question(PartyQuestion.of(b"H", b"body"))
     working = threading.Thread(target=executor._answer, args=("", question, None))
     working.start()
     started.wait(5.0)

@@ -35,7 +35,7 @@ from cipherbayes.engine.flare.executor import PartyExecutor, _open
 from cipherbayes.engine.flare.kits import Kit
 from cipherbayes.engine.flare.party_thread import PartyThread
 from cipherbayes.engine.flare.provisioning import Deployment, deploy
-from cipherbayes.engine.flare.questions import PartyFailedError, Question, Sealed
+from cipherbayes.engine.flare.questions import PartyFailedError, PartyQuestion, Sealed
 
 # As every FLARE program does first. What is encoded before it goes by other rules,
 # which then stay for the whole process.
@@ -102,18 +102,18 @@ def party(kit: Path, name: str = "a") -> PartyExecutor:
     return executor
 
 
-def asked(verb: bytes, body: bytes = b"") -> Question:
+def asked(verb: bytes, body: bytes = b"") -> PartyQuestion:
     """A question that is the same in every test, down to its nonce."""
-    return Question(bytes(16), verb, body)
+    return PartyQuestion(bytes(16), verb, body)
 
 
-def sent(executor: PartyExecutor, question: Question) -> bytes:
+def sent(executor: PartyExecutor, question: PartyQuestion) -> bytes:
     """All bytes with which a party answers."""
     reply = executor._answer("", Sealed(KEY).question(question), None)
     return bytes(fobs.dumps(reply))
 
 
-def opened(reply: bytes, question: Question) -> bytes | None:
+def opened(reply: bytes, question: PartyQuestion) -> bytes | None:
     return Sealed(KEY).answer_in(question, fobs.loads(reply))
 
 

@@ -14,9 +14,10 @@ import statsmodels.api as sm
 import cipherbayes as cb
 from cipherbayes.data.imputing import DRAWS, Expansion
 from cipherbayes.inference import imputed
-from cipherbayes.inference.influence import influence_sums, unpack
+from cipherbayes.inference.influence import influence_sums
 from cipherbayes.inference.target import Target
 from cipherbayes.models.influence import InfluenceBound
+from cipherbayes.models.packing import unpack
 from cipherbayes.results.run import target_of
 from cipherbayes.study.tables import (
     as_sites,

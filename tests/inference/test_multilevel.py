@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 
 import cipherbayes as cb
-from cipherbayes.inference.influence import pack
 from cipherbayes.inference.noise_aware import Effort
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.information import InformationSampler
@@ -18,10 +17,15 @@ from cipherbayes.inference.noise_aware.posterior import sample_posterior
 from cipherbayes.inference.noise_aware.recursion import NoiseAware, NoiseAwareState
 from cipherbayes.inference.noise_aware.schedule import BURN_IN, EARLY_INFORMATION
 from cipherbayes.inference.noise_aware.shape import ScoreShape
-from cipherbayes.inference.noise_aware.shrinkage import Layout, SiteLayout, shrunk
+from cipherbayes.inference.noise_aware.shrinkage import (
+    InformationLayout,
+    SiteLayout,
+    shrunk,
+)
 from cipherbayes.inference.noise_aware.tilting import TiltedBySite
 from cipherbayes.inference.released import Release
 from cipherbayes.models import Design, Exponential, Logistic, Prior
+from cipherbayes.models.packing import pack
 from cipherbayes.study.tables import preparation_of, resolve_prior, site_prior, slots_of
 
 FEATURES = {"x": {"low": -3, "high": 3}, "z": {"low": -3, "high": 3}}
@@ -226,7 +230,7 @@ def test_means_of_a_column_that_is_confounded_with_site_are_not_taken_for_its_ow
     rng = np.random.default_rng(0)
     noise = rng.normal(scale=20.0, size=(7, 7))
     noisy = matrix + np.triu(noise) / np.sqrt(2.0) + np.triu(noise).T / np.sqrt(2.0)
-    found = shrunk(noisy, 20.0, Layout((0, 1, 2, 3), sites=sites))
+    found = shrunk(noisy, 20.0, InformationLayout((0, 1, 2, 3), sites=sites))
     own = found[4:, 4:] - found[4:, :4] @ np.linalg.inv(found[:4, :4]) @ found[:4, 4:]
     assert np.diag(own) == pytest.approx(np.diag(within), rel=0.25)
     assert found[:4, :4] == pytest.approx(np.diag(np.diag(found)[:4]))

@@ -12,7 +12,7 @@ from scipy import stats
 
 from cipherbayes.inference.diagnostics import rhat_and_ess
 from cipherbayes.inference.noise_aware import Effort, compiled, sample_posterior
-from cipherbayes.inference.noise_aware.compiled import Law
+from cipherbayes.inference.noise_aware.compiled import TrajectoryLaw
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.information import InformationSampler
 from cipherbayes.inference.noise_aware.recursion import NoiseAware, NoiseAwareState
@@ -72,7 +72,7 @@ def test_densities_gradients_and_trajectories_are_those_of_numpy(
         prior = prior + 0.2 * np.ones_like(prior)
     loops, here = sampler._loops, sampler.chains
     assert loops is not None
-    law = Law(here.means, prior, here.bend)
+    law = TrajectoryLaw(here.means, prior, here.bend)
     value, gradient, built = loops.density(here.moved, law)
     expected = sampler.density(here.moved, prior)
     assert value == pytest.approx(expected[0], rel=1e-11)
@@ -96,7 +96,7 @@ def test_correlations_of_all_sizes_have_the_density_of_numpy(size: float) -> Non
     assert loops is not None
     here.moved[:, sampler.parts.entries] += size
     value, gradient, built = loops.density(
-        here.moved, Law(here.means, prior, here.bend)
+        here.moved, TrajectoryLaw(here.means, prior, here.bend)
     )
     expected = sampler.density(here.moved, prior)
     assert value == pytest.approx(expected[0], rel=1e-9)
@@ -112,7 +112,7 @@ def test_a_trajectory_that_leaves_all_bounds_is_refused_by_both() -> None:
     here.moved[1, -1] = 800.0  # log ρ
     momentum, step = np.zeros_like(here.moved), np.array([0.1, 0.1, 400.0])
     momentum[2] = 10.0
-    law = Law(here.means, prior, here.bend)
+    law = TrajectoryLaw(here.means, prior, here.bend)
     with np.errstate(all="ignore"):
         ours = loops.leapfrog(sampler._metric, step, 3, here.moved, momentum, law)[2]
         numpys = sampler.leapfrog(step, 3, momentum, prior)[2]
@@ -215,7 +215,7 @@ def test_arrays_of_a_wrong_size_or_type_are_refused() -> None:
     sampler, prior = sampler_of(evidence_of("logistic")[1])
     loops, here = sampler._loops, sampler.chains
     assert loops is not None
-    law = Law(here.means, prior, here.bend)
+    law = TrajectoryLaw(here.means, prior, here.bend)
     problem, laws = loops._problem(prior), loops._of_chains(law, slice(None))
     n, value = here.moved.shape[1], np.empty(CHAINS)
     gradient, built = np.empty((CHAINS, n)), np.empty((CHAINS, 5, 5))

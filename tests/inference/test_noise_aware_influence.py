@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cipherbayes.data.prepared import PreparedTable
-from cipherbayes.inference.influence import influence_sums, pack, unpack
+from cipherbayes.inference.influence import influence_sums
 from cipherbayes.inference.noise_aware import influence_bound
 from cipherbayes.models import Design, Exponential, Logistic, Model
 from cipherbayes.models.gompertz import Gompertz
@@ -16,6 +16,7 @@ from cipherbayes.models.influence import InfluenceBound, require_bounded_influen
 from cipherbayes.models.linear import Linear
 from cipherbayes.models.negative_binomial import NegativeBinomial
 from cipherbayes.models.ordinal import Ordinal
+from cipherbayes.models.packing import pack, unpack
 from cipherbayes.models.piecewise import Piecewise
 from cipherbayes.models.poisson import Poisson
 from cipherbayes.models.weibull import Weibull

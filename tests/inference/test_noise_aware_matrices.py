@@ -5,18 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cipherbayes.inference.influence import influence_sums, pack, unpack
+from cipherbayes.inference.influence import influence_sums
 from cipherbayes.inference.noise_aware.coordinates import Coordinates
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.flags import follows_from_others
 from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.inference.noise_aware.shrinkage import (
     SHARE_SPREAD,
-    Layout,
+    InformationLayout,
     left_out,
     shrunk,
 )
 from cipherbayes.models.influence import InfluenceBound
+from cipherbayes.models.packing import pack, unpack
 from cipherbayes.typing import Floats
 from cipherbayes.validation.simulation import release_rounds, simulate
 
@@ -108,25 +109,25 @@ def test_means_are_taken_out_before_anything_is_shrunk() -> None:
         noise = rng.standard_normal((10, 10))
         noisy = truth + 100.0 * (noise + noise.T) / 2.0
         plain.append(distance(shrunk(noisy, 100.0)))
-        apart.append(distance(shrunk(noisy, 100.0, Layout((0,)))))
+        apart.append(distance(shrunk(noisy, 100.0, InformationLayout((0,)))))
     assert np.median(apart) < 0.8 * np.median(plain)
 
 
 def test_an_intercept_hidden_in_its_noise_is_not_divided_by() -> None:
     noise = np.random.default_rng(4).standard_normal((4, 4))
-    found = shrunk(50.0 * (noise + noise.T), 100.0, Layout((0,)))
+    found = shrunk(50.0 * (noise + noise.T), 100.0, InformationLayout((0,)))
     assert np.linalg.eigvalsh(found).min() > 0.0
 
 
 def test_a_column_whose_information_is_known_is_not_shrunk_to_the_others() -> None:
     rng = np.random.default_rng(2)
     truth = np.diag([3_000.0, 300.0, 300.0, 300.0, 30.0])
-    layout = Layout((0,), shares=((4, 0.01),))
+    layout = InformationLayout((0,), shares=((4, 0.01),))
     plain, known = [], []
     for _ in range(40):
         noise = rng.standard_normal((5, 5))
         noisy = truth + 100.0 * (noise + noise.T) / 2.0
-        plain.append(shrunk(noisy, 100.0, Layout((0,)))[4, 4])
+        plain.append(shrunk(noisy, 100.0, InformationLayout((0,)))[4, 4])
         known.append(shrunk(noisy, 100.0, layout)[4, 4])
     assert np.median(known) == pytest.approx(30.0, rel=0.3)
     assert np.median(plain) > 2.0 * np.median(known)

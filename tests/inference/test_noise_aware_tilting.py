@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cipherbayes.inference.influence import influence_sums, unpack
+from cipherbayes.inference.influence import influence_sums
 from cipherbayes.inference.noise_aware import ScoreShape
 from cipherbayes.inference.noise_aware.tilting import TiltedScore
 from cipherbayes.models.influence import InfluenceBound, require_bounded_influence
+from cipherbayes.models.packing import unpack
 from cipherbayes.typing import Floats
 from cipherbayes.validation.simulation import Simulated, simulate
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from cipherbayes.data.prepared import PreparedTable
-from cipherbayes.inference.influence import influence_sums, pack, unpack
+from cipherbayes.inference.influence import influence_sums
 from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models import Design, Logistic
 from cipherbayes.models.influence import InfluenceBound
+from cipherbayes.models.packing import pack, unpack
 from cipherbayes.typing import Floats
 
 SITES = ("east", "north", "south")

@@ -16,10 +16,11 @@ from scipy.special import ndtr
 import cipherbayes as cb
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.errors import StudyError
-from cipherbayes.inference.influence import influence_sums, unpack
+from cipherbayes.inference.influence import influence_sums
 from cipherbayes.inference.noise_aware import Effort, sample_posterior
 from cipherbayes.models import Design, Model, Rows, registry
 from cipherbayes.models.influence import InfluenceBound, require_bounded_influence
+from cipherbayes.models.packing import unpack
 from cipherbayes.models.prior import Prior
 from cipherbayes.typing import Floats
 from cipherbayes.validation.simulation import Simulated, columns, release_rounds

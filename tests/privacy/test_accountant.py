@@ -132,7 +132,7 @@ def test_full_batches_are_monotone_in_everything(
 
 
 def test_a_general_calibration_agrees_with_the_closed_form() -> None:
-    sigma = accountant.calibrate(lambda s: full(s, 40), 1.0, 1e-5)
+    sigma = accountant.calibrate_multiplier(lambda s: full(s, 40), 1.0, 1e-5)
     exact = accountant.calibrate_noise(1.0, 1e-5, 40)
     assert exact <= sigma <= exact * (1 + 1e-4)
 
@@ -354,7 +354,9 @@ def test_an_impossible_rate_is_refused(rate: float) -> None:
 
 def test_a_budget_that_is_spent_before_the_gradients_is_refused() -> None:
     with pytest.raises(PrivacyError, match="no amount of noise"):
-        accountant.calibrate(lambda s: Composed((full(1.0, 9), full(s, 1))), 1.0, 1e-5)
+        accountant.calibrate_multiplier(
+            lambda s: Composed((full(1.0, 9), full(s, 1))), 1.0, 1e-5
+        )
 
 
 def test_what_is_not_understood_is_refused() -> None:

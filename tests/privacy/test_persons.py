@@ -29,8 +29,9 @@ from cipherbayes.data.persons import Persons
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.tables import open_table
 from cipherbayes.errors import CipherbayesError, DataError
-from cipherbayes.inference.influence import influence_sums, unpack
+from cipherbayes.inference.influence import influence_sums
 from cipherbayes.models.influence import InfluenceBound
+from cipherbayes.models.packing import unpack
 from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.study_plan import StudyPlan, plan_releases

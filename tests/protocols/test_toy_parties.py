@@ -21,7 +21,7 @@ from cipherbayes.crypto.bfv.ciphertext import Ciphertext
 from cipherbayes.crypto.identity.roster import Roster
 from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.data.prepared import PreparedTable
-from cipherbayes.engine.flare.approving import in_words
+from cipherbayes.engine.flare.approving import study_in_words
 from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.protocol import (
     CspParts,
@@ -161,7 +161,7 @@ def test_nothing_is_certified_that_it_does_not_answer_for(tmp_path: Path) -> Non
     ]  # fmt: skip
     assert Watcher.open(out).look().certified is False
     assert "Sums travelled backwards" in (out / "report.html").read_text()
-    assert any("backwards" in line for line in in_words(cb.Study.load(path)))
+    assert any("backwards" in line for line in study_in_words(cb.Study.load(path)))
     command("verify", str(out))
 
 

@@ -10,7 +10,7 @@ import pytest
 import cipherbayes as cb
 from cipherbayes.protocols.certificate import covers
 from cipherbayes.protocols.plan import plan_study
-from cipherbayes.study.tables import open_sites, split
+from cipherbayes.study.tables import open_sites, split_tables
 from conftest import logistic_frame
 
 
@@ -21,7 +21,7 @@ def held_out(frame: Any, seed: int = 1, share: float = 0.2) -> Any:
         evaluation={"holdout": share, "seed": seed},
         sites={"one": {}},
     )
-    train, test = split(study, open_sites(study, {"one": frame}))
+    train, test = split_tables(study, open_sites(study, {"one": frame}))
     return train["one"], test["one"]
 
 

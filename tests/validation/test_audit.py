@@ -13,7 +13,7 @@ from cipherbayes.privacy.noise import InsecureRepeatableNoise
 from cipherbayes.protocols.paper_claim import PaperSetting
 from cipherbayes.validation import mechanisms as audited
 from cipherbayes.validation.canary import epsilon_lower_bound
-from cipherbayes.validation.mechanisms import audit
+from cipherbayes.validation.mechanisms import audit_mechanism
 
 TEST_NOISE = InsecureRepeatableNoise("audit tests")
 
@@ -81,7 +81,7 @@ def test_unusable_scores_are_refused(
 
 
 def test_the_result_has_the_six_keys_of_the_contract() -> None:
-    result = audit("gaussian-sum", runs=400)
+    result = audit_mechanism("gaussian-sum", runs=400)
     assert set(result.to_dict()) == {
         "mechanism",
         "claimed_epsilon",
@@ -96,9 +96,9 @@ def test_the_result_has_the_six_keys_of_the_contract() -> None:
 
 def test_an_unknown_mechanism_is_refused() -> None:
     with pytest.raises(PrivacyError, match="gaussian-sum"):
-        audit("laplace")
+        audit_mechanism("laplace")
     with pytest.raises(PrivacyError, match="runs"):
-        audit("gaussian-sum", runs=2)
+        audit_mechanism("gaussian-sum", runs=2)
 
 
 def test_the_canary_is_clipped_before_it_is_summed() -> None:
@@ -144,7 +144,7 @@ def test_without_its_preconditioner_leak_the_papers_canary_is_invisible() -> Non
 
 @pytest.mark.slow
 def test_the_papers_algorithm_leaks_fifty_times_its_claim() -> None:
-    result = audit("as-printed", epsilon=0.01, runs=40_000)
+    result = audit_mechanism("as-printed", epsilon=0.01, runs=40_000)
     assert result.refuted
     assert result.lower_bound >= 0.5
 
@@ -157,13 +157,13 @@ FEW: dict[str, float] = {"epsilon": 1.0, "delta": 0.05, "confidence": 0.999}
 
 @pytest.mark.slow
 def test_our_full_batch_release_keeps_its_claim_and_is_tight() -> None:
-    result = audit("gaussian-sum", runs=60_000, **FEW)
+    result = audit_mechanism("gaussian-sum", runs=60_000, **FEW)
     assert not result.refuted
     assert result.lower_bound >= 0.65
 
 
 @pytest.mark.slow
 def test_our_sampled_release_keeps_its_claim() -> None:
-    result = audit("poisson-gaussian-sum", runs=60_000, **FEW)
+    result = audit_mechanism("poisson-gaussian-sum", runs=60_000, **FEW)
     assert not result.refuted
     assert result.lower_bound >= 0.55

@@ -96,11 +96,11 @@ def audit(
             where="cipherbayes audit",
             remedy="name a study: cipherbayes audit STUDY --protocol",
         )
-    from cipherbayes.validation.mechanisms import audit as run_audit
+    from cipherbayes.validation.mechanisms import audit_mechanism
 
     chosen = list(Mechanism) if mechanism is None else [mechanism]
     results = [
-        run_audit(
+        audit_mechanism(
             each.value,
             epsilon=epsilon or CLAIMS[each],
             delta=delta,

@@ -19,7 +19,7 @@ from cipherbayes.errors import RunError
 if TYPE_CHECKING:
     from cipherbayes.crypto.identity.signatures import Identity
     from cipherbayes.engine.local_settings import LocalSettings
-    from cipherbayes.engine.table_check import Findings
+    from cipherbayes.engine.table_check import TableProblems
     from cipherbayes.study.schema import Study
 
 KitPath = Annotated[Path, typer.Argument(help="This party's kit.")]
@@ -138,13 +138,13 @@ def party_commands(role: str, what: str) -> typer.Typer:
         ] = False,
     ) -> None:
         """Show a study in words and, if you agree, allow its runs at this party."""
-        from cipherbayes.engine.flare.approving import in_words
+        from cipherbayes.engine.flare.approving import study_in_words
         from cipherbayes.engine.flare.kits import Kit
         from cipherbayes.study.schema import Study
 
         mine = Kit.open(kit).require(role)
         loaded = Study.load(kit / "study.toml" if study is None else study)
-        for line in in_words(loaded):
+        for line in study_in_words(loaded):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
         shown = _grouped(loaded.without_paths().fingerprint())
         console.print(f"fingerprint {shown}", highlight=False, soft_wrap=True)
@@ -160,10 +160,10 @@ def party_commands(role: str, what: str) -> typer.Typer:
     ) -> None:
         """Say whether this party can take part; exit code 1 if it cannot."""
         with needs_flare():
-            from cipherbayes.engine.flare.health import look
+            from cipherbayes.engine.flare.health import look_at_party
             from cipherbayes.engine.flare.kits import Kit
 
-            found = look(Kit.open(kit).require(role))
+            found = look_at_party(Kit.open(kit).require(role))
         if as_json:
             typer.echo(json.dumps([asdict(each) for each in found], indent=2))
         else:
@@ -267,7 +267,7 @@ def check(
 
 def _check_settings(
     study: Study, settings: LocalSettings, kit: Path
-) -> tuple[str, Findings]:
+) -> tuple[str, TableProblems]:
     """The name of a site's own table, and what is wrong with it."""
     from cipherbayes.data.snapshots import short_snapshot
     from cipherbayes.engine.table_check import check_table

@@ -130,7 +130,7 @@ def fill(thing: Any, content: bytes, context: Any, called: str) -> None:
 
 
 @dataclass(frozen=True)
-class Layout:
+class SealLayout:
     """How SEAL stores one kind of object: fixed metadata, then the coefficients."""
 
     header: bytes
@@ -139,7 +139,7 @@ class Layout:
     size: int
 
     @classmethod
-    def learn(cls, example: Any, shape: tuple[int, ...]) -> Layout:
+    def learn(cls, example: Any, shape: tuple[int, ...]) -> SealLayout:
         """From an object SEAL made: all but the last coefficients is metadata."""
         data = uncompressed(saved(example))
         header, members = data[: _SEAL_HEADER.size], data[_SEAL_HEADER.size :]
@@ -190,8 +190,8 @@ class KeyLayouts:
     """SEAL's context for a parameter set, and how it stores the keys of that set."""
 
     context: Any
-    public_key: Layout
-    secret_key: Layout
+    public_key: SealLayout
+    secret_key: SealLayout
 
 
 def encryptor_of(scheme: KeyLayouts, coefficients: Coefficients) -> Any:

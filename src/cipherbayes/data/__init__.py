@@ -1,1 +1,1 @@
-"""Tables, their preparation from public knowledge, and the example data sets."""
+"""Tables, and their preparation from public knowledge."""

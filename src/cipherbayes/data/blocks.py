@@ -142,10 +142,10 @@ def gather(block: Callable[[int], Rows], rows: Integers, k: int) -> Rows:
         if end > start:
             pieces.append(take(block(index), local[start:end]))
         start = end
-    return join(pieces)
+    return join_blocks(pieces)
 
 
-def join(pieces: Sequence[Rows]) -> Rows:
+def join_blocks(pieces: Sequence[Rows]) -> Rows:
     """One block out of consecutive pieces."""
     first = pieces[0]
     if len(pieces) == 1:

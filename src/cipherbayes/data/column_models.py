@@ -27,6 +27,7 @@ from cipherbayes.data.encoders import Levels, Number
 from cipherbayes.data.preparation import Preparation
 from cipherbayes.models.base import Rows, absent_role
 from cipherbayes.models.kernels import add_rows
+from cipherbayes.models.packing import pack, unpack
 from cipherbayes.typing import Floats
 
 REACH = 3.0
@@ -189,10 +190,10 @@ class ColumnModels:
         weights = np.where(np.isfinite(weights), weights, 0.0)
         if public.shares is not None:
             weights = weights * public.shares
-        parts = [_packed((u * weights) @ u.T)]
+        parts = [pack((u * weights) @ u.T)]
         for there, target, number in targets:
             own = u * (weights * there)
-            parts.append(_packed(own @ u.T))
+            parts.append(pack(own @ u.T))
             parts.append((target @ own.T).ravel())
             if number:
                 parts.append(np.array([(weights * target[0] * target[0]).sum()]))
@@ -213,14 +214,14 @@ class ColumnModels:
     def _learn(self, sums: Floats, noise: float) -> Floats:
         size, ends = self.size, 1 + len(self.predictors)
         triangle = size * (size + 1) // 2
-        everyone = _solvable(_unpacked(sums[:triangle], size), noise)
+        everyone = _solvable(unpack(sums[:triangle]), noise)
         count = everyone[0, 0]
         outcome = np.linalg.solve(everyone[:ends, :ends], everyone[:ends, ends:]).T
         spread = everyone[ends:, ends:] - outcome @ everyone[:ends, ends:]
         start = triangle
         parts: list[Floats] = []
         for name, width in self.widths.items():
-            own = _solvable(_unpacked(sums[start : start + triangle], size), noise)
+            own = _solvable(unpack(sums[start : start + triangle]), noise)
             start += triangle
             cross = sums[start : start + width * size].reshape(width, size)
             start += width * size
@@ -330,22 +331,6 @@ class ColumnModels:
             start = encoder.first + encoder.unpaired
             return list(range(start, start + encoder.paired))
         return [encoder.first]
-
-
-def _packed(matrix: Floats) -> Floats:
-    above, right = np.triu_indices(len(matrix))
-    scale = np.where(above == right, 1.0, math.sqrt(2.0))
-    packed: Floats = matrix[above, right] * scale
-    return packed
-
-
-def _unpacked(vector: Floats, size: int) -> Floats:
-    above, right = np.triu_indices(size)
-    values = vector / np.where(above == right, 1.0, math.sqrt(2.0))
-    matrix = np.zeros((size, size))
-    matrix[above, right] = values
-    matrix[right, above] = values
-    return matrix
 
 
 def _solvable(matrix: Floats, noise: float) -> Floats:

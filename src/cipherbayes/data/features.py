@@ -30,7 +30,7 @@ IMPUTED = "impute"
 """Where missing values are drawn from a model of the column that the study learns."""
 
 
-class Spread(BaseModel):
+class KnownSpread(BaseModel):
     """What is publicly known of the values of a column that is missing here and there.
 
     Attributes
@@ -64,9 +64,9 @@ class Feature(BaseModel):
         The categories, at least two.
     missing
         What stands in for a missing value: a number within the range, or a level. Or
-        where it is drawn from, several times over: a :class:`Spread`, or ``"impute"``
-        for a model of the column that the study learns. Without it a table with
-        missing values is refused.
+        where it is drawn from, several times over: a :class:`KnownSpread`, or
+        ``"impute"`` for a model of the column that the study learns. Without it a table
+        with missing values is refused.
     indicator
         Whether a 0/1 column says which values were missing.
     per
@@ -80,7 +80,7 @@ class Feature(BaseModel):
     high: float | None = Field(default=None, allow_inf_nan=False)
     transform: Transform | None = None
     levels: tuple[Level, ...] | None = None
-    missing: float | Level | Spread | None = None
+    missing: float | Level | KnownSpread | None = None
     indicator: bool = False
     per: float | None = Field(default=None, gt=0.0, allow_inf_nan=False)
 
@@ -92,7 +92,7 @@ class Feature(BaseModel):
     @property
     def imputed(self) -> bool:
         """Whether missing values are drawn, several times over."""
-        return isinstance(self.missing, Spread) or self.learns
+        return isinstance(self.missing, KnownSpread) or self.learns
 
     @property
     def learns(self) -> bool:
@@ -104,7 +104,7 @@ class Feature(BaseModel):
     def stand_in(self) -> float | Level | None:
         """What is in the place of a missing value, for good or until it is drawn."""
         if not self.imputed:
-            assert not isinstance(self.missing, Spread)
+            assert not isinstance(self.missing, KnownSpread)
             return self.missing
         if self.levels is not None:
             return self.levels[0]
@@ -185,7 +185,7 @@ class Feature(BaseModel):
                 raise ValueError("low and high are too far apart or too close together")
         if missing is None or missing == IMPUTED:
             return
-        if isinstance(missing, Spread):
+        if isinstance(missing, KnownSpread):
             self._check_spread(missing)
             return
         if isinstance(missing, str | bool):
@@ -206,7 +206,7 @@ class Feature(BaseModel):
             raise ValueError("levels names the same level twice")
         if "" in texts:
             raise ValueError("levels has an empty name: use 'missing' for empty fields")
-        if isinstance(self.missing, Spread):
+        if isinstance(self.missing, KnownSpread):
             self._check_shares(self.missing, tuple(map(level_name, levels)))
         elif not (
             self.missing is None
@@ -217,7 +217,7 @@ class Feature(BaseModel):
                 'missing must be one of the levels, { shares }, or "impute"'
             )
 
-    def _check_spread(self, known: Spread) -> None:
+    def _check_spread(self, known: KnownSpread) -> None:
         if known.shares is not None or known.mean is None or known.sd is None:
             raise ValueError("missing of a number takes mean and sd, both of them")
         centre, half = self.affine()
@@ -231,7 +231,7 @@ class Feature(BaseModel):
                 "transform)"
             )
 
-    def _check_shares(self, known: Spread, names: tuple[str, ...]) -> None:
+    def _check_shares(self, known: KnownSpread, names: tuple[str, ...]) -> None:
         shares = known.shares
         if known.mean is not None or known.sd is not None or shares is None:
             raise ValueError("missing of a category takes the shares of its levels")

@@ -7,9 +7,10 @@ outcome, and whatever curve or product the value is part of, has its say in ever
 imputation.
 
 The distribution is public, or a model that the study learnt
-(:mod:`cipherbayes.data.column_models`). Draws are no chance: a shifted lattice, the
-shift a hash of the record. So a record's rows depend on that record, the study and what
-was released before, and are the same whenever they are asked for.
+(:mod:`cipherbayes.data.column_models`). Draws are not random: they are a shifted
+lattice, and the shift is a hash of the record. So a record's rows depend on that
+record, the study and what was released before, and are the same whenever they are
+asked for.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from scipy.special import ndtri
 from cipherbayes.data.blocks import take
 from cipherbayes.data.column_models import ColumnModel, ColumnModels
 from cipherbayes.data.encoders import Levels, Number
-from cipherbayes.data.features import Feature, Spread, level_name
+from cipherbayes.data.features import Feature, KnownSpread, level_name
 from cipherbayes.data.preparation import Preparation
 from cipherbayes.data.prepared import MEMORY_LIMIT, PreparedTable
 from cipherbayes.data.record_places import place_of
@@ -216,7 +217,7 @@ class Expansion:
 
 def _public(feature: Feature, quantiles: Floats) -> pa.Array:
     known = feature.missing
-    assert isinstance(known, Spread)
+    assert isinstance(known, KnownSpread)
     if feature.levels is not None:
         assert known.shares is not None
         names = [level_name(level) for level in feature.levels]

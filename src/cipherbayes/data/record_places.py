@@ -1,7 +1,7 @@
 """A number for each record that its own values decide.
 
-It takes the place of chance where a record must be treated alike whatever else the
-table holds, and whenever it is asked about. It protects nobody.
+It is used instead of a random number where a record must be treated alike whatever else
+the table holds, and whenever it is asked about. It hides nothing.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ and the design remembers it, so that the posterior still comes out in the user's
 units. Products are those of the moved columns: around the data's middle they do not
 repeat what the columns say themselves. The bends of a curve have no moments of their
 own: they are made orthogonal again, to the constant, to the line and to each other,
-over about a normal distribution with the line's mean and standard deviation. Over the
-whole public range they were, but where the data are they may all but follow from each
-other.
+over about a normal distribution with the line's mean and standard deviation. They
+were orthogonal over the whole public range; over the part of it where the data lie they
+may be almost collinear.
 """
 
 from __future__ import annotations

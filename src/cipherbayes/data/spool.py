@@ -1,4 +1,4 @@
-"""Prepared records in a file without a name, as small as they are exact.
+"""Prepared records in a file without a name, stored exactly and in few bytes.
 
 A table that is too large for memory is asked for the same records in every round. To
 decode a Parquet or CSV file each time costs more than the round itself, so what was
@@ -41,7 +41,7 @@ _ALIGNED = 64
 
 
 @dataclass(frozen=True)
-class Layout:
+class RecordLayout:
     """Where the columns of a record are, and in which types.
 
     Attributes
@@ -65,11 +65,11 @@ class Stored:
     """A block in the file."""
 
     place: int
-    layout: Layout
+    layout: RecordLayout
 
 
 @cache
-def layout_of(kinds: tuple[int, ...], rows: int) -> Layout:
+def layout_of(kinds: tuple[int, ...], rows: int) -> RecordLayout:
     """Columns one after the other, each where a register may begin."""
     sizes = [
         -(-kernels.STORED_TYPES[kind].itemsize * rows // _ALIGNED) * _ALIGNED
@@ -78,7 +78,7 @@ def layout_of(kinds: tuple[int, ...], rows: int) -> Layout:
         for kind in kinds
     ]
     ends = np.cumsum([0, *sizes])
-    return Layout(
+    return RecordLayout(
         int(ends[-1]), rows, ends[:-1].astype(np.int64), np.array(kinds, np.int64)
     )
 

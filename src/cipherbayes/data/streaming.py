@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from cipherbayes.data.blocks import BLOCK_ROWS, join, thread_count
+from cipherbayes.data.blocks import BLOCK_ROWS, join_blocks, thread_count
 from cipherbayes.data.persons import Persons
 from cipherbayes.data.preparation import Preparation
 from cipherbayes.data.scratch import Fresh, Reused, Space
@@ -282,10 +282,10 @@ class StreamedBlocks:
                     if piece.count < BLOCK_ROWS:
                         pending.append(space.settled(piece))
                     if room == 0:
-                        yield join(pending) if pending else piece
+                        yield join_blocks(pending) if pending else piece
                         pending, room = [], BLOCK_ROWS
         if pending:
-            yield join(pending)
+            yield join_blocks(pending)
 
     def _piece(
         self, x: Floats, outcome: Mapping[str, Floats], start: int, stop: int
@@ -326,7 +326,7 @@ class _Stitcher:
 
     def rest(self) -> Iterator[Rows]:
         if self._pieces:
-            yield join(self._pieces)
+            yield join_blocks(self._pieces)
             self._pieces = []
 
 

@@ -18,7 +18,7 @@ from cipherbayes.protocols.protocol import (
     protocol_of,
 )
 from cipherbayes.study.schema import Study
-from cipherbayes.study.sections import Site as SiteSection
+from cipherbayes.study.sections import SiteSection
 
 
 class LocalSettings(TypedDict):

@@ -82,7 +82,7 @@ def clear_folder(path: Path) -> None:
 def has_released(path: Path) -> bool:
     """Whether a table was charged for anything in the run of a folder.
 
-    True also where nobody can tell, so that nothing is thrown away by mistake.
+    True also where it cannot be found out, so that nothing is deleted by mistake.
     """
     try:
         run = bytes.fromhex(about_run(path)["run"])

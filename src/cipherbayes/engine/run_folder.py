@@ -337,7 +337,8 @@ class RunFolder:
 
 
 def noise_source(study: Study, name: str) -> NoiseSource:
-    """Where a site's noise comes from; a seed only where the study shouts about it."""
+    """Where a site's noise comes from; a seed only where the study
+    says ``insecure-repeatable``."""
     if study.insecure:
         return InsecureRepeatableNoise(f"{study.inference.seed}/{name}")
     return SecureNoise()

@@ -24,7 +24,7 @@ from cipherbayes.study.tables import open_site, split_site, table_name
 
 
 @dataclass(frozen=True)
-class Findings:
+class TableProblems:
     """What is wrong with a table, in words without a value; and its rows.
 
     Attributes
@@ -39,7 +39,7 @@ class Findings:
     problems: tuple[str, ...]
 
 
-def check_table(study: Study, site: str, source: Any) -> Findings:
+def check_table(study: Study, site: str, source: Any) -> TableProblems:
     """Everything that is wrong with a site's table for a study.
 
     Columns, levels, missing values and outcomes, each on its own; then the number of
@@ -54,7 +54,7 @@ def check_table(study: Study, site: str, source: Any) -> Findings:
     try:
         table = open_table(source, table_name(source))
     except DataError as error:
-        return Findings(None, (str(error),))
+        return TableProblems(None, (str(error),))
     for column, feature in study.features.items():
         problems += _feature_problems(table, column, feature)
     problems += _outcome_problems(table, study.model)
@@ -62,9 +62,9 @@ def check_table(study: Study, site: str, source: Any) -> Findings:
         prepared = open_site(study, site, source)
     except CipherbayesError as error:
         # What only the whole shows is news; the rest was said above.
-        return Findings(_rows(table), tuple(problems or [str(error)]))
+        return TableProblems(_rows(table), tuple(problems or [str(error)]))
     problems += _size_problems(study, site, prepared)
-    return Findings(prepared.count, tuple(dict.fromkeys(problems)))
+    return TableProblems(prepared.count, tuple(dict.fromkeys(problems)))
 
 
 def _feature_problems(table: Table, column: str, feature: Feature) -> list[str]:

@@ -18,7 +18,7 @@ from cipherbayes.data.table_files import TableFile
 from cipherbayes.errors import PrivacyError
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.storage.custody import Custody, RegisteredTable, file_digest
-from cipherbayes.study.sections import Site
+from cipherbayes.study.sections import SiteSection
 from cipherbayes.study.tables import equal_tables
 
 Key = tuple[str, bytes]
@@ -30,7 +30,7 @@ def ledger_beside(data: Path | str) -> Path:
     return Path(f"{Path(data).resolve()}.ledger")
 
 
-def ledger_of(site: Site, data: Path | str | None) -> Path:
+def ledger_of(site: SiteSection, data: Path | str | None) -> Path:
     """Where the ledger of a site's table is: as named for a query, else beside it.
 
     Parameters

@@ -1,3 +1,3 @@
-"""Samplers: one file per algorithm, each with a State, an Info, init and step."""
+"""Samplers, one module for each algorithm, and passes over a site's records."""
 
 from cipherbayes.inference import methods as methods  # registers them

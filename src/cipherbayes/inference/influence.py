@@ -1,15 +1,11 @@
 """Passes over a site's records: bounded weighted score sums and information sums.
 
-An information sum is released as its upper triangle, row by row, with the off-diagonal
-entries times √2: the Euclidean norm of the packed vector is then the Frobenius norm
-of the matrix, and isotropic noise of standard deviation s on it is noise of sd s on
-the diagonal and s/√2 off it.
+An information sum is released packed (:mod:`~cipherbayes.models.packing`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
@@ -24,6 +20,7 @@ from cipherbayes.models.influence import (
     InfluenceBound,
     require_bounded_influence,
 )
+from cipherbayes.models.packing import pack, packed_length, packed_scales
 from cipherbayes.typing import Floats
 
 UNIT_ROUNDOFF = 2.0**-53
@@ -134,39 +131,6 @@ def influence_sums(
     return InfluenceSums(gradient, information)
 
 
-def packed_length(dimension: int) -> int:
-    """Numbers in the upper triangle of a matrix."""
-    return dimension * (dimension + 1) // 2
-
-
-def pack(matrix: Floats) -> Floats:
-    """Upper triangle, row by row, off-diagonals times √2."""
-    dimension = matrix.shape[-1]
-    above, right = np.triu_indices(dimension)
-    packed: Floats = matrix[..., above, right] * _scales(dimension)
-    return packed
-
-
-@cache
-def _scales(dimension: int) -> Floats:
-    """One for the diagonal of a packed matrix and √2 for the rest."""
-    above, right = np.triu_indices(dimension)
-    scales: Floats = np.where(above == right, 1.0, np.sqrt(2.0))
-    scales.setflags(write=False)
-    return scales
-
-
-def unpack(vector: Floats) -> Floats:
-    """The symmetric matrix of a packed upper triangle."""
-    dimension = int((np.sqrt(8.0 * vector.size + 1.0) - 1.0) / 2.0 + 0.5)
-    above, right = np.triu_indices(dimension)
-    values = vector / np.where(above == right, 1.0, np.sqrt(2.0))
-    matrix = np.zeros((dimension, dimension))
-    matrix[above, right] = values
-    matrix[right, above] = values
-    return matrix
-
-
 def _gradient(influence: Influence, limit: float) -> Floats:
     rows, score, extra = influence.rows, influence.score, influence.extra
     if extra is None and rows.shares is None:
@@ -193,7 +157,7 @@ def _information(influence: Influence, limit: float) -> Floats:
         information = kernels.shorten(
             information, rows.squared_norms, limit, LARGEST_NORM, matrices=True
         )
-        return kernels.weighted_gram(rows.x, information) * _scales(len(rows.x))
+        return kernels.weighted_gram(rows.x, information) * packed_scales(len(rows.x))
     with np.errstate(all="ignore"):
         lengths = rows.squared_norms + kernels.NORM_FLOOR
         squares = (information * lengths) ** 2
@@ -207,7 +171,7 @@ def _information(influence: Influence, limit: float) -> Floats:
     width = len(rows.x)
     triangle = kernels.weighted_gram(rows.x, information)
     if cross is None or corner is None:
-        return triangle * _scales(width)
+        return triangle * packed_scales(width)
     whole = np.zeros((width + len(cross),) * 2)  # of which the upper half is packed
     whole[np.triu_indices(width)] = triangle
     cross = np.where(usable, cross * weights, 0.0)

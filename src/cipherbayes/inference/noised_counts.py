@@ -61,7 +61,7 @@ def second_differences(count: int, sd: float, level_sd: float) -> Floats:
     return np.concatenate([bends, np.eye(count) / level_sd])
 
 
-def sample_posterior(
+def sample_rates(
     counts: Floats, noise: float, cells: Cells, prior: Smooth, seed: int = 1
 ) -> Floats:
     """Draws of φ, shape ``(s, d)``.

@@ -16,7 +16,7 @@ from scipy.special import expit, log_expit
 from cipherbayes.inference.noised_counts import (
     Pull,
     Smooth,
-    sample_posterior,
+    sample_rates,
 )
 from cipherbayes.inference.score_density import ScoreGrid
 from cipherbayes.typing import Floats
@@ -57,7 +57,7 @@ def recalibrate(
     # is none: it is counted with that of a cell.
     known = np.array([]) if rows is None else np.array([rows])
     cells = _BinaryCells(grid, bool(known.size))
-    phi = sample_posterior(np.append(counts, known), noise, cells, _prior(grid, rows))
+    phi = sample_rates(np.append(counts, known), noise, cells, _prior(grid, rows))
     return _measures(phi, grid)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from cipherbayes.inference.noised_counts import (
     Pull,
     Smooth,
-    sample_posterior,
+    sample_rates,
 )
 from cipherbayes.inference.score_density import ScoreGrid
 from cipherbayes.typing import Floats
@@ -78,7 +78,7 @@ def check_survival(
     known = np.array([]) if rows is None else np.array([rows])
     cells = _FateCells(grid, shares, bool(known.size))
     prior = _prior(grid, shares.size, rows)
-    phi = sample_posterior(np.append(counts, known), noise, cells, prior)
+    phi = sample_rates(np.append(counts, known), noise, cells, prior)
     # Measures need fewer draws than the sampler makes, and much memory for each.
     return _measures(phi[::2], grid, shares)
 

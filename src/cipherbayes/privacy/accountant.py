@@ -83,7 +83,7 @@ def total_mu(event: Event) -> float:
     return math.sqrt(total) * (1.0 + 2.0**-40)
 
 
-def calibrate(
+def calibrate_multiplier(
     make_event: Callable[[float], Event], epsilon_target: float, delta_target: float
 ) -> float:
     """Smallest σ, up to a ten-thousandth, for which an event keeps a budget.
@@ -145,7 +145,7 @@ def calibrate_noise(
     def event(sigma: float) -> Event:
         return Repeated(PoissonSampled(rate, GaussianSum(sigma)), rounds)
 
-    return calibrate(event, epsilon_target, delta_target)
+    return calibrate_multiplier(event, epsilon_target, delta_target)
 
 
 def compose(*events: Event) -> Event:

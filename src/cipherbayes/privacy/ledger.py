@@ -27,10 +27,10 @@ from cipherbayes.privacy.ledger_balance import (
     Budget,
     ChargedEvent,
     UpperBounds,
-    epsilon_of,
+    epsilon_of_charges,
     event_text,
 )
-from cipherbayes.privacy.ledger_records import LedgerRecords, ReleaseKey, Terms
+from cipherbayes.privacy.ledger_records import LedgerRecords, ReleaseKey, ReleaseTerms
 from cipherbayes.storage.custody import Head
 
 _NOTHING_LEFT = 1e-9
@@ -206,7 +206,7 @@ class Ledger:
     def spent(self) -> float:
         """ε of everything released so far."""
         self._records.refresh()
-        return epsilon_of(self._records.charges, self._budget)
+        return epsilon_of_charges(self._records.charges, self._budget)
 
     def charges(self) -> Counter[ChargedEvent]:
         """How often each run was charged for each event."""
@@ -229,11 +229,13 @@ class Ledger:
     def _epsilon_after(self, key: ReleaseKey, event: str) -> float:
         """ε with one more release, or a refusal."""
         charges, budget = self._with(key.run, event), self._budget
-        for figure in (self._upper_bounds.epsilon, epsilon_of):
+        for figure in (self._upper_bounds.epsilon, epsilon_of_charges):
             epsilon = figure(charges, budget)
             if budget.allows(epsilon):
                 return epsilon
-        left = max(budget.epsilon - epsilon_of(self._records.charges, budget), 0.0)
+        left = max(
+            budget.epsilon - epsilon_of_charges(self._records.charges, budget), 0.0
+        )
         raise BudgetError(
             f"round {key.round} would exceed this table's budget of "
             f"ε = {budget.epsilon:g} (ε = {left:.3g} is left)",
@@ -280,7 +282,7 @@ class Ledger:
             an answer.
         """
         key = ReleaseKey(run, site, round, purpose)
-        terms = Terms(study, question, event_text(event))
+        terms = ReleaseTerms(study, question, event_text(event))
         with self._records.locked():
             number, answer = self._known(key, terms)
             if number is None:
@@ -297,7 +299,9 @@ class Ledger:
         self._records.raise_mark()
         return answer
 
-    def _known(self, key: ReleaseKey, terms: Terms) -> tuple[int | None, bytes | None]:
+    def _known(
+        self, key: ReleaseKey, terms: ReleaseTerms
+    ) -> tuple[int | None, bytes | None]:
         """Number and answer of a release, as far as there are any."""
         if self._records.is_over(key.run, key.site):
             raise PrivacyError(
@@ -317,7 +321,7 @@ class Ledger:
             )
         return number, self._records.answer(number)
 
-    def _charge(self, key: ReleaseKey, terms: Terms) -> int:
+    def _charge(self, key: ReleaseKey, terms: ReleaseTerms) -> int:
         """Write the charge of a release; its number."""
         self._records.refresh()
         begun_with = self._records.study_of(key.run)

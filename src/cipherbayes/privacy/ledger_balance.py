@@ -38,7 +38,7 @@ class ChargedEvent(NamedTuple):
     event: str
 
 
-def epsilon_of(charges: Mapping[ChargedEvent, int], budget: Budget) -> float:
+def epsilon_of_charges(charges: Mapping[ChargedEvent, int], budget: Budget) -> float:
     """ε of releases in runs that were chosen one after the other.
 
     Parameters
@@ -58,7 +58,7 @@ def epsilon_with(
 ) -> float:
     """ε of releases with those of one run more, which is yet to begin."""
     new = {ChargedEvent(_NEXT_RUN, event_text(e)): n for e, n in events.items()}
-    return epsilon_of(charges + Counter(new), budget)
+    return epsilon_of_charges(charges + Counter(new), budget)
 
 
 class UpperBounds:
@@ -66,9 +66,9 @@ class UpperBounds:
 
     Formal guarantees
     -----------------
-    :meth:`epsilon` is never below :func:`epsilon_of` of the same charges: it is the
-    figure of these charges and up to 5 % more of each sampled event, and ε grows with
-    every release.
+    :meth:`epsilon` is never below :func:`epsilon_of_charges` of the same charges: it is
+    the figure of these charges and up to 5 % more of each sampled event, and ε grows
+    with every release.
 
     Edge cases
     ----------
@@ -81,7 +81,7 @@ class UpperBounds:
 
     def epsilon(self, charges: Mapping[ChargedEvent, int], budget: Budget) -> float:
         if all(_is_quick(charged.event) for charged in charges):
-            return epsilon_of(charges, budget)
+            return epsilon_of_charges(charges, budget)
         # Few different counts, so that few different compositions are ever computed.
         coarse = Counter(
             {
@@ -91,7 +91,7 @@ class UpperBounds:
         )
         key = budget, tuple(sorted(coarse.items()))
         if key not in self._known:
-            self._known[key] = epsilon_of(coarse, budget)
+            self._known[key] = epsilon_of_charges(coarse, budget)
         return self._known[key]
 
 

@@ -32,7 +32,7 @@ class ReleaseKey(NamedTuple):
     purpose: str
 
 
-class Terms(NamedTuple):
+class ReleaseTerms(NamedTuple):
     """What a release was asked, for which study, and what it cost."""
 
     study: bytes
@@ -153,14 +153,14 @@ class LedgerRecords:
         self._version = version
         return None
 
-    def find(self, key: ReleaseKey) -> tuple[int, Terms] | None:
+    def find(self, key: ReleaseKey) -> tuple[int, ReleaseTerms] | None:
         """Number and terms of a release that was charged; None if it was not."""
         row = self.database.execute(
             "SELECT number, study, question, event FROM entries "
             "WHERE run = ? AND site = ? AND round = ? AND purpose = ?",
             key,
         ).fetchone()
-        return None if row is None else (row[0], Terms(*row[1:]))
+        return None if row is None else (row[0], ReleaseTerms(*row[1:]))
 
     def study_of(self, run: bytes) -> bytes | None:
         """The study that a run was begun with; None where nothing is known of it."""
@@ -228,7 +228,9 @@ class LedgerRecords:
 
     # -- writing, always inside of locked() --------------------------------
 
-    def charge(self, time: str, key: ReleaseKey, terms: Terms, epsilon: float) -> int:
+    def charge(
+        self, time: str, key: ReleaseKey, terms: ReleaseTerms, epsilon: float
+    ) -> int:
         """Write that a release is paid for; its number."""
         number = self._next_number()
         self._commit(Charge(self._next_place(), number, time, *key, *terms, epsilon))

@@ -98,7 +98,8 @@ def certificate(plan: StudyPlan, rounds: int) -> Certificate:
 
 
 def protected_unit(study: PrivateStudy) -> str:
-    """What a certificate protects: of rows a person with several has several."""
+    """What one record is: a row (a person with several rows is then several records),
+    or a person with all rows."""
     return "row" if study.privacy.person is None else "person"
 
 

@@ -16,7 +16,7 @@ message                   from, to            says
 :class:`SiteReply`        site, server        masked, noised, encrypted, signed
 :class:`DecryptRequest`   server, CSP         all replies of a round
 :class:`DecryptReply`     CSP, server         the total
-:class:`Refusal`          anyone              no, because
+:class:`Refusal`          anyone              I refuse, for this reason
 ========================  ==================  =====================================
 """
 

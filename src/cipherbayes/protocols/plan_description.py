@@ -301,7 +301,7 @@ def _noise(plan: StudyPlan) -> str:
 
 
 def _against(release: ReleasePlan, totals: str) -> str:
-    """Noise beside the most that a record does."""
+    """The noise of a release, beside the most that one record adds to it."""
     noise = release.noise_multiplier * release.clip
     return (
         f"standard deviation {noise:.3g} on {totals}, to which one record adds "

@@ -13,13 +13,17 @@ from cipherbayes.data.encoders import MEAN_SQUARES
 from cipherbayes.data.residual_cells import ResidualCells
 from cipherbayes.errors import StudyError
 from cipherbayes.inference.gradient import summation_depth
-from cipherbayes.inference.influence import packed_length
 from cipherbayes.inference.method import RoundShares
 from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models import Design
 from cipherbayes.models.influence import InfluenceBound, require_bounded_influence
+from cipherbayes.models.packing import packed_length
 from cipherbayes.models.score_difference import BOUND, DIMENSION
-from cipherbayes.privacy.accountant import calibrate, calibrate_noise, compose
+from cipherbayes.privacy.accountant import (
+    calibrate_multiplier,
+    calibrate_noise,
+    compose,
+)
 from cipherbayes.privacy.events import (
     Event,
     GaussianSum,
@@ -287,7 +291,7 @@ def _gradient(
         return compose(*before, Repeated(release, rounds))
 
     if before:
-        sigma = calibrate(everything, privacy.epsilon, privacy.delta)
+        sigma = calibrate_multiplier(everything, privacy.epsilon, privacy.delta)
     else:
         sigma = calibrate_noise(privacy.epsilon, privacy.delta, rounds, rate)
     release = ReleasePlan(
@@ -321,7 +325,7 @@ def _influence(
     def everything(sigma: float) -> Event:
         return compose(*before, *(GaussianSum(sigma * factor) for factor in relative))
 
-    sigma = calibrate(everything, privacy.epsilon, privacy.delta)
+    sigma = calibrate_multiplier(everything, privacy.epsilon, privacy.delta)
     scores, matrices = zip(sensitivities, lengths, strict=True)
 
     def release(size: tuple[float, int], share: float, count: int) -> ReleasePlan:

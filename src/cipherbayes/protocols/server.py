@@ -171,8 +171,8 @@ class Server(ABC, Generic[AnyPlan]):
     def verify(self, site: str, data: bytes | None) -> None:
         """Check the signature of an answer while others are still on their way.
 
-        Nothing follows from it here: :meth:`collect` judges, without doing the same
-        work again.
+        Nothing is decided here: :meth:`collect` refuses a wrong answer, and uses what
+        was verified here already.
         """
         with suppress(ProtocolError):
             if data is not None:

@@ -67,7 +67,7 @@ class Checked:
     describe: list[DescribeRow] = field(default_factory=list)
 
 
-def check(
+def check_fit(
     plan: Plan, draws: Draws, moments: Floats | None, closing: Mapping[str, Closing]
 ) -> Checked:
     """Scores, tests of the fit, characteristics: from the rounds after the posterior.
@@ -137,7 +137,7 @@ def _difference(
     return {
         "against": rival.name,
         "study_hash": rival.study_hash,
-        **spread(draws, tail),
+        **mean_row(draws, tail),
     }
 
 
@@ -176,12 +176,12 @@ def scores_of(
             # Much noise leaves open that nothing was observed: a ratio has an end.
             least = max(float(np.abs(fit.mean_predicted).mean()) / MOST_RATIO, 1e-12)
             ratio = fit.mean_predicted / np.maximum(fit.mean_observed, least)
-            said = spread(ratio, tail)
+            said = mean_row(ratio, tail)
             return {**_numbers(fit, tail), "predicted_over_observed": said}
     return {}
 
 
-def spread(draws: Floats, tail: float) -> dict[str, float]:
+def mean_row(draws: Floats, tail: float) -> dict[str, float]:
     """Mean and interval of draws."""
     lower, upper = np.quantile(draws, [tail, 1.0 - tail])
     return {"mean": float(draws.mean()), "lower": float(lower), "upper": float(upper)}
@@ -200,8 +200,8 @@ def _binary(
     }
     bins = fit.rows.mean(axis=0) >= LEAST_ROWS
     return {
-        "rows": spread(fit.rows.sum(axis=1), tail),
-        **{name: spread(values, tail) for name, values in named.items()},
+        "rows": mean_row(fit.rows.sum(axis=1), tail),
+        **{name: mean_row(values, tail) for name, values in named.items()},
         "calibration_table": [
             _bin(fit.rows[:, j], fit.predicted[:, j], fit.observed[:, j], tail)
             for j in np.flatnonzero(bins)
@@ -212,7 +212,7 @@ def _binary(
 def _bin(
     rows: Floats, predicted: Floats, observed: Floats, tail: float
 ) -> dict[str, float]:
-    found = spread(observed, tail)
+    found = mean_row(observed, tail)
     return {
         "rows": float(rows.mean()),
         "predicted": float(predicted.mean()),
@@ -242,7 +242,7 @@ def _survival(
     fit = check_survival(counts, noise, edges, shares / shares.sum(), rows)
     user = (times * how.model.horizon).tolist()
     by_time = [
-        {"time": t, **_named("auc", spread(fit.auc[:, k], tail))}
+        {"time": t, **_named("auc", mean_row(fit.auc[:, k], tail))}
         for k, t in enumerate(user)
     ]
     groups = [
@@ -251,19 +251,19 @@ def _survival(
             "time": t,
             "expected": float(fit.expected[:, g, k].mean()),
             "observed": float(fit.observed[:, g, k].mean()),
-            **spread(fit.observed[:, g, k] / fit.expected[:, g, k], tail),
+            **mean_row(fit.observed[:, g, k] / fit.expected[:, g, k], tail),
         }
         for g, group in enumerate(GROUPS)
         for k, t in enumerate(user)
     ]
     return {
-        "rows": spread(fit.rows.sum(axis=1), tail),
-        "c_index": spread(fit.c_index, tail),
-        "log_score": spread(fit.log_score, tail),
-        "calibration_slope": spread(fit.calibration_slope, tail),
+        "rows": mean_row(fit.rows.sum(axis=1), tail),
+        "c_index": mean_row(fit.c_index, tail),
+        "log_score": mean_row(fit.log_score, tail),
+        "calibration_slope": mean_row(fit.calibration_slope, tail),
         "auc_at": by_time,
         "brier_at": [
-            {"time": t, **_named("brier", spread(fit.brier[:, k], tail))}
+            {"time": t, **_named("brier", mean_row(fit.brier[:, k], tail))}
             for k, t in enumerate(user)
         ],
         "observed_over_expected": groups,
@@ -275,12 +275,12 @@ def _named(name: str, found: dict[str, float]) -> dict[str, float]:
 
 
 def _numbers(fit: NumberFit, tail: float) -> dict[str, Any]:
-    found: dict[str, Any] = {"rows": spread(fit.rows.sum(axis=1), tail)}
+    found: dict[str, Any] = {"rows": mean_row(fit.rows.sum(axis=1), tail)}
     if fit.rmse is not None:
-        found["rmse"] = spread(fit.rmse, tail)
+        found["rmse"] = mean_row(fit.rmse, tail)
     if np.any(fit.shown):
-        found["mean_predicted"] = spread(fit.mean_predicted, tail)
-        found["mean_observed"] = spread(fit.mean_observed, tail)
+        found["mean_predicted"] = mean_row(fit.mean_predicted, tail)
+        found["mean_observed"] = mean_row(fit.mean_observed, tail)
     found["calibration_table"] = [
         _bin(fit.rows[:, j], fit.predicted[:, j], fit.observed[:, j], tail)
         for j in np.flatnonzero(fit.shown)

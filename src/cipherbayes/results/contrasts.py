@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cipherbayes.models.formula import Factor, Formula
-from cipherbayes.results.effects import STEPS, spread
+from cipherbayes.results.effects import STEPS, median_row
 from cipherbayes.results.made_up import MadeUp, Value
 from cipherbayes.results.record import (
     ContrastRow,
@@ -34,7 +34,7 @@ REACH = 2.0
 
 
 @dataclass(frozen=True)
-class Step:
+class EffectStep:
     """A change of one feature.
 
     Attributes
@@ -72,7 +72,9 @@ class Contrasts:
     user: Floats
     tail: float | None
 
-    def effect(self, step: Step, at: Mapping[str, Any] | None = None) -> EffectRow:
+    def effect(
+        self, step: EffectStep, at: Mapping[str, Any] | None = None
+    ) -> EffectRow:
         """What a step does to a record: the reference, but for ``at``."""
         change = step.share * self.change(step.feature, step.low, step.high, at)
         return self._row(step.name, step.per, change)
@@ -115,7 +117,7 @@ class Contrasts:
         model = self.made_up.study.model
         assert model.measure is not None
         points: list[CurvePoint] = [
-            {"value": value, **spread(model.effect(changes[:, k]), self.tail)}
+            {"value": value, **median_row(model.effect(changes[:, k]), self.tail)}
             for k, value in enumerate(values)
         ]
         return {
@@ -165,7 +167,7 @@ class Contrasts:
                         "at": group,
                     }
 
-    def steps(self, formula: Formula) -> Iterator[Step]:
+    def steps(self, formula: Formula) -> Iterator[EffectStep]:
         """The steps of every feature, in the order of the formula."""
         for name in formula.columns:
             feature = self.made_up.study.features[name]
@@ -173,17 +175,17 @@ class Contrasts:
                 first, *others = self.made_up.levels(name)
                 for level in others:
                     per = f"{level} against {first}"
-                    yield Step(f"{name}[{level}]", per, name, first, level)
+                    yield EffectStep(f"{name}[{level}]", per, name, first, level)
                 continue
             factors = _mains(formula, name)
             if len(factors) > 1 or factors[0].curve:
                 low, high = self._groups(name)
                 per = f"{_said(high)} against {_said(low)}"
-                yield Step(name, per, name, low, high)
+                yield EffectStep(name, per, name, low, high)
                 continue
             yield self._line(factors[0])
 
-    def _line(self, factor: Factor) -> Step:
+    def _line(self, factor: Factor) -> EffectStep:
         """A step of a number whose (transformed) effect is a straight line."""
         feature = self.made_up.study.features[factor.column]
         words, size = STEPS[factor.transform]
@@ -193,7 +195,7 @@ class Contrasts:
         assert feature.high is not None
         _, seen = self.made_up.preparation.line(factor.column)
         length = 2.0 * seen.affine()[1]
-        return Step(
+        return EffectStep(
             factor.text,
             words.format(factor.column),
             factor.column,
@@ -223,7 +225,7 @@ class Contrasts:
     def _row(self, name: str, per: str, change: Floats) -> EffectRow:
         model = self.made_up.study.model
         assert model.measure is not None
-        found = spread(model.effect(change), self.tail)
+        found = median_row(model.effect(change), self.tail)
         return {
             "name": name,
             "per": per,

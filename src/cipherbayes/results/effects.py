@@ -15,7 +15,7 @@ from cipherbayes.data.features import Feature, level_name
 from cipherbayes.models.base import Model, Rows
 from cipherbayes.models.design import Design
 from cipherbayes.models.survival import SurvivalCurves
-from cipherbayes.results.record import Baseline, EffectRow, MedianSurvival, Spread
+from cipherbayes.results.record import Baseline, EffectRow, MedianRow, MedianSurvival
 from cipherbayes.typing import Floats
 
 Features = Mapping[str, Feature]
@@ -61,7 +61,7 @@ def effects(
     entries: list[EffectRow] = []
     for name, per, step in _steps(features):
         values = model.effect(step * flat[:, column[name]])
-        found = spread(values, tail)
+        found = median_row(values, tail)
         entries.append(
             {
                 "name": name,
@@ -105,7 +105,8 @@ def baseline(
     found: Baseline = {
         "at": dict(reference),
         "survival": [
-            {"time": float(t), **spread(curve[:, k], tail)} for k, t in enumerate(times)
+            {"time": float(t), **median_row(curve[:, k], tail)}
+            for k, t in enumerate(times)
         ],
         "median": median_survival(model.median(draws, rows)[:, 0], tail),
     }
@@ -119,13 +120,13 @@ def median_survival(times: Floats, tail: float | None) -> MedianSurvival:
     """The median survival time over the draws; null where it is not reached by the
     horizon, which ``not_reached`` gives the probability of."""
     never = float(np.mean(np.isinf(times)))
-    return {**spread(times, tail), "not_reached": never}
+    return {**median_row(times, tail), "not_reached": never}
 
 
 def held_by_prior(
     names: tuple[str, ...], draws: Floats, mean: Floats, scale: Floats
 ) -> list[str]:
-    """Parameters that the data alone would not have stopped.
+    """Parameters that only the prior keeps from growing without bound.
 
     Far from the prior mean (two scales) although still half as wide as the prior: a
     likelihood that grows without end, as under perfect separation or without events in
@@ -143,7 +144,7 @@ def held_by_prior(
     return [name for name, held in zip(names, far & wide, strict=True) if held]
 
 
-def spread(values: Floats, tail: float | None) -> Spread:
+def median_row(values: Floats, tail: float | None) -> MedianRow:
     """Median and interval; order statistics, as an infinite value has no mean."""
     if tail is None:
         middle = np.quantile(values, 0.5, method="inverted_cdf")

@@ -19,7 +19,7 @@ from cipherbayes.results.effects import baseline, effects, held_by_prior
 from cipherbayes.results.hierarchy import in_units, record_of
 from cipherbayes.results.made_up import MadeUp
 from cipherbayes.results.parameters import summarise
-from cipherbayes.results.posterior import datatree, with_sites
+from cipherbayes.results.posterior import datatree, with_site_variables
 from cipherbayes.results.predictions import thinned
 from cipherbayes.results.record import (
     Bytes,
@@ -115,7 +115,7 @@ def assemble(
     if draws.sites is not None:
         units = in_units(study, design, draws.theta, draws.sites)
         record["hierarchy"] = record_of(study, design, draws, units)
-        tree = with_sites(tree, draws.sites, units)
+        tree = with_site_variables(tree, draws.sites, units)
     return Result(study, tree, record)
 
 

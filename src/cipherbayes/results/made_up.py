@@ -114,7 +114,7 @@ class MadeUp:
         return _within(feature, centre + half * z)
 
     def near(self, name: str, deviations: float) -> float:
-        """That number with as few digits, two at least, as keep it where it is.
+        """The number rounded to few digits (two at least) without moving it far.
 
         Rounding moves it by a tenth of what lies between one deviation below the mean
         and one above at most, and never out of the public range.

@@ -40,7 +40,9 @@ def datatree(names: tuple[str, ...], user: Floats, draws: Draws) -> xr.DataTree:
     return xr.DataTree.from_dict(groups)
 
 
-def with_sites(tree: xr.DataTree, sites: SiteDraws, units: SitesInUnits) -> xr.DataTree:
+def with_site_variables(
+    tree: xr.DataTree, sites: SiteDraws, units: SitesInUnits
+) -> xr.DataTree:
     """The posterior with what differs between sites."""
     import xarray as xr
 

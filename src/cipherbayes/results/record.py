@@ -19,7 +19,7 @@ class ParameterRow(TypedDict):
     ess: float | None
 
 
-class Spread(TypedDict):
+class MedianRow(TypedDict):
     """A median over draws and its interval; None where an end is not reached."""
 
     estimate: float | None
@@ -27,7 +27,7 @@ class Spread(TypedDict):
     upper: float | None
 
 
-class EffectRow(Spread):
+class EffectRow(MedianRow):
     """What a step of a feature does, in the model's measure."""
 
     name: str
@@ -49,7 +49,7 @@ class SubgroupRow(EffectRow):
     at: float | str
 
 
-class CurvePoint(Spread):
+class CurvePoint(MedianRow):
     """An effect at a value of a number, against the curve's reference."""
 
     value: float
@@ -75,13 +75,13 @@ class FormulaRecord(TypedDict):
     subgroups: list[SubgroupRow]
 
 
-class SurvivalPoint(Spread):
+class SurvivalPoint(MedianRow):
     """Survival at a time."""
 
     time: float
 
 
-class MedianSurvival(Spread):
+class MedianSurvival(MedianRow):
     """A median survival time; ``not_reached`` is the probability that there is none."""
 
     not_reached: float

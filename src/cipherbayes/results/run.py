@@ -33,7 +33,7 @@ from cipherbayes.models.base import absent_role
 from cipherbayes.models.metrics import evaluate, evaluate_each
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.plan import Plan
-from cipherbayes.results.checking import check
+from cipherbayes.results.checking import check_fit
 from cipherbayes.results.from_draws import assemble
 from cipherbayes.results.notebook import notebook_progress
 from cipherbayes.results.record import TakingPart, Timing
@@ -50,7 +50,7 @@ from cipherbayes.study.tables import (
     resolve_prior,
     site_prior,
     slots_of,
-    split,
+    split_tables,
     with_sites,
 )
 from cipherbayes.typing import Floats
@@ -167,7 +167,7 @@ def _sampled(
 ) -> Result:
     """The exact posterior, by whoever holds all rows."""
     method = study.inference_method
-    train, test = split(study, prepared)
+    train, test = split_tables(study, prepared)
     target = target_of(study, train)
     draws = method.sample(target, study.inference, progress)
     if isinstance(target.expand, Expansion) and not draws.is_point:
@@ -241,7 +241,7 @@ def _run_private(
         clear_folder(path)
         raise
     try:
-        train, test = split(study, prepared)
+        train, test = split_tables(study, prepared)
         finished = run_folder(folder, train, progress)
     except CipherbayesError:
         # A run that can only begin anew leaves no rows behind.
@@ -360,7 +360,9 @@ def assemble_private(
         warnings=warnings,
         moments=finished.moments,
         taking_part=taking_part(folder, traffic),
-        checked=check(folder.plan, finished.draws, finished.moments, finished.closing),
+        checked=check_fit(
+            folder.plan, finished.draws, finished.moments, finished.closing
+        ),
     )
 
 
@@ -425,4 +427,4 @@ def _held_out(folder: RunFolder) -> dict[str, PreparedTable]:
     if folder.study.evaluation is None or folder.study.checks_privately:
         return {}
     sources = {name: folder.local(name)["data"] for name in folder.study.sites}
-    return split(folder.study, open_sites(folder.study, sources))[1]
+    return split_tables(folder.study, open_sites(folder.study, sources))[1]

@@ -46,6 +46,18 @@ def write_private(path: Path, data: bytes) -> bool:
     return True
 
 
+def replace_private(path: Path, data: bytes) -> None:
+    """Put a whole file in place, over one that is there already."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with os.fdopen(os.open(partial, flags, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+
+
 def read_private(path: Path, most: int) -> bytes:
     """The content of a file that only this user could have written.
 
@@ -130,7 +142,7 @@ def why_not_trusted(path: Path) -> tuple[str, str] | None:
     """Why a database is not to be trusted, and what to do; None if it is.
 
     It, and the journals beside it, must be files of this user that no other user can
-    open. What is not there is no trouble.
+    open. A file that does not exist is no problem.
     """
     for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
         try:

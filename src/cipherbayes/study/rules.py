@@ -20,7 +20,7 @@ from cipherbayes.study.protocol_rules import refuse_fields_of_others
 
 if TYPE_CHECKING:
     from cipherbayes.study.schema import Study
-    from cipherbayes.study.sections import Hierarchy, Site
+    from cipherbayes.study.sections import Hierarchy, SiteSection
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 """Names that are safe in paths, certificates and messages."""
@@ -56,7 +56,7 @@ def require_agreement(study: Study) -> None:
     _gaps_can_be_drawn(study)
 
 
-def require_one_table(site: Site) -> None:
+def require_one_table(site: SiteSection) -> None:
     """Refuse a site that names half a query, a query and a file, or a secret."""
     named = {"database": site.database, "query": site.query, "ledger": site.ledger}
     missing = [key for key, value in named.items() if value is None]

@@ -37,11 +37,11 @@ from cipherbayes.study.sections import (
     Header,
     Hierarchy,
     Paper,
-    Preparation,
     PreparationMethod,
+    PreparationSection,
     Privacy,
     Section,
-    Site,
+    SiteSection,
 )
 
 RELEASING_SCALES = frozenset({"private-scales", "private-moments"})
@@ -63,14 +63,14 @@ class Study(Section):
     model: AnyModel
     features: dict[str, Feature] = Field(min_length=1)
     reference: dict[str, float | int | bool | str] | None = None
-    preparation: Preparation = Preparation()
+    preparation: PreparationSection = PreparationSection()
     prior: Prior = Prior()
     hierarchy: Hierarchy | None = None
     privacy: Privacy | None = None
     inference: Inference = Inference()
     evaluation: Evaluation | None = None
     describe: Describe | None = None
-    sites: dict[str, Site] = Field(default_factory=dict)
+    sites: dict[str, SiteSection] = Field(default_factory=dict)
     paper: Paper | None = None
 
     def __init__(self, **sections: Any) -> None:
@@ -111,7 +111,9 @@ class Study(Section):
 
     def without_paths(self) -> Self:
         """The study as all parties see it: where tables are stays at the sites."""
-        return self.model_copy(update={"sites": {name: Site() for name in self.sites}})
+        return self.model_copy(
+            update={"sites": {name: SiteSection() for name in self.sites}}
+        )
 
     @property
     def name(self) -> str:

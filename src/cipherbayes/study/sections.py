@@ -97,7 +97,7 @@ class Privacy(Section):
         return "rows" if self.person is None else "persons"
 
 
-class Preparation(Section):
+class PreparationSection(Section):
     """``[preparation]``: how raw columns become the design matrix.
 
     ``public-bounds`` uses the ranges of ``[features]`` alone. ``private-scales`` then
@@ -200,7 +200,7 @@ class Paper(Section):
     accept_two_sites: bool = False
 
 
-class Site(Section):
+class SiteSection(Section):
     """``[sites]``: one entry a site, in an embedded run with its table.
 
     Attributes
@@ -234,7 +234,7 @@ class Site(Section):
             return self.data
         return Query(self.database, Path(self.query))
 
-    def located(self, folder: Path) -> Site:
+    def located(self, folder: Path) -> SiteSection:
         """The same with paths that begin with a folder."""
         paths = ("data", "query", "ledger")
         found = {name: getattr(self, name) for name in paths}

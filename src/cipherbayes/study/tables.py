@@ -269,7 +269,7 @@ def _constant_throughout(tables: list[PreparedTable], name: str) -> bool:
     return len({float(next(iter(t.blocks())).x[index, 0]) for t in tables}) == 1
 
 
-def split(
+def split_tables(
     study: Study, prepared: Mapping[str, PreparedTable]
 ) -> tuple[dict[str, PreparedTable], dict[str, PreparedTable]]:
     """Training rows and held-out rows of every table.

@@ -206,12 +206,12 @@ def calibrate(
         progress=progress,
     )
     return [
-        summarise(cell, [known[_key(cell, r)] for r in range(replicates)])
+        summarise_cell(cell, [known[_key(cell, r)] for r in range(replicates)])
         for cell in cells
     ]
 
 
-def summarise(cell: Cell, found: Sequence[Replicate]) -> dict[str, Any]:
+def summarise_cell(cell: Cell, found: Sequence[Replicate]) -> dict[str, Any]:
     """One row: the standard error is over studies, whose parameters are not
     independent; the width ratio is the median over studies."""
     coverage = np.array([each.coverage for each in found])

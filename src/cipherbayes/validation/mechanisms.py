@@ -48,7 +48,7 @@ class Scores:
     noise: str
 
 
-def audit(
+def audit_mechanism(
     mechanism: str,
     *,
     epsilon: float = 1.0,

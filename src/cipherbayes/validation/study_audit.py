@@ -1,4 +1,4 @@
-"""A study's own releases, attacked: is its ε at least what it claims to be at most?
+"""Attack a study's own releases, and bound its ε from below.
 
 The attacker asks every phase at the question where one record moves the sums
 farthest, knows every other record and the shares of c colluding sites, and adds up

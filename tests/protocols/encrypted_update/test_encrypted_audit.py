@@ -35,4 +35,4 @@ def test_the_preconditioner_hides_nothing_from_the_coalition() -> None:
 
 
 def test_the_audit_names_the_mechanism() -> None:
-    assert audited.audit("in-gradient", runs=400).mechanism == "in-gradient"
+    assert audited.audit_mechanism("in-gradient", runs=400).mechanism == "in-gradient"

@@ -96,7 +96,7 @@ class PublicKey:
         if not 1 <= len(vector) <= MAX_DIMENSION:
             raise CryptoError(f"only 1 to {MAX_DIMENSION} values can be encrypted")
         parts = bfv_scheme(self.parameters)
-        slots = limbs.split(vector, self.parameters)
+        slots = limbs.split_limbs(vector, self.parameters)
         ring = self.parameters.ring
         chunks = self.parameters.chunks(len(vector))
         polynomials = np.empty((chunks, 2, ring), dtype=np.uint64)
@@ -177,7 +177,7 @@ class SecretKey(HeldSecretKey[ParameterSet]):
                 "the ciphertext does not hold a sum of encoded vectors",
                 remedy="a site encrypted something else than its vector",
             )
-        return limbs.join(slots[:used], parameters)
+        return limbs.join_limbs(slots[:used], parameters)
 
 
 @dataclass(frozen=True, eq=False)

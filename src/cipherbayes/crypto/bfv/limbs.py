@@ -18,7 +18,7 @@ def centre(words: Words, bits: int) -> Integers:
     return centred
 
 
-def split(values: Integers, parameters: ParameterSet) -> Words:
+def split_limbs(values: Integers, parameters: ParameterSet) -> Words:
     """Slots of a vector: all lowest limbs, then all second limbs, and so on.
 
     value_i mod 2^b = sum_j slot_{j d + i} 2^(w j), with 0 <= slot < 2^w.
@@ -32,7 +32,7 @@ def split(values: Integers, parameters: ParameterSet) -> Words:
     return slots.reshape(-1)
 
 
-def join(slots: Words, parameters: ParameterSet) -> Integers:
+def join_limbs(slots: Words, parameters: ParameterSet) -> Integers:
     """The vector whose limbs were added in ``slots``, centred modulo 2^b."""
     limbs = slots.reshape(parameters.limbs, -1)
     words = np.zeros(limbs.shape[1], dtype=np.uint64)

@@ -9,7 +9,7 @@ from typing import Any
 import tenseal.sealapi as sealapi
 
 from cipherbayes.crypto.bfv.parameters import ParameterSet
-from cipherbayes.crypto.seal import KeyLayouts, Layout, seal_context
+from cipherbayes.crypto.seal import KeyLayouts, SealLayout, seal_context
 from cipherbayes.errors import CryptoError
 
 
@@ -19,7 +19,7 @@ class BfvScheme(KeyLayouts):
 
     encoder: Any
     evaluator: Any
-    ciphertext: Layout
+    ciphertext: SealLayout
 
 
 def bfv_scheme(parameters: ParameterSet) -> BfvScheme:
@@ -42,9 +42,9 @@ def _scheme(ring: int, primes: tuple[int, ...], plain_modulus: int) -> BfvScheme
     generator.create_public_key(public_key)
     return BfvScheme(
         context,
-        Layout.learn(public_key, (2, len(primes), ring)),
-        Layout.learn(generator.secret_key(), (len(primes), ring)),
+        SealLayout.learn(public_key, (2, len(primes), ring)),
+        SealLayout.learn(generator.secret_key(), (len(primes), ring)),
         sealapi.BatchEncoder(context),
         sealapi.Evaluator(context),
-        Layout.learn(empty, (2, ring)),
+        SealLayout.learn(empty, (2, ring)),
     )

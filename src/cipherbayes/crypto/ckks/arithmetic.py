@@ -14,7 +14,7 @@ from cipherbayes.typing import Floats
 
 
 @dataclass(frozen=True)
-class Encrypted:
+class ScaledCiphertext:
     """A SEAL ciphertext with its scale and its level (number of primes)."""
 
     cipher: Any
@@ -44,72 +44,74 @@ class SealArithmetic:
         encode(float(value), self._scheme.level_ids[level], 1.0, plain)
         return plain
 
-    def add(self, a: Encrypted, b: Encrypted) -> Encrypted:
+    def add(self, a: ScaledCiphertext, b: ScaledCiphertext) -> ScaledCiphertext:
         out = sealapi.Ciphertext()
         self._evaluator.add(a.cipher, b.cipher, out)
-        return Encrypted(out, a.scale, a.level)
+        return ScaledCiphertext(out, a.scale, a.level)
 
-    def add_constant(self, a: Encrypted, value: float) -> Encrypted:
+    def add_constant(self, a: ScaledCiphertext, value: float) -> ScaledCiphertext:
         if value == 0.0:
             return a
         out = sealapi.Ciphertext()
         plain = self._constant(value * a.scale, a.level)
         self._evaluator.add_plain(a.cipher, plain, out)
-        return Encrypted(out, a.scale, a.level)
+        return ScaledCiphertext(out, a.scale, a.level)
 
-    def add_vector(self, a: Encrypted, slots: Floats) -> Encrypted:
+    def add_vector(self, a: ScaledCiphertext, slots: Floats) -> ScaledCiphertext:
         """Add a value to every slot."""
         plain, out = sealapi.Plaintext(), sealapi.Ciphertext()
         encode = self._scheme.encoder.encode
         encode(slots.tolist(), self._scheme.level_ids[a.level], a.scale, plain)
         plain.scale = 1.0
         self._evaluator.add_plain(a.cipher, plain, out)
-        return Encrypted(out, a.scale, a.level)
+        return ScaledCiphertext(out, a.scale, a.level)
 
-    def times(self, a: Encrypted, factor: int) -> Encrypted:
+    def times(self, a: ScaledCiphertext, factor: int) -> ScaledCiphertext:
         if factor == 1:
             return a
-        return Encrypted(self._multiple(a, factor), a.scale * factor, a.level)
+        return ScaledCiphertext(self._multiple(a, factor), a.scale * factor, a.level)
 
-    def weighted(self, a: Encrypted, weight: float, scale: float) -> Encrypted:
+    def weighted(
+        self, a: ScaledCiphertext, weight: float, scale: float
+    ) -> ScaledCiphertext:
         factor = integer_weight(a.scale, weight, scale)
-        return Encrypted(self._multiple(a, factor), scale, a.level)
+        return ScaledCiphertext(self._multiple(a, factor), scale, a.level)
 
-    def _multiple(self, a: Encrypted, factor: int) -> Any:
+    def _multiple(self, a: ScaledCiphertext, factor: int) -> Any:
         out = sealapi.Ciphertext()
         plain = self._constant(factor, a.level)
         self._evaluator.multiply_plain(a.cipher, plain, out)
         return out
 
-    def multiply(self, a: Encrypted, b: Encrypted) -> Encrypted:
+    def multiply(self, a: ScaledCiphertext, b: ScaledCiphertext) -> ScaledCiphertext:
         out = sealapi.Ciphertext()
         self._evaluator.multiply(a.cipher, b.cipher, out)
-        return Encrypted(out, a.scale * b.scale, a.level)
+        return ScaledCiphertext(out, a.scale * b.scale, a.level)
 
-    def square(self, a: Encrypted) -> Encrypted:
+    def square(self, a: ScaledCiphertext) -> ScaledCiphertext:
         out = sealapi.Ciphertext()
         self._evaluator.square(a.cipher, out)
-        return Encrypted(out, a.scale * a.scale, a.level)
+        return ScaledCiphertext(out, a.scale * a.scale, a.level)
 
-    def relinearise(self, a: Encrypted) -> Encrypted:
+    def relinearise(self, a: ScaledCiphertext) -> ScaledCiphertext:
         out = sealapi.Ciphertext()
         self._evaluator.relinearize(a.cipher, self._keys, out)
-        return Encrypted(out, a.scale, a.level)
+        return ScaledCiphertext(out, a.scale, a.level)
 
-    def rescale(self, a: Encrypted) -> Encrypted:
+    def rescale(self, a: ScaledCiphertext) -> ScaledCiphertext:
         out = sealapi.Ciphertext()
         self._evaluator.rescale_to_next(a.cipher, out)
         out.scale = 1.0
         prime = self._scheme.parameters.primes[a.level - 1]
-        return Encrypted(out, a.scale / prime, a.level - 1)
+        return ScaledCiphertext(out, a.scale / prime, a.level - 1)
 
-    def drop(self, a: Encrypted, level: int) -> Encrypted:
+    def drop(self, a: ScaledCiphertext, level: int) -> ScaledCiphertext:
         out = sealapi.Ciphertext()
         target = self._scheme.level_ids[level]
         self._evaluator.mod_switch_to(a.cipher, target, out)
-        return Encrypted(out, a.scale, level)
+        return ScaledCiphertext(out, a.scale, level)
 
 
-def replicated(values: Floats, slots: int) -> Floats:
+def fill_slots(values: Floats, slots: int) -> Floats:
     """The vector again and again until the slots are full."""
     return np.resize(values, slots)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cipherbayes.crypto.ckks.arithmetic import replicated
+from cipherbayes.crypto.ckks.arithmetic import fill_slots
 from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
 from cipherbayes.crypto.ckks.encoding import encode_exactly
 from cipherbayes.crypto.ckks.key_generation import generate_ckks_keys
@@ -203,7 +203,7 @@ class Circuit(ABC):
         """The slots of each chunk: replicated when there is room."""
         slots = self.parameters.slots
         return [
-            replicated(values[start : start + slots], slots)
+            fill_slots(values[start : start + slots], slots)
             for start in range(0, len(values), slots)
         ]
 

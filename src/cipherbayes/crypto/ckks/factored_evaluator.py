@@ -8,7 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from cipherbayes.crypto.ckks.arithmetic import Encrypted, SealArithmetic, replicated
+from cipherbayes.crypto.ckks.arithmetic import (
+    ScaledCiphertext,
+    SealArithmetic,
+    fill_slots,
+)
 from cipherbayes.crypto.ckks.blocks import check_round
 from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
 from cipherbayes.crypto.ckks.factored import FactoredCircuit, preconditioned
@@ -34,8 +38,8 @@ class FactoredEvaluator(InOrderEvaluator):
         super().__init__(circuit, keys)
         self._arithmetic = SealArithmetic(self._scheme, keys.relin, seal_evaluator)
         # Newest block first; every block has one accumulator for each chunk.
-        self._sums: list[list[Encrypted]] = []
-        self._past: list[Encrypted] | None = None
+        self._sums: list[list[ScaledCiphertext]] = []
+        self._past: list[ScaledCiphertext] | None = None
 
     def absorb(self, round: int, messages: Sequence[CkksCiphertext]) -> None:
         circuit, a = self._circuit, self._arithmetic
@@ -63,7 +67,7 @@ class FactoredEvaluator(InOrderEvaluator):
             if drift is not None and drift.any():
                 slots = circuit.parameters.slots
                 part = drift[chunk * slots : (chunk + 1) * slots]
-                u = a.add_vector(u, replicated(part, slots))
+                u = a.add_vector(u, fill_slots(part, slots))
             out = preconditioned(
                 a,
                 circuit.form,
@@ -78,7 +82,7 @@ class FactoredEvaluator(InOrderEvaluator):
             circuit.parameters, self._keys.key_id, update.dimension, np.stack(outputs)
         )
 
-    def _weighted_sum(self, chunk: int) -> Encrypted:
+    def _weighted_sum(self, chunk: int) -> ScaledCiphertext:
         """R = W A + Past; Past is put together once for each block."""
         a, blocks = self._arithmetic, self._circuit.blocks
         if self._past is None:
@@ -88,10 +92,14 @@ class FactoredEvaluator(InOrderEvaluator):
             total = a.drop(total, total.level - 1)
         if self._past:
             past = self._past[chunk]
-            total = a.add(total, Encrypted(past.cipher, total.scale, total.level))
-        return Encrypted(total.cipher, blocks.sum_scale(self._round), total.level)
+            total = a.add(
+                total, ScaledCiphertext(past.cipher, total.scale, total.level)
+            )
+        return ScaledCiphertext(
+            total.cipher, blocks.sum_scale(self._round), total.level
+        )
 
-    def _build_past(self) -> list[Encrypted]:
+    def _build_past(self) -> list[ScaledCiphertext]:
         a, blocks, totals = self._arithmetic, self._circuit.blocks, []
         weights = blocks.past_weights()
         finished = list(zip(weights, self._sums[1:], strict=False))
@@ -149,13 +157,15 @@ class FactoredEvaluator(InOrderEvaluator):
         if not are_reduced(flat, parameters.primes):
             raise CryptoError("the circuit's state is not reduced")
         sums = [
-            Encrypted(self._scheme.load(flat[i : i + 3]), 1.0, parameters.levels)
+            ScaledCiphertext(self._scheme.load(flat[i : i + 3]), 1.0, parameters.levels)
             for i in range(0, split, 3)
         ]
         self._sums = [sums[i : i + chunks] for i in range(0, len(sums), chunks)]
         scale = circuit.message_scale(round)
         self._means = [
-            Encrypted(self._scheme.load(flat[i : i + 2]), scale, parameters.levels)
+            ScaledCiphertext(
+                self._scheme.load(flat[i : i + 2]), scale, parameters.levels
+            )
             for i in range(split, len(flat), 2)
         ]
         self._round, self._since, self._past = round, since, None

@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 import tenseal.sealapi as sealapi
 
-from cipherbayes.crypto.ckks.arithmetic import Encrypted, SealArithmetic
+from cipherbayes.crypto.ckks.arithmetic import ScaledCiphertext, SealArithmetic
 from cipherbayes.crypto.ckks.blocks import check_round
 from cipherbayes.crypto.ckks.bounds import (
     CELLS,
@@ -233,7 +233,7 @@ class LiteralEvaluator(InOrderEvaluator):
             self._scheme.evaluator if seal_evaluator is None else seal_evaluator
         )
         self._arithmetic = SealArithmetic(self._scheme, keys.relin, seal_evaluator)
-        self._packs: list[list[Encrypted]] = []
+        self._packs: list[list[ScaledCiphertext]] = []
         self._weights: dict[int, Any] = {}
 
     def absorb(self, round: int, messages: Sequence[CkksCiphertext]) -> None:
@@ -281,7 +281,7 @@ class LiteralEvaluator(InOrderEvaluator):
             parameters, self._keys.key_id, update.dimension, np.stack(outputs)
         )
 
-    def _variance(self, chunk: int) -> Encrypted:
+    def _variance(self, chunk: int) -> ScaledCiphertext:
         """Σ weights · pack, rescaled, then summed over the r places by rotations."""
         circuit, evaluator, total = self._circuit, self._evaluator, None
         newest = circuit.place(self._round)
@@ -295,12 +295,12 @@ class LiteralEvaluator(InOrderEvaluator):
                 evaluator.add_inplace(total, product)
         level = circuit.parameters.levels - 1
         scale = self._packs[0][chunk].scale * circuit.window_scale
-        v = self._arithmetic.rescale(Encrypted(total, scale, level))
+        v = self._arithmetic.rescale(ScaledCiphertext(total, scale, level))
         for step in reversed(circuit.rotation_steps()):
             turned = sealapi.Ciphertext()
             evaluator.rotate_vector(v.cipher, step, self._keys.galois, turned)
             evaluator.add_inplace(turned, v.cipher)
-            v = Encrypted(turned, v.scale, v.level)
+            v = ScaledCiphertext(turned, v.scale, v.level)
         return v
 
     def _weight(self, age: int) -> Any:

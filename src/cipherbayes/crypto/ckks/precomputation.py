@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import tenseal.sealapi as sealapi
 
-from cipherbayes.crypto.ckks.arithmetic import Encrypted, SealArithmetic
+from cipherbayes.crypto.ckks.arithmetic import ScaledCiphertext, SealArithmetic
 from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext, add_coefficients
 from cipherbayes.crypto.ckks.keys import CkksPublicKey, CkksSecretKey, EvaluationKeys
 from cipherbayes.crypto.ckks.parameters import CkksParameters, ckks_set
@@ -115,7 +115,7 @@ class MaskedMaximum:
     def unmasked(self, largest: CkksCiphertext) -> CkksCiphertext:
         """r₂⁻¹ · Enc(M) − r₁; M is encrypted at ``MASKED_SCALE``."""
         a, scheme = _arithmetic(self._keys), ckks_scheme(PARAMETERS)
-        node = Encrypted(
+        node = ScaledCiphertext(
             scheme.load(largest.polynomials[0]), MASKED_SCALE, largest.level
         )
         target = node.scale * PARAMETERS.primes[-1] * 2.0**UNMASK_BITS
@@ -139,10 +139,12 @@ def _arithmetic(keys: EvaluationKeys) -> SealArithmetic:
     return SealArithmetic(ckks_scheme(PARAMETERS), keys.relin)
 
 
-def _loaded(scheme: Any, ciphertext: CkksCiphertext) -> Encrypted:
-    return Encrypted(scheme.load(ciphertext.polynomials[0]), SCALE, ciphertext.level)
+def _loaded(scheme: Any, ciphertext: CkksCiphertext) -> ScaledCiphertext:
+    return ScaledCiphertext(
+        scheme.load(ciphertext.polynomials[0]), SCALE, ciphertext.level
+    )
 
 
-def _stored(node: Encrypted, like: CkksCiphertext) -> CkksCiphertext:
+def _stored(node: ScaledCiphertext, like: CkksCiphertext) -> CkksCiphertext:
     words = ckks_scheme(PARAMETERS).coefficients(node.cipher, node.level)
     return CkksCiphertext(PARAMETERS, like.key_id, like.dimension, words[None])

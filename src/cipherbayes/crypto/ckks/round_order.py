@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cipherbayes.crypto.ckks.arithmetic import Encrypted
+from cipherbayes.crypto.ckks.arithmetic import ScaledCiphertext
 from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext, add_coefficients
 from cipherbayes.crypto.ckks.circuit import Circuit, Evaluator
 from cipherbayes.crypto.ckks.keys import EvaluationKeys
@@ -26,11 +26,11 @@ class InOrderEvaluator(Evaluator):
         self._scheme = ckks_scheme(circuit.parameters)
         self._round = 0
         self._since = 1
-        self._means: list[Encrypted] = []
+        self._means: list[ScaledCiphertext] = []
 
     def _admit(
         self, round: int, messages: Sequence[CkksCiphertext], scale: float
-    ) -> list[Encrypted]:
+    ) -> list[ScaledCiphertext]:
         """The sum of a round's messages, chunk by chunk, if the round is next."""
         circuit = self._circuit
         starts = self._round == 0
@@ -54,7 +54,7 @@ class InOrderEvaluator(Evaluator):
             self._since = round
         levels = circuit.parameters.levels
         return [
-            Encrypted(self._scheme.load(chunk), scale, levels)
+            ScaledCiphertext(self._scheme.load(chunk), scale, levels)
             for chunk in add_coefficients(messages)
         ]
 

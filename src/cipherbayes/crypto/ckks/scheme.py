@@ -15,7 +15,7 @@ from cipherbayes.crypto.coefficients import Coefficients, add_modulo, column
 from cipherbayes.crypto.seal import (
     SEAL_HEADER_BYTES,
     KeyLayouts,
-    Layout,
+    SealLayout,
     fill,
     not_understood,
     saved,
@@ -43,7 +43,7 @@ class CkksScheme(KeyLayouts):
     evaluator: Any
     level_ids: dict[int, Any]
     _blank: Any
-    _ciphertexts: dict[tuple[int, int], Layout] = field(default_factory=dict)
+    _ciphertexts: dict[tuple[int, int], SealLayout] = field(default_factory=dict)
 
     def encrypted(self, zero: Any, plain: Integers) -> Coefficients:
         """An encryption of zero plus an integer polynomial, coefficients below 2⁶².
@@ -95,7 +95,7 @@ class CkksScheme(KeyLayouts):
         words = self.coefficients(known, self.parameters.levels)
         return np.asarray(column(self.parameters.primes) - words)
 
-    def ciphertext_layout(self, size: int, level: int) -> Layout:
+    def ciphertext_layout(self, size: int, level: int) -> SealLayout:
         """How SEAL stores ``size`` polynomials modulo ``level`` primes."""
         key = (size, level)
         if key not in self._ciphertexts:
@@ -104,7 +104,7 @@ class CkksScheme(KeyLayouts):
             example.resize(self.context, self.level_ids[level], size)
             example.scale = 1.0
             shape = (size, level, self.parameters.ring)
-            self._ciphertexts[key] = Layout.learn(example, shape)
+            self._ciphertexts[key] = SealLayout.learn(example, shape)
         return self._ciphertexts[key]
 
     def load(self, coefficients: Coefficients) -> Any:
@@ -138,8 +138,8 @@ def ckks_scheme(parameters: CkksParameters) -> CkksScheme:
     blank.scale = 1.0
     return CkksScheme(
         context,
-        Layout.learn(public_key, (2, len(primes), ring)),
-        Layout.learn(generator.secret_key(), (len(primes), ring)),
+        SealLayout.learn(public_key, (2, len(primes), ring)),
+        SealLayout.learn(generator.secret_key(), (len(primes), ring)),
         parameters,
         sealapi.CKKSEncoder(context),
         sealapi.Evaluator(context),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cipherbayes.crypto.ckks.arithmetic import Encrypted
+from cipherbayes.crypto.ckks.arithmetic import ScaledCiphertext
 from cipherbayes.crypto.ckks.blocks import check_round
 from cipherbayes.crypto.ckks.circuit import Evaluator, Update
 from cipherbayes.crypto.ckks.keys import EvaluationKeys
@@ -112,7 +112,7 @@ class StoredLiteralEvaluator(LiteralEvaluator):
         self._means = nodes[chunks * packs :]
         self._packs = [nodes[i * chunks : (i + 1) * chunks] for i in range(packs)]
 
-    def _loaded(self, words: Coefficients) -> Encrypted:
+    def _loaded(self, words: Coefficients) -> ScaledCiphertext:
         circuit = self._circuit
         level = words.shape[1]
         if not are_reduced(words, circuit.parameters.primes[:level]):
@@ -120,4 +120,4 @@ class StoredLiteralEvaluator(LiteralEvaluator):
         scale = SCALE * circuit.update.sites
         if level < circuit.parameters.levels:
             scale = scale * scale / circuit.parameters.primes[-1]
-        return Encrypted(self._scheme.load(words), scale, level)
+        return ScaledCiphertext(self._scheme.load(words), scale, level)

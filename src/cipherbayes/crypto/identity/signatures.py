@@ -60,9 +60,9 @@ class Identity:
 
         Formal guarantees
         -----------------
-        Another key with this fingerprint takes about 2¹²⁸ attempts. Two keys of one
-        maker that share a fingerprint take about 2⁶⁴; who has both gains nothing by it
-        but to be two keys under one name.
+        Another key with this fingerprint takes about 2¹²⁸ attempts. One person
+        can make two keys that share a fingerprint in about 2⁶⁴ attempts, and gains
+        nothing by it: both keys are theirs.
         """
         digits = hashlib.sha256(self.raw).hexdigest()[:FINGERPRINT_DIGITS]
         return " ".join(digits[i : i + 4] for i in range(0, len(digits), 4))

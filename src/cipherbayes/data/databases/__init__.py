@@ -22,11 +22,11 @@ from cipherbayes.data.databases.database import (
     LostConnectionError,
     MixedTypesError,
     OpenQuery,
-    refuse,
 )
 from cipherbayes.data.databases.duckdb import DuckDatabase
 from cipherbayes.data.databases.postgresql import PostgresDatabase
 from cipherbayes.data.databases.sqlite import SqliteDatabase
+from cipherbayes.data.refusals import refuse
 
 __all__ = [
     "BATCH_ROWS",

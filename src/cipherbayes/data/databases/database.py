@@ -16,8 +16,8 @@ from typing import Any, ClassVar, NoReturn, Self
 
 import pyarrow as pa
 
+from cipherbayes.data.refusals import refuse
 from cipherbayes.data.statements import Dialect, single_statement
-from cipherbayes.errors import DataError
 
 BATCH_ROWS = 1 << 16
 """Rows of a batch, where the driver can be told."""
@@ -224,8 +224,3 @@ def _load(module: str, where: str) -> Any:
             f"the driver {module.partition('.')[0]} is not installed",
             'pip install "cipherbayes[database]"',
         )
-
-
-def refuse(where: str, what: str, remedy: str) -> NoReturn:
-    """DataError, and nothing of what led to it."""
-    raise DataError(what, where=where, remedy=remedy) from None

@@ -18,8 +18,8 @@ from cipherbayes.data.databases.database import (
     Database,
     LostConnectionError,
     OpenQuery,
-    refuse,
 )
+from cipherbayes.data.refusals import refuse
 from cipherbayes.data.statements import POSTGRESQL, Dialect
 
 _ALLOWED = frozenset(

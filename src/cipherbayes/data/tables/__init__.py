@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cipherbayes.data.databases import refuse_address
+from cipherbayes.data.refusals import refuse
 from cipherbayes.data.tables.csv import CsvTable
 from cipherbayes.data.tables.frames import FrameTable
 from cipherbayes.data.tables.parquet import PART_ROWS, ParquetTable
@@ -23,7 +24,6 @@ from cipherbayes.data.tables.table import (
     Kind,
     Table,
     decimal_numbers,
-    refuse,
 )
 
 __all__ = [

@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv
 
+from cipherbayes.data.refusals import refuse
 from cipherbayes.data.tables.table import (
     MISSING,
     TYPES,
     FileTable,
     Kind,
     ReadColumn,
-    refuse,
     refuse_text,
 )
 

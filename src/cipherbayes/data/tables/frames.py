@@ -11,6 +11,7 @@ import narwhals as nw
 import numpy as np
 import pyarrow as pa
 
+from cipherbayes.data.refusals import refuse
 from cipherbayes.data.tables.table import (
     CHUNK_ROWS,
     MOST_WHOLE,
@@ -18,7 +19,6 @@ from cipherbayes.data.tables.table import (
     Kind,
     ReadColumn,
     Table,
-    refuse,
 )
 
 

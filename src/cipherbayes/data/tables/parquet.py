@@ -9,12 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 
+from cipherbayes.data.refusals import refuse
 from cipherbayes.data.tables.table import (
     CHUNK_ROWS,
     FileTable,
     Kind,
     ReadColumn,
-    refuse,
 )
 
 PART_ROWS = 131_072

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from cipherbayes.errors import DataError
+from cipherbayes.data.refusals import refuse
 
 Kind = Literal["number", "text"]
 
@@ -213,11 +213,6 @@ def decimal_numbers(column: pa.Array) -> pa.Array:
     of all others. By way of a text every value is rounded alone, and correctly.
     """
     return pc.cast(pc.cast(column, pa.string()), pa.float64())
-
-
-def refuse(where: str, what: str, remedy: str) -> NoReturn:
-    """DataError, and nothing of what led to it."""
-    raise DataError(what, where=where, remedy=remedy) from None
 
 
 def _refuse_kind(where: str, name: str, held: pa.DataType) -> NoReturn:

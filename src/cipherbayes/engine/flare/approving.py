@@ -7,7 +7,7 @@ from cipherbayes.protocols.plan import plan_study
 from cipherbayes.study.schema import Study
 
 
-def in_words(study: Study) -> list[str]:
+def study_in_words(study: Study) -> list[str]:
     """What a study reads, spends and sends, one line each.
 
     Edge cases

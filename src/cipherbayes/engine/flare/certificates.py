@@ -23,9 +23,10 @@ from nvflare.lighter.utils import Identity as Named
 from nvflare.lighter.utils import generate_cert
 
 from cipherbayes.crypto.identity.signatures import Identity
-from cipherbayes.engine.flare.kits import CSP, SERVER, write_private
+from cipherbayes.engine.flare.kits import CSP, SERVER
 from cipherbayes.engine.flare.layout import is_name
 from cipherbayes.errors import CryptoError, RunError
+from cipherbayes.storage.private_files import replace_private
 
 KEY_BITS = 2048
 """FLARE's envelope for messages from end to end has room for RSA keys of this size."""
@@ -59,7 +60,7 @@ class Request:
 def make_key(path: Path) -> rsa.RSAPrivateKey:
     """A party's key for connections, made here; a file that only it may read."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
-    write_private(path, _private_bytes(key))
+    replace_private(path, _private_bytes(key))
     return key
 
 
@@ -190,7 +191,7 @@ class Authority(Builder):  # type: ignore[misc]
             "root_cert": _public_bytes(self._certificate).decode("ascii"),
             "root_pri_key": _private_bytes(self._root).decode("ascii"),
         }
-        write_private(folder / "cert.json", json.dumps(content).encode())
+        replace_private(folder / "cert.json", json.dumps(content).encode())
 
 
 def _public_bytes(certificate: x509.Certificate) -> bytes:

@@ -38,7 +38,7 @@ from cipherbayes.engine.flare.questions import (
     MOST_WHOLE,
     LongAnswerError,
     PartyFailedError,
-    Question,
+    PartyQuestion,
     Sealed,
 )
 from cipherbayes.engine.party_client import (
@@ -177,13 +177,13 @@ class FlareConnection(PartyConnection):
             answer = self._ask_whole(verb, body)
             if answer is not None or hung_up.triggered:
                 return answer
-        asked = Question.of(verb, body)
+        asked = PartyQuestion.of(verb, body)
         sealed = self._seal.question(asked)
         return self._seal.answer_in(asked, self._request(TOPIC, sealed, timeout))
 
     def _ask_whole(self, verb: bytes, body: bytes) -> bytes | None:
         """The answer, if it and the question can travel in one piece."""
-        asked = Question.of(verb, body)
+        asked = PartyQuestion.of(verb, body)
         try:
             reply = self._request_whole(self._seal.question(asked), WHOLE)
             answer = self._seal.answer_in(asked, reply)

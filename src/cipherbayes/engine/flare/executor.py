@@ -39,7 +39,7 @@ from cipherbayes.engine.flare.questions import (
     IDLE,
     KEY_BYTES,
     MOST_WHOLE,
-    Question,
+    PartyQuestion,
     Sealed,
 )
 from cipherbayes.engine.logs import keep_party_log
@@ -131,7 +131,9 @@ class PartyExecutor(Executor):  # type: ignore[misc]
         finally:
             self._work(-1)
 
-    def _refused(self, seal: Sealed, question: Question, error: Exception) -> Shareable:
+    def _refused(
+        self, seal: Sealed, question: PartyQuestion, error: Exception
+    ) -> Shareable:
         """An error as the server may know it: the same bytes for all of a kind.
 
         A site answers a round with a refusal whoever caught the error.

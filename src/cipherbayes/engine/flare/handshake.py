@@ -1,4 +1,4 @@
-"""A trial handshake with the server, before FLARE tries for ever and says why to few.
+"""A trial handshake with the server, made before FLARE is started.
 
 FLARE repeats a refused connection without end and leaves the reason to the TLS
 library's own log. The same certificates in one plain handshake tell at once whether

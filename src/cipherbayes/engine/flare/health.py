@@ -32,7 +32,7 @@ LITTLE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
-class Finding:
+class HealthFinding:
     """One thing that was looked at, and how it is; never a data value."""
 
     name: str
@@ -40,7 +40,7 @@ class Finding:
     words: str
 
 
-def look(kit: Kit) -> list[Finding]:
+def look_at_party(kit: Kit) -> list[HealthFinding]:
     """Everything that a party needs: files, keys, certificate, disk, server.
 
     At a site also its table, its ledger, and rows of queries that were left behind.
@@ -61,9 +61,9 @@ def look(kit: Kit) -> list[Finding]:
     found = []
     for name, check in checks.items():
         try:
-            found += [Finding(name, state, words) for state, words in check()]
+            found += [HealthFinding(name, state, words) for state, words in check()]
         except CipherbayesError as error:
-            found.append(Finding(name, "fault", str(error)))
+            found.append(HealthFinding(name, "fault", str(error)))
     return found
 
 

@@ -34,7 +34,12 @@ from cipherbayes.engine.flare.kits import (
     read_identity,
     write_identity,
 )
-from cipherbayes.engine.flare.layout import check_settings, is_name, lay_out, place_of
+from cipherbayes.engine.flare.layout import (
+    check_settings,
+    is_name,
+    lay_out,
+    server_place,
+)
 from cipherbayes.engine.flare.provisioning import add_pages
 from cipherbayes.errors import CryptoError, RunError
 from cipherbayes.storage.folders import require_new_folder
@@ -98,7 +103,7 @@ def install(folder: Path, sent: Path) -> dict[str, Identity]:
     check_settings(theirs)
     study = Study.load(sent / "study.toml")
     files = _identities(sent, mine, study)
-    place = place_of(theirs)
+    place = server_place(theirs)
     clients = [] if mine.role == SERVER else [mine.party]
     with tempfile.TemporaryDirectory() as scratch:
         made = lay_out(place, clients, Path(scratch))[mine.party]

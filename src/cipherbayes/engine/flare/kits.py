@@ -47,6 +47,7 @@ from cipherbayes.protocols.plan import plan_study
 from cipherbayes.protocols.refusals import RefusalError
 from cipherbayes.protocols.site import Site
 from cipherbayes.protocols.stores import Heads
+from cipherbayes.storage.private_files import replace_private
 from cipherbayes.study.schema import Study
 
 CSP = "csp"
@@ -204,7 +205,7 @@ class Kit:
         fingerprint = public.fingerprint()
         folder = self.path / "studies"
         folder.mkdir(exist_ok=True, mode=0o700)
-        write_private(folder / f"{fingerprint}.toml", public.to_toml().encode())
+        replace_private(folder / f"{fingerprint}.toml", public.to_toml().encode())
         return fingerprint
 
     def run(self, run: str, study: Study) -> KitRun:
@@ -261,7 +262,7 @@ class KitRun(RunFolder):
 
     @property
     def budget_run(self) -> bytes | None:
-        """None: ``site.toml`` is the owner's present word."""
+        """None: the budget in ``site.toml`` is read anew for every run."""
         return None
 
     def home(self, name: str) -> Path:
@@ -430,16 +431,4 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    os.replace(partial, path)
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner may read, in one move."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.unlink(missing_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    with os.fdopen(os.open(partial, flags, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
     os.replace(partial, path)

@@ -1,7 +1,7 @@
 """What a kit looks like: FLARE's start-up files and this release's hardened settings.
 
 Whoever has this release can write these files anew from three public facts, where the
-server is and what the project is called. So a party need not believe anybody about
+server is and what the project is called. So a party need not trust anybody about
 them: it compares what it was given with what it would write itself.
 """
 
@@ -110,7 +110,7 @@ def lay_out(
     return made
 
 
-def place_of(kit: Kit) -> Place:
+def server_place(kit: Kit) -> Place:
     """Where a kit says that its server is."""
     path = kit.path / "startup" / SETTINGS.get(kit.role, _CLIENT_SETTINGS)
     try:
@@ -146,7 +146,7 @@ def check_settings(kit: Kit) -> None:
     ----------
     Kits of another release may be refused: everyone installs the same one.
     """
-    place = place_of(kit)
+    place = server_place(kit)
     if kit.role in ("site", CSP) and not is_name(kit.name):
         raise RunError("is not a party's name", where=str(kit.path), remedy=_ANEW)
     clients = [kit.name] if kit.role in ("site", CSP) else []

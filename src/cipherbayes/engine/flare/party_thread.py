@@ -110,7 +110,7 @@ def pause_before_rest(waited: float, resting: float) -> float:
 
 
 def _settle(promised: Future[Any], make: Callable[[], Any]) -> None:
-    """Keep a promise, if only with the error that came of it."""
+    """Give a future its result, or the error that was raised instead."""
     try:
         promised.set_result(make())
     except Exception as error:

@@ -37,7 +37,7 @@ class LongAnswerError(Exception):
 
 
 @dataclass(frozen=True)
-class Question:
+class PartyQuestion:
     """What is asked."""
 
     nonce: bytes
@@ -45,7 +45,7 @@ class Question:
     body: bytes
 
     @classmethod
-    def of(cls, verb: bytes, body: bytes) -> Question:
+    def of(cls, verb: bytes, body: bytes) -> PartyQuestion:
         """A question that was never asked before."""
         return cls(secrets.token_bytes(_NONCE_BYTES), verb, body)
 
@@ -64,28 +64,30 @@ class Sealed:
     def __init__(self, key: bytes) -> None:
         self._key = key
 
-    def question(self, question: Question) -> Shareable:
+    def question(self, question: PartyQuestion) -> Shareable:
         """A question to a party."""
         return self._seal(b"Q", question.nonce, question.verb, question.body)
 
-    def question_in(self, message: Shareable) -> Question | None:
+    def question_in(self, message: Shareable) -> PartyQuestion | None:
         """The question in a message; None if it is not the key's holder's."""
         opened = self._open(b"Q", message)
-        return None if opened is None else Question(*opened)
+        return None if opened is None else PartyQuestion(*opened)
 
-    def answer(self, question: Question, answer: bytes) -> Shareable:
+    def answer(self, question: PartyQuestion, answer: bytes) -> Shareable:
         """A party's answer."""
         return self._seal(b"A", question.nonce, _GOOD, answer)
 
-    def failure(self, question: Question, text: str) -> Shareable:
+    def failure(self, question: PartyQuestion, text: str) -> Shareable:
         """A party's failure, without a path or a data value."""
         return self._seal(b"A", question.nonce, _BAD, text[:MAX_ERROR].encode())
 
-    def long_answer(self, question: Question) -> Shareable:
+    def long_answer(self, question: PartyQuestion) -> Shareable:
         """That a party's answer is to be fetched in another way."""
         return self._seal(b"A", question.nonce, _LONG, b"")
 
-    def answer_in(self, question: Question, message: Shareable | None) -> bytes | None:
+    def answer_in(
+        self, question: PartyQuestion, message: Shareable | None
+    ) -> bytes | None:
         """The bytes of an answer; None if none came.
 
         Raises

@@ -13,7 +13,7 @@ from cipherbayes.data.databases import refuse_address
 from cipherbayes.data.snapshots import Query
 from cipherbayes.engine.local_settings import LocalSettings
 from cipherbayes.errors import DataError, RunError
-from cipherbayes.study.sections import Site
+from cipherbayes.study.sections import SiteSection
 
 
 def site_settings(kit: Path) -> LocalSettings:
@@ -68,7 +68,7 @@ def _query_settings(
             '"cohort.sql" } and ledger = "cohort.ledger"',
         )
     try:
-        section = Site(**table, ledger=ledger).located(path.parent)
+        section = SiteSection(**table, ledger=ledger).located(path.parent)
     except ValidationError as error:
         what = error.errors(include_url=False, include_input=False)[0]["msg"]
         raise RunError(what.removeprefix("Value error, "), where=str(path)) from None

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from cipherbayes.inference.noise_aware.coordinates import Coordinates
 from cipherbayes.inference.noise_aware.evidence import Evidence
-from cipherbayes.inference.noise_aware.hierarchy import Hierarchy, Means
+from cipherbayes.inference.noise_aware.information_prior import InformationPrior, Means
 from cipherbayes.inference.noise_aware.saturation import SaturatingScore
 from cipherbayes.inference.noise_aware.tilting import TiltedBySite, TiltedScore
 from cipherbayes.typing import Floats
@@ -45,7 +45,7 @@ SMALLEST_RANK = 1e-15
 
 
 @dataclass(frozen=True)
-class Law:
+class TrajectoryLaw:
     """What a trajectory depends on besides its evidence, of every chain."""
 
     means: Means
@@ -58,23 +58,27 @@ class Loops:
 
     The tables hold the law of all that is moved: another prior of H changes them and
     not the C code, as long as everything that is moved either has a
-    :class:`~.hierarchy.Law` or is normal around a number, or around something else
-    that is moved.
+    :class:`~.information_prior.Law` or is normal around a number, or around something
+    else that is moved.
     """
 
     def __init__(
-        self, evidence: Evidence, parts: Coordinates, hierarchy: Hierarchy, direct: bool
+        self,
+        evidence: Evidence,
+        parts: Coordinates,
+        prior: InformationPrior,
+        direct: bool,
     ) -> None:
         self._evidence, self._parts = evidence, parts
-        self._hierarchy, self._direct = hierarchy, direct
+        self._prior, self._direct = prior, direct
         self._contrasts = _half(evidence.quadratic)
         self.renew()
 
     def renew(self) -> None:
         """Read the laws again; λ may have changed."""
-        parts, hierarchy = self._parts, self._hierarchy
+        parts, prior = self._parts, self._prior
         rows, law_of = [], np.full(parts.size, -1, dtype=np.int64)
-        for number, law in enumerate(hierarchy.laws):
+        for number, law in enumerate(prior.laws):
             centre = -1 if law.centre is None else law.centre
             gamma = law.of_scale
             rows.append(
@@ -93,7 +97,7 @@ class Loops:
 
     def _problem(self, prior_covariance: Floats) -> tuple[Any, ...]:
         """The fields of ``Problem`` in loops.h, in the order of take_problem."""
-        parts, hierarchy, evidence = self._parts, self._hierarchy, self._evidence
+        parts, prior, evidence = self._parts, self._prior, self._evidence
         off = prior_covariance.copy()
         index = np.arange(evidence.dimension)
         off[:, index, index] = 0.0
@@ -103,7 +107,7 @@ class Loops:
             _plain(parts.back) if parts.framed else None,
             None if parts.power is None else _plain(parts.power),
             parts.usual,
-            hierarchy.pulled_by,
+            prior.pulled_by,
             *self._laws,
             evidence.place,
             evidence.gradient,
@@ -117,7 +121,9 @@ class Loops:
             not off.any(),
         )
 
-    def density(self, moved: Floats, law: Law) -> tuple[Floats, Floats, Floats]:
+    def density(
+        self, moved: Floats, law: TrajectoryLaw
+    ) -> tuple[Floats, Floats, Floats]:
         """log p, its gradient, and what is built; −∞ where out of all bounds."""
         chains, d = len(moved), self._evidence.dimension
         value, gradient = np.empty(chains), np.empty(moved.shape)
@@ -134,7 +140,7 @@ class Loops:
         leaps: int,
         moved: Floats,
         momentum: Floats,
-        law: Law,
+        law: TrajectoryLaw,
     ) -> tuple[Floats, Floats, Floats]:
         """Where trajectories end, what is built there, and the log of the ratio of
         densities with momentum; NaN where a trajectory left all bounds."""
@@ -159,8 +165,8 @@ class Loops:
         share_out(run, chains)
         return place, built, gain
 
-    def _of_chains(self, law: Law, some: slice) -> tuple[Floats, ...]:
-        mean, precision = self._hierarchy.normal(law.means)
+    def _of_chains(self, law: TrajectoryLaw, some: slice) -> tuple[Floats, ...]:
+        mean, precision = self._prior.normal(law.means)
         covariance = _plain(law.prior_covariance)
         return mean[some], precision[some], covariance[some], law.bend[some]
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cipherbayes.inference.influence import pack
+from cipherbayes.models.packing import pack
 from cipherbayes.typing import Floats, Integers
 
 LARGEST_LOG = 12.0

@@ -27,7 +27,7 @@ from cipherbayes.inference.noise_aware.recursion import (
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.inference.noise_aware.shrinkage import (
-    Layout,
+    InformationLayout,
     by_site,
     left_out,
     shrunk,
@@ -78,7 +78,7 @@ class Evidence:
     visited: Floats
     weights: Floats
     first_trace: Floats
-    layout: Layout
+    layout: InformationLayout
     extra: int = 0
 
     @classmethod

@@ -1,10 +1,10 @@
 """Draws of the information matrix H, given the releases, by Hamiltonian Monte Carlo.
 
-The prior is that of :mod:`~.hierarchy`. HMC moves all coordinates and the scales m, ω
-and ρ of their prior together, in a metric that combines the precision of the
-prior and of the noise in the information sums: by themselves the scales would creep,
-held by hundreds of coordinates. υ² has a conjugate conditional. With more than 60
-parameters S is not moved but taken as estimated: what that leaves out is in the
+The prior is that of :mod:`~.information_prior`. HMC moves all coordinates and the
+scales m, ω and ρ of their prior together, in a metric that combines the precision of
+the prior and of the noise in the information sums: by themselves the scales would
+creep, held by hundreds of coordinates. υ² has a conjugate conditional. With more than
+60 parameters S is not moved but taken as estimated: what that leaves out is in the
 evidence's noise
 (:meth:`~.evidence.Evidence.blurred`).
 
@@ -21,10 +21,10 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from cipherbayes.inference.noise_aware import compiled
-from cipherbayes.inference.noise_aware.compiled import Law, Loops
+from cipherbayes.inference.noise_aware.compiled import Loops, TrajectoryLaw
 from cipherbayes.inference.noise_aware.coordinates import Coordinates
 from cipherbayes.inference.noise_aware.evidence import Evidence
-from cipherbayes.inference.noise_aware.hierarchy import Hierarchy, Means
+from cipherbayes.inference.noise_aware.information_prior import InformationPrior, Means
 from cipherbayes.inference.noise_aware.saturation import (
     flattened,
     limited_bend,
@@ -104,11 +104,13 @@ class InformationSampler:
             correlated=evidence.varying <= DENSE,
             frame=layout.frame,
         )
-        self.hierarchy = Hierarchy(parts, evidence.unlike, layout.shares, layout.sites)
-        moved, means = self.hierarchy.start(chains)
+        self.information_prior = InformationPrior(
+            parts, evidence.unlike, layout.shares, layout.sites
+        )
+        moved, means = self.information_prior.start(chains)
         self._loops: Loops | None = None
         if compiled.COMPILED:
-            self._loops = Loops(evidence, parts, self.hierarchy, self._direct)
+            self._loops = Loops(evidence, parts, self.information_prior, self._direct)
         self.chains = Chains(
             moved,
             built=np.tile(start, (chains, 1, 1)),
@@ -121,7 +123,7 @@ class InformationSampler:
         white = rng.standard_normal(self.chains.moved.shape)
         wide = 2.0 / evidence.dimension * (white @ self._metric.T)
         self.chains.moved = self.chains.moved + wide
-        place = self.hierarchy.to_coordinates(self.chains.moved)
+        place = self.information_prior.to_coordinates(self.chains.moved)
         self.chains.built = parts.build(place).matrix
 
     def information(self) -> Floats:
@@ -146,7 +148,9 @@ class InformationSampler:
         if adapting:
             self.chains.step = self._steps.update(accepted)
         here = self.chains
-        here.means = self.hierarchy.drawn_means(here.moved, here.means, self.rng)
+        here.means = self.information_prior.drawn_means(
+            here.moved, here.means, self.rng
+        )
         return accepted
 
     def renew_metric(self) -> None:
@@ -155,17 +159,17 @@ class InformationSampler:
         The metric is M with M M' the inverse of J'J / s_H² + the prior's precision,
         J = dA / dx: the noise of an information sum is isotropic in H.
         """
-        here, hierarchy = self.chains, self.hierarchy
-        place = hierarchy.to_coordinates(here.moved).mean(axis=0)
+        here, law = self.chains, self.information_prior
+        place = law.to_coordinates(here.moved).mean(axis=0)
         jacobian = self.parts.jacobian(place) / self.evidence.information_sd
-        here.moved = hierarchy.recentred(here.moved, (jacobian**2).sum(axis=1))
+        here.moved = law.recentred(here.moved, (jacobian**2).sum(axis=1))
         if self._loops is not None:
             self._loops.renew()
         # The chain rule, for every entry of A.
         middle = here.moved.mean(axis=0)
         rows = np.broadcast_to(middle, (jacobian.shape[1], middle.size))
-        jacobian = hierarchy.chain_rule(rows, jacobian.T).T
-        prior = hierarchy.precision(middle, np.median(here.means.scale, axis=0))
+        jacobian = law.chain_rule(rows, jacobian.T).T
+        prior = law.precision(middle, np.median(here.means.scale, axis=0))
         lower = np.linalg.cholesky(jacobian @ jacobian.T + prior)
         identity = np.eye(len(lower))
         inverse = solve_triangular(lower, identity, lower=True)
@@ -186,7 +190,7 @@ class InformationSampler:
         −∞ where what is moved is out of all bounds.
         """
         place, bend = self.evidence.place, self.chains.bend
-        coordinates = self.hierarchy.to_coordinates(moved)
+        coordinates = self.information_prior.to_coordinates(moved)
         # A scale may have grown such that the coordinates overflow.
         lost = ~(np.abs(coordinates) < LARGEST_COORDINATE).all(axis=1)
         coordinates[lost] = self.parts.usual
@@ -197,10 +201,10 @@ class InformationSampler:
         value, slope = self.evidence.log_density(information, prior_covariance)
         if not self._direct:
             slope = pulled_back(slope, built.matrix, place, bend)
-        gradient = self.hierarchy.chain_rule(
+        gradient = self.information_prior.chain_rule(
             moved, self.parts.pulled_back(built, slope)
         )
-        prior, pull = self.hierarchy.log_density(moved, self.chains.means)
+        prior, pull = self.information_prior.log_density(moved, self.chains.means)
         value = np.where(lost, -np.inf, value + prior)
         return value, gradient + pull, built.matrix
 
@@ -212,7 +216,7 @@ class InformationSampler:
         if self._loops is None:
             place, built, gain = self.leapfrog(step, leaps, momentum, prior_covariance)
         else:
-            law = Law(here.means, prior_covariance, here.bend)
+            law = TrajectoryLaw(here.means, prior_covariance, here.bend)
             place, built, gain = self._loops.leapfrog(
                 self._metric, step, leaps, here.moved, momentum, law
             )

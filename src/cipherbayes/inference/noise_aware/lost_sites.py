@@ -14,11 +14,11 @@ import numpy as np
 
 from cipherbayes.inference.between_sites import Group, SiteDraws, SitePrior
 from cipherbayes.inference.chains import Draws
-from cipherbayes.inference.influence import pack, unpack
 from cipherbayes.inference.method import SiteRecords
 from cipherbayes.inference.noise_aware.flags import Flag
 from cipherbayes.inference.noise_aware.recursion import NoiseAwareState
 from cipherbayes.inference.site_slots import SiteSlots
+from cipherbayes.models.packing import pack, unpack
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats, Integers
 

@@ -25,7 +25,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cipherbayes.inference.between_sites import SitePrior
-from cipherbayes.inference.influence import packed_length, unpack
 from cipherbayes.inference.noise_aware.schedule import (
     BURN_IN,
     EARLY_INFORMATION,
@@ -34,6 +33,7 @@ from cipherbayes.inference.noise_aware.schedule import (
 from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.inference.noise_aware.shrinkage import shrunk
 from cipherbayes.inference.released import Release
+from cipherbayes.models.packing import packed_length, unpack
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from cipherbayes.inference.between_sites import SitePrior
 from cipherbayes.inference.chains import Draws
-from cipherbayes.inference.influence import pack
 from cipherbayes.inference.method import SiteRecords
 from cipherbayes.inference.noise_aware import lost_sites
 from cipherbayes.inference.noise_aware.posterior import sample_posterior
@@ -19,6 +18,7 @@ from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.inference.released import Recursion, Release, ServerState
 from cipherbayes.inference.settings import Inference
 from cipherbayes.models import Design, Model
+from cipherbayes.models.packing import pack
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
 

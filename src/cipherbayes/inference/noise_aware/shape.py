@@ -9,7 +9,7 @@ import numpy as np
 
 from cipherbayes.inference.method import SiteRecords
 from cipherbayes.inference.noise_aware.shrinkage import (
-    Layout,
+    InformationLayout,
     SiteLayout,
     fitted_frame,
 )
@@ -65,7 +65,7 @@ class ScoreShape:
     width
         How many of the parameters are coefficients of columns; all where None.
     skew
-        The same.
+        As the model's bounded influence states it, in internal units.
     slots, site_records
         Where sites may differ: where the parameters of each stand, and how many
         records it has.
@@ -197,10 +197,12 @@ class ScoreShape:
         root = np.linalg.inv(self.basis)
         return np.asarray(root @ covariance @ root.T)
 
-    def layout(self, theta: Floats, noisy: Floats, noise_sd: float) -> Layout:
+    def layout(
+        self, theta: Floats, noisy: Floats, noise_sd: float
+    ) -> InformationLayout:
         """What is known about H at θ, the frame as a noised H says."""
         if self.slots is not None:
-            return Layout(
+            return InformationLayout(
                 self.constants,
                 None,
                 self.predictor(theta),
@@ -208,14 +210,14 @@ class ScoreShape:
             )
         frame = self.frame(theta)
         if frame is None:
-            return Layout(self.constants, None, self.predictor(theta))
+            return InformationLayout(self.constants, None, self.predictor(theta))
         frame = fitted_frame(frame, noisy, noise_sd, self.constants)
         shares: tuple[tuple[int, float], ...] = ()
         if self.skew is not None and self.unit is not None:
             per_mass = SKEWED_VARIANCE * self.unit[self.constants[0]] ** 2
             sizes = per_mass * (np.diag(frame) * self.skew) ** 2
             shares = tuple((int(j), float(sizes[j])) for j in np.flatnonzero(sizes))
-        return Layout(self.constants, frame, self.predictor(theta), shares)
+        return InformationLayout(self.constants, frame, self.predictor(theta), shares)
 
     def _site_layout(self, slots: SiteSlots, noisy: Floats) -> SiteLayout:
         """Masses to expect: as many of a constant's as the site has of the records."""

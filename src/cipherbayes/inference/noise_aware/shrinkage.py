@@ -53,7 +53,7 @@ class SiteLayout:
 
 
 @dataclass(frozen=True)
-class Layout:
+class InformationLayout:
     """What is known about H at one θ before it is seen.
 
     Attributes
@@ -84,11 +84,13 @@ class Layout:
         return {j - before[j]: share * float(masses[0]) for j, share in self.shares}
 
 
-NOTHING = Layout()
+NOTHING = InformationLayout()
 NONE: Mapping[int, float] = MappingProxyType({})
 
 
-def shrunk(noisy: Floats, noise_sd: float, layout: Layout = NOTHING) -> Floats:
+def shrunk(
+    noisy: Floats, noise_sd: float, layout: InformationLayout = NOTHING
+) -> Floats:
     """A positive definite estimate of H from H̃ with diagonal noise ``noise_sd``.
 
     With P the masses of the constant columns and U = P⁻¹ H̃₁₂ the means of the others,

@@ -236,7 +236,7 @@ def exact_releases(plan: PrintedPlan) -> list[str]:
 
 
 def printed_cautions(plan: PrintedPlan) -> list[str]:
-    """What every output of the paper's own mode shouts."""
+    """Warnings that every output of the paper's own mode carries."""
     warnings = [BANNER, str(plan.claim)]
     if plan.prepared:
         warnings.append(

@@ -140,9 +140,7 @@ class EncryptedPlan(StudyPlan):
 
         The preconditioned direction has no unit: its coordinates are of order one
         whatever the data, so η is how far θ_j moves in a round, and its scale is
-        the prior's. (The temperature argument η ≈ 2/(σ_tot C) is for a sampler; as
-        a point estimate on PhysioNet it lost 0.04 to 0.12 of AUC at ε = 0.3, 1
-        and 10, and won 0.005 at 3.)
+        the prior's.
         """
         scale, stated = self.prior.scale, self.study.inference.step.size
         if stated is not None:

@@ -54,7 +54,7 @@ def _spread(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
             "(fixed effects): there is no spread to estimate and no prediction for a "
             "new site. The common parameter is the mean over the sites.",
         )
-    said = [tag("p", in_words(contents, row)) for row in hierarchy["between"]]
+    said = [tag("p", spread_in_words(contents, row)) for row in hierarchy["between"]]
     rows: list[list[Content]] = [
         [
             row["name"],
@@ -75,7 +75,7 @@ def _spread(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
     )
 
 
-def in_words(contents: Contents, row: BetweenRow) -> str:
+def spread_in_words(contents: Contents, row: BetweenRow) -> str:
     """How much sites differ, for a reader who knows no τ."""
     measure = contents.study.model.measure or ""
     name = row["name"]

@@ -1,4 +1,4 @@
-"""Check a server's result without believing the server.
+"""Check a server's result without trusting the server.
 
 What a result says follows from the study and from the totals that the CSP signed: θ
 after every round, ε, the posterior, the certificate. All of it is computed again here,

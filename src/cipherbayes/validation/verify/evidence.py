@@ -19,7 +19,7 @@ FOLDER = "the folder itself"
 
 
 @dataclass(frozen=True)
-class Evidence:
+class RunEvidence:
     """All that is compared.
 
     Attributes
@@ -53,7 +53,7 @@ class Evidence:
         study: Path | None,
         roster: Path | None,
         result: Path | None,
-    ) -> Evidence:
+    ) -> RunEvidence:
         """Look through a run's folder, a result, or a site's own copy.
 
         Parameters

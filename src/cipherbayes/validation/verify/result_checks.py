@@ -13,7 +13,7 @@ import numpy as np
 from cipherbayes.inference.chains import Draws
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.plan import Plan
-from cipherbayes.results.checking import check
+from cipherbayes.results.checking import check_fit
 from cipherbayes.results.from_draws import assemble
 from cipherbayes.results.posterior_file import read_posterior
 from cipherbayes.results.result_folder import FORMAT
@@ -23,7 +23,7 @@ from cipherbayes.validation.verify.comparing import (
     difference,
     draws_differ,
 )
-from cipherbayes.validation.verify.evidence import Evidence
+from cipherbayes.validation.verify.evidence import RunEvidence
 from cipherbayes.validation.verify.findings import Findings
 from cipherbayes.validation.verify.replaying import Replayed
 
@@ -33,7 +33,7 @@ NUMBERS = ("rounds", "interval", "posterior", "effects", "baseline", "moments")
 
 def check_result(
     findings: Findings,
-    evidence: Evidence,
+    evidence: RunEvidence,
     plan: Plan,
     replayed: Replayed,
     *,
@@ -76,7 +76,7 @@ def check_result(
 
 
 def _who(
-    findings: Findings, evidence: Evidence, plan: Plan, record: dict[str, Any]
+    findings: Findings, evidence: RunEvidence, plan: Plan, record: dict[str, Any]
 ) -> None:
     """Run, key and identities, as result.json names them."""
     transcript = evidence.transcript
@@ -118,7 +118,7 @@ def _warnings(findings: Findings, due: list[str], record: dict[str, Any]) -> Non
 
 def _posterior(
     findings: Findings,
-    evidence: Evidence,
+    evidence: RunEvidence,
     plan: Plan,
     replayed: Replayed,
     record: dict[str, Any],
@@ -199,7 +199,7 @@ def _assembled(plan: Plan, replayed: Replayed, draws: Draws) -> Any:
         metrics={},
         warnings=[],
         moments=replayed.moments,
-        checked=check(plan, draws, replayed.moments, replayed.closing),
+        checked=check_fit(plan, draws, replayed.moments, replayed.closing),
     )
 
 

@@ -13,7 +13,7 @@ from cipherbayes.protocols.stores import CheckpointReader
 from cipherbayes.validation.verify.comparing import (
     paths_differ,
 )
-from cipherbayes.validation.verify.evidence import FOLDER, MANIFEST, Evidence
+from cipherbayes.validation.verify.evidence import FOLDER, MANIFEST, RunEvidence
 from cipherbayes.validation.verify.findings import Findings
 from cipherbayes.validation.verify.replaying import Replayed, replay
 from cipherbayes.validation.verify.result_checks import check_result
@@ -55,7 +55,7 @@ def verify(
     CipherbayesError
         If there is nothing to check, or a file cannot be read at all.
     """
-    evidence = Evidence.gather(
+    evidence = RunEvidence.gather(
         Path(folder),
         study=None if study is None else Path(study),
         roster=None if roster is None else Path(roster),
@@ -81,7 +81,7 @@ def verify(
 # -- signatures and rounds -------------------------------------------------
 
 
-def _signed(findings: Findings, evidence: Evidence, plan: Plan) -> list[int] | None:
+def _signed(findings: Findings, evidence: RunEvidence, plan: Plan) -> list[int] | None:
     """Sites in each total; None where it makes no sense to go on."""
     transcript = evidence.transcript
     with findings.checking("study"):
@@ -125,7 +125,7 @@ def _rounds_in_words(count: int, plan: Plan) -> str:
     )
 
 
-def _identities(findings: Findings, evidence: Evidence, plan: Plan) -> None:
+def _identities(findings: Findings, evidence: RunEvidence, plan: Plan) -> None:
     transcript = evidence.transcript
     missing = sorted({"csp", *plan.study.sites} - set(evidence.pinned))
     if missing:
@@ -165,7 +165,7 @@ def _sizes_in_words(sizes: list[int], plan: Plan) -> str:
 
 
 def _replayed(
-    findings: Findings, evidence: Evidence, plan: Plan, sizes: list[int]
+    findings: Findings, evidence: RunEvidence, plan: Plan, sizes: list[int]
 ) -> Replayed | None:
     with findings.checking("range"):
         replayed = replay(plan, evidence.transcript, sizes)
@@ -178,7 +178,7 @@ def _replayed(
     return None
 
 
-def _checkpoint(findings: Findings, evidence: Evidence, replayed: Replayed) -> None:
+def _checkpoint(findings: Findings, evidence: RunEvidence, replayed: Replayed) -> None:
     if evidence.checkpoint is None:
         return
     try:
@@ -197,7 +197,7 @@ def _checkpoint(findings: Findings, evidence: Evidence, replayed: Replayed) -> N
 
 
 def _ledgers(
-    findings: Findings, evidence: Evidence, plan: Plan, replayed: Replayed
+    findings: Findings, evidence: RunEvidence, plan: Plan, replayed: Replayed
 ) -> None:
     """That sites were asked for these rounds, where a site's ledger is here."""
     transcript = evidence.transcript
@@ -239,7 +239,7 @@ def _asked(path: Path, run: bytes) -> dict[tuple[int, str], bytes]:
         ledger.close()
 
 
-def _never(findings: Findings, evidence: Evidence) -> None:
+def _never(findings: Findings, evidence: RunEvidence) -> None:
     """What no transcript can show."""
     if evidence.transcript.pooled:
         findings.unknown("noise", "that the curator drew it, and told every round")

@@ -7,7 +7,7 @@ In the coordinates (p, U, ℓ, S) of :mod:`~.coordinates`,
 τ = ρ / √d, with m, υ, ω and ρ learnt; ℓ_j ~ N(m, 1) where parameter j is no coefficient
 of a column or its column is hidden where most are not, as a rare level: their
 information is not like the others'. Of a Weibull shape it is known instead
-(:class:`~.shrinkage.Layout`): ℓ_j ~ N(p + log s, 0.2²). H is A flattened
+(:class:`~.shrinkage.InformationLayout`): ℓ_j ~ N(p + log s, 0.2²). H is A flattened
 along θ̄ where the score saturates (:mod:`~.saturation`), else A itself. The prior treats
 B and B⁻¹ alike, where a Wishart prior with few degrees of freedom puts its smallest
 eigenvalues near zero. Most columns of a table are hardly related and a few are closely,
@@ -90,7 +90,7 @@ class Means:
     scale: Floats
 
 
-class Hierarchy:
+class InformationPrior:
     """The law of all coordinates, and the form in which they are moved.
 
     What is moved, one row a chain, is (p, U, y of ℓ, y of S, m, log ω, log ρ), with
