@@ -123,5 +123,5 @@ def _of_typical_sites(study: PrivateStudy, sites: int, known: GivenAway) -> str:
 
 
 def _share(share: float) -> str:
-    """± a share in words; one that tells nothing as such."""
+    """± a share in per cent; "nothing" where it is 100 % or more."""
     return f"± {100 * share:.2g} %" if share < 1.0 else "nothing"
