@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cipherbayes.results.comparing import compare
     from cipherbayes.results.estimator import PrivateLogistic
     from cipherbayes.results.incidence import cumulative_incidence
+    from cipherbayes.results.planning import plan
     from cipherbayes.results.result import Result
     from cipherbayes.results.run import resume, run
     from cipherbayes.study.schema import Study
@@ -32,6 +33,7 @@ __all__ = [
     "cumulative_incidence",
     "errors",
     "models",
+    "plan",
     "resume",
     "run",
 ]
@@ -43,6 +45,7 @@ _HOMES = {
     "Study": "cipherbayes.study.schema",
     "compare": "cipherbayes.results.comparing",
     "cumulative_incidence": "cipherbayes.results.incidence",
+    "plan": "cipherbayes.results.planning",
     "resume": "cipherbayes.results.run",
     "run": "cipherbayes.results.run",
 }

@@ -49,6 +49,10 @@ class PrivacyError(CipherbayesError):
     """A release would break, or cannot be shown to keep, the privacy promise."""
 
 
+class BeyondRangeWarning(UserWarning):
+    """Rows to predict for lie beyond a public range, and were held at its ends."""
+
+
 class BudgetError(PrivacyError):
     """A release would spend more than the budget that is left."""
 

@@ -169,3 +169,35 @@ def test_odd_column_names_are_written_as_toml_keys(tmp_path: Path, name: str) ->
     pd.DataFrame({name: [1.0, 2.0], "death": [0, 1]}).to_parquet(tmp_path / "a.parquet")
     text = first_study([tmp_path / "a.parquet"], tmp_path).replace("FILL_IN", "1")
     assert name in tomllib.loads(text)["features"]
+
+
+def test_what_can_be_no_feature_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    frame = logistic_frame(30).assign(
+        PatID=range(30),
+        steroid=1,
+        born="03.04.1960",
+        seen="2020-01-02",
+        hollow=float("nan"),
+    )
+    half = frame.assign(half=float("nan"))
+    frame.assign(half=2.0).to_csv(tmp_path / "a.csv", index=False)
+    half.to_csv(tmp_path / "b.csv", index=False)
+    text = first_study([tmp_path / "a.csv", tmp_path / "b.csv"], tmp_path)
+    assert 'name = "my-study"' in text
+    for column, why in {
+        "PatID": "names a person",
+        "born": "a date",
+        "seen": "a date",
+        "hollow": "empty",
+        "half": "empty",
+    }.items():
+        assert re.search(rf"^# {column}: left out \(.*{why}", text, flags=re.M)
+    assert re.search(r"^steroid = ", text, flags=re.M)
+
+
+def test_an_outcome_that_nobody_named_is_no_guess(tmp_path: Path) -> None:
+    logistic_frame().rename(columns={"death": "gone"}).to_csv(
+        tmp_path / "a.csv", index=False
+    )
+    text = first_study([tmp_path / "a.csv"], tmp_path)
+    assert "outcome = FILL_IN  # name the column\n" in text

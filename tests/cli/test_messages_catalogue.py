@@ -286,6 +286,14 @@ CATALOGUE = {
             f / NORTH, sep=";", decimal=",", index=False
         ),
     ),
+    "records four times too many": Mistake(
+        ("privacy.records = 3200", "400 rows", "nothing was released"),
+        study=LOGISTIC + PRIVATE.replace("800", "3200") + SITES,
+    ),
+    "records half of what there are": Mistake(
+        ("privacy.records = 199", "400 rows", "nothing was released"),
+        study=LOGISTIC + PRIVATE.replace("800", "199") + SITES,
+    ),
     "unknown level at predict": Mistake(
         ("new.csv", "'sex'", "knows no other", "leave such rows out"),
         ("predict", "before", "new.csv"),
@@ -394,6 +402,9 @@ CATALOGUE = {
         ("cells.jsonl", "line 1"),
         ("calibrate", "--quick", "--results", "cells.jsonl"),
         change=file("cells.jsonl", "no JSON\n"),
+    ),
+    "an option of --table without one": Mistake(
+        ("--epsilon", "give a --table"), ("calibrate", "--quick", "--epsilon", "3")
     ),
     "survival without times": Mistake(
         ("--times",),

@@ -94,6 +94,20 @@ def test_predict_gives_a_probability_with_an_interval_for_each_row(
     assert (values[:, 0] <= values[:, 2]).all()
 
 
+def test_predict_says_how_many_values_lie_beyond_a_public_range(
+    finished: Path, tmp_path: Path
+) -> None:
+    table = tmp_path / "far.csv"
+    table.write_text("age,sex\n17,F\n300,M\n301,M\n100,F\n")
+    done = cipherbayes("predict", finished / "out", table)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"warning: {table}: column 'age': of 4 values ")
+    assert "1 is below 18 and 2 are above 100" in line
+    rows = [line.split(",")[1:] for line in done.stdout.splitlines()]
+    assert rows[2] == rows[3]  # both held at 100
+
+
 @pytest.mark.slow
 def test_survival_curves_at_asked_times(tmp_path: Path) -> None:
     survival_frame().to_parquet(tmp_path / "one.parquet")

@@ -200,6 +200,10 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
         bad_bytes("t.csv", b"Agee,sex,sick\n1,F,1\n"),
         "has no column 'age'; did you mean 'Agee'?",
     ),
+    "capital letters": (
+        bad_bytes("t.csv", b"Age,sage,sex,sick\n1,1,F,1\n"),
+        "has no column 'age'; it is written 'Age' there: capital letters count",
+    ),
     "no header": (
         bad_bytes("t.csv", f"{SECRET},F,1\n{SECRET},M,0\n".encode()),
         "has no column 'age'; check its header line",

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import cipherbayes as cb
-from cipherbayes.errors import RunError, StudyError
+from cipherbayes.errors import BeyondRangeWarning, RunError, StudyError
 from cipherbayes.results.notebook import bar_html, notebook_progress
 from cipherbayes.results.table import Table
 from conftest import logistic_frame
@@ -335,3 +335,34 @@ def test_the_estimator_passes_scikit_learns_own_checks(epsilon: float | None) ->
     ]
     assert failed == []
     assert sum(f["status"] == "passed" for f in found) > 40
+
+
+def test_values_beyond_a_public_range_are_counted_and_warned_of(
+    result: cb.Result,
+) -> None:
+    far = pd.DataFrame({"age": [17.0, 150.0, 50.0], "sex": ["F", "M", "M"]})
+    assert result.beyond_ranges(far) == [
+        {"feature": "age", "low": 18, "high": 100, "below": 1, "above": 1, "rows": 3}
+    ]
+    with pytest.warns(BeyondRangeWarning, match="'age': of 3 values 1 is below 18"):
+        predicted = result.predict(far)
+    held = result.predict(far.assign(age=far.age.clip(18, 100)))  # says nothing
+    assert np.array_equal(predicted["mean"], held["mean"])
+
+
+def test_a_plan_prints_as_the_command_does(tmp_path: Path) -> None:
+    budget = {"epsilon": 1.0, "delta": 1e-6, "records": 400}
+    planned = cb.plan(study(privacy=budget, sites={"north": {}}))
+    assert repr(planned).startswith("study: logistic, secure-sum")
+    assert "\nwarning: " in repr(planned)
+    assert planned.record()["epsilon"] == pytest.approx(1.0, abs=0.01)
+    with pytest.raises(StudyError, match="read a study file"):
+        cb.plan("study.toml")  # type: ignore[arg-type]
+
+
+def test_the_prior_without_privacy_is_said_and_how_to_have_the_private_one() -> None:
+    shown = repr(cb.plan(study()))
+    assert "prior       normal of scale 1 for half of a column's public range" in shown
+    assert 'preparation.method = "public-bounds"' in shown
+    stated = cb.plan(study(preparation={"method": "public-bounds"}))
+    assert "preparation.method" not in repr(stated)

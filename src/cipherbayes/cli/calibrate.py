@@ -30,7 +30,12 @@ class Events(StrEnum):
     rare = "rare"
 
 
+FOR_TABLES = ("kind", "records", "epsilon", "wider", "truth", "events", "sites")
+"""Options that say what --table simulates, and nothing of the other grids."""
+
+
 def calibrate(
+    context: typer.Context,
     quick: Annotated[
         bool, typer.Option("--quick", help="One small cell a model.")
     ] = False,
@@ -104,6 +109,7 @@ def calibrate(
             "--quick, --stress, --wide, --others, --sbc and --table exclude each other",
             remedy="give one of them",
         )
+    _refuse_unused(context, [*([] if table else FOR_TABLES), *(["results"] * sbc)])
     count = replicates or (8 if quick or table else 100)
     if table:
         grounds = [
@@ -148,6 +154,19 @@ def calibrate(
         typer.echo(json.dumps(document, indent=2))
         return
     console.print(_table(rows))
+
+
+def _refuse_unused(context: typer.Context, unused: list[str]) -> None:
+    """Refuse options that were typed and that what is asked for does not read."""
+    for name in unused:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise RunError(
+                "is not used by what is asked for",
+                where=f"--{name}",
+                remedy="leave it out"
+                + (", or give a --table" if name in FOR_TABLES else ""),
+            )
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:

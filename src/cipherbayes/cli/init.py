@@ -57,10 +57,12 @@ def init(
         "public, and a range read off the rows is a release that no budget covers.",
         soft_wrap=True,
     )
-    if text.count("# a guess"):
+    if guesses := text.count("# a guess"):
+        lines = "1 line is a guess" if guesses == 1 else f"{guesses} lines are guesses"
         console.print(
-            f"{text.count('# a guess')} lines are guesses from the columns' names, and "
-            "say so: check them (--kind, --outcome and --time say better)",
+            f"{lines} from the columns' names, marked as such: check "
+            f"{'it' if guesses == 1 else 'them'} (--kind, --outcome and --time say "
+            "better)",
             soft_wrap=True,
             highlight=False,
         )

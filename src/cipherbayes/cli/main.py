@@ -22,6 +22,7 @@ from cipherbayes.cli import (
     omop,
     party,
     plan,
+    predict,
     report,
     run,
     submit,
@@ -72,7 +73,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     },
     "Its result": {
         "report": report.report,
-        "predict": run.predict,
+        "predict": predict.predict,
         "export": export.export,
         "compare": compare.compare,
         "verify": verify.verify,

@@ -1,10 +1,8 @@
-"""``cipherbayes run`` and ``cipherbayes predict``."""
+"""``cipherbayes run`` and ``cipherbayes resume``."""
 
 from __future__ import annotations
 
-import csv
 import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,11 +18,10 @@ from cipherbayes.cli.console import (
     print_result,
     progress_bar,
 )
-from cipherbayes.errors import RunError
+from cipherbayes.errors import StudyError
 
 if TYPE_CHECKING:
     from cipherbayes.results.record import MedianSurvival, ResultRecord
-    from cipherbayes.results.result import Result
     from cipherbayes.study.schema import Study
 
 
@@ -52,8 +49,9 @@ def run(
     loaded = Study.load(study)
     folder = out if out is not None else Path("runs") / loaded.name
     require_free_folder(folder)
+    differs = check_records(loaded)
     if not as_json:
-        warn_before(loaded)
+        warn_before(loaded, differs)
     with (
         logging_to(folder),
         live_page(folder, watch and loaded.private),
@@ -82,16 +80,46 @@ def resume(
     show(result.record, folder, as_json, report)
 
 
-def warn_before(study: Study) -> None:
-    """What `cipherbayes plan` warns of, while nothing is spent yet.
+FAR_OFF = 2.0
+"""How many times too large or too small a declared number of records is refused."""
 
-    Also a number of records that the tables do not have: whoever runs a study on one
-    machine holds them all, and this goes to the terminal only.
+
+def check_records(study: Study) -> list[str]:
+    """A warning where the tables do not have the declared number of records; far off,
+    a refusal, while nothing is spent yet.
+
+    Whoever runs a study on one machine holds all tables, and this goes to the terminal
+    only.
     """
+    if study.privacy is None or study.privacy.person is not None:
+        return []
+    from cipherbayes.study.template import suggested_records
+
+    declared = study.privacy.records
+    files = [Path(site.data) for site in study.sites.values() if site.data]
+    if not declared or len(files) < len(study.sites):
+        return []
+    rows = suggested_records(files)
+    if rows is None or rows[0] <= declared <= 1.5 * rows[0]:
+        return []
+    said = f"privacy.records = {declared} and the tables have {rows[0]} rows in all"
+    if max(declared, rows[0]) > FAR_OFF * max(min(declared, rows[0]), 1):
+        raise StudyError(
+            f"{said}: effects would be those of records that are not there",
+            where=f"study '{study.name}'",
+            remedy="correct it; nothing was released",
+        )
+    return [
+        f"{said}: effects and intervals are computed for the declared number; correct "
+        "it"
+    ]
+
+
+def warn_before(study: Study, further: list[str]) -> None:
+    """What `cipherbayes plan` warns of, while nothing is spent yet, and more."""
     if not study.private:
         return
     from cipherbayes.protocols.plan import plan_study
-    from cipherbayes.study.template import suggested_records
 
     planned = plan_study(study)
     known = set(planned.protocol.cautions(planned))
@@ -99,20 +127,7 @@ def warn_before(study: Study) -> None:
     warnings = [
         w for w in planned.protocol.describe(planned).warnings if w not in known
     ]
-    privacy = study.with_privacy().privacy
-    declared, person = privacy.records, privacy.person
-    files = [Path(site.data) for site in study.sites.values() if site.data]
-    rows = (
-        suggested_records(files)
-        if declared and person is None and len(files) == len(study.sites)
-        else None
-    )
-    if declared and rows and not rows[0] <= declared <= 1.5 * rows[0]:
-        warnings.append(
-            f"privacy.records = {declared} and the tables have {rows[0]} rows in all: "
-            "effects and intervals are computed for the declared number; correct it"
-        )
-    for warning in warnings:
+    for warning in [*warnings, *further]:
         said = f"[yellow]warning:[/yellow] {escape(warning)}"
         console.print(said, highlight=False, soft_wrap=True)
 
@@ -228,137 +243,3 @@ def _median_text(median: MedianSurvival) -> str:
     if median["lower"] is None and median["upper"] is None:
         return middle  # a point estimate, or nowhere reached
     return f"{middle} ({lower} to {upper})"
-
-
-def predict(
-    folder: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
-    table: Annotated[Path, typer.Argument(help="CSV or Parquet with the features.")],
-    times: Annotated[
-        str | None,
-        typer.Option(help="Survival models: times, comma-separated, in your unit."),
-    ] = None,
-    median: Annotated[
-        bool, typer.Option("--median", help="Survival models: median survival time.")
-    ] = False,
-    site: Annotated[
-        str | None,
-        typer.Option(help="With \\[hierarchy]: the site whose rows these are."),
-    ] = None,
-    new_site: Annotated[
-        bool,
-        typer.Option(
-            "--new-site",
-            help="With \\[hierarchy]: a site that took no part (default).",
-        ),
-    ] = False,
-    counts: Annotated[
-        bool,
-        typer.Option(
-            "--counts",
-            help="Count models: expected counts over each row's exposure, not rates.",
-        ),
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="CSV to write.", show_default="standard output"),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON, not CSV.")] = False,
-) -> None:
-    """Predict probabilities or survival curves, with intervals, for each row."""
-    from cipherbayes.results.result import Result
-
-    result = Result.load(folder)
-    if median:
-        medians = median_rows(result, table, times, site=site, new_site=new_site)
-        write_rows(medians, out, as_json)
-        return
-    at = parse_times(times)
-    if result.study.model.predicts_over_time and at is None:
-        raise RunError(
-            "a survival model predicts at times",
-            where="--times",
-            remedy="give some, e.g. --times 365,1825",
-        )
-    predicted = result.predict(
-        table,
-        times=None if at is None else _array(at),
-        site=site,
-        new_site=new_site,
-        counts=counts,
-        where=str(table),
-    )
-    write_rows(list(prediction_rows(predicted, at)), out, as_json)
-
-
-def median_rows(
-    result: Result,
-    table: Path,
-    times: str | None,
-    *,
-    site: str | None = None,
-    new_site: bool = False,
-) -> list[dict[str, Any]]:
-    """Median survival of each row; an end that is not reached stays empty."""
-    if times is not None or not result.study.model.predicts_over_time:
-        raise RunError(
-            "is for survival models, without --times",
-            where="--median",
-            remedy="leave one of them out",
-        )
-    found = result.median_survival(
-        table, site=site, new_site=new_site, where=str(table)
-    )
-    return [{"row": i, **row} for i, row in enumerate(found)]
-
-
-def write_rows(rows: list[dict[str, Any]], out: Path | None, as_json: bool) -> None:
-    """CSV or JSON, to a file or to standard output."""
-    if as_json:
-        text = json.dumps(rows)
-        typer.echo(text) if out is None else out.write_text(text, encoding="utf-8")
-        return
-    if out is None:
-        _write_csv(sys.stdout, rows)
-        return
-    with out.open("w", newline="", encoding="utf-8") as file:
-        _write_csv(file, rows)
-
-
-def parse_times(text: str | None) -> list[float] | None:
-    """Comma-separated positive numbers."""
-    if text is None:
-        return None
-    try:
-        times = [float(part) for part in text.split(",")]
-    except ValueError:
-        times = []
-    if not times or not all(0.0 < t < float("inf") for t in times):
-        raise RunError(
-            "is not a list of positive numbers",
-            where="--times",
-            remedy="write them like --times 365,1825",
-        )
-    return times
-
-
-def prediction_rows(predicted: Any, times: list[float] | None) -> Any:
-    """One dictionary per row (and time): mean, lower, upper."""
-    for i in range(len(predicted["mean"])):
-        if times is None:
-            yield {"row": i} | {k: float(v[i]) for k, v in predicted.items()}
-            continue
-        for j, t in enumerate(times):
-            values = {k: float(v[i, j]) for k, v in predicted.items()}
-            yield {"row": i, "time": t} | values
-
-
-def _array(values: list[float]) -> Any:
-    import numpy as np
-
-    return np.array(values, dtype=np.float64)
-
-
-def _write_csv(file: Any, rows: list[dict[str, Any]]) -> None:
-    writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-    writer.writeheader()
-    writer.writerows(rows)

@@ -33,7 +33,7 @@ NO_PARAMETERS = {
 }
 
 
-@dataclass
+@dataclass(repr=False)
 class PlanDescription:
     """What ``cipherbayes plan`` says: lines for people, values for programs.
 
@@ -62,6 +62,9 @@ class PlanDescription:
     bytes_per_round_site: int = 0
     warnings: list[str] = field(default_factory=list)
     further: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return "\n".join([*self.lines, *(f"warning: {w}" for w in self.warnings)])
 
     def with_warning(self, text: str) -> PlanDescription:
         """The same with one warning more."""

@@ -16,7 +16,7 @@ from cipherbayes.models.base import Rows
 from cipherbayes.models.counts import CountModel
 from cipherbayes.models.survival import require_survival_curves
 from cipherbayes.results.effects import median_survival
-from cipherbayes.results.record import MedianSurvival
+from cipherbayes.results.record import BeyondRow, MedianSurvival
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats
@@ -62,6 +62,37 @@ class Predictor:
             parts.append(np.stack([mean, lower, upper]))
         joined = np.concatenate(parts, axis=1)
         return {"mean": joined[0], "lower": joined[1], "upper": joined[2]}
+
+    def beyond_ranges(self, table: Any, where: str) -> list[BeyondRow]:
+        """The columns with values beyond their public range, and how many they are.
+
+        Such a value is held at the end of the range, as it is in the fit.
+        """
+        ranges = {
+            name: (feature.low, feature.high)
+            for name, feature in self.study.features.items()
+            if feature.low is not None and feature.high is not None
+        }
+        below, above = dict.fromkeys(ranges, 0), dict.fromkeys(ranges, 0)
+        count = 0
+        for chunk in open_table(table, where).chunks(dict.fromkeys(ranges, "number")):
+            count += chunk.num_rows
+            for name, (low, high) in ranges.items():
+                values = chunk.column(name).to_numpy(zero_copy_only=False)
+                below[name] += int(np.sum(values < low))
+                above[name] += int(np.sum(values > high))
+        return [
+            {
+                "feature": name,
+                "low": low,
+                "high": high,
+                "below": below[name],
+                "above": above[name],
+                "rows": count,
+            }
+            for name, (low, high) in ranges.items()
+            if below[name] or above[name]
+        ]
 
     def exposures(self, table: Any, where: str) -> Floats:
         """The exposure of each row of a table, for a model of counts that has one."""
@@ -141,6 +172,23 @@ def _slices(table: PreparedTable) -> Iterator[Rows]:
         for start in range(0, block.count, 1024):
             part = slice(start, start + 1024)
             yield Rows(block.design, block.x[:, part], {}, block.squared_norms[part])
+
+
+def beyond_in_words(row: BeyondRow) -> str:
+    """E.g. ``'age': 3 of 500 values are above 100 and predicted as 100``."""
+    low, high = f"{row['low']:g}", f"{row['high']:g}"
+    sides = [
+        f"{count:,} {'is' if count == 1 else 'are'} {side} {end}"
+        for count, side, end in (
+            (row["below"], "below", low),
+            (row["above"], "above", high),
+        )
+        if count
+    ]
+    return (
+        f"column '{row['feature']}': of {row['rows']:,} values {' and '.join(sides)}, "
+        "beyond its public range; they are predicted as if at its end"
+    )
 
 
 def thinned(draws: Floats) -> Floats:

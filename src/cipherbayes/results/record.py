@@ -55,6 +55,17 @@ class CurvePoint(MedianRow):
     value: float
 
 
+class BeyondRow(TypedDict):
+    """How many of a column's values lie beyond the ends of its public range."""
+
+    feature: str
+    low: float
+    high: float
+    below: int
+    above: int
+    rows: int
+
+
 class Curve(TypedDict):
     """A number's effect along its range; in a group where ``by`` is ``level``."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cipherbayes.errors import RunError
+from cipherbayes.errors import BeyondRangeWarning, RunError
 from cipherbayes.models.base import Rows
 from cipherbayes.results.contrasts import Contrasts
 from cipherbayes.results.hierarchy import (
@@ -19,9 +20,10 @@ from cipherbayes.results.hierarchy import (
 )
 from cipherbayes.results.made_up import MadeUp
 from cipherbayes.results.parameters import Parameters
-from cipherbayes.results.predictions import Predictor, thinned
+from cipherbayes.results.predictions import Predictor, beyond_in_words, thinned
 from cipherbayes.results.record import (
     Baseline,
+    BeyondRow,
     ContrastRow,
     Curve,
     DescribeRow,
@@ -232,6 +234,7 @@ class Result:
         """Posterior predictive mean and interval for each row of a table.
 
         Both ends are the mean where the run has points only (:attr:`has_intervals`).
+        Values beyond a public range count as its end: :meth:`beyond_ranges`.
 
         Parameters
         ----------
@@ -249,6 +252,7 @@ class Result:
         """
         draws, predictor = self._draws_at(site, new_site), self._predictor()
         found = predictor.predict(draws, table, times, where)
+        self._warn_beyond(table, where)
         if not counts:
             return found
         exposures = predictor.exposures(table, where)
@@ -279,7 +283,22 @@ class Result:
         posterior probability of that. ``site`` and ``new_site`` as in :meth:`predict`.
         """
         draws = self._draws_at(site, new_site)
-        return self._predictor().median_survival(draws, table, where)
+        found = self._predictor().median_survival(draws, table, where)
+        self._warn_beyond(table, where)
+        return found
+
+    def beyond_ranges(self, table: Any, where: str = "table") -> Table[BeyondRow]:
+        """Columns of a table with values beyond their public range, with counts.
+
+        A prediction takes such a value as if it were at the end of the range, as the
+        fit does, and says so by a BeyondRangeWarning.
+        """
+        return Table(self._predictor().beyond_ranges(table, where))
+
+    def _warn_beyond(self, table: Any, where: str) -> None:
+        for row in self.beyond_ranges(table, where):
+            said = f"{where}: {beyond_in_words(row)}"
+            warnings.warn(said, BeyondRangeWarning, stacklevel=3)
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """A forest plot of the effects (of the parameters where there are none).

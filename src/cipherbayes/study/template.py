@@ -20,6 +20,7 @@ refused.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,7 @@ from cipherbayes.errors import DataError, StudyError
 from cipherbayes.models.registry import registered
 from cipherbayes.study.file import OTHER_NAMES
 
-Sort = Literal["number", "category", "neither"]
+Sort = Literal["number", "category", "date", "empty", "neither"]
 
 # Usual names of outcomes; a guess that the reader is asked to check.
 EVENTS = (
@@ -45,7 +46,17 @@ TIMES = (
     "time", "futime", "survival_time", "followup", "follow_up", "days", "duration",
     "lenfol", "survtime", "os_days", "os_months",
 )  # fmt: skip
-IDENTIFIERS = ("id", "patient", "patient_id", "mrn", "name", "subject")
+IDENTIFIERS = {
+    "id", "mrn", "name", "surname", "patient", "subject", "patid", "patientid", "pid",
+    "personid", "subjectid", "caseid", "recordid", "studyid",
+}  # fmt: skip
+# Days before months or months before days, with points or strokes; Arrow knows ISO's.
+DATES = ["%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y"]
+LEFT_OUT: dict[Sort, str] = {
+    "date": "a date: give days or years since a public date instead",
+    "empty": "empty",
+    "neither": "neither numbers nor words",
+}
 
 HEAD = """\
 # A first study file. Lines with FILL IN are yours: this file was written from the
@@ -66,7 +77,9 @@ def sort_of(kind: pa.DataType) -> Sort:
         return "category"
     if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
         return "number"
-    return "neither"
+    if types.is_null(kind):
+        return "empty"
+    return "date" if types.is_temporal(kind) else "neither"
 
 
 def schema_of(path: Path) -> dict[str, Sort]:
@@ -83,7 +96,9 @@ def schema_of(path: Path) -> dict[str, Sort]:
         if path.name.lower().endswith((".parquet", ".pq")):
             schema = pyarrow.parquet.read_schema(path)
         else:
-            with pyarrow.csv.open_csv(path) as reader:
+            formats = [pyarrow.csv.ISO8601, *DATES]
+            options = pyarrow.csv.ConvertOptions(timestamp_parsers=formats)
+            with pyarrow.csv.open_csv(path, convert_options=options) as reader:
                 schema = reader.schema
     except (pa.ArrowInvalid, OSError):
         # Arrow's own words may quote a field.
@@ -152,8 +167,11 @@ def first_study(
             where=str(tables[0]),
             remedy="give tables with the same columns",
         )
+    for column in shared:
+        if any(schema[column] == "empty" for schema in schemas.values()):
+            shared[column] = "empty"
     for path, schema in schemas.items():
-        clash = [n for n in shared if schema[n] != shared[n]]
+        clash = [n for n in shared if shared[n] not in (schema[n], "empty")]
         if clash:
             raise DataError(
                 f"column '{clash[0]}' has another type than in {tables[0].name}",
@@ -219,13 +237,13 @@ def _lines(
     model = [f'kind = "{kind}"{_remark(wanted.kind, guess="see the models page")}']
     if "time" in fields:
         model += [
-            f"time = {_column(time)}{_remark(wanted.time)}",
-            f"event = {_column(event)}"
-            f"{_remark(wanted.outcome, '1: the event happened, 0: censored')}",
+            f"time = {_column(time, wanted.time)}",
+            f"event = "
+            f"{_column(event, wanted.outcome, '1: the event happened, 0: censored')}",
             "horizon = FILL_IN  # public length of follow-up, in the unit of `time`",
         ]
     elif "outcome" in fields:
-        model.append(f"outcome = {_column(event)}{_remark(wanted.outcome)}")
+        model.append(f"outcome = {_column(event, wanted.outcome)}")
     if "low" in fields:
         model.append("low = FILL_IN  # public range of the outcome, from the code book")
         model.append("high = FILL_IN")
@@ -247,8 +265,13 @@ def _lines(
         if column == time:
             # What happens after the outcome predicts it only too well.
             lines.append(f"# {key}: left out (a guess: a time of follow-up)")
-        elif column.lower() in IDENTIFIERS or sort == "neither":
-            lines.append(f"# {key}: left out (an identifier, or no number and no text)")
+        elif _identifies(column):
+            lines.append(
+                f"# {key}: left out (a guess: it names a person; where one has several "
+                "rows, see privacy.unit)"
+            )
+        elif sort in LEFT_OUT:
+            lines.append(f"# {key}: left out ({LEFT_OUT[sort]})")
         elif sort == "number":
             lines.append(f"{key} = {{ low = FILL_IN, high = FILL_IN }}")
         else:
@@ -280,12 +303,22 @@ def _remark(known: str | None, always: str = "", *, guess: str = "") -> str:
     return said and f"  # {said}"
 
 
-def _column(name: str | None) -> str:
-    return "FILL_IN" if name is None else _quoted(name)
+def _column(name: str | None, known: str | None, always: str = "") -> str:
+    """A column in a line of ``[model]``: known, guessed, or left to be named."""
+    if name is None:
+        return "FILL_IN  # name the column" + (f"; {always}" if always else "")
+    return _quoted(name) + _remark(known, always)
+
+
+def _identifies(column: str) -> bool:
+    """Whether a name is one of a record's own: ``PatID``, ``patient_id``, ``MRN``."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", column)
+    parts = re.split(r"[\W_]+", words.lower())
+    return "".join(parts) in IDENTIFIERS or parts[-1] == "id"
 
 
 def _first(columns: dict[str, Sort], wanted: Sequence[str]) -> str | None:
-    known = {name.lower(): name for name, sort in columns.items() if sort != "neither"}
+    known = {n.lower(): n for n, sort in columns.items() if sort not in LEFT_OUT}
     return next((known[name] for name in wanted if name in known), None)
 
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
@@ -23,7 +22,8 @@ from cipherbayes.data.tables.table import (
 
 _NO_COMMAS = (
     "is not separated by commas",
-    "save it with commas between fields and points in numbers (1.5, not 1,5)",
+    "save it with commas between fields and points in numbers (1.5, not 1,5), e.g. in "
+    'pandas: read_csv(OLD, sep=";", decimal=",").to_csv(NEW, index=False)',
 )
 
 
@@ -32,8 +32,8 @@ class CsvTable(FileTable):
 
     def __init__(self, path: Path, where: str) -> None:
         names: tuple[str, ...] = ()
-        with _csv_errors(where, names, {}) as ragged:
-            reader = _open_csv(path, pyarrow.csv.ConvertOptions(), ragged)
+        with _csv_errors(where, names, {}):
+            reader = _open_csv(path, pyarrow.csv.ConvertOptions())
             names = tuple(reader.schema.names)
             rows = any(batch.num_rows for batch in reader)
         super().__init__(path, where, names, None if rows else (0,))
@@ -58,25 +58,25 @@ class CsvTable(FileTable):
             null_values=sorted(MISSING),
             strings_can_be_null=False,  # "None" may be the name of a level
         )
-        with _csv_errors(self.where, self.names, columns) as ragged:
-            for batch in _open_csv(self._path, options, ragged):
+        with _csv_errors(self.where, self.names, columns):
+            for batch in _open_csv(self._path, options):
                 yield batch.num_rows, batch.column
 
 
 def _open_csv(
-    path: Path, options: pyarrow.csv.ConvertOptions, ragged: list[Any]
+    path: Path, options: pyarrow.csv.ConvertOptions
 ) -> pyarrow.csv.CSVStreamingReader:
-    def note(row: Any) -> str:
-        ragged.append(row)
-        return "error"
+    """A reader of a file in blocks.
 
+    Nothing of Python goes along, such as a function for bad rows: the last to let go
+    of it may be a thread of Arrow's, and after the interpreter has ended that aborts
+    the process.
+    """
     return pyarrow.csv.open_csv(
         path,
         # One thread: only then does Arrow number the lines it refuses.
         read_options=pyarrow.csv.ReadOptions(use_threads=False),
-        parse_options=pyarrow.csv.ParseOptions(
-            newlines_in_values=True, invalid_row_handler=note
-        ),
+        parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
         convert_options=options,
     )
 
@@ -84,11 +84,10 @@ def _open_csv(
 @contextmanager
 def _csv_errors(
     where: str, names: Sequence[str], columns: Mapping[str, Kind]
-) -> Iterator[list[Any]]:
-    """Turn Arrow's failures into lines without values; yields a list for bad rows."""
-    ragged: list[Any] = []
+) -> Iterator[None]:
+    """Turn Arrow's failures into lines without values."""
     try:
-        yield ragged
+        yield
     except UnicodeDecodeError:
         refuse(where, "its header is not UTF-8 text", "save the file as UTF-8")
     except OSError:
@@ -96,15 +95,17 @@ def _csv_errors(
     except pa.ArrowInvalid as error:
         text = str(error)
         place = re.match(r"In CSV column #(\d+): Row #(\d+)", text)
+        ragged = re.match(
+            r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)", text
+        )
         if ragged:
-            row = ragged[0]
-            if row.expected_columns == 1:
+            line, wanted, found = ragged.groups()
+            if wanted == "1":
                 # Fields between semicolons, and decimal commas in some of them.
                 refuse(where, *_NO_COMMAS)
             refuse(
                 where,
-                f"line {row.number} has {row.actual_columns} fields instead of "
-                f"{row.expected_columns}",
+                f"line {line} has {found} fields instead of {wanted}",
                 "correct that line (is it CSV in UTF-8?)",
             )
         if place and int(place[1]) < len(names):

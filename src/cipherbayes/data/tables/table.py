@@ -137,6 +137,9 @@ class Table(ABC):
         remedy = "check its header line, or the spelling in the study"
         if name in {known.strip(" \"'") for known in self.names}:
             remedy = "its header line has quotes or blanks around it: remove them"
+        elif name.lower() in lower:
+            same = lower[name.lower()]
+            remedy = f"it is written '{same}' there: capital letters count"
         elif near:
             remedy = "did you mean " + " or ".join(f"'{lower[n]}'" for n in near) + "?"
         refuse(self.where, f"has no column '{name}'", remedy)

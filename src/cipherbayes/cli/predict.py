@@ -1,0 +1,175 @@
+"""``cipherbayes predict``: what a finished study says of new rows."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cipherbayes.errors import BeyondRangeWarning, RunError
+
+if TYPE_CHECKING:
+    from cipherbayes.results.result import Result
+
+
+def predict(
+    folder: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    table: Annotated[Path, typer.Argument(help="CSV or Parquet with the features.")],
+    times: Annotated[
+        str | None,
+        typer.Option(help="Survival models: times, comma-separated, in your unit."),
+    ] = None,
+    median: Annotated[
+        bool, typer.Option("--median", help="Survival models: median survival time.")
+    ] = False,
+    site: Annotated[
+        str | None,
+        typer.Option(help="With \\[hierarchy]: the site whose rows these are."),
+    ] = None,
+    new_site: Annotated[
+        bool,
+        typer.Option(
+            "--new-site",
+            help="With \\[hierarchy]: a site that took no part (default).",
+        ),
+    ] = False,
+    counts: Annotated[
+        bool,
+        typer.Option(
+            "--counts",
+            help="Count models: expected counts over each row's exposure, not rates.",
+        ),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="CSV to write.", show_default="standard output"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON, not CSV.")] = False,
+) -> None:
+    """Predict probabilities or survival curves, with intervals, for each row.
+
+    Values beyond a feature's public range count as its end; standard error says how
+    many of which column.
+    """
+    from cipherbayes.results.result import Result
+
+    result = Result.load(folder)
+    at = parse_times(times)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", BeyondRangeWarning)
+        if median:
+            rows = median_rows(result, table, times, site=site, new_site=new_site)
+        else:
+            predicted = predict_at(
+                result, table, at, site=site, new_site=new_site, counts=counts
+            )
+            rows = list(prediction_rows(predicted, at))
+    for warning in caught:
+        if warning.category is BeyondRangeWarning:
+            typer.echo(f"warning: {warning.message}", err=True)
+    write_rows(rows, out, as_json)
+
+
+def predict_at(
+    result: Result,
+    table: Path,
+    at: list[float] | None,
+    *,
+    site: str | None,
+    new_site: bool,
+    counts: bool,
+) -> dict[str, Any]:
+    """Predictions of a table at the times that a survival model needs."""
+    if result.study.model.predicts_over_time and at is None:
+        raise RunError(
+            "a survival model predicts at times",
+            where="--times",
+            remedy="give some, e.g. --times 365,1825",
+        )
+    return result.predict(
+        table,
+        times=None if at is None else _array(at),
+        site=site,
+        new_site=new_site,
+        counts=counts,
+        where=str(table),
+    )
+
+
+def median_rows(
+    result: Result,
+    table: Path,
+    times: str | None,
+    *,
+    site: str | None = None,
+    new_site: bool = False,
+) -> list[dict[str, Any]]:
+    """Median survival of each row; an end that is not reached stays empty."""
+    if times is not None or not result.study.model.predicts_over_time:
+        raise RunError(
+            "is for survival models, without --times",
+            where="--median",
+            remedy="leave one of them out",
+        )
+    found = result.median_survival(
+        table, site=site, new_site=new_site, where=str(table)
+    )
+    return [{"row": i, **row} for i, row in enumerate(found)]
+
+
+def write_rows(rows: list[dict[str, Any]], out: Path | None, as_json: bool) -> None:
+    """CSV or JSON, to a file or to standard output."""
+    if as_json:
+        text = json.dumps(rows)
+        typer.echo(text) if out is None else out.write_text(text, encoding="utf-8")
+        return
+    if out is None:
+        _write_csv(sys.stdout, rows)
+        return
+    with out.open("w", newline="", encoding="utf-8") as file:
+        _write_csv(file, rows)
+
+
+def parse_times(text: str | None) -> list[float] | None:
+    """Comma-separated positive numbers."""
+    if text is None:
+        return None
+    try:
+        times = [float(part) for part in text.split(",")]
+    except ValueError:
+        times = []
+    if not times or not all(0.0 < t < float("inf") for t in times):
+        raise RunError(
+            "is not a list of positive numbers",
+            where="--times",
+            remedy="write them like --times 365,1825",
+        )
+    return times
+
+
+def prediction_rows(predicted: Any, times: list[float] | None) -> Any:
+    """One dictionary per row (and time): mean, lower, upper."""
+    for i in range(len(predicted["mean"])):
+        if times is None:
+            yield {"row": i} | {k: float(v[i]) for k, v in predicted.items()}
+            continue
+        for j, t in enumerate(times):
+            values = {k: float(v[i, j]) for k, v in predicted.items()}
+            yield {"row": i, "time": t} | values
+
+
+def _array(values: list[float]) -> Any:
+    import numpy as np
+
+    return np.array(values, dtype=np.float64)
+
+
+def _write_csv(file: Any, rows: list[dict[str, Any]]) -> None:
+    writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)

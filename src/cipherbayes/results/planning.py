@@ -1,0 +1,62 @@
+"""What a study will cost, before any row is read: with its tables' budgets."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from cipherbayes.engine.local_settings import local_settings
+from cipherbayes.engine.new_run import budget_warnings
+from cipherbayes.engine.table_identity import ledger_of
+from cipherbayes.protocols.plan import plan_study
+from cipherbayes.protocols.plan_description import (
+    PlanDescription,
+    alike,
+    prior_in_words,
+)
+from cipherbayes.results.run import require_study
+from cipherbayes.study.schema import Study
+
+OTHER_PRIOR = (
+    "(a private study standardises its columns where it can, and its prior is then for "
+    'a standard deviation; preparation.method = "public-bounds" in both studies gives '
+    "both this prior)"
+)
+
+
+def plan(study: Study) -> PlanDescription:
+    """Rounds, noise, ε as it grows, what intervals will be like, and what to change.
+
+    Prints as ``cipherbayes plan`` does; ``warnings`` has what is wrong, ``record()``
+    the numbers. Ledgers of the study's tables are asked whether they can pay.
+    """
+    require_study(study)
+    return _private(study) if study.private else _without_privacy(study)
+
+
+def _private(study: Study) -> PlanDescription:
+    planned = plan_study(study)
+    described = planned.protocol.describe(planned)
+    local = {
+        name: local_settings(site, ledger_of(site, site.data))
+        for name, site in study.sites.items()
+    }
+    return reduce(
+        PlanDescription.with_warning, budget_warnings(planned, local), described
+    )
+
+
+def _without_privacy(study: Study) -> PlanDescription:
+    lines = [
+        f"{study.name}: {study.model.kind}, pooled, without privacy",
+        "nothing is noised and nothing is charged",
+        f"prior       {prior_in_words(study)}",
+    ]
+    if study.preparation.method is None:
+        lines.append(f"            {OTHER_PRIOR}")
+    if study.hierarchy is None and len(study.sites) > 1:
+        lines.append(f"sites       {alike(study)}")
+    return PlanDescription(
+        lines,
+        rounds=study.inference.rounds,
+        warnings=["no [privacy] table: whoever reads the result learns about the rows"],
+    )
