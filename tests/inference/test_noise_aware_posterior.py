@@ -17,7 +17,11 @@ from cipherbayes.inference.noise_aware import (
     sample_posterior,
 )
 from cipherbayes.inference.noise_aware.evidence import Evidence
-from cipherbayes.inference.noise_aware.flags import rare_levels
+from cipherbayes.inference.noise_aware.flags import (
+    Flag,
+    prior_of_ranges,
+    rare_levels,
+)
 from cipherbayes.inference.noise_aware.information import InformationSampler
 from cipherbayes.inference.noise_aware.schedule import BURN_IN
 from cipherbayes.inference.released import Release
@@ -162,6 +166,22 @@ def test_levels_that_few_records_have_are_named_once_standardised() -> None:
     assert flag.parameters == (3,)
     assert "mgus[1]" in flag.as_record(names)["message"]
     assert rare_levels(public, rescaled_design(public, mean, np.full(3, 0.3))) == ()
+
+
+def test_a_flag_names_every_parameter_that_it_is_about() -> None:
+    names = tuple("abcdefgh")
+    flag = Flag("code", "in words", unusable=False, parameters=tuple(range(7)))
+    assert flag.as_record(names)["message"] == "in words: a, b, c, d, e, f, g"
+    every = replace(flag, parameters=tuple(range(8)))
+    assert every.as_record(names)["message"] == "in words: all parameters"
+
+
+def test_mostly_prior_is_unusable_where_the_prior_is_of_public_ranges() -> None:
+    others = Flag("columns-alike", "in words", unusable=False)
+    mostly = Flag("mostly-prior", "in words", unusable=False, parameters=(1,))
+    found = prior_of_ranges([others, mostly])
+    assert [flag.unusable for flag in found] == [False, True]
+    assert found[1].parameters == (1,)
 
 
 def test_a_shape_whose_information_is_known_is_not_called_hidden() -> None:

@@ -9,7 +9,11 @@ from typing import Any
 
 from cipherbayes.data.rescaled import rescaled_design
 from cipherbayes.inference.chains import Draws
-from cipherbayes.inference.noise_aware.flags import FlagRecord, not_calibrated
+from cipherbayes.inference.noise_aware.flags import (
+    FlagRecord,
+    not_calibrated,
+    prior_of_ranges,
+)
 from cipherbayes.models.design import Design
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.protocol import protocol_of
@@ -187,6 +191,8 @@ class _Fit:
     def flags(self) -> list[FlagRecord]:
         """What the sampler, the columns and the method give reason to warn of."""
         found = list(self.draws.flags)
+        if self.study.prior_is_of_ranges:
+            found = prior_of_ranges(found)
         if self.moments is not None:
             found += self.study.inference_method.flags(self.public, self.design)
         if self.caution is not None:

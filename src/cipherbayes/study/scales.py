@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 NOISE_OF_A_BIN = 0.02
 """Noise over N that a bin of a histogram should have."""
-LEAST_HISTOGRAMS, MOST_HISTOGRAMS = 0.005, 0.04
-"""Least and most share of μ² of one round of histograms."""
+LEAST_HISTOGRAMS, MOST_HISTOGRAMS = 0.005, 0.1
+"""Least and most share of μ² of one round of histograms. Much where it must be: without
+scales the prior is of half a public range, and rules what little N and ε can tell."""
 SUMS = 0.03
 """Share of μ² of the sums inside the windows."""
 BINS, FEW_BINS, FOR_FEW = 64, 32, 0.025

@@ -174,6 +174,13 @@ class Study(Section):
         return self.prior.filled_in(standardised=scaled)
 
     @property
+    def prior_is_of_ranges(self) -> bool:
+        """Whether a private study's effects have the default prior for half a public
+        range each, whatever that has to do with their values."""
+        stated = self.prior.scale is not None or not self.model.roles
+        return self.private and not stated and not self.releases_scales
+
+    @property
     def scales_wanted(self) -> bool:
         """Whether the study would have private scales if it could."""
         prepared = self.preparation

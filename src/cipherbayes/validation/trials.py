@@ -334,8 +334,8 @@ def trials(
         _work,
         {g.key(t.name, number): (t, g, number) for t, g, number in wanted},
         results=results,
-        to_line=_to_line,
-        from_line=_from_line,
+        to_line=to_line,
+        from_line=from_line,
         processes=processes,
         progress=progress,
     )
@@ -350,13 +350,15 @@ def _work(task: tuple[Columns, Ground, int]) -> Trial:
     return trial(*task)
 
 
-def _to_line(task: tuple[Columns, Ground, int], found: Trial) -> dict[str, Any]:
+def to_line(task: tuple[Columns, Ground, int], found: Trial) -> dict[str, Any]:
+    """A line of a file of results."""
     columns, ground, number = task
     study = {"table": columns.name, **asdict(ground), "number": number}
     return {"study": study, **asdict(found)}
 
 
-def _from_line(entry: Mapping[str, Any]) -> tuple[str, Trial]:
+def from_line(entry: Mapping[str, Any]) -> tuple[str, Trial]:
+    """The key and the study of such a line."""
     stated = dict(entry["study"])
     name, number = stated.pop("table"), stated.pop("number")
     return Ground(**stated).key(name, number), Trial(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 import numpy as np
@@ -31,14 +32,16 @@ SURPRISE = 0.01
 FAR_FROM_WINDOW = 2.0
 """Posterior standard deviations (root mean square over directions) from where the
 sums were taken to the posterior mean, beyond which the sums say little about it."""
-MOSTLY_PRIOR = 0.5
+MOSTLY_PRIOR, MOSTLY_PRIOR_FLAG = 0.5, "mostly-prior"
 LARGEST_RHAT = 1.05
-ALIKE, NOT_EXCLUDED = 10.0, 0.1
+ALIKE, NOT_EXCLUDED = 10.0, 0.02
 """Variance inflation factor from which on columns are called alike, and the chance of
 it from which on they are named."""
+STRONG = 1.5
+"""Standard deviation of the linear predictor over the hazard that is lived through,
+from which on records differ too much for normal columns to give the score's mean."""
 RARE_LEVEL = 0.2
 """Released standard deviation of a 0/1 column: one record of 24 has the level."""
-MOST_NAMED = 5
 
 
 class FlagRecord(TypedDict):
@@ -90,9 +93,8 @@ class Flag:
     def as_record(self, names: Sequence[str]) -> FlagRecord:
         """As a result records it, its parameters by name."""
         about = [names[index] for index in self.parameters]
-        shown = ", ".join(about[:MOST_NAMED])
-        if len(about) > MOST_NAMED:
-            shown += f" and {len(about) - MOST_NAMED} more"
+        every = 1 < len(about) == len(names)
+        shown = "all parameters" if every else ", ".join(about)
         message = f"{self.message}: {shown}" if about else self.message
         return flag_record(self.code, message, unusable=self.unusable, parameters=about)
 
@@ -140,14 +142,14 @@ def flags_of(
         )
     known = {j for j, _ in evidence.layout.shares}
     share = judged.std(axis=0) / prior.scale
-    count = int((share > MOSTLY_PRIOR).sum())
-    if count:
+    if mostly := tuple(map(int, np.flatnonzero(share > MOSTLY_PRIOR))):
         flags.append(
             Flag(
-                "mostly-prior",
-                f"{count} of {share.size} parameters are mostly prior: more records "
-                "or a larger ε would be needed to learn them",
+                MOSTLY_PRIOR_FLAG,
+                "intervals more than half as wide as the prior's; read them as the "
+                "prior, not as a finding (raise ε, add records or drop columns)",
                 unusable=False,
+                parameters=mostly,
             )
         )
     if np.diag(evidence.information).mean() < evidence.information_sd:
@@ -184,6 +186,16 @@ def flags_of(
                 parameters=named,
             )
         )
+    if _spread_of_predictor(recursion, evidence) > STRONG:
+        flags.append(
+            Flag(
+                "effects-strong",
+                "hazards, or expected counts, of the records differ by factors of a "
+                "hundred and more; intervals of such studies are somewhat too narrow "
+                "(drop or shorten columns that decide the outcome almost alone)",
+                unusable=False,
+            )
+        )
     mixing = rhat(draws.theta)
     if np.isfinite(mixing).any() and np.nanmax(mixing) > LARGEST_RHAT:
         flags.append(
@@ -194,6 +206,21 @@ def flags_of(
             )
         )
     return tuple(flags)
+
+
+def _spread_of_predictor(recursion: NoiseAware, evidence: Evidence) -> float:
+    """Of a score that grows with the exponential of the linear predictor, else zero.
+
+    With M, m and V of :mod:`~.tilting` it is √(θ̄'Vθ̄).
+    """
+    unit, h = recursion.shape.unit, evidence.estimate
+    if unit is None:
+        return 0.0
+    theta = recursion.shape.predictor(evidence.place)
+    pull = h @ unit
+    mass = max(float(pull @ unit), 1e-300)
+    square = float(theta @ h @ theta) / mass - (float(pull @ theta) / mass) ** 2
+    return math.sqrt(max(square, 0.0))
 
 
 def follows_from_others(evidence: Evidence, information: Floats) -> Bools:
@@ -227,10 +254,31 @@ def not_calibrated(reason: str, parameters: int) -> Flag:
     """Of a private run whose draws are no intervals, for a reason in words."""
     return Flag(
         "not-calibrated",
-        f"points without intervals. {reason} Parameters without an interval",
+        f"points without intervals. {reason} Without an interval",
         unusable=True,
         parameters=tuple(range(parameters)),
     )
+
+
+def prior_of_ranges(found: Sequence[Flag]) -> list[Flag]:
+    """The flags of a study whose prior nobody stated and whose scales nobody released.
+
+    The default prior is then of half a public range: where ranges are wider than the
+    values it is far narrower than effects are, and what is mostly prior is wrong.
+    """
+    return [
+        replace(
+            flag,
+            message="do not use these intervals: noise leaves the prior in charge, and "
+            "without released scales that is N(0, 1) for half of a public range, "
+            "however wide the range (raise ε, add records, or state [prior] scale). "
+            "Mostly prior",
+            unusable=True,
+        )
+        if flag.code == MOSTLY_PRIOR_FLAG
+        else flag
+        for flag in found
+    ]
 
 
 def rare_levels(public: Design, standardised: Design) -> tuple[Flag, ...]:

@@ -1,18 +1,30 @@
-"""The prior of the information matrix H.
+"""The prior of the information matrix H: the whole model of it.
 
-In the coordinates (p, U, ℓ, S) of :mod:`~.coordinates`,
+    H̃ = H + E,  E symmetric, E_jj ~ N(0, s_H²), E_jk ~ N(0, s_H² / 2);   H = A,
 
-    p_j ~ N(m, 3²),   U_jk ~ N(0, υ²),   ℓ_j ~ N(m, ω²),   S_ij ~ Cauchy(0, τ),
+or A flattened along θ̄ where the score saturates (:mod:`~.saturation`). What else the
+releases say of H is in :mod:`~.evidence`. A is made of (p, U, ℓ, S) as
+:mod:`~.coordinates` has it: masses exp p of the constant columns, means U of the d
+other columns there, their own information exp ℓ, and correlations R, those of exp S.
+With m, υ, ω and ρ learnt,
 
-τ = ρ / √d, with m, υ, ω and ρ learnt; ℓ_j ~ N(m, 1) where parameter j is no coefficient
-of a column or its column is hidden where most are not, as a rare level: their
-information is not like the others'. Of a Weibull shape it is known instead
-(:class:`~.shrinkage.InformationLayout`): ℓ_j ~ N(p + log s, 0.2²). H is A flattened
-along θ̄ where the score saturates (:mod:`~.saturation`), else A itself. The prior treats
-B and B⁻¹ alike, where a Wishart prior with few degrees of freedom puts its smallest
-eigenvalues near zero. Most columns of a table are hardly related and a few are closely,
-some almost follow from others: so S has a Cauchy law, under which large entries cost
-little and do not raise ρ for all.
+    p_j  ~ N(m, 3²)         a constant's mass may be anything beside a column's
+    U_jk ~ N(0, υ²)         υ² ~ IG(1, 0.05): columns lie within [-1, 1]
+    ℓ_j  ~ N(m, ω²)         ω² ~ IG(1, 0.05): they are standardised, hence much alike
+    S_jk ~ t(½, 0, ρ / √d)  ρ² ~ IG(3, 0.003): few are related, those may be closely
+
+and m flat. Where the information of one need not be like the others', its ℓ_j has
+another law: N(m, 1) of a parameter that is no coefficient of a column, and of a rare
+level; N(p + log s, 0.2²) of a Weibull shape, whose s is known
+(:class:`~.shrinkage.InformationLayout`). Where sites may differ,
+:class:`InformationPrior` says how p and U do.
+
+The law of S is the one that matters, because a small eigenvalue of R that noise hides
+makes every interval wide or, denied, too narrow. It treats R and R⁻¹ alike, where a
+Wishart law with few degrees of freedom puts its smallest eigenvalues near zero. With
+ten columns half of the pairs are below 0.02 in absolute value, one in ten is above a
+half, and one in twenty above two, where one column almost follows from others: a
+table's columns are unrelated, but for some that measure the same thing.
 
 References
 ----------
@@ -30,18 +42,16 @@ from cipherbayes.inference.noise_aware.coordinates import Coordinates
 from cipherbayes.inference.noise_aware.shrinkage import SHARE_SPREAD, SiteLayout
 from cipherbayes.typing import Floats, Integers
 
-STRENGTH = InverseGamma(3.0, 0.05)
-"""ρ² is inverse-gamma: median of ρ 0.14, one in a hundred above 0.3. Where noise hides
-the correlations a heavier tail would fill the posterior with almost singular H."""
+STRENGTH, ENTRY_DF = InverseGamma(3.0, 0.003), 0.5
+"""Of ρ², median of ρ 0.03; degrees of freedom of S. Less of a tail would deny that
+columns may follow from others, a larger ρ would fill the posterior with almost singular
+H wherever noise hides the correlations."""
 SPREAD = InverseGamma(1.0, 0.05)
-"""ω² is inverse-gamma, median of ω 0.27, one in ten above 0.7: columns have about the
-same information, unless more than noise says that they do not."""
+"""Of ω², median of ω 0.27, one in ten above 0.7."""
 MEANS = InverseGamma(1.0, 0.05)
-"""υ² is inverse-gamma: columns lie within [-1, 1]."""
+"""Of υ²."""
 MASS_SPREAD, UNLIKE_SPREAD = 3.0, 1.0
 """Of p, and of ℓ where it need not be like the others."""
-ENTRY_DF = 1.0
-"""Degrees of freedom of S."""
 MEAN_OF_MEANS, OWN_MEAN, NO_MEAN = 1.0, 1.0, 0.01
 """sd of u; of the mean of a column that one site has, there, and elsewhere: zero."""
 LEARNT = 3

@@ -1,0 +1,133 @@
+"""Coverage of whole studies on public tables, each study with a setting of its own.
+
+    python research/benchmarks/public_tables.py TABLES --physionet set-a.tar.gz
+    python research/benchmarks/spread_coverage.py TABLES/aids.csv ... --rows FILE
+        [--studies 260] [--first 0]
+
+A full grid of models, budgets, ranges, sites and tables would need thousands of studies
+to say anything of one cell. Here every study draws its setting: each level of a factor
+comes equally often, in an order that is shuffled for each factor by itself, so that
+coverage can be told for each level of each factor. Rows go to FILE one by one (as
+``cipherbayes calibrate --table --results`` writes them); a second run goes on where the
+first stopped, and without ``--studies`` the file is only summed up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cipherbayes.validation.public_columns import Columns
+from cipherbayes.validation.replicates import replicated
+from cipherbayes.validation.trials import (
+    Ground,
+    Trial,
+    by_flag,
+    from_line,
+    summarised,
+    to_line,
+    trial,
+)
+
+FACTORS: dict[str, Sequence[Any]] = {
+    "kind": ("logistic", "exponential", "weibull", "poisson", "linear", "piecewise"),
+    "epsilon": (0.3, 1.0, 3.0),
+    "wider": (1.0, 3.0, 10.0, 30.0),
+    "sites": (1, 5),
+    "rows": (4_000, 10_000),
+    "events": ("usual", "usual", "usual", "rare"),
+}
+
+
+def drawn(levels: Sequence[Any], factor: str, count: int) -> list[Any]:
+    """Levels of one factor for so many studies, each block of them a shuffle."""
+    rng = np.random.default_rng([len(levels), *map(ord, factor)])
+    found: list[Any] = []
+    while len(found) < count:
+        found += [levels[i] for i in rng.permutation(len(levels))]
+    return found[:count]
+
+
+def tasks(
+    tables: Sequence[Columns], first: int, studies: int
+) -> dict[str, tuple[Columns, Ground, int]]:
+    """The studies from ``first`` on, by key."""
+    count = first + studies
+    chosen = {name: drawn(levels, name, count) for name, levels in FACTORS.items()}
+    placed = drawn(tables, "table", count)
+    found = {}
+    for i in range(first, count):
+        ground = Ground(**{name: levels[i] for name, levels in chosen.items()})
+        found[ground.key(placed[i].name, i)] = (placed[i], ground, i)
+    return found
+
+
+def work(task: tuple[Columns, Ground, int]) -> Trial:
+    """One study."""
+    return trial(*task)
+
+
+def tell(rows: Sequence[dict[str, Any]]) -> None:
+    """Coverage by every level of every factor, then by flag."""
+    found = [(row["study"], from_line(row)[1]) for row in rows]
+    groups: dict[str, list[Trial]] = {"all": [each for _, each in found]}
+    for factor in ("table", *FACTORS):
+        for stated, each in found:
+            groups.setdefault(f"{factor} {stated[factor]}", []).append(each)
+    print(
+        f"{'group':24} {'held':>13} {'plain':>6} {'difference':>14} width 90%  plan n"
+    )
+    for name, group in groups.items():
+        row = summarised(group)
+        widest = np.quantile(np.concatenate([each.ratio for each in group]), 0.9)
+        print(
+            f"{name:24} {row['coverage']:.3f} ± {row['se']:.3f} "
+            f"{row['plain_coverage']:.3f} {row['difference']:+.3f} ± "
+            f"{row['difference_se']:.3f} {row['width_ratio']:5.2f} {widest:4.2f} "
+            f"{row['expected_over_actual']:5.2f} {row['replicates']} "
+            f"({sum(each.unusable for each in group)} unusable, others "
+            f"{row['usable_coverage'] or float('nan'):.3f})"
+        )
+    within = np.mean(
+        [1 / 1.3 < each.expected / np.median(each.ratio) < 1.3 for _, each in found]
+    )
+    off = np.concatenate([each.off for _, each in found])
+    print(f"plan within 1.3: {within:.2f}")
+    print(f"scales off by two: {np.mean((off < 0.5) | (off > 2.0)):.3f} of {off.size}")
+    for flag in by_flag(groups["all"]):
+        print(
+            f"{flag['flag']}: {flag['coverage']:.3f} of {flag['parameters']} named, "
+            f"{flag['others'] or float('nan'):.3f} of the others"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tables", type=Path, nargs="*")
+    parser.add_argument("--rows", type=Path, required=True)
+    parser.add_argument("--studies", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0)
+    arguments = parser.parse_args()
+    if arguments.studies:
+        replicated(
+            work,
+            tasks(
+                [Columns.read(path) for path in arguments.tables],
+                arguments.first,
+                arguments.studies,
+            ),
+            results=arguments.rows,
+            to_line=to_line,
+            from_line=from_line,
+            processes=1,
+        )
+    tell([json.loads(line) for line in arguments.rows.read_text().splitlines()])
+
+
+if __name__ == "__main__":
+    main()
