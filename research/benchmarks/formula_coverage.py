@@ -1,17 +1,19 @@
 """How often intervals of curves and interactions hold the truth, under privacy.
 
 Each study draws effects from the prior of its own formula, so that 90 % intervals
-should hold the truth in 90 of 100 studies. Outcomes are binary, counts with more spread
-than Poisson's over an exposure (dispersion 0.2 to 1.5), or of four ordered classes.
-Usage:
+should hold the truth in 90 of 100 studies. Outcomes are binary, survival times with
+censoring, counts with more spread than Poisson's over an exposure (dispersion 0.2 to
+1.5), or of four ordered classes. Each study is also fitted without privacy (a normal
+posterior at the mode, wide prior), the control. FILE gets a line for each study; those
+that are there are not repeated, and all are added up. Usage:
 
-    python research/benchmarks/formula_coverage.py --kind ordinal --studies 40
+    python research/benchmarks/formula_coverage.py FILE --kind ordinal --studies 40
 """
 
 from __future__ import annotations
 
 import argparse
-import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +21,11 @@ import pandas as pd
 
 import cipherbayes as cb
 from cipherbayes.results.made_up import MadeUp
+from cipherbayes.results.run import target_of
 from cipherbayes.study.schema import Study
+from cipherbayes.study.tables import as_sites, open_sites, preparation_of, with_sites
 from cipherbayes.typing import Floats
+from coverage_rows import add_up, held_share, interval, lines, write
 
 FORMULA = "y ~ rcs(age, 4) + sex * diabetes + log(creatinine)"
 RECORDS = pd.DataFrame(
@@ -42,15 +47,20 @@ MODELS: dict[str, dict[str, Any]] = {
         "kind": "negative-binomial", "formula": f"{FORMULA} + offset(log(years))"
     },
     "ordinal": {"kind": "ordinal", "formula": FORMULA, "classes": 4},
+    "exponential": {
+        "kind": "exponential", "formula": FORMULA.replace("y", "Surv(days, died)", 1),
+        "horizon": 5.0,
+    },
 }  # fmt: skip
 
 
-def study_of(
-    kind: str, records: int, epsilon: float, protocol: str = "pooled"
-) -> Study:
-    """The study that is simulated."""
+def study_of(kind: str, records: int, epsilon: float | None) -> Study:
+    """The study that is simulated; without ε its control."""
+    rest: dict[str, Any] = {"prior": {"scale": 10.0}}
+    if epsilon is not None:
+        rest = {"privacy": {"epsilon": epsilon, "delta": 1e-6, "records": records}}
     return Study(
-        study={"protocol": protocol},
+        study={"protocol": "pooled"},
         model=MODELS[kind],
         features={
             "age": {"low": 18, "high": 110},
@@ -58,7 +68,7 @@ def study_of(
             "diabetes": {"levels": ["no", "yes"]},
             "creatinine": {"low": 0.05, "high": 20},
         },
-        privacy={"epsilon": epsilon, "delta": 1e-6, "records": records},
+        **rest,
     )
 
 
@@ -92,63 +102,83 @@ def simulated(
             + creatinine * np.log(rows["creatinine"]) / 0.5
         )
 
-    frame["y"] = outcomes(kind, eta(frame), frame, rng)
+    add_outcomes(kind, eta(frame), frame, rng)
     truth = eta(RECORDS)
     return frame, truth[1:] - truth[0]
 
 
-def outcomes(
+def add_outcomes(
     kind: str, eta: Floats, frame: pd.DataFrame, rng: np.random.Generator
-) -> Floats:
+) -> None:
     """What the model says of records with these linear predictors."""
     if kind == "negative-binomial":
         frame["years"] = rng.uniform(0.5, 3.0, len(frame))
         spread = rng.uniform(0.2, 1.5)
         rate = rng.gamma(1.0 / spread, spread * np.exp(eta - 0.5) * frame["years"])
-        return np.asarray(rng.poisson(rate), dtype=np.float64)
-    if kind == "ordinal":
+        frame["y"] = np.asarray(rng.poisson(rate), dtype=np.float64)
+    elif kind == "ordinal":
         latent = eta + rng.logistic(size=len(frame))
         cuts = np.array([-1.0, 0.3, 1.5]) + 0.3 * rng.standard_normal()
-        return np.searchsorted(cuts, latent).astype(float)
-    chance = 1.0 / (1.0 + np.exp(1.0 - eta))
-    return (rng.random(len(frame)) < chance).astype(float)
+        frame["y"] = np.searchsorted(cuts, latent).astype(float)
+    elif kind == "exponential":
+        event = rng.exponential(np.exp(rng.uniform(1.0, 3.0) - eta))
+        until = rng.uniform(1.0, 5.0, len(frame))
+        frame["days"] = np.minimum(event, until) + 1e-9
+        frame["died"] = (event < until).astype(float)
+    else:
+        chance = 1.0 / (1.0 + np.exp(1.0 - eta))
+        frame["y"] = (rng.random(len(frame)) < chance).astype(float)
+
+
+def changes(study: Study, user: Floats) -> Floats:
+    """Draws of every contrast, of draws of the parameters in the user's units."""
+    columns = MadeUp(study, None).in_user_units(RECORDS.to_dict("records"))
+    found: Floats = user[:, : len(columns)] @ (columns[:, 1:] - columns[:, :1])
+    return found
+
+
+def without_privacy(study: Study, frame: pd.DataFrame) -> Floats:
+    """Draws of every contrast from a normal posterior of all rows at its mode."""
+    study, tables = as_sites(study, frame)
+    study = with_sites(study, tables)
+    target = target_of(study, open_sites(study, tables))
+    mode = target.mode()
+    covariance = np.linalg.inv(target.curvature(mode))
+    theta = np.random.default_rng(0).multivariate_normal(mode, covariance, 4000)
+    return changes(
+        study, study.model.to_user_scale(theta, preparation_of(study).design)
+    )
 
 
 def main() -> None:
-    """Run the studies and print coverage and width of every contrast."""
+    """Run the studies that are missing, and add up."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("rows", type=Path)
     parser.add_argument("--kind", choices=sorted(MODELS), default="logistic")
-    parser.add_argument("--studies", type=int, default=40)
+    parser.add_argument("--studies", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--records", type=int, default=4000)
     parser.add_argument("--epsilon", type=float, default=2.0)
-    parser.add_argument("--seconds", type=float, default=240.0)
     given = parser.parse_args()
-    study = study_of(given.kind, given.records, given.epsilon)
-    held, widths = [], []
-    started = time.monotonic()
+    cell = {"kind": given.kind, "records": given.records, "epsilon": given.epsilon}
+    known = [
+        {name: line.get(name) for name in (*cell, "seed")} for line in lines(given.rows)
+    ]
     for seed in range(given.first, given.first + given.studies):
-        if time.monotonic() - started > given.seconds:
-            break
+        line: dict[str, Any] = {**cell, "seed": seed}
+        if line in known:
+            continue
         rng = np.random.default_rng(seed)
         frame, truth = simulated(given.kind, given.records, rng)
-        result = cb.run(study, frame)
-        columns = MadeUp(result.study, None).in_user_units(RECORDS.to_dict("records"))
+        plain = without_privacy(study_of(given.kind, given.records, None), frame)
+        result = cb.run(study_of(given.kind, given.records, given.epsilon), frame)
         user = np.asarray(result.dataset["theta"])
-        user = user.reshape(-1, user.shape[-1])[:, : len(columns)]
-        changes = user @ (columns[:, 1:] - columns[:, :1])
-        low, high = np.quantile(changes, [0.05, 0.95], axis=0)
-        held.append((low <= truth) & (truth <= high))
-        widths.append(high - low)
-    print(
-        f"{given.kind}: {len(held)} studies, N = {given.records}, "
-        f"epsilon = {given.epsilon:g}"
-    )
-    shares, wide = np.mean(held, axis=0), np.median(widths, axis=0)
-    for name, share, width in zip(NAMES, shares, wide, strict=True):
-        print(f"{name:<18} coverage {share:.2f}, width {width:.2f}")
-    error = np.std(np.mean(held, axis=1), ddof=1) / np.sqrt(len(held))
-    print(f"{'all':<18} coverage {np.mean(held):.3f} ± {error:.3f}")
+        private = interval(changes(result.study, user.reshape(-1, user.shape[-1])))
+        line |= {"truth": np.round(truth, 5).tolist(), "control": interval(plain)}
+        line |= {"private": private, "held": held_share(plain, private)}
+        line["flags"] = [flag["code"] for flag in result.record["flags"]]
+        write(given.rows, line)
+    add_up(lines(given.rows), NAMES)
 
 
 if __name__ == "__main__":

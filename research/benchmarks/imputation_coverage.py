@@ -4,16 +4,16 @@ With and without privacy. Each study draws its effects, and loses values of a nu
 (about 30 %) and of a category (about 20 %) with a probability that depends on the
 outcome and on a complete column. The missing ones are drawn from models that the study
 learns (``impute``), or, without privacy only, a constant stands in for them beside an
-indicator (``indicator``). Usage:
+indicator (``indicator``). FILE gets a line for each study; those that are there are not
+repeated, and all are added up. Usage:
 
-    python research/benchmarks/imputation_coverage.py --kind logistic --studies 40
+    python research/benchmarks/imputation_coverage.py FILE --kind logistic --studies 40
 """
 
 from __future__ import annotations
 
 import argparse
-import time
-from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from cipherbayes.results.run import target_of
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import as_sites, open_sites, preparation_of, with_sites
 from cipherbayes.typing import Floats
+from coverage_rows import add_up, held_share, interval, lines, write
 
 NAMES = ("age", "sex[M]", "bmi", "smoker[yes]")
 SCALES = np.array([10.0, 1.0, 5.0, 1.0])
@@ -105,8 +106,8 @@ def simulated(
     return frame, effects / SCALES
 
 
-def without_privacy(study: Study, frame: pd.DataFrame) -> tuple[Floats, Floats]:
-    """Means and standard deviations of a normal posterior of all rows at its mode."""
+def without_privacy(study: Study, frame: pd.DataFrame) -> Floats:
+    """Draws of the effects from a normal posterior of all rows at its mode."""
     study, tables = as_sites(study, frame)
     study = with_sites(study, tables)
     target = target_of(study, open_sites(study, tables))
@@ -121,63 +122,49 @@ def without_privacy(study: Study, frame: pd.DataFrame) -> tuple[Floats, Floats]:
         theta = drawn.imputing.with_model_errors(theta, drawn.scales, constants, 0)
     names = list(study.model.parameters(design))
     user = study.model.to_user_scale(theta[0], design)
-    user = user[:, [names.index(name) for name in NAMES]]
-    return user.mean(axis=0), user.std(axis=0)
+    found: Floats = user[:, [names.index(name) for name in NAMES]]
+    return found
 
 
 def main() -> None:
-    """Run the studies and print coverage, error and width."""
+    """Run the studies that are missing, and add up."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("rows", type=Path)
     parser.add_argument("--kind", choices=sorted(MODELS), default="logistic")
-    parser.add_argument("--studies", type=int, default=40)
+    parser.add_argument("--studies", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--records", type=int, default=4000)
     parser.add_argument("--epsilon", type=float, default=2.0)
-    parser.add_argument("--seconds", type=float, default=240.0)
     parser.add_argument("--without-privacy", action="store_true")
     given = parser.parse_args()
-    held: dict[str, list[Floats]] = defaultdict(list)
-    away: dict[str, list[Floats]] = defaultdict(list)
-    widths: dict[str, list[Floats]] = defaultdict(list)
-    started = time.monotonic()
-    done = 0
+    cell = {"kind": given.kind, "records": given.records, "epsilon": given.epsilon}
+    known = [{n: line.get(n) for n in (*cell, "seed")} for line in lines(given.rows)]
     for seed in range(given.first, given.first + given.studies):
-        if time.monotonic() - started > given.seconds:
-            break
+        line: dict[str, Any] = {**cell, "seed": seed}
+        if line in known:
+            continue
         rng = np.random.default_rng(seed)
         frame, truth = simulated(given.kind, given.records, rng)
-        for how in MISSING:
-            plain = study_of(given.kind, given.records, None, how)
-            middle, sd = without_privacy(plain, frame)
-            found = {f"{how}, not private": (middle, sd)}
-            if how == "impute" and not given.without_privacy:
-                private = study_of(given.kind, given.records, given.epsilon, how)
-                rows = {row["name"]: row for row in cb.run(private, frame).summary()}
-                low = np.array([rows[name]["lower"] for name in NAMES])
-                high = np.array([rows[name]["upper"] for name in NAMES])
-                found[f"{how}, private"] = 0.5 * (low + high), (high - low) / 3.29
-            for name, (centre, spread) in found.items():
-                off = (centre - truth) / spread
-                held[name].append((np.abs(off) <= 1.645).astype(float))
-                away[name].append(off)
-                widths[name].append(spread / sd)
-        done += 1
-    print(
-        f"{given.kind}: {done} studies, N = {given.records}, "
-        f"epsilon = {given.epsilon:g}"
-    )
-    for name, parts in held.items():
-        every = np.array(parts)
-        error = np.std(every.mean(axis=1), ddof=1) / np.sqrt(len(every))
-        each = ", ".join(
-            f"{column} {share:.2f}"
-            for column, share in zip(NAMES, every.mean(axis=0), strict=True)
-        )
-        print(
-            f"{name:<24} coverage {every.mean():.3f} ± {error:.3f} ({each}); "
-            f"error {np.sqrt(np.mean(np.square(away[name]))):.2f} sd, "
-            f"width {np.median(widths[name]):.2f} × that without privacy"
-        )
+        plain = {
+            how: without_privacy(study_of(given.kind, given.records, None, how), frame)
+            for how in MISSING
+        }
+        line |= {"truth": np.round(truth, 5).tolist(), "others": ["indicator"]}
+        line |= {"control": interval(plain["impute"])}
+        line |= {"indicator": interval(plain["indicator"])}
+        if not given.without_privacy:
+            private = study_of(given.kind, given.records, given.epsilon, "impute")
+            result = cb.run(private, frame)
+            theta = np.asarray(result.dataset["theta"])
+            names = list(result.dataset["parameter"].values)
+            chosen = theta.reshape(-1, theta.shape[-1])[
+                :, [names.index(n) for n in NAMES]
+            ]
+            line["private"] = interval(chosen)
+            line["held"] = held_share(plain["impute"], line["private"])
+            line["flags"] = [flag["code"] for flag in result.record["flags"]]
+        write(given.rows, line)
+    add_up(lines(given.rows), NAMES)
 
 
 if __name__ == "__main__":

@@ -196,12 +196,8 @@ def test_what_is_no_distribution_is_refused(
 @pytest.mark.parametrize(
     "section",
     [
-        {"evaluation": {"holdout": 0.2}},
         {"preparation": {"row_norm": 1.0}},
-        {"privacy": {"epsilon": 1.0}, "describe": {}},
-        {"privacy": {"epsilon": 1.0, "unit": "patient"}},
         {"privacy": {"epsilon": 1.0}, "inference": {"method": "averaged"}},
-        {"hierarchy": {}, "sites": {"a": {}, "b": {}}},
     ],
 )
 def test_where_gaps_could_not_be_counted_they_are_not_drawn(
@@ -215,7 +211,25 @@ def test_where_gaps_could_not_be_counted_they_are_not_drawn(
         )
 
 
-def test_nothing_is_drawn_for_a_prediction() -> None:
+def test_a_rows_draws_do_not_depend_on_how_many_rows_its_person_has() -> None:
+    """Else one row less of a person would change what its other rows add."""
+    study = cb.Study(
+        model=cb.models.Logistic(outcome="y"),
+        features=study_of().features,
+        privacy={"epsilon": 1.0, "unit": "patient"},
+    )
+    frame = frame_of(40, 0.5).assign(patient=[f"p{k // 4}" for k in range(40)])
+    first = frame.iloc[::4]
+    rows = [drawn(study, each) for each in (frame, first)]
+    assert rows[0].shares is not None
+    assert rows[1].shares is not None
+    assert not set(rows[0].shares) & set(rows[1].shares)
+    lacking = frame[["bmi", "smoker"]].isna().any(axis=1).to_numpy()
+    kept = np.repeat((np.arange(40) % 4 == 0)[lacking], DRAWS)
+    assert np.array_equal(rows[0].x[:, kept], rows[1].x)
+
+
+def test_who_needs_every_value_of_a_row_refuses_gaps() -> None:
     preparation = preparation_of(study_of())
     whole = open_table(frame_of(30, 0.0), "new patients")
     assert PreparedTable.for_prediction(whole, preparation).count == 30

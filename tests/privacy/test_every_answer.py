@@ -123,12 +123,16 @@ CASES += [
         ("formula", "private-scales"),
     ]
 ]
+CASES += [
+    pytest.param(f"{name}, gaps, sites differ", "noise-aware", "private-scales")
+    for name in ("logistic", "exponential")
+]
 
 
 @cache
 def plan_of(name: str, method: str, preparation: str) -> StudyPlan:
-    name, gaps, _ = name.partition(", gaps")
-    name, _, differ = name.partition(", sites")
+    name, *more = name.split(", ") if name not in MODELS else [name]
+    gaps, differ = "gaps" in more, "sites differ" in more
     hierarchy = {"hierarchy": HIERARCHIES[name]} if differ else {}
     features = FEATURES
     if gaps:

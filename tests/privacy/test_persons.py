@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_every_answer import (
     FEATURES,
+    GAPS,
     MODELS,
     assert_moves_by_at_most_the_sensitivity,
     questions,
@@ -43,9 +44,13 @@ KINDS = ("logistic", "linear", "poisson", "weibull", "piecewise")
 
 
 def plan_of(name: str, **privacy: Any) -> StudyPlan:
+    name, _, gaps = name.partition(", ")
+    features = FEATURES
+    if gaps:
+        features = {k: {**f, **GAPS.get(k, {})} for k, f in FEATURES.items()}
     study = cb.Study(
         model=MODELS[name],
-        features=FEATURES,
+        features=features,
         privacy={"epsilon": 1.0, "records": 40_000, "unit": "patient", **privacy},
         sites={"a": {}, "b": {}, "c": {}},
     )
@@ -72,7 +77,7 @@ def prepared(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["held", "streamed"])
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", [*KINDS, "logistic, gaps", "weibull, gaps"])
 def test_neither_a_person_nor_a_row_moves_a_sum_by_more_than_its_sensitivity(
     name: str, path: str, tmp_path: Path
 ) -> None:
@@ -108,7 +113,13 @@ def test_neither_a_person_nor_a_row_moves_a_sum_by_more_than_its_sensitivity(
     holds()
 
 
-@pytest.mark.parametrize("name", ["logistic", "linear", "poisson", "weibull"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("logistic", "linear", "poisson", "weibull"),
+        *("logistic, gaps", "linear, gaps", "exponential, gaps"),
+    ],
+)
 def test_neither_a_person_nor_a_row_moves_a_check_or_a_description_by_more(
     name: str,
 ) -> None:

@@ -91,7 +91,7 @@ class Characteristics:
         √(columns × groupings), whatever the scales are. Counts are exact. Where a
         record is a person, its rows count by their shares, which add up to one or less.
         """
-        bins = [column.bins(rows.x, scales) for column in self.features]
+        bins = [column.bins(rows, scales) for column in self.features]
         bins += [column.bins(rows.outcome) for column in self.outcomes]
         starts = np.cumsum([0, *self.sizes[:-1]])
         found = []
@@ -108,7 +108,7 @@ class Characteristics:
         if name in ("", SITE):
             place = self.sites.index(site) if name else 0
             return np.full(rows.count, place, dtype=np.int64)
-        return self._feature(name).bins(rows.x, None)
+        return self._feature(name).bins(rows, None)
 
     def _feature(self, name: str) -> ColumnBins:
         return next(column for column in self.features if column.column == name)

@@ -2,8 +2,9 @@
 released.
 
 A record is in exactly one bin of a feature, so that counts of the bins add up to the
-number of records. A missing value is in a bin of its own where an indicator tells it;
-else it is in that of its stand-in, which nothing tells from a value.
+number of records. A missing value is in a bin of its own where an indicator tells it
+or where it is drawn; else it is in that of its stand-in, which nothing tells from a
+value.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cipherbayes.data.features import Feature
+from cipherbayes.models.base import Rows
 from cipherbayes.typing import Floats, Integers
 
 
@@ -39,6 +41,8 @@ class ColumnBins:
         Ranges of a number span so many released standard deviations on each side.
     indicator
         Place of the column that tells missing values; None where there is none.
+    gap
+        Role that tells the missing values that are drawn; None where none are.
     """
 
     column: str
@@ -52,11 +56,12 @@ class ColumnBins:
     half_width: float = 1.0
     reach: float = 3.0
     indicator: int | None = None
+    gap: str | None = None
 
     @property
     def tells_missing(self) -> bool:
         """Whether there is a bin, the last one, of missing values."""
-        return self.indicator is not None
+        return self.indicator is not None or self.gap is not None
 
     @property
     def size(self) -> int:
@@ -80,8 +85,9 @@ class ColumnBins:
             reach = self.reach * float(sd[self.moment])
         return centre + reach * np.linspace(-1.0, 1.0, self.count + 1)[1:-1]
 
-    def bins(self, x: Floats, scales: Floats | None) -> Integers:
-        """The bin of each record; ``x`` its columns as they are prepared."""
+    def bins(self, rows: Rows, scales: Floats | None) -> Integers:
+        """The bin of each record, whose columns are as they are prepared."""
+        x = rows.x
         if self.levels is not None:
             place = np.zeros(x.shape[1], dtype=np.int64)
             for level in range(1, self.count):
@@ -90,4 +96,6 @@ class ColumnBins:
             place = np.searchsorted(self.edges(scales), x[self.first]).astype(np.int64)
         if self.indicator is not None:
             place[x[self.indicator] > 0.5] = self.count
+        if self.gap is not None:
+            place[rows.outcome[self.gap] > 0.5] = self.count
         return place

@@ -29,17 +29,20 @@ from cipherbayes.data.encoders import Levels, Number
 from cipherbayes.data.features import Feature, KnownSpread, level_name
 from cipherbayes.data.preparation import Preparation
 from cipherbayes.data.prepared import MEMORY_LIMIT, PreparedTable
-from cipherbayes.data.record_places import place_of
+from cipherbayes.data.record_places import place_of_row
 from cipherbayes.data.rescaled import seen_through
 from cipherbayes.models import kernels
 from cipherbayes.models.base import Rows, absent_role
 from cipherbayes.models.design import fill_products
 from cipherbayes.typing import Floats, Integers
 
+Flags = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+
 DRAWS = 20
 """Rows of a record with missing values."""
-SEED = 7
-"""Of the hash that shifts a record's draws."""
+SEED = 0x64726177696E67
+"""Of the hash that shifts a record's draws; none that a study would hold rows out by.
+"""
 NARROWEST = 1e-6
 """Least distance of a draw's quantile from 0 and 1."""
 
@@ -99,17 +102,30 @@ class Imputing:
         together; they depend on the record and ``scales`` alone. Whatever the scales
         are, drawn numbers lie within the public range.
         """
-        moments, learnt = self.split(scales)
+        moments, _ = self.split(scales)
         see = seen_through(self.preparation.design, moments)
-        absent = np.array([block.outcome[absent_role(n)] > 0.5 for n in self.features])
-        some = absent.any(axis=0)
+        complete, gaps = self.parted(block)
+        return see(complete), None if gaps is None else see(self.drawn(gaps, scales))
+
+    def parted(self, block: Rows) -> tuple[Rows, Rows | None]:
+        """Complete records, and the others where there are any, as prepared."""
+        some = self.lacking(block)
         if not some.any():
-            return see(block), None
-        complete = see(take(block, np.flatnonzero(~some)))
-        places: Integers = np.flatnonzero(some)
-        return complete, see(
-            self._filled(take(block, places), absent[:, places], moments, learnt)
-        )
+            return block, None
+        complete: Integers = np.flatnonzero(~some)
+        return take(block, complete), take(block, np.flatnonzero(some))
+
+    def lacking(self, block: Rows) -> Flags:
+        """Which records have gaps."""
+        return np.asarray(self._absent(block).any(axis=0))
+
+    def drawn(self, block: Rows, scales: Floats | None) -> Rows:
+        """``DRAWS`` rows of each record, as they are prepared."""
+        return self._filled(block, self._absent(block), *self.split(scales))
+
+    def _absent(self, block: Rows) -> Flags:
+        """Which records lack which feature, shape ``(features, m)``."""
+        return np.array([block.outcome[absent_role(n)] > 0.5 for n in self.features])
 
     def with_model_errors(
         self,
@@ -132,7 +148,7 @@ class Imputing:
     def _filled(
         self,
         block: Rows,
-        absent: np.ndarray[tuple[int, ...], np.dtype[np.bool_]],
+        absent: Flags,
         moments: Floats | None,
         learnt: Floats | None,
     ) -> Rows:
@@ -183,6 +199,12 @@ class Imputing:
     def _lines(self) -> frozenset[int]:
         """Places of the lines of curves."""
         return frozenset(curve.first for curve in self.preparation.design.curves)
+
+
+def joined(moments: Floats | None, learnt: Floats | None) -> Floats | None:
+    """What :meth:`Imputing.split` takes apart."""
+    parts = [part for part in (moments, learnt) if part is not None]
+    return np.concatenate(parts) if parts else None
 
 
 class Expansion:
@@ -258,7 +280,7 @@ def _lattice(block: Rows, order: int, features: int) -> Floats:
     Even steps in the first feature and multiples of an irrational number in the others
     (the powers of the root of g^(f + 1) = g + 1), shifted by a hash of the record.
     """
-    shift = place_of(block, SEED + order)[:, None]
+    shift = place_of_row(block, SEED + order)[:, None]
     steps = np.arange(DRAWS)[None]
     if order == 0:
         places = (steps + shift) / DRAWS

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -160,16 +160,30 @@ class Preparation:
             drawn=tuple(self.features[each.column].imputed for each in found),
         )
 
-    def column_bins(self, ranges: int, reach: float) -> tuple[ColumnBins, ...]:
+    def column_bins(
+        self, ranges: int, reach: float, *, gaps: bool
+    ) -> tuple[ColumnBins, ...]:
         """Every feature in bins, numbers in so many ranges over ``reach`` released
-        standard deviations on each side; of several columns of a feature the first."""
+        standard deviations on each side; of several columns of a feature the first.
+
+        Parameters
+        ----------
+        gaps
+            Whether missing values that are drawn have a bin.
+        """
         order = {place: k for k, place in enumerate(self.moved)}
         first: dict[str, Encoder] = {}
         for each in self._encoders:
             first.setdefault(each.column, each)
-        return tuple(
+        bins = [
             each.column_bins(ranges, reach, order[each.first])
             for each in first.values()
+        ]
+        return tuple(
+            replace(each, gap=absent_role(each.column))
+            if gaps and each.column in self.imputed
+            else each
+            for each in bins
         )
 
     @property

@@ -49,6 +49,8 @@ class PreparedTable:
         Whether such a table may be cut between persons.
     beside
         How another fit prepares the same records, where both are compared.
+    gaps
+        Whether values that the study draws may be missing.
 
     Raises
     ------
@@ -67,6 +69,7 @@ class PreparedTable:
         person: str | None = None,
         parted: bool = False,
         beside: Preparation | None = None,
+        gaps: bool = True,
     ) -> None:
         source = Source(
             table,
@@ -76,6 +79,7 @@ class PreparedTable:
             person=person,
             parted=parted,
             beside=beside,
+            gaps=gaps,
         )
         self._persons = None if source.persons is None else source.persons.count
         self._blocks: Blocks
@@ -108,9 +112,11 @@ class PreparedTable:
         return cls._of(blocks, tuple(columns))
 
     @classmethod
-    def for_prediction(cls, table: Table, preparation: Preparation) -> PreparedTable:
+    def for_prediction(
+        cls, table: Table, preparation: Preparation, *, gaps: bool = False
+    ) -> PreparedTable:
         """Records whose outcomes are not read."""
-        return cls(table, preparation, None)
+        return cls(table, preparation, None, gaps=gaps)
 
     @classmethod
     def _of(cls, blocks: Blocks, roles: Sequence[str]) -> PreparedTable:

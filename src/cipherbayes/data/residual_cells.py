@@ -9,8 +9,8 @@ import numpy as np
 
 from cipherbayes.data.column_bins import ColumnBins
 from cipherbayes.models.base import Rows
-from cipherbayes.models.held_out import HeldOutCheck
-from cipherbayes.typing import Floats
+from cipherbayes.models.held_out import GRID, HeldOutCheck
+from cipherbayes.typing import Floats, Integers
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,13 @@ class ResidualCells:
         return self.check.residual_bound * math.sqrt(len(self.features) + 1)
 
     def sums(
-        self, theta: Floats, rows: Rows, seen: Rows, site: str, scales: Floats | None
+        self,
+        theta: Floats,
+        rows: Rows,
+        seen: Rows,
+        site: str,
+        scales: Floats | None,
+        share: Floats | None = None,
     ) -> Floats:
         """Sums of residuals in every group, then of their variances.
 
@@ -60,6 +66,10 @@ class ResidualCells:
         scales
             Released means, then standard deviations, of the columns; None for public
             ranges.
+        share
+            Where each record has several rows, which stand together because its missing
+            values are drawn: by how much each counts, shape ``(records, rows)``. None
+            is negative, and those of a record are below one together.
 
         Formal guarantees
         -----------------
@@ -67,18 +77,40 @@ class ResidualCells:
         residuals and variances of norm ``check.residual_bound`` or less: the norm of
         all is at most that times √(features + 1), whatever is asked. What is added are
         multiples of 2⁻²⁰ of at most one, so that sums are exact. Where a record is a
-        person, its rows count by their shares, which add up to one or less.
+        person, its rows count by their shares, which add up to one or less. A record
+        with several rows adds a mean of what each would have added, and every number of
+        it is rounded towards zero to a multiple of 2⁻²⁰: the norm keeps its bound.
         """
-        groups = [column.bins(rows.x, scales) for column in self.features]
+        groups = [column.bins(rows, scales) for column in self.features]
         groups.append(np.full(rows.count, self.sites.index(site), dtype=np.int64))
-        starts = np.cumsum([0, *(column.size for column in self.features)]).tolist()
+        sizes = [*(column.size for column in self.features), len(self.sites)]
         residuals, variances = self.check.residuals(theta, seen)
-        if rows.shares is not None:
-            residuals, variances = residuals * rows.shares, variances * rows.shares
-        total = np.zeros((2, self.check.kinds, self.cells))
-        pairs = zip(total, (residuals, variances), strict=True)
-        for sums, values in pairs:
-            for kind, weights in enumerate(values):
-                for start, place in zip(starts, groups, strict=True):
-                    sums[kind] += np.bincount(start + place, weights, self.cells)
-        return total.ravel()
+        return np.concatenate(
+            [
+                _added(values, place, size, share, rows.shares)
+                for all_kinds in (residuals, variances)
+                for values in all_kinds
+                for place, size in zip(groups, sizes, strict=True)
+            ]
+        )
+
+
+def _added(
+    values: Floats,
+    place: Integers,
+    size: int,
+    share: Floats | None,
+    persons: Floats | None,
+) -> Floats:
+    """Sums of values in each of ``size`` groups."""
+    if share is None:
+        values = values if persons is None else values * persons
+        return np.bincount(place, values, size).astype(np.float64)
+    several = share.shape[1]
+    record = np.repeat(np.arange(len(share)), several)
+    weighted = values * share.ravel()
+    cells = np.bincount(record * size + place, weighted, len(share) * size)
+    exact = np.trunc(cells.reshape(-1, size) * GRID) / GRID
+    if persons is not None:
+        exact = exact * persons[::several, None]
+    return np.asarray(exact.sum(axis=0))

@@ -43,7 +43,8 @@ class Source:
     their public range are refused where ``strict``, else held at its ends without a
     word: a log may be shared. ``person`` is the column that names a person, whose
     rows are then one record together; with ``parted`` each row has its person's place.
-    ``beside`` prepares the same records for another fit.
+    ``beside`` prepares the same records for another fit. Values that the study draws
+    may be missing where ``gaps``.
     """
 
     def __init__(
@@ -56,12 +57,14 @@ class Source:
         person: str | None = None,
         parted: bool = False,
         beside: Preparation | None = None,
+        gaps: bool = True,
     ) -> None:
         self.table = table
         self.preparation = preparation
         self.design: Design = preparation.design
         self._model = model
         self._strict = strict
+        self._gaps = gaps
         self._roles = {} if model is None else model.outcome_columns()
         outcomes: dict[str, Kind] = dict.fromkeys(self._roles.values(), "number")
         self._columns = {**preparation.columns, **outcomes}
@@ -100,7 +103,7 @@ class Source:
         numbers that columns were made of if ``raw`` is set."""
         numbers = self.preparation.fill(chunk, x, self.table.where)
         absent = self.preparation.absent(chunk)
-        if self._model is None:
+        if not self._gaps:
             self._require_values(absent)
         outcomes = self._outcomes(chunk) | absent
         if raw:
@@ -117,7 +120,7 @@ class Source:
         return outcomes
 
     def _require_values(self, absent: Mapping[str, Floats]) -> None:
-        """Refuse to predict for records with gaps: nothing is drawn there."""
+        """Refuse records with gaps where nothing is drawn."""
         for name, gaps in zip(self.preparation.imputed, absent.values(), strict=True):
             if gaps.any():
                 raise DataError(

@@ -41,6 +41,7 @@ class Finished:
     stopped: str | None
     traffic: Traffic
     closing: Mapping[str, Closing] = field(default_factory=dict)
+    column_models: Floats | None = None
 
 
 def run_folder(
@@ -134,7 +135,13 @@ def finish(rounds: StudyRounds[Any], stopped: str | None, traffic: Traffic) -> F
             "budget in site.toml); then `cipherbayes resume` goes on",
         )
     return Finished(
-        draws, rounds.moments(), rounds.round, stopped, traffic, rounds.closing()
+        draws,
+        rounds.moments(),
+        rounds.round,
+        stopped,
+        traffic,
+        rounds.closing(),
+        rounds.column_models(),
     )
 
 

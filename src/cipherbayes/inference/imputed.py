@@ -26,6 +26,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from cipherbayes.models import kernels
 from cipherbayes.models.base import Model, RecordGradients, Rows
 from cipherbayes.models.influence import Influence, mallows_weights
 from cipherbayes.typing import Floats
@@ -71,7 +72,7 @@ def gradient(
     """Σ_i Σ_m ω_m g_m, every g_m shortened to ``limit`` first."""
     parts = [] if gradients.score is None else [gradients.score * gradients.rows.x]
     parts += [] if gradients.extra is None else [gradients.extra]
-    records = _by_record(_shortened(np.concatenate(parts), limit), share)
+    records = kernels.by_record(_shortened(np.concatenate(parts), limit), share)
     return np.asarray(records.sum(axis=1))
 
 
@@ -110,7 +111,7 @@ def influence_of_records(
     persons = np.ones(len(share))
     if rows.shares is not None:
         persons = rows.shares[::draws]
-    mean = _by_record(bounded, share)
+    mean = kernels.by_record(bounded, share)
     total = (mean * persons).sum(axis=1)
     if not with_information:
         return total, None
@@ -119,7 +120,7 @@ def influence_of_records(
         score / np.sqrt(mallows_weights(rows.squared_norms, clip)),
         0,
     )
-    middle = _by_record(whole, share)
+    middle = kernels.by_record(whole, share)
     dimension = len(score)
     summed = np.empty((dimension, dimension))
     squares = np.zeros(len(share))
@@ -127,7 +128,7 @@ def influence_of_records(
     for one in range(dimension):
         for other in range(one, dimension):
             complete = _entry(influence, one, other) - whole[one] * whole[other]
-            entry = _by_record(complete[None], share)[0]
+            entry = kernels.by_record(complete[None], share)[0]
             entry = entry + middle[one] * middle[other]
             squares = squares + (1.0 if one == other else 2.0) * entry**2
             kept.append((one, other, entry))
@@ -163,16 +164,6 @@ def _shortened(vectors: Floats, limit: float | None) -> Floats:
     factor = limit / np.maximum(norms, limit)
     usable = np.isfinite(norms)
     return np.where(usable, vectors * np.where(usable, factor, 0.0), 0.0)
-
-
-def _by_record(values: Floats, share: Floats) -> Floats:
-    """Σ_m ω_m v_m of each record, shape ``(k, records)``, one draw after the other."""
-    draws = share.shape[1]
-    parts = values.reshape(len(values), -1, draws)
-    total = np.zeros(parts.shape[:2])
-    for m in range(draws):
-        total = total + share[:, m] * parts[:, :, m]
-    return total
 
 
 def _added(values: Floats) -> Floats:

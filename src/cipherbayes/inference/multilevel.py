@@ -28,6 +28,7 @@ from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.inference.between_sites import SitePrior, typical
 from cipherbayes.inference.chains import Draws, Progress
 from cipherbayes.inference.gradient import gradient_sum, log_likelihood_sum
+from cipherbayes.inference.imputed import Expand
 from cipherbayes.inference.settings import Inference
 from cipherbayes.inference.site_comparison import SiteComparison, compare_sites
 from cipherbayes.inference.target import Target
@@ -51,7 +52,9 @@ class SiteTarget(Target):
         """Σ over all records of all sites."""
         slots = self.site_prior.slots
         return sum(
-            log_likelihood_sum(self.model, theta[slots.of_site(site)], table)
+            log_likelihood_sum(
+                self.model, theta[slots.of_site(site)], table, expand=self.expand
+            )
             for site, table in zip(self.owners, self.tables, strict=True)
         )
 
@@ -60,7 +63,8 @@ class SiteTarget(Target):
         slots, total = self.site_prior.slots, np.zeros_like(theta)
         for site, table in zip(self.owners, self.tables, strict=True):
             own = theta[slots.of_site(site)]
-            total += slots.spread(site, gradient_sum(self.model, own, table))
+            slope = gradient_sum(self.model, own, table, expand=self.expand)
+            total += slots.spread(site, slope)
         return total
 
     def likelihood_curvature(self, theta: Floats) -> Floats:
@@ -70,7 +74,7 @@ class SiteTarget(Target):
         for site, table in zip(self.owners, self.tables, strict=True):
             places = slots.of_site(site)
             total[np.ix_(places, places)] += _curvature(
-                partial(_slope_at, self.model, table), theta[places]
+                partial(_slope_at, self.model, table, self.expand), theta[places]
             )
         return total
 
@@ -203,8 +207,10 @@ class _Walk:
             angle = rng.uniform(low, high)
 
 
-def _slope_at(model: Model, table: PreparedTable, theta: Floats) -> Floats:
-    return gradient_sum(model, theta, table)
+def _slope_at(
+    model: Model, table: PreparedTable, expand: Expand | None, theta: Floats
+) -> Floats:
+    return gradient_sum(model, theta, table, expand=expand)
 
 
 def _curvature(slope: Callable[[Floats], Floats], theta: Floats) -> Floats:

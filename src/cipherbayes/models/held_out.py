@@ -13,6 +13,8 @@ one vector of parameters at a time, and are added in one order. Everything added
 multiple of 2⁻²⁰ of at most one, so sums are exact and do not depend on their order.
 Where a record is a person, its rows count by their shares
 (:mod:`~cipherbayes.data.persons`), and a release leaves room for the roundings of sums.
+A record whose missing values are drawn has several rows, which stand together: it is
+one record, with the mean of what is predicted for them, in one cell.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -108,8 +111,14 @@ class HeldOutCheck(ABC):
     outcomes: tuple[OutcomeColumn, ...]
 
     @abstractmethod
-    def sums(self, draws: Floats, rows: Rows) -> Floats:
-        """Sums over the records, predictions averaged over ``draws`` (s, d)."""
+    def sums(self, draws: Floats, rows: Rows, several: int = 1) -> Floats:
+        """Sums over the records, predictions averaged over ``draws`` (s, d).
+
+        Parameters
+        ----------
+        several
+            Rows of each record, alike in outcomes: what was drawn for its gaps.
+        """
 
     @abstractmethod
     def residuals(self, theta: Floats, rows: Rows) -> tuple[Floats, Floats]:
@@ -133,11 +142,11 @@ class BinaryCheck(HeldOutCheck):
     def outcomes(self) -> tuple[OutcomeColumn, ...]:  # type: ignore[override]
         return (_binary("y", self.model.outcome),)
 
-    def sums(self, draws: Floats, rows: Rows) -> Floats:
-        probability = _mean(self.model.fitted, draws, rows)
+    def sums(self, draws: Floats, rows: Rows, several: int = 1) -> Floats:
+        probability = _mean(self.model.fitted, draws, rows, several)
         log_odds = logit(np.clip(probability, 1e-12, 1.0 - 1e-12))
-        cells = 2 * _bin(LOG_ODDS, log_odds) + _flag(rows, "y")
-        return _counted(cells, self.cells, rows.shares)
+        cells = 2 * _bin(LOG_ODDS, log_odds) + _flag(rows, "y")[::several]
+        return _counted(cells, self.cells, _shares(rows, several))
 
     def residuals(self, theta: Floats, rows: Rows) -> tuple[Floats, Floats]:
         probability = np.clip(self.model.fitted(theta, rows), 0.0, 1.0)
@@ -177,16 +186,22 @@ class SurvivalCheck(HeldOutCheck):
             _binary("event", self.model.event),
         )
 
-    def sums(self, draws: Floats, rows: Rows) -> Floats:
-        risk = _mean(self._risk, draws, rows)
-        shift = float(np.mean([self.log_baseline(theta, rows) for theta in draws]))
-        place = _bin(LOG_HAZARDS, np.clip(risk + shift, -FARTHEST, FARTHEST))
-        time, event = rows.outcome["time"], _flag(rows, "event")
+    def sums(self, draws: Floats, rows: Rows, several: int = 1) -> Floats:
+        if several == 1:
+            risk = _mean(self._risk, draws, rows)
+            shift = float(np.mean([self.log_baseline(theta, rows) for theta in draws]))
+            risk = risk + shift
+        else:
+            risk = _mean(partial(self._log_hazard, several=several), draws, rows)
+        place = _bin(LOG_HAZARDS, np.clip(risk, -FARTHEST, FARTHEST))
+        time = rows.outcome["time"][::several]
+        event = _flag(rows, "event")[::several]
         inside = np.clip(np.ceil(time * INTERVALS) - 1.0, 0, INTERVALS - 1)
         fate = inside.astype(np.int64) + np.where(event == 1, 0, INTERVALS)
         free = (time > 1.0) | ((time == 1.0) & (event == 0))
         fate = np.where(free, 2 * INTERVALS, fate)
-        return _counted((2 * INTERVALS + 1) * place + fate, self.cells, rows.shares)
+        cells = (2 * INTERVALS + 1) * place + fate
+        return _counted(cells, self.cells, _shares(rows, several))
 
     def residuals(self, theta: Floats, rows: Rows) -> tuple[Floats, Floats]:
         time, event = rows.outcome["time"], _flag(rows, "event")
@@ -204,6 +219,16 @@ class SurvivalCheck(HeldOutCheck):
     def _risk(self, theta: Floats, rows: Rows) -> Floats:
         risk: Floats = self.model.fitted(theta, rows)
         return np.clip(np.nan_to_num(risk), -FARTHEST, FARTHEST)
+
+    def _log_hazard(self, theta: Floats, rows: Rows, several: int) -> Floats:
+        """Log of the cumulative hazard at the horizon of each record, by the mean of
+        its rows' probabilities of an event."""
+        risk = self._risk(theta, rows) + self.log_baseline(theta, rows)
+        # Beyond these, events are never or always expected.
+        hazard = np.exp(np.clip(risk, -30.0, 3.0))
+        chance = kernels.mean_by_record(-np.expm1(-hazard), several)
+        logs: Floats = np.log(-np.log1p(-chance))
+        return logs
 
     def log_baseline(self, theta: Floats, rows: Rows) -> float:
         """Log of the cumulative hazard at the horizon where eta is zero."""
@@ -250,17 +275,18 @@ class NumberCheck(HeldOutCheck):
             ),
         )
 
-    def sums(self, draws: Floats, rows: Rows) -> Floats:
-        mean = self._scaled(_mean(self.model.fitted, draws, rows))
-        y = np.clip(rows.outcome["y"], -1.0, 1.0)
+    def sums(self, draws: Floats, rows: Rows, several: int = 1) -> Floats:
+        mean = self._scaled(_mean(self.model.fitted, draws, rows, several))
+        outcome, shares = rows.outcome["y"][::several], _shares(rows, several)
+        y = np.clip(outcome, -1.0, 1.0)
         place = _bin(np.linspace(-1.0, 1.0, NUMBER_BINS + 1)[1:-1], mean)
-        error = np.clip(rows.outcome["y"] - mean, -1.0, 1.0) ** 2
+        error = np.clip(outcome - mean, -1.0, 1.0) ** 2
         parts = [
-            _weighted(place, weights, NUMBER_BINS, rows.shares)
-            for weights in (np.ones(rows.count), y, mean)
+            _weighted(place, weights, NUMBER_BINS, shares)
+            for weights in (np.ones(mean.size), y, mean)
         ]
-        everywhere = np.zeros(rows.count, dtype=np.int64)
-        return np.concatenate([*parts, _weighted(everywhere, error, 1, rows.shares)])
+        everywhere = np.zeros(mean.size, dtype=np.int64)
+        return np.concatenate([*parts, _weighted(everywhere, error, 1, shares)])
 
     def residuals(self, theta: Floats, rows: Rows) -> tuple[Floats, Floats]:
         mean = self._scaled(self.model.fitted(theta, rows))
@@ -304,15 +330,15 @@ class CountCheck(HeldOutCheck):
         """The most that a count of each bin counts."""
         return COUNTS * np.append(COUNT_EDGES, 2.0 * COUNT_EDGES[-1]) + 4.0
 
-    def sums(self, draws: Floats, rows: Rows) -> Floats:
-        mean = np.minimum(_mean(self.model.fitted, draws, rows), 1e300)
+    def sums(self, draws: Floats, rows: Rows, several: int = 1) -> Floats:
+        mean = np.minimum(_mean(self.model.fitted, draws, rows, several), 1e300)
         place, bins = _bin(COUNT_EDGES, mean), COUNT_EDGES.size + 1
         cap = self.caps[place]
         parts = [
-            _weighted(place, weights, bins, rows.shares)
+            _weighted(place, weights, bins, _shares(rows, several))
             for weights in (
-                np.ones(rows.count),
-                np.clip(rows.outcome["y"] / cap, 0.0, 1.0),
+                np.ones(mean.size),
+                np.clip(rows.outcome["y"][::several] / cap, 0.0, 1.0),
                 np.clip(mean / cap, 0.0, 1.0),
             )
         ]
@@ -330,13 +356,20 @@ def _binary(role: str, column: str) -> OutcomeColumn:
 
 
 def _mean(
-    fitted: Callable[[Floats, Rows], Floats], draws: Floats, rows: Rows
+    fitted: Callable[[Floats, Rows], Floats],
+    draws: Floats,
+    rows: Rows,
+    several: int = 1,
 ) -> Floats:
-    """The mean of predictions over draws, added one draw after the other."""
+    """The mean of predictions over draws, added one draw after the other, and over the
+    rows of each record."""
     with np.errstate(all="ignore"):
         total = kernels.add_rows(np.stack([fitted(theta, rows) for theta in draws]))
-        mean: Floats = np.nan_to_num(total / len(draws))
-    return mean
+        return kernels.mean_by_record(np.nan_to_num(total / len(draws)), several)
+
+
+def _shares(rows: Rows, several: int) -> Floats | None:
+    return None if rows.shares is None else rows.shares[::several]
 
 
 def _bin(edges: Floats, values: Floats) -> Integers:

@@ -99,6 +99,33 @@ def add_rows(values: Floats) -> Floats:
     return total
 
 
+def by_record(values: Floats, share: Floats) -> Floats:
+    """Σ_m ω_m v_im of records with M rows each, one row after the other.
+
+    Parameters
+    ----------
+    values
+        Shape ``(k, records × M)``, a record's rows together.
+    share
+        ω, shape ``(records, M)``.
+    """
+    several = share.shape[1]
+    parts = values.reshape(len(values), -1, several)
+    total = np.zeros(parts.shape[:2])
+    for m in range(several):
+        total = total + share[:, m] * parts[:, :, m]
+    return total
+
+
+def mean_by_record(values: Floats, several: int) -> Floats:
+    """The mean of each record's ``several`` values, which stand together."""
+    if several == 1:
+        return values
+    even = np.full((values.size // several, several), 1.0 / several)
+    mean: Floats = by_record(values[None], even)[0]
+    return mean
+
+
 def clip_scores(score: Floats, squared_norms: Floats, limit: float) -> Floats:
     """s_i min(1, limit / (|s_i| r_i)), r_i = sqrt(n_i + floor), in the form sign(s_i)
     limit / r_i where it is shortened.

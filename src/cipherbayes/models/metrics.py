@@ -11,7 +11,7 @@ like any other and belong on public or consented test rows, or behind a mechanis
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -40,7 +40,9 @@ def evaluate(model: Model, draws: Floats, tables: Iterable[HeldOutTable]) -> Met
 
 
 def evaluate_each(
-    model: Model, held_out: Iterable[tuple[Floats, HeldOutTable]]
+    model: Model,
+    held_out: Iterable[tuple[Floats, HeldOutTable]],
+    several: Callable[[Rows], Iterable[tuple[Rows, int]]] | None = None,
 ) -> Metrics:
     """Metrics of the posterior predictive distribution on all held-out rows.
 
@@ -53,27 +55,33 @@ def evaluate_each(
     held_out
         Tables, each with the draws of theta that hold there, on the prepared scale,
         parameters on the last axis.
+    several
+        What a block becomes where missing values are drawn: rows, and how many of them,
+        which stand together, are one record's. Such a record is predicted by the mean
+        over its rows.
     """
     outcome: dict[str, list[Floats]] = {}
     densities: list[Floats] = []
     scores: list[Floats] = []
     pairs = (
-        (_thinned(draws), block)
+        (_thinned(draws), rows, each)
         for draws, table in held_out
         for block in table.blocks()
+        for rows, each in ([(block, 1)] if several is None else several(block))
     )
-    for draws, rows in pairs:
+    for draws, rows, each in pairs:
         density = np.full(rows.count, -np.inf)
         total: Floats | None = np.zeros(rows.count)
         for theta in draws:
             density = np.logaddexp(density, model.log_likelihood(theta, rows))
             score = model.fitted(theta, rows)
             total = None if score is None or total is None else total + score
-        densities.append(density - np.log(len(draws)))
+        density = np.logaddexp.reduce(density.reshape(-1, each), axis=1)
+        densities.append(density - np.log(len(draws) * each))
         if total is not None:
-            scores.append(total / len(draws))
+            scores.append(total.reshape(-1, each).mean(axis=1) / len(draws))
         for role, values in rows.outcome.items():
-            outcome.setdefault(role, []).append(values)
+            outcome.setdefault(role, []).append(values[::each])
     if not any(part.size for part in densities):
         return {"rows": 0, "log_score": None}
     density = np.concatenate(densities)

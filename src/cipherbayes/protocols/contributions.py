@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cipherbayes.data.imputing import Expansion, Imputing
+from cipherbayes.data.imputing import DRAWS, Expansion, Imputing
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.rescaled import rescaled, seen_through
 from cipherbayes.data.windows import histograms, sums_inside
 from cipherbayes.errors import ProtocolError
+from cipherbayes.inference import imputed
 from cipherbayes.inference.gradient import gradient_sum
 from cipherbayes.inference.influence import influence_sums
 from cipherbayes.inference.site_slots import SiteSlots
@@ -195,6 +196,9 @@ class Contributions:
         """Sums over the records that a phase after the posterior is about."""
         held_out = self._table if self._held_out is None else self._held_out
         scales, site = question.scales, self._site
+        imputing = self._imputing
+        if imputing is not None:
+            scales = imputing.split(scales)[0]
         seen = seen_through(self._table.design, scales)
         if phase.characteristics is not None:
             table = phase.characteristics
@@ -207,18 +211,42 @@ class Contributions:
         elif phase.check is not None:
             check = phase.check
             draws = self._own(question.theta.reshape(QUESTION_DRAWS, -1))
-            parts = list(held_out.map(lambda block: check.sums(draws, seen(block))))
+
+            def checked(block: Rows) -> Floats:
+                if imputing is None:
+                    return check.sums(draws, seen(block))
+                complete, gaps = imputing.parted(block)
+                found = check.sums(draws, seen(complete))
+                if gaps is not None:
+                    drawn = seen(imputing.drawn(gaps, question.scales))
+                    found = found + check.sums(draws, drawn, DRAWS)
+                return found
+
+            parts = list(held_out.map(checked))
         elif phase.purpose == "difference":
             draws = self._own(question.theta.reshape(QUESTION_DRAWS, -1))
             parts = list(held_out.map(self._differences(draws, seen)))
         else:
             assert phase.cells is not None
             cells, theta = phase.cells, self._own(question.theta)
-            parts = list(
-                held_out.map(
-                    lambda block: cells.sums(theta, block, seen(block), site, scales)
-                )
-            )
+
+            def added(block: Rows) -> Floats:
+                if imputing is None:
+                    return cells.sums(theta, block, seen(block), site, scales)
+                complete, gaps = imputing.parted(block)
+                found = cells.sums(theta, complete, seen(complete), site, scales)
+                if gaps is not None:
+                    prepared = imputing.drawn(gaps, question.scales)
+                    drawn = seen(prepared)
+                    # A warning of an overflow would depend on the records.
+                    with np.errstate(all="ignore"):
+                        share = imputed.weights(self._model, theta, drawn, DRAWS)
+                    found = found + cells.sums(
+                        theta, prepared, drawn, site, scales, share
+                    )
+                return found
+
+            parts = list(held_out.map(added))
         return sum(parts, start=np.zeros(phase.dimension))
 
     def _differences(

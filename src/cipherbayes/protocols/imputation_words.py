@@ -7,6 +7,7 @@ from typing import TypedDict
 from cipherbayes.data.imputing import DRAWS
 from cipherbayes.privacy.accountant import epsilon
 from cipherbayes.protocols.forecast import forecast_of
+from cipherbayes.protocols.releases import HELD_OUT
 from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.study.schema import Study
 
@@ -52,6 +53,7 @@ def imputation_cost(plan: StudyPlan) -> ImputationCost | None:
     total = sum(
         part.noise_multiplier**-2.0 * phase.rounds
         for phase in plan.phases
+        if phase.rows != HELD_OUT  # checks are made of other records
         for part in phase.parts
     )
     return {

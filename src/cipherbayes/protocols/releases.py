@@ -193,7 +193,7 @@ def _closing(study: PrivateStudy, shape: _Shape) -> list[Phase]:
     phases: list[Phase] = []
     if study.describe is not None:
         table = Characteristics(
-            preparation.column_bins(*RANGES),
+            preparation.column_bins(*RANGES, gaps=True),
             () if check is None else check.outcomes,
             study.describe.by,
             sites,
@@ -208,7 +208,9 @@ def _closing(study: PrivateStudy, shape: _Shape) -> list[Phase]:
         shares = {purpose: (1.0 - described) * part for purpose, part in parts.items()}
         sums = release(check.bound, check.cells, shares["check"])
         phases.append(Phase("check", 0, sums, rows=HELD_OUT, check=check))
-        cells = ResidualCells(check, preparation.column_bins(*RESIDUAL_RANGES), sites)
+        cells = ResidualCells(
+            check, preparation.column_bins(*RESIDUAL_RANGES, gaps=False), sites
+        )
         sums = release(cells.bound, cells.dimension, shares["residuals"])
         phases.append(Phase("residuals", 0, sums, rows=HELD_OUT, cells=cells))
         if compared:

@@ -103,6 +103,10 @@ class StudyRounds(ABC, Generic[AnyPlan]):
     def moments(self) -> Floats | None:
         """Released means and standard deviations, one after the other."""
 
+    def column_models(self) -> Floats | None:
+        """Released models of the columns with missing values, if there are any."""
+        return None
+
     def closing(self) -> dict[str, Closing]:
         """What the rounds after the posterior released, by their purpose."""
         return {}
@@ -243,6 +247,9 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
     def moments(self) -> Floats | None:
         """Released means and standard deviations, one after the other."""
         return self._plan.moments(self._facts())
+
+    def column_models(self) -> Floats | None:
+        return self._plan.column_models(self._facts())
 
     def _ready(self) -> tuple[Recursion, ServerState]:
         """The sampler and its state, made when N is known."""

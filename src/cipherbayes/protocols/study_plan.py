@@ -287,6 +287,11 @@ class StudyPlan(Plan):
         scales = self.scales(None, facts)
         return scales if self.imputing is None else self.imputing.split(scales)[0]
 
+    def column_models(self, facts: Mapping[Purpose, Floats]) -> Floats | None:
+        """Released models of the columns with missing values, if there are any."""
+        scales = self.scales(None, facts)
+        return None if self.imputing is None else self.imputing.split(scales)[1]
+
     def with_model_errors(self, draws: Draws, facts: Mapping[Purpose, Floats]) -> Draws:
         """Draws that count how far the models of columns may be off."""
         if self.imputing is None:

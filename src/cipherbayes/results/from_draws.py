@@ -53,6 +53,7 @@ def assemble(
     metrics: Mapping[str, Any],
     warnings: list[str],
     moments: Floats | None = None,
+    column_models: Floats | None = None,
     means: Floats | None = None,
     taking_part: TakingPart | None = None,
     checked: Checked | None = None,
@@ -61,6 +62,8 @@ def assemble(
 
     Parameters
     ----------
+    column_models
+        Learnt models of the columns with missing values; None where there are none.
     means
         Of the prepared columns, where they may be known without moments.
     """
@@ -109,6 +112,8 @@ def assemble(
         "flags": flags,
         "moments": None if moments is None else moments.tolist(),
     }
+    if column_models is not None:
+        record["column_models"] = column_models.tolist()
     if checked is not None and checked.metrics:
         record["metrics"] = dict(checked.metrics)
     if checked is not None and checked.describe:

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from cipherbayes.data.blocks import take
+from cipherbayes.data.imputing import DRAWS, Imputing, joined
 from cipherbayes.data.prepared import PreparedTable
-from cipherbayes.data.rescaled import rescaled
+from cipherbayes.data.rescaled import seen_through
 from cipherbayes.data.tables import open_table
 from cipherbayes.errors import DataError, RunError
 from cipherbayes.models.base import Rows
@@ -18,11 +20,13 @@ from cipherbayes.models.survival import require_survival_curves
 from cipherbayes.results.effects import median_survival
 from cipherbayes.results.record import BeyondRow, MedianSurvival
 from cipherbayes.study.schema import Study
-from cipherbayes.study.tables import preparation_of
+from cipherbayes.study.tables import imputing_of, preparation_of
 from cipherbayes.typing import Floats
 
 PREDICTIVE_DRAWS = 500
 """Most draws that a prediction averages over: its interval's ends need no more."""
+ROWS = 1024
+"""Rows of a block, so that draws × rows × times stay in memory."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +37,15 @@ class Predictor:
     ----------
     moments
         Released means and deviations of the columns; None where there are none.
+    column_models
+        Learnt models of the columns with missing values; None where there are none.
     tail
         Probability outside either end of an interval; None where the run has points.
     """
 
     study: Study
     moments: Floats | None
+    column_models: Floats | None
     tail: float | None
 
     def predict(
@@ -49,19 +56,52 @@ class Predictor:
         where: str,
     ) -> dict[str, Floats]:
         """Mean and ends of the interval over draws on the prepared scale, for each
-        row; the mean three times where the run has points."""
+        row; the mean three times where the run has points.
+
+        Where a value is missing that the study draws, what is predicted is the mean
+        over its draws given the row's other columns.
+        """
         self._require_times(times is not None)
         at = None if times is None else np.asarray(times, dtype=float)
         parts: list[Floats] = []
-        for rows in self.rows_of(table, where):
-            values = self.study.model.predict(draws, rows, at)
+        for values in self._predicted(draws, table, at, where):
             mean = lower = upper = values.mean(axis=0)
             if self.tail is not None:
                 ends = [self.tail, 1.0 - self.tail]
                 lower, upper = np.quantile(values, ends, axis=0)
             parts.append(np.stack([mean, lower, upper]))
-        joined = np.concatenate(parts, axis=1)
-        return {"mean": joined[0], "lower": joined[1], "upper": joined[2]}
+        mean, lower, upper = np.concatenate(parts, axis=1)
+        return {"mean": mean, "lower": lower, "upper": upper}
+
+    def _predicted(
+        self, draws: Floats, table: Any, at: Floats | None, where: str
+    ) -> Iterator[Floats]:
+        """What every draw predicts, for some rows after the other."""
+        model, imputing = self.study.model, self._imputing
+        if imputing is None:
+            for rows in self.rows_of(table, where):
+                yield model.predict(draws, rows, at)
+            return
+        scales = joined(self.moments, self.column_models)
+        for block in self._blocks(table, where, ROWS // DRAWS, gaps=True):
+            complete, drawn = imputing.expanded(block, scales)
+            lacking = imputing.lacking(block)
+            found = model.predict(draws, complete, at)
+            values = np.empty((found.shape[0], block.count, *found.shape[2:]))
+            values[:, ~lacking] = found
+            if drawn is not None:
+                each = model.predict(draws, drawn, at)
+                shape = (each.shape[0], -1, DRAWS, *each.shape[2:])
+                values[:, lacking] = each.reshape(shape).mean(axis=2)
+            yield values
+
+    @property
+    def _imputing(self) -> Imputing | None:
+        """How missing values are drawn; None where they cannot be."""
+        found = imputing_of(self.study)
+        if found is None or (found.models.length and self.column_models is None):
+            return None
+        return found
 
     def beyond_ranges(self, table: Any, where: str) -> list[BeyondRow]:
         """The columns with values beyond their public range, and how many they are.
@@ -129,9 +169,24 @@ class Predictor:
         ]
 
     def rows_of(self, table: Any, where: str = "table") -> Iterator[Rows]:
-        """A table to predict for, in small blocks."""
+        """A table to predict for, in small blocks; no value may be missing."""
+        seen = seen_through(preparation_of(self.study).design, self.moments)
+        for block in self._blocks(table, where, ROWS, gaps=False):
+            rows = seen(block)
+            yield Rows(rows.design, rows.x, {}, rows.squared_norms)
+
+    def _blocks(
+        self, table: Any, where: str, most: int, *, gaps: bool
+    ) -> Iterator[Rows]:
+        """The rows as they are prepared, in blocks of at most so many."""
         try:
-            yield from _slices(self._prepared(table, where))
+            prepared = PreparedTable.for_prediction(
+                open_table(table, where), preparation_of(self.study), gaps=gaps
+            )
+            for block in prepared.blocks():
+                for start in range(0, block.count, most):
+                    stop = min(start + most, block.count)
+                    yield take(block, np.arange(start, stop))
         except DataError as error:
             # A finished study has its levels and columns for good.
             remedy = error.remedy
@@ -141,12 +196,6 @@ class Predictor:
                     "a study with this level"
                 )
             raise DataError(error.what, where=error.where, remedy=remedy) from None
-
-    def _prepared(self, table: Any, where: str) -> PreparedTable:
-        raw = PreparedTable.for_prediction(
-            open_table(table, where), preparation_of(self.study)
-        )
-        return rescaled(raw, self.moments)
 
     def _require_times(self, given: bool) -> None:
         """Refuse times for one number a row, and curves without times."""
@@ -164,14 +213,6 @@ class Predictor:
                 where=where,
                 remedy="give some in the unit of the time column, e.g. times=[365]",
             )
-
-
-def _slices(table: PreparedTable) -> Iterator[Rows]:
-    """Blocks small enough that draws × rows × times stay in memory."""
-    for block in table.blocks():
-        for start in range(0, block.count, 1024):
-            part = slice(start, start + 1024)
-            yield Rows(block.design, block.x[:, part], {}, block.squared_norms[part])
 
 
 def beyond_in_words(row: BeyondRow) -> str:

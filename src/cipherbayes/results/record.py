@@ -246,6 +246,7 @@ class ResultRecord(TypedDict):
     warnings: list[str]
     flags: list[FlagRecord]
     moments: list[float] | None
+    column_models: NotRequired[list[float]]
     hierarchy: NotRequired[HierarchyRecord]
     describe: NotRequired[list[DescribeRow]]
     posterior_sha256: NotRequired[str]

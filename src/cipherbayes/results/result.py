@@ -346,7 +346,13 @@ class Result:
         return self._predictor().rows_of(table, where)
 
     def _predictor(self) -> Predictor:
-        return Predictor(self.study, self._moments, self._tail)
+        learnt = self.record.get("column_models")
+        return Predictor(
+            self.study,
+            self._moments,
+            None if learnt is None else np.array(learnt),
+            self._tail,
+        )
 
     def save(self, folder: str | Path) -> None:
         """Write the folder; ``result.json`` comes last, in one move."""

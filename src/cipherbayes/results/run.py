@@ -6,12 +6,13 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cipherbayes.data.imputing import Expansion
+from cipherbayes.data.imputing import DRAWS, Expansion, Imputing, joined
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.rescaled import rescaled
 from cipherbayes.data.snapshots import Query, remove_snapshot, take_snapshot
@@ -29,8 +30,8 @@ from cipherbayes.inference.chains import Draws, Progress
 from cipherbayes.inference.imputed import Expand
 from cipherbayes.inference.multilevel import SiteTarget
 from cipherbayes.inference.target import Target
-from cipherbayes.models.base import absent_role
-from cipherbayes.models.metrics import evaluate, evaluate_each
+from cipherbayes.models.base import Rows, absent_role
+from cipherbayes.models.metrics import evaluate_each
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.plan import Plan
 from cipherbayes.results.checking import check_fit
@@ -170,6 +171,7 @@ def _sampled(
     train, test = split_tables(study, prepared)
     target = target_of(study, train)
     draws = method.sample(target, study.inference, progress)
+    learnt = target.expand.scales if isinstance(target.expand, Expansion) else None
     if isinstance(target.expand, Expansion) and not draws.is_point:
         drawn = target.expand
         constants = study.model.constants(preparation_of(study).design)
@@ -184,8 +186,9 @@ def _sampled(
         privacy=Certificate(),
         timing={"site_s": 0.0, "server_s": 0.0, "csp_s": 0.0, "wall_s": wall},
         traffic={"per_round_site": 0, "total": 0},
-        metrics=score(study, draws, test),
+        metrics=score(study, draws, test, learnt=learnt),
         warnings=[],
+        column_models=learnt,
         means=_column_means(study, list(train.values())),
     )
 
@@ -207,12 +210,12 @@ def _column_means(study: Study, tables: Sequence[PreparedTable]) -> Floats:
 def target_of(study: Study, train: Mapping[str, PreparedTable]) -> Target:
     """The log posterior of all tables, of sites that are alike or may differ."""
     prior = resolve_prior(study, preparation_of(study).design)
-    slots = slots_of(study)
+    slots, tables = slots_of(study), list(train.values())
+    expand = _drawing(study, tables)
     if slots is None:
-        expand = _drawing(study, list(train.values()))
-        return Target(study.model, prior, list(train.values()), expand=expand)
+        return Target(study.model, prior, tables, expand=expand)
     whole = site_prior(study, slots, prior)
-    return SiteTarget(study.model, prior, list(train.values()), whole, tuple(train))
+    return SiteTarget(study.model, prior, tables, whole, tuple(train), expand=expand)
 
 
 def _drawing(study: Study, tables: Sequence[PreparedTable]) -> Expand | None:
@@ -356,9 +359,16 @@ def assemble_private(
             "per_round_site": traffic.site_bytes // messages,
             "total": traffic.total_bytes,
         },
-        metrics=score(study, finished.draws, test, finished.moments),
+        metrics=score(
+            study,
+            finished.draws,
+            test,
+            finished.moments,
+            learnt=finished.column_models,
+        ),
         warnings=warnings,
         moments=finished.moments,
+        column_models=finished.column_models,
         taking_part=taking_part(folder, traffic),
         checked=check_fit(
             folder.plan, finished.draws, finished.moments, finished.closing
@@ -404,22 +414,39 @@ def score(
     study: Study,
     draws: Draws,
     test: Mapping[str, PreparedTable],
-    moments: Any = None,
+    moments: Floats | None = None,
+    *,
+    learnt: Floats | None = None,
 ) -> dict[str, Any]:
     """Metrics on the held-out rows; none where the study holds none out."""
     if not test:
         return {}
     flat = draws.theta.reshape(-1, draws.theta.shape[-1])
+    imputing, several = imputing_of(study), None
     held = {name: rescaled(table, moments) for name, table in test.items()}
-    if draws.sites is None:
-        return evaluate(study.model, flat, held.values())
-    assert study.hierarchy is not None
-    owner = study.hierarchy.owner
-    own = {name: draws.sites.at_site(draws.theta, owner(name)) for name in held}
+    if imputing is not None:
+        held = dict(test)
+        scales = joined(moments, learnt)
+        several = partial(_pieces, imputing, scales)
+    own = dict.fromkeys(held, flat)
+    if draws.sites is not None:
+        assert study.hierarchy is not None
+        owner = study.hierarchy.owner
+        own = {
+            name: draws.sites.at_site(draws.theta, owner(name)).reshape(flat.shape)
+            for name in held
+        }
     return evaluate_each(
-        study.model,
-        [(own[name].reshape(flat.shape), table) for name, table in held.items()],
+        study.model, [(own[name], table) for name, table in held.items()], several
     )
+
+
+def _pieces(
+    imputing: Imputing, scales: Floats | None, block: Rows
+) -> list[tuple[Rows, int]]:
+    """Rows of a block, and how many of them are one record's."""
+    complete, drawn = imputing.expanded(block, scales)
+    return [(complete, 1)] + ([] if drawn is None else [(drawn, DRAWS)])
 
 
 def _held_out(folder: RunFolder) -> dict[str, PreparedTable]:

@@ -261,6 +261,11 @@ def _rival_is_comparable(study: Study) -> None:
             f"evaluation.against: '{rival.name}' has another privacy.unit, hence other "
             "held-out rows: use the same"
         )
+    if any(known.imputed for known in earlier.features.values()):
+        raise ValueError(
+            f"evaluation.against: '{rival.name}' draws missing values, and how it drew "
+            "them is not known here: compare with a run that has a stand-in for them"
+        )
     theirs = (earlier.evaluation.holdout, earlier.evaluation.seed)
     if (held.holdout, held.seed) != theirs:
         raise ValueError(
@@ -408,10 +413,8 @@ def _gaps_can_be_drawn(study: Study) -> None:
         return
     others = {
         "preparation.row_norm": study.preparation.row_norm is not None,
-        "[hierarchy]": study.hierarchy is not None,
-        "[evaluation]": study.evaluation is not None,
-        "[describe]": study.describe is not None,
-        "privacy.unit": study.privacy is not None and study.privacy.person is not None,
+        "evaluation.against": study.evaluation is not None
+        and study.evaluation.against is not None,
         f"a model of kind '{study.model.kind}'": not study.model.roles
         or study.model.bounded_influence is None,
         f'inference.method = "{study.method}"': study.private

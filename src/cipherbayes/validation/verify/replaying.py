@@ -38,6 +38,7 @@ class Replayed:
     questions: list[bytes]
     draws: Draws | None
     moments: Floats | None
+    column_models: Floats | None
     closing: Mapping[str, Closing]
 
 
@@ -65,6 +66,7 @@ def replay(plan: Plan, transcript: Transcript, sizes: Sequence[int]) -> Replayed
         questions=questions,
         draws=rounds.draws(),
         moments=rounds.moments(),
+        column_models=rounds.column_models(),
         closing=rounds.closing(),
     )
 

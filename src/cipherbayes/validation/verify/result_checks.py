@@ -28,7 +28,15 @@ from cipherbayes.validation.verify.findings import Findings
 from cipherbayes.validation.verify.replaying import Replayed
 
 HEADINGS = ("version", "study", "study_hash", "protocol", "model", "method", "sites")
-NUMBERS = ("rounds", "interval", "posterior", "effects", "baseline", "moments")
+NUMBERS = (
+    "rounds",
+    "interval",
+    "posterior",
+    "effects",
+    "baseline",
+    "moments",
+    "column_models",
+)
 
 
 def check_result(
@@ -162,7 +170,7 @@ def _posterior(
         findings.fails("posterior", "the draws' parameters have other names")
     numbers = json.loads(json.dumps(implied.record))
     names = [*HEADINGS, *NUMBERS, *(["flags"] if same else [])]
-    differing = [difference(record.get(n), numbers[n], n) for n in names]
+    differing = [difference(record.get(n), numbers.get(n), n) for n in names]
     findings.judge(
         "numbers",
         next((text for text in differing if text is not None), None),
@@ -199,6 +207,7 @@ def _assembled(plan: Plan, replayed: Replayed, draws: Draws) -> Any:
         metrics={},
         warnings=[],
         moments=replayed.moments,
+        column_models=replayed.column_models,
         checked=check_fit(plan, draws, replayed.moments, replayed.closing),
     )
 
