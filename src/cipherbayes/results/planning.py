@@ -8,11 +8,8 @@ from cipherbayes.engine.local_settings import local_settings
 from cipherbayes.engine.new_run import budget_warnings
 from cipherbayes.engine.table_identity import ledger_of
 from cipherbayes.protocols.plan import plan_study
-from cipherbayes.protocols.plan_description import (
-    PlanDescription,
-    alike,
-    prior_in_words,
-)
+from cipherbayes.protocols.plan_description import PlanDescription, prior_in_words
+from cipherbayes.protocols.site_words import alike
 from cipherbayes.results.run import require_study
 from cipherbayes.study.schema import Study
 
