@@ -125,13 +125,13 @@ def test_plan_tells_its_noise_in_plain_words(folder: Path) -> None:
 
 
 def test_run_warns_before_it_spends(folder: Path) -> None:
-    change(folder, "records = 800", "records = 3200")
+    change(folder, "records = 800", "records = 1300")
     change(folder, "delta = 1e-6", "delta = 1e-2")
     done = cipherbayes("run", "study.toml", "--out", "out", cwd=folder)
-    assert "privacy.records = 3200 and the tables have 800 rows" in done.stdout
+    assert "privacy.records = 1300 and the tables have 800 rows" in done.stdout
     assert "is not below 1/N" in done.stdout
     # Neither may be told to others: the first depends on the rows.
-    assert "3200 and the tables" not in (folder / "out" / "result.json").read_text()
+    assert "1300 and the tables" not in (folder / "out" / "result.json").read_text()
     assert "crypto service provider" in done.stdout
 
 

@@ -273,3 +273,23 @@ def test_a_sites_own_level_counts_with_its_exponential() -> None:
         move = 1e-6 * (np.arange(7) == j)
         ahead, behind = (score.mean((theta + sign * move)[None])[0] for sign in (1, -1))
         assert (ahead - behind) / 2e-6 == pytest.approx(slope[:, j], rel=1e-5, abs=1e-4)
+
+
+def test_masses_that_noise_has_made_negative_leave_a_posterior() -> None:
+    """Small studies: of a level's information nothing but noise may be seen."""
+    recursion, _ = finished()
+    rng, state, noise_sd = np.random.default_rng(2), recursion.init(), 80.0
+    width = state.theta.size
+    for t in range(24):
+        has = t >= BURN_IN or t in EARLY_INFORMATION
+        noise = rng.normal(size=(width, width)) * noise_sd / 2.0
+        hidden = noise + noise.T - noise_sd * np.eye(width)
+        score = rng.normal(size=width) * noise_sd
+        release = Release(
+            score, noise_sd, pack(hidden) if has else None, noise_sd * has
+        )
+        state = recursion.advance(state, release)
+    assert np.isfinite(state.theta).all()
+    effort = Effort(chains=2, warm_up=20, kept=20, doublings=0)
+    draws = sample_posterior(recursion, state, seed=1, effort=effort).draws
+    assert np.isfinite(draws.theta).all()

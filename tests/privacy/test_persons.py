@@ -195,6 +195,32 @@ def test_shares_of_a_person_never_add_up_to_more_than_one(sizes: list[int]) -> N
     assert (shares > 1.0 - 1e-4).all()
 
 
+@pytest.mark.parametrize(
+    ("names", "refused"),
+    [
+        (["1", "01"], True),
+        (["1", "2", "1.0"], True),
+        (["10", "010.00"], True),
+        (["1.5", "1.50"], True),
+        (["90071992547409931", "090071992547409931"], True),
+        (["1", " 1 ", "10", "100", "1"], False),
+        (["0", "a01", "a1", "1.5", "1.05"], False),
+        (["90071992547409931", "90071992547409932"], False),
+    ],
+)
+def test_a_number_that_is_written_in_several_ways_names_nobody(
+    tmp_path: Path, names: list[str], refused: bool
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("who\n" + "\n".join(names) + "\n")
+    if refused:
+        with pytest.raises(DataError, match="in several ways") as caught:
+            Persons(open_table(path), "who")
+        assert names[-1] not in str(caught.value).replace("1, 01 and 1.0", "")
+    else:
+        assert Persons(open_table(path), "who").count == len({n.strip() for n in names})
+
+
 def test_equal_rows_of_a_person_say_as_much_as_one_of_them() -> None:
     """So the information released is no less than the variance of the score."""
     rng = np.random.default_rng(5)

@@ -41,7 +41,9 @@ class Persons:
     Raises
     ------
     DataError
-        Where a row names nobody.
+        Where a row names nobody, or a number is written in several ways (1, 01, 1.0):
+        whether they are one person or several cannot be known, and either would break
+        the guarantee if it were the other.
     """
 
     def __init__(self, table: Table, column: str) -> None:
@@ -53,6 +55,14 @@ class Persons:
         )
         counted = pc.value_counts(names)
         self._known = counted.field("values")
+        if pc.count_distinct(as_numbers(self._known)).as_py() < len(self._known):
+            raise DataError(
+                f"column '{column}' writes a number in several ways, as 1, 01 and 1.0 "
+                "do",
+                where=self._where,
+                remedy="write a person's name alike in every row; where they are "
+                "different persons, put a letter before each",
+            )
         rows = counted.field("counts").to_numpy(zero_copy_only=False)
         self._shares: Floats = np.floor(GRAIN / rows) / GRAIN
         self._places: Floats | None = None
@@ -94,3 +104,10 @@ class Persons:
                 remedy="give every row the name of a person, or remove the row",
             )
         return names
+
+
+def as_numbers(names: pa.Array) -> pa.Array:
+    """Names, where those that are numbers are written in one way."""
+    for pattern in (r"^0+(\d+(\.\d*)?)$", r"^(\d+)\.0*$", r"^(\d+\.\d*[1-9])0+$"):
+        names = pc.replace_substring_regex(names, pattern, r"\1")
+    return names

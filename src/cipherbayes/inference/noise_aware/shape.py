@@ -206,7 +206,7 @@ class ScoreShape:
                 self.constants,
                 None,
                 self.predictor(theta),
-                sites=self._site_layout(self.slots, noisy),
+                sites=self._site_layout(self.slots, noisy, noise_sd),
             )
         frame = self.frame(theta)
         if frame is None:
@@ -219,8 +219,14 @@ class ScoreShape:
             shares = tuple((int(j), float(sizes[j])) for j in np.flatnonzero(sizes))
         return InformationLayout(self.constants, frame, self.predictor(theta), shares)
 
-    def _site_layout(self, slots: SiteSlots, noisy: Floats) -> SiteLayout:
-        """Masses to expect: as many of a constant's as the site has of the records."""
+    def _site_layout(
+        self, slots: SiteSlots, noisy: Floats, noise_sd: float
+    ) -> SiteLayout:
+        """Masses to expect: as many of a constant's as the site has of the records.
+
+        All of them together are at least what noise would hide: what is seen of them
+        may be negative.
+        """
         count, place = len(slots.sites), np.arange(slots.dimension)
         owner = np.where(place < slots.slots, place % count, -1)
         constants = np.array(self.constants, dtype=np.int64)
@@ -234,7 +240,7 @@ class ScoreShape:
             return SiteLayout(own, _others(owner, constants), None, None)
         # Constants of one kind, the same of every site, stand next to each other.
         totals = np.diag(noisy)[constants].reshape(-1, count).sum(axis=1)
-        whole = max(float(totals.sum()), 1e-300)
+        whole = max(float(totals.sum()), noise_sd)
         totals = np.maximum(totals, LEAST_PART * whole)
         expected = np.repeat(totals, count) * share[own]
         return SiteLayout(own, _others(owner, constants), expected, spread[own])
