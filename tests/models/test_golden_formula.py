@@ -77,13 +77,13 @@ def ours(model: dict[str, Any], frame: pd.DataFrame) -> Any:
     return cb.run(study, {"all": frame})
 
 
-def agree(result: Any, theirs: Any) -> None:
+def agree(result: Any, theirs: Any, records: pd.DataFrame = RECORDS) -> None:
     """Every record against the first, on the linear predictor's own scale."""
     columns = MadeUp(result.study, None).in_user_units(RECORDS.to_dict("records"))
     user = np.asarray(result.dataset["theta"])
     user = user.reshape(-1, user.shape[-1])[:, : len(columns)]
     changes = user @ (columns[:, 1:] - columns[:, :1])
-    eta = theirs.predict(RECORDS, which="linear").to_numpy()
+    eta = theirs.predict(records, which="linear").to_numpy()
     gap = (changes.mean(axis=0) - (eta[1:] - eta[0])) / changes.std(axis=0)
     assert np.abs(gap).max() < 0.1
 
@@ -113,6 +113,43 @@ def test_a_poisson_formula_with_an_offset_is_statsmodels(frame: pd.DataFrame) ->
         offset=np.log(frame["days"]),
     ).fit()
     agree(ours(model, frame), theirs)
+
+
+def test_a_survival_formula_is_a_poisson_regression_of_split_times(
+    frame: pd.DataFrame,
+) -> None:
+    """A hazard that is constant in intervals has the likelihood of counts of events
+    with the time at risk in each interval as exposure."""
+    rng, cuts = np.random.default_rng(7), [5.0, 15.0]
+    frame = frame[:2000].copy()
+    event = rng.exponential(20.0 * np.exp(-0.5 * (frame["age"] - 60.0) / 20.0))
+    frame["died"] = (event < frame["days"]).astype(float)
+    frame["days"] = np.minimum(event, frame["days"])
+    model = {
+        "kind": "piecewise",
+        "formula": f"Surv(days, died) ~ {OURS}",
+        "horizon": 50.0,
+        "cuts": cuts,
+    }
+    ends = [0.0, *cuts, 50.0]
+    parts = [
+        frame[frame["days"] > low].assign(
+            interval=str(low),
+            exposed=lambda rows, low=low, high=high: (
+                rows["days"].clip(upper=high) - low
+            ),
+            died=lambda rows, high=high: rows["died"] * (rows["days"] <= high),
+        )
+        for low, high in zip(ends[:-1], ends[1:], strict=True)
+    ]
+    split = pd.concat(parts, ignore_index=True)
+    theirs = smf.glm(
+        f"died ~ C(interval) + {THEIRS}",
+        split,
+        family=sm.families.Poisson(),
+        offset=np.log(split["exposed"]),
+    ).fit()
+    agree(ours(model, frame), theirs, RECORDS.assign(interval="0.0"))
 
 
 def statsmodels_agrees(rows: Any, theirs: Any, names: dict[str, str]) -> None:

@@ -171,6 +171,12 @@ def _sides(text: str) -> tuple[_Part, list[list[_Part]]]:
     safe, names = _with_safe_names(text)
     if safe.count("~") != 1:
         raise ValueError("needs one ~, e.g. death ~ age + sex")
+    if re.search(r"[\w`]\s*(\^|\*\*)", safe):
+        # Which would be the column itself, as it is in R.
+        raise ValueError(
+            "a power of one column is not understood: a power is poly(column, 2), and "
+            "(a + b)**2 has the products of two"
+        )
     try:
         parsed = DefaultFormulaParser().get_terms(safe)
     except (FormulaicError, SyntaxError, ValueError, RecursionError) as error:
@@ -183,6 +189,8 @@ def _sides(text: str) -> tuple[_Part, list[list[_Part]]]:
             ) from None
         first = re.sub(r"\x1b\[[0-9;]*m|[⧛⧚]", "", str(error)).strip().splitlines()
         said = _restored(first[0], names) if first else "it cannot be read"
+        if said.startswith("Missing operator"):
+            said += " A name with a blank stands in backticks: `body mass`."
         raise ValueError(f"is not a formula: {said}") from None
     sides: list[Any] = [getattr(parsed, side, None) for side in ("lhs", "rhs")]
     if any(side is None or isinstance(side, tuple) for side in sides):
