@@ -46,13 +46,14 @@ import cipherbayes as cb
 from cipherbayes.data.rescaled import rescaled_design
 from cipherbayes.inference.multilevel import SiteTarget
 from cipherbayes.inference.released import Release
+from cipherbayes.models import Design
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.results.from_draws import assemble
 from cipherbayes.results.hierarchy import draws_for, site_draws
-from cipherbayes.study.tables import open_sites, preparation_of
+from cipherbayes.study.tables import open_sites, preparation_of, slots_of
 from cipherbayes.typing import Floats
 from cipherbayes_research.datasets.flchain import load_flchain
 from cipherbayes_research.datasets.physionet2012 import load_physionet2012
@@ -153,14 +154,23 @@ def study(
 
 
 def private_fit(
-    wanted: cb.Study, tables: dict[str, pd.DataFrame], rng: np.random.Generator
+    wanted: cb.Study,
+    tables: dict[str, pd.DataFrame],
+    rng: np.random.Generator,
+    lost: str | None = None,
 ) -> cb.Result:
-    """The study's releases with noise from a seed, and its posterior."""
+    """The study's releases with noise from a seed, and its posterior.
+
+    ``lost`` is in the sums of the first half of the rounds only.
+    """
     plan = plan_releases(wanted)
     prepared = open_sites(wanted, tables)
-    sums = [Contributions.of_site(wanted, name, t) for name, t in prepared.items()]
+    sums = {
+        name: Contributions.of_site(wanted, name, t) for name, t in prepared.items()
+    }
     facts: dict[Any, Any] = {}
     recursion = state = None
+    half = sum(phase.rounds for phase in plan.sampling) // 2
     for phase in [*plan.preparatory, *plan.sampling]:
         for _ in range(phase.rounds):
             if not phase.preparatory and recursion is None:
@@ -168,8 +178,12 @@ def private_fit(
                 state = recursion.start()
             theta = np.zeros(1) if state is None else state.theta
             asked = Question(theta, plan.scales(phase, facts))
-            total = sum(each.total(phase, asked) for each in sums)
-            noise = [part.noise_sd(1) for part in phase.parts]
+            gone: tuple[str, ...] = ()
+            if lost is not None and state is not None and state.rounds >= half:
+                gone = (lost,)
+            there = [each for name, each in sums.items() if name not in gone]
+            total = sum(each.total(phase, asked) for each in there)
+            noise = [part.noise_sd(part.sites - len(gone)) for part in phase.parts]
             parts = [
                 part + sd * rng.standard_normal(part.size)
                 for part, sd in zip(phase.split(np.asarray(total)), noise, strict=True)
@@ -178,7 +192,7 @@ def private_fit(
                 facts[phase.purpose] = plan.digest(phase, parts[0], facts)
                 continue
             matrix = (parts[1], noise[1]) if len(parts) > 1 else (None, 0.0)
-            state = recursion.advance(state, Release(parts[0], noise[0], *matrix))
+            state = recursion.advance(state, Release(parts[0], noise[0], *matrix, gone))
     assert recursion is not None
     assert state is not None
     draws = recursion.draws([], state)
@@ -195,9 +209,16 @@ def private_fit(
 
 def control_fit(wanted: cb.Study, tables: dict[str, pd.DataFrame]) -> cb.Result:
     """The study without privacy, its likelihood computed for all sites at once."""
-    if wanted.hierarchy is None or wanted.hierarchy.slopes:
+    slots = slots_of(wanted)
+    if slots is None or wanted.hierarchy is None or wanted.hierarchy.slopes:
         return cb.run(wanted, tables)
-    quick = AtOnce.of(wanted.model.kind, tables)
+    owned = {
+        owner: pd.concat(
+            [t for site, t in tables.items() if slots.owner(site) == owner]
+        )
+        for owner in slots.sites
+    }
+    quick = AtOnce.of(wanted.model.kind, owned)
     slow = SiteTarget.log_likelihood
     checked: list[float] = []
 
@@ -261,39 +282,74 @@ def judged(
     control: list[Floats] | None = None,
 ) -> tuple[list[dict[str, Any]], list[Floats]]:
     """Every parameter's interval beside its truth, and its draws."""
-    common = result.draws()
-    prepared = result.posterior["prepared"].to_dataset()
-    sites = site_draws(result.study, prepared)
-    assert sites is not None
-    design, moments = preparation_of(result.study).design, result.record["moments"]
-    if moments is not None:
-        means, sds = np.split(np.array(moments), 2)
-        design = rescaled_design(design, means, sds)
-    user = result.study.model.to_user_scale
-    parameters = result.study.model.parameters(design)
-    level = result.study.model.constants(design)[0]
-    middle = user(common, design)
+    where = Located.of(result)
     first, *others = result.study.features
-    columns = {name: middle[:, parameters.index(name)] for name in (first, *others)}
-    kinds: list[tuple[str, Floats, float]] = [
-        ("confounded", columns[first], truth["effects"][0])
+    kinds: list[Judged] = [
+        ("confounded", where.common[:, where.place(first)], truth["effects"][0])
     ]
     kinds += [
-        ("common", columns[name], value)
+        ("common", where.common[:, where.place(name)], value)
         for name, value in zip(others, truth["effects"][1:], strict=True)
     ]
+    level = where.level
     kinds += [
-        ("intercept", middle[:, level], LEVEL),
+        ("intercept", where.common[:, level], LEVEL),
         ("tau", np.ravel(result.dataset["between"][..., 0]), BETWEEN),
     ]
     for site, own in zip(tables, truth["own"], strict=True):
         size = "large" if len(tables[site]) >= LARGE else "small"
-        there = user(draws_for(result.study, common, sites, site, False), design)
-        there = there[:, level]
-        kinds.append((f"b_k {size}", there - middle[:, level], own))
+        there = where.at(site)[:, level]
+        kinds.append((f"b_k {size}", there - where.common[:, level], own))
         kinds.append((f"site {size}", there, LEVEL + own))
-    new = user(draws_for(result.study, common, sites, None, True), design)
-    kinds.append(("new site", new[:, level], LEVEL))
+    kinds.append(("new site", where.at(None)[:, level], LEVEL))
+    return rows_of(kinds, control), [draws for _, draws, _ in kinds]
+
+
+Judged = tuple[str, Floats, float]
+"""A kind of parameter, its draws and its true value."""
+
+
+@dataclass(frozen=True)
+class Located:
+    """Draws of a result in the user's units, of all sites together and of each.
+
+    Attributes
+    ----------
+    level
+        Place of the (first) constant.
+    """
+
+    result: cb.Result
+    common: Floats
+    design: Design
+    level: int
+
+    @classmethod
+    def of(cls, result: cb.Result) -> Located:
+        design, moments = preparation_of(result.study).design, result.record["moments"]
+        if moments is not None:
+            means, sds = np.split(np.array(moments), 2)
+            design = rescaled_design(design, means, sds)
+        model = result.study.model
+        common = model.to_user_scale(result.draws(), design)
+        return cls(result, common, design, model.constants(design)[0])
+
+    def place(self, name: str) -> int:
+        """Where a column's coefficient is."""
+        return self.result.study.model.parameters(self.design).index(name)
+
+    def at(self, site: str | None) -> Floats:
+        """The parameters of a site, or of one that took no part."""
+        study = self.result.study
+        sites = site_draws(study, self.result.posterior["prepared"].to_dataset())
+        there = draws_for(study, self.result.draws(), sites, site, site is None)
+        return study.model.to_user_scale(there, self.design)
+
+
+def rows_of(
+    kinds: list[Judged], control: list[Floats] | None = None
+) -> list[dict[str, Any]]:
+    """Intervals beside the truth, and what they hold of the control's posterior."""
     found = []
     for number, (kind, draws, value) in enumerate(kinds):
         lower, upper = np.quantile(draws, [0.05, 0.95])
@@ -308,7 +364,7 @@ def judged(
         found.append(
             {k: v if k == "kind" else round(float(v), 5) for k, v in row.items()}
         )
-    return found, [draws for _, draws, _ in kinds]
+    return found
 
 
 def run_grid(given: argparse.Namespace) -> None:

@@ -110,6 +110,8 @@ def test_a_study_runs_is_resumed_verified_reported_and_predicts(
         if row["name"] == "intercept"
     }
     assert set(levels) == set(SITES)
+    known = {row["site"]: row["records"] for row in hierarchy["records"]}
+    assert known == pytest.approx(dict.fromkeys(SITES, 300.0), abs=60.0)
     assert max(levels, key=lambda site: levels[site]) == "south"
     posterior = result.posterior["posterior"].to_dataset()
     assert posterior["site_effect"].dims == ("chain", "draw", "site", "varying")
@@ -131,6 +133,7 @@ def test_a_study_runs_is_resumed_verified_reported_and_predicts(
     page = (home / "out" / "report.html").read_text(encoding="utf-8")
     for said in ("take two sites at random", "Leaving one site out", "meta-analysis"):
         assert said in page
+    assert f"{known['south']:,.0f} ± " in page
     told = cipherbayes("export", home / "out", "--to", "csv", "--out", home / "csv")
     assert told.returncode == 0, told.stderr
     assert (home / "csv" / "sites.csv").read_text().count("\n") == 1 + 3 * 2
@@ -157,8 +160,10 @@ def test_a_known_site_is_predicted_with_its_own_level(tmp_path: Path) -> None:
     assert document["method"] == "multilevel"
     assert len(document["hierarchy"]["influence"]) == 3 * 2
     page = render(Contents.load(tmp_path / "out"))
-    assert "of a site at the common level" in page
-    assert "--new-site for another hospital" in page
+    assert "of a site in the middle of this study" in page
+    places = page.partition('id="at-sites"')[2].partition("</table>")[0]
+    for place in ("a typical site", "a new site", *SITES):
+        assert f">{place}<" in places
 
 
 def test_a_hospital_that_took_no_part_is_refused_where_sites_are_fixed() -> None:
@@ -226,6 +231,35 @@ def test_a_meta_analysis_and_the_posterior_tell_of_the_same_level() -> None:
 
     for here, there in zip(levels(0.0), levels(1000.0), strict=True):
         assert here == pytest.approx(there, rel=1e-3)
+
+
+def test_a_meta_analysis_is_that_of_each_sites_own_regression() -> None:
+    """Two stages by hand: statsmodels at every site, then DerSimonian and Laird."""
+    api = pytest.importorskip("statsmodels.api")
+    combine = pytest.importorskip("statsmodels.stats.meta_analysis").combine_effects
+    frames = {site: logistic_frame(600, seed=k) for k, site in enumerate(SITES)}
+    frames["south"]["death"] |= frames["south"].index % 3 == 0
+    study = study_of(
+        privacy=None,
+        hierarchy={"slopes": ["age"]},
+        inference={"rounds": 30, "chains": 1},
+    )
+    rows = cb.run(study, frames).record["hierarchy"]["meta_analysis"]
+    fits = [
+        # Levels are those at the middle of the public range, 18 to 100.
+        api.Logit(frame["death"], api.add_constant(frame["age"] - 59.0)).fit(disp=0)
+        for frame in frames.values()
+    ]
+    assert [row["name"] for row in rows] == ["intercept", "age"]
+    for row, name in zip(rows, ("const", "age"), strict=True):
+        estimates = np.array([fit.params[name] for fit in fits])
+        errors = np.array([fit.bse[name] for fit in fits])
+        theirs = combine(estimates, errors**2, method_re="dl")
+        wanted = theirs.summary_frame().loc["random effect"]
+        assert abs(row["estimate"] - wanted["eff"]) < 0.1 * wanted["sd_eff"]
+        assert row["se"] == pytest.approx(wanted["sd_eff"], rel=0.1)
+        spread = np.sqrt(max(theirs.tau2, 0.0))
+        assert abs(row["between"] - spread) < 0.1 * wanted["sd_eff"]
 
 
 def test_sites_of_a_group_have_one_level_and_one_slot() -> None:

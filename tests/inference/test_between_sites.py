@@ -108,6 +108,19 @@ def test_a_meta_analysis_by_hand() -> None:
     assert error == pytest.approx(np.sqrt((0.25 + 0.75) / 3.0))
 
 
+def test_a_meta_analysis_is_that_of_statsmodels() -> None:
+    combine = pytest.importorskip("statsmodels.stats.meta_analysis").combine_effects
+    rng = np.random.default_rng(6)
+    errors = rng.uniform(0.05, 0.6, 13)
+    for between in (0.0, 0.4):
+        estimates = rng.normal(0.3, np.hypot(errors, between))
+        theirs = combine(estimates, errors**2, method_re="dl")
+        row = theirs.summary_frame().loc["random effect"]
+        mean, error, found = random_effects(estimates, errors)
+        assert [mean, error] == pytest.approx([row["eff"], row["sd_eff"]])
+        assert found == pytest.approx(np.sqrt(max(theirs.tau2, 0.0)))
+
+
 def test_an_outlying_site_is_the_one_that_shifts_the_common_level() -> None:
     prior = site_prior()
     place = np.zeros(11)

@@ -55,6 +55,8 @@ class Draws:
         are then the common parameters.
     comparison
         The sites beside each other, where they may differ.
+    site_records
+        How many records each site has as it was released, where that was.
     """
 
     theta: Floats
@@ -64,6 +66,7 @@ class Draws:
     flags: tuple[Flag, ...] = ()
     sites: SiteDraws | None = None
     comparison: SiteComparison | None = None
+    site_records: Floats | None = None
 
 
 def sample(target: Target, settings: Inference, progress: Progress) -> Draws:

@@ -112,8 +112,8 @@ def _of_typical_sites(study: PrivateStudy, sites: int, known: GivenAway) -> str:
     ):
         events = known.outcomes / (OUTCOMES * count)
         told.append(
-            f"{name} {_share(known.records / count)} of its records and "
-            f"{_share(events)} of its outcomes"
+            f"{name} {share_in_words(known.records / count)} of its records and "
+            f"{share_in_words(events)} of its outcomes"
         )
     return (
         ". Where one record in five has the outcome that is, for a site "
@@ -122,6 +122,6 @@ def _of_typical_sites(study: PrivateStudy, sites: int, known: GivenAway) -> str:
     )
 
 
-def _share(share: float) -> str:
+def share_in_words(share: float) -> str:
     """± a share in per cent; "nothing" where it is 100 % or more."""
     return f"± {100 * share:.2g} %" if share < 1.0 else "nothing"

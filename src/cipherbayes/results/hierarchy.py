@@ -17,6 +17,7 @@ from cipherbayes.results.record import (
     HierarchyRecord,
     InfluenceRow,
     MetaAnalysisRow,
+    SiteRecordsRow,
     SiteRow,
 )
 from cipherbayes.study.schema import Study
@@ -114,6 +115,7 @@ def record_of(
     ]
     return {
         "effects": hierarchy.effects,
+        "records": _records(units.sites, draws.site_records),
         "between": between,
         "sites": sites,
         "influence": _influence(study, design, draws),
@@ -200,6 +202,15 @@ def draws_for(
     assert prior is not None
     rng = np.random.default_rng([study.inference.seed, len(sites.sites)])
     return prior.at_new_site(rng, common, sites.between)
+
+
+def _records(sites: tuple[str, ...], counts: Floats | None) -> list[SiteRecordsRow]:
+    if counts is None:
+        return []
+    return [
+        {"site": site, "records": float(count)}
+        for site, count in zip(sites, counts, strict=True)
+    ]
 
 
 def _influence(study: Study, design: Design, draws: Draws) -> list[InfluenceRow]:

@@ -156,10 +156,19 @@ class MeanRow(TypedDict):
     upper: float
 
 
+class SiteRecordsRow(TypedDict):
+    """How many records a site has, as it was released: with noise."""
+
+    site: str
+    records: float
+
+
 class HierarchyRecord(TypedDict):
-    """What differs between sites; ``between`` is empty where sites are fixed."""
+    """What differs between sites; ``between`` is empty where sites are fixed, and
+    ``records`` without privacy."""
 
     effects: str
+    records: list[SiteRecordsRow]
     between: list[BetweenRow]
     sites: list[SiteRow]
     influence: list[InfluenceRow]

@@ -79,6 +79,8 @@ class NoiseAwareRounds(Recursion):
         seed = self.settings.seed
         posterior = sample_posterior(self._without(lost), inner, seed=seed)
         draws = replace(posterior.draws, flags=posterior.flags)
+        if self._site_records is not None:
+            draws = replace(draws, site_records=self._site_records.counts)
         if not lost:
             return draws
         assert self._site_prior is not None

@@ -34,6 +34,7 @@ from cipherbayes.report.sections.profiles import (
     reference_record,
     reference_words,
 )
+from cipherbayes.report.sections.site_predictions import at_sites_part
 from cipherbayes.typing import Floats
 
 
@@ -68,7 +69,7 @@ def predictions_part(contents: Contents) -> Markup:
         + " Nobody’s row is shown."
     )
     if study.hierarchy is not None:
-        text += _common_level(study.hierarchy.effects == "fixed")
+        text += " They are of a site in the middle of this study’s; others come below."
     cause = getattr(study.model, "cause", None)
     if times is not None and cause is not None:
         text += (
@@ -87,18 +88,8 @@ def predictions_part(contents: Contents) -> Markup:
         tag("h3", "Predictions" if times is None else "Survival curves"),
         tag("p", text),
         tag("div", figures, class_="panels"),
+        at_sites_part(contents, times),
         incidence_part(contents),
-    )
-
-
-def _common_level(fixed: bool) -> str:
-    """Which site the predictions are of, where sites differ."""
-    another = "" if fixed else " and --new-site for another hospital"
-    return (
-        " They are of a site at the common level and with the common effects, around "
-        "which this study’s sites differ; how far a site lies from it is not in the "
-        "bands. cipherbayes predict has --site NAME for one of these sites"
-        f"{another}, with that in its intervals."
     )
 
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import math
 
-from cipherbayes.protocols.site_words import alike, sites_in_words
+from cipherbayes.protocols.site_words import (
+    OUTCOMES,
+    GivenAway,
+    alike,
+    given_away,
+    share_in_words,
+    sites_in_words,
+)
 from cipherbayes.report.charts import interval_axis, interval_row
 from cipherbayes.report.markup import Content, Markup, join, table, tag
 from cipherbayes.report.numbers import Axis, interval, number, percent
@@ -38,7 +45,7 @@ def sites_section(contents: Contents) -> Markup:
         _caterpillar(contents, hierarchy),
         _influence(hierarchy),
         _meta_analysis(contents, hierarchy),
-        _given_away(contents),
+        _given_away(contents, hierarchy),
     )
 
 
@@ -251,15 +258,37 @@ def _meta_analysis(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
     )
 
 
-def _given_away(contents: Contents) -> Markup:
+def _given_away(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
     if contents.plan is None:
         return Markup()
     _, given = sites_in_words(contents.plan)
+    said = (
+        "Numbers that belong to one site are released with noise that hides a record, "
+        f"not a hospital, {given}."
+    )
     return join(
         tag("h3", "What a site gave away"),
-        tag(
-            "p",
-            "Numbers that belong to one site are released with noise that hides a "
-            f"record, not a hospital, {given}.",
-        ),
+        tag("p", said.replace("± ", "±\N{NO-BREAK SPACE}")),
+        _known_of_each(hierarchy, given_away(contents.plan)),
     )
+
+
+def _known_of_each(hierarchy: HierarchyRecord, known: GivenAway) -> Markup:
+    """The same for each site, by its number of records as it was released."""
+    rows: list[list[Content]] = []
+    for row in hierarchy.get("records", []):
+        told: list[Content] = [
+            row["site"],
+            f"{row['records']:,.0f} ± {known.records:,.0f}",
+            share_in_words(known.records / row["records"]),
+        ]
+        if known.outcomes is not None:
+            events = known.outcomes / (OUTCOMES * row["records"])
+            told.append(share_in_words(events))
+        rows.append(told)
+    if not rows:
+        return Markup()
+    heads = ["Site", "Records, as released", "Of its records"]
+    if known.outcomes is not None:
+        heads.append("Of its outcomes, one record in five")
+    return table("How exactly each site is known", heads, rows, id_="given-away")
