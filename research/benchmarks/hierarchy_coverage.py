@@ -54,7 +54,7 @@ from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.results.from_draws import assemble
 from cipherbayes.results.hierarchy import draws_for, site_draws
 from cipherbayes.study.tables import open_sites, preparation_of, slots_of
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, Integers
 from cipherbayes_research.datasets.flchain import load_flchain
 from cipherbayes_research.datasets.physionet2012 import load_physionet2012
 
@@ -192,7 +192,9 @@ def private_fit(
                 facts[phase.purpose] = plan.digest(phase, parts[0], facts)
                 continue
             matrix = (parts[1], noise[1]) if len(parts) > 1 else (None, 0.0)
-            state = recursion.advance(state, Release(parts[0], noise[0], *matrix, gone))
+            state = recursion.advance(
+                state, Release(parts[0], noise[0], *matrix, lost=gone)
+            )
     assert recursion is not None
     assert state is not None
     draws = recursion.draws([], state)
@@ -241,7 +243,7 @@ class AtOnce:
     """
 
     columns: Floats
-    owner: Floats
+    owner: Integers
     events: Floats
     exposure: Floats | None
 

@@ -11,7 +11,6 @@ import pytest
 import cipherbayes as cb
 from cipherbayes.privacy.noise import InsecureRepeatableNoise
 from cipherbayes.protocols.contributions import Contributions
-from cipherbayes.protocols.plan import plan_study
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.site_words import given_away, sites_in_words
 from cipherbayes.protocols.study_plan import plan_releases
@@ -98,6 +97,6 @@ def test_of_sites_that_differ_in_a_slope_alone_no_outcomes_are_told() -> None:
         privacy={"epsilon": 3.0, "records": 3_000},
         sites={site: {} for site in SITES[:3]},
     )
-    _, words = sites_in_words(plan_study(study))
+    _, words = sites_in_words(plan_releases(study))
     assert "its number of records" in words
     assert "outcomes" not in words
