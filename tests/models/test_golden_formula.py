@@ -7,6 +7,7 @@ what they say: differences of the linear predictor between records.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -140,7 +141,7 @@ def test_a_survival_formula_is_a_poisson_regression_of_split_times(
             ),
             died=lambda rows, high=high: rows["died"] * (rows["days"] <= high),
         )
-        for low, high in zip(ends[:-1], ends[1:], strict=True)
+        for low, high in itertools.pairwise(ends)
     ]
     split = pd.concat(parts, ignore_index=True)
     theirs = smf.glm(

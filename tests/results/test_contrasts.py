@@ -221,6 +221,27 @@ def test_the_reference_record_is_the_studys_then_what_was_released() -> None:
     assert released.reference["dose"] == pytest.approx(5.0 * 0.1**0.5)
     assert released.at("age", 1.0) == pytest.approx(60.0 + 40.0 * 0.55)
     assert released.at("age", 9.0) == 100.0
+    # Without privacy those of the rows, which columns are not moved by.
+    plain = MadeUp(study, None, spread=moments)
+    assert plain.reference == released.reference
+    assert plain.near("age", -1.0) == 58.0
+    records = [plain.reference]
+    assert not np.array_equal(plain.rows(records).x, released.rows(records).x)
+
+
+def test_without_privacy_a_curves_effect_is_told_where_the_rows_are() -> None:
+    """Not a quarter of a wide public range from its middle."""
+    rng = np.random.default_rng(2)
+    frame = pd.DataFrame({"age": rng.normal(62, 6, 300), "death": [0.0, 1.0] * 150})
+    study = Study(
+        model={"kind": "logistic", "formula": "death ~ rcs(age, [50, 60, 70])"},
+        features={"age": {"low": 0, "high": 200}},
+        inference={"rounds": 40, "chains": 1},
+    )
+    (row,) = cb.run(study, frame).effects()
+    high, low = (float(word) for word in row["per"].split(" against "))
+    assert 54 <= low <= 58
+    assert 66 <= high <= 70
 
 
 def test_values_that_differ_by_little_beside_their_size_are_kept_apart() -> None:

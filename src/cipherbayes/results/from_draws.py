@@ -54,7 +54,7 @@ def assemble(
     warnings: list[str],
     moments: Floats | None = None,
     column_models: Floats | None = None,
-    means: Floats | None = None,
+    spread: Floats | None = None,
     taking_part: TakingPart | None = None,
     checked: Checked | None = None,
 ) -> Result:
@@ -64,16 +64,14 @@ def assemble(
     ----------
     column_models
         Learnt models of the columns with missing values; None where there are none.
-    means
-        Of the prepared columns, where they may be known without moments.
+    spread
+        Means, then deviations, of the columns that moments would move, where they may
+        be known without.
     """
     fit = _Fit(study, draws, moments)
     rows, notes = fit.parameters()
     flags = fit.flags() + ([] if checked is None else checked.flags)
-    known = None
-    if means is not None and moments is None:
-        known = MadeUp(study, None).around(means)
-    made_up = MadeUp(study, moments, known)
+    made_up = MadeUp(study, moments, spread=spread)
     terms = study.model.terms
     design, user, tail = fit.design, fit.user, fit.tail
     contrasts = Contrasts(made_up, user.reshape(-1, user.shape[-1]), tail)
@@ -112,6 +110,8 @@ def assemble(
         "flags": flags,
         "moments": None if moments is None else moments.tolist(),
     }
+    if spread is not None:
+        record["spread"] = spread.tolist()
     if column_models is not None:
         record["column_models"] = column_models.tolist()
     if checked is not None and checked.metrics:

@@ -44,11 +44,15 @@ class MadeUp:
         Released means, then deviations, of the columns; None where there are none.
     known
         A reference record that was settled before, as ``result.json`` has it.
+    spread
+        Means, then deviations, of the same columns where all rows are known: without
+        privacy.
     """
 
     study: Study
     moments: Floats | None
     known: Record | None = None
+    spread: Floats | None = None
 
     @cached_property
     def preparation(self) -> Preparation:
@@ -74,24 +78,6 @@ class MadeUp:
             else self.at(name, 0.0)
             for name, feature in self.study.features.items()
         }
-
-    def around(self, means: Floats) -> dict[str, Value]:
-        """The reference record, with numbers that the study does not state at means.
-
-        Parameters
-        ----------
-        means
-            Of every prepared column, the constant one among them.
-        """
-        stated = self.study.reference or {}
-        found = dict(self.reference)
-        for name, feature in self.study.features.items():
-            if feature.levels is None and name not in stated:
-                column, seen = self.preparation.line(name)
-                centre, half = seen.affine()
-                z = min(max(float(means[column]), -1.0), 1.0)
-                found[name] = _within(seen, centre + half * z)
-        return found
 
     def levels(self, name: str) -> list[str]:
         """The levels of a category, the one that others are compared with first."""
@@ -180,11 +166,11 @@ class MadeUp:
     def _seen(self, name: str) -> tuple[Feature, tuple[float, float]]:
         """A number as its first column sees it, and that column's mean and spread."""
         column, feature = self.preparation.line(name)
-        if self.moments is None:
+        told = self.spread if self.moments is None else self.moments
+        if told is None:
             return feature, (0.0, UNIFORM)
         place = self.preparation.moved.index(column)
-        half = self.moments.size // 2
-        return feature, (float(self.moments[place]), float(self.moments[half + place]))
+        return feature, (float(told[place]), float(told[told.size // 2 + place]))
 
 
 def _within(feature: Feature, transformed: float) -> float:

@@ -255,6 +255,7 @@ class ResultRecord(TypedDict):
     warnings: list[str]
     flags: list[FlagRecord]
     moments: list[float] | None
+    spread: NotRequired[list[float]]
     column_models: NotRequired[list[float]]
     hierarchy: NotRequired[HierarchyRecord]
     describe: NotRequired[list[DescribeRow]]

@@ -183,8 +183,18 @@ class Result:
                 where=f"study '{self.study.name}'",
                 remedy="compare predictions instead",
             )
-        made_up = MadeUp(self.study, self._moments, self.record.get("reference"))
-        return Contrasts(made_up, self._user_draws(), self._tail)
+        return Contrasts(self.made_up, self._user_draws(), self._tail)
+
+    @property
+    def made_up(self) -> MadeUp:
+        """Records that the study's features allow, the reference record first."""
+        spread = self.record.get("spread")
+        return MadeUp(
+            self.study,
+            self._moments,
+            self.record.get("reference"),
+            None if spread is None else np.array(spread),
+        )
 
     def _parameters(self) -> Parameters:
         return Parameters(

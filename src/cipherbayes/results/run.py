@@ -189,22 +189,27 @@ def _sampled(
         metrics=score(study, draws, test, learnt=learnt),
         warnings=[],
         column_models=learnt,
-        means=_column_means(study, list(train.values())),
+        spread=_spread(study, list(train.values())),
     )
 
 
-def _column_means(study: Study, tables: Sequence[PreparedTable]) -> Floats:
-    """Mean of every prepared column over all rows that have a value of it."""
-    places = preparation_of(study).owners
-    total, count = 0.0, 0.0
+def _spread(study: Study, tables: Sequence[PreparedTable]) -> Floats:
+    """Means, then deviations, of the columns that moments would move, over all rows
+    that have a value of them."""
+    prepared = preparation_of(study)
+    total, squares, count = 0.0, 0.0, 0.0
     for block in (block for table in tables for block in table.blocks()):
         there = np.ones_like(block.x)
         for name, known in study.features.items():
             if known.imputed:
-                there[places[name]] = 1.0 - block.outcome[absent_role(name)]
+                there[prepared.owners[name]] = 1.0 - block.outcome[absent_role(name)]
         total = total + (block.x * there).sum(axis=1)
+        squares = squares + (block.x**2 * there).sum(axis=1)
         count = count + there.sum(axis=1)
-    return np.asarray(total / np.maximum(count, 1.0))
+    mean = np.asarray(total / np.maximum(count, 1.0))
+    variance = np.maximum(squares / np.maximum(count, 1.0) - mean**2, 0.0)
+    places = prepared.moved
+    return np.concatenate([mean[places], np.sqrt(variance)[places]])
 
 
 def target_of(study: Study, train: Mapping[str, PreparedTable]) -> Target:

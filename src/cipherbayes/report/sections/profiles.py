@@ -16,7 +16,7 @@ import pyarrow as pa
 from cipherbayes.data.features import Feature
 from cipherbayes.models.base import Model
 from cipherbayes.report.run_contents import Contents
-from cipherbayes.results.made_up import MadeUp, Value
+from cipherbayes.results.made_up import Value
 from cipherbayes.results.result import Result
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
@@ -53,7 +53,7 @@ def can_predict(study: Study) -> bool:
 
 def reference_record(contents: Contents) -> dict[str, Value]:
     """The made-up record that all panels start from."""
-    return _made_up(contents).reference
+    return contents.result.made_up.reference
 
 
 def reference_words(contents: Contents) -> str:
@@ -126,16 +126,10 @@ def _ranked(contents: Contents) -> list[str]:
     return sorted(sizes, key=lambda name: -sizes[name])
 
 
-def _made_up(contents: Contents) -> MadeUp:
-    moments = contents.record.get("moments")
-    known = contents.record.get("reference")
-    return MadeUp(contents.study, None if moments is None else np.array(moments), known)
-
-
 def _values(
     contents: Contents, name: str, feature: Feature, *, curve: bool
 ) -> list[Value]:
-    made_up = _made_up(contents)
+    made_up = contents.result.made_up
     if feature.levels is not None:
         return [*made_up.levels(name)[:4]]
     if not curve:
