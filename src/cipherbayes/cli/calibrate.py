@@ -37,7 +37,7 @@ FOR_TABLES = ("kind", "records", "epsilon", "wider", "truth", "events", "sites")
 def calibrate(
     context: typer.Context,
     quick: Annotated[
-        bool, typer.Option("--quick", help="One small cell a model.")
+        bool, typer.Option("--quick", help="Nine small cells: each model and ε once.")
     ] = False,
     stress: Annotated[
         bool,

@@ -97,11 +97,12 @@ def grid() -> tuple[Cell, ...]:
 
 
 def quick_grid() -> tuple[Cell, ...]:
-    """One small cell a model."""
-    return (
-        Cell("logistic", 3_200, 10, 1.0),
-        Cell("exponential", 8_000, 7, 1.0),
-        Cell("weibull", 8_000, 7, 1.0),
+    """A cell for each model and ε, of few records where noise is most."""
+    sizes = ((3_200, 0.3), (3_200, 1.0), (8_000, 3.0))
+    return tuple(
+        Cell(kind, count, USUAL_DIMENSION, epsilon)
+        for kind in MODELS
+        for count, epsilon in sizes
     )
 
 

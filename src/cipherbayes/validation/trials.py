@@ -122,6 +122,8 @@ class Trial:
         Whether a flag says not to use the intervals.
     off
         Released scales over the columns' own, where scales were released.
+    away
+        How far from the middle of its interval the truth lies, in half widths.
     """
 
     names: tuple[str, ...]
@@ -132,36 +134,80 @@ class Trial:
     flags: tuple[tuple[str, tuple[str, ...]], ...]
     unusable: bool
     off: tuple[float, ...] = ()
+    away: tuple[float, ...] = ()
 
 
-def trial(columns: Columns, ground: Ground, number: int) -> Trial:
+@dataclass(frozen=True)
+class Records:
+    """Rows of a table with simulated outcomes.
+
+    Attributes
+    ----------
+    frame
+        As a site would have them.
+    study
+        With ranges that are not too wide.
+    design, x
+        Columns standardised by exact scales, and their design.
+    outcome
+        By column.
+    truth, want
+        What was simulated, on standardised columns and on the user's scale.
+    low, high
+        Ends of the 90 % intervals without privacy, on the user's scale.
+    """
+
+    frame: pa.Table
+    study: Study
+    design: Design
+    x: Floats
+    outcome: Mapping[str, Floats]
+    truth: Floats
+    want: Floats
+    low: Floats
+    high: Floats
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the parameters."""
+        return tuple(self.study.model.parameters(self.design))
+
+
+def simulated(columns: Columns, ground: Ground, number: int) -> Records:
     """Study ``number`` of a table: its rows, truth and outcomes follow from it."""
     words = [ord(c) for c in f"{columns.name} {ground.kind} {ground.truth}"]
     rng = np.random.default_rng([number, len(words), *words])
     frame = columns.drawn(ground.rows, rng)
-    exact = _study(columns, ground, wider=1.0)
-    design, x = _standardised(exact, frame)
-    truth, outcome = _outcome(ground, exact.model, design, x, rng)
+    study = _study(columns, ground, wider=1.0)
+    design, x = _standardised(study, frame)
+    truth, outcome = _outcome(ground, study.model, design, x, rng)
     for name, values in outcome.items():
         frame = frame.append_column(name, pa.array(values))
-    want = exact.model.to_user_scale(truth, design)
-    low, high = _without_privacy(exact, design, x, outcome, rng)
+    want = study.model.to_user_scale(truth, design)
+    ends = _without_privacy(study, design, x, outcome, rng)
+    return Records(frame, study, design, x, outcome, truth, want, *ends)
+
+
+def trial(columns: Columns, ground: Ground, number: int) -> Trial:
+    """A whole private study on :func:`simulated` records."""
+    records = simulated(columns, ground, number)
+    names, want = records.names, records.want
     study = _study(columns, ground, wider=ground.wider)
-    result = run(study, _by_site(frame, ground.sites))
+    result = run(study, _by_site(records.frame, ground.sites))
     found = {row["name"]: row for row in result.record["posterior"]}
-    names = tuple(exact.model.parameters(design))
     below = np.array([found[name]["lower"] for name in names])
     above = np.array([found[name]["upper"] for name in names])
     flags = result.record["flags"]
     return Trial(
         names,
         tuple(map(bool, (below <= want) & (want <= above))),
-        tuple(map(bool, (low <= want) & (want <= high))),
-        tuple(map(float, (above - below) / (high - low))),
+        tuple(map(bool, (records.low <= want) & (want <= records.high))),
+        tuple(map(float, (above - below) / (records.high - records.low))),
         forecast_of(plan_releases(study)).width_ratio,
         tuple((f["name"], tuple(f["parameters"])) for f in flags),
         any(f["unusable"] for f in flags),
-        _scales_off(study, design, result.record["moments"]),
+        _scales_off(study, records.design, result.record["moments"]),
+        tuple(map(float, np.abs(2.0 * want - below - above) / (above - below))),
     )
 
 
@@ -370,6 +416,7 @@ def from_line(entry: Mapping[str, Any]) -> tuple[str, Trial]:
         tuple((flag, tuple(about)) for flag, about in entry["flags"]),
         bool(entry["unusable"]),
         tuple(entry["off"]),
+        tuple(entry.get("away", ())),
     )
 
 
