@@ -371,6 +371,16 @@ def test_the_plan_says_what_a_site_gives_away_or_that_sites_are_alike() -> None:
         ({"hierarchy": {"slopes": ["age", "age"]}}, "twice"),
         ({"hierarchy": {"intercept": False}}, "lets nothing differ"),
         ({"hierarchy": {"baseline": "common"}}, "piecewise"),
+        (
+            {
+                "model": cb.models.Piecewise(
+                    time="t", event="e", horizon=2.0, cuts=(1.0,)
+                ),
+                "hierarchy": {"baseline": "stratified"},
+                "evaluation": {"holdout": 0.2},
+            },
+            "scores rest on one baseline",
+        ),
         ({"hierarchy": {"scale": 0.0}}, "scale"),
         ({"hierarchy": {"tau": 1.0}}, "tau"),
         ({"preparation": {"intercept": 0.0}}, "constant column"),
