@@ -7,13 +7,16 @@ import math
 import numpy as np
 import pytest
 
+import cipherbayes as cb
 from cipherbayes.errors import PrivacyError
 from cipherbayes.privacy.gaussian import epsilon_of, mu_for
 from cipherbayes.privacy.noise import InsecureRepeatableNoise
 from cipherbayes.protocols.paper_claim import PaperSetting
+from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.validation import mechanisms as audited
 from cipherbayes.validation.canary import epsilon_lower_bound
 from cipherbayes.validation.mechanisms import audit_mechanism
+from cipherbayes.validation.neighbours import neighbours, questions
 
 TEST_NOISE = InsecureRepeatableNoise("audit tests")
 
@@ -167,3 +170,29 @@ def test_our_sampled_release_keeps_its_claim() -> None:
     result = audit_mechanism("poisson-gaussian-sum", runs=60_000, **FEW)
     assert not result.refuted
     assert result.lower_bound >= 0.55
+
+
+def test_an_audit_asks_through_scales_that_could_have_been_released() -> None:
+    """Also where models of columns with missing values follow them."""
+    plan = plan_releases(
+        cb.Study(
+            model=cb.models.Logistic(outcome="y"),
+            features={
+                "age": {"low": 20, "high": 100},
+                "bmi": {"low": 5, "high": 55, "missing": "impute"},
+            },
+            privacy={"epsilon": 1.0, "records": 400},
+            sites={"a": {}, "b": {}, "c": {}},
+        )
+    )
+    assert plan.imputing is not None
+    near = neighbours(plan.study, 4, 0, seed=4, alike=False)
+    asked = list(questions(plan, plan.last_phase, near))
+    assert any("ordinary scales" in name for name, _ in asked)
+    for name, question in asked:
+        moments, learnt = plan.imputing.split(question.scales)
+        assert moments is not None
+        _, sds = np.split(moments, 2)
+        assert np.all((sds >= 1e-4) & (sds <= 1.0)), name
+        model = plan.imputing.models.read(learnt)["bmi"]
+        assert 0.02 <= model.sd <= 3.0, name

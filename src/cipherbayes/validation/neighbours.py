@@ -191,8 +191,11 @@ def _scales(plan: StudyPlan, phase: Phase) -> Iterator[tuple[str, Floats | None]
         seen = plan.scales(phase, plan.facts(totals))
         assert seen is not None
         yield f", {name} scales", seen
-        ordinary = np.repeat([0.0, 0.5], seen.size // 2)
-    yield ", ordinary scales", ordinary
+    # After means and deviations may stand models of columns with missing values.
+    learnt = sum(each.models.length for each in earlier if each.models is not None)
+    moments = seen.size - learnt
+    ordinary = np.repeat([0.0, 0.5], moments // 2)
+    yield ", ordinary scales", np.concatenate([ordinary, seen[moments:]])
 
 
 def _in_first_bins(phase: Phase) -> Integers:
