@@ -181,6 +181,7 @@ def test_an_audit_asks_through_scales_that_could_have_been_released() -> None:
                 "age": {"low": 20, "high": 100},
                 "bmi": {"low": 5, "high": 55, "missing": "impute"},
             },
+            preparation={"method": "private-scales"},
             privacy={"epsilon": 1.0, "records": 400},
             sites={"a": {}, "b": {}, "c": {}},
         )
