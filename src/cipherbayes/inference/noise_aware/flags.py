@@ -33,7 +33,9 @@ FAR_FROM_WINDOW = 2.0
 """Posterior standard deviations (root mean square over directions) from where the
 sums were taken to the posterior mean, beyond which the sums say little about it."""
 MOSTLY_PRIOR, MOSTLY_PRIOR_FLAG = 0.5, "mostly-prior"
-LARGEST_RHAT = 1.05
+LARGEST_RHAT = 1.2
+"""With eight chains the mean of all draws is then off by √((R² − 1) / 8), a quarter of a
+posterior standard deviation, and a 90 % interval holds 89 in 100."""
 ALIKE, NOT_EXCLUDED = 10.0, 0.02
 """Variance inflation factor from which on columns are called alike, and the chance of
 it from which on they are named."""
@@ -201,7 +203,9 @@ def flags_of(
         flags.append(
             Flag(
                 "not-mixed",
-                f"the sampler's chains disagree (R-hat {np.nanmax(mixing):.2f})",
+                "do not use these intervals: the sampler's chains disagree (R-hat "
+                f"{np.nanmax(mixing):.2f}; drop columns that say the same thing, or "
+                "raise ε)",
                 unusable=True,
             )
         )
