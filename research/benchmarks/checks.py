@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--physionet", type=Path)
     parser.add_argument("--out", type=Path, help="a file that lines are added to")
     parser.add_argument("--summary", type=Path, help="such a file, to be pooled")
-    parser.add_argument("--characteristics", nargs="+", help="flchain, gbsg2, whas500")
+    parser.add_argument("--characteristics", nargs="+", help="flchain, gbsg2, …")
     parser.add_argument("--misfit", action="store_true", help="how often it is found")
     parser.add_argument("--share", type=float, default=0.1, help="of [describe]")
     given = parser.parse_args()
@@ -88,7 +88,12 @@ def characteristics(given: argparse.Namespace) -> None:
     for name in given.characteristics:
         for epsilon in given.epsilon:
             found = describe_coverage(
-                name, epsilon, given.share, given.repetitions, given.seed
+                name,
+                epsilon,
+                given.share,
+                given.repetitions,
+                given.seed,
+                given.physionet,
             )
             for (statistic, group), (covered, width, count) in sorted(found.items()):
                 print(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from cipherbayes.models.metrics import auc
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.report.page import write_report
 from cipherbayes.results.export import export
+from cipherbayes.study.rival import read_rival
 from cipherbayes.validation.verify import verify
 from conftest import logistic_frame, survival_frame
 
@@ -328,6 +330,19 @@ def test_a_fit_that_cannot_be_compared_with_is_refused(
 ) -> None:
     with pytest.raises(StudyError, match=match):
         compared(point, **evaluation)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1.5])
+@pytest.mark.parametrize("place", [0, -1])
+def test_scales_that_no_run_releases_are_refused(
+    point: Path, value: float, place: int
+) -> None:
+    """The first is a mean, the last a standard deviation."""
+    forged = read_rival(point / "out")
+    scales = list(forged["scales"])
+    scales[place] = value
+    with pytest.raises(StudyError, match="draws or scales are not those"):
+        compared(point, against={**forged, "scales": scales})
 
 
 def test_what_cannot_be_compared_is_refused() -> None:

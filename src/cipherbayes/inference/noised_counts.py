@@ -6,7 +6,8 @@ Its mean is r and its variance r + s², as if
 
     ñ_c + s² ~ Poisson(r_c(φ) + s²),     φ ~ N(m, P⁻¹),
 
-which is exact without noise and normal with much of it. (A normal density with variance
+which is exact without noise and normal with much of it. A sum that varies by v times
+its mean is counted in units of v. (A normal density with variance
 r + s² is not the same: where counts are small its score is correlated with its square,
 and intervals are too narrow.) So an interval of any function of φ counts both that the
 rows are a sample and that noise was added to their counts.
@@ -27,17 +28,19 @@ import numpy as np
 
 from cipherbayes.typing import Floats
 
-PROPOSED, FREEDOM = 2000, 8.0
+PROPOSED, FREEDOM = 800, 8.0
 """Draws around the mode, and degrees of freedom of their t distribution."""
-CHAINS, BURN_IN, KEPT = 150, 5, 8
+CHAINS, BURN_IN, KEPT = 100, 5, 8
 """How many are moved, and by how many trajectories before and while they count."""
 LEAPS, LEAP = 5, 0.4
 """Most steps of a trajectory, and their size to begin with."""
 ACCEPTED = 0.8
 """Share of trajectories that should be taken."""
 LEAST_RATE = 1e-6
-NEWTON, STEP, LEAST_CURVATURE = 5, 1e-4, 1e-2
-"""Newton steps to the mode, the step of their differences, and the least curvature."""
+SCORING, LEAST_GAIN = 50, 1e-3
+"""Most steps of Fisher scoring to the mode, and the gain that is worth another one."""
+SIZES = np.array([1.0, 0.5, 0.2, 0.05, 0.01])
+"""How much of a step is tried."""
 
 
 Pull = Callable[[Floats], Floats]
@@ -61,8 +64,24 @@ def second_differences(count: int, sd: float, level_sd: float) -> Floats:
     return np.concatenate([bends, np.eye(count) / level_sd])
 
 
+def block_diag(*blocks: Floats) -> Floats:
+    """R of parameters whose priors are independent, block by block."""
+    whole = np.zeros(np.sum([block.shape for block in blocks], axis=0))
+    row = column = 0
+    for block in blocks:
+        rows, columns = block.shape
+        whole[row : row + rows, column : column + columns] = block
+        row, column = row + rows, column + columns
+    return whole
+
+
 def sample_rates(
-    counts: Floats, noise: float, cells: Cells, prior: Smooth, seed: int = 1
+    counts: Floats,
+    noise: float,
+    cells: Cells,
+    prior: Smooth,
+    varies: Floats | float = 1.0,
+    seed: int = 1,
 ) -> Floats:
     """Draws of φ, shape ``(s, d)``.
 
@@ -70,8 +89,10 @@ def sample_rates(
     ----------
     counts, noise
         Released counts, and the standard deviation of their noise.
+    varies
+        Variance over mean of each cell without noise: one for counts.
     """
-    target = _Target(counts, noise, cells, prior)
+    target = _Target(counts, noise, cells, prior, varies)
     rng = np.random.default_rng(seed)
     mode, whiten = target.mode()
     phi = _proposed(target, mode, whiten, rng)
@@ -125,52 +146,35 @@ class _Target:
     noise: float
     cells: Cells
     prior: Smooth
+    varies: Floats | float
 
     def mode(self) -> tuple[Floats, Floats]:
-        """The mode, and a matrix W with WW' the inverse of the curvature there."""
-        from scipy.optimize import least_squares  # takes half a second to load
-
-        nearby = least_squares(
-            self.distances, self.prior.mean, self.slopes, x_scale="jac", max_nfev=60
-        )
-        phi, size = np.asarray(nearby.x), nearby.x.size
-        for _ in range(NEWTON):
-            steps = STEP * np.eye(size)
-            slopes = self.density(np.concatenate([phi[None], phi + steps, phi - steps]))
-            gradient, ahead, behind = np.split(slopes[1], [1, size + 1])
-            curvature = (behind - ahead) / (2.0 * STEP)
-            values, vectors = np.linalg.eigh(0.5 * (curvature + curvature.T))
-            values = np.maximum(values, LEAST_CURVATURE)
-            away = vectors @ ((vectors.T @ gradient[0]) / values)
-            phi = phi + np.clip(away, -1.0, 1.0)
-        return phi, vectors / np.sqrt(values)
-
-    def distances(self, phi: Floats) -> Floats:
-        """Of counts from their rates and of φ from its prior, in deviations."""
-        rate = np.maximum(self.cells(phi[None])[0][0], LEAST_RATE)
-        return np.concatenate(
-            [
-                (self.counts - rate) / np.sqrt(rate + self.noise**2),
-                self.prior.root @ (phi - self.prior.mean),
-            ]
-        )
-
-    def slopes(self, phi: Floats) -> Floats:
-        """Derivatives of :meth:`distances`."""
-        repeated = np.tile(phi, (self.counts.size, 1))
-        rates, pull = self.cells(repeated)
-        rate = np.maximum(rates[0], LEAST_RATE)
-        variance = rate + self.noise**2
-        by_rate = -1.0 / np.sqrt(variance) - 0.5 * (self.counts - rate) / variance**1.5
-        return np.concatenate([pull(np.diag(by_rate)), self.prior.root])
+        """The mode, and a matrix W with WW' the inverse of the information there."""
+        phi = self.prior.mean
+        precision = self.prior.root.T @ self.prior.root
+        for _ in range(SCORING):
+            rates, pull = self.cells(phi[None])
+            variance = self.varies * np.maximum(rates[0], LEAST_RATE) + self.noise**2
+            slopes = pull(np.eye(self.counts.size))
+            information = (slopes.T / variance) @ slopes + precision
+            before, gradient = self.density(phi[None])
+            step = np.linalg.solve(information, gradient[0])
+            tried = phi + SIZES[:, None] * step
+            reached = self.density(tried)[0]
+            best = int(np.argmax(reached))
+            if not reached[best] > before[0] + LEAST_GAIN:
+                break
+            phi = tried[best]
+        return phi, np.linalg.inv(np.linalg.cholesky(information)).T
 
     def density(self, phi: Floats) -> tuple[Floats, Floats]:
         """Its logarithm for each row of parameters, and the gradient."""
         rates, pull = self.cells(phi)
-        rate = np.maximum(rates, LEAST_RATE)
-        mean = rate + self.noise**2
-        seen = np.maximum(self.counts + self.noise**2, 0.0)
+        # In units of what a sum varies by, as much noise as of a Poisson variable.
+        added = (self.noise / self.varies) ** 2
+        mean = np.maximum(rates, LEAST_RATE) / self.varies + added
+        seen = np.maximum(self.counts / self.varies + added, 0.0)
         fit = (seen * np.log(mean) - mean).sum(axis=1)
         away = (phi - self.prior.mean) @ self.prior.root.T
         density: Floats = fit - 0.5 * (away**2).sum(axis=1)
-        return density, pull(seen / mean - 1.0) - away @ self.prior.root
+        return density, pull((seen / mean - 1.0) / self.varies) - away @ self.prior.root

@@ -1,4 +1,4 @@
-"""How good predicted numbers and counts are, from noised sums by predicted bin.
+"""How good predicted numbers are, from noised sums by predicted bin.
 
 In each bin there are noised sums of ones, of outcomes and of predictions. Draws of
 what stands behind them are normal around the released sums, with the noise and what
@@ -21,7 +21,7 @@ SEEN = 4.0
 class NumberFit(NamedTuple):
     """Draws of measures of held-out rows; of bins on the last axis.
 
-    ``shown`` says which bins have enough rows; ``rmse`` is None for counts.
+    ``shown`` says which bins have enough rows.
     """
 
     rows: Floats
@@ -30,11 +30,11 @@ class NumberFit(NamedTuple):
     shown: list[bool]
     mean_predicted: Floats
     mean_observed: Floats
-    rmse: Floats | None
+    rmse: Floats
 
 
 def check_numbers(
-    sums: Floats, noise: float, lows: Floats, highs: Floats, *, squares: bool
+    sums: Floats, noise: float, lows: Floats, highs: Floats, reach: float
 ) -> NumberFit:
     """What the noised sums say of predicted numbers.
 
@@ -42,12 +42,13 @@ def check_numbers(
     ----------
     sums
         Rows, outcomes and predictions of each bin, outcomes and predictions as places
-        within a range; then, with ``squares``, the sum of squared errors.
+        within a range; then the sum of squared errors.
     noise
         Standard deviation of the noise of each.
     lows, highs
-        The ends of each bin's range of values: numbers count from -1 to 1 between
-        them, counts (``squares`` is false) from 0 to 1.
+        The ends of each bin's range of values, between which they count from -1 to 1.
+    reach
+        Half widths in which errors are counted.
     """
     rng = np.random.default_rng(1)
     bins = lows.size
@@ -66,15 +67,11 @@ def check_numbers(
 
     counts = np.maximum(drawn(count, 0.0, more), 1.0)
     centre, half = 0.5 * (lows + highs), 0.5 * (highs - lows)
-    if squares:
-        total = float(np.maximum(count[shown].sum(), 1.0))
-        error = float(np.clip(sums[-1] / total, 1e-6, 1.0))
-        vary: Floats = rows * error
-        # Of squared normal errors: variance 2 σ⁴ each.
-        square = drawn(sums[-1:], 2.0 * error**2 * total, np.zeros(1))[:, 0]
-    else:
-        centre, half = lows, highs - lows
-        vary = np.maximum(outcome, 0.0) / half
+    total = float(np.maximum(count[shown].sum(), 1.0))
+    error = float(np.clip(sums[-1] / total, 1e-6, 1.0))
+    # Of squared normal errors: variance 2 σ⁴ each.
+    square = drawn(sums[-1:], 2.0 * error**2 * total, np.zeros(1))[:, 0]
+    vary: Floats = rows * error * reach**2
     outcomes, predictions = drawn(outcome, vary, more), drawn(prediction, 0.0, more)
 
     def value(places: Floats, over: Floats) -> Floats:
@@ -86,10 +83,7 @@ def check_numbers(
         mean: Floats = everything / np.maximum(counts.sum(axis=1), 1.0)
         return mean
 
-    rmse = None
-    if squares:
-        mean_square = np.maximum(square, 0.0) / np.maximum(counts.sum(axis=1), 1.0)
-        rmse = half[0] * np.sqrt(mean_square)
+    mean_square = np.maximum(square, 0.0) / np.maximum(counts.sum(axis=1), 1.0)
     return NumberFit(
         rows=counts,
         predicted=value(predictions, counts),
@@ -97,5 +91,5 @@ def check_numbers(
         shown=shown.tolist(),
         mean_predicted=overall(predictions),
         mean_observed=overall(outcomes),
-        rmse=rmse,
+        rmse=reach * half[0] * np.sqrt(mean_square),
     )

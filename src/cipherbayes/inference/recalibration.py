@@ -1,8 +1,8 @@
 """How good predicted probabilities are, from noised counts of bin × outcome.
 
 The scores s (predicted log odds) of held-out rows have a smooth density, and
-P(y = 1 | s) = expit(a + b s + c s² / 4): a = c = 0 and b = 1 if predictions are
-calibrated. The posterior of all of it gives every measure its interval.
+P(y = 1 | s) = expit(s + f(s)), f a smooth function: zero if predictions are
+calibrated. The posterior of both gives every measure its interval.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from scipy.special import expit, log_expit
 from cipherbayes.inference.noised_counts import (
     Pull,
     Smooth,
+    block_diag,
     sample_rates,
 )
 from cipherbayes.inference.score_density import ScoreGrid
 from cipherbayes.typing import Floats
 
-LINE_MEAN, LINE_SD = np.array([0.0, 1.0, 0.0]), np.array([0.7, 0.8, 0.5])
-"""Prior of intercept, slope and bend of the calibration."""
+LEVEL_SD, SLOPE_SD, BEND_SD = 0.7, 0.8, 0.25
+"""Prior standard deviations of f: its mean, its slope, and its second differences from
+bin to bin."""
 
 
 class BinaryFit(NamedTuple):
@@ -69,7 +71,7 @@ class _BinaryCells:
     total: bool
 
     def __call__(self, phi: Floats) -> tuple[Floats, Pull]:
-        grid, points = self.grid, self.grid.points
+        grid = self.grid
         mass, happened = grid.masses(phi[:, : grid.bins]), _happened(phi, grid)
         ones = mass * happened
         sums = np.stack([mass - ones, ones], axis=1) @ grid.bin_of
@@ -83,25 +85,23 @@ class _BinaryCells:
             if self.total:
                 zero, one = zero + weights[:, -1:], one + weights[:, -1:]
             by_mass = mass * zero + ones * (one - zero)
-            by_line = ones * (1.0 - happened) * (one - zero)
-            line = np.stack([np.ones_like(points), points, 0.25 * points**2], axis=1)
-            return np.concatenate([by_mass @ grid.basis, by_line @ line], axis=1)
+            by_odds = ones * (1.0 - happened) * (one - zero)
+            return np.concatenate([by_mass @ grid.basis, by_odds @ grid.basis], axis=1)
 
         return cells, pull
 
 
 def _prior(grid: ScoreGrid, rows: float | None) -> Smooth:
-    shape, density = grid.prior(rows)
-    root = np.zeros((len(density) + 3, grid.bins + 3))
-    root[: len(density), : grid.bins] = density
-    root[len(density) :, grid.bins :] = np.diag(1.0 / LINE_SD)
-    return Smooth(np.concatenate([shape, LINE_MEAN]), root)
+    mean, density = grid.prior(rows)
+    departure = grid.departures(LEVEL_SD, SLOPE_SD, BEND_SD)
+    return Smooth(
+        np.concatenate([mean, np.zeros(grid.bins)]), block_diag(density, departure)
+    )
 
 
 def _happened(phi: Floats, grid: ScoreGrid) -> Floats:
     """P(y = 1) on the grid."""
-    a, b, c = phi[:, grid.bins :].T[:, :, None]
-    share: Floats = expit(a + b * grid.points + 0.25 * c * grid.points**2)
+    share: Floats = expit(grid.points + phi[:, grid.bins :] @ grid.basis.T)
     return share
 
 

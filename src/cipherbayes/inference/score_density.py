@@ -1,8 +1,9 @@
-"""A smooth density of predicted scores, from counts in bins of them.
+"""Smooth functions of predicted scores, from counts in bins of them.
 
-The log density is a cubic spline through values at the bins' centres, so that a normal
-density is one exactly; beyond the outer centres it goes on straight. It is kept on a
-fine grid, on which everything else is a sum.
+The log density of scores is a cubic spline through values at the bins' centres, so that
+a normal density is one exactly; beyond the outer centres it goes on straight. What
+happened at a score departs from what was predicted by such a spline too. Both are kept
+on a fine grid, on which everything else is a sum.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import numpy as np
 from cipherbayes.inference.noised_counts import second_differences
 from cipherbayes.typing import Floats
 
-POINTS = 4
+POINTS = 2
 """Points of the grid in each bin."""
-OUTER = 3
+OUTER = 4
 """The open outer bins are taken to be so many bins wide."""
-BEND, BEND_SD, LEVEL_SD = -0.7, 1.5, 6.0
-"""Of the log density: prior mean of its second difference from bin to bin (that of a
-normal density with a standard deviation of 1.2 bins), and prior standard deviations of
-the difference and of its values."""
+BEND, BEND_SD, LEVEL_SD = -0.3, 0.8, 6.0
+"""Of the log density, where nothing else is said: prior mean of its second difference
+from bin to bin (that of a normal density with a standard deviation of 1.8 bins), and
+prior standard deviations of the difference and of its values."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,14 @@ class ScoreGrid:
     ----------
     edges
         Equally spaced edges between bins; the outer bins are open.
+    bend, bend_sd
+        Prior mean and standard deviation of the second difference of the log density
+        from bin to bin.
     """
 
     edges: tuple[float, ...]
+    bend: float = BEND
+    bend_sd: float = BEND_SD
 
     @property
     def bins(self) -> int:
@@ -84,8 +90,17 @@ class ScoreGrid:
         the rows of R for them."""
         level = np.log(max(rows or 1000.0, 1.0) / self.bins)
         away = np.arange(float(self.bins)) - 0.5 * (self.bins - 1)
-        root = second_differences(self.bins, BEND_SD, LEVEL_SD)
-        return level + 0.5 * BEND * (away**2 - np.mean(away**2)), root
+        root = second_differences(self.bins, self.bend_sd, LEVEL_SD)
+        return level + 0.5 * self.bend * (away**2 - np.mean(away**2)), root
+
+    def departures(self, level_sd: float, slope_sd: float, bend_sd: float) -> Floats:
+        """Rows of R for a spline through values at the centres: prior standard
+        deviations of its mean, of its slope and of its second differences."""
+        away = self.centres - self.centres.mean()
+        level = np.full((1, self.bins), 1.0 / (self.bins * level_sd))
+        slope = (away / (away @ away) / slope_sd)[None]
+        bends = np.diff(np.eye(self.bins), n=2, axis=0) / bend_sd
+        return np.concatenate([level, slope, bends])
 
     def masses(self, phi: Floats) -> Floats:
         """Expected rows at each point of the grid, for rows of log densities."""

@@ -2,14 +2,19 @@
 
 A row's score s is the log of the cumulative hazard predicted for the horizon, of which
 the share w_j falls into interval j of the horizon. In truth the hazard adds up to
-w_j exp(a_j + (b + d z_j) s + c s² / 4) there, z_j from -1 to 1: a = c = d = 0 and b = 1
-if predictions are calibrated. Censoring has a rate in each interval, whatever the
-score. Scores have a smooth density.
+
+    w_j exp(s + f(s) + a_j + b_j u + c_j u²)
+
+there, u the place of s within the bins, from -1 to 1 or so, and f a smooth function:
+all zero if predictions are calibrated. So an interval may have a level, a slope and a
+bend of its own. Censoring has a rate in each interval and one slope along the score.
+Scores have a smooth density.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -17,15 +22,20 @@ import numpy as np
 from cipherbayes.inference.noised_counts import (
     Pull,
     Smooth,
+    block_diag,
     sample_rates,
 )
 from cipherbayes.inference.score_density import ScoreGrid
 from cipherbayes.typing import Floats
 
-LEVELS_SD, SLOPE_SD, CHANGE_SD, BEND_SD = 0.7, 0.8, 0.3, 0.3
-"""Prior standard deviations of a_j, b, d and c."""
-CENSORING, CENSORING_SD = -2.0, 2.0
-"""Prior mean and standard deviation of the log rate of censoring in an interval."""
+LEVEL_SD, SLOPE_SD, BEND_SD = 0.7, 0.8, 0.25
+"""Prior standard deviations of f: its mean, its slope, and its second differences from
+bin to bin."""
+OWN_SDS = (0.7, 1.0, 0.6)
+"""Prior standard deviations of a_j, b_j and c_j."""
+CENSORING, CENSORING_SD, CENSORING_SLOPE_SD = -2.0, 2.0, 1.0
+"""Prior mean and standard deviation of the log rate of censoring in an interval, and
+standard deviation of its slope along u."""
 PARTS = 4
 """Parts of an interval between which the order of events is told apart."""
 GROUPS = ("lowest third", "middle third", "highest third")
@@ -76,24 +86,97 @@ def check_survival(
     """
     grid = ScoreGrid(edges)
     known = np.array([]) if rows is None else np.array([rows])
-    cells = _FateCells(grid, shares, bool(known.size))
-    prior = _prior(grid, shares.size, rows)
+    cells = _FateCells(_Shape(grid, shares), bool(known.size))
+    prior = cells.shape.prior(rows)
     phi = sample_rates(np.append(counts, known), noise, cells, prior)
-    # Measures need fewer draws than the sampler makes, and much memory for each.
-    return _measures(phi[::2], grid, shares)
+    return _measures(phi, cells.shape)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """How parameters make densities and hazards on the grid.
+
+    Parameters: log densities, then values of f, both at the centres of bins; a, b and c
+    of each interval; log rates of censoring, and their slope.
+    """
+
+    grid: ScoreGrid
+    shares: Floats
+
+    @cached_property
+    def places(self) -> Floats:
+        """u of every point."""
+        centres = self.grid.centres
+        middle = 0.5 * (centres[0] + centres[-1])
+        places: Floats = (self.grid.points - middle) / (centres[-1] - middle)
+        return places
+
+    @cached_property
+    def by_hazard(self) -> Floats:
+        """From parameters of hazards to their logarithms, ``(points, intervals, d)``
+        with the first two as one."""
+        intervals = self.shares.size
+        smooth = np.repeat(self.grid.basis[:, None], intervals, axis=1)
+        own = [
+            np.einsum("p,jk->pjk", self.places**power, np.eye(intervals))
+            for power in range(len(OWN_SDS))
+        ]
+        whole = np.concatenate([smooth, *own], axis=2)
+        return whole.reshape(-1, whole.shape[2])
+
+    @cached_property
+    def by_censoring(self) -> Floats:
+        """The same for censoring."""
+        intervals = self.shares.size
+        level = np.einsum("p,jk->pjk", np.ones_like(self.places), np.eye(intervals))
+        slope = np.repeat(self.places[:, None, None], intervals, axis=1)
+        whole = np.concatenate([level, slope], axis=2)
+        return whole.reshape(-1, whole.shape[2])
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """Where parameters of hazards begin, and those of censoring."""
+        return self.grid.bins, self.grid.bins + self.by_hazard.shape[1]
+
+    def prior(self, rows: float | None) -> Smooth:
+        """Of all parameters, for about so many rows."""
+        mean, density = self.grid.prior(rows)
+        intervals, (first, last) = self.shares.size, self.ends
+        rates = [CENSORING] * intervals
+        sds = [CENSORING_SD] * intervals + [CENSORING_SLOPE_SD]
+        root = block_diag(
+            density,
+            self.grid.departures(LEVEL_SD, SLOPE_SD, BEND_SD),
+            np.diag(1.0 / np.repeat(OWN_SDS, intervals)),
+            np.diag(1.0 / np.array(sds)),
+        )
+        zeros = np.zeros(last - first)
+        return Smooth(np.concatenate([mean, zeros, rates, [0.0]]), root)
+
+    def truth(self, phi: Floats) -> _Truth:
+        """What parameters say of every point."""
+        first, last = self.ends
+        shape = (len(phi), self.grid.points.size, self.shares.size)
+        logs = (phi[:, first:last] @ self.by_hazard.T).reshape(shape)
+        logs += self.grid.points[:, None] + np.log(np.maximum(self.shares, 1e-12))
+        lost = (phi[:, last:] @ self.by_censoring.T).reshape(shape)
+        return _Truth(
+            self.grid.masses(phi[:, :first]),
+            np.exp(np.clip(logs, -30.0, 5.0)),
+            np.exp(np.clip(lost, -30.0, 5.0)),
+        )
 
 
 @dataclass(frozen=True)
 class _FateCells:
     """Cells of risk bin × fate, the fate fastest; then all rows, where ``total``."""
 
-    grid: ScoreGrid
-    shares: Floats
+    shape: _Shape
     total: bool
 
     def __call__(self, phi: Floats) -> tuple[Floats, Pull]:
-        grid, count = self.grid, self.shares.size
-        truth = _truth(phi, grid, self.shares)
+        grid, count = self.shape.grid, self.shape.shares.size
+        truth = self.shape.truth(phi)
         hazards, censoring, mass = truth.hazards, truth.censoring, truth.mass
         leaving = np.maximum(hazards + censoring, 1e-300)
         staying = np.exp(-leaving)
@@ -109,7 +192,7 @@ class _FateCells:
 
         def pull(weights: Floats) -> Floats:
             by_bin = weights[:, : grid.bins * (2 * count + 1)]
-            worth = grid.bin_of @ by_bin.reshape(len(phi), grid.bins, -1)
+            worth = grid.bin_of @ by_bin.reshape(len(weights), grid.bins, -1)
             event, lost = worth[:, :, :count], worth[:, :, count : 2 * count]
             gained = (event * hazards + lost * censoring) / leaving
             # What the rest of the way is worth to whoever is still there, from the end.
@@ -127,17 +210,12 @@ class _FateCells:
             value = (fates * worth).sum(axis=2)
             if self.total:
                 value = value + weights[:, -1:]
-            along = grid.points @ by_hazard
-            change = along @ np.linspace(-1.0, 1.0, count)
-            bent = (0.25 * grid.points**2 @ by_hazard).sum(axis=1)
+            flat = (len(weights), -1)
             return np.concatenate(
                 [
                     (mass * value) @ grid.basis,
-                    by_hazard.sum(axis=1),
-                    along.sum(axis=1, keepdims=True),
-                    change[:, None],
-                    bent[:, None],
-                    by_loss.sum(axis=1),
+                    by_hazard.reshape(flat) @ self.shape.by_hazard,
+                    by_loss.reshape(flat) @ self.shape.by_censoring,
                 ],
                 axis=1,
             )
@@ -145,40 +223,12 @@ class _FateCells:
         return cells, pull
 
 
-def _prior(grid: ScoreGrid, intervals: int, rows: float | None) -> Smooth:
-    shape, density = grid.prior(rows)
-    sds = (
-        [LEVELS_SD] * intervals
-        + [SLOPE_SD, CHANGE_SD, BEND_SD]
-        + [CENSORING_SD] * intervals
-    )
-    rest = [0.0] * intervals + [1.0, 0.0, 0.0] + [CENSORING] * intervals
-    root = np.zeros((len(density) + len(sds), grid.bins + len(sds)))
-    root[: len(density), : grid.bins] = density
-    root[len(density) :, grid.bins :] = np.diag(1.0 / np.array(sds))
-    return Smooth(np.concatenate([shape, rest]), root)
-
-
-def _truth(phi: Floats, grid: ScoreGrid, shares: Floats) -> _Truth:
-    intervals, first = shares.size, grid.bins
-    levels = phi[:, first : first + intervals]
-    slope, change, bend = phi[:, first + intervals :].T[:3, :, None]
-    slopes = slope + change * np.linspace(-1.0, 1.0, intervals)
-    logs = np.log(np.maximum(shares, 1e-12)) + levels
-    logs = logs[:, None, :] + slopes[:, None, :] * grid.points[:, None]
-    logs = logs + (0.25 * bend * grid.points**2)[:, :, None]
-    censoring = np.exp(np.clip(phi[:, first + intervals + 3 :], -30.0, 5.0))
-    return _Truth(
-        grid.masses(phi[:, :first]),
-        np.exp(np.clip(logs, -30.0, 5.0)),
-        np.broadcast_to(censoring[:, None, :], logs.shape),
-    )
-
-
-def _measures(phi: Floats, grid: ScoreGrid, shares: Floats) -> SurvivalFit:
-    truth = _truth(phi, grid, shares)
+def _measures(phi: Floats, shape: _Shape) -> SurvivalFit:
+    grid, shares = shape.grid, shape.shares
+    truth = shape.truth(phi)
     weight = truth.mass / truth.mass.sum(axis=1, keepdims=True)
-    happened = 1.0 - np.exp(-np.cumsum(truth.hazards, axis=2))
+    cumulated = np.cumsum(truth.hazards, axis=2)
+    happened = 1.0 - np.exp(-cumulated)
     hazard = np.exp(np.clip(grid.points, -30.0, 5.0))
     said = 1.0 - np.exp(-hazard[:, None] * np.cumsum(shares))
     ones = weight[:, :, None] * happened
@@ -187,16 +237,15 @@ def _measures(phi: Floats, grid: ScoreGrid, shares: Floats) -> SurvivalFit:
     held = np.clip(said[:, -1], 1e-9, 1.0 - 1e-9)
     score = ones[:, :, -1] @ np.log(held) + zeros[:, :, -1] @ np.log1p(-held)
     groups = _thirds(weight)
-    inside = np.maximum(weight @ groups, 1e-12)[:, :, None]
     return SurvivalFit(
         auc=_won(ones, zeros) / (ones.sum(axis=1) * zeros.sum(axis=1)),
         brier=brier,
         c_index=_concordance(weight, truth.hazards),
         log_score=score,
-        calibration_slope=phi[:, grid.bins + shares.size],
-        rows=truth.mass @ groups,
-        expected=groups.T @ (weight[:, :, None] * said) / inside,
-        observed=groups.T @ ones / inside,
+        calibration_slope=_slope(ones[:, :, -1], cumulated[:, :, -1], grid.points),
+        rows=truth.mass.sum(axis=1, keepdims=True) * groups.sum(axis=1),
+        expected=3.0 * np.einsum("kpg,pj->kgj", groups, said),
+        observed=3.0 * np.einsum("kpg,kpj->kgj", groups, happened),
     )
 
 
@@ -224,9 +273,21 @@ def _concordance(weight: Floats, hazards: Floats) -> Floats:
     return result
 
 
+def _slope(events: Floats, hazard: Floats, score: Floats) -> Floats:
+    """Slope of the log cumulative hazard along the predicted one, each point counted by
+    the events that are there."""
+    share = events / events.sum(axis=1, keepdims=True)
+    away = score - (share @ score)[:, None]
+    slope: Floats = (share * away * np.log(hazard)).sum(axis=1)
+    slope /= (share * away**2).sum(axis=1)
+    return slope
+
+
 def _thirds(weight: Floats) -> Floats:
-    """Which third of the rows each point of the grid is in, ``(points, 3)``."""
-    below = np.cumsum(weight.mean(axis=0)) - 0.5 * weight.mean(axis=0)
-    place = np.minimum((3.0 * below).astype(np.int64), 2)
-    groups: Floats = np.eye(3)[place]
-    return groups
+    """How much of each point of the grid is in each third of the rows, for each draw:
+    ``(k, points, 3)``; one third of all is in each."""
+    upto = np.cumsum(weight, axis=1)[:, :, None]
+    before = upto - weight[:, :, None]
+    ends = np.arange(4.0) / 3.0
+    inside: Floats = np.minimum(upto, ends[1:]) - np.maximum(before, ends[:-1])
+    return inside.clip(0.0)

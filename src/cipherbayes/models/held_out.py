@@ -33,26 +33,19 @@ from cipherbayes.models.base import Rows
 from cipherbayes.typing import Floats, Integers
 
 if TYPE_CHECKING:  # which say how they are checked
-    from cipherbayes.models.linear import Linear
     from cipherbayes.models.logistic import Logistic
-    from cipherbayes.models.poisson import Poisson
     from cipherbayes.models.survival import Survival
 
 GRID = 2.0**20
 """Contributions are multiples of its inverse."""
-LOG_ODDS = np.linspace(-4.0, 4.0, 9)
-"""Edges of ten bins of predicted log odds: fixed, so that they tell nothing."""
-LOG_HAZARDS = np.linspace(-4.0, 2.0, 9)
-"""Edges of ten bins of the log cumulative hazard predicted for the horizon."""
+LOG_ODDS = np.linspace(-4.0, 4.0, 13)
+"""Edges of 14 bins of predicted log odds: fixed, so that they tell nothing."""
+LOG_HAZARDS = np.linspace(-4.0, 2.0, 13)
+"""Edges of 14 bins of the log cumulative hazard predicted for the horizon."""
 INTERVALS = 4
 """Equal intervals of the horizon, at whose ends survival is checked."""
-NUMBER_BINS = 10
-COUNT_EDGES = np.geomspace(1.0 / 16.0, 16.0, 9)
-"""Edges of ten bins of predicted counts."""
-COUNTS = 3.0
-"""A count counts up to four more than so many times the upper edge of its bin."""
-RESIDUAL_SDS = 3.0
-"""A number's residual counts up to so many standard deviations."""
+MOST_HAZARD = 0.75
+"""A record is followed until so much cumulative hazard was predicted for it."""
 FARTHEST = 700.0
 
 
@@ -100,6 +93,8 @@ class HeldOutCheck(ABC):
         Residuals of a record.
     residual_bound
         Largest norm of a record's residuals together with their variances.
+    variance_weight
+        What variances are multiplied by before they are added up.
     outcomes
         The outcome columns, for a table of baseline characteristics.
     """
@@ -108,6 +103,7 @@ class HeldOutCheck(ABC):
     bound: float
     kinds: int = 1
     residual_bound: float
+    variance_weight: float = 1.0
     outcomes: tuple[OutcomeColumn, ...]
 
     @abstractmethod
@@ -122,7 +118,8 @@ class HeldOutCheck(ABC):
 
     @abstractmethod
     def residuals(self, theta: Floats, rows: Rows) -> tuple[Floats, Floats]:
-        """Residuals and their variances under the model, shape ``(kinds, m)``."""
+        """Residuals and their weighted variances under the model, shape
+        ``(kinds, m)``."""
 
 
 @dataclass(frozen=True)
@@ -143,16 +140,16 @@ class BinaryCheck(HeldOutCheck):
         return (_binary("y", self.model.outcome),)
 
     def sums(self, draws: Floats, rows: Rows, several: int = 1) -> Floats:
-        probability = _mean(self.model.fitted, draws, rows, several)
+        probability = mean_prediction(self.model.fitted, draws, rows, several)
         log_odds = logit(np.clip(probability, 1e-12, 1.0 - 1e-12))
-        cells = 2 * _bin(LOG_ODDS, log_odds) + _flag(rows, "y")[::several]
-        return _counted(cells, self.cells, _shares(rows, several))
+        cells = 2 * bin_of(LOG_ODDS, log_odds) + _flag(rows, "y")[::several]
+        return _counted(cells, self.cells, record_shares(rows, several))
 
     def residuals(self, theta: Floats, rows: Rows) -> tuple[Floats, Floats]:
         probability = np.clip(self.model.fitted(theta, rows), 0.0, 1.0)
         residual = _flag(rows, "y") - probability
         variance = probability * (1.0 - probability)
-        return _gridded(residual)[None], _gridded(variance)[None]
+        return gridded(residual)[None], gridded(variance)[None]
 
 
 @dataclass(frozen=True)
@@ -163,17 +160,19 @@ class SurvivalCheck(HeldOutCheck):
     them, or event-free at the horizon.
 
     Residuals: those of the martingale events less cumulative hazard L, stopped where
-    L = 1, in the first and in the second half of the horizon; their variances are the
-    parts of the cumulative hazard, L₁ + L₂ ≤ 1. An event in the first half gives
-    (1 - L₁)² + L₁² ≤ 1; otherwise it is 2 L₁² + (c - L₂)² + L₂² ≤ 2 + 1: norm √3 or
-    less.
+    L = c = ¾, in the first and in the second half of the horizon; their variances are
+    the parts of the cumulative hazard, L₁ + L₂ ≤ c, and count half. An event in the
+    first half gives (1 - L₁)² + L₁² / 4 ≤ 1, none 1¼ (L₁² + L₂²) ≤ 1¼ c², and one in
+    the second half 1¼ L₁² + (1 - L₂)² + L₂² / 4, convex and at its largest where L₁ = c
+    and L₂ = 0: 1 + 1¼ c² < 1.306², with room for the grid.
     """
 
     model: Survival
 
     bound = 1.0
     kinds = 2
-    residual_bound = float(np.sqrt(3.0))
+    residual_bound = 1.306
+    variance_weight = 0.5
     cells = (LOG_HAZARDS.size + 1) * (2 * INTERVALS + 1)
 
     @property
@@ -188,12 +187,14 @@ class SurvivalCheck(HeldOutCheck):
 
     def sums(self, draws: Floats, rows: Rows, several: int = 1) -> Floats:
         if several == 1:
-            risk = _mean(self._risk, draws, rows)
+            risk = mean_prediction(self._risk, draws, rows)
             shift = float(np.mean([self.log_baseline(theta, rows) for theta in draws]))
             risk = risk + shift
         else:
-            risk = _mean(partial(self._log_hazard, several=several), draws, rows)
-        place = _bin(LOG_HAZARDS, np.clip(risk, -FARTHEST, FARTHEST))
+            risk = mean_prediction(
+                partial(self._log_hazard, several=several), draws, rows
+            )
+        place = bin_of(LOG_HAZARDS, np.clip(risk, -FARTHEST, FARTHEST))
         time = rows.outcome["time"][::several]
         event = _flag(rows, "event")[::several]
         inside = np.clip(np.ceil(time * INTERVALS) - 1.0, 0, INTERVALS - 1)
@@ -201,20 +202,21 @@ class SurvivalCheck(HeldOutCheck):
         free = (time > 1.0) | ((time == 1.0) & (event == 0))
         fate = np.where(free, 2 * INTERVALS, fate)
         cells = (2 * INTERVALS + 1) * place + fate
-        return _counted(cells, self.cells, _shares(rows, several))
+        return _counted(cells, self.cells, record_shares(rows, several))
 
     def residuals(self, theta: Floats, rows: Rows) -> tuple[Floats, Floats]:
         time, event = rows.outcome["time"], _flag(rows, "event")
         ratio = np.exp(np.clip(self._risk(theta, rows), -FARTHEST, FARTHEST))
         whole = _product(ratio, self._baseline(theta, rows, np.minimum(time, 1.0)))
         early = _product(ratio, self._baseline(theta, rows, np.minimum(time, 0.5)))
-        seen = np.where((whole <= 1.0) & (time <= 1.0), event, 0)
-        followed, first = np.minimum(whole, 1.0), np.minimum(early, 1.0)
+        seen = np.where((whole <= MOST_HAZARD) & (time <= 1.0), event, 0)
+        followed, first = np.minimum(whole, MOST_HAZARD), np.minimum(early, MOST_HAZARD)
         second = np.maximum(followed - first, 0.0)
         sooner = time <= 0.5
-        variance = np.stack([_gridded(first), _gridded(second)])
+        expected = np.stack([first, second])
         counted = np.stack([np.where(sooner, seen, 0), np.where(sooner, 0, seen)])
-        return counted - variance, variance
+        variance = gridded(self.variance_weight * expected)
+        return counted - gridded(expected), variance
 
     def _risk(self, theta: Floats, rows: Rows) -> Floats:
         risk: Floats = self.model.fitted(theta, rows)
@@ -247,115 +249,11 @@ class SurvivalCheck(HeldOutCheck):
         return held
 
 
-@dataclass(frozen=True)
-class NumberCheck(HeldOutCheck):
-    """Sums of a number and of its prediction by predicted bin, and squared errors.
-
-    A record adds 1, u(y) and u(m) to its bin, u the place within the public range held
-    within [-1, 1], and its squared error in half widths, held at one: norm 2 or less.
-
-    Residual (y - m) / 3 sd held within [-1, 1], its variance at most 1/9.
-    """
-
-    model: Linear
-
-    bound = 2.0
-    residual_bound = 1.01
-    cells = 3 * NUMBER_BINS + 1
-
-    @property
-    def outcomes(self) -> tuple[OutcomeColumn, ...]:  # type: ignore[override]
-        return (
-            OutcomeColumn(
-                "y",
-                self.model.outcome,
-                tuple(np.linspace(-1.0, 1.0, 17)[1:-1]),
-                self.model.centre,
-                self.model.half_width,
-            ),
-        )
-
-    def sums(self, draws: Floats, rows: Rows, several: int = 1) -> Floats:
-        mean = self._scaled(_mean(self.model.fitted, draws, rows, several))
-        outcome, shares = rows.outcome["y"][::several], _shares(rows, several)
-        y = np.clip(outcome, -1.0, 1.0)
-        place = _bin(np.linspace(-1.0, 1.0, NUMBER_BINS + 1)[1:-1], mean)
-        error = np.clip(outcome - mean, -1.0, 1.0) ** 2
-        parts = [
-            _weighted(place, weights, NUMBER_BINS, shares)
-            for weights in (np.ones(mean.size), y, mean)
-        ]
-        everywhere = np.zeros(mean.size, dtype=np.int64)
-        return np.concatenate([*parts, _weighted(everywhere, error, 1, shares)])
-
-    def residuals(self, theta: Floats, rows: Rows) -> tuple[Floats, Floats]:
-        mean = self._scaled(self.model.fitted(theta, rows))
-        sd = float(np.exp(np.clip(self.model.log_sd(theta), -FARTHEST / 10, 10.0)))
-        scaled = np.nan_to_num((rows.outcome["y"] - mean) / (RESIDUAL_SDS * sd))
-        residual = np.clip(scaled, -1.0, 1.0)
-        # Of a normal variable held at three standard deviations: 0.995.
-        variance = np.full(rows.count, 0.995 / RESIDUAL_SDS**2)
-        return _gridded(residual)[None], _gridded(variance)[None]
-
-    def _scaled(self, mean: Floats) -> Floats:
-        place = (mean - self.model.centre) / self.model.half_width
-        return np.clip(np.nan_to_num(place), -1.0, 1.0)
-
-
-@dataclass(frozen=True)
-class CountCheck(HeldOutCheck):
-    """Sums of a count and of its prediction by predicted bin.
-
-    A record adds 1, y / cap and m / cap to its bin, both held within [0, 1], the cap
-    known for each bin: norm √3 or less.
-
-    Residual: that of the noise-aware method, |r| ≤ 1.5 and variance at most 2, divided
-    by 1.5: norm √(1 + (8/9)²) or less, which is below 1.35.
-    """
-
-    model: Poisson
-
-    bound = float(np.sqrt(3.0))
-    residual_bound = 1.35
-    cells = 3 * (COUNT_EDGES.size + 1)
-
-    @property
-    def outcomes(self) -> tuple[OutcomeColumn, ...]:  # type: ignore[override]
-        names = ("0", "1", "2", "3", "4", "5 to 9", "10 or more")
-        edges = (0.5, 1.5, 2.5, 3.5, 4.5, 9.5)
-        return (OutcomeColumn("y", self.model.outcome, edges, levels=names),)
-
-    @property
-    def caps(self) -> Floats:
-        """The most that a count of each bin counts."""
-        return COUNTS * np.append(COUNT_EDGES, 2.0 * COUNT_EDGES[-1]) + 4.0
-
-    def sums(self, draws: Floats, rows: Rows, several: int = 1) -> Floats:
-        mean = np.minimum(_mean(self.model.fitted, draws, rows, several), 1e300)
-        place, bins = _bin(COUNT_EDGES, mean), COUNT_EDGES.size + 1
-        cap = self.caps[place]
-        parts = [
-            _weighted(place, weights, bins, _shares(rows, several))
-            for weights in (
-                np.ones(mean.size),
-                np.clip(rows.outcome["y"][::several] / cap, 0.0, 1.0),
-                np.clip(mean / cap, 0.0, 1.0),
-            )
-        ]
-        return np.concatenate(parts)
-
-    def residuals(self, theta: Floats, rows: Rows) -> tuple[Floats, Floats]:
-        score, variance = self.model.bounded_influence.residuals(theta, rows, 1.0)
-        residual = np.clip(np.nan_to_num(score) / 1.5, -1.0, 1.0)
-        spread = np.clip(np.nan_to_num(variance) / 1.5**2, 0.0, 2.0 / 1.5**2)
-        return _gridded(residual)[None], _gridded(spread)[None]
-
-
 def _binary(role: str, column: str) -> OutcomeColumn:
     return OutcomeColumn(role, column, (0.5,), levels=("0", "1"))
 
 
-def _mean(
+def mean_prediction(
     fitted: Callable[[Floats, Rows], Floats],
     draws: Floats,
     rows: Rows,
@@ -368,11 +266,13 @@ def _mean(
         return kernels.mean_by_record(np.nan_to_num(total / len(draws)), several)
 
 
-def _shares(rows: Rows, several: int) -> Floats | None:
+def record_shares(rows: Rows, several: int) -> Floats | None:
+    """The share by which each record counts; None where it is one."""
     return None if rows.shares is None else rows.shares[::several]
 
 
-def _bin(edges: Floats, values: Floats) -> Integers:
+def bin_of(edges: Floats, values: Floats) -> Integers:
+    """The bin of each value."""
     place: Integers = np.searchsorted(edges, values, side="left").astype(np.int64)
     return place
 
@@ -393,17 +293,18 @@ def _counted(cells: Integers, length: int, shares: Floats | None) -> Floats:
     return np.bincount(cells, shares, length).astype(np.float64)
 
 
-def _weighted(
+def weighted_sums(
     place: Integers, weights: Floats, length: int, shares: Floats | None
 ) -> Floats:
-    weights = _gridded(weights)
+    """Sums of weights on the grid by place, of records that count by ``shares``."""
+    weights = gridded(weights)
     if shares is not None:
         weights = weights * shares
     sums: Floats = np.bincount(place, weights, length).astype(np.float64)
     return sums
 
 
-def _gridded(values: Floats) -> Floats:
+def gridded(values: Floats) -> Floats:
     """Values as multiples of the grid; those within [-1, 1] stay there."""
     rounded: Floats = np.rint(np.clip(values, -2.0, 2.0) * GRID) / GRID
     return rounded

@@ -361,6 +361,14 @@ class EnumeratedInfluence(BoundedInfluence):
     def outcomes(self, theta: Floats, rows: Rows) -> Iterator[PossibleOutcome]:
         """Every outcome, one after the other; their probabilities add up to one."""
 
+    def scores(self, theta: Floats, rows: Rows) -> tuple[Floats, Floats]:
+        """s of every record, and E s²."""
+        score, information = np.zeros(rows.count), np.zeros(rows.count)
+        for each in self.outcomes(theta, rows):
+            information += each.probability * each.score**2
+            score = np.where(each.observed, each.score, score)
+        return score, information
+
     def at(self, theta: Floats, rows: Rows, bound: InfluenceBound) -> Influence:
         extras, count = len(self.model.extra_parameters()), rows.count
         score, extra = np.zeros(count), np.zeros((extras, count))

@@ -19,7 +19,7 @@ from cipherbayes.models.base import (
     require_finite,
 )
 from cipherbayes.models.design import Design
-from cipherbayes.models.held_out import NumberCheck
+from cipherbayes.models.held_out_numbers import NumberCheck
 from cipherbayes.models.influence import (
     BoundedInfluence,
     Influence,

@@ -10,6 +10,7 @@ from scipy.special import digamma, gammaln
 
 from cipherbayes.models.base import RecordGradients, Rows
 from cipherbayes.models.counts import CountModel, mean_of
+from cipherbayes.models.held_out_numbers import OverdispersedCheck
 from cipherbayes.models.influence import EnumeratedInfluence, PossibleOutcome
 from cipherbayes.models.registry import register
 from cipherbayes.typing import Floats
@@ -62,6 +63,10 @@ class NegativeBinomial(CountModel):
             digamma(y + r) - digamma(r) - np.log1p(mean / r) + (mean - y) / (r + mean)
         )
         return RecordGradients(rows, score=score, extra=extra[None])
+
+    @property
+    def held_out_check(self) -> OverdispersedCheck:
+        return OverdispersedCheck(self)
 
     @property
     def bounded_influence(self) -> NegativeBinomialInfluence:

@@ -18,6 +18,7 @@ from cipherbayes.models.base import (
     require_finite,
 )
 from cipherbayes.models.design import Design
+from cipherbayes.models.held_out_numbers import OrdinalCheck
 from cipherbayes.models.influence import EnumeratedInfluence, PossibleOutcome
 from cipherbayes.models.metrics import Metrics, numeric_metrics
 from cipherbayes.models.registry import register
@@ -123,6 +124,10 @@ class Ordinal(Model):
                 probability = probability * -np.expm1(-gaps[k - 1])
                 extra[k - 1] = gaps[k - 1] * more + _share(gaps[k - 1])
             yield PossibleOutcome(probability, score, extra, y == k)
+
+    @property
+    def held_out_check(self) -> OrdinalCheck:
+        return OrdinalCheck(self)
 
     @property
     def bounded_influence(self) -> OrdinalInfluence:

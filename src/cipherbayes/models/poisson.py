@@ -10,7 +10,7 @@ from scipy.special import gammaln, pdtr
 
 from cipherbayes.models.base import RecordGradients, Rows
 from cipherbayes.models.counts import CountModel, mean_of
-from cipherbayes.models.held_out import CountCheck
+from cipherbayes.models.held_out_numbers import CountCheck
 from cipherbayes.models.influence import LinearPredictorInfluence
 from cipherbayes.models.registry import register
 from cipherbayes.typing import Floats

@@ -13,6 +13,7 @@ import numpy as np
 
 from cipherbayes.data.rescaled import rescaled_design
 from cipherbayes.inference.chains import Draws
+from cipherbayes.inference.count_check import CountFit, check_counts
 from cipherbayes.inference.noise_aware.flags import FlagRecord
 from cipherbayes.inference.number_check import NumberFit, check_numbers
 from cipherbayes.inference.paired_scores import mean_difference
@@ -21,16 +22,18 @@ from cipherbayes.inference.survival_check import GROUPS, check_survival
 from cipherbayes.models.base import Rows
 from cipherbayes.models.design import Design
 from cipherbayes.models.held_out import (
-    COUNT_EDGES,
     INTERVALS,
     LOG_HAZARDS,
     LOG_ODDS,
-    NUMBER_BINS,
     BinaryCheck,
-    CountCheck,
     HeldOutCheck,
-    NumberCheck,
     SurvivalCheck,
+)
+from cipherbayes.models.held_out_numbers import (
+    COUNT_EDGES,
+    NUMBER_BINS,
+    CountCheck,
+    NumberCheck,
 )
 from cipherbayes.protocols.plan import Plan
 from cipherbayes.protocols.rounds import Closing
@@ -42,8 +45,6 @@ from cipherbayes.study.schema import PrivateStudy
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats
 
-MOST_RATIO = 20.0
-"""Of predicted over observed counts, as far as it is told."""
 LEAST_ROWS = 1.0
 """Rows that a bin of a calibration curve must be expected to have."""
 
@@ -165,17 +166,13 @@ def scores_of(
         case SurvivalCheck():
             return _survival(how, total, noise, rows, draws, design, tail)
         case NumberCheck():
-            ends = (
-                np.full(NUMBER_BINS, how.model.low),
-                np.full(NUMBER_BINS, how.model.high),
-            )
-            return _numbers(check_numbers(total, noise, *ends, squares=True), tail)
+            low, high = (np.full(NUMBER_BINS, end) for end in how.ends)
+            numbers = check_numbers(total, noise, low, high, how.error_reach)
+            return _numbers(numbers, tail)
         case CountCheck():
-            low = np.zeros(COUNT_EDGES.size + 1)
-            fit = check_numbers(total, noise, low, how.caps, squares=False)
-            # Much noise leaves open that nothing was observed: a ratio has an end.
-            least = max(float(np.abs(fit.mean_predicted).mean()) / MOST_RATIO, 1e-12)
-            ratio = fit.mean_predicted / np.maximum(fit.mean_observed, least)
+            spread_by = how.dispersion(draws)
+            fit = check_counts(total, noise, COUNT_EDGES, how.caps, rows, spread_by)
+            ratio = fit.mean_predicted / fit.mean_observed
             said = mean_row(ratio, tail)
             return {**_numbers(fit, tail), "predicted_over_observed": said}
     return {}
@@ -274,9 +271,9 @@ def _named(name: str, found: dict[str, float]) -> dict[str, float]:
     return {name: found["mean"], "lower": found["lower"], "upper": found["upper"]}
 
 
-def _numbers(fit: NumberFit, tail: float) -> dict[str, Any]:
+def _numbers(fit: NumberFit | CountFit, tail: float) -> dict[str, Any]:
     found: dict[str, Any] = {"rows": mean_row(fit.rows.sum(axis=1), tail)}
-    if fit.rmse is not None:
+    if isinstance(fit, NumberFit):
         found["rmse"] = mean_row(fit.rmse, tail)
     if np.any(fit.shown):
         found["mean_predicted"] = mean_row(fit.mean_predicted, tail)

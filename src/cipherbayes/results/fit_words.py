@@ -35,7 +35,9 @@ def fit_record(
     """The tests of every feature and of the sites."""
     kinds = cells.check.kinds
     residuals, variances = released.total.reshape(2, kinds, cells.cells)
+    variances = variances.sum(axis=0) / cells.check.variance_weight
     noise = released.noise * float(np.sqrt(kinds))
+    noises = (noise, noise / cells.check.variance_weight)
     covariance = np.atleast_2d(np.cov(draws[:, : design.width].T))
     made_up = MadeUp(study, moments)
     found = []
@@ -50,10 +52,11 @@ def fit_record(
             signs = np.array([1.0, sign])[:kinds]
             test = test_groups(
                 signs @ residuals[:, place],
-                variances[:, place].sum(axis=0),
-                noise,
+                variances[place],
+                noises,
                 unsure if what == EVEN else np.zeros((size, size)),
                 along,
+                2 if what == EVEN else 1,
             )
             if test is not None:
                 names = (
@@ -101,7 +104,7 @@ def _row(
         "by": SITES if column is None else column.column,
         "what": what,
         "p": test.p,
-        "bend": test.bend,
+        "bend": test.trend if what == EVEN else 0,
         "groups": [
             {
                 "group": name,

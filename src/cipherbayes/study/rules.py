@@ -278,9 +278,11 @@ def _rival_is_comparable(study: Study) -> None:
     design = preparation_of(earlier).design
     scales = 0 if rival.scales is None else len(rival.scales)
     wanted = 2 * design.moved if earlier.releases_scales else 0
-    sds = np.array(rival.scales or ())[scales // 2 :]
+    means, sds = np.split(np.array(rival.scales or ()), [scales // 2])
+    # Also false for what is not a number.
+    usable = np.all(np.abs(means) <= 1.0) and np.all((sds >= LEAST_SD) & (sds <= 1.0))
     fits = len(rival.draws[0]) == len(earlier.model.parameters(design))
-    if not fits or scales != wanted or not np.all((sds >= LEAST_SD) & (sds <= 1.0)):
+    if not fits or scales != wanted or not usable:
         raise ValueError(
             f"evaluation.against: draws or scales are not those of '{rival.name}'"
         )
@@ -288,7 +290,7 @@ def _rival_is_comparable(study: Study) -> None:
 
 def outcome_of(model: Model) -> tuple[Any, ...]:
     """What two models must have in common to predict the same thing."""
-    settings = ("horizon", "cause", "low", "high")
+    settings = ("horizon", "cause", "low", "high", "classes")
     columns = tuple(sorted(model.outcome_columns().items()))
     return model.family, columns, *(getattr(model, name, None) for name in settings)
 

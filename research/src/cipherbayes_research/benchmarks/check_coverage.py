@@ -15,14 +15,8 @@ from typing import Any
 import numpy as np
 from scipy.special import logit
 
-from cipherbayes.models.held_out import (
-    COUNT_EDGES,
-    LOG_ODDS,
-    NUMBER_BINS,
-    BinaryCheck,
-    HeldOutCheck,
-    NumberCheck,
-)
+from cipherbayes.models.held_out import LOG_ODDS, BinaryCheck, HeldOutCheck
+from cipherbayes.models.held_out_numbers import COUNT_EDGES, NUMBER_BINS, NumberCheck
 from cipherbayes.privacy.gaussian import mu_for
 from cipherbayes.protocols.releases import CHECKS, QUESTION_DRAWS
 from cipherbayes.protocols.rounds import Closing
@@ -138,6 +132,6 @@ def _bin(check: HeldOutCheck, predicted: float) -> int:
     if isinstance(check, BinaryCheck):
         return int(np.searchsorted(LOG_ODDS, logit(predicted)))
     if isinstance(check, NumberCheck):
-        edges = np.linspace(check.model.low, check.model.high, NUMBER_BINS + 1)
+        edges = np.linspace(*check.ends, NUMBER_BINS + 1)
         return int(np.searchsorted(edges[1:-1], predicted))
     return int(np.searchsorted(COUNT_EDGES, predicted))

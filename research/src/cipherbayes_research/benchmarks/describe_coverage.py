@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,13 +24,20 @@ from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.results.describing import describe_rows
 from cipherbayes.study.tables import open_site, preparation_of
 from cipherbayes.typing import Floats
+from cipherbayes_research.datasets.physionet2012 import OUTCOME as DIED
+from cipherbayes_research.datasets.physionet2012 import load_physionet2012
 
 DELTA, TAIL = 1e-5, 0.05
 OUTCOME = "outcome"
 
 
-def described_table(name: str) -> pd.DataFrame:
+def described_table(name: str, physionet: Path | None) -> pd.DataFrame:
     """Columns of a public table with outcomes of 0 and 1, some values missing."""
+    if name == "physionet":
+        assert physionet is not None
+        frame = load_physionet2012(physionet, missing="mean").to_pandas()
+        wanted = ["Age", "GCS_last", "BUN_last", "Urine_last", "HR_last", "HCO3_last"]
+        return frame[wanted].assign(**{OUTCOME: frame[DIED].astype(float)})
     from sksurv import datasets
 
     x, y = getattr(datasets, f"load_{name}")()
@@ -75,11 +83,16 @@ def _truths(frame: pd.DataFrame) -> Iterator[tuple[str, str, float]]:
 
 
 def describe_coverage(
-    name: str, epsilon: float, share: float, repetitions: int, seed: int
+    name: str,
+    epsilon: float,
+    share: float,
+    repetitions: int,
+    seed: int,
+    physionet: Path | None = None,
 ) -> dict[tuple[str, str], tuple[float, float, int]]:
     """For each kind of statistic, of all records and of a site's: how often intervals
     held it, their mean width over the value, and how many there were."""
-    frame = described_table(name)
+    frame = described_table(name, physionet)
     rng = np.random.default_rng(seed)
     at_a = rng.random(len(frame)) < 0.6
     tables = {"a": frame[at_a], "b": frame[~at_a]}
