@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import cipherbayes as cb
+from cipherbayes.inference.multilevel import SiteTarget
 from cipherbayes.inference.noise_aware import Effort
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.information import InformationSampler
@@ -26,7 +27,14 @@ from cipherbayes.inference.noise_aware.tilting import TiltedBySite
 from cipherbayes.inference.released import Release
 from cipherbayes.models import Design, Exponential, Logistic, Prior
 from cipherbayes.models.packing import pack
-from cipherbayes.study.tables import preparation_of, resolve_prior, site_prior, slots_of
+from cipherbayes.results.run import target_of
+from cipherbayes.study.tables import (
+    open_sites,
+    preparation_of,
+    resolve_prior,
+    site_prior,
+    slots_of,
+)
 
 FEATURES = {"x": {"low": -3, "high": 3}, "z": {"low": -3, "high": 3}}
 SITES = ("a", "b", "c", "d", "e")
@@ -293,3 +301,31 @@ def test_masses_that_noise_has_made_negative_leave_a_posterior() -> None:
     effort = Effort(chains=2, warm_up=20, kept=20, doublings=0)
     draws = sample_posterior(recursion, state, seed=1, effort=effort).draws
     assert np.isfinite(draws.theta).all()
+
+
+def test_sites_that_differ_draw_missing_values_at_their_own_parameters() -> None:
+    """Where sites are alike it is that of one table, and the gradient is its slope."""
+    found = tables(60)
+    for table in found.values():
+        table.loc[::4, "x"] = np.nan
+    gaps = {**FEATURES, "x": {"low": -3, "high": 3, "missing": "impute"}}
+    sites: dict[str, Any] = {site: {} for site in SITES}
+    model = Logistic(outcome="y")
+    apart, alike = (
+        cb.Study(model=model, features=gaps, sites=sites, **section)
+        for section in ({"hierarchy": {}}, {})
+    )
+    target = target_of(apart, open_sites(apart, found))
+    whole = target_of(alike, open_sites(alike, found))
+    assert isinstance(target, SiteTarget)
+    slots = target.site_prior.slots
+    own, theta = np.array([-0.4, 1.5, -1.0]), np.empty(slots.dimension)
+    for site in SITES:
+        theta[slots.of_site(site)] = own
+    data = whole.log_density(own) - whole.prior.log_density(own)
+    assert target.log_likelihood(theta) == pytest.approx(float(data))
+    theta += 0.1 * np.arange(theta.size)
+    for place, slope in enumerate(target.likelihood_slope(theta)):
+        step = np.where(np.arange(theta.size) == place, 1e-5, 0.0)
+        rise = target.log_likelihood(theta + step) - target.log_likelihood(theta - step)
+        assert slope == pytest.approx(rise / 2e-5, rel=1e-4, abs=1e-4)

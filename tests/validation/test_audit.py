@@ -193,6 +193,7 @@ def test_an_audit_asks_through_scales_that_could_have_been_released() -> None:
     for name, question in asked:
         moments, learnt = plan.imputing.split(question.scales)
         assert moments is not None
+        assert moments.size == 2 * near.present.design.moved, name
         _, sds = np.split(moments, 2)
         assert np.all((sds >= 1e-4) & (sds <= 1.0)), name
         model = plan.imputing.models.read(learnt)["bmi"]
