@@ -49,7 +49,7 @@ GAPS: dict[str, dict[str, Any]] = {
     "sex": {"missing": {"shares": {"F": 0.5, "M": 0.4, "other": 0.1}}},
     "bmi": {"missing": "impute", "indicator": False},
 }
-WITH_GAPS = ("logistic", "linear", "poisson", "weibull", "piecewise")
+WITH_GAPS = ("logistic", "linear", "poisson", "ordinal", "weibull", "piecewise")
 
 
 @cache
