@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import cipherbayes as cb
 from terminal import cipherbayes
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "flchain-formula.toml"
@@ -56,3 +58,25 @@ def test_terms_have_a_cost_where_other_tables_name_their_features(
     assert done.returncode == 0, done.stderr
     costs = {cost["term"]: cost for cost in json.loads(done.stdout)["terms"]}
     assert {"rcs(age, [55, 65, 75, 90])", "sex", "kappa"} <= set(costs)
+
+
+def test_plan_says_where_a_reference_record_would_be_that_nobody_chose() -> None:
+    def told(method: str, **sections: Any) -> list[str]:
+        study = cb.Study(
+            model=cb.models.Logistic(outcome="death"),
+            features={
+                "tumour": {"low": 1, "high": 150},
+                "age": {"low": 18, "high": 90},
+            },
+            preparation={"method": method},
+            privacy={"epsilon": 1.0, "records": 4000},
+            sites={"a": {}, "b": {}, "c": {}},
+            **sections,
+        )
+        return [line for line in cb.plan(study).lines if line.startswith("reference")]
+
+    (line,) = told("public-bounds", reference={"age": 65})
+    assert "tumour 75.5" in line
+    assert "age" not in line
+    assert told("public-bounds", reference={"age": 65, "tumour": 20}) == []
+    assert told("private-scales") == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 
 from cipherbayes.engine.local_settings import local_settings
@@ -10,6 +11,7 @@ from cipherbayes.engine.table_identity import ledger_of
 from cipherbayes.protocols.plan import plan_study
 from cipherbayes.protocols.plan_description import PlanDescription, prior_in_words
 from cipherbayes.protocols.site_words import alike
+from cipherbayes.results.made_up import MadeUp
 from cipherbayes.results.run import require_study
 from cipherbayes.study.schema import Study
 
@@ -37,9 +39,28 @@ def _private(study: Study) -> PlanDescription:
         name: local_settings(site, ledger_of(site, site.data))
         for name, site in study.sites.items()
     }
+    described = replace(described, lines=[*described.lines, *_reference(study)])
     return reduce(
         PlanDescription.with_warning, budget_warnings(planned, local), described
     )
+
+
+def _reference(study: Study) -> list[str]:
+    """Which numbers of the reference record nobody chose and no release will tell."""
+    left = [
+        name
+        for name, known in study.features.items()
+        if known.levels is None and name not in (study.reference or {})
+    ]
+    released = study.preparation_method != "public-bounds"
+    if released or study.model.measure is None or not left:
+        return []
+    record = MadeUp(study, None).reference
+    told = ", ".join(f"{name} {float(record[name]):.3g}" for name in left)
+    return [
+        f"reference   {told}: in the middle of public ranges, since no means are "
+        f"released; state reference = {{ {left[0]} = ... }} where patients are others"
+    ]
 
 
 def _without_privacy(study: Study) -> PlanDescription:
