@@ -18,6 +18,7 @@ from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.results.run import resume, run
 from cipherbayes.storage.custody import Custody
 from cipherbayes.study.schema import Study
+from cipherbayes.study.tables import open_site, refuse_equal_rows
 from conftest import logistic_frame
 
 
@@ -109,6 +110,20 @@ def test_a_table_that_is_moved_with_its_ledger_keeps_it(table: Path) -> None:
     for file in table.parent.glob("north.csv*"):
         file.rename(folder / file.name)
     assert opened(folder / "north.csv").spent() > 0.0
+
+
+def test_a_table_that_grew_is_not_charged_to_another_tables_ledger(
+    table: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other" / "north.csv"
+    other.parent.mkdir()
+    logistic_frame(60, seed=9).to_csv(other, index=False)
+    opened(other).close()
+    with table.open("a") as file:
+        file.write("50,F,1\n")
+    with pytest.raises(PrivacyError, match="has a ledger already"):
+        opened(table, Path(f"{other}.ledger"))
+    assert opened(table).spent() > 0.0
 
 
 def test_a_ledger_that_is_gone_is_not_begun_again(table: Path) -> None:
@@ -239,6 +254,22 @@ def test_equal_rows_in_files_of_two_kinds_are_refused(tmp_path: Path) -> None:
     sites = {**study.sites, "b": study.sites["b"].model_copy(update={"data": data})}
     with pytest.raises(PrivacyError, match="have the same table"):
         run(study.model_copy(update={"sites": sites}))
+
+
+def test_equal_rows_in_another_order_are_refused(tmp_path: Path) -> None:
+    frame = logistic_frame(60)
+    frames = {"a": frame, "b": frame.sort_values("age"), "c": logistic_frame(60, 9)}
+    with pytest.raises(PrivacyError, match="'a' and 'b' have the same table"):
+        run(small_study(("a", "b", "c")), frames)
+
+
+def test_few_kinds_of_rows_may_be_as_frequent_at_two_sites() -> None:
+    frame = logistic_frame(60).assign(age=50.0)
+    tables = {
+        name: open_site(small_study(("a", "b")), name, rows)
+        for name, rows in (("a", frame), ("b", frame.iloc[::-1]))
+    }
+    refuse_equal_rows(tables)
 
 
 def test_a_table_exchanged_for_anothers_is_noticed_when_the_run_goes_on(

@@ -19,6 +19,7 @@ from query_sites import QUERY, fill
 from cipherbayes.errors import (
     CipherbayesError,
     CryptoError,
+    PrivacyError,
     ProtocolError,
     RunError,
     StudyError,
@@ -375,6 +376,46 @@ def test_a_query_is_read_anew_while_a_run_was_charged_for_nothing(
     assert rows.exists()
     query.write_text("SELECT age, sex, death FROM admissions LIMIT 50")
     assert kit.run(RUN, small_study(SITES)).table("a").count == 50
+
+
+def test_a_run_goes_on_over_its_own_rows_or_not_at_all(fresh: dict[str, Kit]) -> None:
+    pytest.importorskip("adbc_driver_sqlite", reason="needs cipherbayes[database]")
+    kit = pinned(fresh)["a"]
+
+    def name(cohort: str) -> None:
+        (kit.path / f"{cohort}.sql").write_text(QUERY + f" -- {cohort}")
+        (kit.path / "site.toml").write_text(
+            f'data = {{ database = "sqlite:{cohort}.sqlite", query = "{cohort}.sql" }}'
+            f'\nledger = "{cohort}.ledger"\n'
+        )
+
+    for seed, cohort in enumerate(("one", "two")):
+        fill(kit.path / f"{cohort}.sqlite", logistic_frame(60, seed=seed))
+    name("one")
+    kit.run(RUN, small_study(SITES)).site("a")
+    book = Ledger.read(kit.path / "one.ledger")
+    book.release(
+        run=bytes.fromhex(RUN), site="a", round=0, purpose="gradient", study=bytes(32),
+        question=bytes(32), event=GaussianSum(4.0), compute=lambda: b"",
+    )  # fmt: skip
+    book.close()
+    rows = kit.path / "runs" / RUN / "snapshot"
+    # Two days later a run of another query, with a ledger of its own.
+    os.utime(rows, (0, 0))
+    name("two")
+    kit.run("11" * 16, small_study(SITES)).table("a")
+    assert rows.exists()
+    with pytest.raises(RunError, match="charged to another ledger"):
+        kit.run(RUN, small_study(SITES)).site("a")
+    # The rows are lost, and the database went on.
+    name("one")
+    shutil.rmtree(rows)
+    fill(kit.path / "one.sqlite", logistic_frame(50, seed=3))
+    with pytest.raises(PrivacyError, match="changed since the run began"):
+        kit.run(RUN, small_study(SITES)).site("a")
+    # With the same rows it goes on.
+    fill(kit.path / "one.sqlite", logistic_frame(60, seed=0))
+    assert kit.run(RUN, small_study(SITES)).site("a") is not None
 
 
 def test_rows_of_a_run_that_was_given_up_are_removed_by_the_next(

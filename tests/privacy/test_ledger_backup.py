@@ -113,6 +113,59 @@ def test_a_copy_on_a_new_machine_has_nothing_left(
     assert spent(ledger)[1] == 3.0
 
 
+def test_a_copy_restored_twice_has_no_more_left(
+    ledger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_ledger(ledger, tmp_path / "copy")
+    release(ledger, 1)
+    lose(ledger)
+    new_machine(monkeypatch, tmp_path)
+    for _ in range(3):
+        assert not restore_ledger(tmp_path / "copy", ledger)
+        once, budget = spent(ledger)
+        assert budget == once
+        lose(ledger)
+    # Nor after it was put back and used: what came since is not in the copy.
+    assert not restore_ledger(tmp_path / "copy", ledger)
+    book = Ledger.read(ledger)
+    book.set_budget(9.0)
+    book.close()
+    lose(ledger)
+    with pytest.raises(PrivacyError, match="is an old copy"):
+        restore_ledger(tmp_path / "copy", ledger)
+
+
+def test_a_copy_of_a_ledger_without_charges_opens_nothing_on_a_new_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = tmp_path / "t.ledger"
+    Ledger.open(ledger, dataset="t", epsilon=3.0, delta=1e-5).close()
+    copy_ledger(ledger, tmp_path / "copy")
+    release(ledger, 0)
+    lose(ledger)
+    new_machine(monkeypatch, tmp_path)
+    assert not restore_ledger(tmp_path / "copy", ledger)
+    with pytest.raises(BudgetError):
+        release(ledger, 0)
+
+
+def test_a_lower_budget_is_not_raised_by_an_older_file(
+    ledger: Path, tmp_path: Path
+) -> None:
+    copy_ledger(ledger, tmp_path / "copy")
+    shutil.copy(ledger, tmp_path / "older")
+    book = Ledger.read(ledger)
+    book.set_budget(1.0)
+    book.close()
+    lose(ledger)
+    with pytest.raises(PrivacyError, match="is an old copy"):
+        restore_ledger(tmp_path / "copy", ledger)
+    shutil.copy(tmp_path / "older", ledger)
+    ledger.chmod(0o600)
+    with pytest.raises(PrivacyError, match="is an old copy"):
+        Ledger.read(ledger)
+
+
 def test_a_copy_put_back_by_hand_opens_nothing(
     ledger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

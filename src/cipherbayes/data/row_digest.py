@@ -34,16 +34,8 @@ class RowDigest:
 
     def add(self, table: pa.Table) -> None:
         """Count more rows."""
-        lanes = [np.zeros(table.num_rows, dtype=np.uint64) for _ in _SEEDS]
-        for column in table.columns:
-            cells = _cell_words(column)
-            for lane, words, seed in zip(lanes, cells, _SEEDS, strict=True):
-                cell = words ^ np.uint64(seed)
-                _mix(cell)
-                lane += cell
-        for index, lane in enumerate(lanes):
-            _mix(lane)
-            total = int(lane.sum(dtype=np.uint64))
+        for index, words in enumerate(row_words(table)):
+            total = int(words.sum(dtype=np.uint64))
             self._sums[index] = (self._sums[index] + total) % 2**64
         self._rows += table.num_rows
 
@@ -51,6 +43,20 @@ class RowDigest:
         """The digest of all rows so far."""
         text = f"{self._rows}/{self._sums[0]}/{self._sums[1]}"
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def row_words(table: pa.Table) -> list[Words]:
+    """Two words for each row: hashes of its cells, in whatever order these are."""
+    lanes = [np.zeros(table.num_rows, dtype=np.uint64) for _ in _SEEDS]
+    for column in table.columns:
+        cells = _cell_words(column)
+        for lane, words, seed in zip(lanes, cells, _SEEDS, strict=True):
+            cell = words ^ np.uint64(seed)
+            _mix(cell)
+            lane += cell
+    for lane in lanes:
+        _mix(lane)
+    return lanes
 
 
 def _cell_words(column: pa.ChunkedArray) -> tuple[Words, Words]:

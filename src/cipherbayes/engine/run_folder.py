@@ -307,26 +307,35 @@ class RunFolder:
         return held
 
     def _require_the_same_table(self, name: str) -> None:
-        """Refuse to go on with a file that changed since the run began.
+        """Refuse to go on with a table that changed since the run began.
 
         Which rows are held out, and what earlier rounds said of them, would change with
-        it. What is kept is a digest under the owner's key: it tells nobody else.
+        it. What is kept is a digest under the owner's key: it tells nobody else. A
+        query has that of its rows, in whatever order a database gave them.
         """
         data = self.local(name)["data"]
-        if data is None or origin_of(data) is not None:
-            return  # a frame goes with its process; a query has its snapshot
-        digest = file_digest(Path(data))
+        if data is None:
+            return  # a frame goes with its process
+        origin = origin_of(data)
+        digest = (
+            bytes.fromhex(origin.digest)
+            if origin is not None
+            else file_digest(Path(data))
+        )
         digest = Custody.of_user().mac("table of a run", self.run + digest)
-        kept = self.home(name) / f"table-{self.run.hex()}"
+        kept = self._kept_digest(name)
         if not kept.exists():
             write_private(kept, digest)
         elif kept.read_bytes() != digest:
             raise PrivacyError(
                 "changed since the run began",
-                where=str(data),
+                where=str(data) if origin is None else origin.name,
                 remedy="put it back as it was and resume, or begin a new run in a new "
                 "folder, which spends anew",
             )
+
+    def _kept_digest(self, name: str) -> Path:
+        return self.home(name) / f"table-{self.run.hex()}"
 
     def contributions(self, name: str, table: PreparedTable) -> Contributions:
         """A site's bounded sums over its table, parted where the study parts it."""

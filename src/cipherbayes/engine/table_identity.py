@@ -220,12 +220,15 @@ def forget_public_table(path: Path) -> None:
 def _listed(custody: Custody, table: TableFile, path: Path) -> RegisteredTable | None:
     """How the register knows a table."""
     listed = custody.registered("content", table.content)
-    if listed is not None or path.exists():
+    if listed is not None:
         return listed
     # It may have changed since, under its own name or under another one.
     if table.names > 1:
         listed = custody.registered("inode", table.inode)
-    return listed or custody.registered("place", table.place)
+    listed = listed or custody.registered("place", table.place)
+    if listed is None or not path.exists() or _elsewhere(listed, path):
+        return listed
+    return None  # another table took its place, and brought its ledger along
 
 
 def _elsewhere(listed: RegisteredTable, path: Path) -> bool:

@@ -33,9 +33,6 @@ from cipherbayes.privacy.ledger_balance import (
 from cipherbayes.privacy.ledger_records import LedgerRecords, ReleaseKey, ReleaseTerms
 from cipherbayes.storage.custody import Head
 
-_NOTHING_LEFT = 1e-9
-"""The budget of a restored ledger that had spent nothing: too small for any release."""
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -76,7 +73,8 @@ class Ledger:
     once the run is over. (4) All this holds for any number of processes: a write lock
     is held from reading the balance to the entry's commit, and of two processes that
     compute one answer both return the one that was stored first. (5) A ledger that is
-    behind its mark, or has other records than its mark has seen, is not opened.
+    behind its mark, or has other records than its mark has seen, is not opened; a
+    budget that was changed is a record too.
 
     Edge cases
     ----------
@@ -153,9 +151,7 @@ class Ledger:
 
     def name_table(self, dataset: str) -> None:
         """The owner says that the table has another name now; all charges stay."""
-        with self._records.locked():
-            self._records.refresh()
-            self._records.set_facts({"dataset": dataset})
+        self._change("dataset", dataset)
         self.dataset = dataset
 
     # -- the budget --------------------------------------------------------
@@ -176,9 +172,7 @@ class Ledger:
             raise PrivacyError(
                 "a budget needs epsilon > 0", where=str(self.path), remedy="raise it"
             )
-        with self._records.locked():
-            self._records.refresh()
-            self._records.set_facts({"epsilon": repr(float(epsilon))})
+        self._change("epsilon", repr(float(epsilon)))
 
     def budget_with(self, standing: float | None) -> float:
         """The budget that holds where a study or ``site.toml`` gives one.
@@ -196,12 +190,14 @@ class Ledger:
         """Whether this came from a copy that nothing showed to be the newest."""
         return self._records.fact("put back", "no") == "yes"
 
-    def close_budget(self) -> None:
-        """Leave nothing of the budget, of a ledger that was put back."""
-        spent = max(float(self.spent()), _NOTHING_LEFT)
+    def _change(self, name: str, value: str) -> None:
+        """Write a fact that the owner changed, so that no older file is believed."""
         with self._records.locked():
             self._records.refresh()
-            self._records.set_facts({"epsilon": repr(spent), "put back": "yes"})
+            if self._records.fact(name) == value:
+                return
+            self._records.change(_now(), name, value)
+        self._records.raise_mark()
 
     def spent(self) -> float:
         """ε of everything released so far."""

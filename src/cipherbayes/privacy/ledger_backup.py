@@ -11,16 +11,32 @@ from __future__ import annotations
 import os
 import sqlite3
 import tempfile
+from collections import Counter
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from cipherbayes.errors import PrivacyError
 from cipherbayes.privacy import ledger_file as layout
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.privacy.ledger_file import Charge, End, damaged, unwritable
+from cipherbayes.privacy.ledger_balance import (
+    Budget,
+    ChargedEvent,
+    epsilon_of_charges,
+)
+from cipherbayes.privacy.ledger_file import (
+    Answer,
+    Change,
+    Charge,
+    End,
+    damaged,
+    unwritable,
+)
 from cipherbayes.storage.custody import Custody, Head
 from cipherbayes.storage.private_files import sync_folder, why_not_trusted
+
+_NOTHING_LEFT = 1e-9
+"""The budget of a restored ledger that had spent nothing: too small for any release."""
 
 
 def copy_ledger(ledger: Path, out: Path) -> None:
@@ -60,7 +76,8 @@ def restore_ledger(copy: Path, ledger: Path) -> bool:
     is refused; if there is no mark, as on a new machine, the budget becomes what is
     spent, so that nothing more is released until the owner sets another with
     ``cipherbayes ledger FILE --budget``: no budget that stands in a study or in
-    ``site.toml`` raises it.
+    ``site.toml`` raises it. What is written is a function of the copy alone, so one
+    that is restored twice is the same ledger twice, with no more budget.
 
     Edge cases
     ----------
@@ -77,13 +94,9 @@ def restore_ledger(copy: Path, ledger: Path) -> bool:
     partial = _partial(ledger)
     try:
         partial.write_bytes(copy.read_bytes())
-        newest = _end_runs(partial, copy)
-        opened = Ledger.read(partial, adopt=True)
-        try:
-            if not newest:
-                opened.close_budget()
-        finally:
-            opened.close()
+        newest = _close(partial, copy)
+        with closing(Ledger.read(partial, adopt=True)) as opened:
+            Custody.of_user().raise_mark(opened.id, opened.head)
         _put(partial, ledger)
     except (sqlite3.Error, OSError):
         raise unwritable(ledger) from None
@@ -92,53 +105,79 @@ def restore_ledger(copy: Path, ledger: Path) -> bool:
     return newest
 
 
-def _end_runs(path: Path, copy: Path) -> bool:
-    """Write that every run is over; whether this was the newest copy."""
+class _History(NamedTuple):
+    """What a copy's records say: the last one and its time, charges, runs not ended."""
+
+    head: Head
+    time: str
+    charges: Counter[ChargedEvent]
+    open_runs: set[tuple[bytes, str]]
+
+
+def _close(path: Path, copy: Path) -> bool:
+    """End every run, and the budget unless this is the newest copy; whether it is."""
     custody = Custody.of_user()
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         try:
             facts = layout.facts_of(database)
-            head, open_runs = _read(database, copy)
+            database.execute(layout.CHANGES)
+            history = _read(database, copy)
             marked = custody.mark(bytes.fromhex(facts["id"]))
+            budget = Budget(float(facts["epsilon"]), float(facts["delta"]))
         except (sqlite3.Error, KeyError, ValueError, TypeError):
             raise damaged(copy) from None
-        known = layout.link_at(database, marked.records) if marked.records else b""
-        if known != marked.link:
+        own_key = facts["key"] == custody.key_id
+        link = history.head.link
+        if own_key and facts["seal"] != layout.seal(facts, link, custody):
+            raise damaged(copy)
+        database.execute("BEGIN IMMEDIATE")
+        head = _end_runs(database, history)
+        newest = bool(marked.records) and marked in (history.head, head)
+        if not newest:
+            spent = max(epsilon_of_charges(history.charges, budget), _NOTHING_LEFT)
+            for name, value in (("epsilon", repr(spent)), ("put back", "yes")):
+                change = Change(head.records + 1, history.time, name, value)
+                link = layout.append(database, change, head.link)
+                head = Head(change.place, link)
+        if marked.records and layout.link_at(database, marked.records) != marked.link:
             raise PrivacyError(
-                f"is an old copy: it ends at record {head.records}, and this ledger "
-                f"had {marked.records}",
+                f"is an old copy: it ends at record {history.head.records}, and this "
+                f"ledger had {marked.records}",
                 where=str(copy),
                 remedy="look for a newer one; if there is none, what was spent since "
                 "is not known: release nothing more from this table",
             )
-        own_key = facts["key"] == custody.key_id
-        if own_key and facts["seal"] != layout.seal(facts, head.link, custody):
-            raise damaged(copy)
-        time = datetime.now(UTC).isoformat(timespec="seconds")
-        database.execute("BEGIN IMMEDIATE")
-        link = head.link
-        for place, (run, site) in enumerate(sorted(open_runs), head.records + 1):
-            link = layout.append(database, End(place, time, run, site), link)
         if own_key:
-            layout.write_seal(database, link, custody)
+            layout.write_seal(database, head.link, custody)
         database.execute("COMMIT")
         # As a ledger has it.
         database.execute("PRAGMA journal_mode = WAL")
-    return marked == head
+    return newest
 
 
-def _read(
-    database: sqlite3.Connection, copy: Path
-) -> tuple[Head, set[tuple[bytes, str]]]:
-    """The last record, after the whole chain was checked, and the runs not ended."""
-    head = Head(0, b"")
+def _end_runs(database: sqlite3.Connection, history: _History) -> Head:
+    """Write that every run is over; the last record then."""
+    head = history.head
+    for run, site in sorted(history.open_runs):
+        end = End(head.records + 1, history.time, run, site)
+        head = Head(end.place, layout.append(database, end, head.link))
+    return head
+
+
+def _read(database: sqlite3.Connection, copy: Path) -> _History:
+    """What a copy's records say, after the whole chain was checked."""
+    head, time = Head(0, b""), ""
+    charges: Counter[ChargedEvent] = Counter()
     runs: set[tuple[bytes, str]] = set()
     for record, link in layout.records(database, 0):
         right = layout.link_of(head.link, record)
         if record.place != head.records + 1 or right != link:
             raise damaged(copy)
         head = Head(record.place, link)
+        if not isinstance(record, Answer):
+            time = record.time
         if isinstance(record, Charge):
+            charges[ChargedEvent(record.run, record.event)] += 1
             runs.add((record.run, record.site))
         elif isinstance(record, End):
             runs = {
@@ -146,7 +185,7 @@ def _read(
                 for run, site in runs
                 if run != record.run or record.site not in (site, layout.ANY_SITE)
             }
-    return head, runs
+    return _History(head, time, charges, runs)
 
 
 def _refuse_existing(path: Path) -> None:

@@ -74,7 +74,7 @@ def begin(path: Path, dataset: str, budget: Budget, *, lasting: bool) -> None:
         database = sqlite3.connect(partial, isolation_level=None)
         # Now, while nobody else has the file: the mode stays with it.
         database.execute("PRAGMA journal_mode = WAL")
-        database.executescript(layout.ABOUT + layout.SCHEMA)
+        database.executescript(layout.ABOUT + layout.SCHEMA + layout.CHANGES)
         database.executemany("INSERT INTO about VALUES (?, ?)", facts.items())
         layout.write_seal(database, b"", custody)
         database.close()
@@ -132,13 +132,14 @@ def _checked(
     database.execute("PRAGMA synchronous = FULL")
     # What is erased is overwritten, and not only let go.
     database.execute("PRAGMA secure_delete = ON")
-    if facts["version"] == "1":
-        if not adopt:
-            raise _of_version_1(path)
+    first_version = facts["version"] == "1"
+    own_key = not first_version and facts["key"] == custody.key_id
+    if not own_key and not adopt:
+        raise (_of_version_1(path) if first_version else _of_another_key(path, custody))
+    if first_version:
         _upgrade(database, path, custody)
-    elif facts["key"] != custody.key_id:
-        if not adopt:
-            raise _of_another_key(path, custody)
+    database.execute(layout.CHANGES)
+    if not first_version and not own_key:
         _reseal(database, path, custody, facts)
     records = LedgerRecords(path, database, custody)
     if facts != layout.facts_of(database):  # a new id, or a new key

@@ -1,7 +1,8 @@
 """How a ledger lies on the disk: its tables, the chain of its records, its seal.
 
-A record is a charge, an answer or the end of a run. Each has a place, counted from 1,
-and a link: a hash over the record and the link before it. The answers themselves lie
+A record is a charge, an answer, the end of a run, or a fact that the owner changed, as
+the budget. Each has a place, counted from 1, and a link: a hash over the record and the
+link before it. The answers themselves lie
 apart (``vectors``), under a salted digest that the chain covers, so they can be erased
 and the chain still be checked; without its salt a digest tells nothing.
 """
@@ -56,6 +57,16 @@ CREATE TABLE vectors (
   answer BLOB NOT NULL
 ) STRICT;
 """
+CHANGES = """
+CREATE TABLE IF NOT EXISTS changes (
+  place INTEGER PRIMARY KEY,
+  time TEXT NOT NULL,
+  name TEXT NOT NULL,
+  value TEXT NOT NULL,
+  link BLOB NOT NULL
+) STRICT;
+"""
+"""Apart, since there are ledgers that were begun without it."""
 ABOUT = "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;"
 
 ANY_SITE = ""
@@ -95,12 +106,25 @@ class End(NamedTuple):
     site: str
 
 
-Record = Charge | Answer | End
+class Change(NamedTuple):
+    """The owner changed a fact of the ledger: its budget, or the table's name.
+
+    It is a record so that an older file, with the fact as it was, is behind its mark.
+    """
+
+    place: int
+    time: str
+    name: str
+    value: str
+
+
+Record = Charge | Answer | End | Change
 
 KINDS: dict[type[Record], tuple[str, str]] = {
     Charge: ("charge", "entries"),
     Answer: ("answer", "answers"),
     End: ("end", "ended"),
+    Change: ("change", "changes"),
 }
 """What the chain calls each kind of record, and its table."""
 
@@ -173,7 +197,11 @@ def answer_digest(salt: bytes, answer: bytes) -> bytes:
 
 
 def append(database: sqlite3.Connection, record: Record, before: bytes) -> bytes:
-    """Write a record behind the last one; its link."""
+    """Write a record behind the last one, and the fact that it changes; its link."""
+    if isinstance(record, Change):
+        database.execute(
+            "INSERT OR REPLACE INTO about VALUES (?, ?)", (record.name, record.value)
+        )
     _, table = KINDS[type(record)]
     link = link_of(before, record)
     columns = ", ".join(record._fields)

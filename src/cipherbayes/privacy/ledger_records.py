@@ -11,7 +11,7 @@ import hmac
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +19,14 @@ from typing import NamedTuple
 from cipherbayes.errors import PrivacyError
 from cipherbayes.privacy import ledger_file as layout
 from cipherbayes.privacy.ledger_balance import ChargedEvent
-from cipherbayes.privacy.ledger_file import Answer, Charge, End, damaged, unwritable
+from cipherbayes.privacy.ledger_file import (
+    Answer,
+    Change,
+    Charge,
+    End,
+    damaged,
+    unwritable,
+)
 from cipherbayes.storage.custody import BEGINNING, Custody, Head
 
 
@@ -49,7 +56,7 @@ class LedgerRecords:
     of a run that goes on is missing, and which is neither behind its mark nor has
     other records than its mark has seen. Records of other processes are checked in the
     same way before anything is done with them (:meth:`refresh`). A record is on disk
-    when :meth:`charge`, :meth:`keep` or :meth:`end` returns.
+    when :meth:`charge`, :meth:`keep`, :meth:`end` or :meth:`change` returns.
 
     Edge cases
     ----------
@@ -255,13 +262,9 @@ class LedgerRecords:
         self._commit(End(self._next_place(), time, run, site))
         layout.empty_journal(self.database)
 
-    def set_facts(self, facts: Mapping[str, str]) -> None:
-        """Write facts that the ledger says about itself, as another budget."""
-        self.database.executemany(
-            "INSERT OR REPLACE INTO about VALUES (?, ?)", facts.items()
-        )
-        layout.write_seal(self.database, self.head.link, self._custody)
-        self.database.execute("COMMIT")
+    def change(self, time: str, name: str, value: str) -> None:
+        """Write that the owner changed a fact, as the budget."""
+        self._commit(Change(self._next_place(), time, name, value))
 
     def _commit(self, record: layout.Record) -> None:
         """Write a record, seal the ledger, and make both durable."""

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from cipherbayes.data.imputing import Imputing
 from cipherbayes.data.preparation import Preparation
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.record_places import place_of
+from cipherbayes.data.row_digest import RowDigest, row_words
 from cipherbayes.data.snapshots import origin_of
 from cipherbayes.data.tables import open_table
 from cipherbayes.errors import DataError, PrivacyError, StudyError
@@ -204,17 +206,20 @@ def table_name(source: Any) -> str:
 
 
 def refuse_equal_rows(prepared: Mapping[str, PreparedTable]) -> None:
-    """Raise PrivacyError where two sites have the same prepared rows in one order.
+    """Raise PrivacyError where two sites have the same prepared rows.
 
-    Rows are read only where two tables have as many.
+    In one order; or in any, where most rows are one of a kind: few kinds of rows may be
+    as frequent at two hospitals by chance. Rows are read only where two tables have as
+    many.
     """
     counts = [table.count for table in prepared.values()]
-    seen: dict[bytes, str] = {}
+    seen: dict[str, str] = {}
     for name, table in prepared.items():
         if counts.count(table.count) > 1:
-            first = seen.setdefault(_digest(table), name)
-            if first != name:
-                raise equal_tables(first, name)
+            for digest in _digests(table):
+                first = seen.setdefault(digest, name)
+                if first != name:
+                    raise equal_tables(first, name)
 
 
 def equal_tables(one: str, other: str) -> PrivacyError:
@@ -227,12 +232,19 @@ def equal_tables(one: str, other: str) -> PrivacyError:
     )
 
 
-def _digest(table: PreparedTable) -> bytes:
-    digest = hashlib.sha256()
+def _digests(table: PreparedTable) -> list[str]:
+    """Of the rows in their order and, where these differ from each other, in any."""
+    ordered, unordered = hashlib.sha256(), RowDigest()
+    differ = True
     for block in table.blocks():
-        for column in (*block.x, *block.outcome.values()):
-            digest.update(np.ascontiguousarray(column).tobytes())
-    return digest.digest()
+        columns = [np.ascontiguousarray(c) for c in (*block.x, *block.outcome.values())]
+        for column in columns:
+            ordered.update(column.tobytes())
+        rows = pa.table(columns, names=[str(k) for k in range(len(columns))])
+        unordered.add(rows)
+        words, _ = row_words(rows)
+        differ = differ and 2 * np.unique(words).size > words.size
+    return [ordered.hexdigest(), *([unordered.hex()] if differ else [])]
 
 
 def check_pooled(study: Study, prepared: Mapping[str, PreparedTable]) -> None:

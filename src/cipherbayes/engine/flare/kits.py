@@ -40,7 +40,13 @@ from cipherbayes.data.snapshots import FILE, remove_snapshot, take_snapshot
 from cipherbayes.engine.flare.site_settings import site_settings
 from cipherbayes.engine.local_settings import LocalSettings, ledger_path
 from cipherbayes.engine.run_folder import RunFolder
-from cipherbayes.errors import CipherbayesError, CryptoError, RunError, StudyError
+from cipherbayes.errors import (
+    CipherbayesError,
+    CryptoError,
+    PrivacyError,
+    RunError,
+    StudyError,
+)
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.protocols.messages import Reason
 from cipherbayes.protocols.plan import plan_study
@@ -54,6 +60,7 @@ CSP = "csp"
 SERVER = "server"
 ADMIN = "admin"
 SNAPSHOT = "snapshot"
+LEDGER_OF_RUN = "ledger"
 GIVEN_UP_SECONDS = 86_400.0
 _VERSION = 1
 
@@ -303,10 +310,14 @@ class KitRun(RunFolder):
         local = self.local(name)
         if "query" in local:
             self._remove_ended()
+            self._bind_ledger()
             if not self._charged():
                 # Nothing was released from these rows: the query may be another now.
-                remove_snapshot(self._snapshot)
+                self._forget_rows()
+            lost = not self._snapshot.exists()
             take_snapshot(local["query"], self._snapshot)
+            if lost:
+                self._require_the_rows_that_were_lost(name)
         return super().table(name)
 
     def site(self, name: str, table: PreparedTable | None = None) -> Site[Any]:
@@ -315,7 +326,7 @@ class KitRun(RunFolder):
         except BaseException:
             with suppress(CipherbayesError):  # a ledger that cannot be read
                 if not self._charged():
-                    remove_snapshot(self._snapshot)
+                    self._forget_rows()
             raise
         forget = site.forget_keys
 
@@ -331,33 +342,70 @@ class KitRun(RunFolder):
     def _snapshot(self) -> Path:
         return self.path / SNAPSHOT
 
+    def _require_the_rows_that_were_lost(self, name: str) -> None:
+        """Keep what the query returned only if it is what it was."""
+        try:
+            self._require_the_same_table(name)
+        except PrivacyError:
+            remove_snapshot(self._snapshot)
+            raise
+
+    def _forget_rows(self) -> None:
+        """Forget what a query returned, of a run that released nothing of it."""
+        remove_snapshot(self._snapshot)
+        self._kept_digest(self.kit.name).unlink(missing_ok=True)
+
     def _charged(self) -> bool:
-        """Whether a round of this run was charged to the site's ledger."""
-        path = ledger_path(self.kit.settings())
-        if not path.exists():
-            return False
-        with closing(Ledger.read(path)) as ledger:
-            return ledger.rounds(self.run, self.kit.name) > 0
+        """Whether a round of this run was charged, to the site's ledger now or then."""
+        ledgers = ledger_path(self.kit.settings()), _ledger_of(self.path)
+        return any(
+            _state(ledger, self.run, self.kit.name)[0]
+            for ledger in ledgers
+            if ledger is not None
+        )
+
+    def _bind_ledger(self) -> None:
+        """Remember the ledger of this run; refuse another once it was charged."""
+        now, begun = ledger_path(self.kit.settings()).resolve(), _ledger_of(self.path)
+        charged = begun is not None and _state(begun, self.run, self.kit.name)[0]
+        if begun != now and charged:
+            raise RunError(
+                "this run was charged to another ledger than site.toml names now",
+                where=str(self.kit.path / "site.toml"),
+                remedy=f'set data as it was and ledger = "{begun}", or begin a new run',
+            )
+        replace_private(self.path / LEDGER_OF_RUN, str(now).encode())
 
     def _remove_ended(self) -> None:
         """Remove what queries returned in runs that ended otherwise.
 
-        The ledger says which (``cipherbayes ledger FILE --end RUN`` ends one); a run
-        that was charged for nothing is given up after a day.
+        Each run's own ledger says which (``cipherbayes ledger FILE --end RUN`` ends
+        one); a run that was charged for nothing is given up after a day.
         """
-        path = Path(self.kit.settings()["ledger"])
-        ledger = Ledger.read(path) if path.exists() else None
-        try:
-            for folder in self.path.parent.glob(f"*/{SNAPSHOT}"):
-                run, name = bytes.fromhex(folder.parent.name), self.kit.name
-                charged = ledger is not None and ledger.rounds(run, name) > 0
-                over = ledger is not None and ledger.is_over(run, name)
-                old = time.time() - folder.stat().st_mtime > GIVEN_UP_SECONDS
-                if over or (old and not charged):
-                    remove_snapshot(folder)
-        finally:
-            if ledger is not None:
-                ledger.close()
+        now = ledger_path(self.kit.settings())
+        for folder in self.path.parent.glob(f"*/{SNAPSHOT}"):
+            home = folder.parent
+            ledger = _ledger_of(home) or now
+            charged, over = _state(ledger, bytes.fromhex(home.name), self.kit.name)
+            old = time.time() - folder.stat().st_mtime > GIVEN_UP_SECONDS
+            if over or (old and not charged):
+                remove_snapshot(folder)
+
+
+def _ledger_of(home: Path) -> Path | None:
+    """The ledger that a run of a query was begun with."""
+    try:
+        return Path((home / LEDGER_OF_RUN).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+
+
+def _state(path: Path, run: bytes, site: str) -> tuple[bool, bool]:
+    """Whether a ledger has charges of a run, and whether the run is over."""
+    if not path.exists():
+        return False, False
+    with closing(Ledger.read(path)) as ledger:
+        return ledger.rounds(run, site) > 0, ledger.is_over(run, site)
 
 
 def is_loopback(host: str) -> bool:
