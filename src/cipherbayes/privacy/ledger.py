@@ -91,6 +91,7 @@ class Ledger:
         self.id = records.id
         self._records = records
         self._upper_bounds = UpperBounds()
+        self._expected: tuple[object, float] | None = None
 
     @classmethod
     def open(
@@ -212,11 +213,25 @@ class Ledger:
     def expect(self, run: bytes, event: Event) -> None:
         """Compute now the ε that :meth:`release` of this event will need."""
         with suppress(PrivacyError):  # which release itself will raise
-            self._upper_bounds.epsilon(self._with(run, event_text(event)), self._budget)
+            self._at_most(run, event_text(event))
 
     @property
     def _budget(self) -> Budget:
-        return Budget(self.epsilon, self.delta)
+        """The budget, as of the last refresh."""
+        facts = self._records.facts
+        return Budget(float(facts["epsilon"]), float(facts["delta"]))
+
+    def _at_most(self, run: bytes, event: str) -> float:
+        """An upper bound of ε with one more release; the last one is remembered.
+
+        The head's link stands for all charges so far.
+        """
+        budget = self._budget
+        asked = (self._records.head, run, event, budget)
+        if self._expected is None or self._expected[0] != asked:
+            figure = self._upper_bounds.epsilon(self._with(run, event), budget)
+            self._expected = (asked, figure)
+        return self._expected[1]
 
     def _with(self, run: bytes, event: str) -> Counter[ChargedEvent]:
         """What is charged with one more release."""
@@ -224,11 +239,12 @@ class Ledger:
 
     def _epsilon_after(self, key: ReleaseKey, event: str) -> float:
         """ε with one more release, or a refusal."""
-        charges, budget = self._with(key.run, event), self._budget
-        for figure in (self._upper_bounds.epsilon, epsilon_of_charges):
-            epsilon = figure(charges, budget)
-            if budget.allows(epsilon):
-                return epsilon
+        budget, epsilon = self._budget, self._at_most(key.run, event)
+        if budget.allows(epsilon):
+            return epsilon
+        epsilon = epsilon_of_charges(self._with(key.run, event), budget)
+        if budget.allows(epsilon):
+            return epsilon
         left = max(
             budget.epsilon - epsilon_of_charges(self._records.charges, budget), 0.0
         )
@@ -280,6 +296,7 @@ class Ledger:
         key = ReleaseKey(run, site, round, purpose)
         terms = ReleaseTerms(study, question, event_text(event))
         with self._records.locked():
+            self._records.refresh()
             number, answer = self._known(key, terms)
             if number is None:
                 number = self._charge(key, terms)
@@ -319,7 +336,6 @@ class Ledger:
 
     def _charge(self, key: ReleaseKey, terms: ReleaseTerms) -> int:
         """Write the charge of a release; its number."""
-        self._records.refresh()
         begun_with = self._records.study_of(key.run)
         if begun_with is not None and begun_with != terms.study:
             raise PrivacyError(
@@ -363,6 +379,7 @@ class Ledger:
 
     def is_over(self, run: bytes, site: str) -> bool:
         """Whether a run has ended at a site."""
+        self._records.refresh()
         return self._records.is_over(run, site)
 
     def rounds(self, run: bytes, site: str) -> int:

@@ -13,6 +13,7 @@ import hashlib
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -168,21 +169,35 @@ def seal(facts: Mapping[str, str], link: bytes, custody: Custody) -> str:
     return custody.mac("ledger", link + facts_text(facts)).hex()
 
 
-def write_seal(database: sqlite3.Connection, link: bytes, custody: Custody) -> None:
-    """Seal the ledger anew, after a record or another budget."""
+def write_seal(
+    database: sqlite3.Connection,
+    link: bytes,
+    custody: Custody,
+    facts: Mapping[str, str] | None = None,
+) -> None:
+    """Seal the ledger anew, after a record or another budget.
+
+    Parameters
+    ----------
+    facts
+        What the ledger says about itself, where the caller knows it already.
+    """
+    facts = facts_of(database) if facts is None else facts
     database.execute(
-        "INSERT OR REPLACE INTO about VALUES ('seal', ?)",
-        (seal(facts_of(database), link, custody),),
+        # An upsert: the row keeps its place, so the index is not written again.
+        "INSERT INTO about VALUES ('seal', ?) "
+        "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        (seal(facts, link, custody),),
     )
 
 
 def chain(before: bytes, values: tuple[object, ...]) -> bytes:
     """Hash of some values and the link before them."""
-    digest = hashlib.sha256(before)
+    parts = [before]
     for value in values:
         part = value if isinstance(value, bytes) else repr(value).encode()
-        digest.update(len(part).to_bytes(8, "little") + part)
-    return digest.digest()
+        parts += (len(part).to_bytes(8, "little"), part)
+    return hashlib.sha256(b"".join(parts)).digest()
 
 
 def link_of(before: bytes, record: Record) -> bytes:
@@ -202,15 +217,18 @@ def append(database: sqlite3.Connection, record: Record, before: bytes) -> bytes
         database.execute(
             "INSERT OR REPLACE INTO about VALUES (?, ?)", (record.name, record.value)
         )
-    _, table = KINDS[type(record)]
     link = link_of(before, record)
-    columns = ", ".join(record._fields)
-    placeholders = ", ".join("?" * (len(record) + 1))
-    database.execute(
-        f"INSERT INTO {table} ({columns}, link) VALUES ({placeholders})",  # noqa: S608
-        (*record, link),
-    )
+    database.execute(_insert(type(record)), (*record, link))
     return link
+
+
+@cache
+def _insert(kind: type[Record]) -> str:
+    """The statement that writes a record of a kind."""
+    _, table = KINDS[kind]
+    columns = ", ".join(kind._fields)
+    placeholders = ", ".join("?" * (len(kind._fields) + 1))
+    return f"INSERT INTO {table} ({columns}, link) VALUES ({placeholders})"  # noqa: S608
 
 
 def records(database: sqlite3.Connection, after: int) -> Iterator[tuple[Record, bytes]]:

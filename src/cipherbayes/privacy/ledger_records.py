@@ -66,6 +66,8 @@ class LedgerRecords:
     ----------
     charges
         How often each run was charged for each event, as of the last refresh.
+    facts
+        What the ledger says about itself, as of the last refresh.
     """
 
     def __init__(
@@ -78,6 +80,9 @@ class LedgerRecords:
         self.id = bytes.fromhex(self.fact("id"))
         self._lasting = self.fact("lasting") == "yes"
         self.charges: Counter[ChargedEvent] = Counter()
+        self.facts: dict[str, str] = {}
+        self._studies: dict[bytes, bytes] = {}
+        self._ended: set[tuple[bytes, str]] = set()
         self.head = BEGINNING
         self._version: int | None = None
         # The mark first: another process may add records and raise it in between.
@@ -157,7 +162,7 @@ class LedgerRecords:
         right_seal = layout.seal(facts, self.head.link, self._custody)
         if not hmac.compare_digest(facts.get("seal", ""), right_seal):
             raise damaged(self.path)
-        self._version = version
+        self._version, self.facts = version, facts
         return None
 
     def find(self, key: ReleaseKey) -> tuple[int, ReleaseTerms] | None:
@@ -170,11 +175,11 @@ class LedgerRecords:
         return None if row is None else (row[0], ReleaseTerms(*row[1:]))
 
     def study_of(self, run: bytes) -> bytes | None:
-        """The study that a run was begun with; None where nothing is known of it."""
-        row = self.database.execute(
-            "SELECT study FROM entries WHERE run = ? LIMIT 1", (run,)
-        ).fetchone()
-        return None if row is None else row[0]
+        """The study that a run was begun with; None where nothing is known of it.
+
+        As of the last refresh.
+        """
+        return self._studies.get(run)
 
     def answer(self, number: int) -> bytes | None:
         """The answer to the charge of this number; None if there is none yet."""
@@ -198,12 +203,8 @@ class LedgerRecords:
         return row is not None
 
     def is_over(self, run: bytes, site: str) -> bool:
-        """Whether a run has ended at a site."""
-        row = self.database.execute(
-            "SELECT 1 FROM ended WHERE run = ? AND site IN (?, ?)",
-            (run, site, layout.ANY_SITE),
-        ).fetchone()
-        return row is not None
+        """Whether a run has ended at a site, as of the last refresh."""
+        return (run, site) in self._ended or (run, layout.ANY_SITE) in self._ended
 
     def last_answered_round(self, run: bytes, site: str) -> int | None:
         """The highest round of a run with an answer."""
@@ -233,7 +234,7 @@ class LedgerRecords:
             ).fetchall()
         return [(Charge(*values), bool(kept)) for *values, kept in rows]
 
-    # -- writing, always inside of locked() --------------------------------
+    # -- writing, always inside of locked() and after refresh() ------------
 
     def charge(
         self, time: str, key: ReleaseKey, terms: ReleaseTerms, epsilon: float
@@ -268,15 +269,22 @@ class LedgerRecords:
 
     def _commit(self, record: layout.Record) -> None:
         """Write a record, seal the ledger, and make both durable."""
+        facts = self.facts
+        if isinstance(record, Change):
+            facts = {**facts, record.name: record.value}
         link = layout.append(self.database, record, self.head.link)
-        layout.write_seal(self.database, link, self._custody)
+        layout.write_seal(self.database, link, self._custody, facts)
         self.database.execute("COMMIT")
+        self.facts = facts
         self._take(record, link)
 
     def _take(self, record: layout.Record, link: bytes) -> None:
         """Count a record that is on disk."""
         if isinstance(record, Charge):
             self.charges[ChargedEvent(record.run, record.event)] += 1
+            self._studies.setdefault(record.run, record.study)
+        elif isinstance(record, End):
+            self._ended.add((record.run, record.site))
         self.head = Head(record.place, link)
 
     def _next_place(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 
 from cipherbayes.crypto.wire.transcript import transcript
 from cipherbayes.typing import Floats
@@ -26,7 +27,7 @@ class Question:
     theta: Floats
     scales: Floats | None = None
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """SHA-256 of the whole question."""
         scales = b"" if self.scales is None else self.scales.tobytes()

@@ -10,7 +10,7 @@ import hashlib
 import re
 import struct
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 
 from cipherbayes.errors import ProtocolError
 
@@ -28,16 +28,26 @@ def transcript(domain: str, *fields: bytes | str | int) -> bytes:
     Each is written as type (``b``, ``s`` or ``i``), length (u64) and content; an
     integer is its decimal digits.
     """
-    parts: list[bytes] = []
-    for field in (domain, *fields):
-        if isinstance(field, str):
-            tag, content = b"s", field.encode()
+    parts: list[bytes] = [_text(domain)]
+    for field in fields:
+        if type(field) is bytes:
+            parts += (_LENGTH.pack(b"b", len(field)), field)
+        elif isinstance(field, str):
+            parts.append(_text(field))
         elif isinstance(field, int):
-            tag, content = b"i", b"%d" % field
+            content = b"%d" % field
+            parts += (_LENGTH.pack(b"i", len(content)), content)
         else:
-            tag, content = b"b", bytes(field)
-        parts += (_LENGTH.pack(tag, len(content)), content)
+            content = bytes(field)
+            parts += (_LENGTH.pack(b"b", len(content)), content)
     return b"".join(parts)
+
+
+@lru_cache(maxsize=256)
+def _text(text: str) -> bytes:
+    """A text with its type and length: the same domains and names in every round."""
+    content = text.encode()
+    return _LENGTH.pack(b"s", len(content)) + content
 
 
 def check_token(text: object, what: str) -> str:
@@ -98,17 +108,16 @@ class RoundId:
         check_token(self.purpose, "the purpose")
         check_bytes(self.roster, HASH_BYTES, "the roster digest")
 
-    @cached_property
+    @property
     def digest(self) -> bytes:
         """SHA-256 over all six fields."""
-        return hashlib.sha256(
-            transcript(
-                "cipherbayes/round/1",
-                self.run,
-                self.study,
-                self.round,
-                self.attempt,
-                self.purpose,
-                self.roster,
-            )
-        ).digest()
+        return _digest(self)
+
+
+@lru_cache(maxsize=64)
+def _digest(exchange: RoundId) -> bytes:
+    """The digest of an exchange, which every message of a round repeats."""
+    fields = (exchange.run, exchange.study, exchange.round, exchange.attempt)
+    return hashlib.sha256(
+        transcript("cipherbayes/round/1", *fields, exchange.purpose, exchange.roster)
+    ).digest()
