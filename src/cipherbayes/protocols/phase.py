@@ -109,14 +109,14 @@ class Phase:
     def rounds(self) -> int:
         return self.sums.rounds
 
-    @property
+    @cached_property
     def parts(self) -> tuple[ReleasePlan, ...]:
         """The sums of one round, in the order of the vector."""
         if self.information is None:
             return (self.sums,)
         return (self.sums, self.information)
 
-    @property
+    @cached_property
     def dimension(self) -> int:
         """Length of a round's vector."""
         return sum(part.dimension for part in self.parts)

@@ -105,7 +105,9 @@ class AnswerStore(_Store):
 
         Returns what is to be given: where another process was first, its answer.
         """
-        self._execute("INSERT OR IGNORE INTO answers VALUES (?, ?)", number, reply)
+        statement = "INSERT OR IGNORE INTO answers VALUES (?, ?) RETURNING 1"
+        if self._execute(statement, number, reply):
+            return reply
         kept = self.answer(number)
         assert kept is not None
         return kept

@@ -211,9 +211,9 @@ class StudyPlan(Plan):
             return False
         if phase.preparatory or phase.characteristics is not None:
             return bool(theta[0] == 0.0)
-        farthest = np.tile(self.farthest_theta, size // self.farthest_theta.size)
+        farthest = self.farthest_theta
         # Also false for what is not a number.
-        return bool(np.all(np.abs(theta) <= farthest))
+        return bool((np.abs(theta.reshape(-1, farthest.size)) <= farthest).all())
 
     def question_size(self, phase: Phase) -> int:
         """Length of the vector that a phase is asked about."""

@@ -156,8 +156,8 @@ class SecretKey(HeldSecretKey[ParameterSet]):
                 remedy="every run has its own key: use the one of this run",
             )
         parts = bfv_scheme(parameters)
-        chunks, _, ring = ciphertext.polynomials.shape
-        slots = np.empty(chunks * ring, dtype=np.uint64)
+        chunks = len(ciphertext.polynomials)
+        slots: list[int] = []
         for chunk in range(chunks):
             plain, cipher = sealapi.Plaintext(), sealapi.Ciphertext()
             polynomials = ciphertext.polynomials[chunk]
@@ -168,16 +168,16 @@ class SecretKey(HeldSecretKey[ParameterSet]):
                     remedy="a site encrypted with another key or altered its message",
                 )
             self._decryptor.decrypt(cipher, plain)
-            decoded = parts.encoder.decode_uint64(plain)
-            slots[chunk * ring : (chunk + 1) * ring] = decoded
+            slots += parts.encoder.decode_uint64(plain)
         used = ciphertext.dimension * parameters.limbs
         largest = ciphertext.summands * parameters.limb_mask
-        if slots[used:].any() or int(slots[:used].max()) > largest:
+        words = np.array(slots[:used], dtype=np.uint64)
+        if any(slots[used:]) or int(words.max()) > largest:
             raise CryptoError(
                 "the ciphertext does not hold a sum of encoded vectors",
                 remedy="a site encrypted something else than its vector",
             )
-        return limbs.join_limbs(slots[:used], parameters)
+        return limbs.join_limbs(words, parameters)
 
 
 @dataclass(frozen=True, eq=False)

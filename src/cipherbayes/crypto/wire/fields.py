@@ -17,6 +17,7 @@ import dataclasses
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import (
     Annotated,
     Any,
@@ -162,17 +163,50 @@ class Record:
         names = [field.name for field in dataclasses.fields(make)]
         return cls(make, tuple((name, _field_of(hints[name])) for name in names))
 
+    @cached_property
+    def _steps(self) -> list[tuple[str, Any, Field]]:
+        """Of each field its name, its type if it is plain, and how it is packed."""
+        return [
+            (name, field.kind if isinstance(field, Plain) else None, field)
+            for name, field in self.fields
+        ]
+
+    @cached_property
+    def _is_plain(self) -> bool:
+        return all(kind is not None for _, kind, _ in self._steps)
+
     def pack(self, value: Any, blobs: list[bytes]) -> object:
-        return [field.pack(getattr(value, name), blobs) for name, field in self.fields]
+        return [
+            field.pack(getattr(value, name), blobs)
+            if kind is None
+            else getattr(value, name)
+            for name, kind, field in self._steps
+        ]
 
     def unpack(self, plain: object, blobs: Blobs) -> Any:
-        if type(plain) is not list or len(plain) != len(self.fields):
+        steps = self._steps
+        if type(plain) is not list or len(plain) != len(steps):
             raise ProtocolError(
-                f"a message's record does not have {len(self.fields)} fields",
+                f"a message's record does not have {len(steps)} fields",
                 remedy=_REMEDY,
             )
-        pairs = zip(self.fields, plain, strict=True)
-        return self.make(*(field.unpack(each, blobs) for (_, field), each in pairs))
+        values = [
+            each if type(each) is kind else field.unpack(each, blobs)
+            for each, (_, kind, field) in zip(plain, steps, strict=True)
+        ]
+        if self._is_plain:
+            return _made(self.make, *values)
+        return self.make(*values)
+
+
+@lru_cache(maxsize=64)
+def _made(make: Callable[..., Any], *values: int | str | bytes) -> Any:
+    """A record of plain fields, which is a value: the same again is not checked again.
+
+    All messages of a round repeat the same exchange. Every field has exactly its type,
+    so that equal values are the same value.
+    """
+    return make(*values)
 
 
 def _field_of(hint: Any) -> Field:
