@@ -66,16 +66,18 @@ class Machines:
         Where the kits go.
     study
         What they are for; every site has its table's path in the study.
+    host
+        Where the parties find the server.
     """
 
-    def __init__(self, folder: Path, study: Study) -> None:
+    def __init__(self, folder: Path, study: Study, host: str = "localhost") -> None:
         self.folder = folder
         self.study = study
         self.port = free_port()
         self.kits = own_folders(
             folder / "parties",
             study,
-            "localhost",
+            host,
             self.port,
             folder / "requests",
             folder / "sent",

@@ -24,7 +24,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -153,12 +153,18 @@ class BareController(ResultController):
         return list(self._pool.map(lambda line: line.exchange(body, want), lines))
 
 
-def make_study(folder: Path, rounds: int, dimension: int, rows: int = 1000) -> Study:
-    """A logistic study, a thousand rows at each site."""
+def make_study(
+    folder: Path,
+    rounds: int,
+    dimension: int,
+    rows: int = 1000,
+    names_of_sites: Sequence[str] = SITES,
+) -> Study:
+    """A logistic study with so many rows at each site."""
     rng = np.random.default_rng(1)
     names = [f"x{i}" for i in range(dimension - 1)]
     sites = {}
-    for site in SITES:
+    for site in names_of_sites:
         frame = pd.DataFrame(rng.uniform(-1, 1, (rows, len(names))), columns=names)
         frame["y"] = (rng.random(rows) < 0.5).astype(int)
         frame.to_parquet(folder / f"{site}.parquet")
@@ -168,7 +174,7 @@ def make_study(folder: Path, rounds: int, dimension: int, rows: int = 1000) -> S
             "study": {"name": "bench", "protocol": "secure-sum"},
             "model": {"kind": "logistic", "outcome": "y"},
             "features": {name: {"low": -1, "high": 1} for name in names},
-            "privacy": {"epsilon": 3.0, "records": rows * len(SITES)},
+            "privacy": {"epsilon": 3.0, "records": rows * len(sites)},
             "inference": {"method": "psgld", "rounds": rounds},
             "sites": sites,
         }

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from cipherbayes.errors import CipherbayesError
@@ -19,6 +20,10 @@ from cipherbayes.protocols.server import Server
 log = logging.getLogger("cipherbayes.server")
 
 Progress = Callable[[int, int], None]
+
+
+Each = Callable[[Callable[[Callable[[], Any]], Any], Sequence[Callable[[], Any]]], Any]
+"""``map``, or one that calls several functions at the same time."""
 
 
 class SiteChannel(Protocol):
@@ -96,21 +101,27 @@ def drive(
     *,
     rounds: int,
     progress: Progress,
+    each: Each = map,
 ) -> Traffic:
     """Convene a run and take it through its rounds.
 
     All sites of a round are asked before the first answer is read, so that sites
     in processes of their own work at the same time. Where the checkpoint holds every
     round nobody is asked for anything: the parties may have erased their keys.
+
+    Parameters
+    ----------
+    each
+        How all parties are asked before the first round and after the last: one after
+        the other, or at the same time where they are far away.
     """
     traffic = Traffic()
     if server.finished:
         return traffic
-    offer = csp.offer()
-    manifest = server.convene([site.enrol() for site in sites.values()], offer)
-    csp.join(manifest)
-    for site in sites.values():
-        site.join(manifest, offer)
+    offer, *enrolled = _asked(each, [csp.offer, *(s.enrol for s in sites.values())])
+    manifest = server.convene(enrolled, offer)
+    joining = [partial(site.join, manifest, offer) for site in sites.values()]
+    _asked(each, [partial(csp.join, manifest), *joining])
     while not server.finished:
         started = time.thread_time()
         names, request = server.request()
@@ -142,28 +153,34 @@ def drive(
         traffic.count("server", len(question))
         traffic.count("csp", len(answer))
         progress(server.rounds_done, rounds)
-    traffic.site_seconds = {name: site.seconds() for name, site in sites.items()}
-    traffic.csp_seconds = csp.seconds()
-    _hand_out(server, sites)
+    parties = [csp, *sites.values()]
+    traffic.csp_seconds, *spent = _asked(each, [party.seconds for party in parties])
+    traffic.site_seconds = dict(zip(sites, spent, strict=True))
+    transcript = server.transcript()
+    present = {name: sites[name] for name in server.present}
+    _asked(each, [partial(_conclude, *item, transcript) for item in present.items()])
     if server.stopped is None:
-        _end([*(sites[name] for name in server.present), csp])
+        _asked(each, [partial(_end, party) for party in (*present.values(), csp)])
     return traffic
 
 
-def _end(parties: Sequence[SiteChannel | CspChannel]) -> None:
-    """Tell everyone that the run is over; who cannot be told keeps what it has."""
-    for party in parties:
-        try:
-            party.end()
-        except CipherbayesError as error:
-            log.warning("a party was not told that the run is over: %s", error.what)
+def _asked(each: Each, questions: Sequence[Callable[[], Any]]) -> list[Any]:
+    """The answers to some questions, each to another party."""
+    answers: Iterable[Any] = each(lambda question: question(), questions)
+    return list(answers)
 
 
-def _hand_out(server: Server[Any], sites: Mapping[str, SiteChannel]) -> None:
-    """Give every site that is there the signed totals: it need not ask for them."""
-    transcript = server.transcript()
-    for name in server.present:
-        try:
-            sites[name].conclude(transcript)
-        except CipherbayesError as error:
-            log.warning("site %s does not agree to the transcript: %s", name, error)
+def _end(party: SiteChannel | CspChannel) -> None:
+    """Tell a party that the run is over; who cannot be told keeps what it has."""
+    try:
+        party.end()
+    except CipherbayesError as error:
+        log.warning("a party was not told that the run is over: %s", error.what)
+
+
+def _conclude(name: str, site: SiteChannel, transcript: bytes) -> None:
+    """Give a site that is there the signed totals: it need not ask for them."""
+    try:
+        site.conclude(transcript)
+    except CipherbayesError as error:
+        log.warning("site %s does not agree to the transcript: %s", name, error)

@@ -12,6 +12,7 @@ import os
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +96,9 @@ class RoundsController(Controller):  # type: ignore[misc]
         folder = kit.run(self._run, study)
         csp = FlareCsp(CSP, fl_ctx)
         sites = {name: FlareSite(name, fl_ctx) for name in study.sites}
+        pool = ThreadPoolExecutor(len(sites) + 1, thread_name_prefix="all-parties")
         try:
-            self._gather([csp, *sites.values()])
+            self._gather([csp, *sites.values()], pool)
             server, rounds = folder.server()
             self._progress(server.rounds_done, folder.plan.rounds)
             traffic = drive(
@@ -105,8 +107,10 @@ class RoundsController(Controller):  # type: ignore[misc]
                 csp,
                 rounds=folder.plan.rounds,
                 progress=self._progress,
+                each=pool.map,
             )
         finally:
+            pool.shutdown(wait=False, cancel_futures=True)
             for line in (csp, *sites.values()):
                 line.close()
         keep_transcript(folder.path, server.transcript())
@@ -125,10 +129,11 @@ class RoundsController(Controller):  # type: ignore[misc]
         """Write what the rounds amount to into a folder."""
         raise NotImplementedError
 
-    def _gather(self, lines: list[FlareConnection]) -> None:
+    def _gather(self, lines: list[FlareConnection], pool: ThreadPoolExecutor) -> None:
         """Wait until every party has taken the job's key."""
         deadline = time.monotonic() + STARTUP_SECONDS
-        missing = [x.name for x in lines if not x.greet(deadline)]
+        greeted = pool.map(lambda line: line.greet(deadline), lines)
+        missing = [x.name for x, here in zip(lines, greeted, strict=True) if not here]
         if missing:
             raise RunError(
                 f"{', '.join(missing)} did not start",
