@@ -137,19 +137,20 @@ def enter(namespace: str) -> None:
 class Network:
     """Namespaces for a server and for each other party, with lines between them."""
 
-    def __init__(self, parties: tuple[str, ...], line: Line) -> None:
+    def __init__(self, parties: tuple[str, ...], line: Line, congestion: str) -> None:
         tag = f"cb{os.getpid()}"
         self._hub = f"{tag}-hub"
         self._homes = {
             name: f"{tag}-{number}" for number, name in enumerate(parties, 1)
         }
-        ip("netns", "add", self._hub)
-        ip("-n", self._hub, "link", "set", "lo", "up")
+        for place in (self._hub, *self._homes.values()):
+            ip("netns", "add", place)
+            setting = f"net.ipv4.tcp_congestion_control={congestion}"
+            ip("netns", "exec", place, "sysctl", "-q", "-w", setting)
+            ip("-n", place, "link", "set", "lo", "up")
         ip("-n", self._hub, "addr", "add", f"{HUB}/32", "dev", "lo")
         ends = []
         for number, home in enumerate(self._homes.values(), 1):
-            ip("netns", "add", home)
-            ip("-n", home, "link", "set", "lo", "up")
             near, far = f"{tag}n{number}", f"{tag}f{number}"
             ends.append((tun(near), tun(far)))
             for device, place, own, other in (
@@ -198,9 +199,9 @@ class Network:
 
 
 @contextmanager
-def network(parties: tuple[str, ...], line: Line) -> Iterator[Network]:
+def network(parties: tuple[str, ...], line: Line, congestion: str) -> Iterator[Network]:
     """A network that is there while the block runs."""
-    made = Network(parties, line)
+    made = Network(parties, line, congestion)
     home = os.open("/proc/self/ns/net", os.O_RDONLY)
     try:
         yield made
@@ -222,10 +223,12 @@ def bound(line: Line, sent: dict[str, int], rounds: int) -> float:
     return rounds * 2.0 * line.round_trip + 8.0 * (slowest + to_csp) / line.bandwidth
 
 
-def measure(folder: Path, line: Line, rounds: int, parameters: int) -> dict[str, Any]:
+def measure(
+    folder: Path, line: Line, congestion: str, rounds: int, parameters: int
+) -> dict[str, Any]:
     """One study over such lines."""
     study = make_study(folder, rounds, parameters, 200)
-    with network(("csp", *SITES), line) as made:
+    with network(("csp", *SITES), line, congestion) as made:
         made.move_to_server()
         machines = Machines(folder, study, host=HUB)
         try:
@@ -245,6 +248,7 @@ def measure(folder: Path, line: Line, rounds: int, parameters: int) -> dict[str,
     return {
         "round_trip_ms": 1e3 * line.round_trip,
         "loss": line.loss,
+        "congestion": congestion,
         "rounds": done,
         "parameters": parameters,
         "bound_s": least,
@@ -262,12 +266,19 @@ def main() -> None:
     reader.add_argument("--loss", type=float, nargs="+", default=[0.0, 0.01])
     reader.add_argument("--rounds", type=int, default=60)
     reader.add_argument("--parameters", type=int, default=12)
+    reader.add_argument("--congestion", default="cubic", help="TCP's, as cubic or bbr.")
     given = reader.parse_args()
     for loss in given.loss:
         for delay in given.delay:
             line = Line(delay / 1e3, BANDWIDTH, loss)
             with tempfile.TemporaryDirectory() as folder, own_state(folder):
-                row = measure(Path(folder), line, given.rounds, given.parameters)
+                row = measure(
+                    Path(folder),
+                    line,
+                    given.congestion,
+                    given.rounds,
+                    given.parameters,
+                )
                 print(json.dumps(row), flush=True)
 
 

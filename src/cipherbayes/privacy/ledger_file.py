@@ -13,7 +13,6 @@ import hashlib
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -218,17 +217,19 @@ def append(database: sqlite3.Connection, record: Record, before: bytes) -> bytes
             "INSERT OR REPLACE INTO about VALUES (?, ?)", (record.name, record.value)
         )
     link = link_of(before, record)
-    database.execute(_insert(type(record)), (*record, link))
+    database.execute(_INSERTS[type(record)], (*record, link))
     return link
 
 
-@cache
 def _insert(kind: type[Record]) -> str:
     """The statement that writes a record of a kind."""
     _, table = KINDS[kind]
     columns = ", ".join(kind._fields)
     placeholders = ", ".join("?" * (len(kind._fields) + 1))
     return f"INSERT INTO {table} ({columns}, link) VALUES ({placeholders})"  # noqa: S608
+
+
+_INSERTS = {kind: _insert(kind) for kind in KINDS}
 
 
 def records(database: sqlite3.Connection, after: int) -> Iterator[tuple[Record, bytes]]:

@@ -34,6 +34,9 @@ log = logging.getLogger("cipherbayes.flare")
 FOLLOW = "cipherbayes"
 """Topic on which whoever submitted the run asks how far it is."""
 STARTUP_SECONDS = 120.0
+"""Seconds that parties have to start their part of a job."""
+MORE_SECONDS = 10.0
+"""What they have more for each of them: many may share a machine."""
 COLLECT_SECONDS = 20.0
 ENDING_SECONDS = 20.0
 """FLARE ends a job's process within five seconds, where it does."""
@@ -131,7 +134,7 @@ class RoundsController(Controller):  # type: ignore[misc]
 
     def _gather(self, lines: list[FlareConnection], pool: ThreadPoolExecutor) -> None:
         """Wait until every party has taken the job's key."""
-        deadline = time.monotonic() + STARTUP_SECONDS
+        deadline = time.monotonic() + STARTUP_SECONDS + MORE_SECONDS * len(lines)
         greeted = pool.map(lambda line: line.greet(deadline), lines)
         missing = [x.name for x, here in zip(lines, greeted, strict=True) if not here]
         if missing:
