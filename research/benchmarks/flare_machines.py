@@ -129,9 +129,21 @@ class Machines:
 
     def joined(self, name: str) -> int:
         """How often a party has joined the server."""
+        return self._server_said(f"New client {name}@")
+
+    def wait_for_server(self, seconds: float) -> None:
+        """Wait until the server is up: others give up if it takes long."""
+        deadline = time.monotonic() + seconds
+        while not self._server_said("Server started"):
+            if time.monotonic() > deadline:
+                raise TimeoutError("the server did not start")
+            time.sleep(0.1)
+
+    def _server_said(self, words: str) -> int:
+        """How often something is in the server's log."""
         log = self.kits["server"].path / "log.txt"
         text = log.read_text(errors="replace") if log.exists() else ""
-        return text.count(f"New client {name}@")
+        return text.count(words)
 
     def wait_for(self, *names: str, seconds: float = 60.0, times: int = 1) -> None:
         """Wait until parties have joined the server, for the first time or again."""

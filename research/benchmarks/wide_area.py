@@ -233,6 +233,7 @@ def measure(
         machines = Machines(folder, study, host=HUB)
         try:
             machines.start("server")
+            machines.wait_for_server(JOIN_SECONDS)
             for name in ("csp", *SITES):
                 machines.start(name, prefix=made.prefix(name))
             machines.wait_for(seconds=JOIN_SECONDS)
