@@ -145,13 +145,14 @@ def _connected(kit: Kit) -> Any:
     answers a challenge without its certificate makes FLARE's client fail with a
     TypeError.
     """
+    from nvflare.apis.fl_exception import FLCommunicationError
     from nvflare.fuel.flare_api.flare_api import new_secure_session
 
     deadline = time.monotonic() + _CONNECT_SECONDS
     while True:
         try:
             return new_secure_session(kit.name, str(kit.path), timeout=_CONNECT_SECONDS)
-        except (TypeError, OSError, RuntimeError):
+        except (TypeError, OSError, RuntimeError, FLCommunicationError):
             if time.monotonic() > deadline:
                 raise _unreachable(kit.host) from None
             time.sleep(_POLL_SECONDS)
