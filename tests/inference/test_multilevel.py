@@ -311,10 +311,8 @@ def test_sites_that_differ_draw_missing_values_at_their_own_parameters() -> None
     gaps = {**FEATURES, "x": {"low": -3, "high": 3, "missing": "impute"}}
     sites: dict[str, Any] = {site: {} for site in SITES}
     model = Logistic(outcome="y")
-    apart, alike = (
-        cb.Study(model=model, features=gaps, sites=sites, **section)
-        for section in ({"hierarchy": {}}, {})
-    )
+    alike = cb.Study(model=model, features=gaps, sites=sites)
+    apart = cb.Study(model=model, features=gaps, sites=sites, hierarchy={})
     target = target_of(apart, open_sites(apart, found))
     whole = target_of(alike, open_sites(alike, found))
     assert isinstance(target, SiteTarget)

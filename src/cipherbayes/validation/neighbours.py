@@ -187,15 +187,15 @@ def _scales(plan: StudyPlan, phase: Phase) -> Iterator[tuple[str, Floats | None]
         for name, size in (("smallest", -1), ("largest", 1))
     }
     claims["first bins"] = [_in_first_bins(each) for each in earlier]
+    # After means and deviations may stand models of columns with missing values.
+    learnt = sum(each.models.length for each in earlier if each.models is not None)
     for name, totals in claims.items():
         seen = plan.scales(phase, plan.facts(totals))
         assert seen is not None
         yield f", {name} scales", seen
-    # After means and deviations may stand models of columns with missing values.
-    learnt = sum(each.models.length for each in earlier if each.models is not None)
-    moments = seen.size - learnt
-    ordinary = np.repeat([0.0, 0.5], moments // 2)
-    yield ", ordinary scales", np.concatenate([ordinary, seen[moments:]])
+        moments, models = np.split(seen, [seen.size - learnt])
+    ordinary = np.repeat([0.0, 0.5], moments.size // 2)
+    yield ", ordinary scales", np.concatenate([ordinary, models])
 
 
 def _in_first_bins(phase: Phase) -> Integers:
