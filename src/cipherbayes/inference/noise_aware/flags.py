@@ -34,8 +34,8 @@ FAR_FROM_WINDOW = 2.0
 sums were taken to the posterior mean, beyond which the sums say little about it."""
 MOSTLY_PRIOR, MOSTLY_PRIOR_FLAG = 0.5, "mostly-prior"
 LARGEST_RHAT = 1.2
-"""With eight chains the mean of all draws is then off by √((R² − 1) / 8), a quarter of a
-posterior standard deviation, and a 90 % interval holds 89 in 100."""
+"""With eight chains the mean of all draws is then off by √((R² − 1) / 8), a quarter of
+a posterior standard deviation, and a 90 % interval holds 89 in 100."""
 ALIKE, NOT_EXCLUDED = 10.0, 0.02
 """Variance inflation factor from which on columns are called alike, and the chance of
 it from which on they are named."""
