@@ -399,7 +399,7 @@ def test_a_query_of_a_file_is_charged_to_the_ledger_of_the_file(
         ("a", "SELECT * FROM north"),
         ("a", "SELECT * FROM north ORDER BY age LIMIT 59"),
         ("copy", "SELECT * FROM south ORDER BY age"),
-        ("links", "SELECT * FROM north WHERE age < 80"),
+        ("links", "SELECT * FROM north WHERE CAST(age AS DOUBLE) < 80"),
     ):
         query = as_query(as_file, "a", tmp_path / folder, text)
         with pytest.raises(PrivacyError, match="has a ledger already") as refused:
@@ -420,7 +420,14 @@ def test_a_query_of_a_file_is_charged_to_the_ledger_of_the_file(
 def test_a_file_that_a_query_has_read_gets_no_other_ledger(
     as_file: Study, tmp_path: Path
 ) -> None:
-    run(as_query(as_file, "a", tmp_path / "a", "SELECT * FROM north WHERE age < 80"))
+    run(
+        as_query(
+            as_file,
+            "a",
+            tmp_path / "a",
+            "SELECT * FROM north WHERE CAST(age AS DOUBLE) < 80",
+        )
+    )
     with pytest.raises(PrivacyError, match="a query has read") as refused:
         run(as_file)
     assert str(tmp_path / "fresh.ledger") in refused.value.remedy
@@ -440,8 +447,15 @@ def test_a_file_and_a_query_of_it_are_not_two_sites(
 
 
 def test_two_queries_of_one_file_are_two_tables(as_file: Study, tmp_path: Path) -> None:
-    study = as_query(as_file, "a", tmp_path / "a", "SELECT * FROM north WHERE age < 60")
-    (tmp_path / "old.sql").write_text("SELECT * FROM north WHERE age >= 60")
+    study = as_query(
+        as_file,
+        "a",
+        tmp_path / "a",
+        "SELECT * FROM north WHERE CAST(age AS DOUBLE) < 60",
+    )
+    (tmp_path / "old.sql").write_text(
+        "SELECT * FROM north WHERE CAST(age AS DOUBLE) >= 60"
+    )
     sites = study.model_dump(mode="json", exclude_none=True)["sites"]
     old = {"query": str(tmp_path / "old.sql"), "ledger": str(tmp_path / "old.ledger")}
     run(with_sites(study, {"a": sites["a"], "b": {**sites["a"], **old}}))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from parties import small_study, write_tables
 
-from cipherbayes.engine.table_identity import open_table_ledger
+from cipherbayes.data.snapshots import Query, origin_of, take_snapshot
+from cipherbayes.engine.table_identity import open_query_ledger, open_table_ledger
 from cipherbayes.errors import BudgetError, PrivacyError
 from cipherbayes.privacy.events import GaussianSum
 from cipherbayes.privacy.ledger import Ledger
@@ -316,3 +319,40 @@ def test_two_copies_of_a_ledger_that_are_open_at_once_cannot_both_release(
         spend(other, b"2" * 16)
     one.close()
     other.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb folder"])
+@pytest.mark.parametrize("copy", [os.link, shutil.copy])
+def test_a_database_is_the_same_by_another_link_and_in_a_copy(
+    copy: Callable[[Path, Path], object], kind: str, tmp_path: Path
+) -> None:
+    """A column that is never the same hides the rows, but not the files."""
+    pytest.importorskip("duckdb", reason="needs cipherbayes[database]")
+    file = tmp_path / "q.sql"
+    file.write_text("SELECT x, random() AS r FROM t")
+    addresses: list[str] = []
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        folder.mkdir()
+        if kind == "sqlite":
+            table, address = folder / "t.sqlite", f"sqlite:{folder / 't.sqlite'}"
+        else:
+            table, address = folder / "t.csv", f"duckdb:{folder}"
+        if addresses:
+            copy(tmp_path / "a" / table.name, table)
+        elif kind == "sqlite":
+            with closing(sqlite3.connect(table)) as database:
+                database.execute("CREATE TABLE t AS SELECT 1 AS x UNION SELECT 2")
+        else:
+            table.write_text("x\n1\n2\n")
+        addresses.append(address)
+
+    def query_ledger(index: int, ledger: str) -> Ledger:
+        folder = tmp_path / f"snapshot {ledger}"
+        origin = origin_of(take_snapshot(Query(addresses[index], file), folder))
+        assert origin is not None
+        return open_query_ledger(origin, tmp_path / ledger, epsilon=3.0, delta=1e-5)
+
+    query_ledger(0, "one.ledger").close()
+    with pytest.raises(PrivacyError, match="has another ledger already"):
+        query_ledger(1, "two.ledger")

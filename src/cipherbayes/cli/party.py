@@ -239,7 +239,7 @@ def check(
 
     Needs no kit where both the study and the table are given.
     """
-    from cipherbayes.data.databases import refuse_address
+    from cipherbayes.data.refusals import refuse_address
     from cipherbayes.engine.flare.site_settings import site_settings
     from cipherbayes.engine.table_check import check_table
     from cipherbayes.study.schema import Study

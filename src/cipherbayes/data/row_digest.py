@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import struct
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +13,8 @@ from numpy.typing import NDArray
 
 _SEEDS = (0x243F6A8885A308D3, 0x13198A2E03707344)
 """Of the two halves of a digest of rows."""
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|-?inf", re.ASCII)
 
 Words = NDArray[np.uint64]
 
@@ -60,16 +64,13 @@ def row_words(table: pa.Table) -> list[Words]:
 
 
 def _cell_words(column: pa.ChunkedArray) -> tuple[Words, Words]:
-    """Two words for each cell: of a number its bits, of a text its hash."""
+    """Two words for each cell: of a number its bits, of another text its hash."""
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # none, or more than one array can hold
         array = pa.concat_arrays(array.chunks)
     if pa.types.is_string(array.type):
         encoded = array.dictionary_encode()
-        digests = [
-            hashlib.sha256(text.encode()).digest()[:16]
-            for text in encoded.dictionary.to_pylist()
-        ]
+        digests = [_text_words(text) for text in encoded.dictionary.to_pylist()]
         table = np.frombuffer(b"".join(digests) + bytes(16), dtype="<u8").reshape(-1, 2)
         index = pc.fill_null(encoded.indices, len(digests)).to_numpy(
             zero_copy_only=False
@@ -83,6 +84,16 @@ def _cell_words(column: pa.ChunkedArray) -> tuple[Words, Words]:
     words = values.view(np.uint64).copy()
     words[np.isnan(values)] = 0  # every spelling of a gap
     return words, words
+
+
+def _text_words(text: str) -> bytes:
+    """The words of a text; one that is a number has those of the number.
+
+    SQLite and CSV files give numbers as text, other databases the same ones as numbers.
+    """
+    if _NUMBER.fullmatch(text):
+        return struct.pack("<d", float(text) + 0.0) * 2
+    return hashlib.sha256(text.encode()).digest()[:16]
 
 
 def _mix(state: Words) -> None:

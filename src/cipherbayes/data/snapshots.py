@@ -23,9 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from cipherbayes.data.databases import (
-    BATCH_ROWS,
     LostConnectionError,
-    MixedTypesError,
     open_database,
 )
 from cipherbayes.data.row_digest import RowDigest
@@ -46,7 +44,7 @@ FILE = "query.parquet"
 PAUSES = (1.0, 4.0)
 """Seconds before a query whose connection broke is tried again."""
 
-MOST_BATCH_ROWS = 1 << 28
+_SPILL = ".spill"
 _SHORT = ".checked-"
 _KEY = b"cipherbayes query"
 _MOST_QUERY_BYTES = 1 << 20
@@ -115,8 +113,8 @@ class Origin:
         that only the site can read: outside, whoever knows all records but one could
         tell from it which that is.
     files
-        The files that the query read, as they were then, where its database is a
-        folder of files.
+        The files that the query read, as they were then: that of its database, or
+        those of its folder. None of a server.
     """
 
     name: str
@@ -132,6 +130,21 @@ class Origin:
         facts = json.loads(text)
         files = tuple(TableFile.of_json(file) for file in facts.pop("files", ()))
         return cls(**facts, files=files)
+
+    def names(self, *, sure: bool) -> tuple[str, ...]:
+        """Names of its database: where it is, what its files hold and are.
+
+        Parameters
+        ----------
+        sure
+            Only those by which it may be found; see ``TableFile.sure_keys``.
+        """
+        kinds = ["content"]
+        if not sure or all(file.names > 1 for file in self.files):
+            kinds.append("inode")
+        known = [dict(file.keys) for file in self.files]
+        facts = [f"{kind} {sorted(keys[kind] for keys in known)}" for kind in kinds]
+        return (self.server, *(facts if known else ()))
 
     def to_json(self) -> bytes:
         """For the snapshot's own file."""
@@ -157,17 +170,13 @@ def take_snapshot(query: Query, folder: Path) -> Path:
     path = folder / FILE
     if path.exists():
         return path
-    rows, pauses = BATCH_ROWS, iter(PAUSES)
+    pauses = iter(PAUSES)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.chmod(0o700)
         while True:
             try:
-                return _take(query, path, rows)
-            except MixedTypesError:
-                if rows >= MOST_BATCH_ROWS:
-                    raise
-                rows *= 16
+                return _take(query, path)
             except LostConnectionError:
                 pause = next(pauses, None)
                 if pause is None:
@@ -179,12 +188,6 @@ def take_snapshot(query: Query, folder: Path) -> Path:
             "the connection broke while the rows were read; nothing was released",
             where=query.name,
             remedy="see the database's log, then start or resume again",
-        ) from None
-    except MixedTypesError:
-        raise DataError(
-            "a column holds values of different types",
-            where=query.name,
-            remedy="CAST it in the query",
         ) from None
     except OSError:
         raise cannot_keep(folder) from None
@@ -243,11 +246,28 @@ def origin_of(path: Path | str) -> Origin | None:
         ) from None
 
 
-def _take(query: Query, path: Path, batch_rows: int) -> Path:
+@contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
+    """A folder for rows that a database cannot hold in memory, gone afterwards.
+
+    It lies in the snapshot's own folder, 0700; what a killed process left goes first.
+    """
+    scratch = folder / _SPILL
+    remove_snapshot(scratch)
+    scratch.mkdir(mode=0o700)
+    try:
+        yield scratch
+    finally:
+        remove_snapshot(scratch)
+
+
+def _take(query: Query, path: Path) -> Path:
     text, where = query.text(), query.name
     digest, count = RowDigest(), 0
+    database = open_database(query.database)
     with (
-        open_database(query.database).read(text, where, batch_rows) as opened,
+        _scratch(path.parent) as scratch,
+        database.read(text, where, scratch=scratch) as opened,
         private_file(path) as file,
     ):
         schema = opened.batches.schema

@@ -116,9 +116,11 @@ def open_query_ledger(
     Rows that have a ledger on this machine get no other one, in whatever order and from
     whatever database they come; nor does the same text in the same database, nor the
     same file of a query in it, after rows or text have changed: those are charged to
-    the ledger that is there. Nor does a query that reads a file with a ledger: it is
-    charged to the file's. The same file and text in another database goes on with its
-    ledger where that is named. A ledger of another table is refused.
+    the ledger that is there. A database that is a file, or a folder of files, is the
+    same by another link or in an unchanged copy. Nor does a query that reads a file
+    with a ledger: it is charged to the file's. The same file and text in another
+    database goes on with its ledger where that is named. A ledger of another table is
+    refused.
 
     Edge cases
     ----------
@@ -127,7 +129,7 @@ def open_query_ledger(
     people one ledger by keeping one query.
     """
     custody, path = Custody.of_user(), given.resolve()
-    known = _known(custody, _query_keys(origin))
+    known = _known(custody, _query_keys(origin, sure=True))
     files = {file.path: _known(custody, file.sure_keys) for file in origin.files}
     for listed in known:
         if not path.exists() or _elsewhere(listed, path):
@@ -197,13 +199,14 @@ def _as_read(keys: Iterable[Key]) -> tuple[Key, ...]:
     return tuple((f"read {kind}", content) for kind, content in keys)
 
 
-def _query_keys(origin: Origin) -> tuple[Key, ...]:
-    """What the register knows a query's table by."""
+def _query_keys(origin: Origin, *, sure: bool = False) -> tuple[Key, ...]:
+    """What the register knows a query's table by; those by which it is found."""
     text = " ".join(origin.query.split())
+    names = origin.names(sure=sure)
     return (
         ("rows", bytes.fromhex(origin.digest)),
-        ("query", f"{origin.server}\n{text}".encode()),
-        ("query file", f"{origin.server}\n{origin.file}".encode()),
+        *(("query", f"{name}\n{text}".encode()) for name in names),
+        *(("query file", f"{name}\n{origin.file}".encode()) for name in names),
     )
 
 
@@ -355,7 +358,8 @@ def _keys(files: Mapping[str, Path]) -> Iterator[tuple[str, tuple[object, ...]]]
             continue  # whoever opens it says what is wrong
         yield site, (status.st_dev, status.st_ino)
         if origin := origin_of(path):
-            yield from ((site, key) for key in _query_keys(origin)[:2])
+            keys = _query_keys(origin, sure=True)
+            yield from ((site, key) for key in keys if key[0] != "query file")
         sizes[site] = status.st_size
     for site, size in sizes.items():
         if list(sizes.values()).count(size) > 1:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cipherbayes.data.databases import open_database, refuse_address
+from cipherbayes.data.databases import open_database
 from cipherbayes.data.preparation import Preparation
+from cipherbayes.data.refusals import refuse_address
 from cipherbayes.data.windows import LEAST_SD
 from cipherbayes.errors import DataError
 from cipherbayes.models import Model

@@ -2,7 +2,7 @@
 
     postgresql://HOST/NAME     by ADBC; who you are comes from the environment, from a
                                service file or from ~/.pgpass, never from the address
-    sqlite:FILE                by ADBC
+    sqlite:FILE                each cell by itself
     duckdb:FILE                a database of DuckDB
     duckdb:FOLDER              its Parquet and CSV files, each a table by its name
 
@@ -20,7 +20,6 @@ from cipherbayes.data.databases.database import (
     PASSWORD,
     Database,
     LostConnectionError,
-    MixedTypesError,
     OpenQuery,
 )
 from cipherbayes.data.databases.duckdb import DuckDatabase
@@ -33,13 +32,11 @@ __all__ = [
     "Database",
     "DuckDatabase",
     "LostConnectionError",
-    "MixedTypesError",
     "OpenQuery",
     "PostgresDatabase",
     "SqliteDatabase",
     "located",
     "open_database",
-    "refuse_address",
 ]
 
 KINDS: tuple[type[Database], ...] = (PostgresDatabase, SqliteDatabase, DuckDatabase)
@@ -73,17 +70,6 @@ def open_database(address: str) -> Database:
         "is not the address of a database",
         'give "postgresql://HOST/NAME", "sqlite:FILE" or "duckdb:FILE"',
     )
-
-
-def refuse_address(path: str) -> None:
-    """DataError where the path of a file is an address, which may hold a secret."""
-    if re.search(r"://|^\w\w+:/", path):  # a Path has one slash of two
-        refuse(
-            "data",
-            "is the address of a database, not the path of a file",
-            "give database, query and ledger in its place, the address without a "
-            "password",
-        )
 
 
 def located(address: str, folder: Path) -> str:

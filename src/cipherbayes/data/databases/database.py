@@ -53,10 +53,6 @@ class LostConnectionError(Exception):
     """The connection broke while rows were read: to be tried again."""
 
 
-class MixedTypesError(Exception):
-    """A column's later rows have another type: to be tried with larger batches."""
-
-
 @dataclass(frozen=True)
 class OpenQuery:
     """A query that has begun to answer.
@@ -68,7 +64,7 @@ class OpenQuery:
     batches
         Its rows.
     files
-        The files of a folder that it reads.
+        The files that it reads: that of the database, or those of a folder.
     """
 
     server: str
@@ -94,6 +90,9 @@ class Ask:
         Rows of a batch, where the driver can be told.
     rows
         Whether rows are wanted, or only the names and types of columns.
+    scratch
+        A folder of this user alone for what does not fit into memory; None if all of
+        it must.
     """
 
     driver: Any
@@ -102,6 +101,7 @@ class Ask:
     where: str
     batch_rows: int
     rows: bool
+    scratch: Path | None
 
     @property
     def foreign(self) -> tuple[type[Exception], ...]:
@@ -158,6 +158,7 @@ class Database(ABC):
         batch_rows: int = BATCH_ROWS,
         *,
         rows: bool = True,
+        scratch: Path | None = None,
     ) -> AbstractContextManager[OpenQuery]:
         """Run a query, read-only, for as long as the block lasts.
 
@@ -166,22 +167,23 @@ class Database(ABC):
         where
             How errors name the table.
         batch_rows
-            Rows of a batch, where the driver can be told. A column of SQLite has the
-            type of its first batch.
+            Rows of a batch, where the driver can be told.
         rows
             Whether rows are wanted, or only the names and types of columns, which a
             server must give within :data:`PROBE_SECONDS`.
+        scratch
+            A folder of this user alone for what does not fit into memory.
 
         Raises
         ------
         DataError
             Where the query cannot be run; never in the driver's words.
-        LostConnectionError, MixedTypesError
+        LostConnectionError
             Where it is worth trying again.
         """
         driver = _load(self.driver, where)
         select = _one_select(query, self.dialect, where, rows=rows)
-        return self.answer(Ask(driver, query, select, where, batch_rows, rows))
+        return self.answer(Ask(driver, query, select, where, batch_rows, rows, scratch))
 
 
 @dataclass(frozen=True)

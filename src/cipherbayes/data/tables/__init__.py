@@ -11,8 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from cipherbayes.data.databases import refuse_address
-from cipherbayes.data.refusals import refuse
+from cipherbayes.data.refusals import refuse, refuse_address
 from cipherbayes.data.tables.csv import CsvTable
 from cipherbayes.data.tables.frames import FrameTable
 from cipherbayes.data.tables.parquet import PART_ROWS, ParquetTable
@@ -24,6 +23,7 @@ from cipherbayes.data.tables.table import (
     Kind,
     Table,
     decimal_numbers,
+    text_numbers,
 )
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "Table",
     "decimal_numbers",
     "open_table",
+    "text_numbers",
 ]
 
 

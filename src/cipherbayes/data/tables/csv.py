@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.dataset
 
 from cipherbayes.data.refusals import refuse
 from cipherbayes.data.tables.table import (
@@ -17,6 +18,7 @@ from cipherbayes.data.tables.table import (
     FileTable,
     Kind,
     ReadColumn,
+    refuse_same_names,
     refuse_text,
 )
 
@@ -25,6 +27,9 @@ _NO_COMMAS = (
     "save it with commas between fields and points in numbers (1.5, not 1,5), e.g. in "
     'pandas: read_csv(OLD, sep=";", decimal=",").to_csv(NEW, index=False)',
 )
+
+
+_PARSE = pyarrow.csv.ParseOptions(newlines_in_values=True)
 
 
 class CsvTable(FileTable):
@@ -37,8 +42,7 @@ class CsvTable(FileTable):
             names = tuple(reader.schema.names)
             rows = any(batch.num_rows for batch in reader)
         super().__init__(path, where, names, None if rows else (0,))
-        if len(names) == 1 and re.search(r"[;\t|]", names[0]):
-            refuse(where, *_NO_COMMAS)
+        _refuse_separators(where, names)
         # "true" and "false" are numbers too, but Arrow must be told to expect them.
         self._logical = {f.name for f in reader.schema if pa.types.is_boolean(f.type)}
 
@@ -63,6 +67,58 @@ class CsvTable(FileTable):
                 yield batch.num_rows, batch.column
 
 
+def csv_texts(path: Path, where: str) -> pyarrow.dataset.Dataset:
+    """A file's cells as text, read when they are asked for, as often as they are.
+
+    Formal guarantees
+    -----------------
+    Names come from the header line; nothing is taken from the rows. A cell's text
+    depends on that cell alone, an empty one is null. A row with a wrong number of cells
+    is an error of whoever reads: :func:`check_csv` says which it is.
+    """
+    names = _header(path, where)
+    _refuse_separators(where, names)
+    refuse_same_names(where, names)
+    with _csv_errors(where, names, {}):
+        return pyarrow.dataset.dataset(
+            path,
+            schema=pa.schema([(name, pa.string()) for name in names]),
+            format=pyarrow.dataset.CsvFileFormat(
+                parse_options=_PARSE, convert_options=_texts(names)
+            ),
+        )
+
+
+def check_csv(path: Path, where: str) -> None:
+    """Refuse a file of which not every row can be read, by the row's line."""
+    names = _header(path, where)
+    with _csv_errors(where, names, dict.fromkeys(names, "text")):
+        for _ in _open_csv(path, _texts(names)):
+            pass
+
+
+def _header(path: Path, where: str) -> list[str]:
+    with (
+        _csv_errors(where, (), {}),
+        _open_csv(path, pyarrow.csv.ConvertOptions()) as reader,
+    ):
+        return list(reader.schema.names)
+
+
+def _texts(names: Sequence[str]) -> pyarrow.csv.ConvertOptions:
+    return pyarrow.csv.ConvertOptions(
+        column_types=dict.fromkeys(names, pa.string()),
+        null_values=[""],
+        strings_can_be_null=True,
+    )
+
+
+def _refuse_separators(where: str, names: Sequence[str]) -> None:
+    """Refuse a header that other signs than commas separate."""
+    if len(names) == 1 and re.search(r"[;\t|]", names[0]):
+        refuse(where, *_NO_COMMAS)
+
+
 def _open_csv(
     path: Path, options: pyarrow.csv.ConvertOptions
 ) -> pyarrow.csv.CSVStreamingReader:
@@ -76,7 +132,7 @@ def _open_csv(
         path,
         # One thread: only then does Arrow number the lines it refuses.
         read_options=pyarrow.csv.ReadOptions(use_threads=False),
-        parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
+        parse_options=_PARSE,
         convert_options=options,
     )
 

@@ -15,6 +15,8 @@ from cipherbayes.data.tables.table import (
     FileTable,
     Kind,
     ReadColumn,
+    refuse_text,
+    text_numbers,
 )
 
 PART_ROWS = 131_072
@@ -22,7 +24,11 @@ PART_ROWS = 131_072
 
 
 class ParquetTable(FileTable):
-    """A Parquet file; its parts are runs of row groups."""
+    """A Parquet file; its parts are runs of row groups.
+
+    Where a number is expected, cells of text are read as those of a CSV file are, each
+    by itself: some databases give a column no type, or one that depends on its rows.
+    """
 
     def __init__(self, path: Path, where: str) -> None:
         with _parquet_errors(where):
@@ -60,6 +66,12 @@ class ParquetTable(FileTable):
                 CHUNK_ROWS, groups, list(columns), use_threads=self.parts == 1
             ):
                 yield batch.num_rows, batch.column
+
+    def _numbers(self, column: pa.Array, name: str) -> pa.Array:
+        try:
+            return text_numbers(column)
+        except pa.ArrowInvalid:
+            refuse_text(self.where, name)
 
     def _open(self) -> pyarrow.parquet.ParquetFile:
         # A read buffer instead of whole column chunks keeps memory flat; a quarter of a

@@ -26,6 +26,10 @@ CHUNK_ROWS = 16_384
 MISSING = frozenset({*pyarrow.csv.ConvertOptions().null_values, "None"})
 """Spellings of a missing value, the empty field among them."""
 
+_GAPS = pa.array(sorted(MISSING), type=pa.string())
+_TRUE = pa.array(pyarrow.csv.ConvertOptions().true_values, type=pa.string())
+_FALSE = pa.array(pyarrow.csv.ConvertOptions().false_values, type=pa.string())
+
 MOST_WHOLE = 2.0**53
 """From here on a float64 has neighbours that differ by more than one."""
 
@@ -72,14 +76,7 @@ class Table(ABC):
         self.counts = None if counts is None else tuple(counts)
         # Names are shown only where the study knows them: in a file without a header
         # line they would be the first record.
-        self._known: dict[str, int] = {}
-        for index, name in enumerate(self.names):
-            if (first := self._known.setdefault(name, index)) < index:
-                refuse(
-                    where,
-                    f"columns {first + 1} and {index + 1} have the same name",
-                    "rename one of them (is there a header line?)",
-                )
+        self._known = refuse_same_names(where, self.names)
         if self.count == 0:
             refuse(where, "has no rows", "give a table with at least one record")
 
@@ -162,12 +159,16 @@ class Table(ABC):
         text = types.is_string(held) or types.is_large_string(held)
         text = text or types.is_string_view(held)
         if text and kind == "number":
-            refuse_text(self.where, name)
+            return self._numbers(column, name)
         if not (number or text or types.is_null(held)):
             _refuse_kind(self.where, name, held)
         if kind == "text" and types.is_floating(held) and _loses_digits(column):
             self._refuse_digits(name)
         return pc.cast(column, TYPES[kind], safe=False)
+
+    def _numbers(self, column: pa.Array, name: str) -> pa.Array:
+        """A column of text as numbers, where a table has such columns."""
+        refuse_text(self.where, name)
 
     def _refuse_digits(self, name: str) -> NoReturn:
         refuse(
@@ -218,6 +219,15 @@ def decimal_numbers(column: pa.Array) -> pa.Array:
     return pc.cast(pc.cast(column, pa.string()), pa.float64())
 
 
+def text_numbers(column: pa.Array) -> pa.Array:
+    """Texts as float64, each by itself and as a CSV's cell is; ArrowInvalid if not."""
+    raw = pc.cast(column, pa.string())
+    words = pc.if_else(pc.is_in(raw, _GAPS), None, pc.utf8_trim(raw, " \t"))
+    for spellings, digit in ((_TRUE, "1"), (_FALSE, "0")):
+        words = pc.if_else(pc.is_in(words, spellings), digit, words)
+    return pc.cast(words, pa.float64())
+
+
 def _refuse_kind(where: str, name: str, held: pa.DataType) -> NoReturn:
     """Refuse a column by what it holds instead of numbers or text."""
     what = "neither numbers nor text"
@@ -229,6 +239,19 @@ def _refuse_kind(where: str, name: str, held: pa.DataType) -> NoReturn:
         what = "lists"
         remedy = "give one number or text for each record"
     refuse(where, f"column '{name}' holds {what}", remedy)
+
+
+def refuse_same_names(where: str, names: Sequence[str]) -> dict[str, int]:
+    """Where each column is; refused if two have one name, which is not shown."""
+    known: dict[str, int] = {}
+    for index, name in enumerate(names):
+        if (first := known.setdefault(name, index)) < index:
+            refuse(
+                where,
+                f"columns {first + 1} and {index + 1} have the same name",
+                "rename one of them (is there a header line?)",
+            )
+    return known
 
 
 def refuse_text(where: str, name: str, line: str = "") -> NoReturn:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cipherbayes.data.databases import refuse_address
+from cipherbayes.data.refusals import refuse_address
 from cipherbayes.data.snapshots import Query
 from cipherbayes.engine.local_settings import LocalSettings
 from cipherbayes.errors import DataError, RunError
