@@ -263,7 +263,7 @@ BAD_OUTCOMES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "missing": (MODEL, {"death": [0, None]}, "column 'death' has missing values"),
     "infinite": (MODEL, {"death": [0, np.inf]}, "column 'death' has infinite values"),
     "text": (MODEL, {"death": ["8841", "1"]}, "column 'death' holds text where"),
-    "unknown": (MODEL, {"deaths": [0, 1]}, "has no column 'death'; did you mean"),
+    "unknown": (MODEL, {"deaths": [0, 1]}, "has no column 'death'; check its"),
     "negative time": (
         SURVIVAL,
         {"time": [1.0, -8841.0], "event": [1, 0]},

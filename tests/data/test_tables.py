@@ -208,6 +208,14 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
         bad_bytes("t.csv", f"{SECRET},F,1\n{SECRET},M,0\n".encode()),
         "has no column 'age'; check its header line",
     ),
+    "no header, and a value like a column's name": (
+        bad_bytes("t.csv", b"54.5,Age-8841,sex\n61,old,no\n"),
+        "has no column 'age'; check its header line",
+    ),
+    "no header, and a value that is a column's name": (
+        bad_bytes("t.csv", b"54.5,AGE,Sex 8841\n61,old,no\n"),
+        "has no column 'age'; check its header line",
+    ),
     "equal names": (
         bad_bytes("t.csv", f"age,{SECRET},{SECRET}\n1,2,3\n".encode()),
         "columns 2 and 3 have the same name; rename one of them",

@@ -345,6 +345,14 @@ def test_scales_that_no_run_releases_are_refused(
         compared(point, against={**forged, "scales": scales})
 
 
+def test_a_column_is_words_or_numbers_in_both_fits(point: Path) -> None:
+    forged = read_rival(point / "out")
+    age = {"levels": ["30", "40"]}
+    study = forged["study"] | {"features": {**forged["study"]["features"], "age": age}}
+    with pytest.raises(StudyError, match="reads the column 'age' as levels"):
+        compared(point, against={**forged, "study": study})
+
+
 def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(StudyError, match="different outcomes"):
         cb.compare(scored("one", -0.5), scored("two", -0.5, horizon=30.0))

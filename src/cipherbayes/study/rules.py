@@ -6,7 +6,7 @@ Every refusal says what to change; pydantic adds the file.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -276,6 +276,7 @@ def _rival_is_comparable(study: Study) -> None:
     # Lengths are those of its design matrix, for which its columns are needed.
     from cipherbayes.study.tables import preparation_of
 
+    _read_columns_alike(study, rival.name, preparation_of(earlier).columns)
     design = preparation_of(earlier).design
     scales = 0 if rival.scales is None else len(rival.scales)
     wanted = 2 * design.moved if earlier.releases_scales else 0
@@ -287,6 +288,24 @@ def _rival_is_comparable(study: Study) -> None:
         raise ValueError(
             f"evaluation.against: draws or scales are not those of '{rival.name}'"
         )
+
+
+def _read_columns_alike(study: Study, name: str, theirs: Mapping[str, str]) -> None:
+    """Both fits read one table, so a column cannot be words in one and numbers in one."""
+    from cipherbayes.study.tables import preparation_of
+
+    assert study.privacy is not None
+    own: dict[str, str] = {**preparation_of(study).columns}
+    own |= dict.fromkeys(study.model.outcome_columns().values(), "number")
+    if study.privacy.person is not None:
+        own[study.privacy.person] = "text"
+    for column, kind in theirs.items():
+        if own.get(column, kind) != kind:
+            raise ValueError(
+                f"evaluation.against: '{name}' reads the column '{column}' as "
+                f"{'numbers' if kind == 'number' else 'levels'} and this study does "
+                "not: give it the same kind in both, or a column of another name"
+            )
 
 
 def outcome_of(model: Model) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NoReturn
@@ -111,8 +111,7 @@ class Table(ABC):
         most_rows
             A part of so many rows may come as one chunk.
         """
-        for name in columns:
-            self._require(name)
+        self._require(columns)
         for piece in range(self.parts) if part is None else (part,):
             for count, column in self._read(columns, piece, most_rows):
                 yield Chunk(count, self._converted(column, columns))
@@ -126,20 +125,32 @@ class Table(ABC):
     def _converted(self, column: ReadColumn, columns: Mapping[str, Kind]) -> ReadColumn:
         return lambda name: self._convert(column(name), name, columns[name])
 
-    def _require(self, name: str) -> None:
-        if name in self._known:
+    def _require(self, columns: Iterable[str]) -> None:
+        """Refuse a table without one of these columns.
+
+        Names of the table are shown only where it surely has a header line, which most
+        of the columns are found in: else they would be the first record.
+        """
+        absent = [name for name in columns if name not in self._known]
+        if not absent:
             return
+        found = [name for name in columns if name in self._known]
+        remedy = "check its header line, or the spelling in the study"
+        if len(found) >= max(2, len(absent)):
+            remedy = self._likely(absent[0]) or remedy
+        refuse(self.where, f"has no column '{absent[0]}'", remedy)
+
+    def _likely(self, name: str) -> str | None:
+        """What to do about a name that the header line has in another spelling."""
         lower = {known.lower(): known for known in self.names}
         near = difflib.get_close_matches(name.lower(), lower, n=3)
-        remedy = "check its header line, or the spelling in the study"
         if name in {known.strip(" \"'") for known in self.names}:
-            remedy = "its header line has quotes or blanks around it: remove them"
-        elif name.lower() in lower:
-            same = lower[name.lower()]
-            remedy = f"it is written '{same}' there: capital letters count"
-        elif near:
-            remedy = "did you mean " + " or ".join(f"'{lower[n]}'" for n in near) + "?"
-        refuse(self.where, f"has no column '{name}'", remedy)
+            return "its header line has quotes or blanks around it: remove them"
+        if same := lower.get(name.lower()):
+            return f"it is written '{same}' there: capital letters count"
+        if near:
+            return "did you mean " + " or ".join(f"'{lower[n]}'" for n in near) + "?"
+        return None
 
     def _convert(self, column: pa.Array, name: str, kind: Kind) -> pa.Array:
         """The column as float64 or string; what is neither is refused."""
