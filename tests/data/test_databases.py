@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from contextlib import closing
+from importlib import resources
 from pathlib import Path
 
 import pandas as pd
@@ -21,7 +23,7 @@ from cipherbayes.data.snapshots import (
     remove_snapshot,
     take_snapshot,
 )
-from cipherbayes.data.statements import POSTGRESQL, single_statement
+from cipherbayes.data.statements import POSTGRESQL, beyond_a_person, single_statement
 from cipherbayes.data.table_files import TableFile
 from cipherbayes.data.tables import PART_ROWS, Kind, open_table
 from cipherbayes.engine.flare.site_settings import site_settings
@@ -383,6 +385,33 @@ def test_strings_of_postgresql_are_read_by_its_own_rules() -> None:
         "",
     ):
         assert single_statement(text, POSTGRESQL) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("SELECT a / max(a) OVER () AS a FROM t", "OVER without PARTITION BY"),
+        ("SELECT rank() over w AS a FROM t WINDOW w AS ()", "OVER without"),
+        ("SELECT a FROM t ORDER BY a LIMIT 5", "LIMIT"),
+        ("SELECT a, random () AS r FROM t", r"random\(\)"),
+        ("SELECT sum(a) OVER ( /* all */ PARTITION BY a) AS a FROM t", ""),
+        ("SELECT a AS \"limit\", 'over (' AS b FROM t -- LIMIT 5", ""),
+        ("SELECT a AS random FROM t", ""),
+    ],
+)
+def test_words_by_which_rows_may_depend_on_others_are_pointed_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, found: str
+) -> None:
+    taken(tmp_path, one_row(tmp_path, "sqlite"), text)
+    assert bool(caplog.messages) == bool(found)
+    for message in caplog.messages:
+        assert re.search(f"cohort.sql of .* has .*{found}", message)
+        assert "not a proof" in message
+
+
+def test_the_example_cohort_raises_no_doubt() -> None:
+    text = resources.files("cipherbayes.data.omop").joinpath("cohort.sql").read_text()
+    assert beyond_a_person(text, POSTGRESQL) == []
 
 
 def test_what_a_driver_says_of_values_is_not_passed_on(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from cipherbayes.data.snapshot_file import (
     row_groups,
     usable,
 )
+from cipherbayes.data.statements import beyond_a_person
 from cipherbayes.data.table_files import TableFile
 from cipherbayes.errors import DataError
 
@@ -171,6 +172,7 @@ def take_snapshot(query: Query, folder: Path) -> Path:
     if path.exists():
         return path
     pauses = iter(PAUSES)
+    _say_what_to_check(query)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.chmod(0o700)
@@ -244,6 +246,19 @@ def origin_of(path: Path | str) -> Origin | None:
             where=str(path),
             remedy="start a new run, which reads the query again",
         ) from None
+
+
+def _say_what_to_check(query: Query) -> None:
+    """Warn of words by which one person's record may change another's row."""
+    dialect = open_database(query.database).dialect
+    if found := beyond_a_person(query.text(), dialect):
+        log.warning(
+            "%s: has %s. Privacy needs each row to depend on its own person's data "
+            "alone: check that it does (docs/databases.md). This goes by words and is "
+            "a help, not a proof",
+            query.name,
+            ", ".join(found),
+        )
 
 
 @contextmanager

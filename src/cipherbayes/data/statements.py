@@ -7,6 +7,7 @@ ends the statement, could follow with one that writes.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -80,6 +81,52 @@ def single_statement(text: str, dialect: Dialect) -> str | None:
             return None
         end = place
     return text[:end] if end and depth == 0 else None
+
+
+BEYOND = {
+    "limit": "LIMIT",
+    "fetch": "FETCH",
+    "tablesample": "TABLESAMPLE",
+    "sample": "SAMPLE",
+    "random": "random()",
+    "rand": "rand()",
+    "randomblob": "randomblob()",
+    "gen_random_uuid": "gen_random_uuid()",
+    "uuid": "uuid()",
+}
+"""Words by which a row may depend on others, or on chance, and how they are shown."""
+
+CALLS = frozenset({"random", "rand", "randomblob", "gen_random_uuid", "uuid"})
+"""Those that count only as functions."""
+
+
+def beyond_a_person(text: str, dialect: Dialect) -> list[str]:
+    """Words in a query by which a row may depend on other people's rows.
+
+    A help for its author and no proof: aggregates and subqueries over a whole table do
+    the same and are not found, and some of what is found is harmless.
+    """
+    pieces = [*_pieces(text, dialect), "", ""]
+    found = set()
+    for word, after, inside in zip(pieces, pieces[1:], pieces[2:], strict=False):
+        if word in BEYOND and (word not in CALLS or after == "("):
+            found.add(BEYOND[word])
+        if word == "over" and (after, inside) != ("(", "partition"):
+            found.add("OVER without PARTITION BY")
+    return sorted(found)
+
+
+def _pieces(text: str, dialect: Dialect) -> Iterator[str]:
+    place = 0
+    while place < len(text):
+        if text.startswith("/*", place):
+            place = _after_comment(text, place, nested=dialect.nested) or len(text)
+            continue
+        piece = dialect.piece.match(text, place)
+        whole = text[place] if piece is None else piece[0]
+        place += len(whole)
+        if not whole.isspace() and (piece is None or piece["remark"] is None):
+            yield whole.lower()
 
 
 def _after_comment(text: str, place: int, *, nested: bool) -> int | None:

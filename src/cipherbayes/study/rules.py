@@ -291,7 +291,7 @@ def _rival_is_comparable(study: Study) -> None:
 
 
 def _read_columns_alike(study: Study, name: str, theirs: Mapping[str, str]) -> None:
-    """Both fits read one table, so a column cannot be words in one and numbers in one."""
+    """Both fits read one table, so a column is words in both or numbers in both."""
     from cipherbayes.study.tables import preparation_of
 
     assert study.privacy is not None
