@@ -188,7 +188,8 @@ def flags_of(
                 parameters=named,
             )
         )
-    if _spread_of_predictor(recursion, evidence) > STRONG:
+    strong = _spread_of_predictor(recursion, evidence) > STRONG
+    if strong and not evidence.hidden:  # else it may be noise that is strong
         flags.append(
             Flag(
                 "effects-strong",
