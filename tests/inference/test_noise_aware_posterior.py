@@ -168,16 +168,6 @@ def test_levels_that_few_records_have_are_named_once_standardised() -> None:
     assert rare_levels(public, rescaled_design(public, mean, np.full(3, 0.3))) == ()
 
 
-@pytest.mark.parametrize(("scale", "strong"), [(3.0, True), (0.5, False)])
-def test_hazards_that_differ_by_hundreds_are_told(scale: float, strong: bool) -> None:
-    rng = np.random.default_rng(3)
-    study = simulate("exponential", 8_000, 8, rng, prior_scale=scale, intercept=-1.0)
-    found = sample_posterior(
-        *release_rounds(study, 3.0, rng), seed=1, effort=Effort(2, 20, 20, 0)
-    )
-    assert ("effects-strong" in {flag.code for flag in found.flags}) == strong
-
-
 def test_a_flag_names_every_parameter_that_it_is_about() -> None:
     names = tuple("abcdefgh")
     flag = Flag("code", "in words", unusable=False, parameters=tuple(range(7)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict
@@ -39,9 +38,6 @@ a posterior standard deviation, and a 90 % interval holds 89 in 100."""
 ALIKE, NOT_EXCLUDED = 10.0, 0.02
 """Variance inflation factor from which on columns are called alike, and the chance of
 it from which on they are named."""
-STRONG = 1.5
-"""Standard deviation of the linear predictor over the hazard that is lived through,
-from which on records differ too much for normal columns to give the score's mean."""
 RARE_LEVEL = 0.2
 """Released standard deviation of a 0/1 column: one record of 24 has the level."""
 
@@ -188,17 +184,6 @@ def flags_of(
                 parameters=named,
             )
         )
-    strong = _spread_of_predictor(recursion, evidence) > STRONG
-    if strong and not evidence.hidden:  # else it may be noise that is strong
-        flags.append(
-            Flag(
-                "effects-strong",
-                "hazards, or expected counts, of the records differ by factors of a "
-                "hundred and more; intervals of such studies are somewhat too narrow "
-                "(drop or shorten columns that decide the outcome almost alone)",
-                unusable=False,
-            )
-        )
     mixing = rhat(draws.theta)
     if np.isfinite(mixing).any() and np.nanmax(mixing) > LARGEST_RHAT:
         flags.append(
@@ -211,21 +196,6 @@ def flags_of(
             )
         )
     return tuple(flags)
-
-
-def _spread_of_predictor(recursion: NoiseAware, evidence: Evidence) -> float:
-    """Of a score that grows with the exponential of the linear predictor, else zero.
-
-    With M, m and V of :mod:`~.tilting` it is √(θ̄'Vθ̄).
-    """
-    unit, h = recursion.shape.unit, evidence.estimate
-    if unit is None:
-        return 0.0
-    theta = recursion.shape.predictor(evidence.place)
-    pull = h @ unit
-    mass = max(float(pull @ unit), 1e-300)
-    square = float(theta @ h @ theta) / mass - (float(pull @ theta) / mass) ** 2
-    return math.sqrt(max(square, 0.0))
 
 
 def follows_from_others(evidence: Evidence, information: Floats) -> Bools:
