@@ -131,7 +131,7 @@ def test_shares_of_levels_add_up_and_are_near_the_truth(missing: bool) -> None:
     counts = truth + rng.normal(0.0, 15.0, (3, 4))
     shares = bin_shares(
         counts,
-        15.0,
+        np.full(3, 15.0),
         np.full(3, 1000.0),
         ranges=False,
         missing=missing,
@@ -149,7 +149,12 @@ def test_a_number_in_ranges_keeps_its_mean_and_its_spread() -> None:
     truth = np.bincount(np.searchsorted(edges[1:-1], values), minlength=16)
     counts = truth + rng.normal(0.0, 60.0, (20, 16))
     shares = bin_shares(
-        counts, 60.0, np.full(20, 5000.0), ranges=True, missing=False, spread=16 / 6
+        counts,
+        np.full(20, 60.0),
+        np.full(20, 5000.0),
+        ranges=True,
+        missing=False,
+        spread=16 / 6,
     )
     middles = 0.5 * (edges[1:] + edges[:-1])
     means = shares @ middles

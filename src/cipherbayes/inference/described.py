@@ -15,16 +15,17 @@ from cipherbayes.inference.noised_counts import second_differences
 from cipherbayes.typing import Floats
 
 CHAINS, BURN_IN, STEPS, THIN = 16, 300, 600, 6
-BEND_SD, RANGE_SD, LEVEL_SD = 0.7, 5.0, 2.0
+BEND_SD, RANGE_SD, LEVEL_SD = 0.7, 5.0, 5.0
 """Prior standard deviations: of the bend of log counts, of the log count of a range,
-and of that of a level."""
-MISSING = 0.02
-"""Prior median of the share of missing values."""
+and of that of a level. Around a mean that is its square higher the last one is flat in
+the count itself, and an interval of a level's count that of its noise."""
+MISSING, MISSING_SD = 0.02, 2.0
+"""Prior median of the share of missing values, and standard deviation of its log."""
 
 
 def bin_shares(
     counts: Floats,
-    noise: float,
+    noise: Floats,
     rows: Floats,
     *,
     ranges: bool,
@@ -36,7 +37,7 @@ def bin_shares(
     Parameters
     ----------
     counts, noise
-        Released counts, one problem a row, and the standard deviation of their noise.
+        Released counts, one problem a row, and the standard deviation of its noise.
     rows
         How many records each problem has, about.
     ranges
@@ -50,6 +51,8 @@ def bin_shares(
     inner = bins - missing
     mean = np.log(np.maximum(rows, 1.0))[:, None] - np.full(bins, np.log(inner))
     root = np.eye(inner) / LEVEL_SD
+    if not ranges:
+        mean += LEVEL_SD**2
     if ranges and inner > 2:
         root = second_differences(inner, BEND_SD, RANGE_SD)
         if spread is not None:
@@ -60,7 +63,7 @@ def bin_shares(
         root = np.block(
             [
                 [root, np.zeros((len(root), 1))],
-                [np.zeros((1, inner)), np.full((1, 1), 1.0 / LEVEL_SD)],
+                [np.zeros((1, inner)), np.full((1, 1), 1.0 / MISSING_SD)],
             ]
         )
     precision = root.T @ root
@@ -75,7 +78,7 @@ def bin_shares(
 
     def log_density(phi: Floats) -> Floats:
         there = np.exp(np.clip(phi, -30.0, 30.0))
-        fit = ((counts[:, None] - there) ** 2).sum(axis=2) / noise**2
+        fit = ((counts[:, None] - there) ** 2).sum(axis=2) / noise[:, None] ** 2
         away = (phi - mean[:, None]) @ root.T
         density: Floats = -0.5 * (fit + (away**2).sum(axis=2))
         return density
@@ -100,12 +103,11 @@ def bin_shares(
 
 
 def _mode(
-    counts: Floats, noise: float, mean: Floats, precision: Floats
+    counts: Floats, noise: Floats, mean: Floats, precision: Floats
 ) -> tuple[Floats, Floats]:
     """Each problem's mode, and the matrix that makes it round, by damped steps."""
-    phi = np.where(
-        counts > 2.0 * noise, np.log(np.maximum(counts, 1.0)), np.minimum(mean, 30.0)
-    )
+    noise = noise[:, None]
+    phi = np.log(np.maximum(counts, 0.5 * noise))
     for _ in range(80):
         there = np.exp(np.clip(phi, -30.0, 30.0))
         pull = np.einsum("ij,pj->pi", precision, phi - mean)
@@ -119,7 +121,7 @@ def _mode(
     return phi, np.transpose(np.linalg.inv(lower), (0, 2, 1))
 
 
-def _curvature(there: Floats, noise: float, precision: Floats) -> Floats:
+def _curvature(there: Floats, noise: Floats, precision: Floats) -> Floats:
     diagonal = np.einsum("pi,ij->pij", (there / noise) ** 2, np.eye(there.shape[1]))
     result: Floats = diagonal + precision
     return result

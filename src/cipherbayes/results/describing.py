@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
@@ -122,23 +124,7 @@ def describe_rows(
     blocks, labels, noises = _blocks(table, released)
     rows = _group_sizes(study, table, blocks, noises, labels)
     found: list[DescribeRow] = []
-    results: dict[tuple[int, str], _Counted] = {}
-    start = 0
-    for column in columns:
-        own = blocks[:, start : start + column.size]
-        start += column.size
-        for noise in dict.fromkeys(noises):
-            chosen = [g for g, each in enumerate(noises) if each == noise]
-            shares = bin_shares(
-                own[chosen],
-                noise,
-                rows[chosen].mean(axis=1),
-                ranges=column.levels is None,
-                missing=column.missing,
-                spread=column.spread,
-            )
-            for g, part in zip(chosen, shares, strict=True):
-                results[g, column.name] = _Counted(own[g], noise, part)
+    results = _sampled(columns, blocks, np.array(noises), rows.mean(axis=1))
     for g, label in enumerate(labels):
         found.append(_row("", "rows", label, rows[g], tail))
         for column in columns:
@@ -146,6 +132,36 @@ def describe_rows(
             if label.partition(": ")[0] != column.name:
                 counted = results[g, column.name]
                 found += _statistics(column, label, counted, rows[g], tail)
+    return found
+
+
+def _sampled(
+    columns: list[_Column], blocks: Floats, noises: Floats, rows: Floats
+) -> dict[tuple[int, str], _Counted]:
+    """Every column in every group, by group and name; columns alike in shape are
+    sampled together."""
+    ends = np.cumsum([column.size for column in columns])
+    alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for place, column in enumerate(columns):
+        shape = (column.size, column.levels is None, column.missing, column.spread)
+        alike[shape].append(place)
+    groups = len(blocks)
+    found: dict[tuple[int, str], _Counted] = {}
+    for (size, ranges, missing, spread), places in alike.items():
+        own = [blocks[:, ends[place] - size : ends[place]] for place in places]
+        shares = bin_shares(
+            np.concatenate(own),
+            np.tile(noises, len(places)),
+            np.tile(rows, len(places)),
+            ranges=ranges,
+            missing=missing,
+            spread=spread,
+        )
+        for k, place in enumerate(places):
+            for g in range(groups):
+                part = shares[k * groups + g]
+                counted = _Counted(own[k][g], float(noises[g]), part)
+                found[g, columns[place].name] = counted
     return found
 
 
@@ -265,8 +281,10 @@ def _statistics(
     yield _row(column.name, "sd", label, sd, tail, (np.minimum(least, first_end), most))
     below = np.concatenate([np.zeros((len(shares), 1)), np.cumsum(shares, axis=1)], 1)
     for name, share_below in QUANTILES.items():
-        values = np.array([np.interp(share_below, cdf, column.edges) for cdf in below])
         place = np.argmax(below[:, 1:] >= share_below, axis=1)
+        drawn = np.arange(len(shares))
+        inside = (share_below - below[drawn, place]) / shares[drawn, place]
+        values = column.edges[place] + inside * widths[place]
         first, last = counted.places(share_below, lows.size, tail)
         bounds = (
             np.minimum(lows[place], lows[first]),

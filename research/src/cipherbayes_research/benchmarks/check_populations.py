@@ -362,8 +362,8 @@ def number(mean: Floats, y: Floats) -> Population:
     return Population(study, theta, mean, {"y": held / 5.0}, exact, truth)
 
 
-def count(mean: Floats, y: Floats) -> Population:
-    """Predicted counts."""
+def count(mean: Floats, y: Floats, dispersion: float | None = None) -> Population:
+    """Predicted counts, of a Poisson or of a negative binomial model."""
     place = np.searchsorted(COUNT_EDGES, mean)
 
     def exact(rows: Integers) -> Scores:
@@ -374,9 +374,12 @@ def count(mean: Floats, y: Floats) -> Population:
         }
         return found | _by_bin(place, place[rows], y[rows])
 
-    study = _study(cb.models.Poisson(outcome="y"))
-    score = np.log(mean)
+    model: Any = cb.models.Poisson(outcome="y")
     theta = np.array([0.0, REACH])
+    if dispersion is not None:
+        model = cb.models.NegativeBinomial(outcome="y")
+        theta = np.append(theta, np.log(dispersion))
+    study, score = _study(model), np.log(mean)
     outcome = {"y": y, "offset": np.zeros(y.size)}
     return Population(study, theta, score, outcome, exact, exact(np.arange(y.size)))
 
@@ -395,7 +398,7 @@ def invented_count(kind: str, rng: np.random.Generator) -> Population:
     if kind == "poisson":
         return count(mean, rng.poisson(mean).astype(np.float64))
     true = 0.9 * mean * rng.gamma(2.0, 0.5, INVENTED)
-    return count(mean, rng.poisson(true).astype(np.float64))
+    return count(mean, rng.poisson(true).astype(np.float64), dispersion=0.5)
 
 
 # Real tables
