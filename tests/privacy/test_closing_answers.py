@@ -54,16 +54,16 @@ WITH_GAPS = ("logistic", "linear", "poisson", "ordinal", "weibull", "piecewise")
 
 @cache
 def plan_of(name: str, preparation: str) -> StudyPlan:
-    name, _, gaps = name.partition(", ")
+    name, _, variant = name.partition(", ")
     features, method = FEATURES, "averaged"
     evaluation: dict[str, Any] = {"holdout": 0.5}
-    if gaps:
+    if variant == "gaps":
         features = {k: {**f, **GAPS.get(k, {})} for k, f in FEATURES.items()}
         method = "noise-aware"
     else:
         evaluation["against"] = rival(name, preparation)
     study = cb.Study(
-        study={"protocol": "secure-sum"},
+        study={"protocol": "pooled" if variant == "pooled" else "secure-sum"},
         model=MODELS[name],
         features=features,
         preparation={"method": preparation},
@@ -126,7 +126,14 @@ def asked(plan: StudyPlan, phase: Phase, rng: np.random.Generator) -> Question:
 
 
 @pytest.mark.parametrize("preparation", ["public-bounds", "private-scales"])
-@pytest.mark.parametrize("name", [*MODELS, *(f"{n}, gaps" for n in WITH_GAPS)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *MODELS,
+        *(f"{n}, gaps" for n in WITH_GAPS),
+        *(f"{n}, pooled" for n in ("logistic", "weibull")),
+    ],
+)
 def test_one_record_moves_one_part_by_at_most_its_sensitivity(
     name: str, preparation: str
 ) -> None:

@@ -118,7 +118,7 @@ def budget_record(plan: StudyPlan) -> dict[str, Any]:
     """What fitting, checking and describing get; empty where a study only fits.
 
     Each with the ε that it would cost alone, its share of the rows, and the noise of
-    one of its counts.
+    one of its counts; checking with that of a group's sum of residuals too.
     """
     if not plan.closing:
         return {}
@@ -138,6 +138,10 @@ def budget_record(plan: StudyPlan) -> dict[str, Any]:
         if name != "fitting":
             sums = phases[0].sums
             found[name]["count_noise"] = sums.noise_sd(sums.sites)
+        for phase in phases:
+            if phase.cells is not None:
+                noise = phase.sums.noise_sd(phase.sums.sites)
+                found[name]["residual_noise"] = noise
     if held:
         # In five folds a row would be in four fits, each with a fourth of its μ².
         mu = total_mu(compose(*(phase.event for phase in uses["fitting"][0])))
@@ -182,7 +186,8 @@ def _budget_lines(plan: StudyPlan) -> list[tuple[str, str]]:
                 f"ε = {check['epsilon_alone']:.3g} alone, on the other "
                 f"{100 * check['rows']:.3g} %: a row pays for one of the two; a count "
                 "of prediction × outcome is known to "
-                f"±{1.645 * check['count_noise']:.3g} (90 %)",
+                f"±{1.645 * check['count_noise']:.3g} (90 %), a group's sum of "
+                f"residuals to ±{1.645 * check['residual_noise']:.3g}",
             )
         )
         folds = fitting["epsilon_alone_of_five_folds"]
