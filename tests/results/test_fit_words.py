@@ -19,7 +19,10 @@ PLACES = {"age": slice(0, 5), "sex": slice(5, 7), "site": slice(7, 10)}
 
 
 def said(
-    changes: dict[str, Any], late: dict[str, Any] | None = None, **sections: Any
+    changes: dict[str, Any],
+    late: dict[str, Any] | None = None,
+    variance: float = 100.0,
+    **sections: Any,
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """The tests and flags of residuals that are zero but where something changes."""
     model: Any = cb.models.Logistic(outcome="death")
@@ -39,7 +42,7 @@ def said(
     kinds = cells.check.kinds
     residuals, variances = (
         np.zeros((kinds, cells.cells)),
-        np.full((kinds, cells.cells), 100.0),
+        np.full((kinds, cells.cells), variance),
     )
     for kind, each in enumerate((changes, late)[:kinds]):
         for place, values in (each or {}).items():
@@ -82,6 +85,27 @@ def test_hazards_that_are_not_proportional_are_named() -> None:
     assert "'age'" in flags[0]
     assert "hazards are not proportional" in flags[0]
     assert {row["what"] for row in found} == {"even", "over time"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "late", "words"),
+    [
+        ({"age": [50.0, -20.0, -60.0, -20.0, 50.0]}, None, "a curved effect"),
+        ({"site": [0.0, 80.0, -80.0]}, None, "sites differ by more"),
+        (
+            {"age": [-60.0, -30.0, 0.0, 30.0, 60.0]},
+            {"age": [60.0, 30.0, 0.0, -30.0, -60.0]},
+            "hazards are not proportional",
+        ),
+    ],
+)
+def test_a_misfit_is_named_where_noise_hides_how_many_records_a_group_has(
+    changes: dict[str, Any], late: dict[str, Any] | None, words: str
+) -> None:
+    found, flags = said(changes, late, variance=6.0)
+    assert any(words in flag for flag in flags)
+    missed = [row for row in found if row["misfit"]]
+    assert all(g["mean"] is None for row in missed for g in row["groups"])
 
 
 def test_a_curve_in_the_formula_is_what_its_uncertainty_is_about() -> None:

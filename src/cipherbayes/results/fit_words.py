@@ -124,29 +124,33 @@ def _sentence(row: dict[str, Any]) -> str:
         if what == CHANGING:
             return f"{subject}: no sign that effects change over time"
         return f"{subject}: nothing missed that the noise would show"
+    # Where the noise hides how many records a group has, none of them is named.
     shown = [g for g in row["groups"] if g["mean"] is not None]
-    worst = max(shown, key=lambda g: abs(g["mean"]) / (g["upper"] - g["lower"]))
-    more = "more" if worst["mean"] > 0.0 else "fewer or less"
+    group, more = "", ""
+    if shown:
+        worst = max(shown, key=lambda g: abs(g["mean"]) / (g["upper"] - g["lower"]))
+        group = worst["group"]
+        more = "more" if worst["mean"] > 0.0 else "fewer or less"
     if what == CHANGING:
+        most = (
+            f", most for {group} ({more} than predicted early, compared with late)"
+            if shown
+            else ""
+        )
         return (
-            f"{subject}: the effect changes over time, most for {worst['group']} "
-            f"({more} than predicted early, compared with late): hazards are not "
+            f"{subject}: the effect changes over time{most}: hazards are not "
             "proportional"
         )
     if by == SITES:
-        return (
-            f"sites differ by more than the model says: {worst['group']} has {more} "
-            "than predicted"
-        )
+        which = f": {group} has {more} than predicted" if shown else ""
+        return f"sites differ by more than the model says{which}"
     curve = {
         1: " (both ends have more than predicted: a curved effect)",
         -1: " (both ends have less than predicted: a curved effect)",
         0: "",
     }[row["bend"]]
-    return (
-        f"{subject}: the model misses something; at {worst['group']} there is {more} "
-        f"than predicted{curve}"
-    )
+    where = f"; at {group} there is {more} than predicted" if shown else ""
+    return f"{subject}: the model misses something{where}{curve}"
 
 
 def misfit_flags(
