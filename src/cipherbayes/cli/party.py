@@ -276,6 +276,10 @@ def _check_settings(
     if query is None:
         source = str(settings["data"])
         return source, check_table(study, "here", source)
+    for doubt in query.doubts():
+        console.print(
+            f"warning: {doubt}", highlight=False, markup=False, soft_wrap=True
+        )
     with short_snapshot(query, kit) as rows:
         return query.name, check_table(study, "here", rows)
 

@@ -51,7 +51,7 @@ def run(
     require_free_folder(folder)
     differs = check_records(loaded)
     if not as_json:
-        warn_before(loaded, differs)
+        warn_before(loaded, [*differs, *query_doubts(loaded)])
     with (
         logging_to(folder),
         live_page(folder, watch and loaded.private),
@@ -112,6 +112,19 @@ def check_records(study: Study) -> list[str]:
     return [
         f"{said}: effects and intervals are computed for the declared number; correct "
         "it"
+    ]
+
+
+def query_doubts(study: Study) -> list[str]:
+    """What to check in the queries of a study's tables."""
+    from cipherbayes.data.snapshots import Query
+
+    tables = [site.table for site in study.sites.values()]
+    return [
+        doubt
+        for table in tables
+        if isinstance(table, Query)
+        for doubt in table.doubts()
     ]
 
 

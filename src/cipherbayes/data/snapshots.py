@@ -94,6 +94,17 @@ class Query:
             )
         return text
 
+    def doubts(self) -> list[str]:
+        """What to check where one person's record may change another's row."""
+        found = beyond_a_person(self.text(), open_database(self.database).dialect)
+        if not found:
+            return []
+        return [
+            f"{self.name} has {', '.join(found)}: privacy needs each row to depend on "
+            "its own person's data alone, so check that it does (docs/databases.md); "
+            "this goes by words, a help and not a proof"
+        ]
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -172,7 +183,8 @@ def take_snapshot(query: Query, folder: Path) -> Path:
     if path.exists():
         return path
     pauses = iter(PAUSES)
-    _say_what_to_check(query)
+    for doubt in query.doubts():
+        log.warning("%s", doubt)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.chmod(0o700)
@@ -246,19 +258,6 @@ def origin_of(path: Path | str) -> Origin | None:
             where=str(path),
             remedy="start a new run, which reads the query again",
         ) from None
-
-
-def _say_what_to_check(query: Query) -> None:
-    """Warn of words by which one person's record may change another's row."""
-    dialect = open_database(query.database).dialect
-    if found := beyond_a_person(query.text(), dialect):
-        log.warning(
-            "%s: has %s. Privacy needs each row to depend on its own person's data "
-            "alone: check that it does (docs/databases.md). This goes by words and is "
-            "a help, not a proof",
-            query.name,
-            ", ".join(found),
-        )
 
 
 @contextmanager
