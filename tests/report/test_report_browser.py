@@ -102,7 +102,7 @@ def test_every_effect_is_in_sight_on_every_screen(
     seen, wide, hidden, cut = browser.run("""
         const screen = document.documentElement.clientWidth;
         const [name, step] = document.querySelector('#effects tbody tr').children;
-        name.textContent = 'creatinine[missing]';
+        name.textContent = 'creatinine clearance[missing]';
         step.textContent = 'missing against 1.0 units of it';
         const cells = [...document.querySelectorAll('#effects tbody :is(th, td)')]
           .filter(c => getComputedStyle(c).display !== 'none');

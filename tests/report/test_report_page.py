@@ -82,7 +82,8 @@ def test_the_tables_are_those_of_result_json(runs: FinishedRuns, name: str) -> N
         assert cells[3:5] == [number(row["lower"], 4), number(row["upper"], 4)]
     effects = tables["effects"][1 : len(record["effects"]) + 1]
     for cells, entry in zip(effects, record["effects"], strict=True):
-        assert cells[:2] == [entry["name"], entry["per"]]
+        step = entry["per"].removesuffix(f" of {entry['name']}")
+        assert cells[:2] == [entry["name"], step]
         ends = (entry["lower"], entry["upper"])
         assert cells[3] == resolved(entry["estimate"], *ends)
 
@@ -198,7 +199,7 @@ def test_held_out_rows_give_a_calibration_plot(runs: FinishedRuns) -> None:
     page = page_of(runs["psgld"])
     assert "groups of held-out rows" in page
     assert "This report shows points without intervals." in page
-    assert "points without intervals</caption>" in page
+    assert "points without intervals</span></caption>" in page
     record = json.loads((runs["psgld"] / "result.json").read_text())
     (flag,) = [each for each in record["flags"] if each["code"] == "not-calibrated"]
     assert flag["unusable"]

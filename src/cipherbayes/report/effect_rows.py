@@ -92,3 +92,8 @@ def strongest(effects: Sequence[Effect], most: int) -> list[Effect]:
     ranked = sorted(effects, key=lambda effect: -effect.direction)[:most]
     kept = {effect.name for effect in ranked}
     return [effect for effect in effects if effect.name in kept]
+
+
+def own_step(name: str, per: str) -> str:
+    """A step beside the name of its feature, which it need not say again."""
+    return per.removesuffix(f" of {name}")

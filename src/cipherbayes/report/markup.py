@@ -86,7 +86,7 @@ def table(
         body.append(tag("tr", cells))
     whole = tag(
         "table",
-        tag("caption", caption),
+        tag("caption", tag("span", caption)),
         tag("thead", tag("tr", head)),
         tag("tbody", body),
         []

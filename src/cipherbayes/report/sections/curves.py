@@ -11,6 +11,7 @@ from cipherbayes.report.charts import (
     interval_axis,
     interval_row,
 )
+from cipherbayes.report.effect_rows import own_step
 from cipherbayes.report.markup import Content, Markup, join, table, tag
 from cipherbayes.report.numbers import Axis, interval, number, percent
 from cipherbayes.report.run_contents import Contents
@@ -143,8 +144,8 @@ def _groups(contents: Contents, rows: Sequence[SubgroupRow]) -> Markup:
     lines: list[list[Content]] = [
         [
             row["name"],
-            row["per"],
-            f"{row['by']} {_short(row['at'])}",
+            f"{own_step(row['name'], row['per'])} where {row['by']} is "
+            f"{_short(row['at'])}",
             interval_row(
                 axis, row["estimate"] or 0.0, row["lower"], row["upper"], reference
             ),
@@ -166,15 +167,14 @@ def _groups(contents: Contents, rows: Sequence[SubgroupRow]) -> Markup:
             [
                 "Feature",
                 "Step",
-                "Where",
                 CHART,
                 measure.capitalize(),
                 f"{share} interval",
             ],
             lines,
-            words=(1, 2, 3),
-            foot=["", "", "", interval_axis(axis), "", ""],
-            class_="forest",
+            words=(1, 2),
+            foot=["", "", interval_axis(axis), "", ""],
+            class_="forest cards",
             id_="subgroups",
         ),
     )

@@ -8,7 +8,7 @@ from cipherbayes.report.charts import (
     interval_axis,
     interval_row,
 )
-from cipherbayes.report.effect_rows import Effect, Effects, strongest
+from cipherbayes.report.effect_rows import Effect, Effects, own_step, strongest
 from cipherbayes.report.markup import Content, Markup, join, table, tag
 from cipherbayes.report.numbers import (
     NONE,
@@ -38,7 +38,7 @@ def forest(contents: Contents, effects: Effects) -> Markup:
     rows: list[list[Content]] = [
         [
             _breakable(effect.name),
-            effect.per,
+            own_step(effect.name, effect.per),
             interval_row(
                 axis, effect.estimate, effect.lower, effect.upper, effects.reference
             ),
@@ -90,7 +90,7 @@ def forest(contents: Contents, effects: Effects) -> Markup:
             rows,
             words=(1, 2),
             foot=["", "", interval_axis(axis), "", "", ""],
-            class_="forest",
+            class_="forest cards",
             id_="effects",
         ),
     )
