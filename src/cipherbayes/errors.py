@@ -76,6 +76,8 @@ def invalid_field(first: Mapping[str, Any], key: str, more: int) -> tuple[str, s
     match first["type"]:
         case "extra_forbidden":
             what, remedy = f"unknown key '{key}'", "remove it or correct its spelling"
+            if "meant" in first:
+                return what, f"did you mean '{first['meant']}'?"
         case "missing":
             what, remedy = f"missing key '{key}'", "add it"
         case "value_error":

@@ -366,3 +366,10 @@ def test_the_prior_without_privacy_is_said_and_how_to_have_the_private_one() -> 
     assert 'preparation.method = "public-bounds"' in shown
     stated = cb.plan(study(preparation={"method": "public-bounds"}))
     assert "preparation.method" not in repr(stated)
+
+
+def test_a_misspelt_key_is_named_and_not_the_one_that_is_missing_for_it() -> None:
+    with pytest.raises(
+        StudyError, match=r"unknown key 'model.outcom'; did you mean 'outcome'\?"
+    ):
+        cb.Study(model={"kind": "logistic", "outcom": "death"}, features=FEATURES)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -68,7 +70,7 @@ def explained(
     path, text
         The study file; left out for a study that was made in Python.
     """
-    first = error.errors(include_url=False)[0]
+    first = _first_of(error.errors(include_url=False))
     location = [str(part) for part in first["loc"]]
     # Pydantic puts the union's tag into the location; it is no key of the file.
     if len(location) > 1 and location[0] == "model":
@@ -91,6 +93,23 @@ def explained(
             what, remedy = invalid_field(first, key, error.error_count() - 1)
     kind = StudyValueError if path is None else StudyError
     return kind(what, where=where, remedy=remedy)
+
+
+def _first_of(problems: Sequence[Any]) -> Any:
+    """The problem to name: of a key that is missing and one that is misspelt the
+    second, which is why the first is missing."""
+    missing = {p["loc"] for p in problems if p["type"] == "missing"}
+    for problem in problems:
+        *table, key = problem["loc"] or ("",)
+        near = [
+            str(place[-1])
+            for place in missing
+            if list(place[:-1]) == table
+            and difflib.get_close_matches(str(key), [str(place[-1])])
+        ]
+        if problem["type"] == "extra_forbidden" and near:
+            return {**problem, "meant": near[0]}
+    return problems[0]
 
 
 def _line_of(text: str, location: Sequence[str]) -> int | None:
