@@ -9,11 +9,13 @@ import subprocess
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
 
+import cipherbayes as cb
 from cipherbayes.errors import StudyError
 from cipherbayes.protocols.site_words import alike
 from cipherbayes.protocols.study_plan import plan_releases
@@ -26,6 +28,7 @@ from cipherbayes.report.sections.forest import forest_axis
 from cipherbayes.report.sections.held_out import how_to_hold_out
 from cipherbayes.report.sections.methods import methods_paragraph
 from cipherbayes.report.sections.privacy import privacy_section
+from cipherbayes.report.sections.sites import spread_in_words
 from cipherbayes.results.result import Result
 from cipherbayes.study.schema import Study
 from finished_runs import FinishedRuns, runs
@@ -304,3 +307,24 @@ def test_r_reads_what_is_exported(runs: FinishedRuns, tmp_path: Path) -> None:
     assert (int(chains), int(draws)) == (result.dataset.sizes["chain"],
                                          len(result.draws()))  # fmt: skip
     assert names.split("|") == [row["name"] for row in result.summary()]
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "said"),
+    [
+        (0.01, 0.05, "Sites hardly differ in intercept"),
+        (0.02, 0.87, "Whether sites differ much in intercept cannot be told"),
+        (0.2, 0.9, "Sites differ in intercept"),
+        (0.6, 1.2, "Sites differ a lot in intercept"),
+    ],
+)
+def test_what_is_said_of_sites_is_what_the_interval_tells(
+    lower: float, upper: float, said: str
+) -> None:
+    study = cb.Study(
+        model=cb.models.Logistic(outcome="y"), features={"x": {"low": 0, "high": 1}}
+    )
+    contents: Any = SimpleNamespace(study=study)
+    mean = (lower + upper) / 2.0
+    row: Any = {"name": "intercept", "mean": mean, "lower": lower, "upper": upper}
+    assert spread_in_words(contents, row).startswith(f"{said}: ")

@@ -94,15 +94,17 @@ def spread_in_words(contents: Contents, row: BetweenRow) -> str:
     middle, low, high = (
         math.exp(MEDIAN_OF_TWO * row[key]) for key in ("mean", "lower", "upper")
     )
-    size = "clearly"
+    said = f"Sites differ in {name}"
     if high < ALMOST_NOTHING:
-        size = "hardly"
+        said = f"Sites hardly differ in {name}"
     elif low > MUCH:
-        size = "a lot"
+        said = f"Sites differ a lot in {name}"
+    elif low < ALMOST_NOTHING:
+        said = f"Whether sites differ much in {name} cannot be told"
     return (
-        f"Sites differ {size} in {name}: take two sites at random and the same patient "
-        f"at both; in half of all such pairs the {measure} between the two is above "
-        f"{number(middle)} ({number(low)} to {number(high)})."
+        f"{said}: take two sites at random and the same patient at both; in half of "
+        f"all such pairs the {measure} between the two is above {number(middle)} "
+        f"({number(low)} to {number(high)})."
     )
 
 
