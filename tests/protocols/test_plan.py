@@ -376,6 +376,7 @@ def test_scales_are_private_where_nothing_is_said_and_they_can_be_had(
         del document["inference"]
     study = Study.model_validate(document)
     assert study.preparation_method == method
+    assert study.prior_is_of_ranges == (method == "public-bounds")
     assert study.document()["preparation"]["method"] == method
     stated = {**document["preparation"], "method": method}
     same = Study.model_validate({**document, "preparation": stated})
