@@ -167,9 +167,9 @@ def first_study(
             where=str(tables[0]),
             remedy="give tables with the same columns",
         )
-    for column in shared:
-        if any(schema[column] == "empty" for schema in schemas.values()):
-            shared[column] = "empty"
+    for each in shared:
+        if any(schema[each] == "empty" for schema in schemas.values()):
+            shared[each] = "empty"
     for path, schema in schemas.items():
         clash = [n for n in shared if shared[n] not in (schema[n], "empty")]
         if clash:
