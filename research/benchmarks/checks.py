@@ -108,7 +108,7 @@ def summarise(path: Path) -> None:
     pooled = defaultdict(list)
     for text in path.read_text().splitlines():
         line = json.loads(text)
-        kind = "new" if line["table"] in REPORTED else "known"
+        kind = "known" if line["table"] in TUNING else "new"
         # Of o/e and curves, all times, groups and bins together.
         score = line["score"].split()[0]
         pooled[kind, score, line["epsilon"]].append(line)
