@@ -77,7 +77,7 @@ def residual(
     ("colluding", "sites"),
     [
         (("a",), ("a", "b")),
-        (("a",), ("a", "b", "c")),
+        pytest.param(("a",), ("a", "b", "c"), marks=pytest.mark.torture),
         (("a", "b"), ("a", "b", "c", "d")),
     ],
     ids=["one of two", "one of three", "two of four"],

@@ -154,7 +154,7 @@ def test_the_papers_setting_shows_the_claim_and_the_honest_figure() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["flchain", "physionet", "paper-as-printed"])
+@pytest.mark.parametrize("name", ["flchain", "physionet"])
 def test_every_example_can_be_planned(name: str) -> None:
     done = cipherbayes("plan", EXAMPLES / f"{name}.toml", "--json")
     assert done.returncode == 0, done.stderr

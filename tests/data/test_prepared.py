@@ -326,7 +326,10 @@ print(rows, int(status["VmHWM"].split()[0]) // 1024)
 @pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="peak memory is read from Linux"
 )
-@pytest.mark.parametrize("row_group", [1 << 20, 5_000_000])
+@pytest.mark.parametrize(
+    "row_group",
+    [pytest.param(1 << 20, marks=pytest.mark.torture), 5_000_000],  # all rows in one
+)
 def test_a_table_larger_than_its_memory_is_streamed(
     tmp_path: Path, row_group: int
 ) -> None:

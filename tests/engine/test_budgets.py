@@ -154,7 +154,7 @@ def test_the_certificate_is_what_the_ledgers_composed(tmp_path: Path) -> None:
     result = run(study, out=tmp_path / "run")
     spent = Ledger.read(tmp_path / "a.csv.ledger").spent()
     assert result.certificate["spent"] == pytest.approx(spent, rel=1e-12)
-    assert spent <= result.certificate["epsilon"] == 3.0
+    assert spent <= 3.0 == result.certificate["epsilon"]
 
 
 def test_everything_a_study_releases_is_charged(tmp_path: Path) -> None:

@@ -18,11 +18,8 @@ from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.protocols.messages import Reason
 from cipherbayes.results.run import resume, run
 
-HEADERS = [
-    {"protocol": "secure-sum"},
-    {"protocol": "secure-sum", "engine": "local-processes"},
-    {"protocol": "pooled"},
-]
+HEADERS = [{"protocol": "secure-sum"}, {"protocol": "pooled"}]
+"""test_same_integers.py looks at parties in processes of their own."""
 
 
 def vectors(path: Path) -> list[bytes]:

@@ -11,6 +11,7 @@ from parties import small_study, trajectory, write_tables
 
 from cipherbayes.engine.run_folder import RunFolder, noise_source
 from cipherbayes.errors import StudyError
+from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.messages import DecryptReply, decode
 from cipherbayes.protocols.rounds import PhasedRounds
@@ -119,6 +120,12 @@ def test_parties_in_processes_of_their_own_give_the_same_theta(tmp_path: Path) -
     )
     timing = result.record["timing"]
     assert min(timing["site_s"], timing["csp_s"], timing["server_s"]) > 0.0
+    # Keys and answers are gone, as after a run in one process.
+    keys = {file.name for file in (tmp_path / "other" / "run").rglob("*.key")}
+    assert keys <= {"identity.key"}
+    for name in ("a", "b"):
+        ledger = Ledger.read(tmp_path / "other" / f"{name}.csv.ledger")
+        assert [entry.kept for entry in ledger.entries()] == [False] * 4
 
 
 def test_processes_need_files(tmp_path: Path) -> None:

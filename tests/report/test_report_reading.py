@@ -141,7 +141,8 @@ def test_a_large_epsilon_is_not_called_almost_nothing(
 ) -> None:
     contents = Contents.load(runs["federated"])
     record = contents.record
-    privacy = {**record["privacy"], "epsilon": epsilon}
+    privacy = record["privacy"].copy()
+    privacy["epsilon"] = epsilon
     result = replace(contents.result, record={**record, "privacy": privacy})
     lead = privacy_section(replace(contents, result=result)).partition("</p>")[0]
     assert words in lead

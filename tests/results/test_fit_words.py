@@ -11,6 +11,7 @@ import cipherbayes as cb
 from cipherbayes.protocols.rounds import Closing
 from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.results.fit_words import fit_record, misfit_flags
+from cipherbayes.results.record import FitTest
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats
 
@@ -23,7 +24,7 @@ def said(
     late: dict[str, Any] | None = None,
     variance: float = 100.0,
     **sections: Any,
-) -> tuple[list[dict[str, Any]], list[str]]:
+) -> tuple[list[FitTest], list[str]]:
     """The tests and flags of residuals that are zero but where something changes."""
     model: Any = cb.models.Logistic(outcome="death")
     if late is not None:
@@ -126,6 +127,8 @@ def test_a_curve_in_the_formula_is_what_its_uncertainty_is_about() -> None:
     found = fit_record(
         cells, Closing(total, NOISE), draws, design, np.repeat([0.0, 0.3], 2), study
     )
-    widths = [g["upper"] - g["lower"] for g in found[0]["groups"]]
+    ends = [(g["lower"], g["upper"]) for g in found[0]["groups"]]
+    widths = [high - low for low, high in ends if low is not None and high is not None]
+    assert len(widths) == len(ends)
     # Draws this wide know nothing of a curve.
     assert min(widths) > 1.0

@@ -67,4 +67,4 @@ def test_held_out_rows_are_checked_with_their_own_sites_parameters() -> None:
     flags = [f for f in result.record["flags"] if f["name"] == "misfit"]
     assert not any("sites differ" in flag["text"] for flag in flags)
     # The truth's own predictions have 0.81; without sites' levels it is 0.72.
-    assert result.record["metrics"]["auc"]["mean"] > 0.77
+    assert result.metrics["auc"]["mean"] > 0.77

@@ -7,13 +7,17 @@ import os
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from cipherbayes.cli.console import console, progress_bar
 from cipherbayes.errors import RunError
+from cipherbayes.typing import JsonObject
+
+if TYPE_CHECKING:
+    from cipherbayes.validation.calibration import CellRow
 
 
 class Truth(StrEnum):
@@ -169,7 +173,7 @@ def _refuse_unused(context: typer.Context, unused: list[str]) -> None:
             )
 
 
-def _table(rows: list[dict[str, Any]]) -> Table:
+def _table(rows: list[CellRow]) -> Table:
     table = Table(title="coverage of 90 % intervals, truths from the prior")
     headings = ("model", "N", "d", "ε", "coverage", "± se", "width", "flagged")
     for heading in (*headings, "studies"):
@@ -208,7 +212,7 @@ def _show_ranks(studies: int, as_json: bool) -> None:
 
 def _show_trials(
     paths: list[Path],
-    grounds: list[dict[str, Any]],
+    grounds: list[JsonObject],
     replicates: int,
     results: Path | None,
     as_json: bool,
@@ -255,7 +259,7 @@ def _show_trials(
         )
 
 
-def _trial_table(rows: list[dict[str, Any]]) -> Table:
+def _trial_table(rows: list[JsonObject]) -> Table:
     table = Table(
         title="90 % intervals that held, with and without privacy",
         caption="width: over that without privacy, as it was and as planned",

@@ -123,26 +123,34 @@ def logging_to(folder: Path) -> Iterator[None]:
 
 def print_result(record: ResultRecord) -> None:
     """Summary, metrics, privacy and warnings of a finished run."""
+    from cipherbayes.protocols.certificate import promised
+    from cipherbayes.results.record import (
+        exact_scores,
+        private_scores,
+        scores_by_name,
+    )
+
     console.print(summary_table(record))
-    metrics = {k: v for k, v in record["metrics"].items() if isinstance(v, float)}
+    metrics = {k: v for k, v in exact_scores(record).items() if isinstance(v, float)}
     if metrics:
         shown = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
         console.print(f"held-out rows: {shown}")
-    if record["metrics"].get("private"):
+    private = private_scores(record)
+    if private is not None:
         scores = [
             f"{name} {score['mean']:.3g} ({score['lower']:.3g} to {score['upper']:.3g})"
-            for name, score in record["metrics"].items()
-            if isinstance(score, dict)
+            for name, score in scores_by_name(private).items()
         ]
         console.print(f"held-out rows, with noise: {', '.join(scores)}", soft_wrap=True)
     privacy = record["privacy"]
-    if privacy["epsilon"] is None:
+    promise = promised(privacy)
+    if promise is None:
         console.print("privacy: none (all tables in one place, no budget)")
     else:
         word = "certified" if privacy["certified"] else "NOT CERTIFIED"
         against = ", ".join(privacy["holds_against"])
         console.print(
-            f"privacy: ({privacy['epsilon']:g}, {privacy['delta']:g})-DP, {word}, "
+            f"privacy: ({promise[0]:g}, {promise[1]:g})-DP, {word}, "
             f"{privacy['relation']}; holds against {against or 'nobody'}",
             soft_wrap=True,
         )

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from cipherbayes.errors import DataError
 from cipherbayes.storage.custody import file_digest
+
+
+class TableFileRecord(TypedDict):
+    """A :class:`TableFile` as JSON, its bytes in hexadecimal."""
+
+    path: str
+    content: str
+    inode: str
+    names: int
 
 
 @dataclass(frozen=True)
@@ -49,12 +57,12 @@ class TableFile:
         return cls(path, content, inode, status.st_nlink)
 
     @classmethod
-    def of_json(cls, facts: Mapping[str, Any]) -> TableFile:
+    def of_json(cls, facts: TableFileRecord) -> TableFile:
         """A file as :meth:`to_json` described it."""
         content, inode = bytes.fromhex(facts["content"]), facts["inode"].encode()
         return cls(Path(facts["path"]), content, inode, facts["names"])
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> TableFileRecord:
         """What it was when somebody looked."""
         return {
             "path": str(self.path),

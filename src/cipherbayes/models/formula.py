@@ -315,7 +315,7 @@ def _curve(
     name: str,
     column: str,
     transform: Transform | None,
-    values: dict[str, Any],
+    values: dict[str, object],
 ) -> Factor:
     size, knots, degree = None, None, 3
     if name == "poly":
@@ -329,9 +329,10 @@ def _curve(
     else:
         degree = _whole(text, "degree", values.get("degree", 3), 1, 3)
         if "knots" in values:
-            knots = values["knots"]
-            if not isinstance(knots, tuple) or "df" in values:
+            stated = values["knots"]
+            if not isinstance(stated, tuple) or "df" in values:
                 raise ValueError(f"'{text}': give df, or knots as a list")
+            knots = stated
         else:
             size = _whole(text, "df", values.get("df", degree + 2), degree, 12)
     if knots is not None:
@@ -377,7 +378,7 @@ def _inner_transform(text: str, node: Any) -> Transform | None:
     return name  # type: ignore[return-value]
 
 
-def _arguments(text: str, name: str, node: ast.Call) -> dict[str, Any]:
+def _arguments(text: str, name: str, node: ast.Call) -> dict[str, object]:
     """Arguments after the column, by name."""
     names = ARGUMENTS[name]
     if not node.args or len(node.args) - 1 > len(names):

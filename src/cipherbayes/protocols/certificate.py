@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 
 from cipherbayes.study.schema import PrivateStudy
 
@@ -12,6 +12,45 @@ if TYPE_CHECKING:
     from cipherbayes.protocols.study_plan import StudyPlan
 
 NOT_CERTIFIED = "nothing: this result is not certified"
+
+
+class SingleMessages(TypedDict):
+    """What single messages alone keep, as earlier releases told it."""
+
+    epsilon: float
+    delta: float
+    against: str
+
+
+class CertificateRecord(TypedDict):
+    """A certificate as ``result.json`` has it; see :class:`Certificate`."""
+
+    epsilon: float | None
+    delta: float | None
+    relation: str | None
+    certified: bool
+    holds_against: list[str]
+    unit: str | None
+    covers: str | None
+    spent: NotRequired[float]
+    mechanism: NotRequired[str]
+    noise_multiplier: NotRequired[float]
+    clip: NotRequired[float]
+    sampling_rate: NotRequired[float]
+    colluders: NotRequired[int]
+    dropouts: NotRequired[int]
+    circuit: NotRequired[str]
+    flooding_bits: NotRequired[int]
+    not_certified_because: NotRequired[str]
+    claimed_epsilon: NotRequired[float]
+    exact_releases: NotRequired[list[str]]
+    single_messages: NotRequired[SingleMessages]
+
+
+def promised(privacy: CertificateRecord) -> tuple[float, float] | None:
+    """(ε, δ) of a result; None where there was no budget."""
+    epsilon, delta = privacy["epsilon"], privacy["delta"]
+    return None if epsilon is None or delta is None else (epsilon, delta)
 
 
 @dataclass(frozen=True)
@@ -60,16 +99,17 @@ class Certificate:
     claimed_epsilon: float | None = None
     exact_releases: tuple[str, ...] | None = None
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> CertificateRecord:
         """The certificate as ``result.json`` has it: its first seven fields always,
         the others where they mean something."""
         fields = asdict(self)
         always = list(fields)[:7]
-        return {
+        found = {
             key: list(value) if isinstance(value, tuple) else value
             for key, value in fields.items()
             if key in always or value is not None
         }
+        return cast(CertificateRecord, found)
 
 
 def certificate(plan: StudyPlan, rounds: int) -> Certificate:

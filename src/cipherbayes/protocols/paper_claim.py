@@ -38,6 +38,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from cipherbayes.errors import PrivacyError
@@ -186,6 +187,7 @@ def first_round_epsilon(setting: PaperSetting) -> float:
     return math.log1p(q * math.expm1(inner))
 
 
+@lru_cache(maxsize=16)
 def composed_epsilon(setting: PaperSetting) -> float:
     """ε of all rounds, rounded up."""
     from dp_accounting.pld import privacy_loss_distribution as losses

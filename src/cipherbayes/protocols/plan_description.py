@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from cipherbayes.models.score_difference import CLIP
 from cipherbayes.privacy.accountant import compose, epsilon, total_mu
@@ -13,13 +13,18 @@ from cipherbayes.privacy.events import GaussianSum
 from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.protocols.certificate import covers
 from cipherbayes.protocols.forecast import Forecast, advice, forecast_of, term_costs
-from cipherbayes.protocols.imputation_words import imputation_cost, imputation_lines
+from cipherbayes.protocols.imputation_words import (
+    ImputationCost,
+    imputation_cost,
+    imputation_lines,
+)
 from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.plan import Plan
 from cipherbayes.protocols.site_words import sites_in_words
 from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.protocols.term_costs import TermCost
 from cipherbayes.study.schema import Study
+from cipherbayes.typing import JsonObject
 
 INSECURE_NOISE = (
     "noise       INSECURE: from a seed that everyone knows. It protects nobody and is "
@@ -31,6 +36,34 @@ NO_PARAMETERS = {
     "modulus_bits": None,
     "security_bits": None,
 }
+
+
+class BudgetUse(TypedDict):
+    """What one use of a study's budget gets.
+
+    Its ε alone and its share of the rows; the noise of one of its counts, or of the
+    mean difference of log scores; and ε of a fit if every row were in four of five.
+    """
+
+    epsilon_alone: float
+    rows: float
+    count_noise: NotRequired[float]
+    epsilon_alone_of_five_folds: NotRequired[float]
+    difference_noise: NotRequired[float]
+
+
+class PlanFigures(TypedDict, total=False):
+    """What ``plan --json`` says of a study that releases noised sums."""
+
+    epsilon_after: dict[str, float]
+    sampling_rate: float
+    clip: float
+    dimension: int
+    signal_over_noise: float
+    width_ratio: float
+    budget: dict[str, BudgetUse]
+    terms: list[TermCost]
+    imputation: ImputationCost
 
 
 @dataclass(repr=False)
@@ -61,7 +94,7 @@ class PlanDescription:
     )
     bytes_per_round_site: int = 0
     warnings: list[str] = field(default_factory=list)
-    further: dict[str, Any] = field(default_factory=dict)
+    further: PlanFigures = field(default_factory=PlanFigures)
 
     def __repr__(self) -> str:
         return "\n".join([*self.lines, *(f"warning: {w}" for w in self.warnings)])
@@ -70,7 +103,7 @@ class PlanDescription:
         """The same with one warning more."""
         return replace(self, warnings=[*self.warnings, text])
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> JsonObject:
         """What ``cipherbayes plan --json`` prints."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         further = values.pop("further")
@@ -86,6 +119,20 @@ def describe(plan: StudyPlan) -> PlanDescription:
     cautions = plan.protocol.cautions(plan)
     costs = term_costs(plan)
     drawn = imputation_cost(plan)
+    further: PlanFigures = {
+        "epsilon_after": {str(rounds): spent for rounds, spent in growth},
+        "sampling_rate": release.rate,
+        "clip": release.clip,
+        "dimension": release.dimension,
+        "signal_over_noise": forecast.ratio,
+        "width_ratio": forecast.width_ratio,
+    }
+    if uses := budget_uses(plan):
+        further["budget"] = uses
+    if costs:
+        further["terms"] = costs
+    if drawn is not None:
+        further["imputation"] = drawn
     return PlanDescription(
         [
             *_lines(plan, forecast, growth),
@@ -100,21 +147,11 @@ def describe(plan: StudyPlan) -> PlanDescription:
         parameters=NO_PARAMETERS if encryption is None else encryption.record(),
         bytes_per_round_site=0 if encryption is None else encryption.message_bytes,
         warnings=[*advice(plan, forecast), *cautions],
-        further={
-            "epsilon_after": {str(rounds): spent for rounds, spent in growth},
-            "sampling_rate": release.rate,
-            "clip": release.clip,
-            "dimension": release.dimension,
-            "signal_over_noise": forecast.ratio,
-            "width_ratio": forecast.width_ratio,
-            **budget_record(plan),
-            **({"terms": costs} if costs else {}),
-            **({} if drawn is None else {"imputation": drawn}),
-        },
+        further=further,
     )
 
 
-def budget_record(plan: StudyPlan) -> dict[str, Any]:
+def budget_uses(plan: StudyPlan) -> dict[str, BudgetUse]:
     """What fitting, checking and describing get; empty where a study only fits.
 
     Each with the ε that it would cost alone, its share of the rows, and the noise of
@@ -129,7 +166,7 @@ def budget_record(plan: StudyPlan) -> dict[str, Any]:
         "describing": ([p for p in plan.closing if p.rows is None], 1.0),
         "checking": ([p for p in plan.closing if p.rows is not None], held),
     }
-    found = {}
+    found: dict[str, BudgetUse] = {}
     for name, (phases, rows) in uses.items():
         if not phases:
             continue
@@ -148,18 +185,17 @@ def budget_record(plan: StudyPlan) -> dict[str, Any]:
         found["fitting"]["epsilon_alone_of_five_folds"] = epsilon(
             GaussianSum(2.0 / mu), delta
         )
-    found |= _compared(plan, held)
-    return {"budget": found}
+    return found | _compared(plan, held)
 
 
-def _compared(plan: StudyPlan, held: float) -> dict[str, Any]:
+def _compared(plan: StudyPlan, held: float) -> dict[str, BudgetUse]:
     """What a comparison with an earlier fit gets: its noise in the mean difference."""
     phases = [phase for phase in plan.closing if phase.purpose == "difference"]
     if not phases:
         return {}
     (phase,) = phases
     cost = epsilon(phase.event, plan.study.privacy.delta)
-    found = {"epsilon_alone": cost, "rows": held}
+    found: BudgetUse = {"epsilon_alone": cost, "rows": held}
     if plan.study.privacy.records is not None:
         rows = plan.study.privacy.records * held
         found["difference_noise"] = CLIP * phase.sums.noise_sd(phase.sums.sites) / rows
@@ -167,7 +203,7 @@ def _compared(plan: StudyPlan, held: float) -> dict[str, Any]:
 
 
 def _budget_lines(plan: StudyPlan) -> list[tuple[str, str]]:
-    uses = budget_record(plan).get("budget", {})
+    uses = budget_uses(plan)
     if not uses:
         return []
     fitting = uses["fitting"]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # a study file is read without loading parties
     from cipherbayes.data.prepared import PreparedTable
     from cipherbayes.privacy.ledger import Ledger
     from cipherbayes.privacy.noise import NoiseSource
-    from cipherbayes.protocols.certificate import Certificate
+    from cipherbayes.protocols.certificate import Certificate, CertificateRecord
     from cipherbayes.protocols.contributions import Contributions
     from cipherbayes.protocols.csp import Csp
     from cipherbayes.protocols.paper_claim import PaperSetting
@@ -216,12 +216,12 @@ class Protocol(ProtocolRules, ABC):
         """Why intervals should not be relied on; None where they may."""
         return study.inference_method.interval_caution if study.private else None
 
-    def not_certified(self, privacy: Mapping[str, Any]) -> tuple[str, str] | None:
+    def not_certified(self, privacy: CertificateRecord) -> tuple[str, str] | None:
         """Title and text of a report's banner, where its own rules forbid a
         certificate; None where nothing of the kind is known."""
         return None
 
-    def security(self, privacy: Mapping[str, Any]) -> tuple[str, list[Fact]]:
+    def security(self, privacy: CertificateRecord) -> tuple[str, list[Fact]]:
         """How messages were protected: a sentence, and facts."""
         return "", []
 

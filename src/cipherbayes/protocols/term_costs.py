@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.models.formula import Factor, Formula
 from cipherbayes.study.schema import PrivateStudy, Study
 from cipherbayes.study.tables import preparation_of
+from cipherbayes.typing import JsonObject
 
 
 class TermCost(TypedDict):
@@ -47,7 +48,7 @@ def columns_lost(study: PrivateStudy, smaller: Study) -> int:
     return preparation_of(study).design.width - preparation_of(smaller).design.width
 
 
-def _without_features(document: dict[str, Any], gone: set[str]) -> None:
+def _without_features(document: JsonObject, gone: set[str]) -> None:
     """Take features out of the groups to describe and of the slopes that differ."""
     describe, hierarchy = document.get("describe"), document.get("hierarchy")
     if describe is not None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 
+from cipherbayes.protocols.certificate import CertificateRecord, promised
 from cipherbayes.report.markup import Content, Markup, join, tag
 from cipherbayes.report.numbers import duration, short
 from cipherbayes.report.run_contents import Contents
@@ -148,10 +149,11 @@ def _header(contents: Contents) -> Markup:
     )
 
 
-def _promise_tile(privacy: dict[str, float | None]) -> Content:
-    if privacy["epsilon"] is None:
+def _promise_tile(privacy: CertificateRecord) -> Content:
+    promise = promised(privacy)
+    if promise is None:
         return tag("strong", "none", class_="bad")
-    said = f"ε = {short(privacy['epsilon'])}, δ = {short(privacy['delta'])}"
+    said = f"ε = {short(promise[0])}, δ = {short(promise[1])}"
     if privacy["certified"]:
         return join(said, " ", tag("span", "certified", class_="good"))
     return join(said, " ", tag("strong", "not certified", class_="bad"))

@@ -7,7 +7,6 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from cipherbayes.errors import CipherbayesError, RunError
 from cipherbayes.privacy.ledger import Ledger
@@ -19,6 +18,7 @@ from cipherbayes.results.record import ResultRecord
 from cipherbayes.results.result import Result
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of, resolve_prior
+from cipherbayes.typing import JsonObject
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def _plan(study: Study) -> StudyPlan | None:
         return None  # a release that another cipherbayes laid out
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path) -> JsonObject:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -40,7 +39,16 @@ from cipherbayes.protocols.rounds import Closing
 from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.results.describing import describe_rows
 from cipherbayes.results.fit_words import fit_record, misfit_flags
-from cipherbayes.results.record import DescribeRow
+from cipherbayes.results.record import (
+    AucAt,
+    BrierAt,
+    CalibrationBin,
+    DescribeRow,
+    DifferenceRow,
+    MeanRow,
+    ObservedOverExpected,
+    PrivateMetrics,
+)
 from cipherbayes.study.schema import PrivateStudy
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats
@@ -63,7 +71,7 @@ class Checked:
         The table of the records' characteristics.
     """
 
-    metrics: Mapping[str, Any] = field(default_factory=dict)
+    metrics: PrivateMetrics = field(default_factory=PrivateMetrics)
     flags: list[FlagRecord] = field(default_factory=list)
     describe: list[DescribeRow] = field(default_factory=list)
 
@@ -86,7 +94,7 @@ def check_fit(
     flat = draws.theta.reshape(-1, draws.theta.shape[-1])
     tail = (1.0 - study.inference.interval) / 2.0
     design = _design(study, moments)
-    metrics: dict[str, Any] = {}
+    metrics: PrivateMetrics = {}
     flags: list[FlagRecord] = []
     table: list[DescribeRow] = []
     for phase in plan.closing:
@@ -126,8 +134,8 @@ def _expected_rows(study: PrivateStudy) -> float | None:
 
 
 def _difference(
-    study: PrivateStudy, released: Closing, metrics: Mapping[str, Any], tail: float
-) -> dict[str, Any]:
+    study: PrivateStudy, released: Closing, metrics: PrivateMetrics, tail: float
+) -> DifferenceRow:
     """How much better this fit predicts than the earlier one that the study names."""
     assert study.evaluation is not None
     rival = study.evaluation.against
@@ -149,7 +157,7 @@ def scores_of(
     design: Design,
     tail: float,
     rows: float | None,
-) -> dict[str, Any]:
+) -> PrivateMetrics:
     """Scores of held-out rows with intervals, as ``result.json`` has them.
 
     Parameters
@@ -178,7 +186,7 @@ def scores_of(
     return {}
 
 
-def mean_row(draws: Floats, tail: float) -> dict[str, float]:
+def mean_row(draws: Floats, tail: float) -> MeanRow:
     """Mean and interval of draws."""
     lower, upper = np.quantile(draws, [tail, 1.0 - tail])
     return {"mean": float(draws.mean()), "lower": float(lower), "upper": float(upper)}
@@ -186,19 +194,16 @@ def mean_row(draws: Floats, tail: float) -> dict[str, float]:
 
 def _binary(
     counts: Floats, noise: float, rows: float | None, tail: float
-) -> dict[str, Any]:
+) -> PrivateMetrics:
     fit = recalibrate(counts, noise, tuple(LOG_ODDS.tolist()), rows)
-    named = {
-        "auc": fit.auc,
-        "brier": fit.brier,
-        "log_score": fit.log_score,
-        "calibration_intercept": fit.calibration_intercept,
-        "calibration_slope": fit.calibration_slope,
-    }
     bins = fit.rows.mean(axis=0) >= LEAST_ROWS
     return {
         "rows": mean_row(fit.rows.sum(axis=1), tail),
-        **{name: mean_row(values, tail) for name, values in named.items()},
+        "auc": mean_row(fit.auc, tail),
+        "brier": mean_row(fit.brier, tail),
+        "log_score": mean_row(fit.log_score, tail),
+        "calibration_intercept": mean_row(fit.calibration_intercept, tail),
+        "calibration_slope": mean_row(fit.calibration_slope, tail),
         "calibration_table": [
             _bin(fit.rows[:, j], fit.predicted[:, j], fit.observed[:, j], tail)
             for j in np.flatnonzero(bins)
@@ -208,7 +213,7 @@ def _binary(
 
 def _bin(
     rows: Floats, predicted: Floats, observed: Floats, tail: float
-) -> dict[str, float]:
+) -> CalibrationBin:
     found = mean_row(observed, tail)
     return {
         "rows": float(rows.mean()),
@@ -227,7 +232,7 @@ def _survival(
     draws: Floats,
     design: Design,
     tail: float,
-) -> dict[str, Any]:
+) -> PrivateMetrics:
     times = np.arange(1.0, INTERVALS + 1.0) / INTERVALS
     zero = Rows(design, np.zeros((design.width, 1)), {}, np.zeros(1))
     some = draws[:: -(-len(draws) // 200)]
@@ -238,11 +243,7 @@ def _survival(
     edges = tuple(LOG_HAZARDS.tolist())
     fit = check_survival(counts, noise, edges, shares / shares.sum(), rows)
     user = (times * how.model.horizon).tolist()
-    by_time = [
-        {"time": t, **_named("auc", mean_row(fit.auc[:, k], tail))}
-        for k, t in enumerate(user)
-    ]
-    groups = [
+    groups: list[ObservedOverExpected] = [
         {
             "group": group,
             "time": t,
@@ -258,21 +259,28 @@ def _survival(
         "c_index": mean_row(fit.c_index, tail),
         "log_score": mean_row(fit.log_score, tail),
         "calibration_slope": mean_row(fit.calibration_slope, tail),
-        "auc_at": by_time,
+        "auc_at": [
+            _auc_at(t, mean_row(fit.auc[:, k], tail)) for k, t in enumerate(user)
+        ],
         "brier_at": [
-            {"time": t, **_named("brier", mean_row(fit.brier[:, k], tail))}
-            for k, t in enumerate(user)
+            _brier_at(t, mean_row(fit.brier[:, k], tail)) for k, t in enumerate(user)
         ],
         "observed_over_expected": groups,
     }
 
 
-def _named(name: str, found: dict[str, float]) -> dict[str, float]:
-    return {name: found["mean"], "lower": found["lower"], "upper": found["upper"]}
+def _auc_at(time: float, found: MeanRow) -> AucAt:
+    ends = found["lower"], found["upper"]
+    return {"time": time, "auc": found["mean"], "lower": ends[0], "upper": ends[1]}
 
 
-def _numbers(fit: NumberFit | CountFit, tail: float) -> dict[str, Any]:
-    found: dict[str, Any] = {"rows": mean_row(fit.rows.sum(axis=1), tail)}
+def _brier_at(time: float, found: MeanRow) -> BrierAt:
+    ends = found["lower"], found["upper"]
+    return {"time": time, "brier": found["mean"], "lower": ends[0], "upper": ends[1]}
+
+
+def _numbers(fit: NumberFit | CountFit, tail: float) -> PrivateMetrics:
+    found: PrivateMetrics = {"rows": mean_row(fit.rows.sum(axis=1), tail)}
     if isinstance(fit, NumberFit):
         found["rmse"] = mean_row(fit.rmse, tail)
     if np.any(fit.shown):

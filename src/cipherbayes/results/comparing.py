@@ -8,6 +8,7 @@ from typing import TypedDict
 from scipy.special import ndtri
 
 from cipherbayes.errors import StudyError
+from cipherbayes.results.record import MeanRow, private_scores
 from cipherbayes.results.result import Result
 from cipherbayes.study.rules import outcome_of
 
@@ -44,28 +45,22 @@ def compare(first: Result, second: Result) -> Comparison:
     """
     share = min(first.record["interval"], second.record["interval"])
     for sign, result, other in ((1.0, first, second), (-1.0, second, first)):
-        found = result.metrics.get("difference", {})
+        private = private_scores(result.record)
+        found = None if private is None else private.get("difference")
         if found and found["study_hash"] == other.record["study_hash"]:
             ends = sorted((sign * found["lower"], sign * found["upper"]))
             share = result.record["interval"]
             mean = sign * found["mean"]
             return _comparison(first, second, share, mean, *ends, paired=True)
-    for result in (first, second):
-        if not result.metrics.get("private") or "log_score" not in result.metrics:
-            raise StudyError(
-                "has no private score of held-out rows with a log score",
-                where=f"study '{result.study.name}'",
-                remedy="run it with [evaluation] holdout, in a private study of a "
-                "binary or a survival outcome",
-            )
+    scores = [_log_score(result) for result in (first, second)]
     if outcome_of(first.study.model) != outcome_of(second.study.model):
         raise StudyError(
             "predict different outcomes or causes, or over different horizons",
             where=f"studies '{first.study.name}' and '{second.study.name}'",
             remedy="compare fits of one outcome",
         )
-    mean = first.metrics["log_score"]["mean"] - second.metrics["log_score"]["mean"]
-    sd = math.hypot(_sd(first), _sd(second))
+    mean = scores[0]["mean"] - scores[1]["mean"]
+    sd = math.hypot(_sd(first, scores[0]), _sd(second, scores[1]))
     reach = float(ndtri(0.5 + share / 2.0)) * sd
     return _comparison(
         first, second, share, mean, mean - reach, mean + reach, paired=False
@@ -97,8 +92,19 @@ def _comparison(
     }
 
 
-def _sd(result: Result) -> float:
+def _log_score(result: Result) -> MeanRow:
+    private = private_scores(result.record)
+    if private is None or "log_score" not in private:
+        raise StudyError(
+            "has no private score of held-out rows with a log score",
+            where=f"study '{result.study.name}'",
+            remedy="run it with [evaluation] holdout, in a private study of a "
+            "binary or a survival outcome",
+        )
+    return private["log_score"]
+
+
+def _sd(result: Result, score: MeanRow) -> float:
     """Standard deviation of a score, from its interval."""
-    score = result.metrics["log_score"]
     reach = 2.0 * float(ndtri(0.5 + result.record["interval"] / 2.0))
     return float((score["upper"] - score["lower"]) / reach)

@@ -68,7 +68,7 @@ def export(result: Result, folder: Path, *, for_r: bool = False) -> list[Path]:
     return files
 
 
-def curve_rows(result: Result) -> list[dict[str, Any]]:
+def curve_rows(result: Result) -> list[dict[str, object]]:
     """Every point of every curve of a formula."""
     return [
         {key: curve[key] for key in ("feature", "by", "level", "measure", "reference")}
@@ -78,7 +78,7 @@ def curve_rows(result: Result) -> list[dict[str, Any]]:
     ]
 
 
-def draw_rows(result: Result) -> list[dict[str, Any]]:
+def draw_rows(result: Result) -> list[dict[str, float]]:
     """Every draw with its place in its chain, counted from one."""
     theta = result.dataset["theta"]
     names = [str(name) for name in theta["parameter"].values]

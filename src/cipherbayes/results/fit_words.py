@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from cipherbayes.data.column_bins import ColumnBins
@@ -13,6 +11,7 @@ from cipherbayes.inference.noise_aware.flags import FlagRecord, flag_record
 from cipherbayes.models.design import Design
 from cipherbayes.protocols.rounds import Closing
 from cipherbayes.results.made_up import MadeUp
+from cipherbayes.results.record import FitTest
 from cipherbayes.results.user_values import range_names, user_values
 from cipherbayes.study.schema import Study
 from cipherbayes.typing import Floats
@@ -31,7 +30,7 @@ def fit_record(
     design: Design,
     moments: Floats | None,
     study: Study,
-) -> list[dict[str, Any]]:
+) -> list[FitTest]:
     """The tests of every feature and of the sites."""
     kinds = cells.check.kinds
     residuals, variances = released.total.reshape(2, kinds, cells.cells)
@@ -40,7 +39,7 @@ def fit_record(
     noises = (noise, noise / cells.check.variance_weight)
     covariance = np.atleast_2d(np.cov(draws[:, : design.width].T))
     made_up = MadeUp(study, moments)
-    found = []
+    found: list[FitTest] = []
     start = 0
     columns: list[ColumnBins | None] = [*cells.features, None]
     for column in columns:
@@ -96,7 +95,9 @@ def _unsure(
 
 def _row(
     column: ColumnBins | None, what: str, test: GroupTest, names: list[str]
-) -> dict[str, Any]:
+) -> FitTest:
+    """A test; whether it found something is known once all are made."""
+
     def number(value: float) -> float | None:
         return None if np.isnan(value) else float(value)
 
@@ -114,10 +115,12 @@ def _row(
             }
             for g, name in enumerate(names)
         ],
+        "misfit": False,
+        "text": "",
     }
 
 
-def _sentence(row: dict[str, Any]) -> str:
+def _sentence(row: FitTest) -> str:
     by, what = row["by"], row["what"]
     subject = "sites" if by == SITES else f"'{by}'"
     if not row["misfit"]:
@@ -125,12 +128,15 @@ def _sentence(row: dict[str, Any]) -> str:
             return f"{subject}: no sign that effects change over time"
         return f"{subject}: nothing missed that the noise would show"
     # Where the noise hides how many records a group has, none of them is named.
-    shown = [g for g in row["groups"] if g["mean"] is not None]
+    shown = [
+        (abs(g["mean"]) / (g["upper"] - g["lower"]), g["mean"], g["group"])
+        for g in row["groups"]
+        if g["mean"] is not None and g["lower"] is not None and g["upper"] is not None
+    ]
     group, more = "", ""
     if shown:
-        worst = max(shown, key=lambda g: abs(g["mean"]) / (g["upper"] - g["lower"]))
-        group = worst["group"]
-        more = "more" if worst["mean"] > 0.0 else "fewer or less"
+        _, mean, group = max(shown, key=lambda each: each[0])
+        more = "more" if mean > 0.0 else "fewer or less"
     if what == CHANGING:
         most = (
             f", most for {group} ({more} than predicted early, compared with late)"
@@ -154,7 +160,7 @@ def _sentence(row: dict[str, Any]) -> str:
 
 
 def misfit_flags(
-    found: list[dict[str, Any]], study: Study, design: Design
+    found: list[FitTest], study: Study, design: Design
 ) -> list[FlagRecord]:
     """One flag for each test that found something."""
     remedies = {

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from cipherbayes.data.rescaled import rescaled_design
 from cipherbayes.inference.chains import Draws
@@ -15,6 +13,7 @@ from cipherbayes.inference.noise_aware.flags import (
     prior_of_ranges,
 )
 from cipherbayes.models.design import Design
+from cipherbayes.models.metrics import Metrics
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.protocol import protocol_of
 from cipherbayes.results.checking import Checked
@@ -50,7 +49,7 @@ def assemble(
     privacy: Certificate,
     timing: Timing = NO_TIME,
     traffic: Bytes = NO_BYTES,
-    metrics: Mapping[str, Any],
+    metrics: Metrics,
     warnings: list[str],
     moments: Floats | None = None,
     column_models: Floats | None = None,
@@ -105,7 +104,7 @@ def assemble(
         "run": part.get("run"),
         "encryption": part.get("encryption"),
         "parties": part.get("parties", []),
-        "metrics": dict(metrics),
+        "metrics": metrics,
         "warnings": [*warnings, *(flag["message"] for flag in flags), *notes],
         "flags": flags,
         "moments": None if moments is None else moments.tolist(),
@@ -115,7 +114,7 @@ def assemble(
     if column_models is not None:
         record["column_models"] = column_models.tolist()
     if checked is not None and checked.metrics:
-        record["metrics"] = dict(checked.metrics)
+        record["metrics"] = checked.metrics
     if checked is not None and checked.describe:
         record["describe"] = checked.describe
     if terms is not None:

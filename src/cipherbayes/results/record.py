@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypedDict, cast
 
 from cipherbayes.inference.noise_aware.flags import FlagRecord
+from cipherbayes.models.metrics import Metrics
+from cipherbayes.protocols.certificate import CertificateRecord
+
+ReferenceRecord = dict[str, float | str]
+"""A made-up record: feature -> its value in the user's units, or its level."""
 
 
 class ParameterRow(TypedDict):
@@ -39,7 +44,7 @@ class EffectRow(MedianRow):
 class ContrastRow(EffectRow):
     """One value of a feature against another, for a record as ``at`` says."""
 
-    at: dict[str, Any]
+    at: ReferenceRecord
 
 
 class SubgroupRow(EffectRow):
@@ -81,7 +86,7 @@ class FormulaRecord(TypedDict):
     """What a formula adds: the reference record, curves, effects in groups."""
 
     text: str
-    reference: dict[str, Any]
+    reference: ReferenceRecord
     curves: list[Curve]
     subgroups: list[SubgroupRow]
 
@@ -101,7 +106,7 @@ class MedianSurvival(MedianRow):
 class Baseline(TypedDict):
     """Survival of a reference record; with a ``cause`` as if there were no other."""
 
-    at: dict[str, Any]
+    at: ReferenceRecord
     survival: list[SurvivalPoint]
     median: MedianSurvival
     cause: NotRequired[int]
@@ -227,6 +232,100 @@ class DescribeRow(TypedDict):
     upper: float
 
 
+class CalibrationBin(TypedDict):
+    """Held-out rows with about one prediction: how many, what was predicted and what
+    happened, with its interval."""
+
+    rows: float
+    predicted: float
+    observed: float
+    lower: float
+    upper: float
+
+
+class AucAt(TypedDict):
+    """AUC of who has the event by a time, with its interval."""
+
+    time: float
+    auc: float
+    lower: float
+    upper: float
+
+
+class BrierAt(TypedDict):
+    """The Brier score of who has the event by a time, with its interval."""
+
+    time: float
+    brier: float
+    lower: float
+    upper: float
+
+
+class ObservedOverExpected(MeanRow):
+    """Events by a time in a third of the predicted risks: their ratio."""
+
+    group: str
+    time: float
+    expected: float
+    observed: float
+
+
+class DifferenceRow(MeanRow):
+    """How much better a fit predicts than the earlier one that its study names."""
+
+    against: str
+    study_hash: str
+
+
+class ResidualGroup(TypedDict):
+    """What a group's linear predictor lacks; None where it has too few records."""
+
+    group: str
+    mean: float | None
+    lower: float | None
+    upper: float | None
+
+
+class FitTest(TypedDict):
+    """Whether residuals are even over the groups of a feature, or over the sites.
+
+    ``bend`` is the sign of the curve along a number's ranges, and ``text`` says in
+    words what was found.
+    """
+
+    by: str
+    what: str
+    p: float
+    bend: int
+    groups: list[ResidualGroup]
+    misfit: bool
+    text: str
+
+
+class PrivateMetrics(TypedDict, total=False):
+    """Scores of protected held-out rows, released with noise: those that the model's
+    outcome has."""
+
+    private: bool
+    rows: MeanRow
+    auc: MeanRow
+    brier: MeanRow
+    log_score: MeanRow
+    calibration_intercept: MeanRow
+    calibration_slope: MeanRow
+    c_index: MeanRow
+    rmse: MeanRow
+    mean_predicted: MeanRow
+    mean_observed: MeanRow
+    predicted_over_observed: MeanRow
+    calibration_table: list[CalibrationBin]
+    auc_at: list[AucAt]
+    brier_at: list[BrierAt]
+    observed_over_expected: list[ObservedOverExpected]
+    difference: DifferenceRow
+    fit: list[FitTest]
+
+
 class ResultRecord(TypedDict):
     """The content of ``result.json``."""
 
@@ -239,11 +338,11 @@ class ResultRecord(TypedDict):
     method: str
     sites: list[str]
     rounds: int
-    privacy: dict[str, Any]
+    privacy: CertificateRecord
     interval: float
     posterior: list[ParameterRow]
     effects: list[EffectRow]
-    reference: NotRequired[dict[str, Any]]
+    reference: NotRequired[ReferenceRecord]
     baseline: Baseline | None
     formula: NotRequired[FormulaRecord]
     timing: Timing
@@ -251,7 +350,7 @@ class ResultRecord(TypedDict):
     run: str | None
     encryption: EncryptionRecord | None
     parties: list[PartyRecord]
-    metrics: dict[str, Any]
+    metrics: Metrics | PrivateMetrics
     warnings: list[str]
     flags: list[FlagRecord]
     moments: list[float] | None
@@ -260,3 +359,24 @@ class ResultRecord(TypedDict):
     hierarchy: NotRequired[HierarchyRecord]
     describe: NotRequired[list[DescribeRow]]
     posterior_sha256: NotRequired[str]
+
+
+def private_scores(record: ResultRecord) -> PrivateMetrics | None:
+    """Scores of protected held-out rows; None where a study has none."""
+    metrics = record["metrics"]
+    return cast(PrivateMetrics, metrics) if metrics.get("private") else None
+
+
+def exact_scores(record: ResultRecord) -> Metrics:
+    """Scores of held-out rows that are public; empty where a study has none."""
+    metrics = record["metrics"]
+    return {} if metrics.get("private") else cast(Metrics, metrics)
+
+
+def scores_by_name(metrics: PrivateMetrics) -> dict[str, MeanRow]:
+    """Those scores that are one mean with its interval."""
+    return {
+        name: cast(MeanRow, value)
+        for name, value in metrics.items()
+        if isinstance(value, dict)
+    }

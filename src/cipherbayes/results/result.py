@@ -13,6 +13,7 @@ import numpy as np
 
 from cipherbayes.errors import BeyondRangeWarning, RunError
 from cipherbayes.models.base import Rows
+from cipherbayes.protocols.certificate import CertificateRecord, promised
 from cipherbayes.results.contrasts import Contrasts
 from cipherbayes.results.hierarchy import (
     draws_for,
@@ -37,7 +38,7 @@ from cipherbayes.results.record import (
 from cipherbayes.results.result_folder import read_result, write_result
 from cipherbayes.results.table import Table
 from cipherbayes.study.schema import Study
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, JsonObject
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -84,10 +85,11 @@ class Result:
     def promise(self) -> str:
         """ε and δ in a few words, for a line or a picture that leaves its page."""
         privacy = self.record["privacy"]
-        if privacy["epsilon"] is None:
+        promise = promised(privacy)
+        if promise is None:
             return "no privacy"
         word = "" if privacy["certified"] else ", NOT CERTIFIED"
-        return f"ε = {privacy['epsilon']:g}, δ = {privacy['delta']:g}{word}"
+        return f"ε = {promise[0]:g}, δ = {promise[1]:g}{word}"
 
     @property
     def dataset(self) -> xr.Dataset:
@@ -96,14 +98,19 @@ class Result:
         return self.posterior["posterior"].to_dataset()
 
     @property
-    def certificate(self) -> dict[str, Any]:
+    def certificate(self) -> CertificateRecord:
         """(ε, δ), the relation, the mechanism, whose rows it covers, and against
         whom it holds."""
-        return dict(self.record["privacy"])
+        return self.record["privacy"].copy()
 
     @property
-    def metrics(self) -> dict[str, Any]:
-        """Scores on the held-out rows, where the study asked for them."""
+    def metrics(self) -> JsonObject:
+        """Scores on the held-out rows, where the study asked for them.
+
+        Numbers, or where the rows are protected means with intervals: their types are
+        :data:`~cipherbayes.models.metrics.Metrics` and
+        :class:`~cipherbayes.results.record.PrivateMetrics`.
+        """
         return dict(self.record["metrics"])
 
     def describe(self) -> Table[DescribeRow]:

@@ -31,7 +31,7 @@ from cipherbayes.inference.imputed import Expand
 from cipherbayes.inference.multilevel import SiteTarget
 from cipherbayes.inference.target import Target
 from cipherbayes.models.base import Rows, absent_role
-from cipherbayes.models.metrics import evaluate_each
+from cipherbayes.models.metrics import Metrics, evaluate_each
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.plan import Plan
 from cipherbayes.results.checking import check_fit
@@ -422,7 +422,7 @@ def score(
     moments: Floats | None = None,
     *,
     learnt: Floats | None = None,
-) -> dict[str, Any]:
+) -> Metrics:
     """Metrics on the held-out rows; none where the study holds none out."""
     if not test:
         return {}

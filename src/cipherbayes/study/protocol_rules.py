@@ -6,7 +6,7 @@ checked before anything that encrypts is loaded.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from cipherbayes.study.schema import Study
@@ -43,7 +43,7 @@ class ProtocolRules:
     def refuse_elsewhere(self, study: Study) -> None:
         """Raise ValueError for fields of its own in a study of another protocol."""
 
-    def defaults(self, study: Study) -> dict[str, Any]:
+    def defaults(self, study: Study) -> dict[str, str]:
         """Keys of ``[study]`` that it fills in where they are left out."""
         return {}
 

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, field_validator
 
+from cipherbayes.typing import JsonObject
+
 RIVAL_DRAWS = 32
 """Draws whose mean likelihood is an earlier fit's prediction."""
 FARTHEST = 1e7
@@ -42,7 +44,7 @@ class Rival(BaseModel):
 
     name: str
     study_hash: str
-    study: dict[str, Any]
+    study: JsonObject
     scales: tuple[float, ...] | None = None
     draws: tuple[tuple[float, ...], ...]
 
@@ -57,7 +59,7 @@ class Rival(BaseModel):
         return draws
 
 
-def read_rival(folder: str | Path) -> dict[str, Any]:
+def read_rival(folder: str | Path) -> JsonObject:
     """What a study needs of a finished run, as plain values.
 
     Raises

@@ -43,6 +43,7 @@ from cipherbayes.study.sections import (
     Section,
     SiteSection,
 )
+from cipherbayes.typing import JsonObject
 
 RELEASING_SCALES = frozenset({"private-scales", "private-moments"})
 
@@ -253,7 +254,7 @@ class Study(Section):
         fields = {name: getattr(self, name) for name in type(self).model_fields}
         return PrivateStudy.model_construct(self.model_fields_set, **fields)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonObject:
         """The resolved study as plain values, defaults filled in."""
         document = self.model_dump(mode="json", exclude_none=True)
         document["study"]["protocol"] = self.protocol

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 from scipy.stats import chisquare, norm
@@ -22,7 +22,7 @@ from cipherbayes.inference.chains import sample
 from cipherbayes.inference.noise_aware import Effort, sample_posterior
 from cipherbayes.inference.settings import Inference
 from cipherbayes.inference.target import Target
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, JsonObject
 from cipherbayes.validation.replicates import replicated
 from cipherbayes.validation.simulation import (
     MODELS,
@@ -174,6 +174,33 @@ def replicate(cell: Cell, number: int) -> Replicate:
     )
 
 
+class CellRow(TypedDict):
+    """What all simulated studies of a cell say, as ``calibrate --json`` prints it."""
+
+    model: str
+    n: int
+    d: int
+    epsilon: float
+    coverage: float
+    se: float
+    plain_coverage: float
+    width_ratio: float
+    replicates: int
+    flagged: float
+    flags: list[str]
+    stress: NotRequired[str]
+
+
+class RankRow(TypedDict):
+    """Ranks of the truth among the draws of a sampler, in ten bins."""
+
+    model: str
+    sampler: str
+    histogram: list[int]
+    p_value: float
+    studies: int
+
+
 def calibrate(
     cells: Sequence[Cell],
     replicates: int,
@@ -181,7 +208,7 @@ def calibrate(
     results: Path | None = None,
     processes: int = 2,
     progress: Callable[[int, int], None] | None = None,
-) -> list[dict[str, Any]]:
+) -> list[CellRow]:
     """Coverage and width of every cell.
 
     Parameters
@@ -212,11 +239,11 @@ def calibrate(
     ]
 
 
-def summarise_cell(cell: Cell, found: Sequence[Replicate]) -> dict[str, Any]:
+def summarise_cell(cell: Cell, found: Sequence[Replicate]) -> CellRow:
     """One row: the standard error is over studies, whose parameters are not
     independent; the width ratio is the median over studies."""
     coverage = np.array([each.coverage for each in found])
-    row: dict[str, Any] = {
+    row: CellRow = {
         "model": cell.model,
         "n": cell.n,
         "d": cell.d,
@@ -228,9 +255,9 @@ def summarise_cell(cell: Cell, found: Sequence[Replicate]) -> dict[str, Any]:
         "plain_coverage": float(np.mean([each.plain_coverage for each in found])),
         "width_ratio": float(np.median([each.width_ratio for each in found])),
         "replicates": len(found),
+        "flagged": float(np.mean([each.unusable for each in found])),
+        "flags": sorted({code for each in found for code in each.flags}),
     }
-    row["flagged"] = float(np.mean([each.unusable for each in found]))
-    row["flags"] = sorted({code for each in found for code in each.flags})
     if cell.stress:
         row["stress"] = cell.stress
     return row
@@ -264,9 +291,9 @@ def ranks(
     return np.array(found, dtype=np.float64)
 
 
-def rank_histograms(studies: int) -> list[dict[str, Any]]:
+def rank_histograms(studies: int) -> list[RankRow]:
     """Ranks in ten bins, with the p-value of a χ² test that they are uniform."""
-    rows = []
+    rows: list[RankRow] = []
     for kind, sampler in product(("logistic", "exponential"), ("fisher", "rmsprop")):
         # One parameter a study: those of one posterior are not independent.
         ranked = ranks(kind, sampler, studies)[:, 0]
@@ -298,7 +325,7 @@ def _key(cell: Cell, number: int) -> str:
     return f"{cell.key}#{number}"
 
 
-def _to_line(task: tuple[Cell, int], found: Replicate) -> dict[str, Any]:
+def _to_line(task: tuple[Cell, int], found: Replicate) -> JsonObject:
     return {"cell": task[0].key, "replicate": task[1], **asdict(found)}
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from cipherbayes.errors import DataError
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, JsonObject
 
 MOST_LEVELS = 12
 SKEWED = 1.5
@@ -99,13 +99,13 @@ class Columns:
     def drawn(self, rows: int, rng: np.random.Generator) -> pa.Table:
         """As many rows, with replacement where there are fewer."""
         places = rng.choice(self.count, rows, replace=self.count < rows)
-        found: dict[str, Any] = {n: v[places] for n, v in self.numbers.items()}
+        found: dict[str, object] = {n: v[places] for n, v in self.numbers.items()}
         found |= {n: [v[i] for i in places] for n, v in self.levels.items()}
         return pa.table(found)
 
-    def features(self, wider: float) -> dict[str, dict[str, Any]]:
+    def features(self, wider: float) -> dict[str, JsonObject]:
         """Ranges of all values, so many times too wide; levels."""
-        features: dict[str, dict[str, Any]] = {}
+        features: dict[str, JsonObject] = {}
         for name, values in self.numbers.items():
             logged = values.min() > 0.0 and _skewness(values) > SKEWED
             seen = np.log(values) if logged else values

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cipherbayes.errors import RunError
+from cipherbayes.typing import JsonObject
 
 Task = TypeVar("Task")
 Found = TypeVar("Found")
@@ -21,7 +22,7 @@ def replicated(
     tasks: Mapping[str, Task],
     *,
     results: Path | None,
-    to_line: Callable[[Task, Found], dict[str, Any]],
+    to_line: Callable[[Task, Found], JsonObject],
     from_line: Callable[[Mapping[str, Any]], tuple[str, Found]],
     processes: int,
     progress: Progress | None = None,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -40,7 +39,7 @@ from cipherbayes.models.influence import require_bounded_influence
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.privacy.gaussian import mu_for
 from cipherbayes.privacy.release import ReleasePlan
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, JsonObject
 
 MODELS = ("logistic", "exponential", "weibull")
 OTHER_MODELS = ("linear", "learnt-variance", "poisson", "gompertz", "piecewise")
@@ -160,7 +159,7 @@ def simulate(
     else:
         time, event = survival_times(kind, eta, truth, rng)
         outcome = {"time": time, "event": event}
-        known: dict[str, Any] = {"time": "time", "event": "event", "horizon": 1.0}
+        known: JsonObject = {"time": "time", "event": "event", "horizon": 1.0}
         if kind == "piecewise":
             model = Piecewise(**known, intervals=INTERVALS)
             outcome["entry"] = np.zeros(records)

@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +33,7 @@ from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.results.run import run
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, JsonObject
 from cipherbayes.validation.public_columns import Columns
 from cipherbayes.validation.replicates import Progress, replicated
 from cipherbayes.validation.simulation import INTERVALS, survival_times
@@ -223,7 +223,7 @@ def _study(columns: Columns, ground: Ground, *, wider: float) -> Study:
     )
 
 
-def _model(kind: str) -> dict[str, Any]:
+def _model(kind: str) -> JsonObject:
     if kind in ("logistic", "poisson"):
         return {"kind": kind, "outcome": OUTCOME["y"]}
     if kind == "linear":
@@ -396,7 +396,7 @@ def _work(task: tuple[Columns, Ground, int]) -> Trial:
     return trial(*task)
 
 
-def to_line(task: tuple[Columns, Ground, int], found: Trial) -> dict[str, Any]:
+def to_line(task: tuple[Columns, Ground, int], found: Trial) -> JsonObject:
     """A line of a file of results."""
     columns, ground, number = task
     study = {"table": columns.name, **asdict(ground), "number": number}
@@ -420,7 +420,31 @@ def from_line(entry: Mapping[str, Any]) -> tuple[str, Trial]:
     )
 
 
-def summarised(found: Sequence[Trial]) -> dict[str, Any]:
+class TrialSummary(TypedDict):
+    """What several studies on a table say together."""
+
+    coverage: float
+    se: float
+    plain_coverage: float
+    difference: float
+    difference_se: float
+    width_ratio: float
+    expected_over_actual: float
+    unusable: float
+    usable_coverage: float | None
+    replicates: int
+
+
+class FlagRow(TypedDict):
+    """Coverage of the parameters that a flag names, and of the others."""
+
+    flag: str
+    parameters: int
+    coverage: float | None
+    others: float | None
+
+
+def summarised(found: Sequence[Trial]) -> TrialSummary:
     """Coverage with and without privacy, their difference, and widths.
 
     Standard errors are over studies, whose parameters are not independent.
@@ -451,7 +475,7 @@ def _error(values: Floats) -> float:
     return float(values.std(ddof=1) / math.sqrt(values.size))
 
 
-def by_flag(found: Sequence[Trial]) -> list[dict[str, Any]]:
+def by_flag(found: Sequence[Trial]) -> list[FlagRow]:
     """Coverage of parameters that a flag names, and of the others.
 
     A flag that names none means all of its study.

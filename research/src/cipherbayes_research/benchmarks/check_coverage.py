@@ -21,6 +21,7 @@ from cipherbayes.privacy.gaussian import mu_for
 from cipherbayes.protocols.releases import CHECKS, QUESTION_DRAWS
 from cipherbayes.protocols.rounds import Closing
 from cipherbayes.results.checking import scores_of
+from cipherbayes.results.record import PrivateMetrics, scores_by_name
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats
 from cipherbayes_research.benchmarks.check_populations import Population
@@ -85,7 +86,7 @@ def _private(
     noise: float,
     rows: int,
     rng: np.random.Generator,
-) -> dict[str, Any]:
+) -> PrivateMetrics:
     draws = np.tile(population.theta, (QUESTION_DRAWS, 1))
     total = check.sums(draws, population.rows(places))
     noised = Closing(total + rng.normal(0.0, noise, total.size), noise)
@@ -110,16 +111,17 @@ def _counted(found: Floats, plain: Floats, truth: float) -> Coverage:
 
 
 def _named(
-    metrics: dict[str, Any], check: HeldOutCheck
+    metrics: PrivateMetrics, check: HeldOutCheck
 ) -> Iterator[tuple[str, tuple[float, float, float]]]:
     """Every interval of a check by the name of what it should hold."""
-    for name, value in metrics.items():
-        if isinstance(value, dict):
-            yield name, (value["mean"], value["lower"], value["upper"])
-    for measure in ("auc", "brier"):
-        for at in metrics.get(f"{measure}_at", []):
-            interval = (at[measure], at["lower"], at["upper"])
-            yield f"{measure}_at {at['time']:g}", interval
+    for name, value in scores_by_name(metrics).items():
+        yield name, (value["mean"], value["lower"], value["upper"])
+    for auc in metrics.get("auc_at", []):
+        interval = (auc["auc"], auc["lower"], auc["upper"])
+        yield f"auc_at {auc['time']:g}", interval
+    for brier in metrics.get("brier_at", []):
+        interval = (brier["brier"], brier["lower"], brier["upper"])
+        yield f"brier_at {brier['time']:g}", interval
     for group in metrics.get("observed_over_expected", []):
         name = f"o/e {GROUPS[group['group']]} {group['time']:g}"
         yield name, (group["mean"], group["lower"], group["upper"])

@@ -28,6 +28,7 @@ from cipherbayes.engine.round_loop import drive
 from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.errors import CipherbayesError, RunError
 from cipherbayes.protocols.transcripts import keep_transcript
+from cipherbayes.typing import JsonObject
 
 log = logging.getLogger("cipherbayes.flare")
 
@@ -54,7 +55,7 @@ class RoundsController(Controller):  # type: ignore[misc]
     def __init__(self, run: str) -> None:
         super().__init__()
         self._run = run
-        self._status: dict[str, Any] = {"state": "starting", "done": 0, "rounds": 0}
+        self._status: JsonObject = {"state": "starting", "done": 0, "rounds": 0}
         self._files: dict[str, str] = {}
         self._collected = threading.Event()
 
@@ -156,7 +157,7 @@ class RoundsController(Controller):  # type: ignore[misc]
     def _say(self, state: str, **facts: Any) -> None:
         self._status = {**self._status, "state": state, **facts}
 
-    def _follow(self, topic: str, data: Any, fl_ctx: FLContext) -> dict[str, Any]:
+    def _follow(self, topic: str, data: Any, fl_ctx: FLContext) -> JsonObject:
         """How far the run is; with the outcome, once there is one."""
         status = self._status
         if status["state"] not in ("finished", "failed"):

@@ -12,6 +12,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from cipherbayes.typing import JsonObject
+
 RESOURCES = "resources.json"
 _JOB_STORE = "job_store"
 
@@ -37,7 +39,7 @@ _NOTHING = {
 }
 
 
-def authorization(*, server: bool) -> dict[str, Any]:
+def authorization(*, server: bool) -> JsonObject:
     """Who may do what at a party; rights are named one by one, never ``any``.
 
     ``view`` at the server shows who is connected and how jobs ended. At a site or the
@@ -60,7 +62,7 @@ def authorization(*, server: bool) -> dict[str, Any]:
     }
 
 
-_COMMUNICATION: dict[str, Any] = {
+_COMMUNICATION: JsonObject = {
     "allow_adhoc_conns": False,
     "backbone_conn_gen": 2,
     # A receiver keeps every message, and a thread for it, as long as its sender may
@@ -127,7 +129,7 @@ def without_jobs(resources: Any) -> Any:
     return {**resources, "components": kept}
 
 
-def _components(components: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _components(components: list[JsonObject]) -> list[JsonObject]:
     """The system's components, without log streaming, jobs kept inside the kit."""
     kept = []
     for component in components:
@@ -146,5 +148,5 @@ def _components(components: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return kept
 
 
-def _write(path: Path, content: dict[str, Any]) -> None:
+def _write(path: Path, content: JsonObject) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -11,6 +11,7 @@ from cipherbayes.engine.flare.kits import CSP
 from cipherbayes.errors import StudyError
 from cipherbayes.protocols.plan import plan_study
 from cipherbayes.study.schema import Study
+from cipherbayes.typing import JsonObject
 
 _STUDY = "study.toml"
 
@@ -58,5 +59,5 @@ def job_study(workspace: Any, job: str) -> Study:
     return study
 
 
-def _write(path: Path, content: dict[str, Any]) -> None:
+def _write(path: Path, content: JsonObject) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

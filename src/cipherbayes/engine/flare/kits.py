@@ -55,6 +55,7 @@ from cipherbayes.protocols.site import Site
 from cipherbayes.protocols.stores import Heads
 from cipherbayes.storage.private_files import replace_private
 from cipherbayes.study.schema import Study
+from cipherbayes.typing import JsonObject
 
 CSP = "csp"
 SERVER = "server"
@@ -471,8 +472,8 @@ def read_identity(path: Path) -> tuple[str, Identity]:
         ) from None
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+def _read_json(path: Path) -> JsonObject:
+    content: JsonObject = json.loads(path.read_text(encoding="utf-8"))
     return content
 
 

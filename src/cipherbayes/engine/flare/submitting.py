@@ -25,6 +25,7 @@ from cipherbayes.engine.round_loop import Progress
 from cipherbayes.errors import RunError, StudyError
 from cipherbayes.storage.folders import require_new_folder
 from cipherbayes.study.schema import Study
+from cipherbayes.typing import JsonObject
 
 _FOLLOW = "cipherbayes"
 _POLL_SECONDS = 0.3
@@ -234,7 +235,7 @@ def _follow(session: Any, job: str, progress: Progress) -> dict[str, str]:
         time.sleep(_POLL_SECONDS)
 
 
-def _refuse_ended(meta: dict[str, Any]) -> None:
+def _refuse_ended(meta: JsonObject) -> None:
     state = str(meta.get("status", ""))
     if state.startswith("FINISHED"):
         raise RunError(

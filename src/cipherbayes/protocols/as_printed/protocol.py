@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cipherbayes.protocols.protocol import (
     CspParts,
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from cipherbayes.protocols.as_printed.plan import PrintedPlan
     from cipherbayes.protocols.as_printed.server import PrintedRounds, PrintedServer
     from cipherbayes.protocols.as_printed.site import PrintedSite
-    from cipherbayes.protocols.certificate import Certificate
+    from cipherbayes.protocols.certificate import Certificate, CertificateRecord
     from cipherbayes.protocols.paper_claim import PaperSetting
     from cipherbayes.protocols.plan import Plan
     from cipherbayes.protocols.plan_description import PlanDescription
@@ -105,7 +104,7 @@ class AsPrinted(Protocol):
                 'to noise = "as-printed"'
             )
 
-    def defaults(self, study: Study) -> dict[str, Any]:
+    def defaults(self, study: Study) -> dict[str, str]:
         return {"circuit": study.study.circuit or CIRCUIT}
 
     # -- releases and parties ----------------------------------------------
@@ -211,7 +210,7 @@ class AsPrinted(Protocol):
             "posterior: its intervals miss the truth far more often than they say."
         )
 
-    def not_certified(self, privacy: Mapping[str, Any]) -> tuple[str, str]:
+    def not_certified(self, privacy: CertificateRecord) -> tuple[str, str]:
         return (
             "Not certified: the paper’s method as printed",
             f"The claimed ε = {privacy['claimed_epsilon']:g} does not hold. Were the "
@@ -220,7 +219,7 @@ class AsPrinted(Protocol):
             "on private rows.",
         )
 
-    def security(self, privacy: Mapping[str, Any]) -> tuple[str, list[Fact]]:
+    def security(self, privacy: CertificateRecord) -> tuple[str, list[Fact]]:
         lead = (
             "This is the paper’s own protocol, kept for comparison. The CSP decrypts "
             "whatever the server sends, so a server that wants the secret key gets it."

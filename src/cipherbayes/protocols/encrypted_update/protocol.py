@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cipherbayes.protocols.protocol import (
     CspParts,
@@ -17,7 +16,7 @@ from cipherbayes.protocols.protocol import (
 if TYPE_CHECKING:
     from cipherbayes.crypto.ckks.keys import CkksKeys
     from cipherbayes.data.prepared import PreparedTable
-    from cipherbayes.protocols.certificate import Certificate
+    from cipherbayes.protocols.certificate import Certificate, CertificateRecord
     from cipherbayes.protocols.encrypted_update.csp import EncryptedCsp
     from cipherbayes.protocols.encrypted_update.plan import EncryptedPlan
     from cipherbayes.protocols.encrypted_update.server import (
@@ -58,7 +57,7 @@ class EncryptedUpdate(Protocol):
                 'study.circuit belongs to protocol = "encrypted-update": remove it'
             )
 
-    def defaults(self, study: Study) -> dict[str, Any]:
+    def defaults(self, study: Study) -> dict[str, str]:
         from cipherbayes.protocols.encrypted_update.plan import DEFAULT_CIRCUIT
 
         return {"circuit": study.study.circuit or DEFAULT_CIRCUIT}
@@ -119,7 +118,7 @@ class EncryptedUpdate(Protocol):
     def method_words(self, study: Study) -> str:
         return "encrypted ascent"
 
-    def not_certified(self, privacy: Mapping[str, Any]) -> tuple[str, str] | None:
+    def not_certified(self, privacy: CertificateRecord) -> tuple[str, str] | None:
         if "not_certified_because" not in privacy:
             return None
         return (
@@ -130,7 +129,7 @@ class EncryptedUpdate(Protocol):
             "to hide. Use the circuit “hardened”.",
         )
 
-    def security(self, privacy: Mapping[str, Any]) -> tuple[str, list[Fact]]:
+    def security(self, privacy: CertificateRecord) -> tuple[str, list[Fact]]:
         bits = privacy["flooding_bits"]
         lead = (
             "Preconditioner and step were computed under encryption; only the "
@@ -195,7 +194,7 @@ def run_keys(folder: PartyFolder) -> CkksKeys:
     return keys.create_ckks(folder.run, folder.plan.circuit)
 
 
-def _masks(privacy: Mapping[str, Any]) -> list[Fact]:
+def _masks(privacy: CertificateRecord) -> list[Fact]:
     """What hides a single message from whoever has the secret key."""
     # Runs of releases without masks say what that costs.
     single = privacy.get("single_messages")

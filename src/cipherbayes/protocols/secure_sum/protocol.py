@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cipherbayes.protocols.protocol import (
     CspParts,
@@ -16,6 +15,7 @@ from cipherbayes.protocols.protocol import (
 
 if TYPE_CHECKING:
     from cipherbayes.data.prepared import PreparedTable
+    from cipherbayes.protocols.certificate import CertificateRecord
     from cipherbayes.protocols.secure_sum.csp import SecureSumCsp
     from cipherbayes.protocols.secure_sum.plan import SecureSumPlan
     from cipherbayes.protocols.secure_sum.server import SecureSumServer
@@ -69,7 +69,7 @@ class SecureSum(Protocol):
 
         return parties_held_against(study)
 
-    def security(self, privacy: Mapping[str, Any]) -> tuple[str, list[Fact]]:
+    def security(self, privacy: CertificateRecord) -> tuple[str, list[Fact]]:
         lead = (
             "Each site’s noised sum was masked and encrypted; only the sum over all "
             "sites was ever decrypted, once a round."

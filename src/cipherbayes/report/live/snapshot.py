@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -25,6 +25,34 @@ LATE_SECONDS, LATE_FACTOR = 10.0, 10.0
 
 Lost = tuple[tuple[str, int], ...]
 Times = tuple[tuple[int, float], ...]
+
+
+class LostRecord(TypedDict):
+    """A site that dropped out, and in which round."""
+
+    site: str
+    round: int
+
+
+class SnapshotRecord(TypedDict):
+    """Where a run stands, as ``state.json`` has it; see :class:`Snapshot`."""
+
+    study: str
+    round: int
+    rounds: int
+    epsilon_spent: float
+    epsilon: float
+    delta: float
+    certified: bool
+    theta: dict[str, list[float]]
+    lost: list[LostRecord]
+    finished: bool
+    drawing: bool
+    seconds_a_round: float | None
+    seconds_left: float | None
+    round_seconds: list[float]
+    seconds_since_last_answer: float | None
+    late: bool
 
 
 @dataclass(frozen=True)
@@ -95,7 +123,7 @@ class Snapshot:
             return False
         return self.answered > LATE_SECONDS + LATE_FACTOR * self.pace
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> SnapshotRecord:
         """For programs."""
         return {
             "study": self.study,

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from cipherbayes.report.charts import Chart, Point, figure
 from cipherbayes.report.markup import Content, Markup, join, table, tag
 from cipherbayes.report.numbers import Axis, interval, number, percent
 from cipherbayes.report.run_contents import Contents
+from cipherbayes.results.record import (
+    AucAt,
+    CalibrationBin,
+    FitTest,
+    ObservedOverExpected,
+    PrivateMetrics,
+    scores_by_name,
+)
 
 SCORES = {
     "rows": "Rows held out, about",
@@ -24,18 +30,18 @@ SCORES = {
 }
 
 
-def private_checks(contents: Contents) -> Markup:
+def private_checks(contents: Contents, metrics: PrivateMetrics) -> Markup:
     """Scores of held-out rows with intervals, and where the fit misses."""
-    metrics = contents.record["metrics"]
     share = percent(contents.record["interval"])
+    scores = scores_by_name(metrics)
     rows: list[list[Content]] = [
         [
             words,
-            number(metrics[key]["mean"]),
-            interval(metrics[key]["lower"], metrics[key]["upper"]),
+            number(scores[key]["mean"]),
+            interval(scores[key]["lower"], scores[key]["upper"]),
         ]
         for key, words in SCORES.items()
-        if key in metrics
+        if key in scores
     ]
     if "difference" in metrics:
         found = metrics["difference"]
@@ -55,9 +61,7 @@ def private_checks(contents: Contents) -> Markup:
         curve = _calibration(metrics["calibration_table"], contents)
         parts.append(tag("div", curve, class_="beside"))
     if metrics.get("auc_at"):
-        parts.append(
-            _timed("auc_at", "auc", "AUC: who has the event by then", contents)
-        )
+        parts.append(_timed(metrics["auc_at"], contents))
     if metrics.get("observed_over_expected"):
         parts.append(_groups(metrics["observed_over_expected"], share))
     return join(
@@ -73,22 +77,22 @@ def private_checks(contents: Contents) -> Markup:
     )
 
 
-def _timed(key: str, name: str, title: str, contents: Contents) -> Markup:
+def _timed(entries: list[AucAt], contents: Contents) -> Markup:
     share = percent(contents.record["interval"])
     column = contents.study.model.outcome_columns().get("time", "time")
     rows: list[list[Content]] = [
         [
             number(at["time"], 4),
-            number(at[name]),
+            number(at["auc"]),
             interval(at["lower"], at["upper"]),
         ]
-        for at in contents.record["metrics"][key]
+        for at in entries
     ]
     heads = [column, "Mean", f"{share} interval"]
-    return table(title, heads, rows, id_=key.replace("_", "-"))
+    return table("AUC: who has the event by then", heads, rows, id_="auc-at")
 
 
-def _groups(entries: list[dict[str, Any]], share: str) -> Markup:
+def _groups(entries: list[ObservedOverExpected], share: str) -> Markup:
     rows: list[list[Content]] = [
         [
             entry["group"],
@@ -115,7 +119,7 @@ def _groups(entries: list[dict[str, Any]], share: str) -> Markup:
     )
 
 
-def _calibration(bins: list[dict[str, float]], contents: Contents) -> Markup:
+def _calibration(bins: list[CalibrationBin], contents: Contents) -> Markup:
     points = [
         Point(each["predicted"], each["observed"], each["lower"], each["upper"])
         for each in bins
@@ -138,7 +142,7 @@ def _calibration(bins: list[dict[str, float]], contents: Contents) -> Markup:
     )
 
 
-def _fit(tests: list[dict[str, Any]]) -> Markup:
+def _fit(tests: list[FitTest]) -> Markup:
     if not tests:
         return Markup()
     missed = [each for each in tests if each["misfit"]]

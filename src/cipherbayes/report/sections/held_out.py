@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from cipherbayes.models.metrics import Metrics
 from cipherbayes.report.charts import (
     Chart,
     Point,
@@ -17,6 +18,7 @@ from cipherbayes.report.numbers import (
 )
 from cipherbayes.report.run_contents import Contents
 from cipherbayes.report.sections.checks import private_checks
+from cipherbayes.results.record import exact_scores, private_scores
 from cipherbayes.study.schema import Study
 
 METRICS = {
@@ -50,8 +52,7 @@ def how_to_hold_out(study: Study) -> str:
 
 def held_out_part(contents: Contents) -> Markup:
     """Scores of held-out rows, or how a study gets them."""
-    metrics = contents.record["metrics"]
-    if not metrics:
+    if not contents.record["metrics"]:
         return join(
             tag("h3", "Rows it has not seen"),
             tag(
@@ -60,28 +61,29 @@ def held_out_part(contents: Contents) -> Markup:
                 f"predictions are on new rows. {how_to_hold_out(contents.study)}",
             ),
         )
-    if metrics.get("private"):
-        return private_checks(contents)
+    private = private_scores(contents.record)
+    if private is not None:
+        return private_checks(contents, private)
+    metrics = exact_scores(contents.record)
+    scores = {k: v for k, v in metrics.items() if isinstance(v, int | float)}
     rows = [
-        [words, number(metrics[key], 4) if key != "rows" else f"{metrics[key]:,.0f}"]
+        [words, number(scores[key], 4) if key != "rows" else f"{scores[key]:,.0f}"]
         for key, words in METRICS.items()
-        if metrics.get(key) is not None
+        if key in scores
     ]
     known = set(METRICS) | {"calibration_table", "auc_at"}
     rows += [
         [key.replace("_", " "), number(value, 4)]
-        for key, value in metrics.items()
-        if key not in known and isinstance(value, int | float)
+        for key, value in scores.items()
+        if key not in known
     ]
     parts: list[str] = [
         table("Scores on the held-out rows", ["Score", "Value"], rows, id_="metrics")
     ]
-    if metrics.get("calibration_table"):
-        parts.insert(0, _calibration(metrics["calibration_table"]))
-    if metrics.get("auc_at"):
-        timed = [
-            [number(at["time"], 4), number(at["auc"], 4)] for at in metrics["auc_at"]
-        ]
+    if bins := _entries(metrics, "calibration_table"):
+        parts.insert(0, _calibration(bins))
+    if times := _entries(metrics, "auc_at"):
+        timed = [[number(at["time"], 4), number(at["auc"], 4)] for at in times]
         parts.append(
             table(
                 "Who has the event by a time: AUC at the quartiles of event times",
@@ -99,11 +101,20 @@ def held_out_part(contents: Contents) -> Markup:
     )
 
 
-def _calibration(bins: list[dict[str, float]]) -> Markup:
+def _entries(metrics: Metrics, name: str) -> list[dict[str, float | None]]:
+    """A score that has several rows; none where the model has no such score."""
+    found = metrics.get(name)
+    return found if isinstance(found, list) else []
+
+
+def _calibration(bins: list[dict[str, float | None]]) -> Markup:
     points = []
     for entry in bins:
-        low, high = wilson(entry["observed"], entry["rows"])
-        points.append(Point(entry["predicted"], entry["observed"], low, high))
+        rows, predicted, observed = (
+            float(entry[key] or 0.0) for key in ("rows", "predicted", "observed")
+        )
+        low, high = wilson(observed, rows)
+        points.append(Point(predicted, observed, low, high))
     top = min(round_up(max(max(p.x, p.upper or 0.0) for p in points)), 1.0)
     gap = max(abs(p.x - p.y) for p in points)
     return figure(

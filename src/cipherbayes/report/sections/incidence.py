@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,11 +20,20 @@ from cipherbayes.report.sections.profiles import (
 )
 from cipherbayes.results.incidence import cumulative_incidence
 from cipherbayes.results.made_up import Value
+from cipherbayes.results.record import MeanRow
 from cipherbayes.typing import Floats
 
 POINTS, TOLD = 60, 5
 """Points of a curve; times that the table names."""
 NO_EVENT = "no event yet"
+
+
+class IncidenceRow(MeanRow):
+    """The cumulative incidence of a cause by a time, for a made-up record."""
+
+    record: str
+    cause: str
+    time: float
 
 
 @dataclass(frozen=True)
@@ -47,14 +55,16 @@ class Incidences:
     times: Floats
     causes: Mapping[str, Mapping[str, Floats]]
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[IncidenceRow]:
         """One row for each record, cause and time."""
         return [
             {
                 "record": who,
                 "cause": cause,
                 "time": float(time),
-                **{key: float(found[key][k, j]) for key in ("mean", "lower", "upper")},
+                "mean": float(found["mean"][k, j]),
+                "lower": float(found["lower"][k, j]),
+                "upper": float(found["upper"][k, j]),
             }
             for k, who in enumerate(self.labels)
             for cause, found in self.causes.items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cipherbayes.data.imputing import DRAWS
+from cipherbayes.protocols.certificate import promised
 from cipherbayes.report.markup import Content, Markup, join, table, tag
 from cipherbayes.report.numbers import percent, short
 from cipherbayes.report.run_contents import Contents
@@ -56,13 +57,14 @@ def methods_paragraph(contents: Contents) -> str:
         f"with {len(study.features)} predictors ({', '.join(study.features)}). "
         f"{_ranges(study)} {_prior(study)} {_between(study)}"
     )
-    if privacy["epsilon"] is None:
+    promise = promised(privacy)
+    if promise is None:
         said += "Records were analysed in one place, without differential privacy. "
     else:
         word = "is" if privacy["certified"] else "is NOT certified to be"
         said += (
-            f"What was released {word} ({short(privacy['epsilon'])}, "
-            f"{short(privacy['delta'])})-differentially private for adding or removing "
+            f"What was released {word} ({short(promise[0])}, "
+            f"{short(promise[1])})-differentially private for adding or removing "
             f"one record, spent in {contents.all_rounds} rounds"
             + ("; no record left its site. " if contents.protocol.federated else ". ")
         )

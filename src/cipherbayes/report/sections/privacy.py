@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from cipherbayes.privacy.accountant import epsilon
 from cipherbayes.privacy.events import Composed, Repeated
 from cipherbayes.privacy.release import ReleasePlan
+from cipherbayes.protocols.certificate import CertificateRecord, promised
 from cipherbayes.protocols.phase import Phase
 from cipherbayes.report.charts import Chart, Line, figure
 from cipherbayes.report.markup import Content, Markup, facts, join, table, tag
@@ -87,7 +87,10 @@ def privacy_section(contents: Contents) -> Markup:
 
 def _in_words(contents: Contents) -> Markup:
     privacy = contents.record["privacy"]
-    e, d = privacy["epsilon"], privacy["delta"]
+    promise = promised(privacy)
+    if promise is None:
+        return Markup()
+    e, d = promise
     if not privacy["certified"]:
         asked = short(privacy.get("claimed_epsilon", e))
         lead = tag(
@@ -118,9 +121,9 @@ def _in_words(contents: Contents) -> Markup:
             class_="lead",
         )
     against = privacy["holds_against"] or ["nobody"]
-    promised: Content = f"(ε, δ) = ({short(e)}, {short(d)})"
+    pair: Content = f"(ε, δ) = ({short(e)}, {short(d)})"
     pairs: list[tuple[str, Content]] = [
-        ("Promise", promised if privacy["certified"] else "none"),
+        ("Promise", pair if privacy["certified"] else "none"),
         (
             "Certified",
             "yes" if privacy["certified"] else tag("strong", "no", class_="bad"),
@@ -148,7 +151,7 @@ def _in_words(contents: Contents) -> Markup:
     return join(lead, facts(pairs))
 
 
-def _noise(privacy: dict[str, Any]) -> list[tuple[str, Content]]:
+def _noise(privacy: CertificateRecord) -> list[tuple[str, Content]]:
     """How much noise there was, against what one record can move."""
     sigma, clip = number(privacy.get("noise_multiplier"), 4), privacy.get("clip")
     if clip is None:

@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cipherbayes.crypto.identity.signatures import Identity
 from cipherbayes.errors import CipherbayesError, RunError
 from cipherbayes.protocols.stores import checkpoint_file
 from cipherbayes.protocols.transcripts import Transcript
 from cipherbayes.study.schema import Study
+from cipherbayes.typing import JsonObject
 
 MANIFEST = "the transcript itself"
 FOLDER = "the folder itself"
@@ -163,7 +163,7 @@ def _kit_ledger(kit: Path) -> dict[str, Path]:
     return {mine.name: ledger} if ledger.is_file() else {}
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path) -> JsonObject:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

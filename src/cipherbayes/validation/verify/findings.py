@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal, TypedDict
 
 from cipherbayes.errors import CipherbayesError
 
@@ -29,6 +29,24 @@ class Finding:
     check: str
     state: State
     said: str
+
+
+class CheckRecord(TypedDict):
+    """A :class:`Finding` as JSON."""
+
+    check: str
+    state: str
+    said: str
+
+
+class VerificationRecord(TypedDict):
+    """What ``cipherbayes verify --json`` prints."""
+
+    run: str
+    study_hash: str
+    failed: int
+    not_checked: int
+    checks: list[CheckRecord]
 
 
 @dataclass
@@ -79,7 +97,7 @@ class Findings:
             place = f"{error.where}: " if error.where else ""
             self.fails(check, f"{place}{error.what}")
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> VerificationRecord:
         """For programs."""
         return {
             "run": self.run,

@@ -18,7 +18,7 @@ from cipherbayes.results.from_draws import assemble
 from cipherbayes.results.posterior_file import read_posterior
 from cipherbayes.results.result_folder import FORMAT
 from cipherbayes.results.run import cautions_of
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, JsonObject
 from cipherbayes.validation.verify.comparing import (
     difference,
     draws_differ,
@@ -84,7 +84,7 @@ def check_result(
 
 
 def _who(
-    findings: Findings, evidence: RunEvidence, plan: Plan, record: dict[str, Any]
+    findings: Findings, evidence: RunEvidence, plan: Plan, record: JsonObject
 ) -> None:
     """Run, key and identities, as result.json names them."""
     transcript = evidence.transcript
@@ -116,7 +116,7 @@ def _who(
     )
 
 
-def _warnings(findings: Findings, due: list[str], record: dict[str, Any]) -> None:
+def _warnings(findings: Findings, due: list[str], record: JsonObject) -> None:
     """That nothing which must be said was left out."""
     told = record.get("warnings")
     missing = [t for t in due if not isinstance(told, list) or t not in told]
@@ -129,7 +129,7 @@ def _posterior(
     evidence: RunEvidence,
     plan: Plan,
     replayed: Replayed,
-    record: dict[str, Any],
+    record: JsonObject,
     *,
     exact: bool,
 ) -> None:
@@ -184,7 +184,7 @@ def _posterior(
 
 
 def _after_the_posterior(
-    findings: Findings, plan: Plan, numbers: dict[str, Any], record: dict[str, Any]
+    findings: Findings, plan: Plan, numbers: JsonObject, record: JsonObject
 ) -> None:
     """Scores of protected rows and characteristics, which are made of totals too."""
     for check_name, key, made in (
