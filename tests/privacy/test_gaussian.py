@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 
 import mpmath
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cipherbayes.errors import PrivacyError
-from cipherbayes.privacy.gaussian import delta_of, epsilon_of, hockey_stick, mu_for
+from cipherbayes.privacy.gaussian import delta_of, epsilon_of, mu_for
 
 EPSILONS = st.floats(0.01, 50.0)
 LOG_DELTAS = st.floats(math.log(1e-12), math.log(1e-3))
@@ -89,17 +88,6 @@ def test_epsilon_grows_with_mu_and_falls_with_delta(
     epsilon = epsilon_of(mu, delta)
     assert epsilon_of(mu * more, delta) >= epsilon
     assert epsilon_of(mu, delta / more) >= epsilon
-
-
-@given(epsilon=st.floats(0.0, 20.0), mu=st.floats(0.05, 8.0))
-def test_the_curve_of_negative_epsilon_mirrors_the_positive_one(
-    epsilon: float, mu: float
-) -> None:
-    plus, minus = hockey_stick(np.array([epsilon, -epsilon]), mu)
-    assert plus == pytest.approx(float(exact_delta(epsilon, mu)), rel=1e-8, abs=1e-16)
-    assert minus == pytest.approx(
-        -math.expm1(-epsilon) + math.exp(-epsilon) * plus, rel=1e-12, abs=1e-15
-    )
 
 
 def test_no_release_costs_nothing_and_no_noise_costs_everything() -> None:

@@ -6,8 +6,9 @@ import csv
 import json
 import sys
 import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +16,7 @@ from cipherbayes.errors import BeyondRangeWarning, RunError
 
 if TYPE_CHECKING:
     from cipherbayes.results.result import Result
+    from cipherbayes.typing import Floats
 
 
 def predict(
@@ -83,7 +85,7 @@ def predict_at(
     site: str | None,
     new_site: bool,
     counts: bool,
-) -> dict[str, Any]:
+) -> dict[str, Floats]:
     """Predictions of a table at the times that a survival model needs."""
     if result.study.model.predicts_over_time and at is None:
         raise RunError(
@@ -108,7 +110,7 @@ def median_rows(
     *,
     site: str | None = None,
     new_site: bool = False,
-) -> list[dict[str, Any]]:
+) -> list[Mapping[str, object]]:
     """Median survival of each row; an end that is not reached stays empty."""
     if times is not None or not result.study.model.predicts_over_time:
         raise RunError(
@@ -122,7 +124,9 @@ def median_rows(
     return [{"row": i, **row} for i, row in enumerate(found)]
 
 
-def write_rows(rows: list[dict[str, Any]], out: Path | None, as_json: bool) -> None:
+def write_rows(
+    rows: Sequence[Mapping[str, object]], out: Path | None, as_json: bool
+) -> None:
     """CSV or JSON, to a file or to standard output."""
     if as_json:
         text = json.dumps(rows)
@@ -152,7 +156,9 @@ def parse_times(text: str | None) -> list[float] | None:
     return times
 
 
-def prediction_rows(predicted: Any, times: list[float] | None) -> Any:
+def prediction_rows(
+    predicted: Mapping[str, Floats], times: list[float] | None
+) -> Iterator[dict[str, float]]:
     """One dictionary per row (and time): mean, lower, upper."""
     for i in range(len(predicted["mean"])):
         if times is None:
@@ -163,13 +169,13 @@ def prediction_rows(predicted: Any, times: list[float] | None) -> Any:
             yield {"row": i, "time": t} | values
 
 
-def _array(values: list[float]) -> Any:
+def _array(values: list[float]) -> Floats:
     import numpy as np
 
     return np.array(values, dtype=np.float64)
 
 
-def _write_csv(file: Any, rows: list[dict[str, Any]]) -> None:
+def _write_csv(file: IO[str], rows: Sequence[Mapping[str, object]]) -> None:
     writer = csv.DictWriter(file, fieldnames=list(rows[0]))
     writer.writeheader()
     writer.writerows(rows)

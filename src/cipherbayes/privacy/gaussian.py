@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 from scipy.special import erfcx, ndtr
 
 from cipherbayes.errors import PrivacyError
-from cipherbayes.typing import Floats
 
 ROUNDING = 2.0**-50
 """Bound on the relative rounding error of erfcx; every curve is raised by it."""
@@ -111,27 +109,6 @@ def mu_for(epsilon: float, delta: float) -> float:
         mu *= 1.0 - step
         step *= 2.0
     return mu
-
-
-def hockey_stick(epsilon: Floats, mu: float) -> Floats:
-    """The curve delta(epsilon) for any real epsilon, elementwise.
-
-    For epsilon < 0 it is the divergence that the composition of privacy losses
-    needs: delta(epsilon) = 1 - e^epsilon + e^epsilon delta(-epsilon).
-    """
-    size = np.abs(epsilon)
-    # For large mu u is far below zero, where only ndtr is finite; for u > 0 only
-    # erfcx keeps its relative precision.
-    u = size / mu - mu / 2.0
-    v = u + mu
-    inner = 0.5 * np.exp(-0.5 * u * u) * erfcx(v / math.sqrt(2.0))
-    outer = 0.5 * np.exp(-0.5 * u * u) * erfcx(np.maximum(u, 0.0) / math.sqrt(2.0))
-    positive = np.maximum(np.where(u > 0.0, outer, ndtr(-u)) - inner, 0.0)
-    with np.errstate(over="ignore"):
-        decay = np.exp(-size)
-        negative = -np.expm1(-size) + decay * positive
-    result: Floats = np.where(epsilon >= 0.0, positive, negative)
-    return result
 
 
 def require_epsilon(epsilon: float) -> None:

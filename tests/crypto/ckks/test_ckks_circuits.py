@@ -14,11 +14,11 @@ from cipherbayes.crypto.ckks.counting import CountingEvaluator
 from cipherbayes.crypto.ckks.keys import CkksKeys
 from cipherbayes.crypto.ckks.literal import LiteralCircuit, LiteralEvaluator
 from cipherbayes.crypto.ckks.polynomial import minimax
-from cipherbayes.crypto.ckks.reference import ReferenceUpdate
 from cipherbayes.crypto.ckks.scheme import ckks_scheme
 from cipherbayes.crypto.ckks.stored_literal import StoredLiteral
 from cipherbayes.errors import CryptoError
 from cipherbayes.typing import Floats, Integers
+from cipherbayes_research.benchmarks.reference_update import ReferenceUpdate
 
 UNIT = 2.0**-20
 DP_NOISE = 0.1

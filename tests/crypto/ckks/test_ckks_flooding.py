@@ -9,10 +9,10 @@ from cipherbayes.crypto.ckks.circuit import Update
 from cipherbayes.crypto.ckks.circuits import make_circuit
 from cipherbayes.crypto.ckks.keys import CkksKeys
 from cipherbayes.crypto.ckks.polynomial import minimax
-from cipherbayes.crypto.ckks.reference import ReferenceUpdate
 from cipherbayes.errors import CryptoError
 from cipherbayes.privacy.noise import SecureNoise
 from cipherbayes.protocols.encrypted_update.flooding import Flooding, flooding_bits
+from cipherbayes_research.benchmarks.reference_update import ReferenceUpdate
 
 CIRCUIT = make_circuit("fast", Update(64, 1, 2.0**-20, minimax(0.01)))
 KEYS = CIRCUIT.generate_keys()

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from encrypted_parties import EncryptedConsortium, encrypted_study
 
-from cipherbayes.crypto.ckks.reference import ReferenceUpdate
 from cipherbayes.errors import RunError
 from cipherbayes.privacy.noise import InsecureRepeatableNoise
 from cipherbayes.protocols.encrypted_update.messages import (
@@ -28,6 +27,7 @@ from cipherbayes.protocols.messages import (
     encode,
 )
 from cipherbayes.protocols.questions import Question
+from cipherbayes_research.benchmarks.reference_update import ReferenceUpdate
 
 
 @pytest.fixture

@@ -30,11 +30,11 @@ from cipherbayes.crypto.ckks.circuits import CIRCUITS, make_circuit
 from cipherbayes.crypto.ckks.masking import RingMask, ring_mask
 from cipherbayes.crypto.ckks.parameters import CkksParameters
 from cipherbayes.crypto.ckks.polynomial import minimax
-from cipherbayes.crypto.ckks.reference import ReferenceUpdate
 from cipherbayes.privacy.noise import SecureNoise
 from cipherbayes.protocols.encrypted_update.flooding import Flooding
 from cipherbayes.typing import Floats, Integers
 from cipherbayes_research.benchmarks.measurements import Variant
+from cipherbayes_research.benchmarks.reference_update import ReferenceUpdate
 from cipherbayes_research.benchmarks.rosters import QUESTION, FirstSite
 
 STEADY = 224

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -93,15 +93,17 @@ def _predicted(
     """Mean and interval of the reference record, by where it is."""
     result, record = contents.result, reference_record(contents)
     given = pa.table({name: [value] for name, value in record.items()})
-    further: dict[str, Any] = {"times": times, "where": "reference record"}
+    predict = partial(result.predict, given, times=times, where="reference record")
     typical = "a typical site" if hierarchy["between"] else "the mean over sites"
-    found = {typical: result.predict_at_common(given, **further)}
+    found = {
+        typical: result.predict_at_common(given, times=times, where="reference record")
+    }
     if hierarchy["between"]:
-        found["a new site"] = result.predict(given, new_site=True, **further)
+        found["a new site"] = predict(new_site=True)
     sites = dict.fromkeys(row["site"] for row in hierarchy["sites"])
     if len(sites) <= MOST_SITES:
         for site in sites:
-            found[site] = result.predict(given, site=site, **further)
+            found[site] = predict(site=site)
     return [
         (name, {key: float(np.ravel(ends)[0]) for key, ends in each.items()})
         for name, each in found.items()

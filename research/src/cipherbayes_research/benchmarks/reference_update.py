@@ -1,4 +1,4 @@
-"""The update in float64, for tests and benchmarks."""
+"""The encrypted update in float64, which circuits are compared with."""
 
 from __future__ import annotations
 
