@@ -19,6 +19,7 @@ from cipherbayes.models.ordinal import Ordinal
 from cipherbayes.models.packing import pack, unpack
 from cipherbayes.models.piecewise import Piecewise
 from cipherbayes.models.poisson import Poisson
+from cipherbayes.models.registry import registered
 from cipherbayes.models.weibull import Weibull
 from cipherbayes.privacy.gaussian import mu_for
 from cipherbayes.typing import Floats
@@ -36,6 +37,15 @@ MODELS: dict[str, Model] = {
     "negative-binomial": NegativeBinomial(outcome="y"),
     "ordinal": Ordinal(outcome="y", classes=4),
 }
+
+
+def test_every_model_that_states_its_influence_is_drawn_from_here() -> None:
+    stated = {
+        kind
+        for kind, model in registered.items()
+        if model.bounded_influence is not Model.bounded_influence
+    }
+    assert stated <= {model.kind for model in MODELS.values()}
 
 
 def design_of(kind: str) -> Design:

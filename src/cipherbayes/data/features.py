@@ -108,9 +108,15 @@ class Feature(BaseModel):
             return self.missing
         if self.levels is not None:
             return self.levels[0]
-        assert self.low is not None
-        assert self.high is not None
-        return self.low + (self.high - self.low) / 2.0
+        low, high = self.ends
+        return low + (high - low) / 2.0
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Both ends of a number's public range."""
+        if self.low is None or self.high is None:
+            raise TypeError("a category has no range")
+        return self.low, self.high
 
     def transformed(self, values: Floats) -> Floats:
         """f(v) for values within the range."""
@@ -126,9 +132,7 @@ class Feature(BaseModel):
 
     def affine(self) -> tuple[float, float]:
         """Centre c and half width h of a number's transformed range."""
-        assert self.low is not None
-        assert self.high is not None
-        low, high = self.transformed(np.array([self.low, self.high])).tolist()
+        low, high = self.transformed(np.array(self.ends)).tolist()
         return low + (high - low) / 2.0, (high - low) / 2.0
 
     def require(self, value: object) -> None:
@@ -139,14 +143,11 @@ class Feature(BaseModel):
             if not known:
                 raise ValueError(f"not one of the levels {', '.join(names)}")
             return
-        assert self.low is not None
-        assert self.high is not None
+        low, high = self.ends
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError("not a number")
-        if not self.low <= value <= self.high:
-            raise ValueError(
-                f"not between low and high ({self.low:g} to {self.high:g})"
-            )
+        if not low <= value <= high:
+            raise ValueError(f"not between low and high ({low:g} to {high:g})")
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:

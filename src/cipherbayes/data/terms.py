@@ -136,9 +136,8 @@ def _knots(factor: Factor, feature: Feature) -> tuple[float, ...]:
     if factor.knots is None:
         assert factor.size is not None
         return spread_knots(factor.curve, factor.size, factor.degree)
-    assert feature.low is not None
-    assert feature.high is not None
-    if not (feature.low < factor.knots[0] and factor.knots[-1] < feature.high):
+    low, high = feature.ends
+    if not (low < factor.knots[0] and factor.knots[-1] < high):
         raise ValueError("knots must lie between low and high")
     centre, half = feature.affine()
     places = (feature.transformed(np.array(factor.knots)) - centre) / half

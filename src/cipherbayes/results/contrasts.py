@@ -191,16 +191,13 @@ class Contrasts:
         words, size = STEPS[factor.transform]
         if feature.per is not None and factor.transform is None:
             words, size = f"{feature.per:g} units of {{}}", feature.per
-        assert feature.low is not None
-        assert feature.high is not None
         _, seen = self.made_up.preparation.line(factor.column)
         length = 2.0 * seen.affine()[1]
         return EffectStep(
             factor.text,
             words.format(factor.column),
             factor.column,
-            feature.low,
-            feature.high,
+            *feature.ends,
             size / length,
         )
 

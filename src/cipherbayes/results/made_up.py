@@ -106,12 +106,11 @@ class MadeUp:
         and one above at most, and never out of the public range.
         """
         value, feature = self.at(name, deviations), self.study.features[name]
-        assert feature.low is not None
-        assert feature.high is not None
+        low, high = feature.ends
         most = 0.1 * abs(self.at(name, 1.0) - self.at(name, -1.0))
         for digits in range(2, 16):
             short = float(f"{value:.{digits}g}")
-            if abs(short - value) <= most and feature.low <= short <= feature.high:
+            if abs(short - value) <= most and low <= short <= high:
                 return short
         return value
 
@@ -175,7 +174,5 @@ class MadeUp:
 
 def _within(feature: Feature, transformed: float) -> float:
     """A number whose transform is given, kept within the public range."""
-    assert feature.low is not None
-    assert feature.high is not None
-    value = INVERSES[feature.transform](transformed)
-    return min(max(value, feature.low), feature.high)
+    low, high = feature.ends
+    return min(max(INVERSES[feature.transform](transformed), low), high)

@@ -15,11 +15,9 @@ def user_values(column: ColumnBins, z: Floats) -> Floats:
     """What a number was before it was prepared, within its public range."""
     feature = column.feature
     assert feature is not None
-    assert feature.low is not None
-    assert feature.high is not None
     inverse = INVERSES[feature.transform]
     values = [inverse(column.centre + column.half_width * each) for each in z.tolist()]
-    return np.clip(values, feature.low, feature.high)
+    return np.clip(values, *feature.ends)
 
 
 def range_names(column: ColumnBins, moments: Floats | None) -> list[str]:

@@ -178,11 +178,11 @@ def first_study(
                 where=str(path),
                 remedy="write it alike at every site",
             )
-    for option, column in (("--outcome", wanted.outcome), ("--time", wanted.time)):
-        if column is not None and column not in shared:
+    for option, chosen in (("--outcome", wanted.outcome), ("--time", wanted.time)):
+        if chosen is not None and chosen not in shared:
             raise DataError(
                 "is no column of every table",
-                where=f"{option} {column}",
+                where=f"{option} {chosen}",
                 remedy="write it as the header lines do",
             )
     lost = sorted({n for schema in schemas.values() for n in schema} - set(shared))

@@ -107,10 +107,8 @@ def invented_columns(
             codes = rng.integers(len(feature.levels), size=rows)
             columns[name] = [level_name(feature.levels[code]) for code in codes]
             continue
-        assert feature.low is not None
-        assert feature.high is not None
-        values = rng.uniform(feature.low, feature.high, rows)
-        ends = rng.choice([feature.low, feature.high], rows)
+        values = rng.uniform(*feature.ends, rows)
+        ends = rng.choice(feature.ends, rows)
         columns[name] = np.where(rng.random(rows) < 0.1, ends, values).tolist()
     for name, feature in study.features.items():
         if feature.imputed:
@@ -246,10 +244,9 @@ def _extremes(study: Study, canary: int) -> dict[str, float | str]:
         if feature.levels is not None:
             record[name] = level_name(feature.levels[-1 if high else 0])
         else:
-            assert feature.low is not None
-            assert feature.high is not None
-            middle = feature.low + (feature.high - feature.low) / 2.0
-            end = feature.high if high else feature.low
+            least, most = feature.ends
+            middle = least + (most - least) / 2.0
+            end = most if high else least
             record[name] = end if share == 1.0 else middle + share * (end - middle)
     model = study.model
     horizon = float(getattr(model, "horizon", 1.0))

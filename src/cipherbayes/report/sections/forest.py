@@ -126,10 +126,10 @@ def _too_short(dots: list[Effect], contents: Contents) -> str:
         feature = contents.study.features.get(effect.name)
         if feature is None or feature.transform or feature.per is not None:
             continue
-        if feature.low is None or not effect.per.startswith("1 unit"):
+        if feature.levels is not None or not effect.per.startswith("1 unit"):
             continue
-        assert feature.high is not None
-        step = round_step((feature.high - feature.low) / 10.0)
+        low, high = feature.ends
+        step = round_step((high - low) / 10.0)
         return (
             f"{said}. A step of one unit is small there; per = {step:g} in the study’s "
             f"[features] of {effect.name}, say, shows a larger one."
