@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from parties import small_study, trajectory, write_tables
+from parties import FEATURES, small_study, trajectory, write_tables
 from test_same_integers import decrypted_totals, plaintext_run
 
 from cipherbayes.engine.local import run_folder
@@ -210,7 +210,8 @@ def test_encrypted_and_pooled_private_runs_have_the_same_distribution(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What the totals differ from the exact sums by is σΔ wide, and around zero."""
-    runs = 8
+    runs, more = 2, [f"x{j}" for j in range(6)]
+    parameters = D + len(more)  # many numbers a round, so that few runs are enough
     seen: list[tuple[Phase, Question, Integers]] = []
     honest = PhasedRounds.take
 
@@ -224,11 +225,18 @@ def test_encrypted_and_pooled_private_runs_have_the_same_distribution(
         honest(self, values, sites, lost)
 
     monkeypatch.setattr(PhasedRounds, "take", take)
-    frames = {name: logistic_frame(400, seed=ord(name)) for name in ("a", "b", "c")}
+    frames = {
+        name: logistic_frame(400, seed=ord(name)).assign(
+            **dict(zip(more, np.random.default_rng(k).random((6, 400)), strict=True))
+        )
+        for k, name in enumerate(("a", "b", "c"))
+    }
+    features = {**FEATURES, **{name: {"low": 0.0, "high": 1.0} for name in more}}
     for protocol in ("secure-sum", "pooled"):
         study = study_of(
             ("a", "b", "c"),
             header={"protocol": protocol},
+            features=features,
             privacy={
                 "epsilon": 2.0,
                 "records": 1200,
@@ -253,8 +261,9 @@ def test_encrypted_and_pooled_private_runs_have_the_same_distribution(
             ]
             found.append((values - exact) / np.concatenate(widths))
         noise = np.concatenate(found)
-        assert noise.size == runs * (24 * D + 9 * packed_length(D))
-        # 1,008 draws: a variance of 1.5, shares by K - 1, passes with chance 1e-5.
+        each = 24 * parameters + 9 * packed_length(parameters)
+        assert noise.size == runs * each == 1_242
+        # So many draws: a variance of 1.5, shares by K - 1, passes with chance 1e-5.
         assert abs(noise.mean()) < 4.5 / np.sqrt(noise.size)
         assert abs(noise.var() - 1.0) < 4.5 * np.sqrt(2.0 / noise.size)
 
