@@ -193,7 +193,7 @@ def private_fit(
                 continue
             matrix = (parts[1], noise[1]) if len(parts) > 1 else (None, 0.0)
             state = recursion.advance(
-                state, Release(parts[0], noise[0], *matrix, lost=gone)
+                state, Release(parts[0], noise[0], matrix[0], matrix[1], gone)
             )
     assert recursion is not None
     assert state is not None

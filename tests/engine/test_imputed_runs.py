@@ -102,7 +102,7 @@ def test_a_table_of_the_records_counts_gaps_and_what_was_observed(
 def test_held_out_rows_with_gaps_are_scored_and_gaps_are_no_misfit(
     folder: Path,
 ) -> None:
-    metrics = cb.Result.load(folder / "out").record["metrics"]
+    metrics = cb.Result.load(folder / "out").metrics
     assert metrics["rows"]["mean"] == pytest.approx(900, abs=120)
     assert 0.55 < metrics["auc"]["mean"] < 0.8
     assert {row["by"] for row in metrics["fit"]} == {"age", "bmi", "site"}

@@ -39,7 +39,7 @@ def checked(
     total = check.sums(draws, rows)
     noised = total + np.random.default_rng(1).normal(0.0, NOISE, total.size)
     found = scores_of(check, Closing(noised, NOISE), draws, design, 0.01, float(x.size))
-    return check, rows, found
+    return check, rows, dict(found)
 
 
 def holds(interval: dict[str, float], value: float, width: float) -> bool:
