@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # No example is late: a machine that does other things too may take any time for it.
-settings.register_profile("cipherbayes", deadline=None)
+settings.register_profile(
+    "cipherbayes", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("cipherbayes")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
