@@ -14,9 +14,9 @@ from rich.table import Table
 
 from cipherbayes.cli.console import console, progress_bar
 from cipherbayes.errors import RunError
-from cipherbayes.typing import JsonObject
 
 if TYPE_CHECKING:
+    from cipherbayes.typing import JsonObject
     from cipherbayes.validation.calibration import CellRow
 
 
