@@ -180,8 +180,8 @@ class Network:
             finally:
                 os._exit(1)
         for pair in ends:
-            for device in pair:
-                os.close(device)
+            for end in pair:
+                os.close(end)
 
     def prefix(self, party: str) -> tuple[str, ...]:
         """What runs a program where a party lives."""

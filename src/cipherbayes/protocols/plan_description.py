@@ -41,8 +41,9 @@ NO_PARAMETERS = {
 class BudgetUse(TypedDict):
     """What one use of a study's budget gets.
 
-    Its ε alone and its share of the rows; the noise of one of its counts, or of the
-    mean difference of log scores; and ε of a fit if every row were in four of five.
+    Its ε alone and its share of the rows; the noise of one of its counts, of sums of
+    residuals, or of the mean difference of log scores; and ε of a fit if every row were
+    in four of five.
     """
 
     epsilon_alone: float
@@ -50,6 +51,7 @@ class BudgetUse(TypedDict):
     count_noise: NotRequired[float]
     epsilon_alone_of_five_folds: NotRequired[float]
     difference_noise: NotRequired[float]
+    residual_noise: NotRequired[float]
 
 
 class PlanFigures(TypedDict, total=False):
