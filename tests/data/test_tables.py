@@ -209,7 +209,7 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
         "has no column 'age'; check its header line",
     ),
     "no header, and a value like a column's name": (
-        bad_bytes("t.csv", b"54.5,Age-8841,sex\n61,old,no\n"),
+        bad_bytes("t.csv", b"54.5,Agee,8841\n61,old,no\n"),
         "has no column 'age'; check its header line",
     ),
     "no header, and a value that is a column's name": (
