@@ -45,6 +45,7 @@ from scipy.stats import norm
 import cipherbayes as cb
 from cipherbayes.data.rescaled import rescaled_design
 from cipherbayes.inference.multilevel import SiteTarget
+from cipherbayes.inference.noise_aware import Effort
 from cipherbayes.inference.released import Release
 from cipherbayes.models import Design
 from cipherbayes.protocols.certificate import Certificate
@@ -79,6 +80,11 @@ FLCHAIN: Columns = {
     "lambda": np.log,
     "creatinine": np.log,
 }
+CONTROL = 250
+"""Rounds of a control's chain, of which half are worth an independent draw or more."""
+EFFORT = Effort(chains=8, warm_up=100, kept=100)
+"""Of a private fit with up to forty parameters: half of the sweeps of a study's own,
+as many more if chains do not agree."""
 WIDEST = 6.0
 """Public ranges are the mean ± this many standard deviations: wide, as ranges are."""
 
@@ -147,7 +153,7 @@ def study(
     }
     if epsilon is None:
         sections["prior"] = {"scale": WIDEST, "intercept": 5.0}
-        sections["inference"] = {"rounds": 300, "chains": 2, "burn_in": 0.2}
+        sections["inference"] = {"rounds": CONTROL, "chains": 2, "burn_in": 0.2}
     else:
         sections["privacy"] = {"epsilon": epsilon, "records": RECORDS}
     return cb.Study(**sections)
@@ -197,7 +203,13 @@ def private_fit(
             )
     assert recursion is not None
     assert state is not None
-    draws = recursion.draws([], state)
+    own = Effort.for_dimension
+
+    def effort(dimension: int) -> Effort:
+        return EFFORT if dimension <= 40 else own(dimension)
+
+    with mock.patch.object(Effort, "for_dimension", effort):
+        draws = recursion.draws([], state)
     assert draws is not None
     return assemble(
         wanted,
