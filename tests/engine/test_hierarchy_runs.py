@@ -138,7 +138,8 @@ def test_a_study_runs_is_resumed_verified_reported_and_predicts(
     assert told.returncode == 0, told.stderr
     assert (home / "csv" / "sites.csv").read_text().count("\n") == 1 + 3 * 2
     if protocol == "secure-sum":
-        assert cipherbayes("verify", home / "out").returncode == 0
+        told = cipherbayes("verify", home / "out")
+        assert told.returncode == 0, told.stdout
 
 
 def test_a_known_site_is_predicted_with_its_own_level(tmp_path: Path) -> None:

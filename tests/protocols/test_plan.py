@@ -381,6 +381,8 @@ def test_scales_are_private_where_nothing_is_said_and_they_can_be_had(
     stated = {**document["preparation"], "method": method}
     same = Study.model_validate({**document, "preparation": stated})
     assert same.fingerprint() == study.fingerprint()
+    resolved = Study.model_validate(study.document())
+    assert resolved.prior_is_of_ranges == study.prior_is_of_ranges
 
 
 def test_a_bins_noise_is_a_small_share_of_the_records() -> None:

@@ -26,7 +26,7 @@ from cipherbayes.inference.method import Method, method_named
 from cipherbayes.inference.methods import CHAIN_DEFAULT, MULTILEVEL, PRIVATE_DEFAULT
 from cipherbayes.inference.settings import Inference
 from cipherbayes.models import AnyModel
-from cipherbayes.models.prior import Prior
+from cipherbayes.models.prior import EFFECTS, Prior
 from cipherbayes.study.file import explained, read_text, require_filled_in
 from cipherbayes.study.protocol_rules import ProtocolRules, rules_of
 from cipherbayes.study.rules import require_agreement
@@ -177,9 +177,10 @@ class Study(Section):
     @property
     def prior_is_of_ranges(self) -> bool:
         """Whether a private study's effects have the default prior for half a public
-        range each, whatever that has to do with their values."""
-        stated = self.prior.scale is not None or not self.model.roles
-        return self.private and not stated and not self.releases_scales
+        range each, whatever that has to do with their values. A resolved study, which
+        states its prior, has the same answer."""
+        default = self.prior.scale in (None, EFFECTS) and bool(self.model.roles)
+        return self.private and default and not self.releases_scales
 
     @property
     def scales_wanted(self) -> bool:
