@@ -6,7 +6,7 @@ one line. No message ever contains a data value, a key or a noise value.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -69,15 +69,21 @@ class RunError(CipherbayesError):
     """A run cannot start, continue or be read back."""
 
 
-def invalid_field(first: Mapping[str, Any], key: str, more: int) -> tuple[str, str]:
+NAMED = 6
+"""Other problems of a study that a message names."""
+
+
+def invalid_field(
+    first: Mapping[str, Any], key: str, more: Sequence[tuple[str, str]]
+) -> tuple[str, str]:
     """What is wrong with a field, and the remedy, of the first problem that pydantic
-    found and the number of others."""
-    others = f"(and {more} more)" if more else ""
+    found; the others, each its type and key, are named."""
+    others = _others(more)
     match first["type"]:
         case "extra_forbidden":
             what, remedy = f"unknown key '{key}'", "remove it or correct its spelling"
             if "meant" in first:
-                return what, f"did you mean '{first['meant']}'?"
+                return what, f"did you mean '{first['meant']}'? {others}".strip()
         case "missing":
             what, remedy = f"missing key '{key}'", "add it"
         case "value_error":
@@ -87,3 +93,15 @@ def invalid_field(first: Mapping[str, Any], key: str, more: int) -> tuple[str, s
             message = first["msg"][0].lower() + first["msg"][1:]
             what, remedy = f"'{key}': {message}", ""
     return what, f"{remedy} {others}".strip()
+
+
+def _others(more: Sequence[tuple[str, str]]) -> str:
+    """E.g. ``(also: unknown key 'a', missing key 'b')``; unknown keys first."""
+    if not more:
+        return ""
+    words = {"extra_forbidden": "unknown key", "missing": "missing key"}
+    ordered = sorted(more, key=lambda problem: problem[0] != "extra_forbidden")
+    named = [f"{words.get(kind, 'wrong')} '{key}'" for kind, key in ordered[:NAMED]]
+    if left := len(more) - len(named):
+        named.append(f"and {left} more")
+    return f"(also: {', '.join(named)})"

@@ -373,3 +373,17 @@ def test_a_misspelt_key_is_named_and_not_the_one_that_is_missing_for_it() -> Non
         StudyError, match=r"unknown key 'model.outcom'; did you mean 'outcome'\?"
     ):
         cb.Study(model={"kind": "logistic", "outcom": "death"}, features=FEATURES)
+
+
+def test_all_wrong_keys_are_named_the_misspelt_one_first_and_its_meaning_once() -> None:
+    with pytest.raises(StudyError) as refused:
+        study(privacy={"epsilom": 3.0, "recods": 9}, sites={"north": {}})
+    assert str(refused.value).startswith(
+        "Study: unknown key 'privacy.epsilom'; did you mean 'epsilon'? (also: unknown "
+        "key 'privacy.recods'"
+    )
+    assert "'privacy.epsilon'" not in str(refused.value)
+    with pytest.raises(StudyError) as refused:
+        study(privacy={f"k{n}": 1 for n in range(9)}, sites={"north": {}})
+    assert str(refused.value).count("unknown key") == 7
+    assert "more)" in str(refused.value)

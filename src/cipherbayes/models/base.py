@@ -181,8 +181,12 @@ class Model(BaseModel, ABC):
                 super().__init__(**fields)
             except ValidationError as error:
                 first, *more = error.errors(include_url=False)
-                key = ".".join(str(part) for part in first["loc"])
-                what, remedy = invalid_field(first, key, len(more))
+                key, *keys = (
+                    ".".join(str(part) for part in each["loc"])
+                    for each in (first, *more)
+                )
+                others = [(each["type"], k) for each, k in zip(more, keys, strict=True)]
+                what, remedy = invalid_field(first, key, others)
                 where = type(self).__name__
                 raise StudyValueError(what, where=where, remedy=remedy) from None
 

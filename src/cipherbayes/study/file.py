@@ -70,13 +70,9 @@ def explained(
     path, text
         The study file; left out for a study that was made in Python.
     """
-    first = _first_of(error.errors(include_url=False))
-    location = [str(part) for part in first["loc"]]
-    # Pydantic puts the union's tag into the location; it is no key of the file.
-    if len(location) > 1 and location[0] == "model":
-        location = [location[0], *location[2:]]
-    if first["type"].startswith("union_tag"):
-        location = [*location, "kind"]
+    problems = error.errors(include_url=False)
+    first = _first_of(problems)
+    location = _location(first)
     key = ".".join(location)
     line = _line_of(text, location)
     where = f"{path}, line {line}" if line else str(path or "Study")
@@ -90,14 +86,38 @@ def explained(
         case "union_tag_not_found":
             what, remedy = "missing key 'model.kind'", 'e.g. kind = "logistic"'
         case _:
-            what, remedy = invalid_field(first, key, error.error_count() - 1)
+            what, remedy = invalid_field(
+                first,
+                key,
+                [
+                    (each["type"], ".".join(_location(each)))
+                    for each in problems
+                    if each["loc"] != first["loc"] and not _is_meant(each, first)
+                ],
+            )
     kind = StudyValueError if path is None else StudyError
     return kind(what, where=where, remedy=remedy)
 
 
+def _location(problem: Any) -> list[str]:
+    """The tables and the key of a problem, as the file has them."""
+    location = [str(part) for part in problem["loc"]]
+    # Pydantic puts the union's tag into the location; it is no key of the file.
+    if len(location) > 1 and location[0] == "model":
+        location = [location[0], *location[2:]]
+    if problem["type"].startswith("union_tag"):
+        location = [*location, "kind"]
+    return location
+
+
+def _is_meant(problem: Any, first: Any) -> bool:
+    """Whether a key is missing because the first one is it, misspelt."""
+    return "meant" in first and problem["loc"] == (*first["loc"][:-1], first["meant"])
+
+
 def _first_of(problems: Sequence[Any]) -> Any:
     """The problem to name: of a key that is missing and one that is misspelt the
-    second, which is why the first is missing."""
+    second, which is why the first is missing; else an unknown key, if there is one."""
     missing = {p["loc"] for p in problems if p["type"] == "missing"}
     for problem in problems:
         *table, key = problem["loc"] or ("",)
@@ -109,7 +129,8 @@ def _first_of(problems: Sequence[Any]) -> Any:
         ]
         if problem["type"] == "extra_forbidden" and near:
             return {**problem, "meant": near[0]}
-    return problems[0]
+    unknown = [each for each in problems if each["type"] == "extra_forbidden"]
+    return (unknown or problems)[0]
 
 
 def _line_of(text: str, location: Sequence[str]) -> int | None:
