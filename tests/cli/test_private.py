@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from cipherbayes.cli.console import score_in_words
 from cipherbayes.engine.table_identity import open_table_ledger
 from cipherbayes.privacy.events import GaussianSum
 from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.results.record import MeanRow
 from conftest import LOGISTIC, logistic_frame
 from terminal import cipherbayes
 
@@ -354,3 +356,10 @@ def test_example_tables_made_again_start_with_a_new_ledger(tmp_path: Path) -> No
         )
         assert ledger.spent() == 0.0
         ledger.close()
+
+
+def test_a_number_of_rows_is_whole_and_a_score_is_not() -> None:
+    rows: MeanRow = {"mean": 1497.6, "lower": 1441.2, "upper": 1554.0}
+    assert score_in_words("rows", rows) == "rows 1,498 (1,441 to 1,554)"
+    score: MeanRow = {"mean": 0.71234, "lower": 0.69, "upper": 0.73}
+    assert score_in_words("auc", score) == "auc 0.712 (0.69 to 0.73)"

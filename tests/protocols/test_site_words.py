@@ -100,3 +100,23 @@ def test_of_sites_that_differ_in_a_slope_alone_no_outcomes_are_told() -> None:
     _, words = sites_in_words(plan_releases(study))
     assert "its number of records" in words
     assert "outcomes" not in words
+
+
+def test_with_held_out_rows_the_count_is_of_training_records() -> None:
+    fields = {
+        "model": MODELS["logistic"],
+        "features": {"x": {"low": -1, "high": 1}},
+        "hierarchy": {},
+        "privacy": {"epsilon": 3.0, "records": 3_000},
+        "evaluation": {"holdout": 0.2},
+        "sites": {site: {} for site in SITES[:3]},
+    }
+    _, words = sites_in_words(plan_releases(cb.Study(**fields)))
+    assert "its number of training records to about" in words
+    assert "with 800 training records, an equal share" in words
+    assert "[describe]" not in words
+    _, words = sites_in_words(
+        plan_releases(cb.Study(**fields, describe={"by": ["site"]}))
+    )
+    assert "[describe] by site releases each site's full count" in words
+    assert "held-out ones included" in words

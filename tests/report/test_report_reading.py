@@ -84,7 +84,7 @@ def test_an_effect_that_looks_like_a_dot_says_what_would_show_it(
     runs: FinishedRuns,
 ) -> None:
     page = render(Contents.load(runs["open"]))
-    assert "Too short to see: age" in page
+    assert "Intervals too short to see: age" in page
     assert "per = 10" in page
 
 
@@ -219,7 +219,7 @@ def test_the_methods_say_what_was_fitted() -> None:
         preparation={"method": "public-bounds"},
     )
     assert "columns scaled to their public ranges, the baseline's log hazards" in said
-    assert "time to cause of cause 2 (days; cause-specific hazard, other causes" in said
+    assert "time to an event of cause 2 in 'cause' (days; cause-specific hazard" in said
     assert "Sites had" not in said
     said = paragraph(model={"kind": "poisson", "formula": "n ~ age + offset(log(d))"})
     assert "of n (exposure: d) to" in said

@@ -64,6 +64,24 @@ def test_residuals_within_noise_say_nothing() -> None:
     assert "nothing missed" in found[0]["text"]
 
 
+def test_a_small_p_that_is_lost_among_all_tests_is_shown_and_not_denied() -> None:
+    sizes = np.arange(5.0, 60.0)
+    rows = [said({"site": [0.0, size, -size]})[0][-1] for size in sizes.tolist()]
+    between = [row for row in rows if row["p"] < 0.05 and not row["misfit"]]
+    assert between
+    assert all(
+        row["text"]
+        == f"sites: p = {row['p']:.2g}, not significant after correction for all tests"
+        for row in between
+    )
+
+
+def test_a_range_that_is_off_is_named_with_its_column() -> None:
+    _, flags = said({"age": [0.0, 0.0, 0.0, 0.0, -80.0]})
+    assert "for age above" in flags[0]
+    assert "there is less than predicted" in flags[0]
+
+
 @pytest.mark.parametrize(("sign", "word"), [(1.0, "more"), (-1.0, "less")])
 def test_a_curved_effect_is_named_with_its_ends(sign: float, word: str) -> None:
     _, flags = said({"age": sign * np.array([50.0, -20.0, -60.0, -20.0, 50.0])})

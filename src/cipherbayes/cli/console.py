@@ -27,7 +27,7 @@ from cipherbayes.engine.logs import JsonLines
 from cipherbayes.storage.folders import make_folder
 
 if TYPE_CHECKING:
-    from cipherbayes.results.record import ResultRecord
+    from cipherbayes.results.record import MeanRow, ResultRecord
 
 console = Console()
 
@@ -121,6 +121,15 @@ def logging_to(folder: Path) -> Iterator[None]:
         handler.stream.close()
 
 
+def score_in_words(name: str, score: MeanRow) -> str:
+    """A score with its interval; a number of rows is a whole one."""
+    form = ",.0f" if name == "rows" else ".3g"
+    mean, lower, upper = (
+        format(value, form) for value in (score["mean"], score["lower"], score["upper"])
+    )
+    return f"{name} {mean} ({lower} to {upper})"
+
+
 def print_result(record: ResultRecord) -> None:
     """Summary, metrics, privacy and warnings of a finished run."""
     from cipherbayes.protocols.certificate import promised
@@ -138,7 +147,7 @@ def print_result(record: ResultRecord) -> None:
     private = private_scores(record)
     if private is not None:
         scores = [
-            f"{name} {score['mean']:.3g} ({score['lower']:.3g} to {score['upper']:.3g})"
+            score_in_words(name, score)
             for name, score in scores_by_name(private).items()
         ]
         console.print(f"held-out rows, with noise: {', '.join(scores)}", soft_wrap=True)

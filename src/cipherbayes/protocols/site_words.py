@@ -84,7 +84,7 @@ def sites_in_words(plan: StudyPlan) -> list[str]:
         f"; {' and '.join(sites)} are one, '{name}'"
         for name, sites in hierarchy.groups.items()
     )
-    learns = f"its number of records to about ± {known.records:.0f}"
+    learns = f"its number of {records_word(study)} to about ± {known.records:.0f}"
     if known.outcomes is not None:
         learns += (
             " and by how many its outcomes are more or fewer than its patients' "
@@ -96,8 +96,22 @@ def sites_in_words(plan: StudyPlan) -> list[str]:
         f"{together}",
         f"so anyone learns of each site {learns}: one record is protected as in any "
         "study, a hospital as a whole is not"
-        + _of_typical_sites(study, len(slots.sites), known),
+        + _of_typical_sites(study, len(slots.sites), known)
+        + _full_counts(study),
     ]
+
+
+def records_word(study: Study) -> str:
+    """Which records of a site the count is of: those the model is fitted to."""
+    return "records" if study.evaluation is None else "training records"
+
+
+def _full_counts(study: Study) -> str:
+    """What the table of characteristics tells besides, of all of a site's records."""
+    if study.describe is None or "site" not in study.describe.by:
+        return ""
+    held = "" if study.evaluation is None else ", held-out ones included"
+    return f". [describe] by site releases each site's full count of records{held}"
 
 
 def _of_typical_sites(study: PrivateStudy, sites: int, known: GivenAway) -> str:
@@ -107,7 +121,10 @@ def _of_typical_sites(study: PrivateStudy, sites: int, known: GivenAway) -> str:
         return ""
     told = []
     for name, count in (
-        (f"with {declared // sites:,} records, an equal share,", declared / sites),
+        (
+            f"with {declared // sites:,} {records_word(study)}, an equal share,",
+            declared / sites,
+        ),
         (f"with a tenth of that, {declared // (10 * sites):,},", declared / sites / 10),
     ):
         events = known.outcomes / (OUTCOMES * count)

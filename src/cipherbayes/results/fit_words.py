@@ -124,6 +124,12 @@ def _sentence(row: FitTest) -> str:
     by, what = row["by"], row["what"]
     subject = "sites" if by == SITES else f"'{by}'"
     if not row["misfit"]:
+        if row["p"] < SURPRISE:
+            over = ", effects over time" if what == CHANGING else ""
+            return (
+                f"{subject}{over}: p = {row['p']:.2g}, not significant after "
+                "correction for all tests"
+            )
         if what == CHANGING:
             return f"{subject}: no sign that effects change over time"
         return f"{subject}: nothing missed that the noise would show"
@@ -136,7 +142,8 @@ def _sentence(row: FitTest) -> str:
     group, more = "", ""
     if shown:
         _, mean, group = max(shown, key=lambda each: each[0])
-        more = "more" if mean > 0.0 else "fewer or less"
+        more = "more" if mean > 0.0 else "less"
+        group = group if by == SITES else f"{by} {group}"
     if what == CHANGING:
         most = (
             f", most for {group} ({more} than predicted early, compared with late)"
@@ -155,7 +162,7 @@ def _sentence(row: FitTest) -> str:
         -1: " (both ends have less than predicted: a curved effect)",
         0: "",
     }[row["bend"]]
-    where = f"; at {group} there is {more} than predicted" if shown else ""
+    where = f"; for {group} there is {more} than predicted" if shown else ""
     return f"{subject}: the model misses something{where}{curve}"
 
 

@@ -121,7 +121,7 @@ def _is_dot(effect: Effect, axis: Axis) -> bool:
 
 def _too_short(dots: list[Effect], contents: Contents) -> str:
     """What is said of intervals that look like dots, and how to see them."""
-    said = f" Too short to see: {', '.join(e.name for e in dots)}"
+    said = f" Intervals too short to see: {', '.join(e.name for e in dots)}"
     for effect in dots:
         feature = contents.study.features.get(effect.name)
         if feature is None or feature.transform or feature.per is not None:

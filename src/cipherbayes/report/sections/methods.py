@@ -174,10 +174,10 @@ def _between(study: Study) -> str:
 def _outcome(study: Study) -> str:
     columns = study.model.outcome_columns()
     if "time" in columns and "event" in columns:
-        said, time = f"time to {columns['event']}", columns["time"]
+        said, time = f"time to the event '{columns['event']}'", columns["time"]
         cause = getattr(study.model, "cause", None)
         if cause is not None:
-            said += f" of cause {cause}"
+            said = f"time to an event of cause {cause} in '{columns['event']}'"
         if "entry" in columns:
             time += f", at risk from {columns['entry']}"
         if cause is not None:

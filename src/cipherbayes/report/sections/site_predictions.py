@@ -81,7 +81,7 @@ def _what(contents: Contents, times: Floats | None) -> str:
     columns = contents.study.model.outcome_columns()
     outcome = next(iter(columns.values()), "outcome")
     if times is not None:
-        return f"Event-free at {columns['time']} {times[-1]:g}"
+        return f"Event-free at {columns['time']} = {times[-1]:g}"
     if contents.study.model.family == "binary":
         return f"P({outcome})"
     return f"Mean {outcome}"

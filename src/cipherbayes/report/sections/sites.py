@@ -9,6 +9,7 @@ from cipherbayes.protocols.site_words import (
     GivenAway,
     alike,
     given_away,
+    records_word,
     share_in_words,
     sites_in_words,
 )
@@ -271,11 +272,15 @@ def _given_away(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
     return join(
         tag("h3", "What a site gave away"),
         tag("p", said.replace("± ", "±\N{NO-BREAK SPACE}")),
-        _known_of_each(hierarchy, given_away(contents.plan)),
+        _known_of_each(
+            hierarchy, given_away(contents.plan), records_word(contents.study)
+        ),
     )
 
 
-def _known_of_each(hierarchy: HierarchyRecord, known: GivenAway) -> Markup:
+def _known_of_each(
+    hierarchy: HierarchyRecord, known: GivenAway, records: str
+) -> Markup:
     """The same for each site, by its number of records as it was released."""
     rows: list[list[Content]] = []
     for row in hierarchy.get("records", []):
@@ -290,7 +295,7 @@ def _known_of_each(hierarchy: HierarchyRecord, known: GivenAway) -> Markup:
         rows.append(told)
     if not rows:
         return Markup()
-    heads = ["Site", "Records, as released", "Of its records"]
+    heads = ["Site", f"{records.capitalize()}, as released", f"Of its {records}"]
     if known.outcomes is not None:
         heads.append("Of its outcomes, one record in five")
     return table("How exactly each site is known", heads, rows, id_="given-away")
