@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +269,13 @@ def test_two_fits_are_compared_by_their_scores() -> None:
     assert close["better"] is None
 
 
+def test_fits_of_one_name_are_told_apart() -> None:
+    found = cb.compare(scored("age", -0.5), scored("age", -0.4))
+    assert (found["first"], found["better"]) == ("age (first)", "age (second)")
+    named = cb.compare(scored("a", -0.5), scored("a", -0.4), names=("one", "two"))
+    assert (named["first"], named["better"]) == ("one", "two")
+
+
 def compared(point: Path, **evaluation: Any) -> cb.Study:
     """A study with one feature less, to be compared with a finished one."""
     held = {"holdout": 0.3, "against": str(point / "out"), **evaluation}
@@ -365,13 +373,16 @@ def test_what_cannot_be_compared_is_refused() -> None:
         cb.compare(bare, scored("two", -0.5))
 
 
-def test_compare_prints_which_is_better(finished: Path) -> None:
+def test_compare_prints_which_is_better(finished: Path, tmp_path: Path) -> None:
     out = str(finished / "out")
     said = CliRunner().invoke(app, ["compare", out, out])
     assert said.exit_code == 0
     assert "neither is clearly better" in said.output
     record = json.loads(CliRunner().invoke(app, ["compare", out, out, "--json"]).output)
     assert record["mean"] == 0.0
+    copy = shutil.copytree(finished / "out", tmp_path / "again")
+    said = CliRunner().invoke(app, ["compare", out, str(copy)])
+    assert "out less again" in said.output
 
 
 @pytest.mark.parametrize(

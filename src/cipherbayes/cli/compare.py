@@ -24,7 +24,11 @@ def compare(
     from cipherbayes.results.comparing import compare as compared
     from cipherbayes.results.result import Result
 
-    found = compared(Result.load(first), Result.load(second))
+    results = Result.load(first), Result.load(second)
+    names = first.resolve().name, second.resolve().name
+    if names[0] == names[1]:
+        names = str(first), str(second)
+    found = compared(*results, names=names)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return
@@ -37,6 +41,13 @@ def compare(
         soft_wrap=True,
         markup=False,
     )
+    if found["paired"]:
+        console.print(
+            "(a row whose scores differ by more than 0.5 either way counts as ±0.5)",
+            highlight=False,
+            soft_wrap=True,
+            markup=False,
+        )
     said = "neither is clearly better"
     if found["better"] is not None:
         said = f"{found['better']} predicts better"

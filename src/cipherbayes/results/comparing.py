@@ -30,19 +30,29 @@ class Comparison(TypedDict):
     paired: bool
 
 
-def compare(first: Result, second: Result) -> Comparison:
+def compare(
+    first: Result, second: Result, *, names: tuple[str, str] | None = None
+) -> Comparison:
     """Compare two private studies of one outcome by their held-out log scores.
 
     Where one of them names the other (``[evaluation] against``), its run has released
     the difference row by row. Else each score was released by its own run, and the
     interval treats the two as independent: where both scored the same rows they go up
-    and down together, and it is wider than it need be. Neither releases more.
+    and down together, and it is wider than it need be. Neither releases more. Row by
+    row, a difference beyond ±½ counts as ±½, so the mean is of differences so cut.
+
+    Parameters
+    ----------
+    names
+        What the two are called where both studies have one name, e.g. their folders;
+        else they are told apart as ``(first)`` and ``(second)``.
 
     Raises
     ------
     StudyError
         Where a result has no private score, or outcomes differ.
     """
+    called = _called(first, second, names)
     share = min(first.record["interval"], second.record["interval"])
     for sign, result, other in ((1.0, first, second), (-1.0, second, first)):
         private = private_scores(result.record)
@@ -51,7 +61,7 @@ def compare(first: Result, second: Result) -> Comparison:
             ends = sorted((sign * found["lower"], sign * found["upper"]))
             share = result.record["interval"]
             mean = sign * found["mean"]
-            return _comparison(first, second, share, mean, *ends, paired=True)
+            return _comparison(called, share, mean, *ends, paired=True)
     scores = [_log_score(result) for result in (first, second)]
     if outcome_of(first.study.model) != outcome_of(second.study.model):
         raise StudyError(
@@ -62,14 +72,21 @@ def compare(first: Result, second: Result) -> Comparison:
     mean = scores[0]["mean"] - scores[1]["mean"]
     sd = math.hypot(_sd(first, scores[0]), _sd(second, scores[1]))
     reach = float(ndtri(0.5 + share / 2.0)) * sd
-    return _comparison(
-        first, second, share, mean, mean - reach, mean + reach, paired=False
-    )
+    return _comparison(called, share, mean, mean - reach, mean + reach, paired=False)
+
+
+def _called(
+    first: Result, second: Result, names: tuple[str, str] | None
+) -> tuple[str, str]:
+    """The studies' names, or others where these are equal."""
+    one, other = first.study.name, second.study.name
+    if one != other:
+        return one, other
+    return names or (f"{one} (first)", f"{other} (second)")
 
 
 def _comparison(
-    first: Result,
-    second: Result,
+    called: tuple[str, str],
     share: float,
     mean: float,
     lower: float,
@@ -79,10 +96,10 @@ def _comparison(
 ) -> Comparison:
     better = None
     if lower > 0.0 or upper < 0.0:
-        better = (first if lower > 0.0 else second).study.name
+        better = called[0] if lower > 0.0 else called[1]
     return {
-        "first": first.study.name,
-        "second": second.study.name,
+        "first": called[0],
+        "second": called[1],
         "interval": share,
         "mean": mean,
         "lower": lower,

@@ -48,7 +48,7 @@ def private_checks(contents: Contents, metrics: PrivateMetrics) -> Markup:
         rows.append(
             [
                 f"Log score less that of '{found['against']}', row by row (above 0: "
-                "this fit predicts better)",
+                "this fit predicts better; single rows are cut at ±½)",
                 number(found["mean"]),
                 interval(found["lower"], found["upper"]),
             ]
