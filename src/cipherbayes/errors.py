@@ -45,12 +45,28 @@ class DataError(CipherbayesError):
     """A table does not hold what the study says it holds."""
 
 
+class MissingValuesError(DataError):
+    """A feature has missing values, and the study states nothing in their place."""
+
+    def __init__(self, column: str, where: str) -> None:
+        self.column = column
+        super().__init__(
+            f"column '{column}' has missing values",
+            where=where,
+            remedy=f"state what stands in for them: features.{column}.missing",
+        )
+
+
 class PrivacyError(CipherbayesError):
     """A release would break, or cannot be shown to keep, the privacy promise."""
 
 
 class BeyondRangeWarning(UserWarning):
     """Rows to predict for lie beyond a public range, and were held at its ends."""
+
+
+class BeyondHorizonWarning(UserWarning):
+    """Survival is predicted at times beyond the public horizon: an extrapolation."""
 
 
 class BudgetError(PrivacyError):

@@ -12,8 +12,9 @@ import pandas as pd
 import pytest
 
 import cipherbayes as cb
-from cipherbayes.errors import BeyondRangeWarning, RunError, StudyError
+from cipherbayes.errors import BeyondRangeWarning, DataError, RunError, StudyError
 from cipherbayes.results.notebook import bar_html, notebook_progress
+from cipherbayes.results.predictions import beyond_horizon
 from cipherbayes.results.table import Table
 from conftest import logistic_frame
 from terminal import cipherbayes
@@ -366,6 +367,27 @@ def test_the_prior_without_privacy_is_said_and_how_to_have_the_private_one() -> 
     assert 'preparation.method = "public-bounds"' in shown
     stated = cb.plan(study(preparation={"method": "public-bounds"}))
     assert "preparation.method" not in repr(stated)
+
+
+def test_a_gap_to_predict_for_is_named_by_its_row(result: cb.Result) -> None:
+    gaps = pd.DataFrame({"age": [40.0, np.nan, 50.0], "sex": ["F", "M", "M"]})
+    with pytest.raises(
+        DataError, match="column 'age' has missing values: row 1, where"
+    ):
+        result.predict(gaps)
+    unknown = pd.DataFrame({"age": [40.0] * 9, "sex": ["F", *[None] * 8]})
+    with pytest.raises(DataError, match="rows 1, 2, 3, 4, 5 and others") as refused:
+        result.predict(unknown)
+    assert "fill them in, or leave these rows out" in str(refused.value)
+    assert ".missing" not in str(refused.value)
+
+
+def test_times_beyond_the_horizon_are_warned_of() -> None:
+    model = cb.models.Weibull(time="days", event="death", horizon=1000.0)
+    weibull = cb.Study(model=model, features=FEATURES)
+    assert beyond_horizon(weibull, [365.0, 1000.0]) == ""
+    assert "beyond the horizon of 1000" in beyond_horizon(weibull, [365.0, 1000.5])
+    assert beyond_horizon(study(), None) == ""
 
 
 def test_a_misspelt_key_is_named_and_not_the_one_that_is_missing_for_it() -> None:

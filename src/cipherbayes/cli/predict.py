@@ -12,11 +12,14 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from cipherbayes.errors import BeyondRangeWarning, RunError
+from cipherbayes.errors import BeyondHorizonWarning, BeyondRangeWarning, RunError
 
 if TYPE_CHECKING:
     from cipherbayes.results.result import Result
     from cipherbayes.typing import Floats
+
+SAID = (BeyondRangeWarning, BeyondHorizonWarning)
+"""Warnings that standard error has."""
 
 
 def predict(
@@ -56,14 +59,15 @@ def predict(
     """Predict probabilities or survival curves, with intervals, for each row.
 
     Values beyond a feature's public range count as its end; standard error says how
-    many of which column.
+    many of which column, and where times lie beyond the study's horizon.
     """
     from cipherbayes.results.result import Result
 
     result = Result.load(folder)
     at = parse_times(times)
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", BeyondRangeWarning)
+        for category in SAID:
+            warnings.simplefilter("always", category)
         if median:
             rows = median_rows(result, table, times, site=site, new_site=new_site)
         else:
@@ -72,7 +76,7 @@ def predict(
             )
             rows = list(prediction_rows(predicted, at))
     for warning in caught:
-        if warning.category is BeyondRangeWarning:
+        if warning.category in SAID:
             typer.echo(f"warning: {warning.message}", err=True)
     write_rows(rows, out, as_json)
 

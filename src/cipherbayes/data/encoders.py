@@ -6,8 +6,6 @@ Each encoder reads a column by itself and, record by record, writes values withi
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +14,7 @@ from cipherbayes.data.column_bins import ColumnBins
 from cipherbayes.data.curves import Basis
 from cipherbayes.data.features import Feature, level_name, spellings
 from cipherbayes.data.tables import MISSING
-from cipherbayes.errors import DataError
+from cipherbayes.errors import DataError, MissingValuesError
 from cipherbayes.models import kernels
 from cipherbayes.typing import Floats
 
@@ -140,7 +138,7 @@ class Number:
                 remedy="correct it or leave it empty",
             )
         if np.isnan(values).any():
-            _refuse_missing(self.column, where)
+            raise MissingValuesError(self.column, where)
 
 
 class Curved(Number):
@@ -238,7 +236,7 @@ class Levels:
                     remedy=f"add it to features.{self.column}.levels or correct it",
                 )
             if self._stand_in is None:
-                _refuse_missing(self.column, where)
+                raise MissingValuesError(self.column, where)
             codes[absent] = self._stand_in
         for row, code in enumerate(range(self._start, len(self.known))):
             out[row] = codes == code
@@ -260,11 +258,3 @@ class Levels:
 
 def _indicator(column: str, feature: Feature) -> list[str]:
     return [f"{column}[missing]"] if feature.indicator else []
-
-
-def _refuse_missing(column: str, where: str) -> NoReturn:
-    raise DataError(
-        f"column '{column}' has missing values",
-        where=where,
-        remedy=f"state what stands in for them: features.{column}.missing",
-    )

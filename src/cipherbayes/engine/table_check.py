@@ -16,7 +16,7 @@ from cipherbayes.data.features import Feature, spellings
 from cipherbayes.data.preparation import Preparation
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.tables import MISSING, Table, open_table
-from cipherbayes.errors import CipherbayesError, DataError
+from cipherbayes.errors import CipherbayesError, DataError, MissingValuesError
 from cipherbayes.models import AnyModel
 from cipherbayes.protocols.plan import plan_study
 from cipherbayes.study.schema import Study
@@ -76,12 +76,7 @@ def _feature_problems(table: Table, column: str, feature: Feature) -> list[str]:
     filled = feature.model_copy(update={"missing": stand_in})
     found = _problem(table, Preparation({column: filled}), None)
     if column in table.names and _has_gaps(table, column, feature):
-        missing = DataError(
-            f"column '{column}' has missing values",
-            where=table.where,
-            remedy=f"state what stands in for them: features.{column}.missing",
-        )
-        found.append(str(missing))
+        found.append(str(MissingValuesError(column, table.where)))
     return found
 
 

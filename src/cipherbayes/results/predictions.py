@@ -13,7 +13,7 @@ from cipherbayes.data.imputing import DRAWS, Imputing, joined
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.rescaled import seen_through
 from cipherbayes.data.tables import open_table
-from cipherbayes.errors import DataError, RunError
+from cipherbayes.errors import DataError, MissingValuesError, RunError
 from cipherbayes.models.base import Rows
 from cipherbayes.models.counts import CountModel
 from cipherbayes.models.survival import require_survival_curves
@@ -25,6 +25,8 @@ from cipherbayes.typing import Floats
 
 PREDICTIVE_DRAWS = 500
 """Most draws that a prediction averages over: its interval's ends need no more."""
+NAMED_ROWS = 5
+"""Rows with missing values that a refusal names."""
 ROWS = 1024
 """Rows of a block, so that draws × rows × times stay in memory."""
 
@@ -187,6 +189,8 @@ class Predictor:
                 for start in range(0, block.count, most):
                     stop = min(start + most, block.count)
                     yield take(block, np.arange(start, stop))
+        except MissingValuesError as error:
+            raise self._with_rows(error, table, where) from None
         except DataError as error:
             # A finished study has its levels and columns for good.
             remedy = error.remedy
@@ -196,6 +200,31 @@ class Predictor:
                     "a study with this level"
                 )
             raise DataError(error.what, where=error.where, remedy=remedy) from None
+
+    def _with_rows(
+        self, error: MissingValuesError, table: Any, where: str
+    ) -> DataError:
+        """The refusal of a column with missing values, for whoever has the table."""
+        column, preparation = error.column, preparation_of(self.study)
+        (encoder, *_), start = preparation.encoders_of(column), 0
+        rows: list[int] = []
+        kind = preparation.columns[column]
+        for chunk in open_table(table, where).chunks({column: kind}):
+            absent = encoder.absent(chunk.column(column))
+            rows = (start + np.flatnonzero(absent)).tolist()
+            start += chunk.num_rows
+            if rows:
+                break
+        named = ", ".join(str(row) for row in rows[:NAMED_ROWS])
+        word = "row" if len(rows) == 1 else "rows"
+        more = " and others" if len(rows) > NAMED_ROWS else ""
+        return DataError(
+            f"column '{column}' has missing values: {word} {named}{more}, where the "
+            "first row is 0",
+            where=where,
+            remedy="the study has nothing in their place: fill them in, or leave "
+            "these rows out",
+        )
 
     def _require_times(self, given: bool) -> None:
         """Refuse times for one number a row, and curves without times."""
@@ -229,6 +258,17 @@ def beyond_in_words(row: BeyondRow) -> str:
     return (
         f"column '{row['feature']}': of {row['rows']:,} values {' and '.join(sides)}, "
         "beyond its public range; they are predicted as if at its end"
+    )
+
+
+def beyond_horizon(study: Study, times: Sequence[float] | Floats | None) -> str:
+    """What to warn of where times lie beyond the horizon; nothing where none does."""
+    horizon: float | None = getattr(study.model, "horizon", None)
+    if times is None or horizon is None or not np.any(np.asarray(times) > horizon):
+        return ""
+    return (
+        f"times beyond the horizon of {horizon:g}: there is nothing but the model "
+        "there, which extrapolates"
     )
 
 

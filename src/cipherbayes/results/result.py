@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cipherbayes.errors import BeyondRangeWarning, RunError
+from cipherbayes.errors import BeyondHorizonWarning, BeyondRangeWarning, RunError
 from cipherbayes.models.base import Rows
 from cipherbayes.protocols.certificate import CertificateRecord, promised
 from cipherbayes.results.contrasts import Contrasts
@@ -21,7 +21,12 @@ from cipherbayes.results.hierarchy import (
 )
 from cipherbayes.results.made_up import MadeUp
 from cipherbayes.results.parameters import Parameters
-from cipherbayes.results.predictions import Predictor, beyond_in_words, thinned
+from cipherbayes.results.predictions import (
+    Predictor,
+    beyond_horizon,
+    beyond_in_words,
+    thinned,
+)
 from cipherbayes.results.record import (
     Baseline,
     BeyondRow,
@@ -259,7 +264,8 @@ class Result:
             A path or a frame with the study's feature columns; outcomes are not
             read.
         times
-            Times, in the user's unit, at which survival is wanted.
+            Times, in the user's unit, at which survival is wanted. Beyond the horizon
+            the model extrapolates, which a BeyondHorizonWarning says.
         site, new_site
             Where sites may differ: the site whose rows these are, or that they are of
             a site that took no part, which is meant where neither is given.
@@ -270,6 +276,8 @@ class Result:
         draws, predictor = self._draws_at(site, new_site), self._predictor()
         found = predictor.predict(draws, table, times, where)
         self._warn_beyond(table, where)
+        if said := beyond_horizon(self.study, times):
+            warnings.warn(said, BeyondHorizonWarning, stacklevel=2)
         if not counts:
             return found
         exposures = predictor.exposures(table, where)
