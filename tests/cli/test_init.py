@@ -38,6 +38,20 @@ def test_the_file_becomes_a_study_once_it_is_filled_in(tmp_path: Path) -> None:
     assert study.model.outcome_columns() == {"y": "death"}
 
 
+def test_decimal_commas_are_no_levels(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(
+        'age,sex,bmi,death\n"58,5",F,"24,1",0\n61,M,,1\n"70,0",F,"22,0",1\n'
+    )
+    done = cipherbayes("init", "rows.csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "2 columns have decimal commas (58,0) and are left out" in done.stdout
+    text = (tmp_path / "study.toml").read_text()
+    assert "# age: left out (decimal commas: write its numbers with points" in text
+    assert "# bmi: left out (decimal commas" in text
+    assert "sex = { levels = [FILL_IN, FILL_IN] }" in text
+
+
 def test_an_unfilled_file_is_refused_with_the_line(tmp_path: Path) -> None:
     survival_frame().to_parquet(tmp_path / "one.parquet")
     cipherbayes("init", "one.parquet", cwd=tmp_path)

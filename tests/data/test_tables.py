@@ -230,7 +230,8 @@ BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "text for a number": (
         bad_bytes("t.csv", b"age,sex,sick\n1,F,1\nx8841.25,F,1\n"),
-        "column 'age' holds text where a number is expected in line 3",
+        "column 'age' holds text where a number is expected in line 3; correct it "
+        "(decimals need a point: 58.0, not 58,0)",
     ),
     "latin-1 header": (
         bad_bytes("t.csv", b"age,sex,sick,\xe9t\xe9\n1,F,1,1\n"),

@@ -208,6 +208,18 @@ def test_the_methods_say_what_was_fitted() -> None:
     assert "the intercept of scale 5." in said
     assert "random intercepts and random slopes of age" in said
     assert "half-normal priors of scale 0.5" in said
+    assert "Missing values" not in said
+    assert "held out" not in said
+    said = paragraph(
+        model={"kind": "logistic", "outcome": "death"},
+        features={
+            "age": {"low": 18, "high": 100},
+            "bmi": {"low": 10, "high": 70, "missing": "impute"},
+        },
+        evaluation={"holdout": 0.25},
+    )
+    assert "Missing values were multiply imputed" in said
+    assert "25 % of the records were held out of the fit" in said.replace("\xa0", " ")
     said = paragraph(
         model={
             "kind": "piecewise",

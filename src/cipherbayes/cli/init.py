@@ -57,6 +57,15 @@ def init(
         "public, and a range read off the rows is a release that no budget covers.",
         soft_wrap=True,
     )
+    if commas := text.count("left out (decimal commas"):
+        columns = "1 column has" if commas == 1 else f"{commas} columns have"
+        verb = "is" if commas == 1 else "are"
+        console.print(
+            f"{columns} decimal commas (58,0) and {verb} left out: write numbers with "
+            "points (58.0) and init again",
+            soft_wrap=True,
+            highlight=False,
+        )
     if guesses := text.count("# a guess"):
         lines = "1 line is a guess" if guesses == 1 else f"{guesses} lines are guesses"
         console.print(

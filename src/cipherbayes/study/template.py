@@ -20,6 +20,7 @@ refused.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
@@ -35,7 +37,7 @@ from cipherbayes.errors import DataError, StudyError
 from cipherbayes.models.registry import registered
 from cipherbayes.study.file import OTHER_NAMES
 
-Sort = Literal["number", "category", "date", "empty", "neither"]
+Sort = Literal["number", "category", "commas", "date", "empty", "neither"]
 
 # Usual names of outcomes; a guess that the reader is asked to check.
 EVENTS = (
@@ -53,6 +55,7 @@ IDENTIFIERS = {
 # Days before months or months before days, with points or strokes; Arrow knows ISO's.
 DATES = ["%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y"]
 LEFT_OUT: dict[Sort, str] = {
+    "commas": "decimal commas: write its numbers with points, 58.0, and init again",
     "date": "a date: give days or years since a public date instead",
     "empty": "empty",
     "neither": "neither numbers nor words",
@@ -92,6 +95,7 @@ def schema_of(path: Path) -> dict[str, Sort]:
                 where=str(path),
                 remedy="is there a header line? add one with the columns' names",
             )
+    commas: set[str] = set()
     try:
         if path.name.lower().endswith((".parquet", ".pq")):
             schema = pyarrow.parquet.read_schema(path)
@@ -100,6 +104,8 @@ def schema_of(path: Path) -> dict[str, Sort]:
             options = pyarrow.csv.ConvertOptions(timestamp_parsers=formats)
             with pyarrow.csv.open_csv(path, convert_options=options) as reader:
                 schema = reader.schema
+                for batch in itertools.islice(reader, 1):
+                    commas = _decimal_commas(batch)
     except (pa.ArrowInvalid, OSError):
         # Arrow's own words may quote a field.
         raise DataError(
@@ -107,7 +113,25 @@ def schema_of(path: Path) -> dict[str, Sort]:
             where=str(path),
             remedy="give a CSV with a header line, or a Parquet file",
         ) from None
-    return {field.name: sort_of(field.type) for field in schema}
+    return {
+        field.name: "commas" if field.name in commas else sort_of(field.type)
+        for field in schema
+    }
+
+
+def _decimal_commas(batch: pa.RecordBatch) -> set[str]:
+    """Columns of text whose every value is a number, some with a comma for a point."""
+    found = set()
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if not pa.types.is_string(column.type):
+            continue
+        text = pc.utf8_trim_whitespace(column).drop_null()
+        text = text.filter(pc.not_equal(text, ""))
+        numbers = pc.match_substring_regex(text, r"^[-+]?\d+(,\d+)?$")
+        commas = pc.match_substring(text, ",")
+        if pc.all(numbers).as_py() and pc.any(commas).as_py():
+            found.add(name)
+    return found
 
 
 @dataclass(frozen=True)

@@ -271,8 +271,8 @@ def refuse_text(where: str, name: str, line: str = "") -> NoReturn:
     refuse(
         where,
         f"column '{name}' holds text where a number is expected{place}",
-        "correct it; a feature in words needs levels = [...], an outcome in words "
-        "(yes, no) is written as 1 and 0",
+        "correct it (decimals need a point: 58.0, not 58,0); a feature in words needs "
+        "levels = [...], an outcome in words (yes, no) is written as 1 and 0",
     )
 
 

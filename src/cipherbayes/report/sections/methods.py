@@ -55,7 +55,8 @@ def methods_paragraph(contents: Contents) -> str:
     said = (
         f"We fitted a Bayesian {model} of {_outcome(study)} to the records of {place}, "
         f"with {len(study.features)} predictors ({', '.join(study.features)}). "
-        f"{_ranges(study)} {_prior(study)} {_between(study)}"
+        f"{_ranges(study)} {_gaps(study)}{_held_out(study)}{_prior(study)} "
+        f"{_between(study)}"
     )
     promise = promised(privacy)
     if promise is None:
@@ -72,8 +73,10 @@ def methods_paragraph(contents: Contents) -> str:
         said += "Estimates are points without intervals. "
     else:
         said += (
-            f"We report posterior medians with {percent(record['interval'])} credible "
-            "intervals" + (AWARE if study.inference_method.needs_privacy else "") + ". "
+            "Effects are posterior medians and parameters posterior means, with "
+            f"{percent(record['interval'])} credible intervals"
+            + (AWARE if study.inference_method.needs_privacy else "")
+            + ". "
         )
     return said + (
         f"The analysis was planned in a study file before any record was read (SHA-256 "
@@ -192,6 +195,23 @@ def _outcome(study: Study) -> str:
 def _sites(contents: Contents) -> str:
     count = len(contents.record["sites"])
     return f"{count} sites" if count > 1 else "one site"
+
+
+def _gaps(study: Study) -> str:
+    """What was done about missing values, where any may be; a space at the end."""
+    if all(feature.missing is None for feature in study.features.values()):
+        return ""
+    return f"Missing values were {_missing(study)}. "
+
+
+def _held_out(study: Study) -> str:
+    """The share that the fit has not seen; a space at the end."""
+    if study.evaluation is None:
+        return ""
+    return (
+        f"{percent(study.evaluation.holdout)} of the records were held out of the fit, "
+        "to check its predictions. "
+    )
 
 
 def _missing(study: Study) -> str:
