@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+import cipherbayes as cb
 from cipherbayes.data.rescaled import rescaled_design
 from cipherbayes.inference.noise_aware import (
     ROUNDS,
@@ -19,6 +21,7 @@ from cipherbayes.inference.noise_aware import (
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.flags import (
     Flag,
+    _thin_baseline,
     prior_of_ranges,
     rare_levels,
 )
@@ -28,6 +31,7 @@ from cipherbayes.inference.released import Release
 from cipherbayes.models import Design, Prior
 from cipherbayes.validation.calibration import _plain
 from cipherbayes.validation.simulation import release_rounds, simulate
+from conftest import logistic_frame
 
 
 def finished(
@@ -182,6 +186,52 @@ def test_mostly_prior_is_unusable_where_the_prior_is_of_public_ranges() -> None:
     found = prior_of_ranges([others, mostly])
     assert [flag.unusable for flag in found] == [False, True]
     assert found[1].parameters == (1,)
+
+
+def test_a_thin_baseline_is_named_by_its_place_in_one_sites_model() -> None:
+    # Two sites, two intervals each, and an effect: of all parameters the first four.
+    loading = np.array([[1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0, 1.0]])
+    evidence = SimpleNamespace(
+        information=np.diag([90.0, 70.0, 12.0, 20.0, 8.0]),
+        information_sd=10.0,
+        layout=SimpleNamespace(constants=(0, 1, 2, 3)),
+    )
+    assert _thin_baseline(evidence, loading) == (1,)  # type: ignore[arg-type]
+    alone = SimpleNamespace(
+        information=np.diag([90.0, 12.0]),
+        information_sd=10.0,
+        layout=SimpleNamespace(constants=(0,)),
+    )
+    assert _thin_baseline(alone, np.eye(2)) == ()  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_where_sites_differ_what_is_mostly_prior_has_its_own_name() -> None:
+    """Names of common parameters are not looked up among those of all sites."""
+    frames = {
+        name: logistic_frame(40, seed=k).assign(rare=0.0)
+        for k, name in enumerate(("a", "b"))
+    }
+    study = cb.Study(
+        model=cb.models.Logistic(outcome="death"),
+        features={"age": {"low": 18, "high": 100}, "rare": {"low": 0, "high": 1}},
+        hierarchy={},
+        preparation={"method": "public-bounds"},
+        prior={"parameters": {"age": {"scale": 0.001}}},
+        privacy={"epsilon": 8.0, "records": 80},
+        study={"protocol": "pooled"},
+        sites={name: {} for name in frames},
+    )
+    result = cb.run(study, frames)
+    scale = {"intercept": 1.0, "age": 0.001, "rare": 1.0}
+    draws = result.posterior["prepared"]["theta"].to_numpy().reshape(-1, 3)
+    wide = {
+        n for n, sd in zip(scale, draws.std(axis=0), strict=True) if sd > scale[n] / 2
+    }
+    (named,) = (
+        f["parameters"] for f in result.record["flags"] if f["name"] == "mostly-prior"
+    )
+    assert set(named) == wide
 
 
 def test_a_shape_whose_information_is_known_is_not_called_hidden() -> None:

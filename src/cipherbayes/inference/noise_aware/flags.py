@@ -38,6 +38,9 @@ a posterior standard deviation, and a 90 % interval holds 89 in 100."""
 ALIKE, NOT_EXCLUDED = 10.0, 0.02
 """Variance inflation factor from which on columns are called alike, and the chance of
 it from which on they are named."""
+THIN = 4.0
+"""Standard deviations of its noise below which the information about a constant may
+be none at all: half of it is then within what noise does in one study of twenty."""
 RARE_LEVEL = 0.2
 """Released standard deviation of a 0/1 column: one record of 24 has the level."""
 
@@ -97,23 +100,40 @@ class Flag:
         return flag_record(self.code, message, unusable=self.unusable, parameters=about)
 
 
+@dataclass(frozen=True)
+class CommonParameters:
+    """What is judged where sites may differ, whose own priors are not independent.
+
+    Attributes
+    ----------
+    theta, prior
+        Draws and prior of the common parameters.
+    loading
+        Row j says to which of them the j-th of all parameters belongs.
+    """
+
+    theta: Floats
+    prior: ResolvedPrior
+    loading: Floats
+
+
 def flags_of(
     recursion: NoiseAware,
     state: NoiseAwareState,
     evidence: Evidence,
     draws: Draws,
     alike: Floats | None = None,
-    common: tuple[Floats, ResolvedPrior] | None = None,
+    common: CommonParameters | None = None,
 ) -> tuple[Flag, ...]:
-    """The flags of a finished run.
+    """The flags of a finished run, by the parameters of one site's model.
 
-    ``alike`` is the chance of each column that it almost follows from the others,
-    ``common`` the draws and the prior of the common parameters where sites may differ:
-    the priors of their own are not independent.
+    ``alike`` is the chance of each column that it almost follows from the others.
     """
     flat = draws.theta.reshape(-1, draws.theta.shape[-1])
-    theta, prior = common or (draws.theta, recursion.prior)
-    judged = theta.reshape(-1, theta.shape[-1])
+    if common is None:
+        common = CommonParameters(draws.theta, recursion.prior, np.eye(flat.shape[1]))
+    prior, places = common.prior, common.loading
+    judged = common.theta.reshape(-1, common.theta.shape[-1])
     flags = []
     held = state.held_back[BURN_IN:].sum() >= HELD_BACK
     window = recursion.shape.outside(averages(state)[0])
@@ -135,7 +155,7 @@ def flags_of(
                 "where the prior says they are not (a prior too narrow, rare or "
                 "separable outcomes)",
                 unusable=True,
-                parameters=conflict,
+                parameters=_at_one_site(conflict, places),
             )
         )
     known = {j for j, _ in evidence.layout.shares}
@@ -148,6 +168,17 @@ def flags_of(
                 "prior, not as a finding (raise ε, add records or drop columns)",
                 unusable=False,
                 parameters=mostly,
+            )
+        )
+    if thin := _thin_baseline(evidence, places):
+        flags.append(
+            Flag(
+                "baseline-hidden",
+                "do not read these, nor predictions that reach so far: noise hides how "
+                "much the records say of the baseline there (join intervals, shorten "
+                "the horizon, add records or raise ε)",
+                unusable=False,
+                parameters=thin,
             )
         )
     if np.diag(evidence.information).mean() < evidence.information_sd:
@@ -167,7 +198,7 @@ def flags_of(
                 "rest on how much columns usually vary (drop them, join rare levels "
                 "or raise ε)",
                 unusable=False,
-                parameters=hidden,
+                parameters=_at_one_site(hidden, places),
             )
         )
     named = (
@@ -181,7 +212,7 @@ def flags_of(
                 "noise tells; their effects are known together better than one by one "
                 "(drop one of them or raise ε)",
                 unusable=False,
-                parameters=named,
+                parameters=_at_one_site(named, places),
             )
         )
     mixing = rhat(draws.theta)
@@ -196,6 +227,22 @@ def flags_of(
             )
         )
     return tuple(flags)
+
+
+def _at_one_site(parameters: Sequence[int], places: Floats) -> tuple[int, ...]:
+    """Parameters by their place in one site's model."""
+    return tuple(map(int, np.flatnonzero(places[list(parameters)].any(axis=0))))
+
+
+def _thin_baseline(evidence: Evidence, places: Floats) -> tuple[int, ...]:
+    """Constants whose information, of all sites together, noise may have made."""
+    constants = list(evidence.layout.constants)
+    if not constants:
+        return ()
+    owns = (places[constants] != 0.0).astype(float)
+    told = np.diag(evidence.information)[constants] @ owns
+    noise = evidence.information_sd * np.sqrt(owns.sum(axis=0))
+    return tuple(map(int, np.flatnonzero((noise > 0.0) & (told < THIN * noise))))
 
 
 def follows_from_others(evidence: Evidence, information: Floats) -> Bools:

@@ -21,7 +21,12 @@ from cipherbayes.inference.between_sites import SitePrior, typical
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat
 from cipherbayes.inference.noise_aware.evidence import Evidence
-from cipherbayes.inference.noise_aware.flags import Flag, flags_of, follows_from_others
+from cipherbayes.inference.noise_aware.flags import (
+    CommonParameters,
+    Flag,
+    flags_of,
+    follows_from_others,
+)
 from cipherbayes.inference.noise_aware.information import DENSE, InformationSampler
 from cipherbayes.inference.noise_aware.recursion import (
     NoiseAware,
@@ -133,22 +138,15 @@ def sample_posterior(
     prior = recursion.prior
     if not isinstance(prior, SitePrior):
         return Posterior(draws, flags_of(recursion, state, evidence, draws, alike))
-    flags = flags_of(recursion, state, evidence, draws, alike, (common, prior.common))
+    judged = CommonParameters(common, prior.common, prior.slots.loading)
+    flags = flags_of(recursion, state, evidence, draws, alike, judged)
     draws = replace(
         draws,
         theta=common,
         sites=prior.site_draws(theta, common, between),
         comparison=compared_sites(recursion, prior, evidence, typical(between)),
     )
-    return Posterior(draws, tuple(_at_one_site(flag, prior) for flag in flags))
-
-
-def _at_one_site(flag: Flag, prior: SitePrior) -> Flag:
-    """A flag with its parameters by their place in one site's model."""
-    loading = prior.slots.loading[list(flag.parameters)]
-    return replace(
-        flag, parameters=tuple(map(int, np.flatnonzero(loading.any(axis=0))))
-    )
+    return Posterior(draws, flags)
 
 
 class _Walk:
