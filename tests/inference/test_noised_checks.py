@@ -90,6 +90,9 @@ def test_numbers_by_predicted_bin_are_those_of_the_rows() -> None:
     assert fit.shown == [j not in (0, 9) for j in range(10)]
     assert spans(fit.rmse, 10.0, 2.0)
     assert spans(fit.mean_observed, 100.0 + 100.0 * y.mean(), 2.0)
+    # What a bin predicts is in the bin, though noise is all that empty ones have.
+    edges = np.linspace(0.0, 200.0, 11)
+    assert np.all((edges[:-1] <= fit.predicted) & (fit.predicted <= edges[1:]))
 
 
 def residual_sums(bend: float, noise: float, seed: int) -> tuple[Floats, Floats]:

@@ -23,11 +23,16 @@ from cipherbayes.inference.noised_counts import (
 from cipherbayes.inference.score_density import ScoreGrid
 from cipherbayes.typing import Floats
 
-LEVEL_SD, SLOPE_SD, BEND_SD = 0.5, 0.5, 0.1
+LEVEL_SD, SLOPE_SD, BEND_SD = 0.4, 0.5, 0.1
 """Prior standard deviations of f: its mean, its slope, and its second differences from
 bin to bin."""
-DENSITY = (-0.3, 0.6)
-"""Prior mean and standard deviation of the second difference of the log density."""
+DENSITY = (-0.3, 0.5, 25.0)
+"""Prior mean and standard deviation of the second difference of the log density, and
+standard deviation of its values."""
+UNEVEN = 0.3
+"""Variance of predicted counts in units of their squared mean. That a bin has more rows
+by chance moves its sum of outcomes, but not what a row has: of all rows together, as
+many as are known, sums vary by this much only."""
 LEAST_ROWS = 1.0
 """Rows that a bin must be expected to have to be shown."""
 
@@ -76,9 +81,9 @@ def check_counts(
     prior = Smooth(
         np.concatenate([mean, np.zeros(grid.bins)]), block_diag(density, departure)
     )
-    # A sum of y / cap over about r cap / m rows varies by 1 + (1 + dispersion) m.
+    # A sum of y / cap over about r cap / m rows varies by 1 + dispersion m itself.
     usual = np.exp(grid.centres)
-    scatter = (1.0 + (1.0 + dispersion) * usual) / caps
+    scatter = (1.0 + (UNEVEN + dispersion) * usual) / caps
     varies = np.concatenate([np.ones(grid.bins), scatter, np.ones(known.size)])
     phi = sample_rates(np.append(sums, known), noise, cells, prior, varies)
     mass, happened = cells.on_grid(phi)

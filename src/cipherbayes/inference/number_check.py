@@ -83,10 +83,12 @@ def check_numbers(
         mean: Floats = everything / np.maximum(counts.sum(axis=1), 1.0)
         return mean
 
+    # What a bin predicts lies in it, whatever the noise says.
+    edges = np.linspace(lows[0], highs[0], bins + 1)
     mean_square = np.maximum(square, 0.0) / np.maximum(counts.sum(axis=1), 1.0)
     return NumberFit(
         rows=counts,
-        predicted=value(predictions, counts),
+        predicted=np.clip(value(predictions, counts), edges[:-1], edges[1:]),
         observed=value(outcomes, counts),
         shown=shown.tolist(),
         mean_predicted=overall(predictions),

@@ -37,11 +37,16 @@ class ScoreGrid:
     bend, bend_sd
         Prior mean and standard deviation of the second difference of the log density
         from bin to bin.
+    level_sd
+        Prior standard deviation of each value of the log density by itself. Where
+        scores may lie far from the middle bin it must be large: their density is
+        tilted by many bins' worth at the other end.
     """
 
     edges: tuple[float, ...]
     bend: float = BEND
     bend_sd: float = BEND_SD
+    level_sd: float = LEVEL_SD
 
     @property
     def bins(self) -> int:
@@ -90,7 +95,7 @@ class ScoreGrid:
         the rows of R for them."""
         level = np.log(max(rows or 1000.0, 1.0) / self.bins)
         away = np.arange(float(self.bins)) - 0.5 * (self.bins - 1)
-        root = second_differences(self.bins, self.bend_sd, LEVEL_SD)
+        root = second_differences(self.bins, self.bend_sd, self.level_sd)
         return level + 0.5 * self.bend * (away**2 - np.mean(away**2)), root
 
     def departures(self, level_sd: float, slope_sd: float, bend_sd: float) -> Floats:

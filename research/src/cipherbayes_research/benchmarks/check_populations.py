@@ -385,18 +385,33 @@ def count(mean: Floats, y: Floats, dispersion: float | None = None) -> Populatio
 
 
 def invented_number(kind: str, rng: np.random.Generator) -> Population:
-    """Means that are right or too extreme, of normal or of skewed errors."""
+    """Means that are right or too extreme; normal, skewed, heavy-tailed or uneven
+    errors."""
     mean = rng.normal(0.3, 1.5, INVENTED)
     if kind == "normal":
         return number(mean, mean + rng.normal(0.0, 0.8, INVENTED))
+    if kind == "heavy tails":
+        return number(mean, 0.1 + 0.9 * mean + 0.6 * rng.standard_t(3.0, INVENTED))
+    if kind == "uneven":
+        mean = -3.5 + 0.9 * rng.gamma(2.0, 1.0, INVENTED)
+        error = rng.standard_normal(INVENTED) * np.exp(0.2 * mean)
+        return number(np.clip(mean, -5.0, 5.0), mean - 0.2 + error)
     return number(mean, 0.2 + 0.8 * mean + rng.gamma(2.0, 0.6, INVENTED) - 1.2)
 
 
 def invented_count(kind: str, rng: np.random.Generator) -> Population:
-    """Counts that are Poisson, or vary by more than that."""
+    """Counts that are Poisson, or vary by more than that, of predictions that are
+    right or not."""
     mean = np.exp(rng.normal(0.3, 0.6, INVENTED))
     if kind == "poisson":
         return count(mean, rng.poisson(mean).astype(np.float64))
+    if kind == "shrunk":
+        mean = np.exp(0.8 - 0.5 * rng.gamma(2.0, 0.7, INVENTED))
+        return count(mean, rng.poisson(1.3 * mean**1.3).astype(np.float64))
+    if kind == "too many":
+        mean = np.exp(rng.normal(1.2, 0.7, INVENTED))
+        true = 0.75 * mean * rng.gamma(1.25, 0.8, INVENTED)
+        return count(mean, rng.poisson(true).astype(np.float64), dispersion=0.6)
     true = 0.9 * mean * rng.gamma(2.0, 0.5, INVENTED)
     return count(mean, rng.poisson(true).astype(np.float64), dispersion=0.5)
 
@@ -485,6 +500,37 @@ def _diabetes() -> Population:
     return number(np.clip(model.predict(data.data), -5.0, 5.0), y)
 
 
+def _kappa() -> Population:
+    """Free light chains by age, sex and creatinine: a number with a long tail."""
+    from sklearn.linear_model import LinearRegression
+    from sksurv.datasets import load_flchain
+
+    frame, _ = load_flchain()
+    x = _dummies(frame[["age", "sex", "creatinine"]])
+    y = np.log(frame["kappa"].to_numpy().astype(np.float64))
+    place = np.random.default_rng(0).permutation(y.size)
+    first, rest = place[:1000], place[1000:]
+    y = (y - y[first].mean()) / y[first].std()
+    model = LinearRegression().fit(x.iloc[first], y[first])
+    return number(np.clip(model.predict(x.iloc[rest]), -5.0, 5.0), y[rest])
+
+
+def _visits() -> Population:
+    """Visits to a doctor (RAND health insurance experiment)."""
+    from sklearn.linear_model import PoissonRegressor
+    from statsmodels.datasets import randhie
+
+    frame = randhie.load_pandas().data
+    y = frame.pop("mdvis").to_numpy().astype(np.float64)
+    z = (frame - frame.mean()) / frame.std()
+    place = np.random.default_rng(0).permutation(y.size)
+    first, rest = place[:2000], place[2000:]
+    mean = PoissonRegressor(alpha=0.01).fit(z.iloc[first], y[first]).predict(z)
+    excess = (y[first] - mean[first]) ** 2 - y[first]
+    dispersion = float(excess.sum() / (mean[first] ** 2).sum())
+    return count(mean[rest], y[rest], dispersion)
+
+
 Maker = Callable[[np.random.Generator], Population]
 
 TUNING: dict[str, Maker] = {
@@ -497,6 +543,9 @@ TUNING: dict[str, Maker] = {
     "whas500": lambda rng: _sksurv("piecewise", "whas500", 1460.0, 150),
     "normal": partial(invented_number, "normal"),
     "poisson": partial(invented_count, "poisson"),
+    "skewed errors": partial(invented_number, "skewed"),
+    "diabetes": lambda rng: _diabetes(),
+    "overdispersed": partial(invented_count, "overdispersed"),
 }
 REPORTED: dict[str, Maker] = {
     "narrow": partial(invented_binary, "narrow"),
@@ -510,9 +559,12 @@ REPORTED: dict[str, Maker] = {
     "aids": lambda rng: _sksurv("exponential", "aids", 300.0, 400),
     "rossi arrests": lambda rng: _lifelines("exponential", "rossi", 52.0, 150),
     "kidney": lambda rng: _lifelines("weibull", "kidney_transplant", 2555.0, 300),
-    "skewed errors": partial(invented_number, "skewed"),
-    "diabetes": lambda rng: _diabetes(),
-    "overdispersed": partial(invented_count, "overdispersed"),
+    "heavy tails": partial(invented_number, "heavy tails"),
+    "uneven": partial(invented_number, "uneven"),
+    "kappa": lambda rng: _kappa(),
+    "shrunk counts": partial(invented_count, "shrunk"),
+    "too many": partial(invented_count, "too many"),
+    "visits": lambda rng: _visits(),
 }
 
 
