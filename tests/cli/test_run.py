@@ -126,10 +126,11 @@ def test_survival_curves_at_asked_times(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "--times" in done.stderr
     done = cipherbayes(
-        "predict", "out", "new.csv", "--times", "100,500", "--json", cwd=tmp_path
+        "predict", "out", "new.csv", "--times", "100,1600", "--json", cwd=tmp_path
     )
+    assert done.stderr.startswith("warning: times beyond the horizon of 1500: ")
     rows = json.loads(done.stdout)
-    assert [row["time"] for row in rows] == [100, 500] * 3
+    assert [row["time"] for row in rows] == [100, 1600] * 3
     assert all(0 < row["lower"] <= row["mean"] <= row["upper"] < 1 for row in rows)
     assert rows[0]["mean"] > rows[1]["mean"]
 
