@@ -15,12 +15,13 @@ from cipherbayes_research.benchmarks.check_populations import population
 def test_ninety_per_cent_intervals_cover_close_to_ninety_per_cent(
     name: str, epsilon: float
 ) -> None:
-    """Of 250 repetitions two standard errors are 0.04. Of counts, single bins are
-    another matter: see below."""
+    """Of 250 repetitions two standard errors are 0.04. Single bins of
+    counts may be covered more often: see below."""
     found = coverage(population(name, 1, None), epsilon, 1600, 250, seed=1)
     for score, each in found.items():
+        assert each.covered >= 0.84, (score, each)
         if name != "poisson" or not score.startswith("curve"):
-            assert 0.84 <= each.covered <= 0.99, (score, each)
+            assert each.covered <= 0.99, (score, each)
         assert abs(each.off) < 0.4 * each.width, (score, each)
 
 
@@ -31,7 +32,7 @@ def test_single_bins_of_counts_cover_close_to_ninety_per_cent(epsilon: float) ->
     found = coverage(population("poisson", 1, None), epsilon, 1600, 250, seed=1)
     for score, each in found.items():
         if score.startswith("curve"):
-            assert 0.84 <= each.covered <= 0.99, (score, each)
+            assert each.covered <= 0.99, (score, each)
 
 
 def test_a_repeated_check_is_counted_with_what_somebody_sees_who_sees_the_rows() -> (
