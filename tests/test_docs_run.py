@@ -40,6 +40,8 @@ NOT_RUN = {
     "make torture": MINUTES,
     "python research/benchmarks/intervals.py": PHYSIONET,
     "python research/benchmarks/public_tables.py": MINUTES,
+    "python research/benchmarks/spread_coverage.py": MINUTES,
+    "python research/benchmarks/private_regressions.py": MINUTES,
     "cipherbayes reproduce": f"{MINUTES}; tests/research runs it on less",
     "cipherbayes calibrate": MINUTES,
     "cipherbayes bench": MINUTES,

@@ -133,6 +133,7 @@ def gradient_study(model: cb.models.Model, features: int) -> cb.Study:
         study={"protocol": "secure-sum"},
         model=model,
         features=columns(features),
+        preparation={"method": "public-bounds"},
         privacy={"epsilon": 1.0, "records": 2000},
         inference={"method": "averaged"},
         sites={"a": {}, "b": {}, "c": {}},

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.dataset
 
 from cipherbayes.data.refusals import refuse
 from cipherbayes.data.tables.table import (
@@ -21,6 +21,9 @@ from cipherbayes.data.tables.table import (
     refuse_same_names,
     refuse_text,
 )
+
+if TYPE_CHECKING:
+    import pyarrow.dataset
 
 _NO_COMMAS = (
     "is not separated by commas",
@@ -76,14 +79,16 @@ def csv_texts(path: Path, where: str) -> pyarrow.dataset.Dataset:
     depends on that cell alone, an empty one is null. A row with a wrong number of cells
     is an error of whoever reads: :func:`check_csv` says which it is.
     """
+    from pyarrow import dataset  # slow to load, and only folders of files need it
+
     names = _header(path, where)
     _refuse_separators(where, names)
     refuse_same_names(where, names)
     with _csv_errors(where, names, {}):
-        return pyarrow.dataset.dataset(
+        return dataset.dataset(
             path,
             schema=pa.schema([(name, pa.string()) for name in names]),
-            format=pyarrow.dataset.CsvFileFormat(
+            format=dataset.CsvFileFormat(
                 parse_options=_PARSE, convert_options=_texts(names)
             ),
         )

@@ -26,9 +26,8 @@ CHUNK_ROWS = 16_384
 MISSING = frozenset({*pyarrow.csv.ConvertOptions().null_values, "None"})
 """Spellings of a missing value, the empty field among them."""
 
-_GAPS = pa.array(sorted(MISSING), type=pa.string())
-_TRUE = pa.array(pyarrow.csv.ConvertOptions().true_values, type=pa.string())
-_FALSE = pa.array(pyarrow.csv.ConvertOptions().false_values, type=pa.string())
+_TRUE = pyarrow.csv.ConvertOptions().true_values
+_FALSE = pyarrow.csv.ConvertOptions().false_values
 
 MOST_WHOLE = 2.0**53
 """From here on a float64 has neighbours that differ by more than one."""
@@ -233,10 +232,14 @@ def decimal_numbers(column: pa.Array) -> pa.Array:
 def text_numbers(column: pa.Array) -> pa.Array:
     """Texts as float64, each by itself and as a CSV's cell is; ArrowInvalid if not."""
     raw = pc.cast(column, pa.string())
-    words = pc.if_else(pc.is_in(raw, _GAPS), None, pc.utf8_trim(raw, " \t"))
+    words = pc.if_else(_is_one_of(raw, sorted(MISSING)), None, pc.utf8_trim(raw, " \t"))
     for spellings, digit in ((_TRUE, "1"), (_FALSE, "0")):
-        words = pc.if_else(pc.is_in(words, spellings), digit, words)
+        words = pc.if_else(_is_one_of(words, spellings), digit, words)
     return pc.cast(words, pa.float64())
+
+
+def _is_one_of(column: pa.Array, words: Sequence[str]) -> pa.Array:
+    return pc.is_in(column, pa.array(words, type=pa.string()))
 
 
 def _refuse_kind(where: str, name: str, held: pa.DataType) -> NoReturn:
