@@ -22,7 +22,7 @@ PLACES = {"age": slice(0, 5), "sex": slice(5, 7), "site": slice(7, 10)}
 def said(
     changes: dict[str, Any],
     late: dict[str, Any] | None = None,
-    variance: float = 100.0,
+    variance: float | tuple[float, float] = 100.0,
     **sections: Any,
 ) -> tuple[list[FitTest], list[str]]:
     """The tests and flags of residuals that are zero but where something changes."""
@@ -43,7 +43,7 @@ def said(
     kinds = cells.check.kinds
     residuals, variances = (
         np.zeros((kinds, cells.cells)),
-        np.full((kinds, cells.cells), variance),
+        np.broadcast_to(np.reshape(variance, (-1, 1)), (kinds, cells.cells)),
     )
     for kind, each in enumerate((changes, late)[:kinds]):
         for place, values in (each or {}).items():
@@ -54,6 +54,25 @@ def said(
     moments = np.concatenate([np.zeros(2), np.full(2, 0.3)])
     found = fit_record(cells, Closing(total, NOISE), draws, design, moments, study)
     return found, [flag["message"] for flag in misfit_flags(found, study, design)]
+
+
+def test_sites_that_differ_all_the_time_are_not_said_to_change() -> None:
+    """Nine of ten events are early: so are the residuals of a site that has more."""
+    level = np.array([0.8, -0.4, -0.4])
+    halves = (900.0, 100.0)
+    found, flags = said(
+        {"site": halves[0] * level}, {"site": halves[1] * level}, variance=halves
+    )
+    assert [(row["by"], row["what"]) for row in found if row["misfit"]] == [
+        ("site", "even")
+    ]
+    assert "sites differ" in " ".join(flags)
+    # And where they do change, the late half tells it.
+    found, _ = said(
+        {"site": halves[0] * level}, {"site": -halves[1] * level}, variance=halves
+    )
+    changing = next(r for r in found if (r["by"], r["what"]) == ("site", "over time"))
+    assert changing["misfit"]
 
 
 def test_residuals_within_noise_say_nothing() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from cipherbayes.data.column_bins import ColumnBins
@@ -21,6 +23,44 @@ SURPRISE = 0.05
 SITES = "site"
 EVEN, CHANGING = "even", "over time"
 """Whether residuals are even over groups, and whether they stay so over time."""
+LEAST_HALF = 0.05
+"""Least share of a half of the time: its sum is noised, and may be negative."""
+
+
+class TestedSums(NamedTuple):
+    """Residuals and variances by group, and how much of a sum's noise either has."""
+
+    residuals: Floats
+    variances: Floats
+    noise: tuple[float, float]
+
+
+def _together(residuals: Floats, variances: Floats) -> TestedSums:
+    """Over the whole of the time."""
+    wider = float(np.sqrt(len(residuals)))
+    return TestedSums(residuals.sum(axis=0), variances.sum(axis=0), (wider, wider))
+
+
+def _early_less_late(residuals: Floats, variances: Floats) -> TestedSums:
+    """What a group has early more than late, whatever its level is.
+
+    A group whose log hazard is higher by b has V b more than predicted, V the variance
+    in either half. With shares r of V early and late, of all groups,
+
+        D = r_late S_early - r_early S_late
+
+    has mean zero whatever b is, variance r_early r_late V, and mean r_early r_late V c
+    where the group's log hazard is higher by c early than late.
+    """
+    early = float(variances[0].sum() / max(variances.sum(), 1e-9))
+    early = min(max(early, LEAST_HALF), 1.0 - LEAST_HALF)
+    late = 1.0 - early
+    both = early * late
+    return TestedSums(
+        late * residuals[0] - early * residuals[1],
+        both * variances.sum(axis=0),
+        (float(np.hypot(early, late)), both * float(np.sqrt(2.0))),
+    )
 
 
 def fit_record(
@@ -34,9 +74,11 @@ def fit_record(
     """The tests of every feature and of the sites."""
     kinds = cells.check.kinds
     residuals, variances = released.total.reshape(2, kinds, cells.cells)
-    variances = variances.sum(axis=0) / cells.check.variance_weight
-    noise = released.noise * float(np.sqrt(kinds))
-    noises = (noise, noise / cells.check.variance_weight)
+    variances = variances / cells.check.variance_weight
+    sums = [(EVEN, _together(residuals, variances))]
+    if kinds == 2:
+        sums.append((CHANGING, _early_less_late(residuals, variances)))
+    noise = released.noise, released.noise / cells.check.variance_weight
     covariance = np.atleast_2d(np.cov(draws[:, : design.width].T))
     made_up = MadeUp(study, moments)
     found: list[FitTest] = []
@@ -47,12 +89,11 @@ def fit_record(
         place = slice(start, start + size)
         start += size
         unsure, along = _unsure(column, size, made_up, covariance)
-        for what, sign in ((EVEN, 1.0), (CHANGING, -1.0))[:kinds]:
-            signs = np.array([1.0, sign])[:kinds]
+        for what, tested in sums:
             test = test_groups(
-                signs @ residuals[:, place],
-                variances[place],
-                noises,
+                tested.residuals[place],
+                tested.variances[place],
+                (tested.noise[0] * noise[0], tested.noise[1] * noise[1]),
                 unsure if what == EVEN else np.zeros((size, size)),
                 along,
                 2 if what == EVEN else 1,
