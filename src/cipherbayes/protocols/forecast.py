@@ -39,9 +39,9 @@ class Forecast:
 
     Attributes
     ----------
-    noise, signal, largest
+    noise, signal
         Standard deviation of the noise in the averaged gradient sum; what an
-        effect of the prior's scale adds to it; the most any data can add.
+        effect of the prior's scale adds to it.
     width_ratio
         Expected width of an interval over that without privacy.
     records_needed, epsilon_needed
@@ -50,7 +50,6 @@ class Forecast:
 
     noise: float
     signal: float
-    largest: float
     width_ratio: float
     records_needed: int
     epsilon_needed: float | None
@@ -81,13 +80,13 @@ def forecast_of(plan: StudyPlan) -> Forecast:
     each = study.model.curvature(design) * (1.0 if standardised else MEAN_SQUARE)
     records = _fitted_records(plan)
     information = records * each
-    largest = records * release.clip
-    signal = min(information * (study.full_prior.scale or 1.0), largest)
+    # No data can add more than all records pulling one way.
+    most = records * release.clip
+    signal = min(information * (study.full_prior.scale or 1.0), most)
     factor = max(CLEAR * noise / signal, 1.0)
     return Forecast(
         noise=noise,
         signal=signal,
-        largest=largest,
         width_ratio=_width_ratio(plan, mu, each, inflation)
         or math.sqrt(1.0 + noise**2 / information),
         records_needed=math.ceil(release.records * factor),

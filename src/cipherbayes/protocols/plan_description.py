@@ -288,12 +288,10 @@ def _lines(
         f"noise       {_noise(plan)}",
         f"epsilon     {spent}",
         f"prior       {prior_in_words(study)}",
-        f"outlook     an effect of the prior's scale is {forecast.ratio:.3g} times the "
-        f"noise; intervals at least {forecast.width_ratio:.2f} × as wide as without "
-        "privacy",
-        f"            (all rounds together: noise {forecast.noise:,.3g}, such an "
-        f"effect {_plain(forecast.signal)}, all records pulling one way "
-        f"{_plain(forecast.largest)})",
+        f"outlook     intervals about {forecast.width_ratio:.2f} × as wide as without "
+        "privacy; wider where columns are correlated or events rare",
+        "            an effect as large as the prior expects is "
+        f"{forecast.ratio:.3g} times the noise",
     ]
     lines += [f"sites       {said}" for said in sites_in_words(plan)]
     lines += [f"{name:<12}{text}" for name, text in _budget_lines(plan)]
@@ -353,11 +351,6 @@ def _against(release: ReleasePlan, totals: str) -> str:
         f"standard deviation {noise:.3g} on {totals}, to which one record adds "
         f"{release.clip:.3g} at most"
     )
-
-
-def _plain(value: float) -> str:
-    """Three digits without an exponent."""
-    return f"{float(f'{value:.3g}'):,.10g}"
 
 
 def approval_lines(plan: StudyPlan) -> list[str]:
