@@ -6,7 +6,8 @@ one line. No message ever contains a data value, a key or a noise value.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
@@ -65,6 +66,10 @@ class BeyondRangeWarning(UserWarning):
     """Rows to predict for lie beyond a public range, and were held at its ends."""
 
 
+class RecordsWarning(UserWarning):
+    """The tables of a run do not have the number of records that the study declares."""
+
+
 class BeyondHorizonWarning(UserWarning):
     """Survival is predicted at times beyond the public horizon: an extrapolation."""
 
@@ -89,6 +94,43 @@ NAMED = 6
 """Other problems of a study that a message names."""
 
 
+def problem_to_name(
+    problems: Sequence[Any],
+    keys_of: Callable[[Sequence[str]], Sequence[str]],
+    tables_with: Callable[[str], Sequence[str]] = lambda _: (),
+) -> Any:
+    """Of the problems that pydantic found the one to name first: an unknown key that
+    is another one misspelt, which may be why that one is missing; else an unknown key.
+
+    Parameters
+    ----------
+    keys_of
+        The keys of a table, by its place.
+    tables_with
+        Names of the tables that have a key.
+    """
+    unknown = [each for each in problems if each["type"] == "extra_forbidden"]
+    if not unknown:
+        return problems[0]
+    missing = {each["loc"] for each in problems if each["type"] == "missing"}
+    meant = []
+    for problem in unknown:
+        *table, key = problem["loc"]
+        wanted = [str(place[-1]) for place in missing if [*place[:-1]] == table]
+        # A key that the study cannot do without comes first.
+        for needed, keys in (
+            (True, wanted),
+            (False, keys_of([str(part) for part in table])),
+        ):
+            if near := difflib.get_close_matches(str(key), keys, n=1):
+                meant.append((needed, {**problem, "meant": near[0]}))
+                break
+    if meant:
+        return next((found for needed, found in meant if needed), meant[0][1])
+    *table, key = (str(part) for part in unknown[0]["loc"])
+    return {**unknown[0], "known": keys_of(table), "belongs": tables_with(key)}
+
+
 def invalid_field(
     first: Mapping[str, Any], key: str, more: Sequence[tuple[str, str]]
 ) -> tuple[str, str]:
@@ -97,9 +139,13 @@ def invalid_field(
     others = _others(more)
     match first["type"]:
         case "extra_forbidden":
-            what, remedy = f"unknown key '{key}'", "remove it or correct its spelling"
+            what = f"unknown key '{key}'"
             if "meant" in first:
                 return what, f"did you mean '{first['meant']}'? {others}".strip()
+            remedy = f"known here: {', '.join(first['known'])}"
+            if first["belongs"]:
+                tables = " or ".join(f"[{table}]" for table in first["belongs"])
+                remedy = f"it belongs in {tables}"
         case "missing":
             what, remedy = f"missing key '{key}'", "add it"
         case "value_error":

@@ -146,6 +146,62 @@ def test_guesses_say_that_they_are_guesses(tmp_path: Path) -> None:
         assert re.search(rf"^{key} = .*# a guess", text, flags=re.M)
 
 
+@pytest.mark.parametrize(
+    ("time", "event", "person"),
+    [
+        ("years", "died", "pid"),
+        ("Follow-up (years)", "Died?", "Patient No."),
+        ("time_to_death", "death_30d", "patientNr"),
+        ("OS (months)", "Status", "Case number"),
+        ("time2event", "Event", "StudyID"),
+    ],
+)
+def test_a_time_beside_an_event_is_a_survival_study_by_guess(
+    tmp_path: Path, time: str, event: str, person: str
+) -> None:
+    frame = survival_frame(30).assign(person=range(30))
+    names = {"time": time, "event": event, "person": person}
+    frame.rename(columns=names).to_csv(tmp_path / "a.csv", index=False)
+    text = first_study([tmp_path / "a.csv"], tmp_path)
+    assert 'kind = "exponential"  # a guess' in text
+    assert '"logistic" leaves the time aside' in text
+    assert f'time = "{time}"  # a guess' in text
+    assert f'event = "{event}"  # a guess' in text
+    features = text.partition("[features]")[2]
+    for name in (time, event):
+        assert not re.search(rf'^"?{re.escape(name)}"? =', features, flags=re.M)
+    assert re.search(rf'^# "?{re.escape(person)}"?: left out', features, flags=re.M)
+
+
+def test_columns_with_a_word_of_time_or_event_alone_are_features(
+    tmp_path: Path,
+) -> None:
+    names = ["smoking status", "age in years", "days_in_icu", "number of drugs"]
+    pd.DataFrame({name: [1.0, 2.0] for name in [*names, "gone"]}).to_csv(
+        tmp_path / "a.csv", index=False
+    )
+    text = first_study([tmp_path / "a.csv"], tmp_path)
+    assert 'kind = "logistic"' in text
+    for name in names:
+        assert re.search(rf'^"?{name}"? = ', text, flags=re.M)
+
+
+def test_a_time_without_an_event_names_the_alternative(tmp_path: Path) -> None:
+    pd.DataFrame({"followup": [1.0, 2.0], "gone": [0, 1]}).to_csv(
+        tmp_path / "a.csv", index=False
+    )
+    text = first_study([tmp_path / "a.csv"], tmp_path)
+    assert '"followup" may be a time of follow-up: then --kind exponential' in text
+
+
+def test_an_outcome_in_words_is_said_to_need_numbers(tmp_path: Path) -> None:
+    pd.DataFrame({"Died?": ["yes", "no"], "age": [1.0, 2.0]}).to_csv(
+        tmp_path / "a.csv", index=False
+    )
+    text = first_study([tmp_path / "a.csv"], tmp_path)
+    assert re.search(r'^outcome = "Died\?"  # .*words .* as 1 and 0', text, flags=re.M)
+
+
 def test_the_number_of_rows_is_suggested_to_the_owner_and_not_written(
     tmp_path: Path,
 ) -> None:

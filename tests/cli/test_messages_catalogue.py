@@ -110,7 +110,7 @@ CATALOGUE = {
         (STUDY, "UTF-8"), change=lambda f: _bytes(f / STUDY, b"\xff\xfe\x00")
     ),
     "unknown key": Mistake(
-        (STUDY, "line", "'privacy.epsylon'", "spelling"),
+        (STUDY, "line", "'privacy.epsylon'", "did you mean 'epsilon'?"),
         study=study("[privacy]\nepsilon = 1.0\nepsylon = 1.0\n"),
     ),
     "unknown model": Mistake(

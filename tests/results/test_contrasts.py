@@ -119,17 +119,18 @@ def test_groups_are_contrasts_with_one_value_changed(result: Result) -> None:
 
 
 def _nearest(curve: Any, value: float) -> Any:
-    return min(curve["points"], key=lambda point: abs(point["value"] - value))
+    return min(curve, key=lambda point: abs(point["value"] - value))
 
 
 def test_a_curve_is_one_at_the_reference_and_bends_where_the_truth_does(
     result: Result,
 ) -> None:
     whole, women, men = result.curves()
-    assert (whole["by"], women["level"], men["level"]) == (None, "F", "M")
-    assert whole["reference"] == 60.0
-    nearest = _nearest(men, 60.0)
-    assert nearest["estimate"] == pytest.approx(1.0, abs=0.02)
+    assert (whole.by, women.level, men.level) == (None, "F", "M")
+    assert whole.reference == 60.0
+    for curve in (whole, women, men):
+        (here,) = [point for point in curve if point["value"] == 60.0]
+        assert (here["estimate"], here["lower"], here["upper"]) == (1.0, 1.0, 1.0)
     for value in (36.0, 84.0):
         point = _nearest(men, value)
         truth = np.exp(((point["value"] - 60.0) / 20.0) ** 2)
@@ -138,8 +139,20 @@ def test_a_curve_is_one_at_the_reference_and_bends_where_the_truth_does(
         # Half a log odds is about two standard deviations there.
         assert point["lower"] * np.exp(-0.5) < truth < point["upper"] * np.exp(0.5)
         assert point["lower"] > 1.5
-    flat = [point for point in women["points"] if 40.0 < point["value"] < 80.0]
+    flat = [point for point in women if 40.0 < point["value"] < 80.0]
     assert all((p["lower"] or 2.0) < 1.3 and (p["upper"] or 0.0) > 0.7 for p in flat)
+
+
+def test_a_curve_prints_as_a_short_table_and_becomes_a_frame(result: Result) -> None:
+    curve = result.curve("age", at={"sex": "M"})
+    first, *lines = repr(curve).splitlines()
+    assert first.startswith("odds ratio of age against 60 (")
+    assert 10 < len(lines) < 20
+    assert any(line.split()[:2] == ["60", "1"] for line in lines)
+    assert "<table>" in curve._repr_html_()
+    frame = curve.to_frame()
+    assert list(frame["value"]) == [point["value"] for point in curve]
+    assert len(frame) > 50
 
 
 def test_combinations_and_joint_probabilities_are_those_of_the_draws(
@@ -186,7 +199,7 @@ def test_a_saved_result_has_the_same_contrasts_and_a_page_with_the_curve(
     assert {"curves.csv", "subgroups.csv"} <= files
     with (tmp_path / "csv" / "curves.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == sum(len(curve["points"]) for curve in result.curves())
+    assert len(rows) == sum(len(curve) for curve in result.curves())
     assert set(rows[0]) >= {"feature", "level", "value", "estimate", "lower", "upper"}
 
 
@@ -203,7 +216,7 @@ def test_contrasts_need_no_formula() -> None:
     assert row["estimate"] == pytest.approx(np.median(20.0 * slope), rel=1e-2)
     assert "formula" not in result.record
     assert result.curves() == []
-    assert result.curve("age")["reference"] == 50.0
+    assert result.curve("age").reference == 50.0
 
 
 def test_the_reference_record_is_the_studys_then_what_was_released() -> None:

@@ -12,7 +12,14 @@ import pandas as pd
 import pytest
 
 import cipherbayes as cb
-from cipherbayes.errors import BeyondRangeWarning, DataError, RunError, StudyError
+from cipherbayes.errors import (
+    BeyondRangeWarning,
+    DataError,
+    RecordsWarning,
+    RunError,
+    StudyError,
+)
+from cipherbayes.results.declared_records import warn_of_records
 from cipherbayes.results.notebook import bar_html, notebook_progress
 from cipherbayes.results.predictions import beyond_horizon
 from cipherbayes.results.table import Table
@@ -218,7 +225,8 @@ def test_a_wrong_study_is_one_line_without_an_address(
     [
         ({}, "Weibull: missing key 'time'; add it"),
         ({"time": "t", "event": "e", "horizon": -1}, "Weibull: 'horizon'"),
-        ({"times": "t"}, "Weibull: .*'time"),
+        ({"times": "t"}, "Weibull: unknown key 'times'; did you mean 'time'"),
+        ({"time": "t", "x": 1}, "Weibull: unknown key 'x'; known here: kind,"),
     ],
 )
 def test_a_wrong_model_is_one_line_without_an_address(
@@ -395,6 +403,41 @@ def test_a_misspelt_key_is_named_and_not_the_one_that_is_missing_for_it() -> Non
         StudyError, match=r"unknown key 'model.outcom'; did you mean 'outcome'\?"
     ):
         cb.Study(model={"kind": "logistic", "outcom": "death"}, features=FEATURES)
+
+
+@pytest.mark.parametrize(
+    ("sections", "remedy"),
+    [
+        ({"featurs": {}}, "did you mean 'features'?"),
+        ({"privacy": {"epsilon": 1.0, "deltaa": 1e-6}}, "did you mean 'delta'?"),
+        ({"features": {"age": {"low": 1, "high": 9, "pr": 2}}}, "did you mean 'per'?"),
+        ({"model": {"kind": "poisson", "outcome": "y", "ofset": 1}}, "'offset'?"),
+        ({"sites": {"north": {"dta": "n.csv"}}}, "did you mean 'data'?"),
+        ({"hierarchy": {"slope": ["age"]}}, "did you mean 'slopes'?"),
+        ({"study": {"epsilon": 1.0}}, "it belongs in [privacy]"),
+        ({"evaluation": {"zzz": 1.0}}, "known here: holdout,"),
+    ],
+)
+def test_every_unknown_key_has_a_suggestion_or_the_known_ones(
+    sections: dict[str, Any], remedy: str
+) -> None:
+    whole: Any = {
+        "model": {"kind": "logistic", "outcome": "death"},
+        "features": FEATURES,
+        **sections,
+    }
+    with pytest.raises(StudyError) as refused:
+        cb.Study(**whole)
+    assert remedy in str(refused.value)
+
+
+def test_a_wrong_number_of_records_is_warned_of_before_anything_is_spent() -> None:
+    frame = pd.DataFrame({"age": [50.0] * 30, "death": [0, 1] * 15})
+    declared = study(privacy={"epsilon": 1.0, "records": 61})
+    with pytest.warns(RecordsWarning, match="61 and the tables have 30 rows"):
+        warn_of_records(declared, {"north": frame})
+    close = study(privacy={"epsilon": 1.0, "records": 40})
+    warn_of_records(close, {"north": frame.head(10), "south": frame.tail(20)})
 
 
 def test_all_wrong_keys_are_named_the_misspelt_one_first_and_its_meaning_once() -> None:

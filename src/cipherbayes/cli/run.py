@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from cipherbayes.cli.console import (
     print_result,
     progress_bar,
 )
-from cipherbayes.errors import StudyError
+from cipherbayes.errors import RecordsWarning, StudyError
 
 if TYPE_CHECKING:
     from cipherbayes.results.record import MedianSurvival, ResultRecord
@@ -56,7 +57,9 @@ def run(
         logging_to(folder),
         live_page(folder, watch and loaded.private),
         progress_bar(spending(loaded)) as progress,
+        warnings.catch_warnings(),
     ):
+        warnings.simplefilter("ignore", RecordsWarning)  # said before
         result = run_study(loaded, out=folder, progress=progress)
     show(result.record, folder, as_json, report)
 
@@ -80,39 +83,22 @@ def resume(
     show(result.record, folder, as_json, report)
 
 
-FAR_OFF = 2.0
-"""How many times too large or too small a declared number of records is refused."""
-
-
 def check_records(study: Study) -> list[str]:
     """A warning where the tables do not have the declared number of records; far off,
-    a refusal, while nothing is spent yet.
+    a refusal, while nothing is spent yet."""
+    from cipherbayes.results import declared_records
 
-    Whoever runs a study on one machine holds all tables, and this goes to the terminal
-    only.
-    """
-    if study.privacy is None or study.privacy.person is not None:
+    differs = declared_records.declared_and_found(study)
+    if differs is None:
         return []
-    from cipherbayes.study.template import suggested_records
-
-    declared = study.privacy.records
-    files = [Path(site.data) for site in study.sites.values() if site.data]
-    if not declared or len(files) < len(study.sites):
-        return []
-    rows = suggested_records(files)
-    if rows is None or rows[0] <= declared <= 1.5 * rows[0]:
-        return []
-    said = f"privacy.records = {declared} and the tables have {rows[0]} rows in all"
-    if max(declared, rows[0]) > FAR_OFF * max(min(declared, rows[0]), 1):
+    if declared_records.is_far_off(*differs):
+        said = declared_records.in_words(*differs)
         raise StudyError(
             f"{said}: effects would be those of records that are not there",
             where=f"study '{study.name}'",
             remedy="correct it; nothing was released",
         )
-    return [
-        f"{said}: effects and intervals are computed for the declared number; correct "
-        "it"
-    ]
+    return [declared_records.advice(*differs)]
 
 
 def query_doubts(study: Study) -> list[str]:
@@ -137,10 +123,10 @@ def warn_before(study: Study, further: list[str]) -> None:
     planned = plan_study(study)
     known = set(planned.protocol.cautions(planned))
     known.update(study.inference_method.cautions(study.model))
-    warnings = [
+    planned_for = [
         w for w in planned.protocol.describe(planned).warnings if w not in known
     ]
-    for warning in [*warnings, *further]:
+    for warning in [*planned_for, *further]:
         said = f"[yellow]warning:[/yellow] {escape(warning)}"
         console.print(said, highlight=False, soft_wrap=True)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from cipherbayes.errors import StudyValueError, invalid_field
+from cipherbayes.errors import StudyValueError, invalid_field, problem_to_name
 from cipherbayes.models import kernels
 from cipherbayes.models.design import Design
 from cipherbayes.models.formula import Formula, parse_formula
@@ -180,12 +180,16 @@ class Model(BaseModel, ABC):
             try:
                 super().__init__(**fields)
             except ValidationError as error:
-                first, *more = error.errors(include_url=False)
-                key, *keys = (
-                    ".".join(str(part) for part in each["loc"])
-                    for each in (first, *more)
-                )
-                others = [(each["type"], k) for each, k in zip(more, keys, strict=True)]
+                problems = error.errors(include_url=False)
+                known = list(type(self).model_fields)
+                first = problem_to_name(problems, lambda _: known)
+                named = (first["loc"], (first.get("meant"),))
+                others = [
+                    (each["type"], ".".join(str(part) for part in each["loc"]))
+                    for each in problems
+                    if each["loc"] not in named
+                ]
+                key = ".".join(str(part) for part in first["loc"])
                 what, remedy = invalid_field(first, key, others)
                 where = type(self).__name__
                 raise StudyValueError(what, where=where, remedy=remedy) from None

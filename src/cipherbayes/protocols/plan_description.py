@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -24,11 +25,16 @@ from cipherbayes.protocols.site_words import sites_in_words
 from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.protocols.term_costs import TermCost
 from cipherbayes.study.schema import Study
+from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import JsonObject
 
 INSECURE_NOISE = (
     "noise       INSECURE: from a seed that everyone knows. It protects nobody and is "
     "for tests on one machine"
+)
+OTHER_PRIOR = (
+    "(without a [privacy] table it would be for half of a column's public range; "
+    'preparation.method = "public-bounds" gives both studies that one)'
 )
 NO_PARAMETERS = {
     "scheme": None,
@@ -280,7 +286,7 @@ def _lines(
     lines = [
         f"{study.name}: {study.model.kind}, {study.protocol}, "
         f"{sites if study.rules.federated else 'one place'}, N = {records}, "
-        f"{release.dimension} parameters",
+        f"{parameters_in_words(plan)}",
         f"promise     ({privacy.epsilon:g}, {privacy.delta:g})-differential privacy, "
         f"adding or removing one {record}{'' if plan.certified else ', not certified'}",
         f"releases    {plan.rounds} rounds of {study.method}"
@@ -288,6 +294,7 @@ def _lines(
         f"noise       {_noise(plan)}",
         f"epsilon     {spent}",
         f"prior       {prior_in_words(study)}",
+        *([f"            {OTHER_PRIOR}"] if other_prior_without_privacy(study) else []),
         f"outlook     intervals about {forecast.width_ratio:.2f} × as wide as without "
         "privacy; wider where columns are correlated or events rare",
         "            an effect as large as the prior expects is "
@@ -307,6 +314,30 @@ def _lines(
             f"round, about {encryption.total_bytes / 1e6:,.0f} MB in all",
         ]
     return lines
+
+
+def parameters_in_words(plan: StudyPlan) -> str:
+    """How many of each sort, e.g. ``5 coefficients, intercept, log_shape``."""
+    study = plan.study
+    design = preparation_of(study).design
+    constant = 0 if design.intercept is None else 1
+    columns = design.width - constant
+    words = [f"{columns} coefficient{'' if columns == 1 else 's'}"]
+    words += ["intercept"] * constant
+    named = study.model.parameters(design)
+    for stem, names in itertools.groupby(
+        named[design.width :], lambda name: name.partition("[")[0]
+    ):
+        count = len(list(names))
+        words.append(stem if count == 1 else f"{count} × {stem}")
+    if further := plan.last_phase.sums.dimension - len(named):
+        words.append(f"{further} of sites")
+    return ", ".join(words)
+
+
+def other_prior_without_privacy(study: Study) -> bool:
+    """Whether the study would have another prior if its budget were removed."""
+    return study.releases_scales and study.preparation.method is None
 
 
 def prior_in_words(study: Study) -> str:

@@ -109,7 +109,8 @@ class Contrasts:
     ) -> Curve:
         """The effect of every value of a number against the reference record's."""
         base = self.made_up.record(at)
-        values = self._grid(feature)
+        # Where the curve is one (or nothing) by its meaning is one of its points.
+        values = sorted({*self._grid(feature), float(base[feature])})
         records = [base, *({**base, feature: value} for value in values)]
         columns = self.made_up.in_user_units(records)
         away = columns[:, 1:] - columns[:, :1]
@@ -217,7 +218,7 @@ class Contrasts:
 
     def _grid(self, name: str) -> list[float]:
         places = np.linspace(-REACH, REACH, POINTS)
-        return list(dict.fromkeys(self.made_up.at(name, float(d)) for d in places))
+        return [self.made_up.at(name, float(d)) for d in places]
 
     def _row(self, name: str, per: str, change: Floats) -> EffectRow:
         model = self.made_up.study.model

@@ -71,10 +71,16 @@ def export(result: Result, folder: Path, *, for_r: bool = False) -> list[Path]:
 def curve_rows(result: Result) -> list[dict[str, object]]:
     """Every point of every curve of a formula."""
     return [
-        {key: curve[key] for key in ("feature", "by", "level", "measure", "reference")}
-        | point
+        {
+            "feature": curve.feature,
+            "by": curve.by,
+            "level": curve.level,
+            "measure": curve.measure,
+            "reference": curve.reference,
+            **point,
+        }
         for curve in result.curves()
-        for point in curve["points"]
+        for point in curve
     ]
 
 

@@ -31,7 +31,6 @@ from cipherbayes.results.record import (
     Baseline,
     BeyondRow,
     ContrastRow,
-    Curve,
     DescribeRow,
     EffectRow,
     HierarchyRecord,
@@ -41,7 +40,7 @@ from cipherbayes.results.record import (
     SubgroupRow,
 )
 from cipherbayes.results.result_folder import read_result, write_result
-from cipherbayes.results.table import Table
+from cipherbayes.results.table import CurveTable, Table
 from cipherbayes.study.schema import Study
 from cipherbayes.typing import Floats, JsonObject
 
@@ -70,7 +69,8 @@ class Result:
     def __repr__(self) -> str:
         record, privacy = self.record, self.record["privacy"]
         promise = self.promise + (", certified" if privacy["certified"] else "")
-        warned = f", {len(self.warnings)} warnings" if self.warnings else ""
+        count = len(self.warnings)
+        warned = f", {count} warning{'' if count == 1 else 's'}" if count else ""
         return (
             f"<Result '{record['study']}': {record['model']}, "
             f"{len(record['posterior'])} parameters, {promise}{warned}>"
@@ -166,7 +166,7 @@ class Result:
         """Posterior probability that all these parameters have these signs at once."""
         return self._parameters().probability(positive, negative)
 
-    def curve(self, feature: str, at: Mapping[str, Any] | None = None) -> Curve:
+    def curve(self, feature: str, at: Mapping[str, Any] | None = None) -> CurveTable:
         """The effect of every value of a number against the reference record's value,
         with its band."""
         found = self.study.features.get(feature)
@@ -176,12 +176,12 @@ class Result:
                 where=f"study '{self.study.name}'",
                 remedy="name a feature with low and high",
             )
-        return self._contrasts().curve(feature, at)
+        return CurveTable(self._contrasts().curve(feature, at))
 
-    def curves(self) -> list[Curve]:
+    def curves(self) -> list[CurveTable]:
         """The curves of a formula, at the reference record and in each group."""
         formula = self.record.get("formula")
-        return [] if formula is None else list(formula["curves"])
+        return [] if formula is None else [CurveTable(c) for c in formula["curves"]]
 
     def subgroups(self) -> Table[SubgroupRow]:
         """Effects in the groups of the features that they have a product with."""
@@ -301,7 +301,7 @@ class Result:
         site: str | None = None,
         new_site: bool = False,
         where: str = "table",
-    ) -> list[MedianSurvival]:
+    ) -> Table[MedianSurvival]:
         """Median survival time of each row of a table, with its interval.
 
         An end that is not reached by the horizon is None; ``not_reached`` is the
@@ -310,7 +310,7 @@ class Result:
         draws = self._draws_at(site, new_site)
         found = self._predictor().median_survival(draws, table, where)
         self._warn_beyond(table, where)
-        return found
+        return Table(found)
 
     def beyond_ranges(self, table: Any, where: str = "table") -> Table[BeyondRow]:
         """Columns of a table with values beyond their public range, with counts.

@@ -35,6 +35,7 @@ from cipherbayes.models.metrics import Metrics, evaluate_each
 from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.plan import Plan
 from cipherbayes.results.checking import check_fit
+from cipherbayes.results.declared_records import warn_of_records
 from cipherbayes.results.from_draws import assemble
 from cipherbayes.results.notebook import notebook_progress
 from cipherbayes.results.record import TakingPart, Timing
@@ -95,6 +96,7 @@ def run(
     study = with_sites(study, tables)
     progress = notebook_progress() if progress is None else progress
     if study.private:
+        warn_of_records(study, tables)
         if out is None:
             with TemporaryFolder() as folder:
                 return _run_private(study, tables, folder, progress)

@@ -9,6 +9,10 @@ from typing import Any, TypeVar, cast
 import narwhals as nw
 
 from cipherbayes.errors import RunError
+from cipherbayes.results.record import Curve, CurvePoint
+
+SHOWN = 13
+"""Points of a curve that are printed."""
 
 Row = TypeVar("Row", bound=Mapping[str, Any])
 
@@ -80,6 +84,48 @@ class Table(list[Row]):
         )
         head = f"<thead><tr>{head}</tr></thead>"
         return f"<table>{caption}{head}<tbody>{body}</tbody></table>"
+
+
+class CurveTable(Table[CurvePoint]):
+    """The points of a curve: values of a number, each with its effect against the
+    reference value. A dozen of them are printed; the list and the frame have all.
+
+    Attributes
+    ----------
+    feature, reference
+        Of what it is, and the value that all others are compared with.
+    measure
+        What an effect is, e.g. ``"hazard ratio"``.
+    by, level
+        The group that it holds in, where it is one of several.
+    """
+
+    def __init__(self, curve: Curve) -> None:
+        self.feature, self.measure = curve["feature"], curve["measure"]
+        self.reference = curve["reference"]
+        self.by, self.level = curve["by"], curve["level"]
+        group = "" if self.by is None else f" where {self.by} is {self.level}"
+        title = f"{self.measure} of {self.feature} against {self.reference:.4g}{group}"
+        points = (point.copy() for point in curve["points"])
+        super().__init__(points, title=title)
+
+    def __repr__(self) -> str:
+        return repr(self._shown())
+
+    def _repr_html_(self) -> str:
+        return self._shown()._repr_html_()
+
+    def _shown(self) -> Table[CurvePoint]:
+        step = max((len(self) - 1) // (SHOWN - 1), 1)
+        rows = [
+            point
+            for k, point in enumerate(self)
+            if k % step == 0 or point["value"] == self.reference
+        ]
+        title = self.title
+        if len(rows) < len(self):
+            title += f" ({len(rows)} of {len(self)} points; to_frame() has all)"
+        return Table(rows, title=title)
 
 
 def _text(value: object) -> str:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from cipherbayes.errors import StudyError, StudyValueError, invalid_field
+from cipherbayes.errors import (
+    StudyError,
+    StudyValueError,
+    invalid_field,
+    problem_to_name,
+)
+from cipherbayes.models.registry import registered
 
 
 def read_text(path: Path) -> str:
@@ -61,17 +66,26 @@ OTHER_NAMES = {
 
 
 def explained(
-    error: ValidationError, path: Path | None = None, text: str = ""
+    error: ValidationError,
+    schema: type[BaseModel],
+    path: Path | None = None,
+    text: str = "",
 ) -> StudyError:
     """The first problem of a study, with its line and a remedy.
 
     Parameters
     ----------
+    schema
+        The study's class, which knows all keys.
     path, text
         The study file; left out for a study that was made in Python.
     """
     problems = error.errors(include_url=False)
-    first = _first_of(problems)
+    first = problem_to_name(
+        problems,
+        lambda table: _keys_of(schema, table),
+        lambda key: _tables_with(key, schema),
+    )
     location = _location(first)
     key = ".".join(location)
     line = _line_of(text, location)
@@ -115,22 +129,37 @@ def _is_meant(problem: Any, first: Any) -> bool:
     return "meant" in first and problem["loc"] == (*first["loc"][:-1], first["meant"])
 
 
-def _first_of(problems: Sequence[Any]) -> Any:
-    """The problem to name: of a key that is missing and one that is misspelt the
-    second, which is why the first is missing; else an unknown key, if there is one."""
-    missing = {p["loc"] for p in problems if p["type"] == "missing"}
-    for problem in problems:
-        *table, key = problem["loc"] or ("",)
-        near = [
-            str(place[-1])
-            for place in missing
-            if list(place[:-1]) == table
-            and difflib.get_close_matches(str(key), [str(place[-1])])
+def _keys_of(schema: type[BaseModel], table: Sequence[str]) -> list[str]:
+    """Keys that a table of a study may have; parts of its name that are no keys
+    (a column, a site) have the same keys inside as beside them."""
+    found: list[type[BaseModel]] = [schema]
+    for part in table:
+        inner = [
+            model
+            for each in found
+            if part in each.model_fields
+            for model in _models_in(each.model_fields[part].annotation)
         ]
-        if problem["type"] == "extra_forbidden" and near:
-            return {**problem, "meant": near[0]}
-    unknown = [each for each in problems if each["type"] == "extra_forbidden"]
-    return (unknown or problems)[0]
+        # Pydantic puts the model's kind into the place of a problem.
+        found = [registered[part]] if part in registered else inner or found
+    return [key for each in found for key in each.model_fields]
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    """Tables that a field may hold: of ``dict[str, Feature]`` the features."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models_in(part)]
+
+
+def _tables_with(key: str, schema: type[BaseModel]) -> list[str]:
+    """Other tables of a study that have a key of this name."""
+    return [
+        name
+        for name, field in schema.model_fields.items()
+        if name not in ("model", "features", "sites")
+        and any(key in model.model_fields for model in _models_in(field.annotation))
+    ]
 
 
 def _line_of(text: str, location: Sequence[str]) -> int | None:

@@ -78,7 +78,7 @@ class Study(Section):
         try:
             super().__init__(**sections)
         except ValidationError as error:
-            raise explained(error) from None
+            raise explained(error, type(self)) from None
 
     # Pydantic's own way in, model_validate, does not lead through here.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
@@ -103,7 +103,7 @@ class Study(Section):
         try:
             study = cls.model_validate(document)
         except ValidationError as error:
-            raise explained(error, path, text) from None
+            raise explained(error, cls, path, text) from None
         return study._with_paths_from(path.parent)
 
     def _with_paths_from(self, folder: Path) -> Self:

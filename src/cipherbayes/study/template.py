@@ -21,7 +21,6 @@ refused.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,23 +34,15 @@ import pyarrow.parquet
 from cipherbayes.data.tables import open_table
 from cipherbayes.errors import DataError, StudyError
 from cipherbayes.models.registry import registered
+from cipherbayes.study.column_guesses import (
+    likely_event,
+    likely_time,
+    names_a_person,
+)
 from cipherbayes.study.file import OTHER_NAMES
 
 Sort = Literal["number", "category", "commas", "date", "empty", "neither"]
 
-# Usual names of outcomes; a guess that the reader is asked to check.
-EVENTS = (
-    "event", "death", "died", "status", "dead", "outcome", "mortality", "cens", "fstat",
-    "target", "label", "diagnosis", "y",
-)  # fmt: skip
-TIMES = (
-    "time", "futime", "survival_time", "followup", "follow_up", "days", "duration",
-    "lenfol", "survtime", "os_days", "os_months",
-)  # fmt: skip
-IDENTIFIERS = {
-    "id", "mrn", "name", "surname", "patient", "subject", "patid", "patientid", "pid",
-    "personid", "subjectid", "caseid", "recordid", "studyid",
-}  # fmt: skip
 # Days before months or months before days, with points or strokes; Arrow knows ISO's.
 DATES = ["%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y"]
 LEFT_OUT: dict[Sort, str] = {
@@ -254,20 +245,26 @@ def _lines(
     name: str,
     wanted: Wanted,
 ) -> list[str]:
-    event = wanted.outcome or _first(columns, EVENTS)
-    time = wanted.time or _first(columns, TIMES)
+    usable = [name for name, sort in columns.items() if sort not in LEFT_OUT]
+    time = wanted.time or likely_time(
+        name for name in usable if columns[name] == "number" and name != wanted.outcome
+    )
+    event = wanted.outcome or likely_event(name for name in usable if name != time)
     kind = wanted.kind or ("exponential" if event and time else "logistic")
     fields = registered[kind].model_fields
-    model = [f'kind = "{kind}"{_remark(wanted.kind, guess="see the models page")}']
+    model = [f'kind = "{kind}"{_remark(wanted.kind, guess=_other_model(kind, time))}']
+    words = ""
+    if event is not None and columns[event] == "category":
+        words = "words (yes, no) are written as 1 and 0 in the tables"
     if "time" in fields:
+        coded = words or "1: the event happened, 0: censored"
         model += [
             f"time = {_column(time, wanted.time)}",
-            f"event = "
-            f"{_column(event, wanted.outcome, '1: the event happened, 0: censored')}",
+            f"event = {_column(event, wanted.outcome, coded)}",
             "horizon = FILL_IN  # public length of follow-up, in the unit of `time`",
         ]
     elif "outcome" in fields:
-        model.append(f"outcome = {_column(event, wanted.outcome)}")
+        model.append(f"outcome = {_column(event, wanted.outcome, words)}")
     if "low" in fields:
         model.append("low = FILL_IN  # public range of the outcome, from the code book")
         model.append("high = FILL_IN")
@@ -289,7 +286,7 @@ def _lines(
         if column == time:
             # What happens after the outcome predicts it only too well.
             lines.append(f"# {key}: left out (a guess: a time of follow-up)")
-        elif _identifies(column):
+        elif names_a_person(column):
             lines.append(
                 f"# {key}: left out (a guess: it names a person; where one has several "
                 "rows, see privacy.unit)"
@@ -320,6 +317,15 @@ def _lines(
     return [*lines, ""]
 
 
+def _other_model(kind: str, time: str | None) -> str:
+    """What a guessed model could be instead."""
+    if time is None:
+        return "see the models page"
+    if kind == "logistic":
+        return f"{_quoted(time)} may be a time of follow-up: then --kind exponential"
+    return '"weibull", "piecewise" (Cox\'s model); "logistic" leaves the time aside'
+
+
 def _remark(known: str | None, always: str = "", *, guess: str = "") -> str:
     """Marks what nobody said as a guess, with more to say of a guess or always."""
     parts = [always] if known is not None else ["a guess: check it", guess, always]
@@ -332,18 +338,6 @@ def _column(name: str | None, known: str | None, always: str = "") -> str:
     if name is None:
         return "FILL_IN  # name the column" + (f"; {always}" if always else "")
     return _quoted(name) + _remark(known, always)
-
-
-def _identifies(column: str) -> bool:
-    """Whether a name is one of a record's own: ``PatID``, ``patient_id``, ``MRN``."""
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", column)
-    parts = re.split(r"[\W_]+", words.lower())
-    return "".join(parts) in IDENTIFIERS or parts[-1] == "id"
-
-
-def _first(columns: dict[str, Sort], wanted: Sequence[str]) -> str | None:
-    known = {n.lower(): n for n, sort in columns.items() if sort not in LEFT_OUT}
-    return next((known[name] for name in wanted if name in known), None)
 
 
 def _site_names(tables: Sequence[Path]) -> list[str]:
