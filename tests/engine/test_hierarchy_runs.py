@@ -14,6 +14,7 @@ import cipherbayes as cb
 from cipherbayes.errors import CipherbayesError, StudyError
 from cipherbayes.inference.between_sites import SiteDraws
 from cipherbayes.inference.noise_aware import Effort
+from cipherbayes.models.registry import registered
 from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.plan import plan_study
 from cipherbayes.protocols.questions import Question
@@ -116,10 +117,9 @@ def test_a_study_runs_is_resumed_verified_reported_and_predicts(
     posterior = result.posterior["posterior"].to_dataset()
     assert posterior["site_effect"].dims == ("chain", "draw", "site", "varying")
     assert posterior["between"].sizes["spread"] == 2
-    if protocol == "secure-sum":
-        again = stopped_and_resumed(tmp_path / "stopped", protocol)
-        assert trajectory(tmp_path / "stopped" / "out") == trajectory(home / "out")
-        assert again.record["hierarchy"] == hierarchy
+    again = stopped_and_resumed(tmp_path / "stopped", protocol)
+    assert trajectory(tmp_path / "stopped" / "out") == trajectory(home / "out")
+    assert again.record["hierarchy"] == hierarchy
     # Known sites and a new one; the page; the totals again.
     for words in (["--site", "south"], ["--new-site"], []):
         told = cipherbayes(
@@ -140,6 +140,29 @@ def test_a_study_runs_is_resumed_verified_reported_and_predicts(
     if protocol == "secure-sum":
         told = cipherbayes("verify", home / "out")
         assert told.returncode == 0, told.stdout
+
+
+@pytest.mark.slow
+def test_sixty_four_sites_run_encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
+    least = Effort(chains=2, warm_up=4, kept=6, doublings=0)
+    monkeypatch.setattr(Effort, "for_dimension", lambda _: least)
+    frames = {f"s{k:02d}": logistic_frame(8, seed=k) for k in range(64)}
+    for k, frame in enumerate(frames.values()):  # patients of every other site die
+        frame["death"] = [k % 2] * 7 + [1 - k % 2]
+    privacy = {"epsilon": 100.0, "records": 512, "randomness": "insecure-repeatable"}
+    study = study_of(
+        privacy=privacy,
+        preparation={"method": "public-bounds"},
+        sites={site: {} for site in frames},
+    )
+    result = run(study, frames)
+    assert result.record["protocol"] == "secure-sum"
+    told = result.record["hierarchy"]
+    assert [row["site"] for row in told["sites"]] == list(frames)
+    levels = np.array([row["mean"] for row in told["sites"]])
+    assert levels[1::2].mean() - levels[::2].mean() > 1.0
+    counted = {row["site"]: row["records"] for row in told["records"]}
+    assert counted == pytest.approx(dict.fromkeys(frames, 8.0), abs=4.0)
 
 
 def test_a_known_site_is_predicted_with_its_own_level(tmp_path: Path) -> None:
@@ -385,10 +408,7 @@ def test_the_plan_says_what_a_site_gives_away_or_that_sites_are_alike() -> None:
         ({"hierarchy": {"scale": 0.0}}, "scale"),
         ({"hierarchy": {"tau": 1.0}}, "tau"),
         ({"preparation": {"intercept": 0.0}}, "constant column"),
-        (
-            {"model": cb.models.Weibull(time="t", event="e", horizon=1.0)},
-            "knows no sites of a model of kind 'weibull'",
-        ),
+        ({"prior": {"kind": "student-t"}}, "normal"),
     ],
 )
 def test_what_is_not_supported_is_refused_in_words(
@@ -396,6 +416,24 @@ def test_what_is_not_supported_is_refused_in_words(
 ) -> None:
     with pytest.raises(StudyError, match=words):
         study_of(**sections)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    sorted(set(registered) - {"logistic", "poisson", "exponential", "piecewise"}),
+)
+@pytest.mark.parametrize("private", [True, False])
+def test_models_that_know_no_sites_are_refused_by_their_kind(
+    kind: str, private: bool
+) -> None:
+    needed = {"outcome": "death", "time": "t", "event": "e", "horizon": 1.0}
+    needed |= {"value": "age", "variance": 1.0, "classes": 3}
+    needed |= {"low": 0.0, "high": 1.0}
+    fields = registered[kind].model_fields
+    model = {"kind": kind} | {k: v for k, v in needed.items() if k in fields}
+    privacy = {"epsilon": 1.0, "records": 900} if private else None
+    with pytest.raises(StudyError, match=f"knows no sites .*'{kind}': use logistic"):
+        study_of(model=model, privacy=privacy)
 
 
 def test_a_plan_without_sites_is_refused_in_words() -> None:

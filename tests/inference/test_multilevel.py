@@ -207,20 +207,6 @@ def test_the_gradient_where_sites_differ_is_the_derivative(
     assert sampler.information() == pytest.approx(built)
 
 
-@pytest.mark.slow
-def test_sixty_four_sites_have_a_posterior() -> None:
-    names = tuple(f"s{k:02d}" for k in range(64))
-    recursion, state = finished(sites=names)
-    effort = Effort(chains=2, warm_up=20, kept=20, doublings=0)
-    draws = sample_posterior(recursion, state, seed=1, effort=effort).draws
-    assert draws.sites is not None
-    assert draws.sites.sites == names
-    levels = draws.theta[..., :1] + draws.sites.effects[..., 0]
-    found = recursion.position(state)[:64]
-    # Where the rounds ended, up to what a chain of twenty draws may be off by.
-    assert np.abs(levels.mean(axis=(0, 1)) - found).max() < 0.5
-
-
 def test_means_of_a_column_that_is_confounded_with_site_are_not_taken_for_its_own() -> (
     None
 ):

@@ -50,10 +50,10 @@ def require_agreement(study: Study) -> None:
     _persons_are_usable(study)
     refuse_fields_of_others(study)
     study.rules.check(study)
+    if study.hierarchy is not None:  # first: it chooses the default method
+        _sites_may_differ(study, study.hierarchy)
     study.inference_method.check(study.inference)
     study.inference_method.require(study.model)
-    if study.hierarchy is not None:
-        _sites_may_differ(study, study.hierarchy)
     _gaps_can_be_drawn(study)
 
 
