@@ -10,7 +10,7 @@ import pytest
 import cipherbayes as cb
 from cipherbayes.inference.between_sites import SitePrior
 from cipherbayes.inference.chains import Draws
-from cipherbayes.inference.method import SiteRecords
+from cipherbayes.inference.method import PublicFacts, SiteRecords
 from cipherbayes.inference.noise_aware import Effort
 from cipherbayes.inference.noise_aware.lost_sites import places_left
 from cipherbayes.inference.noise_aware.released import NoiseAwareRounds
@@ -45,10 +45,10 @@ def rounds_of(**hierarchy: Any) -> tuple[NoiseAwareRounds, SitePrior]:
     assert slots is not None
     prior = site_prior(study, slots, resolve_prior(study, design))
     known = SiteRecords(np.full(5, ROWS), 1.0)
-    return (
-        NoiseAwareRounds(study.inference, prior, study.model, design, known),
-        prior,
+    facts = PublicFacts(
+        study.inference, prior, study.model, design, 5.0 * ROWS, 24, 1.0, known
     )
+    return NoiseAwareRounds(facts), prior
 
 
 def played(last: int, levels: dict[str, float], **hierarchy: Any) -> Draws:

@@ -60,6 +60,8 @@ class PublicFacts:
         Releases that the budget pays for.
     rate
         Probability with which a record takes part in a release.
+    bound
+        Of weighted sums, where those are released.
     """
 
     settings: Inference
@@ -70,6 +72,7 @@ class PublicFacts:
     rounds: int
     rate: float
     site_records: SiteRecords | None = None
+    bound: InfluenceBound | None = None
 
 
 class Method(ABC):

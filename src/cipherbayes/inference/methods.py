@@ -109,13 +109,7 @@ class NoiseAwareMethod(Method):
     def recursion(self, facts: PublicFacts) -> Recursion:
         from cipherbayes.inference.noise_aware.released import NoiseAwareRounds
 
-        return NoiseAwareRounds(
-            facts.settings,
-            facts.prior,
-            facts.model,
-            facts.design,
-            facts.site_records,
-        )
+        return NoiseAwareRounds(facts)
 
     def sample(self, target: Target, settings: Inference, progress: Progress) -> Draws:
         raise NotImplementedError("there is no noise to be aware of")

@@ -14,6 +14,7 @@ from cipherbayes.models.influence import (
     BoundedInfluence,
     Influence,
     InfluenceBound,
+    Weighting,
     mallows_weights,
 )
 from cipherbayes.models.registry import register
@@ -162,6 +163,9 @@ class GompertzInfluence(BoundedInfluence):
             cross=(weights * first)[None],
             corner=(weights * second)[None, None],
         )
+
+    def weighting(self, bound: InfluenceBound) -> Weighting:
+        return Weighting(bound.clip**2 + 1.0, 1.0)
 
     def sensitivities(self, bound: InfluenceBound) -> tuple[float, float]:
         stop, square = bound.stop, bound.clip**2

@@ -81,6 +81,25 @@ class Influence:
 
 
 @dataclass(frozen=True)
+class Weighting:
+    """Which records count for less: w = min(1, S / (‖x‖² + b)).
+
+    Attributes
+    ----------
+    square, beside
+        S and b; x with its constant column, if there is one.
+    score_share, extra_share
+        Variance of a score with w = 1 over its slope: one of the likelihood's own, less
+        where it is bounded. Of parameters of columns, and of the others.
+    """
+
+    square: float
+    beside: float = 0.0
+    score_share: float = 1.0
+    extra_share: float = 1.0
+
+
+@dataclass(frozen=True)
 class Straightening:
     """δ = a + u (c − e^c + 1) + v (e^c − 1 − w'a), c = w'a held within ± ``limit``.
 
@@ -159,6 +178,13 @@ class BoundedInfluence(ABC):
     @abstractmethod
     def sensitivities(self, bound: InfluenceBound) -> tuple[float, float]:
         """(Δ_g, Δ_H): bounds on ‖g_i‖ and ‖A_i‖_F of any record."""
+
+    def weighting(self, bound: InfluenceBound) -> Weighting | None:
+        """By which law records are weighted; None where it is another one.
+
+        A score sum is then taken to vary by its slope, which it does at most.
+        """
+        return None
 
     def basis(self, design: Design) -> Floats:
         """B with theta = B phi, phi what a score sum is the gradient in."""
@@ -241,6 +267,9 @@ class LinearPredictorInfluence(BoundedInfluence):
         return Influence(
             rows, score=weights * residual, information=weights * information
         )
+
+    def weighting(self, bound: InfluenceBound) -> Weighting:
+        return Weighting(bound.clip**2)
 
     def sensitivities(self, bound: InfluenceBound) -> tuple[float, float]:
         residual, information = self.limits(bound.stop)

@@ -25,6 +25,7 @@ from cipherbayes.models.influence import (
     Influence,
     InfluenceBound,
     LinearPredictorInfluence,
+    Weighting,
     mallows_weights,
 )
 from cipherbayes.models.metrics import Metrics, numeric_metrics
@@ -223,6 +224,10 @@ class LinearInfluence(LinearPredictorInfluence):
         residual = np.clip(self.model.residual(theta, rows) / sd, -limit, limit)
         return residual, np.asarray(2.0 * ndtr(limit) - 1.0)
 
+    def weighting(self, bound: InfluenceBound) -> Weighting:
+        straight, square, _ = _huber(RESIDUAL_STOP * bound.stop)
+        return Weighting(bound.clip**2, score_share=square / straight)
+
     def limits(self, stop: float) -> tuple[float, float]:
         """|r| ≤ b and v ≤ 1."""
         return RESIDUAL_STOP * stop, 1.0
@@ -289,6 +294,18 @@ class LearntScaleInfluence(BoundedInfluence):
             corner=(SCALE_SHARE**2 * slope * weights)[None, None],
         )
 
+    def weighting(self, bound: InfluenceBound) -> Weighting:
+        """Var psi = e over v, and Var chi over k."""
+        limit = RESIDUAL_STOP * bound.stop
+        straight, square, slope = _huber(limit)
+        beside = _beside(limit)
+        return Weighting(
+            bound.clip**2 + beside,
+            beside,
+            score_share=square / straight,
+            extra_share=(_fourth(limit) - square**2) / slope,
+        )
+
     def sensitivities(self, bound: InfluenceBound) -> tuple[float, float]:
         """b √(C² + q) and max(v, a² k / q) (C² + q)."""
         limit = RESIDUAL_STOP * bound.stop
@@ -317,6 +334,14 @@ def _huber(limit: float) -> tuple[float, float, float]:
     density = float(np.exp(-0.5 * limit**2) / np.sqrt(2.0 * np.pi))
     squares = inside - 2.0 * limit * density
     return inside, squares + limit**2 * (1.0 - inside), 2.0 * squares
+
+
+def _fourth(limit: float) -> float:
+    """E min(Z⁴, b⁴) = E[Z⁴; |Z| < b] + b⁴ P(|Z| > b)."""
+    inside, _, twice = _huber(limit)
+    density = float(np.exp(-0.5 * limit**2) / np.sqrt(2.0 * np.pi))
+    inner = 1.5 * twice - 2.0 * limit**3 * density
+    return inner + limit**4 * (1.0 - inside)
 
 
 def _beside(limit: float) -> float:

@@ -21,6 +21,7 @@ from cipherbayes.models.influence import (
     BoundedInfluence,
     Influence,
     InfluenceBound,
+    Weighting,
 )
 from cipherbayes.models.metrics import Metrics, binary_metrics
 from cipherbayes.models.registry import register
@@ -111,6 +112,9 @@ class LogisticInfluence(BoundedInfluence):
             eta, rows.outcome["y"], rows.squared_norms, bound.clip
         )
         return Influence(rows, score, information)
+
+    def weighting(self, bound: InfluenceBound) -> Weighting:
+        return Weighting(bound.clip**2)
 
     def sensitivities(self, bound: InfluenceBound) -> tuple[float, float]:
         """‖g‖ ≤ C because |y − p| ≤ 1; ‖A‖ ≤ C² / 4 because p (1 − p) ≤ 1/4."""

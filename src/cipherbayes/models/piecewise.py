@@ -19,6 +19,7 @@ from cipherbayes.models.influence import (
     BoundedInfluence,
     Influence,
     InfluenceBound,
+    Weighting,
     mallows_weights,
 )
 from cipherbayes.models.registry import register
@@ -260,6 +261,9 @@ class PiecewiseInfluence(BoundedInfluence):
             cross=weights * followed,
             corner=corner,
         )
+
+    def weighting(self, bound: InfluenceBound) -> Weighting:
+        return Weighting(bound.clip**2, 1.0)
 
     def sensitivities(self, bound: InfluenceBound) -> tuple[float, float]:
         """w² max(n, c² n, (1 - c)² (n - 1) + 1 + c²) and w c n, n = ‖x‖² + 1.

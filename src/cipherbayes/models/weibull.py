@@ -15,6 +15,7 @@ from cipherbayes.models.influence import (
     Influence,
     InfluenceBound,
     Straightening,
+    Weighting,
     mallows_weights,
 )
 from cipherbayes.models.registry import register
@@ -147,6 +148,9 @@ class WeibullInfluence(BoundedInfluence):
             cross=(weights * first)[None],
             corner=(weights * second)[None, None],
         )
+
+    def weighting(self, bound: InfluenceBound) -> Weighting:
+        return Weighting(bound.clip**2 + 1.0, 1.0)
 
     def sensitivities(self, bound: InfluenceBound) -> tuple[float, float]:
         """√(C² + 1) max(1, c, (1 + a) c - 1) and c (C² + 1).

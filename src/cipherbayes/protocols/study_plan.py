@@ -189,6 +189,7 @@ class StudyPlan(Plan):
                 site_records=site_records,
                 rounds=sum(phase.rounds for phase in self.sampling),
                 rate=self.last_phase.sums.rate,
+                bound=self.last_phase.weighting,
             )
         )
 

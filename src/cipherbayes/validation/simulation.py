@@ -222,7 +222,7 @@ def release_rounds(
         study.model, clip or study.clip, records=study.table.count, mu=mu
     )
     sensitivities = require_bounded_influence(study.model).sensitivities(bound)
-    shape = ScoreShape.of(study.model, study.table.design)
+    shape = ScoreShape.of(study.model, study.table.design, bound=bound)
     recursion = NoiseAware(study.prior, shape)
     state = recursion.init()
 

@@ -115,6 +115,7 @@ class Loops:
             _plain(evidence.information),
             _plain(evidence.linear),
             self._contrasts,
+            evidence.variation,
             evidence.variance,
             evidence.information_sd,
             self._direct,
@@ -186,7 +187,13 @@ def slice_theta(
     precision and ``random`` are the normals, levels and angles of every slice.
     """
     theta, mode = theta.copy(), mode.copy()
-    target = (evidence.gradient, evidence.variance, evidence.prior_mean, kept)
+    target = (
+        evidence.gradient,
+        evidence.variation,
+        evidence.variance,
+        evidence.prior_mean,
+        kept,
+    )
     information, precision = (_plain(each) for each in matrices)
 
     def run(some: slice) -> None:

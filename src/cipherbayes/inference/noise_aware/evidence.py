@@ -1,11 +1,12 @@
 """What the releases say about the information matrix H.
 
     log p(releases | H) = −‖H̃ − H‖_F² / 2 s_H²
-        + log N(ḡ + H (θ̄ − μ₀); 0, s² I + H + H Λ⁻¹ H)
+        + log N(ḡ + H (θ̄ − μ₀); 0, s² I + V + H Λ⁻¹ H)
         − ½ Σ_t ‖(g_t − ḡ) + H (θ_t − θ̄)‖² / σ_t²,
 
 θ* integrated out. The first term is the noise of the information sums, the second the
-averaged score sum (mean H (θ* − θ̄), variance H + s² I), the third the contrasts between
+averaged score sum (mean H (θ* − θ̄), variance V + s² I; V = K H K is less than H
+because records are weighted, :mod:`~.down_weighting`), the third the contrasts between
 rounds, which hold no sampling variation but only the known noise. All rounds count,
 those far from the window with a larger σ_t (:func:`~.recursion.everything`): the
 window alone would forget that θ̄ is where it is because the rounds before brought it.
@@ -64,6 +65,8 @@ class Evidence:
         What is known about H at θ̄ besides.
     extra
         How many parameters, the last ones, are no coefficients of columns.
+    variation
+        The diagonal of K.
     """
 
     place: Floats
@@ -79,6 +82,7 @@ class Evidence:
     weights: Floats
     first_trace: Floats
     layout: InformationLayout
+    variation: Floats
     extra: int = 0
 
     @classmethod
@@ -91,6 +95,8 @@ class Evidence:
         moved, rest = state.visited - place, state.gradients - gradient
         weights = _straightness(state, shape, moved, trust)[:, None]
         information, information_sd = information_estimate(state)
+        layout = shape.layout(place, information, information_sd)
+        known = shrunk(information, information_sd, layout)
         return cls(
             place,
             gradient,
@@ -104,7 +110,8 @@ class Evidence:
             visited=state.visited,
             weights=trust / trust.sum(),
             first_trace=state.first_trace,
-            layout=shape.layout(place, information, information_sd),
+            layout=layout,
+            variation=shape.variation(known, information_sd),
             extra=place.size - (shape.width or place.size),
         )
 
@@ -116,6 +123,13 @@ class Evidence:
     def estimate(self) -> Floats:
         """A positive definite estimate of H."""
         return shrunk(self.information, self.information_sd, self.layout)
+
+    def spread(self, information: Floats) -> Floats:
+        """V + s² I, the covariance of ḡ given θ, of one H or a stack."""
+        total = information * (self.variation[:, None] * self.variation)
+        index = np.arange(self.dimension)
+        total[..., index, index] += self.variance
+        return np.asarray(total)
 
     @property
     def hidden(self) -> tuple[int, ...]:
@@ -179,12 +193,11 @@ class Evidence:
         error, sizes = left_out(
             self.information, self.information_sd, self.layout.constants
         )
-        h, index = self.estimate, np.arange(self.dimension)
+        h = self.estimate
         prior = np.linalg.inv(self.prior_covariance)
         variance = self.variance
         for _ in range(20):
-            noisy = h.copy()
-            noisy[index, index] += variance
+            noisy = replace(self, variance=variance).spread(h)
             weight = np.linalg.solve(noisy, h).T
             covariance = np.linalg.inv(weight @ h + prior)
             right = prior @ self.prior_mean + weight @ (self.gradient + h @ self.place)
@@ -204,7 +217,8 @@ class Evidence:
         h = information
         away = self.place - self.prior_mean
         scaled = h @ prior_covariance  # H Λ⁻¹
-        total = h + scaled @ h
+        varied = self.variation[:, None] * self.variation
+        total = varied * h + scaled @ h
         index = np.arange(self.dimension)
         # A trajectory that has gone astray may bring an H without an inverse; it is
         # rejected, but must not raise.
@@ -221,7 +235,7 @@ class Evidence:
         value -= 0.5 * (curved * h).sum(axis=(1, 2)) + (self.linear * h).sum((1, 2))
         spread = inverse - solved[:, :, None] * solved[:, None, :]
         crossed = spread @ scaled  # W H Λ⁻¹
-        slope = -0.5 * spread - crossed
+        slope = -0.5 * varied * spread - crossed
         slope -= solved[:, :, None] * away + curved + self.linear
         slope = 0.5 * (slope + slope.transpose(0, 2, 1))
         return value, slope + difference / self.information_sd**2

@@ -339,16 +339,14 @@ def _conflict(evidence: Evidence, *, normal: bool) -> tuple[int, ...] | None:
     """Parameters where releases and prior disagree; None where they do not.
 
     The averaged score sum says θ̂ = θ̄ + H⁻¹ ḡ by itself, with variance
-    V = H⁻¹ (H + s² I) H⁻¹. Before it is seen the prior expects θ̂ − μ₀ to be normal with
-    covariance Λ⁻¹ + V: its length is then χ² distributed (Box 1980). The posterior mean
-    would be shrunk by the prior that is to be judged. Priors with heavier tails than a
-    normal are judged parameter by parameter only.
+    H⁻¹ (V + s² I) H⁻¹. Before it is seen the prior expects θ̂ − μ₀ to be normal with
+    covariance Λ⁻¹ plus that: its length is then χ² distributed (Box 1980). The
+    posterior mean would be shrunk by the prior that is to be judged. Priors with
+    heavier tails than a normal are judged parameter by parameter only.
     """
-    h, index = evidence.estimate, np.arange(evidence.dimension)
-    noisy = h.copy()
-    noisy[index, index] += evidence.variance
+    h = evidence.estimate
     inverse = np.linalg.inv(h)
-    expected = evidence.prior_covariance + inverse @ noisy @ inverse
+    expected = evidence.prior_covariance + inverse @ evidence.spread(h) @ inverse
     away = evidence.place + inverse @ evidence.gradient - evidence.prior_mean
     each = np.abs(away) / np.sqrt(np.diag(expected))
     farthest = -ndtri(0.5 * SURPRISE / away.size) if normal else FAR

@@ -1,8 +1,10 @@
 """The posterior of θ after the rounds, the noise of every release counted.
 
-Given H the averaged score sum is Gaussian, ḡ ~ N(H (θ − θ̄), H + s² I), so
+Given H the averaged score sum is Gaussian, ḡ ~ N(H (θ − θ̄), V + s² I), so
 
-    θ | H ~ N(J⁻¹ (Λ μ₀ + K (ḡ + H θ̄)), J⁻¹),  K = H (H + s² I)⁻¹,  J = Λ + K H;
+    θ | H ~ N(J⁻¹ (Λ μ₀ + L (ḡ + H θ̄)), J⁻¹),  L = H (V + s² I)⁻¹,  J = Λ + L H,
+
+V = K H K what the score sum of the records varies by (:mod:`~.down_weighting`);
 
 where the model's score saturates or grows, θ is drawn with its mean
 (:mod:`~.saturation`, :mod:`~.tilting`) by :mod:`~.slicing` instead. H itself is only
@@ -235,10 +237,7 @@ class _Walk:
     ) -> None:
         """τ, with θ where it follows, given H."""
         evidence, shape = self.evidence, self.recursion.shape
-        index = np.arange(evidence.dimension)
-        total = information.copy()
-        total[:, index, index] += evidence.variance
-        inverse = np.linalg.inv(total)
+        inverse = np.linalg.inv(evidence.spread(information))
 
         def log_likelihood(theta: Floats) -> Floats:
             inside = shape.inside(theta)
@@ -307,10 +306,8 @@ def _draw_theta(
     prior_precision: Floats,
 ) -> Floats:
     """One θ for every H of a stack."""
-    index = np.arange(evidence.dimension)
-    noisy = information.copy()
-    noisy[:, index, index] += evidence.variance
-    weight = np.linalg.solve(noisy, information).transpose(0, 2, 1)
+    weight = np.linalg.solve(evidence.spread(information), information)
+    weight = weight.transpose(0, 2, 1)
     precision = weight @ information
     precision = 0.5 * (precision + precision.transpose(0, 2, 1)) + prior_precision
     seen = evidence.gradient + information @ evidence.place

@@ -9,17 +9,14 @@ import numpy as np
 
 from cipherbayes.inference.between_sites import SitePrior
 from cipherbayes.inference.chains import Draws
-from cipherbayes.inference.method import SiteRecords
+from cipherbayes.inference.method import PublicFacts
 from cipherbayes.inference.noise_aware import lost_sites
 from cipherbayes.inference.noise_aware.posterior import sample_posterior
 from cipherbayes.inference.noise_aware.recursion import NoiseAware, NoiseAwareState
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.inference.released import Recursion, Release, ServerState
-from cipherbayes.inference.settings import Inference
-from cipherbayes.models import Design, Model
 from cipherbayes.models.packing import pack
-from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
 
 
@@ -30,18 +27,11 @@ class NoiseAwareRounds(Recursion):
     (:func:`~.lost_sites.remembered`).
     """
 
-    def __init__(
-        self,
-        settings: Inference,
-        prior: ResolvedPrior,
-        model: Model,
-        design: Design,
-        site_records: SiteRecords | None = None,
-    ) -> None:
-        self.settings = settings
-        self.prior = prior
-        self._site_prior = prior if isinstance(prior, SitePrior) else None
-        self._model, self._design, self._site_records = model, design, site_records
+    def __init__(self, facts: PublicFacts) -> None:
+        self.settings = facts.settings
+        self.prior = facts.prior
+        self._facts, self._site_records = facts, facts.site_records
+        self._site_prior = facts.prior if isinstance(facts.prior, SitePrior) else None
 
     def start(self) -> ServerState:
         sites = 0 if self._site_prior is None else len(self._site_prior.slots.sites)
@@ -92,12 +82,13 @@ class NoiseAwareRounds(Recursion):
 
     def _without(self, lost: tuple[str, ...]) -> NoiseAware:
         """The rounds of the sites that are left."""
-        prior = self._site_prior
-        if prior is None:
-            return NoiseAware(self.prior, ScoreShape.of(self._model, self._design))
-        records = lost_sites.records_without(self._site_records, prior.slots, lost)
-        left = lost_sites.prior_without(prior, lost) if lost else prior
-        shape = ScoreShape.of(self._model, self._design, left.slots, records)
+        prior, facts = self._site_prior, self._facts
+        left, slots, records = self.prior, None, None
+        if prior is not None:
+            records = lost_sites.records_without(self._site_records, prior.slots, lost)
+            left = lost_sites.prior_without(prior, lost) if lost else prior
+            slots = left.slots
+        shape = ScoreShape.of(facts.model, facts.design, slots, records, facts.bound)
         return NoiseAware(left, shape)
 
     def _share_left(self, before: tuple[str, ...], lost: tuple[str, ...]) -> float:

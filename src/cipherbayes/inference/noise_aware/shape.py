@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cipherbayes.inference.method import SiteRecords
+from cipherbayes.inference.noise_aware.down_weighting import RowLengths, variation
 from cipherbayes.inference.noise_aware.shrinkage import (
     InformationLayout,
     SiteLayout,
@@ -16,7 +17,11 @@ from cipherbayes.inference.noise_aware.shrinkage import (
 from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models.base import Model
 from cipherbayes.models.design import Design
-from cipherbayes.models.influence import Straightening, require_bounded_influence
+from cipherbayes.models.influence import (
+    InfluenceBound,
+    Straightening,
+    require_bounded_influence,
+)
 from cipherbayes.typing import Floats, Integers
 
 OWN_CURVATURE, UNKNOWN_SIZE = 0.4, 2.0
@@ -72,6 +77,8 @@ class ScoreShape:
     scale
         Of the residuals at a θ in internal units, which scores there are divided by;
         None where they are by nothing that moves.
+    lengths
+        By which law records are weighted; None where none is known.
     """
 
     basis: Floats
@@ -85,6 +92,7 @@ class ScoreShape:
     scale: Callable[[Floats], float | None] = lambda theta: None
     slots: SiteSlots | None = None
     site_records: SiteRecords | None = None
+    lengths: RowLengths | None = None
 
     @classmethod
     def of(
@@ -93,10 +101,15 @@ class ScoreShape:
         design: Design,
         slots: SiteSlots | None = None,
         site_records: SiteRecords | None = None,
+        bound: InfluenceBound | None = None,
     ) -> ScoreShape:
-        """Of a model's influences on prepared columns, at one site or at all."""
+        """Of a model's influences on prepared columns, at one site or at all.
+
+        ``bound`` is that of the releases; only the posterior needs it.
+        """
         if slots is not None:
-            return cls._of_sites(model, design, slots, site_records)
+            found = cls._of_sites(model, design, slots, site_records)
+            return found._weighted(model, design, bound)
         bounded = require_bounded_influence(model)
         basis = bounded.basis(design)
         inverse = np.linalg.inv(basis)
@@ -114,7 +127,7 @@ class ScoreShape:
             return None if found is None else basis.T @ found @ inverse.T
 
         skew = bounded.skew(design)
-        return cls(
+        found = cls(
             basis,
             saturating_bend if bounded.saturates else _straight,
             constants,
@@ -125,6 +138,35 @@ class ScoreShape:
             None if skew is None else basis.T @ skew,
             lambda theta: bounded.scale(basis @ theta),
         )
+        return found._weighted(model, design, bound)
+
+    def _weighted(
+        self, model: Model, design: Design, bound: InfluenceBound | None
+    ) -> ScoreShape:
+        """With the law of the records' weights."""
+        weighting = bound and require_bounded_influence(model).weighting(bound)
+        if not weighting:
+            return self
+        value = 1.0 if design.intercept is None else design.intercept
+        dimension = len(self.basis)
+        width = dimension if self.width is None else self.width
+        shares = np.full(dimension, weighting.score_share)
+        shares[width:] = weighting.extra_share
+        lengths = RowLengths(
+            weighting.square,
+            weighting.beside + (design.intercept or 0.0) ** 2,
+            value,
+            design.width - (design.intercept is not None),
+            tuple(j for j in range(width) if j not in self.constants),
+            shares,
+        )
+        return replace(self, lengths=lengths)
+
+    def variation(self, information: Floats, information_sd: float) -> Floats:
+        """K of the score sum's variance K H K, from an estimate of H."""
+        if self.lengths is None:
+            return np.ones(len(information))
+        return variation(self.lengths, information, information_sd, self.constants)
 
     @classmethod
     def _of_sites(

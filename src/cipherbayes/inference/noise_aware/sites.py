@@ -16,7 +16,7 @@ def compared_sites(
 ) -> SiteComparison:
     """For a typical τ, with the information matrix as it is estimated."""
     h = evidence.estimate
-    weight = np.linalg.solve(h + evidence.variance * np.eye(len(h)), h).T
+    weight = np.linalg.solve(evidence.spread(h), h).T
     quadratic = weight @ h
     linear = weight @ (evidence.gradient + h @ evidence.place)
     inverse = np.linalg.inv(recursion.shape.basis)

@@ -1,6 +1,6 @@
 """Draws of θ given H where the mean of the score is not a line.
 
-    ḡ ~ N(E ḡ(θ), H + s² I),     θ ~ N(μ₀, Λ⁻¹).
+    ḡ ~ N(E ḡ(θ), V + s² I),     θ ~ N(μ₀, Λ⁻¹).
 
 References
 ----------
@@ -85,10 +85,7 @@ def sliced(
     precision and ``random`` are the normals, levels and angles of every slice.
     """
     information, prior_precision = matrices
-    index = np.arange(evidence.dimension)
-    total = information.copy()
-    total[:, index, index] += evidence.variance
-    inverse = np.linalg.inv(total)
+    inverse = np.linalg.inv(evidence.spread(information))
     mean = evidence.prior_mean
 
     def log_density(here: Floats) -> Floats:

@@ -271,7 +271,6 @@ static double
 evidence(const Problem *q, Work *w, const double *h, const double *covariance)
 {
     const int d = q->d, r = q->rank;
-    const size_t cells = (size_t)d * d;
     double *scaled = w->scaled, *total = w->total, *slope = w->turned;
     if (q->diagonal) {
         /* H C H is the square of a half. */
@@ -290,8 +289,10 @@ evidence(const Problem *q, Work *w, const double *h, const double *covariance)
         product(scaled, h, d, d, d, total);
     }
     double trace = 0.0;
-    for (size_t i = 0; i < cells; i++)
-        total[i] += h[i];
+    for (int i = 0; i < d; i++)
+        for (int j = 0; j < d; j++)
+            total[(size_t)i * d + j] +=
+                q->variation[i] * q->variation[j] * h[(size_t)i * d + j];
     for (int i = 0; i < d; i++)
         trace += total[(size_t)i * d + i];
     for (int i = 0; i < d; i++)
@@ -322,7 +323,8 @@ evidence(const Problem *q, Work *w, const double *h, const double *covariance)
             const double difference = q->information[at] - h[at];
             square += difference * difference;
             straight += q->linear[at] * h[at];
-            w->other[at] += 0.5 * total[at] + w->curved[at] + q->linear[at]
+            const double varied = q->variation[i] * q->variation[j];
+            w->other[at] += 0.5 * varied * total[at] + w->curved[at] + q->linear[at]
                 + w->solved[i] * q->away[j];
         }
     for (int i = 0; i < d; i++)

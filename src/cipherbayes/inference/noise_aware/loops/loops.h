@@ -123,6 +123,7 @@ typedef struct {
     const double *law;        /* rows of LAW_WIDTH */
     const int64_t *pulled_by; /* another that is moved, or -1 */
     const double *place, *gradient, *away, *information, *linear;
+    const double *variation;  /* diagonal of K in V = K H K */
     const double *contrasts;  /* C, rank rows, with C'C the quadratic */
 } Problem;
 
@@ -189,7 +190,7 @@ typedef struct {
 typedef struct {
     int d, slices, tries;
     double variance;
-    const double *gradient, *prior_mean, *kept;
+    const double *gradient, *variation, *prior_mean, *kept;
 } Target;
 
 /* One chain's H and prior, where it stands, and its random numbers. */

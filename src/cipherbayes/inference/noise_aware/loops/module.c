@@ -140,7 +140,7 @@ check_laws(Views *views, const Problem *q)
 static int
 take_problem(Views *views, PyObject *tuple, Problem *q)
 {
-    enum { FIELDS = 18 };
+    enum { FIELDS = 19 };
     PyObject *f[FIELDS];
     if (arity(tuple, "problem", FIELDS, f) < 0) {
         views->wrong = 1;
@@ -175,10 +175,11 @@ take_problem(Views *views, PyObject *tuple, Problem *q)
     q->linear = take(views, f[12], "linear", 'd', 2, d, d);
     q->contrasts = take(views, f[13], "contrasts", 'd', 2, (Py_ssize_t)ANY, d);
     q->rank = size_of(views, 0);
-    q->variance = number(views, f[14]);
-    q->information_sd = number(views, f[15]);
-    q->direct = number(views, f[16]) != 0.0;
-    q->diagonal = number(views, f[17]) != 0.0;
+    q->variation = take(views, f[14], "variation", 'd', 1, d);
+    q->variance = number(views, f[15]);
+    q->information_sd = number(views, f[16]);
+    q->direct = number(views, f[17]) != 0.0;
+    q->diagonal = number(views, f[18]) != 0.0;
     return views->wrong ? -1 : 0;
 }
 
@@ -387,24 +388,25 @@ take_by_site(Views *views, PyObject *tuple, Py_ssize_t chains, Py_ssize_t d, Sco
     s->origin = d;
 }
 
-/* slice_theta(kind, score, (gradient, variance, prior_mean, kept),
+/* slice_theta(kind, score, (gradient, variation, variance, prior_mean, kept),
  *             (information, prior_precision), (white, levels, angles), theta, mode) */
 static PyObject *
 py_slice_theta(PyObject *self, PyObject *args)
 {
-    PyObject *a[7], *f[4], *g[2], *r[3];
+    PyObject *a[7], *f[5], *g[2], *r[3];
     Views views = {.count = 0, .wrong = 0};
     int failed = 0;
     (void)self;
-    if (arity(args, "slice_theta", 7, a) < 0 || arity(a[2], "target", 4, f) < 0
+    if (arity(args, "slice_theta", 7, a) < 0 || arity(a[2], "target", 5, f) < 0
         || arity(a[3], "chains", 2, g) < 0 || arity(a[4], "random", 3, r) < 0)
         return NULL;
     Target t;
     t.gradient = take(&views, f[0], "gradient", 'd', 1, (Py_ssize_t)ANY);
     const Py_ssize_t d = t.d = size_of(&views, 0);
-    t.variance = number(&views, f[1]);
-    t.prior_mean = take(&views, f[2], "prior_mean", 'd', 1, d);
-    t.kept = take(&views, f[3], "kept", 'd', 1, (Py_ssize_t)ANY);
+    t.variation = take(&views, f[1], "variation", 'd', 1, d);
+    t.variance = number(&views, f[2]);
+    t.prior_mean = take(&views, f[3], "prior_mean", 'd', 1, d);
+    t.kept = take(&views, f[4], "kept", 'd', 1, (Py_ssize_t)ANY);
     const Py_ssize_t slices = t.slices = size_of(&views, 0);
     double *theta = take(&views, a[5], "theta", 'w', 2, (Py_ssize_t)ANY, d);
     const Py_ssize_t chains = size_of(&views, 0);

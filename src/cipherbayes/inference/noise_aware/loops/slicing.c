@@ -380,7 +380,11 @@ slice_chain(const Target *t, const Score *s, const ThetaChain *c, double *memory
     Memory m;
     Arena arena = {memory, 0};
     lay_out_slicing(&m, &arena, d);
-    memcpy(m.inverse, c->information, cells * sizeof(double));
+    for (int i = 0; i < d; i++)
+        for (int j = 0; j < d; j++) {
+            const size_t at = (size_t)i * d + j;
+            m.inverse[at] = t->variation[i] * t->variation[j] * c->information[at];
+        }
     for (int i = 0; i < d; i++)
         m.inverse[(size_t)i * d + i] += t->variance;
     if (factor(m.inverse, d) != 0)
