@@ -39,6 +39,9 @@ UNFIT = r"""
 const screen = document.documentElement.clientWidth, found = [];
 if (document.documentElement.scrollWidth > screen)
   found.push(`scrolls sideways: ${document.documentElement.scrollWidth} > ${screen}`);
+for (const e of document.querySelectorAll('.scroll'))
+  if (e.scrollWidth > e.clientWidth + 1)
+    found.push(`a table scrolls: ${e.textContent.trim().slice(0, 60)}`);
 const said = e => `${e.tagName} ${e.textContent.trim().slice(0, 60)}`;
 const scrolls = e => {
   for (let p = e; p && p !== document.documentElement; p = p.parentElement)
@@ -119,9 +122,19 @@ class Browser:
         body = {"cmd": command, "params": parameters}
         return self._post("/goog/cdp/execute", body)
 
-    def unfit(self, width: int) -> list[str]:
+    def unfit(self, width: int, medium: str = "screen") -> list[str]:
         """What does not fit a screen of a width: a page that scrolls sideways, things
-        that stick out of it, text that is cut off. What scrolls by itself may be wide.
+        that stick out of it, text that is cut off, tables that scroll by themselves.
+        Code may be wider than the page."""
+        self.devtools("Emulation.setEmulatedMedia", media=medium)
+        try:
+            found: list[str] = self.at_width(width, UNFIT)
+        finally:
+            self.devtools("Emulation.setEmulatedMedia", media="")
+        return found
+
+    def at_width(self, width: int, script: str) -> Any:
+        """The value of a function's body on a screen of a width.
 
         A window is no narrower than 500 pixels: a telephone has to be emulated.
         """
@@ -130,10 +143,9 @@ class Browser:
             width=width, height=900, deviceScaleFactor=1, mobile=False,
         )  # fmt: skip
         try:
-            found: list[str] = self.run(UNFIT)
+            return self.run(script)
         finally:
             self.devtools("Emulation.clearDeviceMetricsOverride")
-        return found
 
     def complaints(self) -> list[str]:
         """What the console said since the page was opened."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import cipherbayes as cb
+from cipherbayes.inference.noise_aware import Effort
 from conftest import logistic_frame, survival_frame
 
 LOGISTIC = """
@@ -82,6 +84,35 @@ records = 1200
 one = {{ data = "one.csv" }}
 two = {{ data = "two.csv" }}
 """,
+    # All that a page can hold: curves, groups, sites that differ, checks, Table 1.
+    "hospitals": """
+[study]
+name = "hospitals"
+[model]
+kind = "logistic"
+formula = "death ~ rcs(age, 3) * sex + `cold ischaemia [h]` + ward"
+[features]
+age = {{ low = 18, high = 100 }}
+sex = {{ levels = ["F", "M"] }}
+"cold ischaemia [h]" = {{ low = 0, high = 60, missing = 18, indicator = true }}
+ward = {{ levels = ["intensive care", "cardiology", "emergency department"] }}
+[hierarchy]
+intercept = true
+[describe]
+by = ["site", "ward"]
+[evaluation]
+holdout = 0.2
+[privacy]
+epsilon = 8.0
+delta = 1e-6
+records = 2500
+[sites]
+bergen = {{ data = "bergen.csv" }}
+edinburgh-royal = {{ data = "edinburgh-royal.csv" }}
+leeds = {{ data = "leeds.csv" }}
+lyon-sud = {{ data = "lyon-sud.csv" }}
+st_mary = {{ data = "st_mary.csv" }}
+""",
     "odd names": """
 [model]
 kind = "logistic"
@@ -113,11 +144,29 @@ class FinishedRuns:
                 survival_frame(600, seed=seed).to_csv(home / f"{site}.csv", index=False)
             odd = logistic_frame(200).rename(columns={"age": "<b>age</b>"})
             odd.to_csv(home / "odd.csv", index=False)
+            if name == "hospitals":
+                _write_hospitals(home)
             text = STUDIES[name].replace("{name}", home.name)
             text = text.replace("{{", "{").replace("}}", "}")
             (home / "study.toml").write_text(text, encoding="utf-8")
-            cb.run(cb.Study.load(home / "study.toml"), out=home / "out")
+            with pytest.MonkeyPatch.context() as patched:
+                if name == "hospitals":  # a page needs no good posterior
+                    few = Effort(chains=2, warm_up=30, kept=40, doublings=0)
+                    patched.setattr(Effort, "for_dimension", lambda _: few)
+                cb.run(cb.Study.load(home / "study.toml"), out=home / "out")
         return home / "out"
+
+
+def _write_hospitals(home: Path) -> None:
+    wards = ["intensive care", "cardiology", "emergency department"]
+    for seed, site in enumerate(
+        ("bergen", "edinburgh-royal", "leeds", "lyon-sud", "st_mary")
+    ):
+        rng = np.random.default_rng(seed)
+        frame = logistic_frame(500, seed=seed).assign(ward=rng.choice(wards, 500))
+        hours = rng.gamma(6.0, 3.0, 500)
+        frame["cold ischaemia [h]"] = np.where(rng.random(500) < 0.1, np.nan, hours)
+        frame.to_csv(home / f"{site}.csv", index=False)
 
 
 @pytest.fixture(scope="session")

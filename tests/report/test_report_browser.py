@@ -18,7 +18,9 @@ pytestmark = [
     pytest.mark.skipif(MISSING is not None, reason=str(MISSING)),
 ]
 
-NAMES = ["federated", "survival", "open", "point", "encrypted", "printed"]
+PAPER = 688
+"""Pixels between the margins of a sheet of A4."""
+NAMES = ["hospitals", "federated", "survival", "open", "point", "encrypted", "printed"]
 
 
 @pytest.fixture(scope="module")
@@ -71,16 +73,48 @@ def test_the_page_fits_every_screen(
         assert browser.unfit(width) == [], width
 
 
+@pytest.mark.parametrize("name", ["hospitals", "survival"])
+def test_nothing_is_cut_off_on_paper(
+    browser: Browser, runs: FinishedRuns, name: str
+) -> None:
+    browser.open(write_report(runs[name]).as_uri())
+    assert browser.unfit(PAPER, medium="print") == []
+
+
+@pytest.mark.parametrize("width", [400, 768, 1280])
+def test_labels_of_axes_do_not_touch(
+    browser: Browser, runs: FinishedRuns, width: int
+) -> None:
+    browser.open(write_report(runs["hospitals"]).as_uri())
+    touching = browser.at_width(
+        width,
+        """
+        const found = [];
+        for (const axis of document.querySelectorAll('svg.x-axis')) {
+          const boxes = [...axis.querySelectorAll('text')]
+            .map(t => [t.getBoundingClientRect(), t.textContent])
+            .sort((a, b) => a[0].left - b[0].left);
+          for (let k = 1; k < boxes.length; k++)
+            if (boxes[k][0].left < boxes[k - 1][0].right + 3)
+              found.push(boxes[k - 1][1] + boxes[k][1]);
+        }
+        return found;""",
+    )
+    assert touching == []
+
+
 def test_what_does_not_fit_is_found(browser: Browser, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     page.write_text(
-        "<p style='width: 900px'>too wide</p>"
+        "<div class='scroll' style='overflow: auto'><p style='width: 950px'>a table</p>"
+        "</div><p style='width: 900px'>too wide</p>"
         "<p style='width: 90px; overflow: hidden; white-space: nowrap'>cut off "
         "in the middle</p><pre style='overflow: auto'>" + "may be wide " * 90 + "</pre>"
     )
     browser.open(page.as_uri())
     assert [found.partition(":")[0] for found in browser.unfit(400)] == [
         "scrolls sideways",
+        "a table scrolls",
         "sticks out",
         "cut off",
     ]

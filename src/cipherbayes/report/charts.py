@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from cipherbayes.report.markup import Markup, join, tag
 from cipherbayes.report.numbers import Axis
 
-LETTER, NARROW = 7.0, 144.0
-"""Pixels that a letter of an axis takes, and that the narrowest axis has."""
+LETTER, NARROW, IN_PANEL = 7.0, 144.0, 88.0
+"""Pixels that a letter of an axis takes, and that the narrowest axis has: of a table by
+itself, and of one in a panel beside others."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def figure(chart: Chart) -> Markup:
     frame = tag(
         "div",
         tag("span", chart.y_name, class_="y-name"),
-        _y_axis(chart.y, 4 if chart.small else 6),
+        _y_axis(chart.y, 5 if chart.small else 6),
         _plot(chart),
         _x_axis(chart.x, 4 if chart.small else 6),
         tag("span", chart.x_name, class_="x-name"),
@@ -93,7 +94,7 @@ def figure(chart: Chart) -> Markup:
 
 def _plot(chart: Chart) -> Markup:
     x, y = chart.x, chart.y
-    most = 4 if chart.small else 6
+    most = 5 if chart.small else 6
     grid = [
         _rule(x1=0, x2=100, y=100 - y.place(v), class_="grid") for v in y.ticks(most)
     ]
@@ -189,8 +190,8 @@ def _legend(lines: Iterable[Line]) -> Markup:
     return tag("ul", entries, class_="legend")
 
 
-def _x_axis(axis: Axis, most: int) -> Markup:
-    places = _apart(axis, [(v, axis.place(v)) for v in axis.ticks(most)])
+def _x_axis(axis: Axis, most: int, width: float = NARROW) -> Markup:
+    places = _apart(axis, [(v, axis.place(v)) for v in axis.ticks(most)], width)
     texts = [
         tag(
             "text", axis.label(v), x=_per(place), y="1em",
@@ -202,17 +203,17 @@ def _x_axis(axis: Axis, most: int) -> Markup:
 
 
 def _apart(
-    axis: Axis, places: Sequence[tuple[float, float]]
+    axis: Axis, places: Sequence[tuple[float, float]], width: float = NARROW
 ) -> list[tuple[float, float]]:
-    """Those ticks whose labels do not run into each other on the narrowest axis."""
+    """Those ticks whose labels do not run into each other on an axis so wide."""
     kept: list[tuple[float, float]] = []
     free = -math.inf
     for value, place in places:
-        half = LETTER * len(axis.label(value)) / NARROW * 50.0
+        half = LETTER * len(axis.label(value)) / width * 50.0
         middle = half if place < 3 else 100.0 - half if place > 97 else place
         if middle - half >= free:
             kept.append((value, place))
-            free = middle + half + LETTER / NARROW * 100.0
+            free = middle + half + LETTER / width * 100.0
     return kept
 
 
@@ -268,9 +269,9 @@ def interval_row(
     return tag("svg", marks, class_="row", aria_hidden="true")
 
 
-def interval_axis(axis: Axis) -> Markup:
-    """The axis under a forest plot's rows."""
-    return _x_axis(axis, 5)
+def interval_axis(axis: Axis, width: float = NARROW) -> Markup:
+    """The axis under a forest plot's rows, which is so wide at least."""
+    return _x_axis(axis, 5, width)
 
 
 def bar_row(parts: Sequence[tuple[float, str]]) -> Markup:

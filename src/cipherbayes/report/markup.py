@@ -72,6 +72,9 @@ def table(
         A last row that belongs to the drawing, such as an axis.
     """
     aligned = {0, *words}
+    # On a narrow screen a row of many cells is a card, each cell with its heading.
+    if len(headings) > 3 and "cards" not in (class_ or ""):
+        class_ = " ".join(filter(None, (class_, "stack")))
     head = [
         tag("th", text, scope="col", class_=None if k in aligned else "number")
         for k, text in enumerate(headings)
@@ -80,7 +83,12 @@ def table(
     for row in rows:
         cells = [tag("th", row[0], scope="row")]
         cells += [
-            tag("td", text, class_=None if k in aligned else "number")
+            tag(
+                "td",
+                text,
+                class_=None if k in aligned else "number",
+                data_label=_plain(headings[k]),
+            )
             for k, text in enumerate(row[1:], start=1)
         ]
         body.append(tag("tr", cells))
@@ -99,6 +107,17 @@ def table(
     return tag(
         "div", whole, class_="scroll", tabindex="0", role="region", aria_label=caption
     )
+
+
+def mean_and_interval(mean: str, spread: str) -> Markup:
+    """A number with its interval below it, in one cell."""
+    return tag("span", mean, tag("small", spread), class_="spread")
+
+
+def _plain(heading: Content) -> str | None:
+    """A heading that is words alone; None for markup and where there is none."""
+    plain = isinstance(heading, str) and not isinstance(heading, Markup)
+    return (str(heading) or None) if plain else None
 
 
 def facts(pairs: Iterable[tuple[str, Content]]) -> Markup:

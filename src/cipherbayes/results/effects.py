@@ -77,8 +77,8 @@ def effects(
 
 def step_words(effect: EffectRow) -> str:
     """The step of an effect in words, with its feature where ``per`` does not say."""
-    feature, bracket, _ = effect["name"].partition("[")
-    compared = bracket or " against " in effect["per"]
+    level, compared, _ = effect["per"].partition(" against ")
+    feature = effect["name"].removesuffix(f"[{level}]")
     return f"{feature}: {effect['per']}" if compared else effect["per"]
 
 

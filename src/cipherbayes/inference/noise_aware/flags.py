@@ -312,7 +312,10 @@ def rare_levels(public: Design, standardised: Design) -> tuple[Flag, ...]:
     rare = tuple(
         j
         for j, name in enumerate(public.names)
-        if name.endswith("]") and standardised.half_width[j] < RARE_LEVEL
+        # A number's own name may end so too: dose [mg].
+        if name.endswith("]")
+        and (public.centre[j], public.half_width[j]) == (0.0, 1.0)
+        and standardised.half_width[j] < RARE_LEVEL
     )
     if not rare:
         return ()

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
 from cipherbayes.report.charts import Chart, Point, figure
-from cipherbayes.report.markup import Content, Markup, join, table, tag
+from cipherbayes.report.markup import (
+    Content,
+    Markup,
+    join,
+    mean_and_interval,
+    table,
+    tag,
+)
 from cipherbayes.report.numbers import Axis, interval, number, percent
 from cipherbayes.report.run_contents import Contents
 from cipherbayes.results.record import (
     AucAt,
     CalibrationBin,
+    DescribeRow,
     FitTest,
     ObservedOverExpected,
     PrivateMetrics,
@@ -28,6 +39,14 @@ SCORES = {
     "mean_observed": "Mean outcome",
     "predicted_over_observed": "Predicted over observed (1 is ideal)",
 }
+
+STATISTICS = {
+    "sd": "standard deviation",
+    "q1": "first quartile",
+    "q3": "third quartile",
+}
+MOST_BESIDE = 5
+"""Groups of records beside each other in a table, so that it fits a printed page."""
 
 
 def private_checks(contents: Contents, metrics: PrivateMetrics) -> Markup:
@@ -170,31 +189,92 @@ def _fit(tests: list[FitTest]) -> Markup:
 
 
 def characteristics(contents: Contents) -> Markup:
-    """The table of the records' characteristics; nothing where there is none."""
+    """The table of the records' characteristics; nothing where there is none.
+
+    All records first, then by each grouping, a few groups beside each other.
+    """
     rows = contents.record.get("describe", [])
     if not rows:
         return Markup()
-    groups = list(dict.fromkeys(row["group"] for row in rows))
-    cells: dict[tuple[str, str], dict[str, str]] = {}
+    cells: dict[str, dict[str, DescribeRow]] = {}
     for row in rows:
         if row["statistic"].startswith("count: "):
             continue  # shares say it too; the file has both
-        said = f"{number(row['mean'])} ({interval(row['lower'], row['upper'])})"
-        if row["lower"] == row["upper"]:
-            said = f"{row['mean']:,.0f}"
-        cells.setdefault((row["column"], row["statistic"]), {})[row["group"]] = said
-    body: list[list[Content]] = [
-        [column or "Records", statistic, *(found.get(g, "") for g in groups)]
-        for (column, statistic), found in cells.items()
-    ]
+        cells.setdefault(_characteristic(row), {})[row["group"]] = row
     share = percent(contents.record["interval"])
-    return join(
-        tag("h3", "Who the records are"),
-        table(
-            f"Characteristics, with {share} intervals for noise and width of ranges",
-            ["Column", "Statistic", *groups],
-            body,
-            words=(1,),
-            id_="characteristics",
-        ),
+    said = f"Characteristics, with {share} intervals for noise and width of ranges"
+    parts = []
+    for groups in _beside(list(dict.fromkeys(row["group"] for row in rows))):
+        known = {what: row for what, row in cells.items() if groups[0] in row}
+        if len(groups) == 1:
+            parts.append(_of_one_group(said, groups[0], known, share))
+        else:
+            parts.append(_of_groups(said, groups, known))
+        said = "The same by group, each interval below its number"
+    return tag("div", tag("h3", "Who the records are"), *parts, id="characteristics")
+
+
+def _characteristic(row: DescribeRow) -> str:
+    """What a row tells: ``age: mean``, ``sex: share of F``."""
+    if not row["column"]:
+        return "Records"
+    kind, level = row["statistic"].partition(": ")[::2]
+    words = STATISTICS.get(kind, kind)
+    return f"{row['column']}: {words}{f' of {level}' if level else ''}"
+
+
+def _of_one_group(
+    said: str, group: str, cells: Mapping[str, Mapping[str, DescribeRow]], share: str
+) -> Markup:
+    body: list[list[Content]] = [
+        [what, _mean(found[group]), _spread(found[group])]
+        for what, found in cells.items()
+    ]
+    return table(
+        said,
+        ["What", "All records" if group == "all" else group, f"{share} interval"],
+        body,
+        class_="characteristics",
     )
+
+
+def _of_groups(
+    said: str,
+    groups: Sequence[str],
+    cells: Mapping[str, Mapping[str, DescribeRow]],
+) -> Markup:
+    body: list[list[Content]] = [
+        [
+            what,
+            *(
+                mean_and_interval(_mean(found[g]), _spread(found[g]))
+                if g in found
+                else ""
+                for g in groups
+            ),
+        ]
+        for what, found in cells.items()
+    ]
+    return table(said, ["What", *groups], body, class_="characteristics")
+
+
+def _mean(row: DescribeRow) -> str:
+    exact = row["lower"] == row["upper"]
+    return f"{row['mean']:,.0f}" if exact else number(row["mean"])
+
+
+def _spread(row: DescribeRow) -> str:
+    """The interval; a number that is exact has none."""
+    exact = row["lower"] == row["upper"]
+    return "exact" if exact else interval(row["lower"], row["upper"])
+
+
+def _beside(groups: list[str]) -> list[list[str]]:
+    """Groups that share a table: of one grouping, and no more than a page is wide."""
+    found: list[list[str]] = []
+    for _, same in groupby(groups, lambda group: group.partition(": ")[0]):
+        together = list(same)
+        tables = -(-len(together) // MOST_BESIDE)
+        size = -(-len(together) // tables)
+        found += [together[k : k + size] for k in range(0, len(together), size)]
+    return found

@@ -6,13 +6,21 @@ import numpy as np
 
 from cipherbayes.models.survival import SurvivalCurves
 from cipherbayes.report.charts import (
+    IN_PANEL,
     Chart,
     Line,
     figure,
     interval_axis,
     interval_row,
 )
-from cipherbayes.report.markup import Content, Markup, join, table, tag
+from cipherbayes.report.markup import (
+    Content,
+    Markup,
+    join,
+    mean_and_interval,
+    table,
+    tag,
+)
 from cipherbayes.report.numbers import (
     Axis,
     interval,
@@ -160,20 +168,24 @@ def _curve_panel(panel: Panel, contents: Contents, top: float) -> Markup:
         [
             p.label,
             interval_row(axis, float(p.mean), float(p.lower), float(p.upper), None),
-            number(float(p.mean)),
-            *([] if point else [interval(float(p.lower), float(p.upper))]),
+            number(float(p.mean))
+            if point
+            else mean_and_interval(
+                number(float(p.mean)), interval(float(p.lower), float(p.upper))
+            ),
         ]
         for p in panel.predictions
     ]
     share = percent(contents.record["interval"])
+    heading = "Mean" if point else f"Mean, {share} interval"
     return tag(
         "div",
         table(
             title,
-            [panel.feature, CHART, "Mean", *([] if point else [f"{share} interval"])],
+            [panel.feature, CHART, heading],
             rows,
             words=(1,),
-            foot=["", interval_axis(axis), *[""] * (1 if point else 2)],
+            foot=["", interval_axis(axis, IN_PANEL), ""],
             class_="forest",
         ),
         class_="chart small",
