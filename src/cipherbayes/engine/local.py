@@ -42,6 +42,7 @@ class Finished:
     traffic: Traffic
     closing: Mapping[str, Closing] = field(default_factory=dict)
     column_models: Floats | None = None
+    range_ends: Floats | None = None
 
 
 def run_folder(
@@ -142,6 +143,7 @@ def finish(rounds: StudyRounds[Any], stopped: str | None, traffic: Traffic) -> F
         traffic,
         rounds.closing(),
         rounds.column_models(),
+        rounds.range_ends(),
     )
 
 

@@ -41,6 +41,10 @@ class Closing:
     noise: float
 
 
+RANGE_ENDS = "range-ends"
+"""The name under which :func:`~cipherbayes.data.range_ends.piles` is kept."""
+
+
 class StudyRounds(ABC, Generic[AnyPlan]):
     """Where a study stands; made over an old checkpoint, it goes on from there."""
 
@@ -105,6 +109,11 @@ class StudyRounds(ABC, Generic[AnyPlan]):
 
     def column_models(self) -> Floats | None:
         """Released models of the columns with missing values, if there are any."""
+        return None
+
+    def range_ends(self) -> Floats | None:
+        """Shares of values that pile up at the ends of public ranges, where released
+        histograms tell it (:mod:`cipherbayes.data.range_ends`)."""
         return None
 
     def closing(self) -> dict[str, Closing]:
@@ -199,8 +208,12 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
             self._checkpoint.keep_state(self.round, self._state)
         else:
             total = phase.sums.from_grid(values)
-            kept = self._plan.digest(phase, total, self._facts())
+            facts = self._facts()
+            kept = self._plan.digest(phase, total, facts)
             self._checkpoint.keep_fact(phase.purpose, kept.tobytes())
+            if phase.purpose == "histograms":
+                ends = self._plan.piles(phase, total, facts)
+                self._checkpoint.keep_fact(RANGE_ENDS, ends.tobytes())
         self.round += 1
 
     def draws(self) -> Draws | None:
@@ -250,6 +263,12 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
 
     def column_models(self) -> Floats | None:
         return self._plan.column_models(self._facts())
+
+    def range_ends(self) -> Floats | None:
+        kept = self._checkpoint.fact(RANGE_ENDS)
+        if kept is None:
+            return None
+        return np.frombuffer(kept, dtype=np.float64).reshape(-1, 2)
 
     def _ready(self) -> tuple[Recursion, ServerState]:
         """The sampler and its state, made when N is known."""

@@ -11,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from cipherbayes.data.imputing import Imputing
+from cipherbayes.data.range_ends import piles
 from cipherbayes.data.windows import scales_of, windows_of
 from cipherbayes.errors import DataError, StudyError
 from cipherbayes.inference.chains import Draws
@@ -315,6 +316,14 @@ class StudyPlan(Plan):
             return None
         (phase,) = (each for each in self.phases if each.purpose == "records")
         return SiteRecords(facts["records"], phase.sums.noise_sd(phase.sums.sites))
+
+    def piles(
+        self, phase: Phase, total: Floats, facts: Mapping[Purpose, Floats]
+    ) -> Floats:
+        """Shares of values that pile up at the ends of public ranges."""
+        assert phase.numbers is not None
+        noise = phase.sums.noise_sd(phase.sums.sites)
+        return piles(total, noise, self.records(facts), phase.numbers)
 
     def digest(
         self, phase: Phase, total: Floats, facts: Mapping[Purpose, Floats]

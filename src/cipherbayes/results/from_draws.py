@@ -24,6 +24,7 @@ from cipherbayes.results.made_up import MadeUp
 from cipherbayes.results.parameters import summarise
 from cipherbayes.results.posterior import datatree, with_site_variables
 from cipherbayes.results.predictions import thinned
+from cipherbayes.results.range_flags import range_flags
 from cipherbayes.results.record import (
     Bytes,
     ParameterRow,
@@ -53,6 +54,7 @@ def assemble(
     warnings: list[str],
     moments: Floats | None = None,
     column_models: Floats | None = None,
+    range_ends: Floats | None = None,
     spread: Floats | None = None,
     taking_part: TakingPart | None = None,
     checked: Checked | None = None,
@@ -63,13 +65,16 @@ def assemble(
     ----------
     column_models
         Learnt models of the columns with missing values; None where there are none.
+    range_ends
+        Shares of values that pile up at the ends of public ranges, where they are told.
     spread
         Means, then deviations, of the columns that moments would move, where they may
         be known without.
     """
     fit = _Fit(study, draws, moments)
     rows, notes = fit.parameters()
-    flags = fit.flags() + ([] if checked is None else checked.flags)
+    flags = [*fit.flags(), *range_flags(study, range_ends)]
+    flags += [] if checked is None else checked.flags
     made_up = MadeUp(study, moments, spread=spread)
     terms = study.model.terms
     design, user, tail = fit.design, fit.user, fit.tail

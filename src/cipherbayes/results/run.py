@@ -376,6 +376,7 @@ def assemble_private(
         warnings=warnings,
         moments=finished.moments,
         column_models=finished.column_models,
+        range_ends=finished.range_ends,
         taking_part=taking_part(folder, traffic),
         checked=check_fit(
             folder.plan, finished.draws, finished.moments, finished.closing

@@ -39,6 +39,7 @@ class Replayed:
     draws: Draws | None
     moments: Floats | None
     column_models: Floats | None
+    range_ends: Floats | None
     closing: Mapping[str, Closing]
 
 
@@ -67,6 +68,7 @@ def replay(plan: Plan, transcript: Transcript, sizes: Sequence[int]) -> Replayed
         draws=rounds.draws(),
         moments=rounds.moments(),
         column_models=rounds.column_models(),
+        range_ends=rounds.range_ends(),
         closing=rounds.closing(),
     )
 

@@ -208,6 +208,7 @@ def _assembled(plan: Plan, replayed: Replayed, draws: Draws) -> Any:
         warnings=[],
         moments=replayed.moments,
         column_models=replayed.column_models,
+        range_ends=replayed.range_ends,
         checked=check_fit(plan, draws, replayed.moments, replayed.closing),
     )
 

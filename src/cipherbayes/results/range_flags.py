@@ -1,0 +1,48 @@
+"""What a released histogram says of a public range that is too narrow."""
+
+from __future__ import annotations
+
+from cipherbayes.inference.noise_aware.flags import FlagRecord, flag_record
+from cipherbayes.study.schema import Study
+from cipherbayes.study.tables import preparation_of
+from cipherbayes.typing import Floats
+
+
+def range_flags(study: Study, ends: Floats | None) -> list[FlagRecord]:
+    """A flag for every end of a range at which values pile up.
+
+    Zero as a lower end is taken for what it usually is, the least that can be.
+
+    Parameters
+    ----------
+    ends
+        As :func:`cipherbayes.data.range_ends.piles` gives them; None where no
+        histogram was released.
+    """
+    if ends is None:
+        return []
+    found: list[FlagRecord] = []
+    prepared = preparation_of(study)
+    places = prepared.numbers(bins=1).places
+    for name, feature in study.features.items():
+        if feature.levels is not None:
+            continue
+        column, _ = prepared.line(name)
+        shares = ends[places.index(prepared.moved.index(column))]
+        for side, share in enumerate(shares):
+            value = feature.ends[side]
+            if share == 0.0 or (side == 0 and value == 0.0):
+                continue
+            which, further = ("upper", "above") if side else ("lower", "below")
+            text = (
+                f"values of '{name}' pile up at the {which} end of its public range: "
+                f"about {100 * share:.0f} % of them are {value:g} or lie {further} it, "
+                f"and all of these count as {value:g}. If patients have values "
+                f"{further} {value:g}, widen the range in [features] and run again, "
+                "which spends anew; if none can, this is as it should be"
+            )
+            names = [prepared.design.names[j] for j in prepared.owners[name]]
+            found.append(
+                flag_record("range-end", text, unusable=False, parameters=names)
+            )
+    return found
