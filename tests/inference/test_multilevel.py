@@ -21,6 +21,7 @@ from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.inference.noise_aware.shrinkage import (
     InformationLayout,
     SiteLayout,
+    by_site,
     shrunk,
 )
 from cipherbayes.inference.noise_aware.tilting import TiltedBySite
@@ -228,6 +229,49 @@ def test_means_of_a_column_that_is_confounded_with_site_are_not_taken_for_its_ow
     own = found[4:, 4:] - found[4:, :4] @ np.linalg.inv(found[:4, :4]) @ found[:4, 4:]
     assert np.diag(own) == pytest.approx(np.diag(within), rel=0.25)
     assert found[:4, :4] == pytest.approx(np.diag(np.diag(found)[:4]))
+
+
+def test_a_column_that_is_confounded_with_site_need_not_tell_as_much_as_others() -> (
+    None
+):
+    """Within sites it tells less: its own information is not drawn to the others'."""
+    recursion, state = finished()
+    evidence = Evidence.of(recursion, state)
+    count = len(evidence.layout.constants)
+    others = evidence.dimension - count
+    masses = np.linspace(200.0, 600.0, count)
+    sites = SiteLayout(
+        np.arange(count), np.full(others, -1), masses, np.full(count, 0.4)
+    )
+    layout = InformationLayout(tuple(range(count)), sites=sites)
+    for spread, unlike in ((0.02, ()), (1.0, (count,))):
+        means = np.zeros((count, others))
+        means[:, 0] = spread * np.linspace(-1.0, 1.0, count)
+        mixed = masses[:, None] * means
+        within = masses.sum() * np.eye(others)
+        within[0, 0] *= 0.6
+        matrix = np.block(
+            [[np.diag(masses), mixed], [mixed.T, means.T @ mixed + within]]
+        )
+        seen = replace(evidence, information=matrix, information_sd=20.0, layout=layout)
+        assert seen.unlike == unlike
+
+
+def test_how_much_means_differ_is_told_by_the_sites_that_know_it() -> None:
+    """Fifteen small sites hide in their noise what five large ones say."""
+    rng = np.random.default_rng(3)
+    masses = np.array([40.0] * 15 + [400.0] * 5)
+    sites = SiteLayout(np.arange(20), np.array([-1]), masses, np.full(20, 0.01))
+    explained = []
+    for _ in range(40):
+        means = rng.normal(scale=0.7, size=(20, 1))
+        mixed = masses[:, None] * means + rng.normal(scale=49.0, size=(20, 1))
+        corner = np.array([[3000.0 + float(masses @ means[:, 0] ** 2)]])
+        noisy = np.block([[np.diag(masses), mixed], [mixed.T, corner]])
+        rest = by_site(noisy, 69.0, tuple(range(20)), sites)[2]
+        explained.append(float(rest[0, 0]) / 3000.0 - 1.0)
+    assert abs(np.mean(explained)) < 0.05
+    assert np.std(explained) < 0.1
 
 
 def test_a_sites_own_level_counts_with_its_exponential() -> None:

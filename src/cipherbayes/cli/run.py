@@ -214,7 +214,9 @@ def print_hierarchy(record: ResultRecord) -> None:
     hierarchy = record.get("hierarchy")
     if hierarchy is None:
         return
-    table = Table(title="differences between sites")
+    measures = {row["measure"] for row in record.get("effects") or []}
+    scale = "".join(f" (log {measure})" for measure in measures)
+    table = Table(title=f"differences between sites{scale}")
     for heading in ("site", "what", "difference", "interval"):
         left = heading in ("site", "what")
         table.add_column(heading, justify="left" if left else "right")

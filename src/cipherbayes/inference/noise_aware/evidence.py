@@ -38,6 +38,8 @@ from cipherbayes.typing import Floats
 
 HIDDEN = 2.0
 """Standard deviations of its noise that a column's information must have."""
+CONFOUNDED = 0.2
+"""Share of a column's information from which on what differs between sites counts."""
 RARE = 0.3
 """Up to this share of columns, those that are hidden are so because they are rare."""
 
@@ -152,13 +154,13 @@ class Evidence:
     def unlike(self) -> tuple[int, ...]:
         """Parameters whose information need not be like that of the others.
 
-        Those that are no coefficients of columns, and columns that are hidden where
-        most are not: rare levels.
+        Those that are no coefficients of columns, columns that are hidden where most
+        are not: rare levels, and columns that are confounded with site.
         """
         extra = range(self.dimension - self.extra, self.dimension)
         hidden = self.hidden
         rare = hidden if len(hidden) <= RARE * self.dimension else ()
-        return tuple(sorted({*extra, *rare, *self._own_columns}))
+        return tuple(sorted({*extra, *rare, *self._own_columns, *self._confounded}))
 
     @property
     def _own_columns(self) -> tuple[int, ...]:
@@ -169,6 +171,28 @@ class Evidence:
         varying = [j for j in range(self.dimension) if j not in constants]
         return tuple(
             j for j, site in zip(varying, sites.others, strict=True) if site >= 0
+        )
+
+    @property
+    def _confounded(self) -> tuple[int, ...]:
+        """Columns of all sites that tell less within them than others do.
+
+        Columns are alike in what they tell between and within sites together; of one
+        whose means differ much between sites, what is left within them is less.
+        """
+        sites, constants = self.layout.sites, self.layout.constants
+        if sites is None or sites.masses is None:
+            return ()
+        masses, means, rest = by_site(
+            self.information, self.information_sd, constants, sites
+        )
+        away = means - masses @ means / masses.sum()
+        between, within = masses @ away**2, np.maximum(np.diag(rest), 0.0)
+        varying = [j for j in range(self.dimension) if j not in constants]
+        return tuple(
+            j
+            for j, one, other in zip(varying, between, within, strict=True)
+            if one > CONFOUNDED * (one + other)
         )
 
     @property

@@ -50,6 +50,10 @@ SPREAD = InverseGamma(1.0, 0.05)
 """Of ω², median of ω 0.27, one in ten above 0.7."""
 MEANS = InverseGamma(1.0, 0.05)
 """Of υ²."""
+SITE_MEANS, SITE_DF = InverseGamma(0.5, 0.01), 3.0
+"""Of υ_j² where sites may differ, most likely about 0.14, and degrees of freedom of U:
+in most columns sites are much alike, in one that is confounded with site not at all,
+and small sites are less alike than large ones."""
 MASS_SPREAD, UNLIKE_SPREAD = 3.0, 1.0
 """Of p, and of ℓ where it need not be like the others."""
 MEAN_OF_MEANS, OWN_MEAN, NO_MEAN = 1.0, 1.0, 0.01
@@ -94,10 +98,15 @@ class Law:
 
 @dataclass(frozen=True)
 class Means:
-    """u and υ of the means U, one row a chain; of all of them, or of one each."""
+    """u and υ of the means U, one row a chain; of all of them, or of one each.
+
+    Where sites may differ U is a scale mixture of normals: ``scale`` is that of each
+    mean by itself and ``spread`` the υ_j of each column.
+    """
 
     centre: Floats
     scale: Floats
+    spread: Floats | None = None
 
 
 class InformationPrior:
@@ -116,8 +125,8 @@ class InformationPrior:
         (j, s): of those the ones whose exp ℓ is about s exp p, p the constant's.
     sites
         Whose columns are whose, where sites may differ: p_k ~ N(log of the mass to
-        expect, its spread²) and U_kj ~ N(u_j, υ_j²), with u_j and υ_j learnt for each
-        column by itself. Under one υ for all columns the means of the one that is
+        expect, its spread²) and U_kj ~ t(3, u_j, υ_j), with u_j and υ_j learnt for
+        each column by itself. Under one υ for all columns the means of the one that is
         confounded with site would be shrunk, and taken for what it says within sites.
     """
 
@@ -291,21 +300,31 @@ class InformationPrior:
     def _means_by_column(
         self, sites: SiteLayout, means: Floats, before: Means, rng: np.random.Generator
     ) -> Means:
-        """u_j, then υ_j, one after the other; columns of one site are held fixed."""
+        """u_j, υ_j and each site's own scale υ_j / √λ_kj, one after the other.
+
+        Student's t is normal with λ ~ gamma(df / 2, df / 2). Columns of one site are
+        held fixed.
+        """
         chains, (b, e) = len(means), sites.apart.shape
         each = means.reshape(chains, b, e)
-        scale = np.broadcast_to(before.scale, means.shape).reshape(chains, b, e)[:, 0]
-        precision = b / scale**2 + 1.0 / MEAN_OF_MEANS**2
-        centre = each.sum(axis=1) / scale**2 / precision
+        scale = np.broadcast_to(before.scale, means.shape).reshape(chains, b, e)
+        spread = scale[:, 0] if before.spread is None else before.spread
+        precision = (scale**-2.0).sum(axis=1) + MEAN_OF_MEANS**-2.0
+        centre = (each / scale**2).sum(axis=1) / precision
         centre = centre + rng.standard_normal((chains, e)) / np.sqrt(precision)
-        rate = MEANS.scale + 0.5 * ((each - centre[:, None, :]) ** 2).sum(axis=1)
-        scale = np.sqrt(rate / rng.gamma(MEANS.shape + 0.5 * b, size=rate.shape))
+        squares = (each - centre[:, None, :]) ** 2
+        weighted = (spread[:, None, :] / scale) ** 2 * squares
+        rate = SITE_MEANS.scale + 0.5 * weighted.sum(axis=1)
+        shape = SITE_MEANS.shape + 0.5 * b
+        spread = np.sqrt(rate / rng.gamma(shape, size=rate.shape))
+        rates = 0.5 * (SITE_DF * spread[:, None, :] ** 2 + squares)
+        scale = np.sqrt(rates / rng.gamma(0.5 * (SITE_DF + 1.0), size=each.shape))
         one_site = sites.others >= 0
         centre = np.where(one_site, 0.0, centre)
-        scales = np.where(one_site, OWN_MEAN, scale)[:, None, :]
+        scales = np.where(one_site, OWN_MEAN, scale)
         scales = np.where(sites.apart, NO_MEAN, scales)
         centres = np.broadcast_to(centre[:, None, :], scales.shape)
-        return Means(centres.reshape(chains, -1), scales.reshape(chains, -1))
+        return Means(centres.reshape(chains, -1), scales.reshape(chains, -1), spread)
 
 
 def _share(data: Floats, scale: float) -> float:

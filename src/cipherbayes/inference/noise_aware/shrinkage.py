@@ -23,6 +23,8 @@ SHARE_SPREAD = 0.2
 """Of the logarithm of a column's information where it is known."""
 LEAST_MASS = 0.2
 """Share of the mass to expect that a site's estimated mass has at least."""
+SPREAD_STEPS, LEAST = 10, 0.01
+"""Steps of the iteration for the variance of a column's means, and its least."""
 CLEAR = 3.0
 """How far out of its noise the mass of a constant column must be to be divided by."""
 
@@ -196,13 +198,7 @@ def by_site(
     masses = np.maximum(masses, LEAST_MASS * sites.masses)
     means = np.where(sites.apart, 0.0, noisy[np.ix_(constants, rest)] / masses[:, None])
     blurred = 0.5 * (noise_sd / masses[:, None]) ** 2
-    weights = np.where(sites.apart, 0.0, 1.0 / (blurred + 1.0))
-    total = weights.sum(axis=0)
-    centre = (weights * means).sum(axis=0) / total
-    # A column of one site has one mean, which no other tells of.
-    centre = np.where(sites.others >= 0, 0.0, centre)
-    size = (weights * ((means - centre) ** 2 - blurred)).sum(axis=0) / total
-    size = np.maximum(size, 0.0)
+    centre, size = _spread_of_means(means, blurred, sites)
     means = np.where(
         sites.apart, 0.0, centre + (means - centre) * size / (size + blurred)
     )
@@ -210,6 +206,27 @@ def by_site(
     remainder = noisy[np.ix_(rest, rest)] - (means.T * masses) @ means
     remainder = remainder - np.diag(masses @ hidden)
     return masses, means, remainder
+
+
+def _spread_of_means(
+    means: Floats, blurred: Floats, sites: SiteLayout
+) -> tuple[Floats, Floats]:
+    """Mean and variance over sites of each column's means, their noise taken off.
+
+    Sites count by what they tell, 1 / (variance + noise)² of the variance, which is
+    found by fixed-point iteration.
+    """
+    size = np.ones(means.shape[1])
+    centre = np.zeros(means.shape[1])
+    for _ in range(SPREAD_STEPS):
+        weights = np.where(sites.apart, 0.0, 1.0 / (blurred + np.maximum(size, LEAST)))
+        # A column of one site has one mean, which no other tells of.
+        centre = (weights * means).sum(axis=0) / weights.sum(axis=0)
+        centre = np.where(sites.others >= 0, 0.0, centre)
+        weights = weights**2
+        over = ((means - centre) ** 2 - blurred) * weights
+        size = np.maximum(over.sum(axis=0) / weights.sum(axis=0), 0.0)
+    return centre, size
 
 
 def _shrunk(

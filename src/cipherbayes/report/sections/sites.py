@@ -117,7 +117,10 @@ def _caterpillar(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
     names = list(dict.fromkeys(row["name"] for row in hierarchy["sites"]))
     plots = [
         _one_caterpillar(
-            name, [row for row in hierarchy["sites"] if row["name"] == name], share
+            f"{name}: each site’s difference from the common value, as the logarithm "
+            f"of the {contents.study.model.measure}, {share} intervals",
+            [row for row in hierarchy["sites"] if row["name"] == name],
+            share,
         )
         for name in names
     ]
@@ -154,7 +157,7 @@ def _centres(contents: Contents) -> str:
     return "numbers in the middle of their public ranges and reference levels"
 
 
-def _one_caterpillar(name: str, rows: list[SiteRow], share: str) -> Markup:
+def _one_caterpillar(caption: str, rows: list[SiteRow], share: str) -> Markup:
     rows = sorted(rows, key=lambda row: row["mean"])
     ends = [end for row in rows for end in (row["lower"], row["upper"])]
     axis = Axis.around(ends, include=0.0)
@@ -168,7 +171,7 @@ def _one_caterpillar(name: str, rows: list[SiteRow], share: str) -> Markup:
         for row in rows
     ]
     return table(
-        f"{name}: each site’s difference from the common value, {share} intervals",
+        caption,
         ["Site", CHART, "Difference", f"{share} interval"],
         shown,
         words=(1,),
