@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from hypothesis import HealthCheck, settings
 settings.register_profile(
     "cipherbayes", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+# For `make check`; `make test` has all examples of a property.
+settings.register_profile("quick", settings.get_profile("cipherbayes"), max_examples=25)
 settings.load_profile("cipherbayes")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -89,6 +92,12 @@ def pytest_collection_modifyitems(
     if hasattr(config, "workerinput"):
         slow = {item.path for item in items if item.get_closest_marker("slow")}
         items.sort(key=lambda item: item.path not in slow)
+
+
+def needs(module: str) -> pytest.MarkDecorator:
+    """Skips where a library is not installed, without importing it to find out."""
+    missing = find_spec(module) is None
+    return pytest.mark.skipif(missing, reason=f"{module} is not installed")
 
 
 def another_owner() -> None:

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from conftest import needs
+
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
-pytest.importorskip("nbclient", reason="nbclient is not installed")
-pytest.importorskip("sksurv", reason="scikit-survival carries the example data")
+pytestmark = [needs("nbclient"), needs("sksurv")]
 
 
 @pytest.mark.slow

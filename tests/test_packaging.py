@@ -41,6 +41,7 @@ def test_nothing_heavy_is_imported_before_it_is_needed(statement: str) -> None:
     assert done.stdout.strip() == "[]", done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_loads_nothing_that_only_some_runs_need() -> None:
     later = (*HEAVY, "scipy.interpolate", "scipy.optimize", "scipy.stats", "sklearn")
     needed = {"pyarrow", "scipy", "tenseal"}
@@ -52,6 +53,7 @@ def test_a_run_loads_nothing_that_only_some_runs_need() -> None:
     assert done.stdout.strip() == str(sorted(needed)), done.stderr
 
 
+@pytest.mark.slow
 def test_noise_is_drawn_without_loading_what_its_library_can_do_besides() -> None:
     shown = (
         "from cipherbayes.privacy import noise; noise._sampler(2.0); import sys; "

@@ -196,7 +196,7 @@ def record_gradients() -> dict[str, Callable[..., Any]]:
     try:
         import jax
 
-        jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]
+        jax.config.update("jax_enable_x64", True)
         found["jax"] = jax.jit(jax.grad(jax_log_likelihood))
     except ImportError:
         pass
@@ -218,7 +218,7 @@ def jax_vectorised(
 
     each = jax.vmap(jax.grad(jax_log_likelihood), in_axes=(None, 0, 0))
 
-    @jax.jit
+    @jax.jit  # type: ignore[untyped-decorator]
     def total(theta: Any, x: Any, y: Any) -> Any:
         g = each(theta, x, y)
         norms = jnp.sqrt((g * g).sum(axis=1))

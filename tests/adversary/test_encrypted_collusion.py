@@ -280,6 +280,7 @@ def test_server_and_one_site_find_the_key_but_it_opens_no_single_message() -> No
     np.testing.assert_array_equal(found, masked.vectors.sum(axis=0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", range(6))
 def test_a_masked_message_is_uniform_to_whoever_has_the_key(level: int) -> None:
     """χ² of the residues' upper bits, for each prime."""

@@ -95,6 +95,7 @@ def forged(parties: Consortium, signer: str) -> Any:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["private-moments", "private-scales"])
 def test_scales_of_the_servers_own_making_tell_nothing_of_a_patient(
     tmp_path: Path, method: str

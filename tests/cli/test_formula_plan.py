@@ -14,6 +14,7 @@ from terminal import cipherbayes
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "flchain-formula.toml"
 
 
+@pytest.mark.slow
 def test_plan_says_what_each_term_costs() -> None:
     said = cipherbayes("plan", EXAMPLE).stdout
     assert "terms       rcs(age, [55, 65, 75, 90]): 6 columns with its products" in said
@@ -40,6 +41,7 @@ def test_a_formula_that_is_wrong_is_told_with_its_line(tmp_path: Path) -> None:
     assert "study.toml, line" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "table",
     [

@@ -455,6 +455,7 @@ def _spend(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_a_mistake_ends_in_one_line_with_its_place_and_remedy(
     name: str, tmp_path: Path

@@ -126,6 +126,7 @@ def test_plan_tells_its_noise_in_plain_words(folder: Path) -> None:
         assert "×" not in noise
 
 
+@pytest.mark.slow
 def test_run_warns_before_it_spends(folder: Path) -> None:
     change(folder, "records = 800", "records = 1300")
     change(folder, "delta = 1e-6", "delta = 1e-2")
@@ -233,6 +234,7 @@ def test_a_second_study_cannot_spend_the_same_budget(folder: Path) -> None:
     assert cipherbayes("run", "study.toml", "--out", "c", cwd=folder).returncode == 0
 
 
+@pytest.mark.slow
 def test_an_uncertified_run_shouts(folder: Path) -> None:
     change(folder, "records = 800", 'records = 800\nrandomness = "insecure-repeatable"')
     done = cipherbayes("run", "study.toml", "--out", "out", cwd=folder)
@@ -268,6 +270,7 @@ def test_a_killed_run_is_resumed_to_the_end(folder: Path) -> None:
     assert [entry["round"] for entry in book["entries"]] == list(range(200))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -63,6 +63,7 @@ def test_the_posterior_is_on_the_users_own_scale(finished: Path) -> None:
     assert abs(by_name["sex[M]"]["mean"] - 0.5) < 4 * by_name["sex[M]"]["sd"]
 
 
+@pytest.mark.slow
 def test_arviz_opens_the_posterior(finished: Path) -> None:
     import warnings
 
@@ -168,6 +169,7 @@ BAD_TABLES: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", BAD_TABLES)
 def test_a_bad_table_gets_one_clear_line(study_folder: Path, case: str) -> None:
     content, expected = BAD_TABLES[case]

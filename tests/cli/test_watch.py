@@ -225,6 +225,7 @@ def test_epsilon_after_a_round_is_one_figure_everywhere(runs: FinishedRuns) -> N
     assert spent(1) == honest
 
 
+@pytest.mark.slow
 def test_the_drawing_after_the_last_round_is_shown(
     runs: FinishedRuns, tmp_path: Path
 ) -> None:

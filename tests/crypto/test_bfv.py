@@ -33,6 +33,7 @@ def wrapped_sum(vectors: list[Integers], parameters: ParameterSet) -> Integers:
     return centre(total, parameters.word_bits)
 
 
+@pytest.mark.slow
 @every_pair
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())

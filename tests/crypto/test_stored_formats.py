@@ -91,6 +91,7 @@ def evaluation_frame(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "steps", "public", "key_id", "trio", "ciphertext", "digest"),
     [

@@ -69,6 +69,7 @@ ODD = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("odd", ODD)
 def test_a_record_changes_no_other_one_of_a_csv_file_in_a_folder(
     odd: str, tmp_path: Path

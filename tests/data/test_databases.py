@@ -306,6 +306,7 @@ BAD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", BAD)
 @pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
 def test_a_bad_query_is_refused_in_our_words_and_changes_nothing(

@@ -85,6 +85,7 @@ def without_spool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool, "spool_folder", lambda beside: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["streamed", "spooled", "held"])
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 def test_every_source_gives_identical_blocks(
@@ -124,6 +125,7 @@ def awkward(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PreparedTab
     return path, PreparedTable(open_table(frame), PREPARATION, MODEL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", ["1", "2", "5"])
 @pytest.mark.parametrize("part_rows", [1, 25_000, 1_000_000])
 @pytest.mark.parametrize("chunk_bytes", [1, 3_000_000, 1 << 30])

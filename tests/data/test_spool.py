@@ -86,6 +86,7 @@ def bits(table: PreparedTable) -> list[tuple[bytes, ...]]:
     return list(table.map(of_block))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moved", [False, True], ids=["public", "moved"])
 @pytest.mark.parametrize("name", PREPARATIONS)
 def test_records_have_the_same_bits_held_spooled_and_streamed(

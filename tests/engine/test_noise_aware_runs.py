@@ -124,6 +124,7 @@ def test_a_result_carries_the_flags_in_words_and_for_programs(tmp_path: Path) ->
     assert all(row["rhat"] is not None for row in record["posterior"])
 
 
+@pytest.mark.slow
 def test_an_exhausted_budget_ends_in_words_where_no_posterior_is_possible(
     tmp_path: Path,
 ) -> None:

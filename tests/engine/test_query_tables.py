@@ -385,6 +385,7 @@ def as_query(
     return with_sites(study, {**document, site: query})
 
 
+@pytest.mark.slow
 def test_a_query_of_a_file_is_charged_to_the_ledger_of_the_file(
     as_file: Study, tmp_path: Path
 ) -> None:

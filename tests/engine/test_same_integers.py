@@ -58,6 +58,7 @@ def decrypted_totals(out: Path) -> list[np.ndarray]:
 SITES = ("a", "b", "c", "d", "e")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sites", [1, 2, 5])
 @pytest.mark.parametrize("method", ["psgld", "averaged"])
 def test_an_encrypted_run_has_the_integers_and_theta_of_a_plaintext_run(

@@ -77,6 +77,7 @@ def assert_whole(folder: Path, expected: list[bytes]) -> None:
 # -- full and read-only disks --------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1_000, 30_000, 60_000, 100_000])
 def test_a_file_that_cannot_grow_costs_no_round(
     tmp_path: Path, undisturbed: list[bytes], size: Any

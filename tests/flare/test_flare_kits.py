@@ -529,6 +529,7 @@ def test_a_study_is_not_approved_without_a_yes(
     assert not (fresh["a"].path / "studies").exists()
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_run_is_named_in_one_line(tmp_path: Path) -> None:
     study = small_study(SITES)
     (tmp_path / "study.toml").write_text(study.to_toml())

@@ -333,6 +333,7 @@ def test_a_place_that_is_none_is_refused(fresh: Path, target: Any) -> None:
         ready(fresh / "a")
 
 
+@pytest.mark.slow
 def test_code_that_lies_in_a_kit_is_not_imported(tmp_path: Path) -> Any:
     (tmp_path / "nvflare.py").write_text("")
     words = [sys.executable, "-c", "import nvflare; print(nvflare.__file__)"]

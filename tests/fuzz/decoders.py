@@ -144,6 +144,7 @@ def _pipe(data: bytes) -> object:
     return None if found is None else decode(found[1])
 
 
+@cache
 def wire() -> dict[str, Decoder]:
     """What another party sends."""
     three, sent = consortium(), messages()
@@ -270,6 +271,7 @@ def _text(read: Callable[[str], object]) -> Callable[[bytes], object]:
     return lambda data: read(data.decode("utf-8", "replace"))
 
 
+@cache
 def files() -> dict[str, Decoder]:
     """What lies on a disk that somebody else may have written to."""
     three, folder = consortium(), finished()

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import statsmodels.api as sm
 
 import cipherbayes as cb
 from cipherbayes.data.imputing import DRAWS, Expansion
@@ -160,6 +159,8 @@ def test_a_fit_is_what_rubins_rules_make_of_many_imputations(kind: str) -> None:
 
 def imputations(kind: str, frame: pd.DataFrame) -> Iterator[tuple[Floats, Floats]]:
     """Estimates and variances of completed tables, from a chain."""
+    import statsmodels.api as sm
+
     rng = np.random.default_rng(0)
     filled, gaps = frame.copy(), frame["bmi"].isna().to_numpy()
     filled.loc[gaps, "bmi"] = frame["bmi"].mean()

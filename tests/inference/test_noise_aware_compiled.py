@@ -62,6 +62,7 @@ def sampler_of(evidence: Evidence) -> tuple[InformationSampler, Floats]:
 KINDS = ["logistic", "exponential", "weibull", "piecewise", "many", "sites"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("correlated_prior", [False, True])
 def test_densities_gradients_and_trajectories_are_those_of_numpy(

@@ -153,6 +153,7 @@ def test_the_information_sum_is_the_slope_of_the_score_sum(kind: str) -> None:
 finite = st.floats(-50.0, 50.0)
 
 
+@pytest.mark.slow
 @example("piecewise", [1.0, 0.0, 0.0], [20.0, 0, 0, -24.0, 13.0, 0], 0.0, 1.0, 1.0, 1.0)
 @settings(max_examples=200, deadline=None)
 @given(
@@ -218,6 +219,7 @@ def test_packing_keeps_the_frobenius_norm() -> None:
     assert np.allclose(unpack(pack(matrix)), matrix)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log_sd", [-6.0, 0.0, 6.0])
 def test_a_learnt_scale_keeps_its_sensitivity_between_neighbours(
     log_sd: float,

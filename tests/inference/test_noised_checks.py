@@ -145,6 +145,7 @@ def test_shares_of_levels_add_up_and_are_near_the_truth(missing: bool) -> None:
     assert np.abs(shares.mean(axis=(0, 1)) - truth / 1000.0).max() < 0.03
 
 
+@pytest.mark.slow
 def test_a_number_in_ranges_keeps_its_mean_and_its_spread() -> None:
     rng = np.random.default_rng(5)
     values = rng.normal(0.0, 1.0, 5000)

@@ -102,6 +102,7 @@ def command(*words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["secure-sum", "pooled"])
 def test_it_is_planned_run_watched_reported_and_verified(
     tmp_path: Path, protocol: str
@@ -127,6 +128,7 @@ def test_it_is_planned_run_watched_reported_and_verified(
     command("verify", str(out))
 
 
+@pytest.mark.slow
 def test_a_run_that_was_cut_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,6 +106,7 @@ def command(*words: str) -> Any:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_it_is_planned_run_reported_and_verified(tmp_path: Path) -> None:
     path, out = study_file(tmp_path), tmp_path / "out"
     planned = json.loads(command("plan", str(path), "--json"))

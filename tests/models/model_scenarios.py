@@ -126,9 +126,9 @@ def plain_exponential(beta: Any, x: Floats, time: Floats, event: Floats) -> Any:
 
 
 def plain_weibull(beta: Any, x: Floats, time: Floats, event: Floats) -> Any:
-    shape, scale = anp.exp(beta[-1]), anp.exp(predictor(beta, x))
-    hazard = shape * time ** (shape - 1.0) * scale
-    return event * anp.log(hazard) - time**shape * scale
+    shape, eta = anp.exp(beta[-1]), predictor(beta, x)
+    log_hazard = beta[-1] + (shape - 1.0) * np.log(time) + eta
+    return event * log_hazard - anp.exp(shape * np.log(time) + eta)
 
 
 def plain_gompertz(beta: Any, x: Floats, time: Floats, event: Floats) -> Any:

@@ -68,6 +68,7 @@ def study_of(kind: str, **sections: Any) -> Study:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TABLES)
 def test_a_study_file_can_be_run_planned_and_predicted_from(
     kind: str, tmp_path: Path
@@ -96,6 +97,7 @@ def test_a_study_file_can_be_run_planned_and_predicted_from(
     assert all(row["lower"] <= row["mean"] <= row["upper"] for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "method"), [*((kind, "psgld") for kind in TABLES), ("weibull", "averaged")]
 )
@@ -115,6 +117,7 @@ def test_a_private_federated_study_runs_and_is_planned(kind: str, method: str) -
     assert len(result.summary()) == result.draws().shape[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TABLES)
 def test_effects_are_ratios_of_the_users_steps(kind: str) -> None:
     data = frame(300, 4)
@@ -157,6 +160,7 @@ def test_effects_are_ratios_of_the_users_steps(kind: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_median_beyond_the_horizon_is_said_not_to_be_reached(tmp_path: Path) -> None:
     data = frame(300, 5)
     data["died"] = np.where(np.arange(300) % 10 == 0, data["died"], 0)
@@ -182,6 +186,7 @@ def test_a_point_estimate_has_effects_without_intervals() -> None:
     assert all(row["lower"] is None and row["upper"] is None for row in effects)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["normal", "laplace", "student-t"])
 def test_priors_reach_extra_parameters_by_name(kind: str) -> None:
     """The same study under various priors; a tight one holds the shape at its mean."""

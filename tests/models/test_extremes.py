@@ -15,6 +15,7 @@ from cipherbayes.models.survival import require_survival_curves
 EXTREMES = [0.0, 1e-12, 3.0, -50.0, 350.0, 700.0, -700.0, 1e6, -1e6]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [k for k in KINDS if k != "gaussian"])
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())

@@ -64,6 +64,7 @@ def test_gradients_equal_central_finite_differences(kind: str, seed: int) -> Non
         np.testing.assert_allclose(found[j], expected, rtol=0, atol=1e-9 * size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=10, deadline=None)
 @given(seed=seeds)

@@ -17,8 +17,9 @@ from cipherbayes.models import NeuralLogistic, NeuralWeibull, Rows, Weibull
 from cipherbayes.models.neural import Neural, initial_weights
 from cipherbayes.study.schema import Study
 from cipherbayes.typing import Floats
+from conftest import needs
 
-pytest.importorskip("jax")
+pytestmark = needs("jax")
 
 BINARY = NeuralLogistic(outcome="died", hidden=(4,))
 DEEP = NeuralLogistic(outcome="died", hidden=(3, 2))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from model_scenarios import HORIZON, INTERCEPT, KINDS, scenario
 
@@ -14,6 +14,7 @@ from cipherbayes.models import Design, Exponential, GaussianMean
 @pytest.mark.parametrize("kind", KINDS)
 @settings(deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
+@example(seed=5108)  # a Weibull shape of 200
 def test_raw_data_with_user_coefficients_have_the_prepared_likelihood(
     kind: str, seed: int
 ) -> None:

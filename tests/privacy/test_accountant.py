@@ -85,6 +85,7 @@ def test_epsilon_of_full_batches_is_the_closed_form_rounded_up(
             assert exact(mpmath.mpf(epsilon) * (1 - mpmath.mpf(1e-6))) > delta
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-8])
 @pytest.mark.parametrize(("sigma", "rounds"), [(3.0, 1), (30.0, 400), (20.0, 12)])
 def test_epsilon_of_full_batches_is_that_of_the_library(
@@ -149,6 +150,7 @@ def test_a_published_setting_lies_between_the_published_bounds() -> None:
     assert epsilon == pytest.approx(2.384, abs=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sigma", "rate", "rounds", "delta"),
     [(2.0, 0.05, 1000, 1e-5), (5.0, 0.5, 50, 1e-8), (1.0, 0.01, 500, 1e-6)],
@@ -163,6 +165,7 @@ def test_epsilon_of_sampled_batches_is_that_of_the_library(
     assert ours == pytest.approx(direct, rel=5e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sigma", "rate", "rounds"),
     [(20.0, 0.1, 100_000), (300.0, 0.9, 100_000), (30.0, 0.2, 500), (50.0, 0.01, 1)],

@@ -125,6 +125,7 @@ def asked(plan: StudyPlan, phase: Phase, rng: np.random.Generator) -> Question:
     return Question(theta, scales)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preparation", ["public-bounds", "private-scales"])
 @pytest.mark.parametrize(
     "name",

@@ -312,6 +312,7 @@ def starts(table: PreparedTable) -> Iterator[tuple[int, Any]]:
         first += block.count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [*PATHS, "streamed"])
 @pytest.mark.parametrize("name", ["logistic", "weibull", "neural-logistic"])
 def test_a_record_more_than_a_block_moves_a_sum_by_at_most_its_sensitivity(
@@ -389,6 +390,7 @@ def test_a_question_that_no_table_answers_is_refused_by_its_numbers_alone() -> N
     assert not plan.usable_theta(preparatory, np.zeros(size))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preparation", ["private-moments", "private-scales"])
 def test_whatever_was_released_columns_are_scaled_within_public_limits(
     preparation: str,

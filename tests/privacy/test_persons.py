@@ -113,6 +113,7 @@ def test_neither_a_person_nor_a_row_moves_a_sum_by_more_than_its_sensitivity(
     holds()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

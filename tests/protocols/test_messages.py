@@ -156,6 +156,7 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
     return bytes(body)
 
 
+@pytest.mark.slow
 @every_message
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**64))

@@ -42,6 +42,7 @@ def hospital(rng: np.random.Generator, kind: str) -> tuple[pd.DataFrame, float]:
     return table, float((dead - np.exp(eta) * time).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MODELS)
 def test_what_a_plan_says_of_a_site_is_what_anybody_finds_out(kind: str) -> None:
     """All rounds' releases of its own numbers, averaged, lie about as far off."""

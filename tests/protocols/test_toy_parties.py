@@ -135,6 +135,7 @@ def test_it_gives_what_a_secure_sum_gives() -> None:
     assert np.array_equal(backwards.draws(), forwards.draws())
 
 
+@pytest.mark.slow
 def test_nothing_is_certified_that_it_does_not_answer_for(tmp_path: Path) -> None:
     for name, seed in FRAMES.items():
         logistic_frame(300, seed).to_csv(tmp_path / f"{name}.csv", index=False)

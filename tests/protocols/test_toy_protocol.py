@@ -118,6 +118,7 @@ def command(*words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_it_is_planned_run_watched_reported_and_verified(study_path: Path) -> None:
     out = study_path.parent / "out"
     said = command("plan", str(study_path))

@@ -96,6 +96,7 @@ def test_the_page_loads_nothing_and_runs_nothing(runs: FinishedRuns) -> None:
     assert "default-src &#x27;none&#x27;" in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -131,6 +132,7 @@ def test_the_certificate_is_said_in_words(runs: FinishedRuns) -> None:
     assert {row[0] for row in tables["identities"][1:]} == {"CSP", *record["sites"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["point", "encrypted"])
 def test_cost_is_shown_for_every_party(runs: FinishedRuns, name: str) -> None:
     record = json.loads((runs[name] / "result.json").read_text())
@@ -195,6 +197,7 @@ def test_the_papers_mode_claims_nothing_anywhere(runs: FinishedRuns) -> None:
     assert "almost the same about any one row" not in page
 
 
+@pytest.mark.slow
 def test_held_out_rows_give_a_calibration_plot(runs: FinishedRuns) -> None:
     page = page_of(runs["psgld"])
     assert "groups of held-out rows" in page

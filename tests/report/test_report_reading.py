@@ -294,8 +294,10 @@ def test_a_result_is_exported_as_csv(runs: FinishedRuns, tmp_path: Path) -> None
     assert "--out" in again.stderr
 
 
-@pytest.mark.skipif(not has_r(), reason="R with its package posterior is not here")
+@pytest.mark.slow
 def test_r_reads_what_is_exported(runs: FinishedRuns, tmp_path: Path) -> None:
+    if not has_r():
+        pytest.skip("R with its package posterior is not here")
     cipherbayes("export", runs["survival"], "--to", "r", "--out", tmp_path / "x")
     script = """
         source("read.R")

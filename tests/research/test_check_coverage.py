@@ -35,6 +35,7 @@ def test_single_bins_of_counts_cover_close_to_ninety_per_cent(epsilon: float) ->
             assert each.covered <= 0.99, (score, each)
 
 
+@pytest.mark.slow
 def test_a_repeated_check_is_counted_with_what_somebody_sees_who_sees_the_rows() -> (
     None
 ):
@@ -48,6 +49,7 @@ def test_a_repeated_check_is_counted_with_what_somebody_sees_who_sees_the_rows()
         assert each.ratio > 1.0 or name not in overall
 
 
+@pytest.mark.slow
 def test_what_is_seen_of_censored_rows_says_what_would_be_without_censoring() -> None:
     table = population("weibull", 1, None)
     seen = table.exact(np.arange(4000))

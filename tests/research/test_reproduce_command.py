@@ -13,9 +13,10 @@ from cipherbayes_research.commands.reproduce import Name
 from cipherbayes_research.paper.cells import Cell, CellStore, Results, Sources
 from cipherbayes_research.paper.experiment import NAMES, experiment, reproduce
 from cipherbayes_research.paper.report import COLUMNS
+from conftest import needs
 from terminal import cipherbayes
 
-pytest.importorskip("matplotlib")
+pytestmark = needs("matplotlib")
 
 
 def test_the_command_knows_every_experiment() -> None:

@@ -19,8 +19,9 @@ from cipherbayes_research.paper.cells import Cell, CellStore, Sources, compute_c
 from cipherbayes_research.paper.experiment import NAMES, experiment
 from cipherbayes_research.paper.physionet import feature
 from cipherbayes_research.paper.report import COLUMNS, Report
+from conftest import needs
 
-pytest.importorskip("matplotlib")
+pytestmark = needs("matplotlib")
 
 PRINTED = ("printed-pooled", "printed-federated")
 ALONE = ("approximation", "constants")

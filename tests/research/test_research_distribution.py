@@ -101,6 +101,7 @@ def test_commands_of_research_load_nothing_heavy() -> None:
 # -- what happens without it, or with a broken one -------------------------
 
 
+@pytest.mark.slow
 def test_without_research_its_commands_say_what_to_install() -> None:
     """A process that finds no entry points, as where only the product is."""
     script = (
@@ -144,6 +145,7 @@ def test_a_broken_package_costs_its_own_command_only(
 # -- what is in the source -------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_product_imports_nothing_of_research() -> None:
     for path in sorted((ROOT / "src").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

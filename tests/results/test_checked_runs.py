@@ -129,6 +129,7 @@ def test_every_release_is_in_the_ledger_and_a_row_pays_for_one_part(
     assert covers.startswith("every row, in everything")
 
 
+@pytest.mark.slow
 def test_anybody_can_compute_scores_and_characteristics_again(point: Path) -> None:
     findings = verify(point / "out")
     assert not findings.failed
@@ -195,6 +196,7 @@ def test_a_run_that_is_cut_in_a_check_goes_on_with_the_same_question(
     assert purposes.count("check") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["survival", "number", "count"])
 def test_other_outcomes_are_checked_too(kind: str) -> None:
     rng = np.random.default_rng(0)

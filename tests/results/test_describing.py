@@ -75,6 +75,7 @@ def test_an_indicator_tells_missing_values_from_their_stand_in(gaps: int) -> Non
     assert found["missing share"]["mean"] == pytest.approx(gaps / ROWS, abs=0.005)
 
 
+@pytest.mark.slow
 def test_a_median_beside_a_gap_is_within_its_interval() -> None:
     """Nothing lies between 1.2 and 1.5; noise leaves open on which side it is."""
     held = 0
@@ -132,6 +133,7 @@ def test_an_interval_is_no_wider_than_ranges_and_noise_make_it() -> None:
     assert width["sd"] <= 0.25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_bounds_of_a_standard_deviation_hold_and_are_reached(seed: int) -> None:
     rng = np.random.default_rng(seed)

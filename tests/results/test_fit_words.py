@@ -83,6 +83,7 @@ def test_residuals_within_noise_say_nothing() -> None:
     assert "nothing missed" in found[0]["text"]
 
 
+@pytest.mark.slow
 def test_a_small_p_that_is_lost_among_all_tests_is_shown_and_not_denied() -> None:
     sizes = np.arange(5.0, 60.0)
     rows = [said({"site": [0.0, size, -size]})[0][-1] for size in sizes.tolist()]

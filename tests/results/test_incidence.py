@@ -70,6 +70,7 @@ def test_incidences_are_those_of_aalen_and_johansen(
             assert np.abs(found[cause]["mean"][row] - expected).max() < 0.045
 
 
+@pytest.mark.slow
 def test_incidences_and_no_event_are_everything(results: dict[str, Result]) -> None:
     patients = pd.DataFrame({"sex": ["F", "M"] * 9})
     found = cb.cumulative_incidence(results, patients, TIMES)

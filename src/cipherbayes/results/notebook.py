@@ -45,7 +45,7 @@ class _Bar:
         from IPython.display import HTML, display
 
         self._html: Callable[[str], Any] = HTML
-        self._shown: Any = display(HTML(bar_html(0, 1)), display_id=True)  # type: ignore[no-untyped-call]
+        self._shown: Any = display(HTML(bar_html(0, 1)), display_id=True)
         self._last = 0.0
 
     def __call__(self, done: int, total: int) -> None:

@@ -130,6 +130,7 @@ def test_a_circuit_serves_any_number_of_sites(
     assert worst_error(circuit, keys, totals) < TOLERANCE[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SLOW_LITERAL)
 def test_v_may_be_anything_from_0_to_1(name: str, trios: Trios) -> None:
     """One round with V = 0.9 V₀ + 0.1 h² swept to 1: the largest h of all."""

@@ -212,6 +212,7 @@ def test_a_word_beyond_its_prime_is_drawn_again() -> None:
     assert found.tolist() == [[12, 3, 5], [2, 6, 1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", range(CIRCUIT.parameters.levels))
 @pytest.mark.parametrize("low", [False, True])
 def test_masked_residues_are_uniform(level: int, low: bool) -> None:

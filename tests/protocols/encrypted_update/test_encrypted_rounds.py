@@ -259,6 +259,7 @@ def test_the_csp_decrypts_what_all_sites_attested_to(
     assert reply.values.shape == (3,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [0, 1, 2])
 def test_the_csp_refuses_an_output_that_not_all_sites_attested_to(
     consortium: EncryptedConsortium, kept: Any
