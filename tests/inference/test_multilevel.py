@@ -10,9 +10,11 @@ import pandas as pd
 import pytest
 
 import cipherbayes as cb
+from cipherbayes.inference.between_sites import SitePrior
 from cipherbayes.inference.multilevel import SiteTarget
 from cipherbayes.inference.noise_aware import Effort
 from cipherbayes.inference.noise_aware.evidence import Evidence
+from cipherbayes.inference.noise_aware.flags import hidden_columns
 from cipherbayes.inference.noise_aware.information import InformationSampler
 from cipherbayes.inference.noise_aware.posterior import sample_posterior
 from cipherbayes.inference.noise_aware.recursion import NoiseAware, NoiseAwareState
@@ -255,6 +257,20 @@ def test_a_column_that_is_confounded_with_site_need_not_tell_as_much_as_others()
         )
         seen = replace(evidence, information=matrix, information_sd=20.0, layout=layout)
         assert seen.unlike == unlike
+
+
+def test_a_slope_that_small_sites_hide_is_told_by_the_others() -> None:
+    recursion, state = finished(("x",))
+    prior = recursion.prior
+    assert isinstance(prior, SitePrior)
+    evidence = Evidence.of(recursion, state)
+    for own, named in ((400.0, ()), (10.0, (1,))):
+        sizes = np.full(evidence.dimension, 400.0)
+        sizes[5:10] = own
+        sizes[9] = 10.0
+        seen = replace(evidence, information=np.diag(sizes), information_sd=40.0)
+        assert 9 in seen.hidden
+        assert hidden_columns(seen, prior.slots.loading) == named
 
 
 def test_how_much_means_differ_is_told_by_the_sites_that_know_it() -> None:

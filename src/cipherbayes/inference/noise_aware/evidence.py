@@ -134,8 +134,8 @@ class Evidence:
         return np.asarray(total)
 
     @property
-    def hidden(self) -> tuple[int, ...]:
-        """Parameters whose own information, means apart, is not clear of its noise."""
+    def own_information(self) -> dict[int, float]:
+        """What is seen of each column's information by itself, means apart."""
         information, noise = self.information, self.information_sd
         constants, frame = self.layout.constants, self.layout.frame
         varying = [j for j in range(self.dimension) if j not in constants]
@@ -146,9 +146,13 @@ class Evidence:
             own = np.diag(by_site(information, noise, constants, sites)[2])
         else:
             own = np.diag(without_means(information, noise, constants)[1])
-        return tuple(
-            j for j, each in zip(varying, own, strict=True) if each < HIDDEN * noise
-        )
+        return dict(zip(varying, own.tolist(), strict=True))
+
+    @property
+    def hidden(self) -> tuple[int, ...]:
+        """Parameters whose own information, means apart, is not clear of its noise."""
+        least = HIDDEN * self.information_sd
+        return tuple(j for j, own in self.own_information.items() if own < least)
 
     @property
     def unlike(self) -> tuple[int, ...]:

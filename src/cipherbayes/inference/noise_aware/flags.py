@@ -11,7 +11,7 @@ from scipy.special import chdtri, ndtri
 
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat
-from cipherbayes.inference.noise_aware.evidence import Evidence
+from cipherbayes.inference.noise_aware.evidence import HIDDEN, Evidence
 from cipherbayes.inference.noise_aware.recursion import (
     NoiseAware,
     NoiseAwareState,
@@ -158,7 +158,7 @@ def flags_of(
                 parameters=_at_one_site(conflict, places),
             )
         )
-    known = {j for j, _ in evidence.layout.shares}
+    known = tuple(j for j, _ in evidence.layout.shares)
     share = judged.std(axis=0) / prior.scale
     if mostly := tuple(map(int, np.flatnonzero(share > MOSTLY_PRIOR))):
         flags.append(
@@ -190,7 +190,7 @@ def flags_of(
                 unusable=False,
             )
         )
-    elif hidden := tuple(j for j in evidence.hidden if j not in known):
+    elif hidden := hidden_columns(evidence, places, known):
         flags.append(
             Flag(
                 "column-hidden",
@@ -198,7 +198,7 @@ def flags_of(
                 "rest on how much columns usually vary (drop them, join rare levels "
                 "or raise ε)",
                 unusable=False,
-                parameters=_at_one_site(hidden, places),
+                parameters=hidden,
             )
         )
     named = (
@@ -232,6 +232,23 @@ def flags_of(
 def _at_one_site(parameters: Sequence[int], places: Floats) -> tuple[int, ...]:
     """Parameters by their place in one site's model."""
     return tuple(map(int, np.flatnonzero(places[list(parameters)].any(axis=0))))
+
+
+def hidden_columns(
+    evidence: Evidence, places: Floats, known: Sequence[int] = ()
+) -> tuple[int, ...]:
+    """Columns whose information, of all sites together, is not clear of its noise.
+
+    By their place in one site's model. Where an effect differs between sites, small
+    sites say little of it: that is in their intervals, and no reason to drop it.
+    """
+    told, copies = np.zeros((2, places.shape[1]))
+    for j, own in evidence.own_information.items():
+        if j not in known:
+            told += own * (places[j] != 0.0)
+            copies += places[j] != 0.0
+    least = HIDDEN * evidence.information_sd * np.sqrt(copies)
+    return tuple(map(int, np.flatnonzero((copies > 0.0) & (told < least))))
 
 
 def _thin_baseline(evidence: Evidence, places: Floats) -> tuple[int, ...]:
