@@ -42,14 +42,14 @@ from scipy.special import expit
 from cipherbayes.privacy.gaussian import mu_for
 from cipherbayes.typing import Floats
 from cipherbayes.validation.public_columns import Columns
-from cipherbayes.validation.trials import (
+from cipherbayes.validation.trial_records import (
     HALF_RANGE,
     OUTCOME,
     Ground,
     Records,
     simulated,
-    trial,
 )
+from cipherbayes.validation.trials import trial
 
 ROWS, SETTINGS = 4_000, tuple(product((1.0, 1.5), (0.6, 1.0), (0.25, 0.5, 0.75)))
 """Bound of a row over √(1 + columns); of an outcome over its range; share for X'y."""

@@ -24,8 +24,8 @@ import numpy as np
 
 from cipherbayes.validation.public_columns import Columns
 from cipherbayes.validation.replicates import replicated
+from cipherbayes.validation.trial_records import Ground
 from cipherbayes.validation.trials import (
-    Ground,
     Trial,
     by_flag,
     from_line,

@@ -13,9 +13,8 @@ import pytest
 from cipherbayes.errors import DataError
 from cipherbayes.inference.noise_aware import Effort, posterior
 from cipherbayes.validation.public_columns import Columns
+from cipherbayes.validation.trial_records import KINDS, Ground
 from cipherbayes.validation.trials import (
-    KINDS,
-    Ground,
     Trial,
     by_flag,
     summarised,

@@ -217,21 +217,21 @@ def _show_trials(
     results: Path | None,
     as_json: bool,
 ) -> None:
-    from cipherbayes.validation import trials
+    from cipherbayes.validation import trial_records, trials
     from cipherbayes.validation.public_columns import Columns
 
     for ground in grounds:
-        if ground["kind"] not in trials.KINDS:
+        if ground["kind"] not in trial_records.KINDS:
             raise RunError(
                 f"no outcomes of kind '{ground['kind']}' can be simulated",
                 where="--kind",
-                remedy=f"choose among {', '.join(trials.KINDS)}",
+                remedy=f"choose among {', '.join(trial_records.KINDS)}",
             )
     tables = [Columns.read(path) for path in paths]
     with progress_bar() as report:
         found = trials.trials(
             tables,
-            [trials.Ground(**each) for each in grounds],
+            [trial_records.Ground(**each) for each in grounds],
             replicates,
             results=results,
             processes=min(os.cpu_count() or 1, 2),
@@ -244,7 +244,11 @@ def _show_trials(
     flags = trials.by_flag([each for _, _, group in found for each in group])
     if as_json:
         left_out = {each.name: list(each.left_out) for each in tables}
-        document = {"interval": 1.0 - 2.0 * trials.TAIL, "rows": rows, "flags": flags}
+        document = {
+            "interval": 1.0 - 2.0 * trial_records.TAIL,
+            "rows": rows,
+            "flags": flags,
+        }
         typer.echo(json.dumps({**document, "left_out": left_out}, indent=2))
         return
     for each in tables:
