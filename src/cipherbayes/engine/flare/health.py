@@ -17,7 +17,8 @@ from cipherbayes.data.snapshots import Query
 from cipherbayes.data.tables import open_table
 from cipherbayes.engine.flare.handshake import check_server
 from cipherbayes.engine.flare.kit_backup import REMARK
-from cipherbayes.engine.flare.kits import SERVER, SNAPSHOT, Kit
+from cipherbayes.engine.flare.kit_runs import SNAPSHOT
+from cipherbayes.engine.flare.kits import SERVER, Kit
 from cipherbayes.engine.flare.starting import check_ready
 from cipherbayes.engine.local_settings import LocalSettings, ledger_path
 from cipherbayes.errors import CipherbayesError
