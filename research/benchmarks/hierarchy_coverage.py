@@ -2,9 +2,7 @@
 
 ``python research/benchmarks/hierarchy_coverage.py ARCHIVE --rows FILE [--studies 0-40]
 [--sites 5,20] [--epsilon 1,3] [--models logistic,exponential,piecewise] [--seed S]``
-``python research/benchmarks/hierarchy_coverage.py --rows FILE`` adds up what is there;
-``... ARCHIVE --too-wide`` says by how much intervals are too wide because unusual
-records count for less.
+``python research/benchmarks/hierarchy_coverage.py --rows FILE`` adds up what is there.
 
 ARCHIVE is PhysioNet 2012's set-a.tar.gz; survival models take FLchain's columns. Rows
 are drawn with replacement and sorted into sites by age (plus noise), so that age is
@@ -421,23 +419,6 @@ def run_grid(given: argparse.Namespace) -> None:
                 write(given.rows, line)
 
 
-def too_wide(model: str, archive: Path, epsilon: float) -> Floats:
-    """What a record's weight is not counted for, in sd of each column's effect.
-
-    A record that counts w < 1 is taken to vary by w, and varies by w². Sites apart,
-    and all records with the same curvature.
-    """
-    rows = covariates(model, archive)
-    plan = plan_releases(study(list(rows), model, ["a", "b"], epsilon))
-    bound = plan.last_phase.weighting
-    assert bound is not None
-    x = rows.to_numpy()
-    weights = np.minimum(1.0, bound.clip**2 / (1.0 + (x**2).sum(axis=1)))[:, None]
-    inverse = np.linalg.inv((weights * x).T @ x)
-    real = inverse @ ((weights**2 * x).T @ x) @ inverse
-    return np.asarray(np.sqrt(np.diag(inverse) / np.diag(real)))
-
-
 def lines(path: Path) -> list[dict[str, Any]]:
     """The fits of a file."""
     if not path.exists():
@@ -552,19 +533,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("archive", type=Path, nargs="?")
     parser.add_argument("--rows", type=Path, default=Path("rows.jsonl"))
-    parser.add_argument("--too-wide", action="store_true")
     parser.add_argument("--studies", default="0-3")
     parser.add_argument("--sites", default="5,20")
     parser.add_argument("--epsilon", default="1,3")
     parser.add_argument("--models", default=",".join(KINDS))
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    if given.too_wide:
-        for model in given.models.split(","):
-            for epsilon in map(float, given.epsilon.split(",")):
-                found = too_wide(model, given.archive, epsilon)
-                print(f"{model} eps={epsilon:g}: {np.round(found, 3)}")
-        return
     if given.archive is not None:
         run_grid(given)
     add_up(given.rows)
