@@ -11,7 +11,7 @@ import pytest
 from parties import trajectory
 
 import cipherbayes as cb
-from cipherbayes.errors import CipherbayesError, StudyError
+from cipherbayes.errors import CipherbayesError, RunError, StudyError
 from cipherbayes.inference.between_sites import SiteDraws
 from cipherbayes.inference.noise_aware import Effort
 from cipherbayes.models.registry import registered
@@ -331,6 +331,8 @@ def test_a_group_is_fitted_as_one_site_and_predicted_by_its_sites_names() -> Non
     ]
     assert np.array_equal(together[0], together[1])
     assert np.array_equal(together[0], together[2])
+    with pytest.raises(RunError, match="one of east, north, south, small, or ask"):
+        result.predict(rows, site="west")
 
 
 # -- the plan --------------------------------------------------------------

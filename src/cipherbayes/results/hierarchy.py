@@ -185,11 +185,12 @@ def draws_for(
         )
     if site is not None:
         assert study.hierarchy is not None
-        if site not in {*study.sites, *sites.sites}:
+        known = dict.fromkeys([*study.sites, *sites.sites])
+        if site not in known:
             raise RunError(
                 f"no site is called '{site}'",
                 where=f"study '{study.name}'",
-                remedy=f"give one of {', '.join(sites.sites)}, or ask for a new one",
+                remedy=f"give one of {', '.join(known)}, or ask for a new one",
             )
         return sites.at_site(common, study.hierarchy.owner(site))
     if not sites.groups:
