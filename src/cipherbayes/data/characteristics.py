@@ -10,11 +10,13 @@ import numpy as np
 
 from cipherbayes.data.column_bins import ColumnBins
 from cipherbayes.models.base import Rows
-from cipherbayes.models.held_out import OutcomeColumn
+from cipherbayes.models.held_out import OutcomeColumn, weighted_sums
 from cipherbayes.typing import Floats, Integers
 
 SITE = "site"
 """What groups records by where they are."""
+WEIGHTS = (0.75, 0.5)
+"""By how much a number's place and its square count beside its bin."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +46,26 @@ class Characteristics:
         return [column.size for column in self.features] + outcomes
 
     @property
-    def width(self) -> int:
+    def bins(self) -> int:
         """Bins of all columns."""
         return sum(self.sizes)
 
     @property
+    def numbers(self) -> list[str]:
+        """Columns of which there are sums, features first."""
+        outcomes = [each.column for each in self.outcomes if each.levels is None]
+        return [each.column for each in self.features if each.has_sums] + outcomes
+
+    @property
+    def width(self) -> int:
+        """What a group has: bins of all columns, then two sums of each number."""
+        return self.bins + len(WEIGHTS) * len(self.numbers)
+
+    @property
     def bound(self) -> float:
         """Largest norm of what a record adds to :meth:`sums`."""
-        return math.sqrt(len(self.sizes) * max(len(self.by), 1))
+        of_numbers = len(self.numbers) * sum(weight**2 for weight in WEIGHTS)
+        return math.sqrt((len(self.sizes) + of_numbers) * max(len(self.by), 1))
 
     @property
     def dimension(self) -> int:
@@ -73,7 +87,8 @@ class Characteristics:
                 yield name, (*column.levels, *missing)
 
     def sums(self, rows: Rows, site: str, scales: Floats | None) -> Floats:
-        """Counts of the bins of every column in every group, one after the other.
+        """Counts of the bins of every column, then sums of places of numbers and of
+        their squares, in every group, one after the other.
 
         Parameters
         ----------
@@ -87,13 +102,24 @@ class Characteristics:
 
         Formal guarantees
         -----------------
-        A record adds one to one bin of each column in one group of each grouping: norm
-        √(columns × groupings), whatever the scales are. Counts are exact. Where a
-        record is a person, its rows count by their shares, which add up to one or less.
+        A record adds, in one group of each grouping, one to one bin of each column, and
+        for each number ¾ u and ½ u², |u| ≤ 1: norm √((columns + 13/16 numbers) ×
+        groupings) or less, whatever the scales are. What is added are multiples of 2⁻²⁰
+        of at most one, so that sums are exact. Where a record is a person, its rows
+        count by their shares, which add up to one or less.
         """
         bins = [column.bins(rows, scales) for column in self.features]
         bins += [column.bins(rows.outcome) for column in self.outcomes]
         starts = np.cumsum([0, *self.sizes[:-1]])
+        places = [each.places(rows, scales) for each in self.features if each.has_sums]
+        places += [
+            each.places(rows.outcome) for each in self.outcomes if each.levels is None
+        ]
+        parts = [
+            weight * place**power
+            for place in places
+            for power, weight in enumerate(WEIGHTS, start=1)
+        ]
         found = []
         for name, names in self.groupings():
             group = self._group(name, rows, site)
@@ -101,6 +127,9 @@ class Characteristics:
             for start, place in zip(starts.tolist(), bins, strict=True):
                 cells = group * self.width + start + place
                 counts += np.bincount(cells, rows.shares, counts.size)
+            for column, values in enumerate(parts, start=self.bins):
+                cells = group * self.width + column
+                counts += weighted_sums(cells, values, counts.size, rows.shares)
             found.append(counts)
         return np.concatenate(found)
 

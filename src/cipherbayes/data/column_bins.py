@@ -15,7 +15,11 @@ import numpy as np
 
 from cipherbayes.data.features import Feature
 from cipherbayes.models.base import Rows
-from cipherbayes.typing import Floats, Integers
+from cipherbayes.typing import Bools, Floats, Integers
+
+FAR, LEAST_WINDOW = 5.0, 2.0**-20
+"""Values farther from the released mean count in sums as so many standard deviations
+away; and the least half width of a window."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,28 @@ class ColumnBins:
             reach = self.reach * float(sd[self.moment])
         return centre + reach * np.linspace(-1.0, 1.0, self.count + 1)[1:-1]
 
+    @property
+    def has_sums(self) -> bool:
+        """Whether it is a number in the units in which it is prepared."""
+        return self.feature is not None and self.feature.transform is None
+
+    def window(self, scales: Floats | None) -> tuple[float, float]:
+        """Middle and half width of where a number's sums tell values apart, in prepared
+        units: as far as its public range, or :data:`FAR` released standard deviations
+        from the released mean."""
+        if scales is None:
+            return 0.0, 1.0
+        mean, sd = (float(part[self.moment]) for part in np.split(scales, 2))
+        return mean, max(min(FAR * sd, 1.0 + abs(mean)), LEAST_WINDOW)
+
+    def places(self, rows: Rows, scales: Floats | None) -> Floats:
+        """Where in the window each record is, from -1 to 1; zero if it is missing."""
+        middle, half = self.window(scales)
+        away = np.nan_to_num((rows.x[self.first] - middle) / half)
+        place: Floats = np.clip(away, -1.0, 1.0)
+        place[self._missing(rows)] = 0.0
+        return place
+
     def bins(self, rows: Rows, scales: Floats | None) -> Integers:
         """The bin of each record, whose columns are as they are prepared."""
         x = rows.x
@@ -94,8 +120,14 @@ class ColumnBins:
                 place[x[self.first + level - (not self.reference)] > 0.5] = level
         else:
             place = np.searchsorted(self.edges(scales), x[self.first]).astype(np.int64)
-        if self.indicator is not None:
-            place[x[self.indicator] > 0.5] = self.count
-        if self.gap is not None:
-            place[rows.outcome[self.gap] > 0.5] = self.count
+        place[self._missing(rows)] = self.count
         return place
+
+    def _missing(self, rows: Rows) -> Bools:
+        """Whose values are in the bin of missing ones."""
+        missing = np.zeros(rows.x.shape[1], dtype=np.bool_)
+        if self.indicator is not None:
+            missing |= rows.x[self.indicator] > 0.5
+        if self.gap is not None:
+            missing |= rows.outcome[self.gap] > 0.5
+        return missing

@@ -2,7 +2,8 @@
 
 The logs s of predicted counts have a smooth density, and a count has the mean
 exp(s + f(s)), f a smooth function: zero if predictions are calibrated. In each bin
-there are noised sums of ones and of outcomes over a cap. Bins without records say
+there is a noised number of rows, and in a few bins together a noised sum of outcomes
+over their bins' caps. Bins without records say
 little by themselves, and outcomes in them would be lost in noise times a large cap: the
 density says that they are empty.
 """
@@ -18,7 +19,7 @@ from cipherbayes.inference.noised_counts import (
     Pull,
     Smooth,
     block_diag,
-    sample_rates,
+    sample_normal,
 )
 from cipherbayes.inference.score_density import ScoreGrid
 from cipherbayes.typing import Floats
@@ -29,10 +30,6 @@ bin to bin."""
 DENSITY = (-0.3, 0.5, 25.0)
 """Prior mean and standard deviation of the second difference of the log density, and
 standard deviation of its values."""
-UNEVEN = 0.3
-"""Variance of predicted counts in units of their squared mean. That a bin has more rows
-by chance moves its sum of outcomes, but not what a row has: of all rows together, as
-many as are known, sums vary by this much only."""
 LEAST_ROWS = 1.0
 """Rows that a bin must be expected to have to be shown."""
 
@@ -61,7 +58,7 @@ def check_counts(
     Parameters
     ----------
     sums
-        Rows of each bin, then outcomes over the bin's cap.
+        Rows of each bin, then outcomes over their bin's cap, of a few bins together.
     noise
         Standard deviation of the noise of each.
     edges
@@ -75,17 +72,21 @@ def check_counts(
     """
     grid = ScoreGrid(tuple(np.log(edges).tolist()), *DENSITY)
     known = np.array([]) if rows is None else np.array([rows])
-    cells = _CountCells(grid, caps, bool(known.size))
+    summed = grid.bins // (sums.size - grid.bins)
+    together = np.repeat(np.eye(grid.bins // summed), summed, axis=0)
+    cells = _CountCells(grid, caps, together, bool(known.size))
     mean, density = grid.prior(rows)
     departure = grid.departures(LEVEL_SD, SLOPE_SD, BEND_SD)
     prior = Smooth(
         np.concatenate([mean, np.zeros(grid.bins)]), block_diag(density, departure)
     )
-    # A sum of y / cap over about r cap / m rows varies by 1 + dispersion m itself.
-    usual = np.exp(grid.centres)
-    scatter = (1.0 + (UNEVEN + dispersion) * usual) / caps
-    varies = np.concatenate([np.ones(grid.bins), scatter, np.ones(known.size)])
-    phi = sample_rates(np.append(sums, known), noise, cells, prior, varies)
+    released = np.append(sums, known)
+    noised = np.diag(np.append(np.full(sums.size, noise**2), np.zeros(known.size)))
+
+    def covariance(phi: Floats) -> Floats:
+        return noised + cells.varying(phi, dispersion)
+
+    phi = sample_normal(released, cells, prior, covariance)
     mass, happened = cells.on_grid(phi)
     said = np.exp(grid.points)
     inside = np.maximum(mass @ grid.bin_of, 1e-9)
@@ -102,10 +103,12 @@ def check_counts(
 
 @dataclass(frozen=True)
 class _CountCells:
-    """Rows of each bin, outcomes over the cap; then all rows, where ``total``."""
+    """Rows of each bin, outcomes over the cap in the bins that are ``together``; then
+    all rows, where ``total``."""
 
     grid: ScoreGrid
     caps: Floats
+    together: Floats
     total: bool
 
     def on_grid(self, phi: Floats) -> tuple[Floats, Floats]:
@@ -114,11 +117,29 @@ class _CountCells:
         logs = grid.points + phi[:, grid.bins :] @ grid.basis.T
         return grid.masses(phi[:, : grid.bins]), np.exp(np.clip(logs, -30.0, 12.0))
 
+    def varying(self, phi: Floats, dispersion: float) -> Floats:
+        """Covariance of the sums of a sample: a row adds one and its outcome, of
+        variance m + dispersion m², at a time. That of all rows is what a sample of a
+        known size varies by."""
+        grid = self.grid
+        mass, mean = (each[0] for each in self.on_grid(phi[None]))
+        by_cap = mean * (grid.bin_of @ (1.0 / self.caps))
+        square = (mean + (1.0 + dispersion) * mean**2) * (by_cap / mean) ** 2
+        rows, summed = mass @ grid.bin_of, grid.bin_of @ self.together
+        both = (grid.bin_of * (mass * by_cap)[:, None]).T @ summed
+        found = np.block(
+            [[np.diag(rows), both], [both.T, np.diag((mass * square) @ summed)]]
+        )
+        if self.total:
+            found = block_diag(found, np.array([[rows.sum()]]))
+        return found
+
     def __call__(self, phi: Floats) -> tuple[Floats, Pull]:
         grid = self.grid
         mass, happened = self.on_grid(phi)
         events = mass * happened
-        parts = [mass @ grid.bin_of, (events @ grid.bin_of) / self.caps]
+        by_bin = (events @ grid.bin_of) / self.caps
+        parts = [mass @ grid.bin_of, by_bin @ self.together]
         if self.total:
             parts.append(mass.sum(axis=1, keepdims=True))
 
@@ -126,7 +147,8 @@ class _CountCells:
             row = weights[:, : grid.bins] @ grid.bin_of.T
             if self.total:
                 row = row + weights[:, -1:]
-            own = weights[:, grid.bins : 2 * grid.bins] / self.caps
+            end = grid.bins + self.together.shape[1]
+            own = weights[:, grid.bins : end] @ self.together.T / self.caps
             by_mean = events * (own @ grid.bin_of.T)
             by_mass = mass * row + by_mean
             return np.concatenate([by_mass @ grid.basis, by_mean @ grid.basis], axis=1)

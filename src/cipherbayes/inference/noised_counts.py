@@ -6,11 +6,12 @@ Its mean is r and its variance r + s², as if
 
     ñ_c + s² ~ Poisson(r_c(φ) + s²),     φ ~ N(m, P⁻¹),
 
-which is exact without noise and normal with much of it. A sum that varies by v times
-its mean is counted in units of v. (A normal density with variance
+which is exact without noise and normal with much of it. (A normal density with variance
 r + s² is not the same: where counts are small its score is correlated with its square,
-and intervals are too narrow.) So an interval of any function of φ counts both that the
-rows are a sample and that noise was added to their counts.
+and intervals are too narrow.) Sums that vary together, such as rows and their outcomes,
+are normal instead, with the covariance that they have at the mode. So an interval of
+any function of φ counts both that the rows are a sample and that noise was added to
+their sums.
 
 The sampler draws from a wide distribution around the mode, keeps draws in proportion to
 how much likelier they are under the posterior, and moves them on by a few trajectories
@@ -21,6 +22,7 @@ fixed: the same release gives the same posterior.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -39,6 +41,8 @@ ACCEPTED = 0.8
 LEAST_RATE = 1e-6
 SCORING, LEAST_GAIN = 50, 1e-3
 """Most steps of Fisher scoring to the mode, and the gain that is worth another one."""
+REWEIGHTED = 3
+"""How often the mode is sought with the covariance at the last one."""
 SIZES = np.array([1.0, 0.5, 0.2, 0.05, 0.01])
 """How much of a step is tried."""
 
@@ -80,19 +84,31 @@ def sample_rates(
     noise: float,
     cells: Cells,
     prior: Smooth,
-    varies: Floats | float = 1.0,
-    seed: int = 1,
 ) -> Floats:
-    """Draws of φ, shape ``(s, d)``.
+    """Draws of φ, shape ``(s, d)``, from released counts and the standard deviation of
+    their noise."""
+    return _sampled(_Counts(counts, cells, prior, noise))
+
+
+def sample_normal(
+    sums: Floats, cells: Cells, prior: Smooth, covariance: Callable[[Floats], Floats]
+) -> Floats:
+    """Draws of φ, shape ``(s, d)``, from released sums that vary together.
 
     Parameters
     ----------
-    counts, noise
-        Released counts, and the standard deviation of their noise.
-    varies
-        Variance over mean of each cell without noise: one for counts.
+    covariance
+        Of the sums, from one vector of parameters.
     """
-    target = _Target(counts, noise, cells, prior, varies)
+    phi = prior.mean
+    for _ in range(REWEIGHTED):
+        weight = np.linalg.inv(covariance(phi))
+        target = _Sums(sums, cells, prior, weight)
+        phi, _ = target.mode()
+    return _sampled(target)
+
+
+def _sampled(target: _Target, seed: int = 1) -> Floats:
     rng = np.random.default_rng(seed)
     mode, whiten = target.mode()
     phi = _proposed(target, mode, whiten, rng)
@@ -139,14 +155,12 @@ def _proposed(
 
 
 @dataclass(frozen=True)
-class _Target:
+class _Target(ABC):
     """The log density of φ, and what leads to its mode."""
 
-    counts: Floats
-    noise: float
+    released: Floats
     cells: Cells
     prior: Smooth
-    varies: Floats | float
 
     def mode(self) -> tuple[Floats, Floats]:
         """The mode, and a matrix W with WW' the inverse of the information there."""
@@ -154,9 +168,8 @@ class _Target:
         precision = self.prior.root.T @ self.prior.root
         for _ in range(SCORING):
             rates, pull = self.cells(phi[None])
-            variance = self.varies * np.maximum(rates[0], LEAST_RATE) + self.noise**2
-            slopes = pull(np.eye(self.counts.size))
-            information = (slopes.T / variance) @ slopes + precision
+            slopes = pull(np.eye(self.released.size))
+            information = slopes.T @ self.weigh(rates[0], slopes) + precision
             before, gradient = self.density(phi[None])
             step = np.linalg.solve(information, gradient[0])
             tried = phi + SIZES[:, None] * step
@@ -170,11 +183,47 @@ class _Target:
     def density(self, phi: Floats) -> tuple[Floats, Floats]:
         """Its logarithm for each row of parameters, and the gradient."""
         rates, pull = self.cells(phi)
-        # In units of what a sum varies by, as much noise as of a Poisson variable.
-        added = (self.noise / self.varies) ** 2
-        mean = np.maximum(rates, LEAST_RATE) / self.varies + added
-        seen = np.maximum(self.counts / self.varies + added, 0.0)
-        fit = (seen * np.log(mean) - mean).sum(axis=1)
+        fit, slope = self.fit(rates)
         away = (phi - self.prior.mean) @ self.prior.root.T
         density: Floats = fit - 0.5 * (away**2).sum(axis=1)
-        return density, pull((seen / mean - 1.0) / self.varies) - away @ self.prior.root
+        return density, pull(slope) - away @ self.prior.root
+
+    @abstractmethod
+    def fit(self, rates: Floats) -> tuple[Floats, Floats]:
+        """Log likelihood of each row of rates, and its gradient in them."""
+
+    @abstractmethod
+    def weigh(self, rates: Floats, slopes: Floats) -> Floats:
+        """Rows of ``slopes``, one a cell, times the inverse covariance of the cells."""
+
+
+@dataclass(frozen=True)
+class _Counts(_Target):
+    """Counts of different rows, with independent noise."""
+
+    noise: float
+
+    def fit(self, rates: Floats) -> tuple[Floats, Floats]:
+        mean = np.maximum(rates, LEAST_RATE) + self.noise**2
+        seen = np.maximum(self.released + self.noise**2, 0.0)
+        return (seen * np.log(mean) - mean).sum(axis=1), seen / mean - 1.0
+
+    def weigh(self, rates: Floats, slopes: Floats) -> Floats:
+        variance = np.maximum(rates, LEAST_RATE) + self.noise**2
+        weighed: Floats = slopes / variance[:, None]
+        return weighed
+
+
+@dataclass(frozen=True)
+class _Sums(_Target):
+    """Sums that vary together."""
+
+    weight: Floats
+
+    def fit(self, rates: Floats) -> tuple[Floats, Floats]:
+        away = self.released - rates
+        slope = away @ self.weight
+        return -0.5 * (away * slope).sum(axis=1), slope
+
+    def weigh(self, rates: Floats, slopes: Floats) -> Floats:
+        return self.weight @ slopes

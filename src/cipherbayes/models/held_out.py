@@ -79,6 +79,19 @@ class OutcomeColumn:
         ).astype(np.int64)
         return found
 
+    def window(self) -> tuple[float, float]:
+        """Middle and half width of a number's ranges, which are alike."""
+        step = self.edges[1] - self.edges[0]
+        middle = 0.5 * (self.edges[0] + self.edges[-1])
+        return middle, self.edges[-1] - middle + step
+
+    def places(self, outcome: Mapping[str, Floats]) -> Floats:
+        """Where among a number's ranges each record is, from -1 to 1."""
+        middle, half = self.window()
+        away = np.nan_to_num((outcome[self.role] - middle) / half)
+        place: Floats = np.clip(away, -1.0, 1.0)
+        return place
+
 
 class HeldOutCheck(ABC):
     """How a model's predictions are compared with held-out rows.

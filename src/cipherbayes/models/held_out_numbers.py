@@ -33,6 +33,9 @@ if TYPE_CHECKING:  # which say how they are checked
 NUMBER_BINS = 10
 COUNT_EDGES = np.geomspace(1.0 / 16.0, 16.0, 17)
 """Edges of 18 bins of predicted counts."""
+SUMMED_BINS = 3
+"""So many bins next to each other have one sum of outcomes: each would have as much
+noise by itself."""
 RESIDUAL_SDS = 3.0
 """A number's residual counts up to so many standard deviations."""
 
@@ -142,8 +145,9 @@ class OrdinalCheck(NumberCheck):
 class CountCheck(HeldOutCheck):
     """Sums of a count by predicted bin.
 
-    A record adds 1 and y / cap to its bin, held within [0, 1], the cap known for each
-    bin (``reach`` times its upper edge, and four): norm √2 or less.
+    A record adds 1 to its bin, and y / cap, held within [0, 1], to a sum of its bin and
+    the two next to it, the cap known for each bin (``reach`` times its upper edge, and
+    four): norm √2 or less.
 
     Residual: that of the noise-aware method, |r| ≤ 1.5 and variance at most 2, divided
     by 1.5: norm √(1 + (8/9)²) or less, which is below 1.35.
@@ -154,7 +158,7 @@ class CountCheck(HeldOutCheck):
 
     bound = float(np.sqrt(2.0))
     residual_bound = 1.35
-    cells = 2 * (COUNT_EDGES.size + 1)
+    cells = (COUNT_EDGES.size + 1) * (SUMMED_BINS + 1) // SUMMED_BINS
 
     @property
     def outcomes(self) -> tuple[OutcomeColumn, ...]:  # type: ignore[override]
@@ -173,11 +177,11 @@ class CountCheck(HeldOutCheck):
         )
         place, bins = bin_of(COUNT_EDGES, mean), COUNT_EDGES.size + 1
         counted = np.clip(rows.outcome["y"][::several] / self.caps[place], 0.0, 1.0)
-        parts = [
-            weighted_sums(place, weights, bins, record_shares(rows, several))
-            for weights in (np.ones(mean.size), counted)
-        ]
-        return np.concatenate(parts)
+        shares = record_shares(rows, several)
+        ones = weighted_sums(place, np.ones(mean.size), bins, shares)
+        together = place // SUMMED_BINS
+        outcomes = weighted_sums(together, counted, bins // SUMMED_BINS, shares)
+        return np.concatenate([ones, outcomes])
 
     def residuals(self, theta: Floats, rows: Rows) -> tuple[Floats, Floats]:
         score, variance = self._scores(theta, rows)

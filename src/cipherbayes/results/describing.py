@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import ndtr
 
-from cipherbayes.data.characteristics import Characteristics
+from cipherbayes.data.characteristics import WEIGHTS, Characteristics
 from cipherbayes.inference.described import bin_shares
 from cipherbayes.protocols.rounds import Closing
 from cipherbayes.results.record import DescribeRow
@@ -21,6 +21,9 @@ from cipherbayes.typing import Floats
 QUANTILES = {"q1": 0.25, "median": 0.5, "q3": 0.75}
 RANGE_SPREAD = 16.0 / 6.0
 """A released standard deviation in bins: sixteen of them span six."""
+TRIED, SHORTER = 21, 0.05
+"""Intervals of which the shortest is taken, and by how much it must be shorter than the
+one with equal tails to be taken in its place."""
 STEPS = 50
 """Of repeated averaging, each of which leaves the share of one range of the error."""
 
@@ -41,6 +44,9 @@ class _Column:
         Whether the last bin is that of missing values.
     spread
         Standard deviation in bins, where it is known about.
+    window
+        Middle and half width of where a number's sums tell values apart, in the user's
+        units; None where there are no sums.
     """
 
     name: str
@@ -50,62 +56,68 @@ class _Column:
     ends: Floats | None
     missing: bool
     spread: float | None
+    window: tuple[float, float] | None
 
 
 @dataclass(frozen=True)
 class _Counted:
-    """A column in a group: released counts, their noise, and draws of shares."""
+    """A column in a group: released counts and sums, their noise, and draws of
+    shares."""
 
     counts: Floats
+    sums: Floats
     noise: float
     shares: Floats
 
-    def sd_ends(self, lows: Floats, highs: Floats, tail: float) -> tuple[float, float]:
-        """Ends of the interval of a standard deviation, by the counts.
+    def moments(
+        self, shares: Floats, ends: Floats, present: Floats
+    ) -> tuple[Floats, Floats]:
+        """Draws of the mean place within the window, and of its mean square.
 
-        The mean square distance of values from a point is linear in the counts, so its
-        noise is normal, whatever the records are: of the farthest places from the mean
-        of the middles it is at least the variance; of the nearest places, at the point
-        where it is least, at most. Draws of shares, of which none is zero, would put
-        rows into empty tails, which a standard deviation feels most.
+        Those of the counts, values anywhere within their ranges, are moved by as much
+        as the sums are surer of them.
+
+        Parameters
+        ----------
+        shares
+            Of the ranges, for each draw.
+        ends
+            Of the ranges, as places.
+        present
+            Draws of how many records have a value.
         """
-        counts = self.counts[: lows.size]
-        total = max(float(counts.sum()), 1.0)
-        middles, step = 0.5 * (lows + highs), float(np.median(highs - lows))
-        held = np.clip(counts, 0.0, None)
-        centre = float(held @ middles) / max(float(held.sum()), 1.0)
-        reach = float(ndtri(1.0 - tail)) * self.noise
+        rng = np.random.default_rng(3)
+        lows, highs = ends[:-1], ends[1:]
+        mean = lows + (highs - lows) * rng.random(shares.shape)
+        # Around the mean of a range at most what its ends leave, evenly about a third.
+        square = mean**2 + (mean - lows) * (highs - mean) * rng.random(mean.shape) / 1.5
+        counted = np.stack([(shares * mean).sum(1), (shares * square).sum(1)], axis=1)
+        weights = np.array(WEIGHTS)
+        sd = self.noise / weights / present.mean()
+        noised = self.sums + self.noise * rng.standard_normal(counted.shape)
+        summed = noised / weights / present[:, None]
+        spread = np.cov(counted.T)
+        gain = np.linalg.solve(spread + np.diag(sd**2), spread).T
+        first, second = (counted + (summed - counted) @ gain.T).T
+        return np.clip(first, -1.0, 1.0), np.clip(second, first**2, 1.0)
 
-        def end(squares: Floats, sign: float) -> float:
-            mean = float(counts @ squares) / total
-            # Of a ratio: its own value is taken off.
-            noise = reach * float(np.linalg.norm(squares - mean)) / total
-            return float(np.sqrt(max(mean + sign * noise, 0.0)))
-
-        points = centre + step * np.linspace(-0.5, 0.5, 5)
-        nearest = [np.clip(c, lows, highs) - c for c in points]
-        farthest = np.maximum(centre - lows, highs - centre)
-        return min(end(each**2, -1.0) for each in nearest), end(farthest**2, 1.0)
-
-    def places(self, share: float, bins: int, tail: float) -> tuple[int, int]:
-        """First and last of ``bins`` ranges in which a quantile may be, by the counts.
+    def upto(self, share: float, bins: int) -> Floats:
+        """How likely it is that a quantile is in one of the first k ranges, for each k.
 
         With n_k records up to range k, n_k - share n is not negative from the
-        quantile's range on and negative before it. The first range is where it may not
-        be negative, the last one that after the last where it may be: each leaves out
-        the quantile's range with probability ``tail`` or less, whatever the records
-        are. Draws of shares, of which none is zero, do not promise it where ranges
-        are empty.
+        quantile's range on and negative before it: by the counts alone, whatever the
+        records are. Draws of shares, of which none is zero, would put records into
+        ranges that are empty.
         """
         upto = np.cumsum(self.counts[:bins])
         balance = upto - share * upto[-1]
-        k = np.arange(1.0, bins + 1.0)
+        k = np.arange(1.0, bins)
         sd = self.noise * np.sqrt((1.0 - share) ** 2 * k + share**2 * (bins - k))
-        reach = ndtri(1.0 - tail) * sd
-        first = np.append(balance + reach >= 0.0, True).argmax()
-        (unsure,) = np.nonzero(balance - reach < 0.0)
-        last = unsure[-1] + 1 if unsure.size else 0
-        return min(int(first), bins - 1), min(int(last), bins - 1)
+        chance = np.concatenate([[0.0], ndtr(balance[:-1] / sd), [1.0]])
+        # Noise may make a later one smaller; half of the way from either side.
+        up, down = np.maximum.accumulate(chance), np.minimum.accumulate(chance[::-1])
+        found: Floats = 0.5 * (up + down[::-1])
+        return found
 
 
 def describe_rows(
@@ -124,7 +136,7 @@ def describe_rows(
     blocks, labels, noises = _blocks(table, released)
     rows = _group_sizes(study, table, blocks, noises, labels)
     found: list[DescribeRow] = []
-    results = _sampled(columns, blocks, np.array(noises), rows.mean(axis=1))
+    results = _sampled(table, columns, blocks, np.array(noises), rows.mean(axis=1))
     for g, label in enumerate(labels):
         found.append(_row("", "rows", label, rows[g], tail))
         for column in columns:
@@ -136,11 +148,18 @@ def describe_rows(
 
 
 def _sampled(
-    columns: list[_Column], blocks: Floats, noises: Floats, rows: Floats
+    table: Characteristics,
+    columns: list[_Column],
+    blocks: Floats,
+    noises: Floats,
+    rows: Floats,
 ) -> dict[tuple[int, str], _Counted]:
     """Every column in every group, by group and name; columns alike in shape are
     sampled together."""
     ends = np.cumsum([column.size for column in columns])
+    pairs = blocks[:, table.bins :].reshape(len(blocks), -1, len(WEIGHTS))
+    sums = dict(zip(table.numbers, pairs.transpose(1, 0, 2), strict=True))
+    nothing = np.zeros((len(blocks), len(WEIGHTS)))
     alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for place, column in enumerate(columns):
         shape = (column.size, column.levels is None, column.missing, column.spread)
@@ -159,15 +178,19 @@ def _sampled(
         )
         for k, place in enumerate(places):
             for g in range(groups):
-                part = shares[k * groups + g]
-                counted = _Counted(own[k][g], float(noises[g]), part)
-                found[g, columns[place].name] = counted
+                name, part = columns[place].name, shares[k * groups + g]
+                released = own[k][g], sums.get(name, nothing)[g]
+                found[g, name] = _Counted(*released, float(noises[g]), part)
     return found
 
 
 def _columns(table: Characteristics, moments: Floats | None) -> Iterator[_Column]:
     for column in table.features:
-        edges = ends = None
+        edges = ends = window = None
+        if column.has_sums:
+            middle, half = column.window(moments)
+            scale = column.half_width
+            window = (column.centre + scale * middle, scale * half)
         if column.levels is None:
             inner = column.edges(moments)
             step = inner[1] - inner[0]
@@ -186,17 +209,22 @@ def _columns(table: Characteristics, moments: Floats | None) -> Iterator[_Column
             ends,
             column.tells_missing,
             RANGE_SPREAD if known else None,
+            window,
         )
     for outcome in table.outcomes:
         inner = np.array(outcome.edges)
-        edges = None
+        edges = window = None
         if outcome.levels is None:
+            middle, half = outcome.window()
+            window = (outcome.centre + outcome.scale * middle, outcome.scale * half)
             step = inner[1] - inner[0]
             outer = np.array([inner[0] - step, *inner, inner[-1] + step])
             edges = outcome.centre + outcome.scale * outer
         size = inner.size + 1
         # Values beyond the outer edges count as these.
-        yield _Column(outcome.column, size, outcome.levels, edges, edges, False, None)
+        yield _Column(
+            outcome.column, size, outcome.levels, edges, edges, False, None, window
+        )
 
 
 def _blocks(
@@ -234,8 +262,8 @@ def _group_sizes(
     rng = np.random.default_rng(2)
     columns = len(table.sizes)
     # Every column counts each record once, so the columns' sums are repeated counts.
-    means = blocks.sum(axis=1) / columns
-    sds = np.array(noises) * np.sqrt(table.width) / columns
+    means = blocks[:, : table.bins].sum(axis=1) / columns
+    sds = np.array(noises) * np.sqrt(table.bins) / columns
     drawn = means[:, None] + sds[:, None] * rng.standard_normal((len(means), 1600))
     draws: Floats = np.maximum(drawn, 0.0)
     if study.privacy.records is not None:
@@ -252,45 +280,75 @@ def _group_sizes(
 def _statistics(
     column: _Column, label: str, counted: _Counted, rows: Floats, tail: float
 ) -> Iterator[DescribeRow]:
-    shares = counted.shares
+    shares, present = counted.shares, rows[: len(counted.shares)]
     if column.missing:
         absent = shares[:, -1]
         yield _row(column.name, "missing share", label, absent, tail)
         shares = shares[:, :-1] / np.maximum(1.0 - absent, 1e-9)[:, None]
+        present = present * (1.0 - absent)
     if column.levels is not None:
-        present = rows[: len(shares)]
-        if column.missing:
-            present = present * (1.0 - absent)
         for level, share in zip(column.levels, shares.T, strict=True):
             yield _row(column.name, f"count: {level}", label, share * present, tail)
             yield _row(column.name, f"share: {level}", label, share, tail)
         return
     assert column.edges is not None
     assert column.ends is not None
-    middles = 0.5 * (column.edges[1:] + column.edges[:-1])
-    widths = np.diff(column.edges)
     lows, highs = column.ends[:-1], column.ends[1:]
-    mean = shares @ middles
-    yield _row(column.name, "mean", label, mean, tail, (shares @ lows, shares @ highs))
-    # Values lie evenly within a range.
-    square = shares @ (middles**2 + widths**2 / 12.0)
-    sd = np.sqrt(np.maximum(square - mean**2, 0.0))
-    least, most = sd_bounds(shares, lows, highs)
-    first_end, last_end = counted.sd_ends(lows, highs, tail)
-    most = np.maximum(np.minimum(most, last_end), sd)
-    yield _row(column.name, "sd", label, sd, tail, (np.minimum(least, first_end), most))
-    below = np.concatenate([np.zeros((len(shares), 1)), np.cumsum(shares, axis=1)], 1)
+    if column.window is None:
+        # Values lie evenly within a range.
+        middles = 0.5 * (column.edges[1:] + column.edges[:-1])
+        square = shares @ (middles**2 + np.diff(column.edges) ** 2 / 12.0)
+        mean = shares @ middles
+        sd = np.sqrt(np.maximum(square - mean**2, 0.0))
+        ranges = shares @ lows, shares @ highs
+        yield _row(column.name, "mean", label, mean, tail, ranges)
+        spreads = sd_bounds(shares, lows, highs)
+        yield _row(column.name, "sd", label, sd, tail, spreads)
+    else:
+        middle, half = column.window
+        places = np.clip((column.ends - middle) / half, -1.0, 1.0)
+        first, second = counted.moments(shares, places, np.maximum(present, 1.0))
+        mean = np.clip(middle + half * first, lows[0], highs[-1])
+        sd = half * np.sqrt(np.maximum(second - first**2, 0.0))
+        # Values of the outer ranges may lie beyond the window.
+        below = shares[:, 0] * max(middle - half - lows[0], 0.0)
+        above = shares[:, -1] * max(highs[-1] - middle - half, 0.0)
+        bounds = mean - below, mean + above
+        yield _row(column.name, "mean", label, mean, tail, bounds)
+        farthest = below * (middle - lows[0]) + above * (highs[-1] - middle)
+        bounds = sd, np.sqrt(sd**2 + farthest)
+        yield _row(column.name, "sd", label, sd, tail, bounds)
     for name, share_below in QUANTILES.items():
-        place = np.argmax(below[:, 1:] >= share_below, axis=1)
-        drawn = np.arange(len(shares))
-        inside = (share_below - below[drawn, place]) / shares[drawn, place]
-        values = column.edges[place] + inside * widths[place]
-        first, last = counted.places(share_below, lows.size, tail)
-        bounds = (
-            np.minimum(lows[place], lows[first]),
-            np.maximum(highs[place], highs[last]),
-        )
-        yield _row(column.name, name, label, values, tail, bounds)
+        upto = counted.upto(share_below, lows.size)
+        yield _quantile(column.name, name, label, upto, column.ends, tail)
+
+
+def _quantile(
+    column: str, statistic: str, group: str, upto: Floats, ends: Floats, tail: float
+) -> DescribeRow:
+    """A quantile that is in one of the first ranges with probabilities ``upto``,
+    anywhere in its range.
+
+    Rounded values may all be at the ends of ranges: an interval goes a little farther
+    than places that are evenly likely would have it. In the outer ranges many values
+    may be at the very end of the public range, which it holds then.
+    """
+    # Rising by a little, so that a range that it is surely not in is skipped.
+    rising = upto + 1e-9 * np.arange(upto.size)
+    lower, middle, upper = np.interp([tail, 0.5, 1.0 - tail], rising, ends)
+    inner = ends[(ends > ends[0]) & (ends < ends[-1])]
+    if inner.size:
+        farther = tail * float(np.median(np.diff(inner))) if inner.size > 1 else 0.0
+        lower = ends[0] if lower <= inner[0] else lower - farther
+        upper = ends[-1] if upper >= inner[-1] else upper + farther
+    return {
+        "column": column,
+        "statistic": statistic,
+        "group": group,
+        "mean": float(middle),
+        "lower": float(lower),
+        "upper": float(upper),
+    }
 
 
 def sd_bounds(shares: Floats, lows: Floats, highs: Floats) -> tuple[Floats, Floats]:
@@ -319,11 +377,19 @@ def _row(
     tail: float,
     bounds: tuple[Floats, Floats] | None = None,
 ) -> DescribeRow:
-    """A statistic with its interval: of its draws, or from the lower to the upper bound
-    of each where a draw of the counts leaves it open between ``bounds``."""
-    least, most = (draws, draws) if bounds is None else bounds
-    lower = np.quantile(least, tail)
-    upper = np.quantile(most, 1.0 - tail)
+    """A statistic with its interval: the shortest of its draws, which reaches to zero
+    where a count may be nothing; or from the lower to the upper bound of each where a
+    draw of the counts leaves it open between ``bounds``."""
+    if bounds is None:
+        below = 2.0 * tail * np.linspace(0.0, 1.0, TRIED)
+        starts, ends = np.quantile(draws, [below, below + 1.0 - 2.0 * tail])
+        # The middle one unless another one is clearly shorter.
+        lengths = (ends - starts) * (1.0 + SHORTER * np.abs(below / tail - 1.0))
+        chosen = int(np.argmin(lengths))
+        lower, upper = starts[chosen], ends[chosen]
+    else:
+        lower = np.quantile(bounds[0], tail)
+        upper = np.quantile(bounds[1], 1.0 - tail)
     return {
         "column": column,
         "statistic": statistic,

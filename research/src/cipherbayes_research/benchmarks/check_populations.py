@@ -408,6 +408,9 @@ def invented_count(kind: str, rng: np.random.Generator) -> Population:
     if kind == "shrunk":
         mean = np.exp(0.8 - 0.5 * rng.gamma(2.0, 0.7, INVENTED))
         return count(mean, rng.poisson(1.3 * mean**1.3).astype(np.float64))
+    if kind == "abrupt":
+        mean = np.exp(rng.uniform(-1.2, 0.9, INVENTED))
+        return count(mean, rng.poisson(0.85 * mean**0.8).astype(np.float64))
     if kind == "too many":
         mean = np.exp(rng.normal(1.2, 0.7, INVENTED))
         true = 0.75 * mean * rng.gamma(1.25, 0.8, INVENTED)
@@ -546,6 +549,7 @@ TUNING: dict[str, Maker] = {
     "skewed errors": partial(invented_number, "skewed"),
     "diabetes": lambda rng: _diabetes(),
     "overdispersed": partial(invented_count, "overdispersed"),
+    "abrupt counts": partial(invented_count, "abrupt"),
 }
 REPORTED: dict[str, Maker] = {
     "narrow": partial(invented_binary, "narrow"),
