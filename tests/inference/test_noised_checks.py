@@ -109,12 +109,12 @@ def residual_sums(bend: float, noise: float, seed: int) -> tuple[Floats, Floats]
 
 def test_a_curve_is_found_and_a_line_is_left_alone() -> None:
     along, sure = np.linspace(-1.2, 1.2, 5), np.zeros((5, 5))
-    curved = group_test(*residual_sums(0.3, 10.0, 0), (10.0, 10.0), sure, along, 2)
+    curved = group_test(*residual_sums(0.3, 10.0, 0), (10.0, 10.0), sure, along)
     assert curved is not None
     assert curved.p < 0.001
     assert curved.trend == 1
     tests = [
-        group_test(*residual_sums(0.0, 10.0, s), (10.0, 10.0), sure, along, 2)
+        group_test(*residual_sums(0.0, 10.0, s), (10.0, 10.0), sure, along)
         for s in range(200)
     ]
     alarms = [test.p < 0.05 for test in tests if test is not None]
@@ -124,7 +124,7 @@ def test_a_curve_is_found_and_a_line_is_left_alone() -> None:
 
 def test_groups_that_drown_in_noise_are_not_tested() -> None:
     few = np.array([3.0, -2.0, 1.0])
-    assert group_test(few, np.abs(few), (50.0, 50.0), np.zeros((3, 3)), None, 2) is None
+    assert group_test(few, np.abs(few), (50.0, 50.0), np.zeros((3, 3)), None) is None
 
 
 @pytest.mark.parametrize("missing", [False, True])

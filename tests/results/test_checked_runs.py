@@ -90,10 +90,13 @@ def test_scores_are_close_to_those_of_the_rows_and_have_intervals(
     assert found["lower"] - 0.02 < exact < found["upper"] + 0.02
     assert found["lower"] < found["mean"] < found["upper"]
     assert result.metrics["rows"]["mean"] == pytest.approx(1800, rel=0.1)
+    assert result.metrics["predicted_over_observed"]["mean"] == pytest.approx(
+        1, abs=0.2
+    )
     for score in ("brier", "log_score", "calibration_slope", "calibration_intercept"):
         assert set(result.metrics[score]) == {"mean", "lower", "upper"}
     assert len(result.metrics["calibration_table"]) >= 4
-    assert {row["by"] for row in result.metrics["fit"]} == {"age", "sex", "site"}
+    assert {row["by"] for row in result.metrics["fit"]} == {"all", "age", "sex", "site"}
     assert not any(flag["code"] == "misfit" for flag in result.record["flags"])
 
 
@@ -232,7 +235,7 @@ def test_other_outcomes_are_checked_too(kind: str) -> None:
     if kind == "survival":
         assert 0.4 < metrics["c_index"]["mean"] < 1.0
         assert [at["time"] for at in metrics["auc_at"]][-1] == model.horizon
-        assert len(metrics["observed_over_expected"]) == 12
+        assert len(metrics["observed_over_expected"]) == 16
     elif kind == "number":
         assert metrics["rmse"]["mean"] == pytest.approx(8.0, rel=0.5)
         assert metrics["mean_observed"]["mean"] == pytest.approx(120.0, abs=5.0)

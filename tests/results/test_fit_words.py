@@ -50,7 +50,8 @@ def said(
             residuals[kind, PLACES[place]] = values
     total = np.concatenate([residuals.ravel(), variances.ravel()])
     design = preparation_of(study).design
-    draws: Floats = 0.01 * np.random.default_rng(0).standard_normal((400, design.width))
+    size = len(study.model.parameters(design))
+    draws: Floats = 0.01 * np.random.default_rng(0).standard_normal((400, size))
     moments = np.concatenate([np.zeros(2), np.full(2, 0.3)])
     found = fit_record(cells, Closing(total, NOISE), draws, design, moments, study)
     return found, [flag["message"] for flag in misfit_flags(found, study, design)]
@@ -78,9 +79,10 @@ def test_sites_that_differ_all_the_time_are_not_said_to_change() -> None:
 def test_residuals_within_noise_say_nothing() -> None:
     found, flags = said({"age": [3.0, -4.0, 2.0, 5.0, -3.0], "site": [4.0, -4.0, 0.0]})
     assert flags == []
-    assert [row["by"] for row in found] == ["age", "sex", "site"]
+    assert [row["by"] for row in found] == ["all", "age", "sex", "site"]
     assert not any(row["misfit"] for row in found)
-    assert "nothing missed" in found[0]["text"]
+    assert "as much as predicted" in found[0]["text"]
+    assert "nothing missed" in found[1]["text"]
 
 
 @pytest.mark.slow

@@ -11,8 +11,14 @@ off: it is a matter of calibration. V itself is noised: it is drawn towards the 
 all groups where the noise is large, which matters little, since s² is then most of the
 variance.
 
-Along a number's ranges one pattern is looked for besides any other: a parabola, which a
-line in the model would leave, or a slope, which an effect that changes over time would.
+Along a number's ranges a parabola is looked for besides any other pattern: a line in
+the model would leave it.
+
+An effect that changes over time leaves residuals that differ between the first and the
+second half of it. What a group's log hazard is off by all the time is fitted beside it,
+as freely as the posterior is unsure of it, and a level of either half and a parabola as
+freely as can be: a slope is in the model, so that the posterior tells it, and a slope
+in one half alone is a sign of change. Sites are not, and may be off by anything.
 """
 
 from __future__ import annotations
@@ -41,8 +47,7 @@ class GroupTest:
     p
         How surprising residuals like these are if the model holds.
     trend
-        Sign of the parabola or of the slope along a number's ranges, where that is the
-        pattern, else 0.
+        Sign of the parabola along a number's ranges, where that is the pattern, else 0.
     shift, lower, upper
         What is missing of the linear predictor in each group, with 90 % intervals; NaN
         where there are too few records.
@@ -61,7 +66,6 @@ def test_groups(
     noise: tuple[float, float],
     unsure: Floats,
     along: Floats | None,
-    degree: int,
 ) -> GroupTest | None:
     """Test whether residuals are even over groups; None where there are too few.
 
@@ -75,8 +79,6 @@ def test_groups(
         x'Cov x of every pair of groups.
     along
         Where the groups of a number are on its scale; None for levels and sites.
-    degree
-        Of the pattern along a number: 2 for a parabola, 1 for a slope.
     """
     size = residuals.size
     own, theirs = noise
@@ -92,7 +94,7 @@ def test_groups(
     tests = [_even(centred, covariance)]
     trend = 0
     if along is not None and size > 2:
-        weights = _pattern(along, v, degree)
+        weights = _parabola(along, v)
         sd = float(np.sqrt(weights @ covariance @ weights))
         z = float(weights @ centred) / sd if sd > 0.0 else 0.0
         tests.append(2.0 * float(ndtr(-abs(z))))
@@ -104,9 +106,10 @@ def test_groups(
     )
 
 
-def _steadied(variances: Floats, noise: float) -> Floats:
-    """Variances drawn towards their mean, the more so the larger their noise."""
-    mean = float(variances.mean())
+def _steadied(variances: Floats, noise: float, least: float = 0.0) -> Floats:
+    """Variances drawn towards their mean, which is no smaller than ``least``, the more
+    so the larger their noise."""
+    mean = max(float(variances.mean()), least)
     kept = (SPREAD * mean) ** 2 / ((SPREAD * mean) ** 2 + noise**2)
     found: Floats = np.maximum(mean + kept * (variances - mean), LEAST_SHARE * mean)
     return found
@@ -120,10 +123,87 @@ def _even(centred: Floats, covariance: Floats) -> float:
     return float(chdtrc(int(kept.sum()), float((parts**2 / values[kept]).sum())))
 
 
-def _pattern(along: Floats, weight: Floats, degree: int) -> Floats:
-    """A power along a scale, without what lower powers explain under the weights."""
-    basis = np.stack([along**power for power in range(degree)])
-    power = along**degree
-    line = np.linalg.solve((basis * weight) @ basis.T, (basis * weight) @ power)
-    result: Floats = power - line @ basis
+def _parabola(along: Floats, weight: Floats) -> Floats:
+    """A square along a scale, without what a line explains under the weights."""
+    basis = np.stack([np.ones_like(along), along])
+    line = np.linalg.solve((basis * weight) @ basis.T, (basis * weight) @ along**2)
+    result: Floats = along**2 - line @ basis
     return result
+
+
+def test_change(
+    residuals: Floats,
+    variances: Floats,
+    noise: tuple[float, float],
+    unsure: Floats,
+    along: Floats | None,
+    *,
+    free: bool,
+) -> float | None:
+    """P value of no change from the first half of the time to the second; None where
+    there are too few records.
+
+    Parameters
+    ----------
+    residuals, variances
+        S and V of each half and group, ``(2, groups)``.
+    noise, unsure
+        As for :func:`test_groups`.
+    along
+        Where the groups of a number are on its scale: a slope is looked for then, else
+        any pattern.
+    free
+        Whether groups may be off by anything all the time.
+    """
+    size = residuals.shape[1]
+    own, theirs = noise
+    least = LEAST_VARIANCE * theirs * np.sqrt(2.0 * size)
+    if size < 2 or variances.sum() < least:
+        return None
+    floor = LEAST_SHARE * float(variances.mean())
+    v = np.stack([_steadied(half, theirs, floor) for half in variances])
+    flat, identity = v.ravel(), np.eye(size)
+    covariance = np.diag(flat + own**2)
+    covariance += np.outer(flat, flat) * np.tile(unsure, (2, 2))
+    # What is off in a half or group as a pattern over both halves.
+    halves = [np.repeat(np.eye(2)[half], size) for half in range(2)]
+    both = [np.tile(each, 2) for each in identity[1:]] if free else []
+    if along is not None and size > 2:
+        scale = (along - along.mean()) / (np.ptp(along) or 1.0)
+        both.append(np.tile(scale**2, 2))
+        patterns = [scale]
+    else:
+        patterns = list(identity[1:])
+    change = [np.concatenate([each, -each]) for each in patterns]
+    beside = flat * np.array([*halves, *both])
+    tested = flat * np.array(change)
+    inverse = np.linalg.inv(covariance)
+    kept = np.linalg.pinv(beside @ inverse @ beside.T, rcond=1e-9, hermitian=True)
+    weigh = inverse - inverse @ beside.T @ kept @ beside @ inverse
+    score, information = tested @ weigh @ residuals.ravel(), tested @ weigh @ tested.T
+    values, vectors = np.linalg.eigh(information)
+    told = values > 1e-9 * max(values.max(), 1e-300)
+    if not np.any(told):
+        return None
+    square = float(((vectors[:, told].T @ score) ** 2 / values[told]).sum())
+    return float(chdtrc(int(told.sum()), square))
+
+
+def test_level(
+    residual: float, variance: float, noise: tuple[float, float], unsure: float
+) -> GroupTest | None:
+    """Test whether one sum of residuals is zero; None where there are too few records.
+
+    Parameters
+    ----------
+    unsure
+        Variance of what the posterior expects of it, in units of V².
+    """
+    own, theirs = noise
+    if variance < LEAST_VARIANCE * theirs:
+        return None
+    sd = float(np.sqrt(variance + own**2 + variance**2 * unsure))
+    shift, reach = residual / variance, float(ndtri(0.95)) * sd / variance
+    p = 2.0 * float(ndtr(-abs(residual) / sd))
+    found = np.array([shift, shift - reach, shift + reach])
+    return GroupTest(p, 0, *found[:, None])

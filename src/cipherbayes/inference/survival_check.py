@@ -38,7 +38,7 @@ CENSORING, CENSORING_SD, CENSORING_SLOPE_SD = -2.0, 2.0, 1.0
 standard deviation of its slope along u."""
 PARTS = 4
 """Parts of an interval between which the order of events is told apart."""
-GROUPS = ("lowest third", "middle third", "highest third")
+GROUPS = ("lowest third", "middle third", "highest third", "all rows")
 
 
 class SurvivalFit(NamedTuple):
@@ -244,9 +244,14 @@ def _measures(phi: Floats, shape: _Shape) -> SurvivalFit:
         log_score=score,
         calibration_slope=_slope(ones[:, :, -1], cumulated[:, :, -1], grid.points),
         rows=truth.mass.sum(axis=1, keepdims=True) * groups.sum(axis=1),
-        expected=3.0 * np.einsum("kpg,pj->kgj", groups, said),
-        observed=3.0 * np.einsum("kpg,kpj->kgj", groups, happened),
+        expected=_with_all(3.0 * np.einsum("kpg,pj->kgj", groups, said)),
+        observed=_with_all(3.0 * np.einsum("kpg,kpj->kgj", groups, happened)),
     )
+
+
+def _with_all(thirds: Floats) -> Floats:
+    """Shares of each third, then of all of them."""
+    return np.concatenate([thirds, thirds.mean(axis=1, keepdims=True)], axis=1)
 
 
 def _won(cases: Floats, controls: Floats) -> Floats:

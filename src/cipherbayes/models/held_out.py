@@ -134,6 +134,16 @@ class HeldOutCheck(ABC):
         """Residuals and their weighted variances under the model, shape
         ``(kinds, m)``."""
 
+    def slope(self, draws: Floats) -> float:
+        """By how much the mean of a residual moves with the linear predictor, in units
+        of its variance."""
+        return 1.0
+
+    def log_baselines(self, draws: Floats, rows: Rows) -> Floats:
+        """What every linear predictor has besides its columns, for each draw and kind
+        of residual: ``(s, kinds)``."""
+        return np.zeros((len(draws), self.kinds))
+
 
 @dataclass(frozen=True)
 class BinaryCheck(HeldOutCheck):
@@ -249,6 +259,13 @@ class SurvivalCheck(HeldOutCheck):
         """Log of the cumulative hazard at the horizon where eta is zero."""
         at_horizon = self._baseline(theta, rows, np.ones(1))[0]
         return float(np.log(np.clip(at_horizon, 1e-300, 1e300)))
+
+    def log_baselines(self, draws: Floats, rows: Rows) -> Floats:
+        times = np.array([0.5, 1.0])
+        upto = np.stack([self._baseline(theta, rows, times) for theta in draws])
+        parts = np.diff(upto, axis=1, prepend=0.0)
+        logs: Floats = np.log(np.clip(parts, 1e-300, 1e300))
+        return logs
 
     def _baseline(self, theta: Floats, rows: Rows, times: Floats) -> Floats:
         """Cumulative hazard where eta is zero at each of ``times``, in horizons."""

@@ -97,6 +97,11 @@ class NumberCheck(HeldOutCheck):
         variance = np.full(rows.count, 0.995 / RESIDUAL_SDS**2)
         return gridded(residual)[None], gridded(variance)[None]
 
+    def slope(self, draws: Floats) -> float:
+        # A residual moves by 1 / 3 sd, and its variance is 1 / 9.
+        sd = np.exp(np.clip(self.model.log_sd(draws), -FARTHEST / 10, 10.0))
+        return float((RESIDUAL_SDS / sd).mean())
+
     def _seen(self, rows: Rows) -> Floats:
         """Where outcomes are in the range."""
         return rows.outcome["y"]
@@ -136,6 +141,9 @@ class OrdinalCheck(NumberCheck):
         residual = np.clip(np.nan_to_num(score), -1.0, 1.0)
         spread = np.clip(np.nan_to_num(variance), 0.0, 1.0 / 3.0)
         return gridded(residual)[None], gridded(spread)[None]
+
+    def slope(self, draws: Floats) -> float:
+        return 1.0
 
     def _seen(self, rows: Rows) -> Floats:
         return self._place(rows.outcome["y"])
@@ -188,6 +196,10 @@ class CountCheck(HeldOutCheck):
         residual = np.clip(np.nan_to_num(score) / 1.5, -1.0, 1.0)
         spread = np.clip(np.nan_to_num(variance) / 1.5**2, 0.0, 2.0 / 1.5**2)
         return gridded(residual)[None], gridded(spread)[None]
+
+    def slope(self, draws: Floats) -> float:
+        # A residual and its slope are divided by 1.5, its variance by the square.
+        return 1.5
 
     def dispersion(self, draws: Floats) -> float:
         """alpha, where a count with mean m has the variance m + alpha m²."""

@@ -16,7 +16,7 @@ from cipherbayes.inference.count_check import CountFit, check_counts
 from cipherbayes.inference.noise_aware.flags import FlagRecord
 from cipherbayes.inference.number_check import NumberFit, check_numbers
 from cipherbayes.inference.paired_scores import mean_difference
-from cipherbayes.inference.recalibration import recalibrate
+from cipherbayes.inference.recalibration import BinaryFit, recalibrate
 from cipherbayes.inference.survival_check import GROUPS, check_survival
 from cipherbayes.models.base import Rows
 from cipherbayes.models.design import Design
@@ -204,11 +204,20 @@ def _binary(
         "log_score": mean_row(fit.log_score, tail),
         "calibration_intercept": mean_row(fit.calibration_intercept, tail),
         "calibration_slope": mean_row(fit.calibration_slope, tail),
+        "predicted_over_observed": mean_row(_ratio(fit), tail),
         "calibration_table": [
             _bin(fit.rows[:, j], fit.predicted[:, j], fit.observed[:, j], tail)
             for j in np.flatnonzero(bins)
         ],
     }
+
+
+def _ratio(fit: BinaryFit) -> Floats:
+    """Predicted over observed in all rows, for each draw."""
+    predicted = (fit.rows * fit.predicted).sum(axis=1)
+    observed = (fit.rows * fit.observed).sum(axis=1)
+    ratio: Floats = predicted / np.maximum(observed, 1e-9)
+    return ratio
 
 
 def _bin(

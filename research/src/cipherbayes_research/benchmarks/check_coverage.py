@@ -28,7 +28,12 @@ from cipherbayes.typing import Floats
 from cipherbayes_research.benchmarks.check_populations import Population
 
 DELTA, TAIL, NORMAL = 1e-5, 0.05, 1.6449
-GROUPS = {"lowest third": "low", "middle third": "middle", "highest third": "high"}
+GROUPS = {
+    "lowest third": "low",
+    "middle third": "middle",
+    "highest third": "high",
+    "all rows": "all",
+}
 
 
 @dataclass(frozen=True)

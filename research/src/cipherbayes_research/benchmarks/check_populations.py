@@ -115,6 +115,7 @@ def binary(score: Floats, y: Floats) -> Population:
             "log_score": float(logs[rows].mean()),
             "calibration_intercept": line[0],
             "calibration_slope": line[1],
+            "predicted_over_observed": float(said[rows].sum() / max(y[rows].sum(), 1)),
         }
         return found | _by_bin(place, place[rows], y[rows])
 
@@ -190,7 +191,7 @@ class Followed:
         part = np.empty(rows.size, dtype=np.int64)
         part[order] = TENTHS * np.arange(rows.size) // max(rows.size, 1)
         found = {"c_index": _uno(score, time, event, part)}
-        thirds = np.array_split(order, 3)
+        groups = [*np.array_split(order, 3), order]
         for k, t in enumerate(TIMES):
             said = 1.0 - np.exp(-np.exp(score) * shares[: k + 1].sum())
             weight = _weights(t, time, event, part)
@@ -198,9 +199,9 @@ class Followed:
             found[f"auc_at {t:g}"] = _weighted_auc(score, happened, weight)
             error = (happened - said) ** 2
             found[f"brier_at {t:g}"] = float((weight * error).sum() / weight.sum())
-            for name, third in zip(("low", "middle", "high"), thirds, strict=True):
-                total, seen = weight[third].sum(), weight[third] @ happened[third]
-                found[f"o/e {name} {t:g}"] = seen / total / float(said[third].mean())
+            for name, own in zip(("low", "middle", "high", "all"), groups, strict=True):
+                total, seen = weight[own].sum(), weight[own] @ happened[own]
+                found[f"o/e {name} {t:g}"] = seen / total / float(said[own].mean())
         said = np.clip(said, 1e-9, 1.0 - 1e-9)
         log_said = np.where(happened == 1.0, np.log(said), np.log1p(-said))
         found["log_score"] = float((weight * log_said).sum() / weight.sum())

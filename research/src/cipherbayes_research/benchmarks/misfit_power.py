@@ -26,7 +26,25 @@ from cipherbayes.study.tables import open_site, preparation_of, split_site
 from cipherbayes.typing import Floats
 
 SITES = ("north", "south", "west")
-KINDS = ("right", "curved age", "sites differ", "right hazards", "changing hazards")
+KINDS = (
+    "right",
+    "curved age",
+    "sites differ",
+    "level off",
+    "right hazards",
+    "changing hazards",
+    "changing hazards of sex",
+    "rising hazards",
+)
+THERE = {
+    "curved age": ("age", "even"),
+    "sites differ": ("site", "even"),
+    "level off": ("all", "even"),
+    "changing hazards": ("age", "over time"),
+    "changing hazards of sex": ("sex", "over time"),
+    "rising hazards": ("all", "over time"),
+}
+"""What should be found, by feature and kind of test."""
 
 
 def invented(kind: str, rows: int, rng: np.random.Generator) -> dict[str, pd.DataFrame]:
@@ -43,8 +61,12 @@ def invented(kind: str, rows: int, rng: np.random.Generator) -> dict[str, pd.Dat
             line = line + (-0.6, 0.0, 0.6)[number]
         frame = pd.DataFrame({"age": age, "sex": sex})
         if "hazards" in kind:
-            early = np.exp(line + 0.6 * z * (kind == "changing hazards"))
-            late = np.exp(line - 0.6 * z * (kind == "changing hazards"))
+            change = {
+                "changing hazards": 0.6 * z,
+                "changing hazards of sex": 0.5 * (sex == "M"),
+                "rising hazards": np.full(count, -0.25),
+            }.get(kind, np.zeros(count))
+            early, late = np.exp(line + change), np.exp(line - change)
             unit = rng.exponential(size=count)
             first = unit / early
             time = np.where(first <= 0.5, first, 0.5 + (unit - 0.5 * early) / late)
@@ -81,6 +103,8 @@ def flagged(
         for site, table in invented(kind, rows, rng).items()
     }
     theta, covariance = fitted(study.model, [train for train, _ in parts.values()])
+    if kind == "level off":
+        theta[0] += 0.3
     total = sum(
         Contributions.of_site(study, site, *part).total(phase, Question(theta))
         for site, part in parts.items()
@@ -118,11 +142,7 @@ def power(
 ) -> tuple[float, float]:
     """Share of repetitions that found what is there, and that found anything else."""
     rng = np.random.default_rng(seed)
-    there = {
-        "curved age": ("age", "even"),
-        "sites differ": ("site", "even"),
-        "changing hazards": ("age", "over time"),
-    }.get(kind)
+    there = THERE.get(kind)
     found = [flagged(kind, epsilon, rows, rng) for _ in range(repetitions)]
     right = np.mean([there in each for each in found])
     wrong = np.mean([any(flag != there for flag in each) for each in found])
