@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
+from cipherbayes.inference.count_check import check_counts
 from cipherbayes.inference.described import bin_shares
 from cipherbayes.inference.misfit import test_groups as group_test
 from cipherbayes.inference.number_check import check_numbers
@@ -13,6 +14,7 @@ from cipherbayes.inference.recalibration import recalibrate
 from cipherbayes.inference.score_density import ScoreGrid
 from cipherbayes.inference.survival_check import check_survival
 from cipherbayes.models.held_out import INTERVALS, LOG_HAZARDS, LOG_ODDS
+from cipherbayes.models.held_out_numbers import COUNT_EDGES
 from cipherbayes.models.metrics import auc, brier, calibration_line
 from cipherbayes.typing import Floats
 
@@ -120,6 +122,26 @@ def test_a_curve_is_found_and_a_line_is_left_alone() -> None:
     alarms = [test.p < 0.05 for test in tests if test is not None]
     assert len(alarms) == 200
     assert np.mean(alarms) < 0.09
+
+
+def test_counts_and_their_rows_vary_together() -> None:
+    """Predicted over observed does not depend on how many rows there happen to be."""
+    rng = np.random.default_rng(6)
+    caps = 3.0 * np.append(COUNT_EDGES, 32.0) + 4.0
+    found = []
+    for rows in (700, 1000):
+        mean = np.exp(rng.normal(0.3, 0.6, rows))
+        y, place = rng.poisson(mean), np.searchsorted(COUNT_EDGES, mean)
+        sums = (
+            np.bincount(place, minlength=18),
+            np.bincount(place // 3, y / caps[place], 6),
+        )
+        fit = check_counts(np.concatenate(sums), 0.5, COUNT_EDGES, caps, 850.0, 0.0)
+        ratio = fit.mean_predicted / fit.mean_observed
+        assert ratio.mean() == pytest.approx(mean.sum() / y.sum(), abs=0.03)
+        found.append(ratio.std())
+    # A Poisson sum of about rows x 1.6 varies by this much; twice if rows did too.
+    assert all(0.7 < sd * np.sqrt(850 * 1.6) < 1.4 for sd in found)
 
 
 def test_groups_that_drown_in_noise_are_not_tested() -> None:

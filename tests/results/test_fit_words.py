@@ -128,6 +128,39 @@ def test_hazards_that_are_not_proportional_are_named() -> None:
     assert {row["what"] for row in found} == {"even", "over time"}
 
 
+@pytest.mark.parametrize(("sign", "word"), [(1.0, "more"), (-1.0, "less")])
+def test_a_fit_that_is_off_as_a_whole_is_named(sign: float, word: str) -> None:
+    """Every feature's groups and the sites have all rows: a quarter of V is missing."""
+    everywhere = dict.fromkeys(PLACES, sign * 25.0)
+    found, flags = said(everywhere)
+    assert [row["by"] for row in found if row["misfit"]] == ["all"]
+    assert f"there is {word} than predicted: the fit is off as a whole" in flags[0]
+    (group,) = found[0]["groups"]
+    assert group["mean"] == pytest.approx(sign * 0.25)
+
+
+def test_a_baseline_that_is_off_is_named_and_effects_are_not() -> None:
+    early = dict.fromkeys(PLACES, 40.0)
+    late = dict.fromkeys(PLACES, -40.0)
+    found, flags = said(early, late)
+    missed = [(row["by"], row["what"]) for row in found if row["misfit"]]
+    assert missed == [("all", "over time")]
+    assert "more than predicted early, compared with late: the baseline" in flags[0]
+    assert "weibull" in flags[0]
+
+
+def test_a_slope_in_one_half_alone_is_a_change_unless_the_fit_is_unsure_of_it() -> None:
+    """Hardly anybody is left in the second half."""
+    early = {"age": [-60.0, -30.0, 0.0, 30.0, 60.0]}
+    halves = (200.0, 10.0)
+    found, _ = said(early, {}, variance=halves)
+    assert ("age", "over time") in {(r["by"], r["what"]) for r in found if r["misfit"]}
+    # Sites are not in the model, and may have been off all the time.
+    found, _ = said({"site": [0.0, 80.0, -80.0]}, {}, variance=halves)
+    missed = {(r["by"], r["what"]) for r in found if r["misfit"]}
+    assert missed == {("site", "even")}
+
+
 @pytest.mark.parametrize(
     ("changes", "late", "words"),
     [

@@ -16,9 +16,10 @@ the model would leave it.
 
 An effect that changes over time leaves residuals that differ between the first and the
 second half of it. What a group's log hazard is off by all the time is fitted beside it,
-as freely as the posterior is unsure of it, and a level of either half and a parabola as
-freely as can be: a slope is in the model, so that the posterior tells it, and a slope
-in one half alone is a sign of change. Sites are not, and may be off by anything.
+as freely as the posterior is unsure of it, a level of either half as freely as can be,
+and a curve of usual size: a slope is in the model, so that the posterior tells it, and
+a slope in one half alone is a sign of change. Sites are not, and may be off by
+anything.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ from cipherbayes.typing import Floats
 LEAST_VARIANCE = 2.0
 """Standard deviations of its noise that a variance must exceed: that of all groups
 together to be tested, that of a group to be shown."""
+BEND_SD = 1.0
+"""Standard deviation of the square of a number in the log hazard, its ranges one unit
+wide together, beside which a change over time is looked for."""
 SPREAD, LEAST_SHARE = 0.5, 0.1
 """How far variances of groups lie apart, in means of them, and the least that one
 counts."""
@@ -170,7 +174,8 @@ def test_change(
     both = [np.tile(each, 2) for each in identity[1:]] if free else []
     if along is not None and size > 2:
         scale = (along - along.mean()) / (np.ptp(along) or 1.0)
-        both.append(np.tile(scale**2, 2))
+        curve = BEND_SD * flat * np.tile(scale**2, 2)
+        covariance += np.outer(curve, curve)
         patterns = [scale]
     else:
         patterns = list(identity[1:])

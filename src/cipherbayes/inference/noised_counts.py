@@ -102,7 +102,7 @@ def sample_normal(
     """
     phi = prior.mean
     for _ in range(REWEIGHTED):
-        weight: Floats = np.linalg.inv(covariance(phi))
+        weight = np.linalg.inv(covariance(phi)).astype(np.float64)
         target = _Sums(sums, cells, prior, weight)
         phi, _ = target.mode()
     return _sampled(target)
