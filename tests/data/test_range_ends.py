@@ -37,7 +37,11 @@ FINE: dict[str, tuple[Draw, float, float]] = {
     "whole years": (lambda rng: np.rint(rng.normal(62.0, 12.0, ROWS)), 18.0, 100.0),
     "tight": (lambda rng: rng.uniform(0.2, 0.8, ROWS), 0.2, 0.8),
     "skewed": (lambda rng: rng.lognormal(3.0, 1.0, ROWS), 1.0, 500.0),
-    "counts from one": (lambda rng: 1.0 + rng.poisson(2.0, ROWS), 1.0, 60.0),
+    "counts from one": (
+        lambda rng: 1.0 + rng.poisson(2.0, ROWS).astype(float),
+        1.0,
+        60.0,
+    ),
     "a grade": (lambda rng: rng.choice([1.0, 2.0, 3.0, 4.0], ROWS), 1.0, 4.0),
     "a few beyond": (lambda rng: rng.normal(62.0, 12.0, ROWS), 18.0, 90.0),
 }

@@ -50,7 +50,7 @@ def with_tails(study: Simulated, rng: np.random.Generator) -> Simulated:
     """The same with rows of a heavy tail, and outcomes that know nothing of them."""
     x = np.concatenate([rows.x for rows in study.table.blocks()], axis=1)
     x[1:] *= 0.7 * rng.chisquare(4.0, x.shape[1]) ** -0.5 / 0.45
-    outcome = {"y": rng.integers(0, 2, x.shape[1]).astype(np.float64)}
+    outcome = {"y": np.asarray(rng.integers(0, 2, x.shape[1]), dtype=np.float64)}
     table = PreparedTable.from_arrays(study.table.design, x, outcome)
     return replace(study, table=table, truth=np.zeros(len(x)))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from cipherbayes.engine.flare.controller import RoundsController
 from cipherbayes.engine.local import Finished
 from cipherbayes.engine.run_folder import RunFolder
-from cipherbayes.results.run import assemble_private
+from cipherbayes.results.from_private_run import assemble_private
 
 HELD_OUT = (
     "held-out rows stay at their sites and are not scored: use `cipherbayes predict` "

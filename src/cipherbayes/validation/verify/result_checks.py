@@ -15,9 +15,9 @@ from cipherbayes.protocols.certificate import Certificate
 from cipherbayes.protocols.plan import Plan
 from cipherbayes.results.checking import check_fit
 from cipherbayes.results.from_draws import assemble
+from cipherbayes.results.from_private_run import cautions_of
 from cipherbayes.results.posterior_file import read_posterior
 from cipherbayes.results.result_folder import FORMAT
-from cipherbayes.results.run import cautions_of
 from cipherbayes.typing import Floats, JsonObject
 from cipherbayes.validation.verify.comparing import (
     difference,
