@@ -10,7 +10,7 @@ from scipy.special import ndtri
 from cipherbayes.errors import StudyError
 from cipherbayes.results.record import MeanRow, private_scores
 from cipherbayes.results.result import Result
-from cipherbayes.study.rules import outcome_of
+from cipherbayes.study.checking_rules import outcome_of
 
 
 class Comparison(TypedDict):

@@ -6,17 +6,19 @@ Every refusal says what to change; pydantic adds the file.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from cipherbayes.data.databases import open_database
 from cipherbayes.data.preparation import Preparation
 from cipherbayes.data.refusals import refuse_address
-from cipherbayes.data.windows import LEAST_SD
 from cipherbayes.errors import DataError
-from cipherbayes.models import Model
+from cipherbayes.study.checking_rules import (
+    require_checkable_rows,
+    require_comparable_rival,
+    require_held_out_rows,
+    require_known_groups,
+    require_rows_as_they_are,
+)
 from cipherbayes.study.protocol_rules import refuse_fields_of_others
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ def require_agreement(study: Study) -> None:
         if name in ("csp", "server"):
             raise ValueError(f"site name '{name}' is another party's: choose another")
     _outcomes_are_not_features(study)
-    _held_out_rows_agree(study)
+    require_held_out_rows(study)
     if study.describe is not None and not study.private:
         raise ValueError(
             "[describe] releases counts with noise: add a [privacy] table, or remove it"
@@ -170,169 +172,12 @@ def _privacy_is_usable(study: Study) -> None:
             'inference.preconditioner = "fisher" reads the exact information '
             'matrix: a private study uses "rmsprop" or "none"'
         )
-    _rows_are_counted_as_they_are(study)
+    require_rows_as_they_are(study)
     if study.checks_privately:
-        _rows_can_be_checked(study)
-        _rival_is_comparable(study)
+        require_checkable_rows(study)
+        require_comparable_rival(study)
     if study.describe is not None:
-        _groups_are_known(study, study.describe.by)
-
-
-def _held_out_rows_agree(study: Study) -> None:
-    held = study.evaluation
-    if held is None:
-        return
-    if held.against is not None and not study.checks_privately:
-        raise ValueError(
-            "evaluation.against compares fits with noise on protected rows: add a "
-            "[privacy] table without holdout_is_public, or remove it"
-        )
-    if held.private and held.holdout_is_public:
-        raise ValueError(
-            "evaluation.private and evaluation.holdout_is_public contradict each "
-            "other: keep one of them"
-        )
-    if held.private and not study.private:
-        raise ValueError(
-            "evaluation.private needs a [privacy] table: add one, or remove it"
-        )
-    if study.checks_privately and held.private is False:
-        raise ValueError(
-            "evaluation.private = false in a private study: set holdout_is_public = "
-            "true if the held-out rows are public, or remove it"
-        )
-
-
-def _rows_are_counted_as_they_are(study: Study) -> None:
-    """Refuse to count records by columns that ``row_norm`` has shortened."""
-    if study.preparation.row_norm is None:
-        return
-    counted = {
-        "[describe]": study.describe is not None,
-        "[evaluation] with protected rows": study.checks_privately,
-    }
-    for name, asked in counted.items():
-        if asked:
-            raise ValueError(
-                f"preparation.row_norm and {name} do not go together: shortened rows "
-                "would be counted at values that they do not have; remove one of them"
-            )
-
-
-def _rows_can_be_checked(study: Study) -> None:
-    """Whether protected held-out rows can be scored with noise."""
-    if not study.rules.noise_aware:
-        raise ValueError(
-            f'[evaluation] with protected rows is not for protocol = "{study.protocol}"'
-            ': use "secure-sum" or "pooled", set holdout_is_public = true if those '
-            "rows are public, or remove it"
-        )
-    if study.inference.batch is not None:
-        raise ValueError(
-            "inference.batch and protected held-out rows do not go together: remove "
-            "batch, or [evaluation]"
-        )
-    if study.model.held_out_check is None:
-        raise ValueError(
-            f"a model of kind '{study.model.kind}' has no private check of held-out "
-            "rows (nor has one with entry times): remove [evaluation], or set "
-            "holdout_is_public = true if those rows are public"
-        )
-
-
-def _rival_is_comparable(study: Study) -> None:
-    """Whether an earlier fit predicts the same outcome of the same held-out rows."""
-    held, privacy = study.evaluation, study.privacy
-    if held is None or held.against is None or privacy is None:
-        return
-    rival = held.against
-    earlier = type(study).model_validate(rival.study)
-    if outcome_of(earlier.model) != outcome_of(study.model):
-        raise ValueError(
-            f"evaluation.against: '{rival.name}' predicts another outcome or cause, or "
-            "over another range or horizon: compare fits of one outcome"
-        )
-    if earlier.evaluation is None or not earlier.checks_privately:
-        raise ValueError(
-            f"evaluation.against: '{rival.name}' held out no protected rows, so its "
-            "fit has seen all of them: run it with [evaluation] first"
-        )
-    if earlier.privacy is None or earlier.privacy.unit != privacy.unit:
-        raise ValueError(
-            f"evaluation.against: '{rival.name}' has another privacy.unit, hence other "
-            "held-out rows: use the same"
-        )
-    if any(known.imputed for known in earlier.features.values()):
-        raise ValueError(
-            f"evaluation.against: '{rival.name}' draws missing values, and how it drew "
-            "them is not known here: compare with a run that has a stand-in for them"
-        )
-    theirs = (earlier.evaluation.holdout, earlier.evaluation.seed)
-    if (held.holdout, held.seed) != theirs:
-        raise ValueError(
-            "evaluation.against: both fits need the same held-out rows; set holdout = "
-            f"{theirs[0]:g} and seed = {theirs[1]}, as '{rival.name}' has"
-        )
-    # Lengths are those of its design matrix, for which its columns are needed.
-    from cipherbayes.study.tables import preparation_of
-
-    _read_columns_alike(study, rival.name, preparation_of(earlier).columns)
-    design = preparation_of(earlier).design
-    scales = 0 if rival.scales is None else len(rival.scales)
-    wanted = 2 * design.moved if earlier.releases_scales else 0
-    means, sds = np.split(np.array(rival.scales or ()), [scales // 2])
-    # Also false for what is not a number.
-    usable = np.all(np.abs(means) <= 1.0) and np.all((sds >= LEAST_SD) & (sds <= 1.0))
-    fits = len(rival.draws[0]) == len(earlier.model.parameters(design))
-    if not fits or scales != wanted or not usable:
-        raise ValueError(
-            f"evaluation.against: draws or scales are not those of '{rival.name}'"
-        )
-
-
-def _read_columns_alike(study: Study, name: str, theirs: Mapping[str, str]) -> None:
-    """Both fits read one table, so a column is words in both or numbers in both."""
-    from cipherbayes.study.tables import preparation_of
-
-    assert study.privacy is not None
-    own: dict[str, str] = {**preparation_of(study).columns}
-    own |= dict.fromkeys(study.model.outcome_columns().values(), "number")
-    if study.privacy.person is not None:
-        own[study.privacy.person] = "text"
-    for column, kind in theirs.items():
-        if own.get(column, kind) != kind:
-            raise ValueError(
-                f"evaluation.against: '{name}' reads the column '{column}' as "
-                f"{'numbers' if kind == 'number' else 'levels'} and this study does "
-                "not: give it the same kind in both, or a column of another name"
-            )
-
-
-def outcome_of(model: Model) -> tuple[Any, ...]:
-    """What two models must have in common to predict the same thing."""
-    settings = ("horizon", "cause", "low", "high", "classes")
-    columns = tuple(sorted(model.outcome_columns().items()))
-    return model.family, columns, *(getattr(model, name, None) for name in settings)
-
-
-def _groups_are_known(study: Study, groups: Sequence[str]) -> None:
-    if not study.rules.noise_aware:
-        raise ValueError(
-            f'[describe] is not for protocol = "{study.protocol}": use "secure-sum" or '
-            '"pooled", or remove it'
-        )
-    if study.inference.batch is not None:
-        raise ValueError(
-            "inference.batch and [describe] do not go together: remove one of them"
-        )
-    if len(set(groups)) < len(groups):
-        raise ValueError("describe.by names a group twice")
-    for name in groups:
-        feature = study.features.get(name)
-        if name != "site" and (feature is None or feature.levels is None):
-            raise ValueError(
-                f"describe.by: '{name}' is neither \"site\" nor a feature with levels"
-            )
+        require_known_groups(study, study.describe.by)
 
 
 def _persons_are_usable(study: Study) -> None:
