@@ -36,7 +36,7 @@ demo: $(VENV)/.demo
 	@echo "open in a browser: $(CURDIR)/demo/report.html"
 
 # Modules stay whole; those with slow tests come first (tests/conftest.py).
-PYTEST := $(PY) -m pytest $(SCRATCH) -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST = $(PY) -m pytest $(SCRATCH) -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Types are checked beside the tests: mypy has use for one core only.
 check: style
@@ -49,6 +49,9 @@ test: style
 check-run: $(VENV)/.dev
 	$(PYTEST) --hypothesis-profile=quick -m "not slow and not realdata and not torture"
 	@$(TIDY)
+
+# One worker more than cores: some tests wait for other programs, without computing.
+test-run coverage: WORKERS = 3
 
 test-run: $(VENV)/.dev
 	$(PYTEST)
