@@ -19,19 +19,23 @@ from exposed import without
 from parties import Consortium, small_study
 
 import cipherbayes as cb
+from cipherbayes.errors import RunError
 from cipherbayes.models import NeuralLogistic, neural
 from cipherbayes.protocols import site as site_module
 from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.messages import (
     DecryptReply,
+    Reason,
     Refusal,
     RoundRequest,
     SiteReply,
     decode,
     encode,
 )
+from cipherbayes.protocols.questions import Question
+from cipherbayes.protocols.refusals import CANNOT
 from cipherbayes.protocols.study_plan import plan_releases
-from cipherbayes.study.tables import open_site
+from cipherbayes.study.tables import open_site, split_site
 from cipherbayes.validation.protocol_audit import audit_protocol
 from cipherbayes.validation.sensitivity import worst_shifts
 from cipherbayes.validation.study_audit import audit_study
@@ -123,6 +127,79 @@ def test_scales_of_the_servers_own_making_tell_nothing_of_a_patient(
         answered = seen[0][0] == b"an answer"
         assert answered is (signer == "csp")
         assert seen[0][1] == len(fresh[0].plan.preparatory) + answered
+
+
+SURVIVAL: dict[str, Any] = {"time": "t", "event": "d", "horizon": 40.0}
+EVERY_MODEL: dict[str, cb.models.Model] = {
+    "logistic": cb.models.Logistic(outcome="y"),
+    "linear": cb.models.Linear(outcome="k", low=0.0, high=5.0),
+    "poisson": cb.models.Poisson(outcome="k"),
+    "negative-binomial": cb.models.NegativeBinomial(outcome="k"),
+    "ordinal": cb.models.Ordinal(outcome="k", classes=4),
+    "exponential": cb.models.Exponential(**SURVIVAL),
+    "weibull": cb.models.Weibull(**SURVIVAL),
+    "gompertz": cb.models.Gompertz(**SURVIVAL),
+    "piecewise": cb.models.Piecewise(**SURVIVAL, cuts=(5.0, 12.0)),
+}
+
+
+@pytest.mark.parametrize("kind", EVERY_MODEL)
+def test_a_site_without_a_complete_record_answers_every_phase(kind: str) -> None:
+    """One record more, and complete, must not decide between an answer and a crash."""
+    study = cb.Study(
+        study={"protocol": "secure-sum"},
+        model=EVERY_MODEL[kind],
+        features={"bmi": {"low": 10, "high": 60, "missing": "impute"}},
+        privacy={"epsilon": 1.0, "records": 3000},
+        evaluation={"holdout": 0.5},
+        describe={"by": ["site"]},
+        sites={"a": {}, "b": {}, "c": {}},
+    )
+    plan, few = plan_releases(study), np.arange(12)
+    frame = {"y": few % 2, "k": few % 4, "t": few + 0.5, "d": few % 2}
+    gaps = pa.array([None] * few.size, pa.float64())
+    table = open_site(study, "a", pa.table({**frame, "bmi": gaps}))
+    given = Contributions.of_site(study, "a", *split_site(study, "a", table))
+    nobody = [np.zeros(p.dimension, np.int64) for p in plan.preparatory]
+    facts = plan.facts(nobody)
+    for phase in plan.phases:
+        question = np.zeros(plan.question_size(phase))
+        total = given.total(phase, Question(question, plan.scales(phase, facts)))
+        assert total.shape == (phase.dimension,)
+        assert np.isfinite(total).all()
+
+
+@pytest.mark.parametrize("error", [ValueError("62"), MemoryError("62 rows")])
+def test_whatever_nobody_foresaw_leaves_a_site_as_one_text(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+) -> None:
+    """A raw traceback in a round after enrolment told what one record had decided."""
+
+    def fail(*_: Any) -> Any:
+        raise error
+
+    parties = Consortium(tmp_path, small_study())
+    monkeypatch.setattr(Contributions, "total", fail)
+    answer = parties.sites["a"].handle(parties.request())
+    assert decode(answer, Refusal) == Refusal("a", Reason.UNAVAILABLE, CANNOT)
+    assert type(error).__name__ in caplog.text
+    assert "62" not in "".join(record.getMessage() for record in caplog.records)
+
+
+def test_whatever_nobody_foresaw_leaves_a_curator_as_one_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise ValueError("62")
+
+    monkeypatch.setattr(Contributions, "total", fail)
+    study = small_study(header={"protocol": "pooled"}, privacy={"records": 180})
+    tables = {name: logistic_frame(60, seed=i) for i, name in enumerate("abc")}
+    with pytest.raises(RunError, match=CANNOT):
+        cb.run(study, tables, out=tmp_path / "run")
 
 
 def columns(count: int) -> dict[str, Any]:

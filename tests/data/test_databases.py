@@ -23,7 +23,12 @@ from cipherbayes.data.snapshots import (
     remove_snapshot,
     take_snapshot,
 )
-from cipherbayes.data.statements import POSTGRESQL, beyond_a_person, single_statement
+from cipherbayes.data.statements import (
+    POSTGRESQL,
+    beyond_a_person,
+    order_left_open,
+    single_statement,
+)
 from cipherbayes.data.table_files import TableFile
 from cipherbayes.data.tables import PART_ROWS, Kind, open_table
 from cipherbayes.engine.flare.site_settings import site_settings
@@ -395,7 +400,15 @@ def test_strings_of_postgresql_are_read_by_its_own_rules() -> None:
         ("SELECT rank() over w AS a FROM t WINDOW w AS ()", "OVER without"),
         ("SELECT a FROM t ORDER BY a LIMIT 5", "LIMIT"),
         ("SELECT a, random () AS r FROM t", r"random\(\)"),
-        ("SELECT sum(a) OVER ( /* all */ PARTITION BY a) AS a FROM t", ""),
+        ("SELECT max(a) OVER ( /* all */ PARTITION BY a) AS a FROM t", ""),
+        ("SELECT AVG(a) AS a FROM t GROUP BY a", r"avg\(\), whose"),
+        ("SELECT AVG(CAST(a AS DECIMAL(9, 2))) AS a FROM t GROUP BY a", ""),
+        ("SELECT lag(a) OVER (PARTITION BY a ORDER BY a) AS a FROM t", r"lag\(\)"),
+        (
+            "SELECT first_value(a) OVER (PARTITION BY a ORDER BY max(a, 1), a) AS a "
+            "FROM t",
+            "",
+        ),
         ("SELECT a AS \"limit\", 'over (' AS b FROM t -- LIMIT 5", ""),
         ("SELECT a AS random FROM t", ""),
     ],
@@ -413,6 +426,20 @@ def test_words_by_which_rows_may_depend_on_others_are_pointed_out(
 def test_the_example_cohort_raises_no_doubt() -> None:
     text = resources.files("cipherbayes.data.omop").joinpath("cohort.sql").read_text()
     assert beyond_a_person(text, POSTGRESQL) == []
+    assert order_left_open(text, POSTGRESQL) == []
+    tied = text.replace(", m.measurement_id DESC", "")
+    assert order_left_open(tied, POSTGRESQL) == ["row_number()"]
+    one = "SELECT DISTINCT ON (person_id) lab FROM labs ORDER BY person_id"
+    assert order_left_open(one, POSTGRESQL) == ["DISTINCT ON"]
+    assert order_left_open(f"{one}, day, id", POSTGRESQL) == []
+
+
+def test_rows_are_not_shared_out_between_threads(tmp_path: Path) -> None:
+    """With two, one person less changed the last bits of other people's means, and so
+    who was held out: the one person then moved a sum by 25 times what it may."""
+    text = "SELECT a, current_setting('threads')::INT AS threads FROM t"
+    path = taken(tmp_path, one_row(tmp_path, "duckdb"), text)
+    assert pyarrow.parquet.read_table(path)["threads"].to_pylist() == [1]
 
 
 def test_what_a_driver_says_of_values_is_not_passed_on(tmp_path: Path) -> None:

@@ -157,6 +157,17 @@ def test_types_become_numbers_or_text_and_the_rest_is_not_copied(
         del chunks
 
 
+def test_rows_are_read_by_one_process_from_the_first_page(
+    server: PostgresServer, tmp_path: Path
+) -> None:
+    """How workers share rows out would change the last bits of other people's means."""
+    text = """
+        SELECT current_setting('max_parallel_workers_per_gather') AS workers,
+               current_setting('synchronize_seqscans') AS anywhere"""
+    (row,) = pyarrow.parquet.read_table(taken(tmp_path, server, text)).to_pylist()
+    assert row == {"workers": "0", "anywhere": "off"}
+
+
 def test_two_columns_of_one_name_are_refused(
     server: PostgresServer, tmp_path: Path
 ) -> None:

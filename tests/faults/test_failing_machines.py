@@ -207,7 +207,7 @@ def test_a_site_out_of_memory_costs_no_round(
 
     with monkeypatch.context() as patch:
         patch.setattr(Contributions, "total", greedy)
-        with pytest.raises(MemoryError):
+        with pytest.raises(RunError):
             run(study, out=tmp_path / "run")
     assert_counted(tmp_path)
     resume(tmp_path / "run")

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from model_scenarios import KINDS, MODELS, SURVIVAL_KINDS, scenario
 from scipy.special import logsumexp
 
+from cipherbayes.data.blocks import take
 from cipherbayes.models import Gompertz, Survival
+from cipherbayes.models.influence import InfluenceBound, require_bounded_influence
 from cipherbayes.models.survival import require_survival_curves
 
 EXTREMES = [0.0, 1e-12, 3.0, -50.0, 350.0, 700.0, -700.0, 1e6, -1e6]
@@ -31,6 +33,29 @@ def test_likelihoods_and_gradients_are_finite_for_extreme_parameters(
     gradients = case.model.gradients(theta, case.rows)
     assert np.isfinite(gradients.norms()).all()
     assert np.isfinite(case.model.information_diagonal(theta, case.rows)).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_method_that_takes_records_answers_for_none(kind: str) -> None:
+    """A block may have no complete record: one more must not decide whether a site
+    answers."""
+    case = scenario(kind, 1)
+    model, rows = case.model, take(case.rows, np.arange(0))
+    theta = np.full(case.dimension, 0.3)
+    draws = np.stack([theta, -theta])
+    assert model.log_likelihood(theta, rows).shape == (0,)
+    assert model.gradients(theta, rows).norms().shape == (0,)
+    assert not model.information_diagonal(theta, rows).any()
+    check = model.held_out_check
+    if check is not None:
+        assert not np.any(check.sums(draws, rows))
+        assert not np.any(check.sums(draws, rows, 5))
+        for numbers in check.residuals(theta, rows):
+            assert np.shape(numbers) == (check.kinds, 0)
+    if kind != "gaussian":  # which bounds no influence
+        bounded = require_bounded_influence(model)
+        influence = bounded.at(theta, rows, InfluenceBound(1.0))
+        assert influence.score.shape == influence.information.shape == (0,)
 
 
 @pytest.mark.parametrize("kind", SURVIVAL_KINDS)

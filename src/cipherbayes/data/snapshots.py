@@ -33,7 +33,7 @@ from cipherbayes.data.snapshot_file import (
     row_groups,
     usable,
 )
-from cipherbayes.data.statements import beyond_a_person
+from cipherbayes.data.statements import beyond_a_person, order_left_open
 from cipherbayes.data.table_files import TableFile
 from cipherbayes.errors import DataError
 
@@ -96,14 +96,23 @@ class Query:
 
     def doubts(self) -> list[str]:
         """What to check where one person's record may change another's row."""
-        found = beyond_a_person(self.text(), open_database(self.database).dialect)
-        if not found:
-            return []
-        return [
-            f"{self.name} has {', '.join(found)}: privacy needs each row to depend on "
-            "its own person's data alone, so check that it does (docs/databases.md); "
-            "this goes by words, a help and not a proof"
-        ]
+        text, dialect = self.text(), open_database(self.database).dialect
+        doubts = []
+        if found := beyond_a_person(text, dialect):
+            doubts.append(
+                f"{self.name} has {', '.join(found)}: privacy needs each row to depend "
+                "on its own person's data alone, so check that it does "
+                "(docs/databases.md); this goes by words, a help and not a proof"
+            )
+        if found := order_left_open(text, dialect):
+            doubts.append(
+                f"{self.name} has {', '.join(found)}, whose result can depend on the "
+                "order of rows, and so on other people's: end ORDER BY with a unique "
+                "key, and add floats exactly, AVG(CAST(x AS DECIMAL(18, 6))); "
+                "docs/databases.md says more, and this goes by words, a help and not "
+                "a proof"
+            )
+        return doubts
 
 
 @dataclass(frozen=True)

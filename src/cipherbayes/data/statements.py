@@ -100,6 +100,80 @@ CALLS = frozenset({"random", "rand", "randomblob", "gen_random_uuid", "uuid"})
 """Those that count only as functions."""
 
 
+ADDED = {
+    *("avg", "mean", "sum", "stddev", "stddev_samp", "stddev_pop"),
+    *("variance", "var_samp", "var_pop", "corr", "covar_samp", "covar_pop"),
+    *("regr_slope", "regr_intercept", "total"),
+}
+"""Functions whose last bits depend on the order in which numbers are added."""
+
+FIRST = {
+    *("row_number", "ntile", "lag", "lead", "first_value", "last_value", "nth_value"),
+    *("first", "last", "any_value", "arbitrary"),
+    *("arg_max", "arg_min", "argmax", "argmin", "max_by", "min_by"),
+    *("array_agg", "string_agg", "group_concat", "list"),
+}
+"""Functions that take one row before another, and may find two alike."""
+
+EXACT = {"numeric", "decimal", "integer", "int", "bigint", "hugeint"}
+"""Types whose sums are exact."""
+
+
+def order_left_open(text: str, dialect: Dialect) -> list[str]:
+    """What in a query may depend on an order of rows that it does not state.
+
+    By words, like :func:`beyond_a_person`. Not named are sums that state an order or
+    have an exact type among their arguments, and ORDER BY of two columns or more, the
+    last of which is taken to be unique.
+    """
+    pieces = [*_pieces(text, dialect)]
+    found = set()
+    for place, word in enumerate(pieces):
+        opens = pieces[place + 1 : place + 2] == ["("]
+        if word == "distinct" and pieces[place + 1 : place + 2] == ["on"]:
+            if _ordered_by(pieces[_closing(pieces, place + 2) + 1 :]) < 2:
+                found.add("DISTINCT ON")
+        elif opens and word in ADDED | FIRST:
+            end = _closing(pieces, place + 1)
+            inside, after = pieces[place + 2 : end], _window(pieces, end + 1)
+            if word in FIRST:
+                if max(_ordered_by(inside), _ordered_by(after)) < 2:
+                    found.add(f"{word}()")
+            elif not EXACT & {*inside} and "order" not in inside:
+                found.add(f"{word}()")
+    return sorted(found)
+
+
+def _closing(pieces: list[str], start: int) -> int:
+    """Where the parenthesis that opens at ``start`` closes."""
+    depth = 0
+    for place in range(start, len(pieces)):
+        depth += (pieces[place] == "(") - (pieces[place] == ")")
+        if depth == 0:
+            return place
+    return len(pieces)
+
+
+def _window(pieces: list[str], start: int) -> list[str]:
+    """What is inside of the OVER (…) that begins here; nothing where none does."""
+    if pieces[start : start + 2] != ["over", "("]:
+        return []
+    return pieces[start + 2 : _closing(pieces, start + 1)]
+
+
+def _ordered_by(pieces: list[str]) -> int:
+    """Of how many columns the first ORDER BY in a piece of text is, at its depth."""
+    depth, columns = 0, 0
+    for place, piece in enumerate(pieces):
+        depth += (piece == "(") - (piece == ")")
+        if depth < 0:
+            break
+        if depth == 0 and not columns and pieces[place : place + 2] == ["order", "by"]:
+            columns = 1
+        columns += columns > 0 and depth == 0 and piece == ","
+    return columns
+
+
 def beyond_a_person(text: str, dialect: Dialect) -> list[str]:
     """Words in a query by which a row may depend on other people's rows.
 

@@ -13,7 +13,7 @@ from cipherbayes.engine.party_client import END, ROUND, TRANSCRIPT
 from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.errors import CipherbayesError
 from cipherbayes.protocols.csp import Csp
-from cipherbayes.protocols.refusals import said_outside
+from cipherbayes.protocols.refusals import said_outside, told_inside
 from cipherbayes.protocols.site import Site
 from cipherbayes.protocols.transcripts import keep_transcript
 
@@ -91,8 +91,8 @@ def serve(party: Site[Any] | Csp[Any], name: str, home: Path) -> None:
     while (question := pipes.read(sys.stdin.buffer)) is not None:
         try:
             pipes.write(answers, b"=", endpoint.respond(*question))
-        except CipherbayesError as error:
-            print(f"error: {error}", file=sys.stderr)
+        except Exception as error:
+            print(f"error: {told_inside(error)}", file=sys.stderr)
             pipes.write(answers, b"!", said_outside(name, error).encode())
         endpoint.rest()
 

@@ -101,7 +101,7 @@ class NegativeBinomialInfluence(EnumeratedInfluence):
         probability = np.exp(-r * np.log1p(held / r))
         rest, pull, pull_extra = np.ones_like(held), np.zeros_like(held), 0.0 * held
         sums = np.zeros_like(held)
-        for count in range(int(cap.max())):
+        for count in range(int(cap.max(initial=0.0))):
             inside = count < cap
             known = np.where(inside, probability, 0.0)
             score = (count - held) * usual

@@ -200,6 +200,7 @@ class Contributions:
         if imputing is not None:
             scales = imputing.split(scales)[0]
         seen = seen_through(self._table.design, scales)
+        nothing = np.zeros(phase.dimension)
         if phase.characteristics is not None:
             table = phase.characteristics
             tables = [self._table] + [held_out] * (self._held_out is not None)
@@ -216,7 +217,9 @@ class Contributions:
                 if imputing is None:
                     return check.sums(draws, seen(block))
                 complete, gaps = imputing.parted(block)
-                found = check.sums(draws, seen(complete))
+                found = nothing
+                if complete.count:  # every record of a block may have a gap
+                    found = check.sums(draws, seen(complete))
                 if gaps is not None:
                     drawn = seen(imputing.drawn(gaps, question.scales))
                     found = found + check.sums(draws, drawn, DRAWS)
@@ -234,7 +237,9 @@ class Contributions:
                 if imputing is None:
                     return cells.sums(theta, block, seen(block), site, scales)
                 complete, gaps = imputing.parted(block)
-                found = cells.sums(theta, complete, seen(complete), site, scales)
+                found = nothing
+                if complete.count:
+                    found = cells.sums(theta, complete, seen(complete), site, scales)
                 if gaps is not None:
                     prepared = imputing.drawn(gaps, question.scales)
                     drawn = seen(prepared)
@@ -247,7 +252,7 @@ class Contributions:
                 return found
 
             parts = list(held_out.map(added))
-        return sum(parts, start=np.zeros(phase.dimension))
+        return sum(parts, start=nothing)
 
     def _differences(
         self, draws: Floats, seen: Callable[[Rows], Rows]

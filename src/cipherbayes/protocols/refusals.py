@@ -8,7 +8,9 @@ error itself goes to the party's own log.
 
 from __future__ import annotations
 
-from cipherbayes.errors import BudgetError, CryptoError, ProtocolError
+import traceback
+
+from cipherbayes.errors import BudgetError, CipherbayesError, CryptoError, ProtocolError
 from cipherbayes.protocols.messages import MAX_TEXT, Reason, Refusal
 
 CANNOT = "cannot take part; the reason is in this party's own log"
@@ -51,6 +53,21 @@ def said_outside(party: str, error: BaseException) -> str:
     if isinstance(error, judges_others):
         return error.what[:MAX_TEXT]
     return CANNOT
+
+
+def told_inside(error: BaseException) -> str:
+    """What a party's own log says of an error.
+
+    Of one that nobody foresaw, its class and where it was raised: its text may hold a
+    value.
+    """
+    if isinstance(error, CipherbayesError):
+        return str(error)
+    places = traceback.extract_tb(error.__traceback__)
+    last = f" in {places[-1].filename}, line {places[-1].lineno}" if places else ""
+    own = [p for p in places if "cipherbayes" in p.filename]
+    through = f", reached from {own[-1].name}, line {own[-1].lineno}" if own else ""
+    return f"unexpected {type(error).__name__}{last}{through}; please report it"
 
 
 def refuse(party: str, error: BaseException) -> Refusal:

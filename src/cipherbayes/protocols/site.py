@@ -19,7 +19,6 @@ from cipherbayes.crypto.identity.roster import LINK_BYTES, Member, Roster
 from cipherbayes.crypto.identity.signatures import Identity, SigningKey
 from cipherbayes.crypto.masks import ExchangeKey, PairwiseMasks
 from cipherbayes.crypto.wire.transcript import RoundId
-from cipherbayes.errors import CipherbayesError
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import NoiseSource, PreparedNoise
 from cipherbayes.protocols.contributions import Contributions
@@ -36,7 +35,7 @@ from cipherbayes.protocols.messages import (
 from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.plan import AnyPlan
 from cipherbayes.protocols.questions import Question
-from cipherbayes.protocols.refusals import RefusalError, refuse
+from cipherbayes.protocols.refusals import RefusalError, refuse, told_inside
 from cipherbayes.protocols.signed_totals import released_scales
 from cipherbayes.protocols.stores import Heads
 from cipherbayes.protocols.study_plan import AnyStudyPlan
@@ -181,17 +180,21 @@ class Site(ABC, Generic[AnyPlan]):
                 self.forget_keys()
 
     def handle(self, data: bytes) -> bytes:
-        """Answer a :class:`RoundRequest`, or refuse."""
+        """Answer a :class:`RoundRequest`, or refuse.
+
+        Whatever fails here may depend on the records, foreseen or not: one text leaves
+        for all of it (:func:`~cipherbayes.protocols.refusals.said_outside`).
+        """
         if self._last is not None and self._last[0] == data:
             return self._last[1]
         try:
             if self._over:
                 raise RefusalError(Reason.WRONG_RUN, "the run is over")
             answer = encode(self.respond(data))
-        except CipherbayesError as error:
-            refusal = refuse(self._name, error)
+        except Exception as error:
+            refusal, why = refuse(self._name, error), told_inside(error)
             log.warning(
-                "site %s refused (%s): %s", self._name, refusal.reason.value, error
+                "site %s refused (%s): %s", self._name, refusal.reason.value, why
             )
             return encode(refusal)
         self._last = (data, answer)

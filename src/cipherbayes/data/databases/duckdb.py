@@ -66,8 +66,15 @@ class DuckDatabase(FileDatabase):
 
 
 def _config(ask: Ask) -> dict[str, str]:
-    """What a connection may do: no extensions, rows on no disk but in the scratch."""
+    """What a connection may do: no extensions, rows on no disk but in the scratch.
+
+    One thread, and rows in the order of the file: how threads share rows out depends on
+    all of them, and the last bits of a person's mean, or which of two rows of one day
+    comes first, would too.
+    """
     return {
+        "threads": "1",
+        "preserve_insertion_order": "true",
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",
         "python_enable_replacements": "false",

@@ -33,6 +33,13 @@ _ALLOWED = frozenset(
 )
 """Settings of libpq that an address may hold: nothing secret is among them."""
 
+_IN_ONE_ORDER = (
+    "SET LOCAL max_parallel_workers_per_gather = 0",
+    "SET LOCAL synchronize_seqscans = off",
+)
+"""Rows are read by one process from the first page on: how workers share them out, or
+where another reader stands, would decide in which order a person's rows are added."""
+
 
 @dataclass(frozen=True)
 class PostgresDatabase(Database):
@@ -76,6 +83,8 @@ class PostgresDatabase(Database):
                 server = _server(connection, self.name)
                 cursor = stack.enter_context(closing(connection.cursor()))
                 cursor.execute("SET TRANSACTION READ ONLY")
+                for setting in _IN_ONE_ORDER:
+                    cursor.execute(setting)
                 cursor.execute(ask.select)
                 reader = stack.enter_context(cursor.fetch_record_batch())
                 yield OpenQuery(server, reader)

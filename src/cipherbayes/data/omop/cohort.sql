@@ -10,7 +10,7 @@ WITH admission AS (
 ),
 stays AS (
     SELECT a.person_id,
-           SUM(v.visit_end_date - v.visit_start_date) AS days
+           SUM(CAST(v.visit_end_date - v.visit_start_date AS INTEGER)) AS days
     FROM admission a
     JOIN visit_occurrence v ON v.person_id = a.person_id
     WHERE v.visit_concept_id IN (9201, 262)

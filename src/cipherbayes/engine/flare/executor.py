@@ -45,9 +45,8 @@ from cipherbayes.engine.flare.questions import (
 from cipherbayes.engine.logs import keep_party_log
 from cipherbayes.engine.party import PartyEndpoint
 from cipherbayes.engine.party_client import ROUND
-from cipherbayes.errors import CipherbayesError
 from cipherbayes.protocols.messages import encode
-from cipherbayes.protocols.refusals import refuse, said_outside
+from cipherbayes.protocols.refusals import refuse, said_outside, told_inside
 
 log = logging.getLogger("cipherbayes.flare")
 
@@ -123,10 +122,7 @@ class PartyExecutor(Executor):  # type: ignore[misc]
                 return seal.long_answer(question)
             return seal.answer(question, answer)
         except Exception as error:
-            if isinstance(error, CipherbayesError):
-                log.error("%s", error)
-            else:
-                log.exception("unexpected failure")
+            log.error("%s", told_inside(error))
             return self._refused(seal, question, error)
         finally:
             self._work(-1)

@@ -7,19 +7,23 @@ only. Each table's ledger is charged before a total is used.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from cipherbayes.errors import CipherbayesError, RunError
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import NoiseSource
 from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.messages import Reason
 from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.questions import Question
-from cipherbayes.protocols.refusals import RefusalError
+from cipherbayes.protocols.refusals import CANNOT, RefusalError, told_inside
 from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.typing import Floats, Integers
+
+log = logging.getLogger("cipherbayes.curator")
 
 
 class Curator:
@@ -54,7 +58,21 @@ class Curator:
         )
 
     def release(self, number: int, phase: Phase, question: Question) -> Integers:
-        """The noised total of a round, in grid units."""
+        """The noised total of a round, in grid units.
+
+        What nobody foresaw may depend on the records: one text stands for all of it.
+        """
+        try:
+            return self._released(number, phase, question)
+        except CipherbayesError:
+            raise
+        except Exception as error:
+            log.warning("round %d: %s", number, told_inside(error))
+            raise RunError(
+                CANNOT, where="curator", remedy="then `cipherbayes resume`"
+            ) from None
+
+    def _released(self, number: int, phase: Phase, question: Question) -> Integers:
         done = min(book.rounds(self._run, n) for n, book in self._ledgers.items())
         if number > done:
             raise RefusalError(Reason.WRONG_ROUND, "rounds are answered in order")
