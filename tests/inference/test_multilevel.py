@@ -27,8 +27,10 @@ from cipherbayes.inference.noise_aware.shrinkage import (
     shrunk,
 )
 from cipherbayes.inference.noise_aware.tilting import TiltedBySite
+from cipherbayes.inference.noise_aware.without_privacy import expected_sd
 from cipherbayes.inference.released import Release
 from cipherbayes.models import Design, Exponential, Logistic, Prior
+from cipherbayes.models.influence import InfluenceBound
 from cipherbayes.models.packing import pack
 from cipherbayes.results.run import target_of
 from cipherbayes.study.tables import (
@@ -373,3 +375,22 @@ def test_sites_that_differ_draw_missing_values_at_their_own_parameters() -> None
         step = np.where(np.arange(theta.size) == place, 1e-5, 0.0)
         rise = target.log_likelihood(theta + step) - target.log_likelihood(theta - step)
         assert slope == pytest.approx(rise / 2e-5, rel=1e-4, abs=1e-4)
+
+
+def test_without_noise_weighted_sums_would_vary_as_the_posterior_takes_them_to() -> (
+    None
+):
+    """By V, which is less than H: else noise would seem to make intervals shorter."""
+    recursion, state = finished()
+    wanted = study()
+    design = preparation_of(wanted).design
+    memory = np.concatenate([np.zeros(len(SITES)), state.to_vector()])
+    bound = InfluenceBound(2.0)
+    full, weighted = (
+        np.array(expected_sd(memory, recursion.prior, wanted.model, design, each))
+        for each in (None, bound)
+    )
+    shape = ScoreShape.of(wanted.model, design, slots_of(wanted), bound=bound)
+    varies = Evidence.of(replace(recursion, shape=shape), state).variation
+    assert varies.max() < 0.99
+    assert weighted[1:] / full[1:] == pytest.approx(varies[-2:], rel=0.05)

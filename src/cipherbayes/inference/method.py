@@ -186,11 +186,17 @@ class Method(ABC):
         return ()
 
     def sd_without_privacy(
-        self, memory: Floats, prior: ResolvedPrior, model: Model, design: Design
+        self,
+        memory: Floats,
+        prior: ResolvedPrior,
+        model: Model,
+        design: Design,
+        bound: InfluenceBound | None,
     ) -> tuple[float, ...] | None:
         """Posterior sd to expect without privacy noise, from the sampler's last state.
 
-        None where the method has not released what it takes.
+        ``bound`` is that of weighted sums. None where the method has not released what
+        it takes.
         """
         return None
 

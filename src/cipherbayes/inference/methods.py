@@ -120,11 +120,16 @@ class NoiseAwareMethod(Method):
         return rare_levels(public, standardised)
 
     def sd_without_privacy(
-        self, memory: Floats, prior: ResolvedPrior, model: Model, design: Design
+        self,
+        memory: Floats,
+        prior: ResolvedPrior,
+        model: Model,
+        design: Design,
+        bound: InfluenceBound | None,
     ) -> tuple[float, ...] | None:
         from cipherbayes.inference.noise_aware import without_privacy
 
-        return without_privacy.expected_sd(memory, prior, model, design)
+        return without_privacy.expected_sd(memory, prior, model, design, bound)
 
 
 class ChainMethod(Method):

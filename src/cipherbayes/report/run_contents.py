@@ -118,7 +118,7 @@ class Contents:
             key=encryption and encryption["key"],
             identities=parties or about.get("pinned", {}),
             lost=_lost(checkpoint),
-            sd_without_privacy=_sd_without_privacy(study, checkpoint),
+            sd_without_privacy=_sd_without_privacy(study, plan, checkpoint),
             ledgers=tuple(_ledgers(folder, sorted(study.sites))),
             causes=_causes(result, causes),
         )
@@ -171,8 +171,10 @@ def _lost(path: Path) -> tuple[tuple[str, int], ...]:
         return ()
 
 
-def _sd_without_privacy(study: Study, checkpoint: Path) -> tuple[float, ...] | None:
-    if not study.private or not checkpoint.is_file():
+def _sd_without_privacy(
+    study: Study, plan: StudyPlan | None, checkpoint: Path
+) -> tuple[float, ...] | None:
+    if plan is None or not plan.sampling or not checkpoint.is_file():
         return None
     try:
         with CheckpointReader(checkpoint) as reader:
@@ -183,7 +185,9 @@ def _sd_without_privacy(study: Study, checkpoint: Path) -> tuple[float, ...] | N
         return None
     design = preparation_of(study).design
     prior = prior_of(study) or resolve_prior(study, design)
-    return study.inference_method.sd_without_privacy(memory, prior, study.model, design)
+    return study.inference_method.sd_without_privacy(
+        memory, prior, study.model, design, plan.last_phase.weighting
+    )
 
 
 def _ledgers(folder: Path, sites: list[str]) -> list[Spent]:

@@ -1,8 +1,9 @@
 """How wide an interval would be without privacy, from what was released.
 
-A noise-aware run releases noised information matrices. With H their shrunk average
-and Λ the prior's precision, the posterior without privacy noise would have about the
-covariance (H + Λ)⁻¹; nothing but released sums is used.
+A noise-aware run releases noised information matrices. With H their shrunk average, V
+the variance of the weighted score sum (:mod:`~.down_weighting`) and Λ the prior's
+precision, the posterior of the same sums without noise would have about the covariance
+(H V⁻¹ H + Λ)⁻¹; nothing but released sums is used.
 """
 
 from __future__ import annotations
@@ -18,12 +19,17 @@ from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.inference.noise_aware.sites import compared_sites
 from cipherbayes.inference.site_comparison import common_sd
 from cipherbayes.models import Design, Model
+from cipherbayes.models.influence import InfluenceBound
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
 
 
 def expected_sd(
-    memory: Floats, prior: ResolvedPrior, model: Model, design: Design
+    memory: Floats,
+    prior: ResolvedPrior,
+    model: Model,
+    design: Design,
+    bound: InfluenceBound | None,
 ) -> tuple[float, ...] | None:
     """Posterior sd to expect without privacy noise, on the prepared scale.
 
@@ -36,15 +42,17 @@ def expected_sd(
     if lost and isinstance(prior, SitePrior):
         prior = prior_without(prior, lost)
     slots = prior.slots if isinstance(prior, SitePrior) else None
-    recursion = NoiseAware(prior, ScoreShape.of(model, design, slots))
+    recursion = NoiseAware(prior, ScoreShape.of(model, design, slots, bound=bound))
     recursion, state = recursion.measured_at(averages(state)[0], state)
     evidence = Evidence.of(recursion, state)
     shape = recursion.shape
+    # H V⁻¹ H, V = K H K.
+    told = evidence.estimate / (evidence.variation[:, None] * evidence.variation)
     if isinstance(prior, SitePrior):
         compared = compared_sites(recursion, prior, evidence, prior.start)
         root = np.linalg.inv(shape.basis)
-        quadratic = root.T @ evidence.estimate @ root
+        quadratic = root.T @ told @ root
         return tuple(common_sd(prior, quadratic, prior.spreads(compared.between)))
-    precision = evidence.estimate + np.linalg.inv(evidence.prior_covariance)
+    precision = told + np.linalg.inv(evidence.prior_covariance)
     covariance = shape.basis @ np.linalg.inv(precision) @ shape.basis.T
     return tuple(np.sqrt(np.diag(covariance)).tolist())
