@@ -253,3 +253,5 @@ def test_a_record_is_followed_longer_only_where_noise_is_known_to_be_small() -> 
     crowded = influence_bound(weibull, 1.75, records=8_000, mu=quiet, excess=10.0)
     assert crowded.stop == 1.0
     assert influence_bound(logistic, 1.75, records=8_000, mu=quiet).stop == 1.0
+    for kind in ("exponential", "piecewise"):
+        assert influence_bound(MODELS[kind], 1.75, records=8_000, mu=quiet).stop == 1.5

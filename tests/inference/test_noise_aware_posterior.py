@@ -26,6 +26,7 @@ from cipherbayes.inference.noise_aware.flags import (
     rare_levels,
 )
 from cipherbayes.inference.noise_aware.information import InformationSampler
+from cipherbayes.inference.noise_aware.posterior import _moderate
 from cipherbayes.inference.noise_aware.schedule import BURN_IN
 from cipherbayes.inference.released import Release
 from cipherbayes.models import Design, Prior
@@ -203,6 +204,35 @@ def test_a_thin_baseline_is_named_by_its_place_in_one_sites_model() -> None:
         layout=SimpleNamespace(constants=(0,)),
     )
     assert _thin_baseline(alone, np.eye(2)) == ()  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_a_baseline_interval_that_noise_hides_is_neither_thick_nor_empty() -> None:
+    """What the other intervals have says about how much it may have."""
+    effort, away = Effort(chains=4, warm_up=100, kept=100, doublings=0), []
+    for seed in (3, 4, 5, 7):
+        rng = np.random.default_rng(seed)
+        study = simulate("piecewise", 2_000, 6, rng, prior_scale=2.0, truth_scale=0.5)
+        recursion, state = release_rounds(study, 0.5, rng)
+        posterior = sample_posterior(recursion, state, seed=1, effort=effort)
+        found = posterior.draws.theta.reshape(-1, 6)[:, -1]
+        away.append((found.mean() - study.truth[-1]) / found.std())
+        # The prior's is 2.
+        assert found.std() < 1.7
+    assert np.mean(np.square(away)) < 2.0
+
+
+def test_h_is_judged_by_effects_of_a_residual_at_most() -> None:
+    """A prior of a public range that is many residuals wide is not held against H."""
+    rng = np.random.default_rng(2)
+    study = simulate("linear", 300, 4, rng, prior_scale=50.0)
+    recursion, _ = release_rounds(study, 3.0, rng)
+    wide = recursion.shape.prior_covariance(np.tile(study.prior.scale**2, (2, 1)))
+    found = _moderate(recursion.shape, wide)
+    assert found[:, 0, 0] == pytest.approx(wide[:, 0, 0])
+    assert found[:, [1, 2, 3], [1, 2, 3]] == pytest.approx(1.0)
+    narrow = 1e-6 * wide
+    assert np.array_equal(_moderate(recursion.shape, narrow), narrow)
 
 
 @pytest.mark.slow

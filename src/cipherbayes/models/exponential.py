@@ -65,6 +65,7 @@ class ExponentialInfluence(LinearPredictorInfluence):
 
     multiplicative: ClassVar[bool] = True
     multilevel: ClassVar[bool] = True
+    quiet_stop: ClassVar[float] = 1.5
 
     def residuals(
         self, theta: Floats, rows: Rows, stop: float

@@ -88,15 +88,10 @@ class Weighting:
     ----------
     square, beside
         S and b; x with its constant column, if there is one.
-    score_share, extra_share
-        Variance of a score with w = 1 over its slope: one of the likelihood's own, less
-        where it is bounded. Of parameters of columns, and of the others.
     """
 
     square: float
     beside: float = 0.0
-    score_share: float = 1.0
-    extra_share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -185,6 +180,17 @@ class BoundedInfluence(ABC):
         A score sum is then taken to vary by its slope, which it does at most.
         """
         return None
+
+    def variance_shares(
+        self, bound: InfluenceBound, mean: float, variance: float
+    ) -> tuple[float, float]:
+        """Variance of a score with w = 1 over its slope, among many records.
+
+        One of the likelihood's own score, less where it is bounded. Of parameters of
+        columns, and of the others; (1, 1) is never too small. Linear predictors are
+        about normal with this mean and variance.
+        """
+        return 1.0, 1.0
 
     def basis(self, design: Design) -> Floats:
         """B with theta = B phi, phi what a score sum is the gradient in."""

@@ -224,9 +224,11 @@ class LinearInfluence(LinearPredictorInfluence):
         residual = np.clip(self.model.residual(theta, rows) / sd, -limit, limit)
         return residual, np.asarray(2.0 * ndtr(limit) - 1.0)
 
-    def weighting(self, bound: InfluenceBound) -> Weighting:
+    def variance_shares(
+        self, bound: InfluenceBound, mean: float, variance: float
+    ) -> tuple[float, float]:
         straight, square, _ = _huber(RESIDUAL_STOP * bound.stop)
-        return Weighting(bound.clip**2, score_share=square / straight)
+        return square / straight, 1.0
 
     def limits(self, stop: float) -> tuple[float, float]:
         """|r| ≤ b and v ≤ 1."""
@@ -295,16 +297,16 @@ class LearntScaleInfluence(BoundedInfluence):
         )
 
     def weighting(self, bound: InfluenceBound) -> Weighting:
+        beside = _beside(RESIDUAL_STOP * bound.stop)
+        return Weighting(bound.clip**2 + beside, beside)
+
+    def variance_shares(
+        self, bound: InfluenceBound, mean: float, variance: float
+    ) -> tuple[float, float]:
         """Var psi = e over v, and Var chi over k."""
         limit = RESIDUAL_STOP * bound.stop
         straight, square, slope = _huber(limit)
-        beside = _beside(limit)
-        return Weighting(
-            bound.clip**2 + beside,
-            beside,
-            score_share=square / straight,
-            extra_share=(_fourth(limit) - square**2) / slope,
-        )
+        return square / straight, (_fourth(limit) - square**2) / slope
 
     def sensitivities(self, bound: InfluenceBound) -> tuple[float, float]:
         """b √(C² + q) and max(v, a² k / q) (C² + q)."""

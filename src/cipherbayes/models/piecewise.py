@@ -238,6 +238,7 @@ class PiecewiseInfluence(BoundedInfluence):
 
     multiplicative: ClassVar[bool] = True
     multilevel: ClassVar[bool] = True
+    quiet_stop: ClassVar[float] = 1.5
 
     def at(self, theta: Floats, rows: Rows, bound: InfluenceBound) -> Influence:
         hazards = self.model.hazards(theta, rows)

@@ -11,7 +11,7 @@ from scipy.special import gammaln, pdtr
 from cipherbayes.models.base import RecordGradients, Rows
 from cipherbayes.models.counts import CountModel, mean_of
 from cipherbayes.models.held_out_numbers import CountCheck
-from cipherbayes.models.influence import LinearPredictorInfluence
+from cipherbayes.models.influence import InfluenceBound, LinearPredictorInfluence
 from cipherbayes.models.registry import register
 from cipherbayes.typing import Floats
 
@@ -20,6 +20,9 @@ COUNTS = 1.5
 
 INFORMATION = 2.0
 """The most information of a record (times the stop c)."""
+
+NODES = 20
+"""Of a quadrature over linear predictors."""
 
 LARGEST_MEAN = 1e6
 """Records with a larger mean are left out of bounded scores."""
@@ -91,6 +94,26 @@ class PoissonInfluence(LinearPredictorInfluence):
         self, theta: Floats, rows: Rows, stop: float
     ) -> tuple[Floats, Floats]:
         mean = mean_of(self.model.log_mean(theta, rows))
+        share, slope, _, low, high, lifted = self._held(mean, stop)
+        held = np.clip(rows.outcome["y"], low, high) - low
+        return share * (held - lifted), share * slope
+
+    def variance_shares(
+        self, bound: InfluenceBound, mean: float, variance: float
+    ) -> tuple[float, float]:
+        """a² Var psi over a k, where means have no exposures of their own."""
+        if self.model.offset_column is not None:
+            return 1.0, 1.0
+        nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
+        means = mean_of(mean + np.sqrt(variance) * nodes) / self.model.per
+        share, slope, spread, *_ = self._held(means, bound.stop)
+        total = float(weights @ (share * slope))
+        if not total > 0.0:
+            return 1.0, 1.0
+        return min(float(weights @ (share**2 * spread)) / total, 1.0), 1.0
+
+    def _held(self, mean: Floats, stop: float) -> tuple[Floats, ...]:
+        """a, k, Var psi, low, high and E psi - low, of counts with these means."""
         counted = mean <= LARGEST_MEAN
         mean = np.where(counted, mean, 1.0)
         low = np.floor(np.maximum(mean - np.sqrt(mean), 0.0))
@@ -114,8 +137,7 @@ class PoissonInfluence(LinearPredictorInfluence):
         ):
             share = np.minimum(share, most / np.maximum(size, 1e-9 * most))
         share = np.where(counted, share, 0.0)
-        held = np.clip(rows.outcome["y"], low, high) - low
-        return share * (held - lifted), share * slope
+        return share, slope, variance, low, high, lifted
 
     def limits(self, stop: float) -> tuple[float, float]:
         return COUNTS * stop, INFORMATION * stop

@@ -26,6 +26,7 @@ Huber and Ronchetti (2009), Robust statistics, section 6.3: the sandwich H⁻¹ 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,8 +54,11 @@ class RowLengths:
         e.
     columns
         Of the parameters, those that multiply columns that vary.
-    unweighted
-        κ of every parameter if all weights were one.
+    width
+        Parameters before the ones that multiply no column.
+    shares
+        κ if all weights were one, of the former and of the latter, by mean and variance
+        of the linear predictor.
     """
 
     square: float
@@ -62,7 +66,8 @@ class RowLengths:
     value: float
     count: int
     columns: tuple[int, ...]
-    unweighted: Floats
+    width: int
+    shares: Callable[[float, float], tuple[float, float]]
 
 
 def variation(
@@ -70,14 +75,17 @@ def variation(
     information: Floats,
     information_sd: float,
     constants: tuple[int, ...],
+    predictor: tuple[float, float] = (0.0, 0.0),
 ) -> Floats:
     """√κ of every parameter, from a positive definite H with noise ``information_sd``.
 
-    Without a constant, or without columns, nothing is known of the weights.
+    ``predictor`` has the mean and variance of the linear predictor. Without a constant,
+    or without columns, nothing is known of the weights.
     """
-    root = np.sqrt(lengths.unweighted)
+    root = np.empty(len(information))
+    root[: lengths.width], root[lengths.width :] = np.sqrt(lengths.shares(*predictor))
     if not constants or not lengths.columns:
-        return np.asarray(root)
+        return root
     columns, fixed = list(lengths.columns), list(constants)
     masses = np.diag(information)[fixed]
     own = np.diag(information)[columns]

@@ -113,7 +113,7 @@ class Evidence:
             weights=trust / trust.sum(),
             first_trace=state.first_trace,
             layout=layout,
-            variation=shape.variation(known, information_sd),
+            variation=shape.variation(place, known, information_sd),
             extra=place.size - (shape.width or place.size),
         )
 

@@ -164,8 +164,9 @@ def flags_of(
         flags.append(
             Flag(
                 MOSTLY_PRIOR_FLAG,
-                "intervals more than half as wide as the prior's; read them as the "
-                "prior, not as a finding (raise ε, add records or drop columns)",
+                "wide, not wrong: intervals more than half as wide as the prior's; "
+                "read them as the prior, not as a finding (raise ε, add records or "
+                "drop columns)",
                 unusable=False,
                 parameters=mostly,
             )
@@ -185,8 +186,8 @@ def flags_of(
         flags.append(
             Flag(
                 "correlation-not-learnt",
-                "the correlation of the columns was not learnt: raise ε or drop "
-                "columns",
+                "wide, not wrong: the correlation of the columns was not learnt (raise "
+                "ε or drop columns)",
                 unusable=False,
             )
         )
@@ -194,9 +195,9 @@ def flags_of(
         flags.append(
             Flag(
                 "column-hidden",
-                "columns that vary too little to be told from noise, whose intervals "
-                "rest on how much columns usually vary (drop them, join rare levels "
-                "or raise ε)",
+                "wide, not wrong: columns that vary too little to be told from noise, "
+                "whose intervals rest on how much columns usually vary (drop them, "
+                "join rare levels or raise ε)",
                 unusable=False,
                 parameters=hidden,
             )
@@ -208,9 +209,9 @@ def flags_of(
         flags.append(
             Flag(
                 "columns-alike",
-                "columns of which one almost follows from the others, or may as far as "
-                "noise tells; their effects are known together better than one by one "
-                "(drop one of them or raise ε)",
+                "wide, not wrong: columns of which one almost follows from the others, "
+                "or may as far as noise tells; their effects are known together better "
+                "than one by one (drop one of them or raise ε)",
                 unusable=False,
                 parameters=_at_one_site(named, places),
             )

@@ -8,7 +8,7 @@ releases say of H is in :mod:`~.evidence`. A is made of (p, U, ℓ, S) as
 other columns there, their own information exp ℓ, and correlations R, those of exp S.
 With m, υ, ω and ρ learnt,
 
-    p_j  ~ N(m, 3²)         a constant's mass may be anything beside a column's
+    p_j  ~ N(m − log b, 2²) of b constants each has a share of what a column has
     U_jk ~ N(0, υ²)         υ² ~ IG(1, 0.05): columns lie within [-1, 1]
     ℓ_j  ~ N(m, ω²)         ω² ~ IG(1, 0.05): they are standardised, hence much alike
     S_jk ~ t(½, 0, ρ / √d)  ρ² ~ IG(3, 0.003): few are related, those may be closely
@@ -54,8 +54,9 @@ SITE_MEANS, SITE_DF = InverseGamma(0.5, 0.01), 3.0
 """Of υ_j² where sites may differ, most likely about 0.14, and degrees of freedom of U:
 in most columns sites are much alike, in one that is confounded with site not at all,
 and small sites are less alike than large ones."""
-MASS_SPREAD, UNLIKE_SPREAD = 3.0, 1.0
-"""Of p, and of ℓ where it need not be like the others."""
+MASS_SPREAD, UNLIKE_SPREAD = 2.0, 1.0
+"""Of p, and of ℓ where it need not be like the others. Less of the first would take an
+interval of a baseline with few events for one with some, more for one with none."""
 MEAN_OF_MEANS, OWN_MEAN, NO_MEAN = 1.0, 1.0, 0.01
 """sd of u; of the mean of a column that one site has, there, and elsewhere: zero."""
 LEARNT = 3
@@ -157,6 +158,7 @@ class InformationPrior:
             self._offsets[parts.masses] = np.log(sites.masses)
         else:
             self._precisions[parts.masses] = MASS_SPREAD**-2.0
+            self._offsets[parts.masses] = -np.log(max(len(parts.constants), 1))
             self.pulled_by[parts.masses] = middle
         half, rows = Centring(0.5), every[parts.entries]
         thin = -0.5 * float(np.log(parts.others)) if parts.others else 0.0

@@ -42,6 +42,7 @@ from cipherbayes.inference.noise_aware.saturation import (
     unflattened,
 )
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
+from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.inference.noise_aware.sites import compared_sites
 from cipherbayes.inference.noise_aware.slicing import Score, slice_theta
 from cipherbayes.inference.noise_aware.tilting import TiltedBySite, TiltedScore
@@ -179,7 +180,7 @@ class _Walk:
     def set_prior(self, variances: Floats) -> None:
         """Take these variances of every chain's independent priors from now on."""
         shape = self.recursion.shape
-        self.covariance = shape.prior_covariance(variances)
+        self.covariance = _moderate(shape, shape.prior_covariance(variances))
         self.precision = shape.prior_precision(variances)
 
     def set_between(self, prior: SitePrior, between: Floats) -> None:
@@ -297,6 +298,21 @@ class _Walk:
     def _of_traces(self, now: Floats, first: Floats) -> Floats:
         fall = now / np.maximum(first, now)
         return self.recursion.shape.bend(np.maximum(fall, LARGEST_FALL))
+
+
+def _moderate(shape: ScoreShape, covariance: Floats) -> Floats:
+    """Λ⁻¹ as H is judged by it: an effect is a unit of the linear predictor at most.
+
+    The wider the prior of θ, the more ḡ speaks for directions without information, in
+    which θ may be anything (Lindley's paradox). A prior of half a public range of the
+    outcome, many times the residuals' sd, is not meant to say that.
+    """
+    width = len(shape.basis) if shape.width is None else shape.width
+    columns = np.array([j for j in range(width) if j not in shape.constants], int)
+    sizes = covariance[:, columns, columns]
+    shrinking = np.ones(covariance.shape[:2])
+    shrinking[:, columns] = np.minimum(1.0, sizes**-0.5)
+    return np.asarray(covariance * shrinking[:, :, None] * shrinking[:, None, :])
 
 
 def _draw_theta(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -144,29 +145,53 @@ class ScoreShape:
         self, model: Model, design: Design, bound: InfluenceBound | None
     ) -> ScoreShape:
         """With the law of the records' weights."""
-        weighting = bound and require_bounded_influence(model).weighting(bound)
-        if not weighting:
+        if bound is None:
+            return self
+        bounded = require_bounded_influence(model)
+        if (weighting := bounded.weighting(bound)) is None:
             return self
         value = 1.0 if design.intercept is None else design.intercept
-        dimension = len(self.basis)
-        width = dimension if self.width is None else self.width
-        shares = np.full(dimension, weighting.score_share)
-        shares[width:] = weighting.extra_share
+        width = len(self.basis) if self.width is None else self.width
         lengths = RowLengths(
             weighting.square,
             weighting.beside + (design.intercept or 0.0) ** 2,
             value,
             design.width - (design.intercept is not None),
             tuple(j for j in range(width) if j not in self.constants),
-            shares,
+            width,
+            partial(bounded.variance_shares, bound),
         )
         return replace(self, lengths=lengths)
 
-    def variation(self, information: Floats, information_sd: float) -> Floats:
-        """K of the score sum's variance K H K, from an estimate of H."""
+    def variation(
+        self, theta: Floats, information: Floats, information_sd: float
+    ) -> Floats:
+        """K of the score sum's variance K H K at θ, from an estimate of H."""
         if self.lengths is None:
             return np.ones(len(information))
-        return variation(self.lengths, information, information_sd, self.constants)
+        return variation(
+            self.lengths,
+            information,
+            information_sd,
+            self.constants,
+            self._linear_predictor(theta, information),
+        )
+
+    def _linear_predictor(
+        self, theta: Floats, information: Floats
+    ) -> tuple[float, float]:
+        """Its mean and variance over the records, where it says how much they count.
+
+        H tells of records by their information, which grows with the predictor where
+        that is small and not where it is large: half of the way is taken back.
+        """
+        if self.unit is None:
+            return 0.0, 0.0
+        pushed, mass = information @ self.unit, self.unit @ information @ self.unit
+        theta = self.predictor(theta)
+        mean = float(pushed @ theta / mass)
+        variance = max(float(theta @ information @ theta / mass) - mean**2, 0.0)
+        return mean - 0.5 * variance, variance
 
     @classmethod
     def _of_sites(
