@@ -7,14 +7,39 @@ either share.
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cipherbayes.typing import Floats
+
+
+def coverage_options(
+    description: str | None, kinds: Iterable[str]
+) -> argparse.ArgumentParser:
+    """What is asked of a script that simulates studies of models of some kinds."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("rows", type=Path)
+    parser.add_argument("--kind", choices=sorted(kinds), default="logistic")
+    parser.add_argument("--studies", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--records", type=int, default=4000)
+    parser.add_argument("--epsilon", type=float, default=2.0)
+    return parser
+
+
+def missing_studies(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The beginnings of the lines that the file of rows does not have yet."""
+    cell = {"kind": given.kind, "records": given.records, "epsilon": given.epsilon}
+    known = [{n: line.get(n) for n in (*cell, "seed")} for line in lines(given.rows)]
+    for seed in range(given.first, given.first + given.studies):
+        line: dict[str, Any] = {**cell, "seed": seed}
+        if line not in known:
+            yield line
 
 
 def interval(draws: Floats) -> dict[str, list[float]]:

@@ -12,8 +12,6 @@ that are there are not repeated, and all are added up. Usage:
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +23,15 @@ from cipherbayes.results.run import target_of
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import as_sites, open_sites, preparation_of, with_sites
 from cipherbayes.typing import Floats
-from coverage_rows import add_up, held_share, interval, lines, write
+from coverage_rows import (
+    add_up,
+    coverage_options,
+    held_share,
+    interval,
+    lines,
+    missing_studies,
+    write,
+)
 
 FORMULA = "y ~ rcs(age, 4) + sex * diabetes + log(creatinine)"
 RECORDS = pd.DataFrame(
@@ -152,23 +158,9 @@ def without_privacy(study: Study, frame: pd.DataFrame) -> Floats:
 
 def main() -> None:
     """Run the studies that are missing, and add up."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("rows", type=Path)
-    parser.add_argument("--kind", choices=sorted(MODELS), default="logistic")
-    parser.add_argument("--studies", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--records", type=int, default=4000)
-    parser.add_argument("--epsilon", type=float, default=2.0)
-    given = parser.parse_args()
-    cell = {"kind": given.kind, "records": given.records, "epsilon": given.epsilon}
-    known = [
-        {name: line.get(name) for name in (*cell, "seed")} for line in lines(given.rows)
-    ]
-    for seed in range(given.first, given.first + given.studies):
-        line: dict[str, Any] = {**cell, "seed": seed}
-        if line in known:
-            continue
-        rng = np.random.default_rng(seed)
+    given = coverage_options(__doc__, MODELS).parse_args()
+    for line in missing_studies(given):
+        rng = np.random.default_rng(line["seed"])
         frame, truth = simulated(given.kind, given.records, rng)
         plain = without_privacy(study_of(given.kind, given.records, None), frame)
         result = cb.run(study_of(given.kind, given.records, given.epsilon), frame)

@@ -29,7 +29,6 @@ table has
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -58,6 +57,7 @@ from cipherbayes.study.tables import open_sites, preparation_of, slots_of
 from cipherbayes.typing import Floats, Integers
 from cipherbayes_research.datasets.flchain import load_flchain
 from cipherbayes_research.datasets.physionet2012 import load_physionet2012
+from coverage_rows import lines, write
 
 Columns = dict[str, Callable[[Any], Any] | None]
 
@@ -417,19 +417,6 @@ def run_grid(given: argparse.Namespace) -> None:
                 line["flags"] = [flag["code"] for flag in result.record["flags"]]
                 line["rows"] = judged(result, tables, truth, draws)[0]
                 write(given.rows, line)
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    """The fits of a file."""
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def write(path: Path, line: dict[str, Any]) -> None:
-    """One more of them."""
-    with path.open("a") as file:
-        file.write(json.dumps(line) + "\n")
 
 
 def key(line: dict[str, Any]) -> tuple[Any, ...]:

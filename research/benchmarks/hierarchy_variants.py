@@ -26,6 +26,7 @@ import pandas as pd
 
 import cipherbayes as cb
 from cipherbayes.typing import Floats
+from coverage_rows import lines, write
 from hierarchy_coverage import (
     BETWEEN,
     CUTS,
@@ -40,12 +41,10 @@ from hierarchy_coverage import (
     control_fit,
     covariates,
     key,
-    lines,
     private_fit,
     rows_of,
     simulate,
     study,
-    write,
 )
 
 SLOPES, SHAPES = 0.25, 0.3

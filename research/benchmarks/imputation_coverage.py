@@ -12,8 +12,6 @@ repeated, and all are added up. Usage:
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +23,15 @@ from cipherbayes.results.run import target_of
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import as_sites, open_sites, preparation_of, with_sites
 from cipherbayes.typing import Floats
-from coverage_rows import add_up, held_share, interval, lines, write
+from coverage_rows import (
+    add_up,
+    coverage_options,
+    held_share,
+    interval,
+    lines,
+    missing_studies,
+    write,
+)
 
 NAMES = ("age", "sex[M]", "bmi", "smoker[yes]")
 SCALES = np.array([10.0, 1.0, 5.0, 1.0])
@@ -128,22 +134,11 @@ def without_privacy(study: Study, frame: pd.DataFrame) -> Floats:
 
 def main() -> None:
     """Run the studies that are missing, and add up."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("rows", type=Path)
-    parser.add_argument("--kind", choices=sorted(MODELS), default="logistic")
-    parser.add_argument("--studies", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--records", type=int, default=4000)
-    parser.add_argument("--epsilon", type=float, default=2.0)
+    parser = coverage_options(__doc__, MODELS)
     parser.add_argument("--without-privacy", action="store_true")
     given = parser.parse_args()
-    cell = {"kind": given.kind, "records": given.records, "epsilon": given.epsilon}
-    known = [{n: line.get(n) for n in (*cell, "seed")} for line in lines(given.rows)]
-    for seed in range(given.first, given.first + given.studies):
-        line: dict[str, Any] = {**cell, "seed": seed}
-        if line in known:
-            continue
-        rng = np.random.default_rng(seed)
+    for line in missing_studies(given):
+        rng = np.random.default_rng(line["seed"])
         frame, truth = simulated(given.kind, given.records, rng)
         plain = {
             how: without_privacy(study_of(given.kind, given.records, None, how), frame)

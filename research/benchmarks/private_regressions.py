@@ -50,6 +50,7 @@ from cipherbayes.validation.trial_records import (
     simulated,
 )
 from cipherbayes.validation.trials import trial
+from coverage_rows import lines
 
 ROWS, SETTINGS = 4_000, tuple(product((1.0, 1.5), (0.6, 1.0), (0.25, 0.5, 0.75)))
 """Bound of a row over √(1 + columns); of an outcome over its range; share for X'y."""
@@ -255,9 +256,7 @@ def main() -> None:
     parser.add_argument("--studies", type=int, default=4)
     parser.add_argument("--epsilon", type=float, default=1.0)
     arguments = parser.parse_args()
-    rows = []
-    if arguments.rows.exists():
-        rows = [json.loads(line) for line in arguments.rows.read_text().splitlines()]
+    rows = lines(arguments.rows)
     known = {row["key"] for row in rows}
     tables = [Columns.read(path) for path in arguments.tables]
     for number, table, kind in product(range(arguments.studies), tables, METHODS):
