@@ -51,4 +51,5 @@ def test_a_plan_prints_what_all_studies_have_and_then_its_own_figures() -> None:
         "dimension",
         "signal_over_noise",
         "width_ratio",
+        "width_ratio_rare",
     ]

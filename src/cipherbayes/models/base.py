@@ -314,6 +314,11 @@ class Model(BaseModel, ABC):
         """
         return None
 
+    def curvature_of(self, events: float, design: Design) -> float:
+        """The same as :meth:`curvature` where the share of records with the event, or
+        the mean count, is known."""
+        return self.curvature(design)
+
     def curvature(self, design: Design) -> float:
         """A public guess of -d²(log-likelihood of a record) / d eta².
 

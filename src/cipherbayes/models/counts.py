@@ -82,6 +82,9 @@ class CountModel(Model):
                 "follow up longer"
             )
 
+    def curvature_of(self, events: float, design: Design) -> float:
+        return events
+
     def curvature(self, design: Design) -> float:
         # The mean count per ``per``, of which nothing is known but that the study
         # chose ``per`` for it to be about one.

@@ -16,6 +16,7 @@ from cipherbayes.models.base import (
     refuse_times,
     require_binary,
 )
+from cipherbayes.models.design import Design
 from cipherbayes.models.held_out import BinaryCheck
 from cipherbayes.models.influence import (
     BoundedInfluence,
@@ -79,6 +80,9 @@ class Logistic(Model):
     @property
     def held_out_check(self) -> BinaryCheck:
         return BinaryCheck(self)
+
+    def curvature_of(self, events: float, design: Design) -> float:
+        return events * (1.0 - events)
 
     @property
     def bounded_influence(self) -> LogisticInfluence:

@@ -29,6 +29,9 @@ MEAN_SQUARE = 0.25
 OWN_SHARE = 0.3
 """Part of a column's information that the other columns do not hold too, guessed."""
 
+RARE = 0.05
+"""Share of records with the event that is rare."""
+
 CLEAR = 3.0
 """Signal over noise from which an effect of the prior's scale can be seen."""
 
@@ -65,8 +68,12 @@ class Forecast:
         return self.ratio < CLEAR
 
 
-def forecast_of(plan: StudyPlan) -> Forecast:
-    """The prospects of a plan, from public numbers alone."""
+def forecast_of(plan: StudyPlan, events: float | None = None) -> Forecast:
+    """The prospects of a plan, from public numbers alone.
+
+    ``events`` is the share of records with the event, or the mean count; a model's
+    guess where None.
+    """
     study, release = plan.study, plan.last_phase.sums
     privacy = study.privacy
     # A sampled study is as good as a full-batch one with the same ε and δ.
@@ -77,7 +84,10 @@ def forecast_of(plan: StudyPlan) -> Forecast:
     noise = release.clip * math.sqrt(inflation) / mu
     design = preparation_of(study).design
     standardised = study.releases_scales
-    each = study.model.curvature(design) * (1.0 if standardised else MEAN_SQUARE)
+    each = study.model.curvature(design)
+    if events is not None:
+        each = study.model.curvature_of(events, design)
+    each *= 1.0 if standardised else MEAN_SQUARE
     records = _fitted_records(plan)
     information = records * each
     # No data can add more than all records pulling one way.

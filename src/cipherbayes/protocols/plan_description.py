@@ -13,7 +13,13 @@ from cipherbayes.privacy.accountant import compose, epsilon, total_mu
 from cipherbayes.privacy.events import GaussianSum
 from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.protocols.certificate import covers
-from cipherbayes.protocols.forecast import Forecast, advice, forecast_of, term_costs
+from cipherbayes.protocols.forecast import (
+    RARE,
+    Forecast,
+    advice,
+    forecast_of,
+    term_costs,
+)
 from cipherbayes.protocols.imputation_words import (
     ImputationCost,
     imputation_cost,
@@ -69,6 +75,7 @@ class PlanFigures(TypedDict, total=False):
     dimension: int
     signal_over_noise: float
     width_ratio: float
+    width_ratio_rare: float
     budget: dict[str, BudgetUse]
     terms: list[TermCost]
     imputation: ImputationCost
@@ -134,6 +141,7 @@ def describe(plan: StudyPlan) -> PlanDescription:
         "dimension": release.dimension,
         "signal_over_noise": forecast.ratio,
         "width_ratio": forecast.width_ratio,
+        "width_ratio_rare": forecast_of(plan, RARE).width_ratio,
     }
     if uses := budget_uses(plan):
         further["budget"] = uses
@@ -271,6 +279,18 @@ def epsilon_by_tenths(plan: Plan) -> list[tuple[int, float]]:
     return [(rounds, plan.epsilon_after(rounds)) for rounds in tenths]
 
 
+def _with_few_events(plan: StudyPlan, forecast: Forecast) -> str:
+    """How wide intervals are where events are rare; nothing where there are none."""
+    rare = forecast_of(plan, RARE).width_ratio
+    if rare == forecast.width_ratio:
+        return ""
+    family = plan.study.model.family
+    many = "a mean count of" if family == "count" else "events in"
+    return f", {rare:.2f} × with {many} {RARE:.2f}" + (
+        "" if family == "count" else " of the records"
+    )
+
+
 def _lines(
     plan: StudyPlan, forecast: Forecast, growth: list[tuple[int, float]]
 ) -> list[str]:
@@ -296,7 +316,8 @@ def _lines(
         f"prior       {prior_in_words(study)}",
         *([f"            {OTHER_PRIOR}"] if other_prior_without_privacy(study) else []),
         f"outlook     intervals about {forecast.width_ratio:.2f} × as wide as without "
-        "privacy; wider where columns are correlated or events rare",
+        f"privacy{_with_few_events(plan, forecast)}; wider where columns are "
+        "correlated",
         "            an effect as large as the prior expects is "
         f"{forecast.ratio:.3g} times the noise",
     ]

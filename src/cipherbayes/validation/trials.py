@@ -44,7 +44,7 @@ class Trial:
     ratio
         Width of the first over the second.
     expected
-        What the plan said of that ratio.
+        What the plan said of that ratio, told how many records have the event.
     flags
         Names of flags with the parameters that they name; none where all are meant.
     unusable
@@ -81,7 +81,7 @@ def trial(columns: Columns, ground: Ground, number: int) -> Trial:
         tuple(map(bool, (below <= want) & (want <= above))),
         tuple(map(bool, (records.low <= want) & (want <= records.high))),
         tuple(map(float, (above - below) / (records.high - records.low))),
-        forecast_of(plan_releases(study)).width_ratio,
+        forecast_of(plan_releases(study), EVENTS[ground.events]).width_ratio,
         tuple((f["name"], tuple(f["parameters"])) for f in flags),
         any(f["unusable"] for f in flags),
         _scales_off(study, records.design, result.record["moments"]),

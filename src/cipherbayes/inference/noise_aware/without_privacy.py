@@ -8,6 +8,8 @@ precision, the posterior of the same sums without noise would have about the cov
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from cipherbayes.inference.between_sites import SitePrior
@@ -45,9 +47,8 @@ def expected_sd(
     recursion = NoiseAware(prior, ScoreShape.of(model, design, slots, bound=bound))
     recursion, state = recursion.measured_at(averages(state)[0], state)
     evidence = Evidence.of(recursion, state)
-    shape = recursion.shape
-    # H V⁻¹ H, V = K H K.
-    told = evidence.estimate / (evidence.variation[:, None] * evidence.variation)
+    shape, h = recursion.shape, evidence.estimate
+    told = h @ np.linalg.solve(replace(evidence, variance=0.0).spread(h), h)
     if isinstance(prior, SitePrior):
         compared = compared_sites(recursion, prior, evidence, prior.start)
         root = np.linalg.inv(shape.basis)
