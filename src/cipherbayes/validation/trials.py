@@ -30,7 +30,7 @@ from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats, JsonObject
 from cipherbayes.validation.public_columns import Columns
 from cipherbayes.validation.replicates import Progress, replicated
-from cipherbayes.validation.trial_records import Ground, simulated, study_on
+from cipherbayes.validation.trial_records import EVENTS, Ground, simulated, study_on
 
 
 @dataclass(frozen=True)
