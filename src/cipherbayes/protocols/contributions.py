@@ -44,12 +44,10 @@ class RivalFit:
     @classmethod
     def of(cls, study: Study) -> RivalFit | None:
         """The fit that a study is compared with."""
-        earlier = rival_study(study)
-        if earlier is None:
+        earlier, held = rival_study(study), study.evaluation
+        if earlier is None or held is None or held.against is None:
             return None
-        assert study.evaluation is not None
-        rival = study.evaluation.against
-        assert rival is not None
+        rival = held.against
         scales = None if rival.scales is None else np.array(rival.scales)
         design = preparation_of(earlier).design
         return cls(earlier.model, design, scales, np.array(rival.draws))

@@ -202,8 +202,7 @@ def _closing(study: PrivateStudy, shape: _Shape) -> list[Phase]:
         phases.append(Phase("describe", 0, sums, characteristics=table))
     if study.checks_privately:
         assert check is not None  # see the study's rules
-        assert study.evaluation is not None
-        compared = study.evaluation.against is not None
+        compared = study.stated_evaluation.against is not None
         parts = COMPARED if compared else CHECKS
         shares = {purpose: (1.0 - described) * part for purpose, part in parts.items()}
         sums = release(check.bound, check.cells, shares["check"])

@@ -52,8 +52,7 @@ def alike(study: Study) -> str:
 
 def given_away(plan: StudyPlan) -> GivenAway:
     """What the noise of a plan with sites that differ leaves to be known of a site."""
-    study, hierarchy = plan.study, plan.study.hierarchy
-    assert hierarchy is not None
+    study, hierarchy = plan.study, plan.study.stated_hierarchy
     counts = next(phase.sums for phase in plan.phases if phase.purpose == "records")
     records = TWICE * counts.noise_sd(counts.sites)
     if not hierarchy.intercept:
@@ -75,8 +74,7 @@ def sites_in_words(plan: StudyPlan) -> list[str]:
     slots = slots_of(study)
     if slots is None:
         return [alike(study)] if len(study.sites) > 1 else []
-    hierarchy = study.hierarchy
-    assert hierarchy is not None
+    hierarchy = study.stated_hierarchy
     level = ["their level"] if hierarchy.intercept else []
     said = " and ".join([*level, *(f"the effect of {n}" for n in hierarchy.slopes)])
     own, known = len(slots.places), given_away(plan)

@@ -128,17 +128,15 @@ def _design(study: PrivateStudy, moments: Floats | None) -> Design:
 
 def _expected_rows(study: PrivateStudy) -> float | None:
     """Held-out rows that the study expects; None where N is not public."""
-    assert study.evaluation is not None
     records = study.privacy.records
-    return None if records is None else records * study.evaluation.holdout
+    return None if records is None else records * study.stated_evaluation.holdout
 
 
 def _difference(
     study: PrivateStudy, released: Closing, metrics: PrivateMetrics, tail: float
 ) -> DifferenceRow:
     """How much better this fit predicts than the earlier one that the study names."""
-    assert study.evaluation is not None
-    rival = study.evaluation.against
+    rival = study.stated_evaluation.against
     assert rival is not None
     # As many as the check of the same rows has counted.
     rows = np.linspace(metrics["rows"]["lower"], metrics["rows"]["upper"], 101)

@@ -134,8 +134,7 @@ def score(
         several = partial(_pieces, imputing, scales)
     own = dict.fromkeys(held, flat)
     if draws.sites is not None:
-        assert study.hierarchy is not None
-        owner = study.hierarchy.owner
+        owner = study.stated_hierarchy.owner
         own = {
             name: draws.sites.at_site(draws.theta, owner(name)).reshape(flat.shape)
             for name in held

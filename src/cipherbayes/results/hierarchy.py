@@ -84,8 +84,7 @@ def in_units(
     units = _units(design, parameters)
     for k in level:
         effects[..., k] = sites.effects[..., k] * units.get(names[k], 1.0)
-    hierarchy = study.hierarchy
-    assert hierarchy is not None
+    hierarchy = study.stated_hierarchy
     if len(level) > 1 and hierarchy.baseline != "stratified":
         # The intervals of proportional hazards move together.
         together = effects[..., level].mean(axis=-1, keepdims=True)
@@ -103,8 +102,7 @@ def record_of(
 ) -> HierarchyRecord:
     """What ``result.json`` says of the hierarchy."""
     tail = (1.0 - study.inference.interval) / 2.0
-    hierarchy = study.hierarchy
-    assert hierarchy is not None
+    hierarchy = study.stated_hierarchy
     between = [
         _row(name, units.between[..., g], tail) for g, name in enumerate(units.groups)
     ]
@@ -184,7 +182,6 @@ def draws_for(
             "a site is known or new", where=f"site '{site}'", remedy="give one of them"
         )
     if site is not None:
-        assert study.hierarchy is not None
         known = dict.fromkeys([*study.sites, *sites.sites])
         if site not in known:
             raise RunError(
@@ -192,7 +189,7 @@ def draws_for(
                 where=f"study '{study.name}'",
                 remedy=f"give one of {', '.join(known)}, or ask for a new one",
             )
-        return sites.at_site(common, study.hierarchy.owner(site))
+        return sites.at_site(common, study.stated_hierarchy.owner(site))
     if not sites.groups:
         raise RunError(
             "says nothing of a site that took no part: its sites are fixed",

@@ -74,9 +74,8 @@ def require_one_table(site: SiteSection) -> None:
             "a table is a file (data) or a query (database, query, ledger), not both; "
             "a file's ledger lies beside it"
         )
-    if missing:
+    if site.database is None or missing:
         raise ValueError(f"a query needs database, query and ledger: add {missing[0]}")
-    assert site.database is not None
     try:
         open_database(site.database)
     except DataError as error:

@@ -214,6 +214,28 @@ class Study(Section):
         return self.private and held is not None and not held.holdout_is_public
 
     @property
+    def stated_evaluation(self) -> Evaluation:
+        """What is held out; refused where the study holds nothing out."""
+        if self.evaluation is None:
+            raise StudyError(
+                "holds out no rows",
+                where=f"study '{self.name}'",
+                remedy="add an [evaluation] table",
+            )
+        return self.evaluation
+
+    @property
+    def stated_hierarchy(self) -> Hierarchy:
+        """How sites differ; refused where the study takes them to be alike."""
+        if self.hierarchy is None:
+            raise StudyError(
+                "takes its sites to be alike",
+                where=f"study '{self.name}'",
+                remedy="add a [hierarchy] table",
+            )
+        return self.hierarchy
+
+    @property
     def training_records(self) -> int | None:
         """The records that the fit is expected to see; None where N is not public.
 
@@ -224,8 +246,8 @@ class Study(Section):
             return None
         if not self.checks_privately:
             return self.privacy.records
-        assert self.evaluation is not None
-        return max(round(self.privacy.records * (1.0 - self.evaluation.holdout)), 1)
+        kept = 1.0 - self.stated_evaluation.holdout
+        return max(round(self.privacy.records * kept), 1)
 
     @property
     def insecure(self) -> bool:

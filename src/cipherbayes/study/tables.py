@@ -103,8 +103,7 @@ def _is_of(column: str, feature: str) -> bool:
 
 def site_prior(study: Study, slots: SiteSlots, common: ResolvedPrior) -> SitePrior:
     """The prior of the parameters of all sites together."""
-    hierarchy = study.hierarchy
-    assert hierarchy is not None
+    hierarchy = study.stated_hierarchy
     if hierarchy.effects == "fixed":
         return SitePrior.of(common, slots, (), hierarchy.scale)
     design = preparation_of(study).design
@@ -310,8 +309,8 @@ def split_site(
     ----------
     Where the study protects held-out rows, one side may be empty: a refusal would tell.
     """
-    assert study.evaluation is not None
-    seed, share = study.evaluation.seed, study.evaluation.holdout
+    stated = study.stated_evaluation
+    seed, share = stated.seed, stated.holdout
     rival = rival_study(study)
     design = None if rival is None else preparation_of(rival).design
     parts = table.map(lambda rows: place_of(rows, seed, design) < share)
