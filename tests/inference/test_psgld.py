@@ -122,7 +122,7 @@ def test_the_drift_climbs_the_log_posterior() -> None:
     for _ in range(50):
         gradient = target.likelihood_gradient(state.theta) / target.records
         state, _ = psgld.step(
-            rng,
+            rng.standard_normal(state.theta.shape),
             state,
             mean_gradient=gradient,
             prior_gradient=target.prior.gradient(state.theta),
@@ -162,7 +162,7 @@ def test_privacy_noise_is_counted_into_the_langevin_noise() -> None:
     state = psgld.init(np.zeros(3))
     for i in range(len(steps)):
         moved, info = psgld.step(
-            rng,
+            rng.standard_normal(state.theta.shape),
             state,
             mean_gradient=rng.normal(0.0, noise, 3),
             prior_gradient=np.zeros(3),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ import numpy as np
 from cipherbayes.errors import RunError
 from cipherbayes.inference import averaged, fisher, psgld
 from cipherbayes.inference.between_sites import SiteDraws
-from cipherbayes.inference.schedules import Schedule, constant, fixed_schedule
+from cipherbayes.inference.schedules import fixed_schedule
 from cipherbayes.inference.settings import Inference
 from cipherbayes.inference.site_comparison import SiteComparison
 from cipherbayes.inference.target import Target
@@ -79,7 +79,7 @@ def sample(target: Target, settings: Inference, progress: Progress) -> Draws:
     settings
         The study's ``[inference]`` table.
     progress
-        Called with (rounds done, rounds in all), chains counted one after another.
+        Called with (rounds done, rounds in all), those of all chains together.
     """
     adaptive = settings.gamma_term or not target.model.near_gaussian
     kind = settings.preconditioner or ("rmsprop" if adaptive else "fisher")
@@ -89,20 +89,18 @@ def sample(target: Target, settings: Inference, progress: Progress) -> Draws:
     kept = range(burn_in, rounds, settings.thin)
     theta = np.empty((chains, len(kept), target.start.size))
     sizes = np.empty((chains, len(kept)))
-    walk = _fisher_walks(target, settings) if kind == "fisher" else None
-    for chain in range(chains):
-        if walk is not None:
-            steps = walk(chain)
-        else:
-            steps = _rmsprop_walk(target, settings, chain, rounds, kind == "rmsprop")
-        for t in range(rounds):
-            position, size = next(steps)
-            if t >= burn_in and (t - burn_in) % settings.thin == 0:
-                theta[chain, (t - burn_in) // settings.thin] = position
-                sizes[chain, (t - burn_in) // settings.thin] = size
-            if t % 64 == 0 or t == rounds - 1:
-                _refuse_divergence(target, position, t)
-                progress(chain * rounds + t + 1, chains * rounds)
+    if kind == "fisher":
+        walk = _fisher_walk(target, settings, chains)
+    else:
+        walk = _rmsprop_walk(target, settings, chains, rounds, kind == "rmsprop")
+    for t in range(rounds):
+        positions, step = next(walk)
+        if t >= burn_in and (t - burn_in) % settings.thin == 0:
+            theta[:, (t - burn_in) // settings.thin] = positions
+            sizes[:, (t - burn_in) // settings.thin] = step
+        if t % 64 == 0 or t == rounds - 1:
+            _refuse_divergence(target, positions, t)
+            progress((t + 1) * chains, chains * rounds)
     return Draws(theta, sizes, is_point=False, rounds=rounds)
 
 
@@ -130,33 +128,41 @@ def _minibatch(
     return np.sort(rows), float(settings.batch)
 
 
-def _fisher_walks(
-    target: Target, settings: Inference
-) -> Callable[[int], Iterator[tuple[Floats, float]]]:
+def _fisher_walk(
+    target: Target, settings: Inference, chains: int
+) -> Iterator[tuple[Floats, float]]:
     """Chains that start around the mode, spread twice as wide as the posterior."""
     mode = target.mode()
     metric = fisher.metric(target.curvature(mode))
     size = settings.step.size or 2.0 * FISHER_STEP
-
-    def walk(chain: int) -> Iterator[tuple[Floats, float]]:
-        rng = np.random.default_rng([settings.seed, chain])
-        state = fisher.init(mode + 2.0 * metric.noise(rng))
-        while True:
+    rngs = _sources(settings, chains)
+    states = [fisher.init(mode + 2.0 * metric.noise(rng)) for rng in rngs]
+    while True:
+        for k, (rng, state) in enumerate(zip(rngs, states, strict=True)):
             rows, divisor = _minibatch(rng, target.records, settings)
             data = target.likelihood_gradient(state.theta, rows)
             gradient = target.prior.gradient(state.theta)
             gradient = gradient + data * (target.records / divisor)
-            state = fisher.step(rng, state, gradient=gradient, metric=metric, size=size)
-            yield state.theta, size
+            states[k] = fisher.step(
+                rng, state, gradient=gradient, metric=metric, size=size
+            )
+        yield np.array([state.theta for state in states]), size
 
-    return walk
+
+def _sources(settings: Inference, chains: int) -> list[np.random.Generator]:
+    """A stream of random numbers for each chain."""
+    return [np.random.default_rng([settings.seed, chain]) for chain in range(chains)]
 
 
 def _rmsprop_walk(
-    target: Target, settings: Inference, chain: int, rounds: int, adaptive: bool
-) -> Iterator[tuple[Floats, float]]:
-    """The paper's sampler; plain SGLD where not ``adaptive``."""
-    rng = np.random.default_rng([settings.seed, chain])
+    target: Target, settings: Inference, chains: int, rounds: int, adaptive: bool
+) -> Iterator[tuple[Floats, Floats]]:
+    """The paper's sampler, all chains side by side; plain SGLD where not ``adaptive``.
+
+    θ and all that goes with it has one row a chain, so that a model may take the
+    gradients of all chains at once.
+    """
+    rngs = _sources(settings, chains)
     burn_in = int(settings.burn_in * rounds)
     batch = min(settings.batch or target.records, target.records)
     fixed = fixed_schedule(
@@ -166,13 +172,14 @@ def _rmsprop_walk(
         rounds=rounds,
         floor=settings.floor,
     )
-    schedule: Schedule = fixed or constant(0.0)
     recalibrate = {0, *(burn_in * k // 16 for k in (1, 2, 4, 8, 12, 16))}
-    state = psgld.init(target.start + 0.1 * rng.standard_normal(target.start.size))
+    width = target.start.size
+    spread = np.array([rng.standard_normal(width) for rng in rngs])
+    state = psgld.init(target.start + 0.1 * spread)
     settled, frozen = np.zeros_like(state.theta), False
+    sizes = np.zeros((chains, 1))
     for t in range(rounds):
-        rows, divisor = _minibatch(rng, target.records, settings)
-        mean = target.likelihood_gradient(state.theta, rows) / divisor
+        mean = _mean_gradients(rngs, target, state.theta, settings)
         if adaptive and not frozen:
             state = psgld.update_second_moment(state, mean, settings.alpha)
             if burn_in // 2 <= t < burn_in:
@@ -185,29 +192,51 @@ def _rmsprop_walk(
             if adaptive
             else np.ones_like(state.theta)
         )
-        if fixed is None and t in recalibrate:
-            noise = _minibatch_variance(rng, target, state.theta, settings)
-            schedule = constant(_automatic_size(target, state.theta, scale, noise))
+        if fixed is not None:
+            sizes = np.full((chains, 1), fixed(t + 1))
+        elif t in recalibrate:
+            for k, (rng, theta) in enumerate(zip(rngs, state.theta, strict=True)):
+                noise = _minibatch_variance(rng, target, theta, settings)
+                sizes[k] = _automatic_size(target, theta, scale[k], noise)
         correction: Floats | float = 0.0
         if settings.gamma_term and adaptive and not frozen:
+            information = [target.mean_information(theta) for theta in state.theta]
             correction = psgld.gamma(
                 state,
                 mean,
-                target.mean_information(state.theta),
+                np.array(information),
                 alpha=settings.alpha,
                 floor=settings.floor,
             )
-        state, info = psgld.step(
-            rng,
+        state, _ = psgld.step(
+            np.array([rng.standard_normal(width) for rng in rngs]),
             state,
             mean_gradient=mean,
             prior_gradient=target.prior.gradient(state.theta),
             records=target.records,
-            size=schedule(t + 1),
+            size=sizes,
             scale=scale,
             correction=correction,
         )
-        yield state.theta, info.step_size
+        yield state.theta, sizes[:, 0].copy()
+
+
+def _mean_gradients(
+    rngs: Sequence[np.random.Generator],
+    target: Target,
+    thetas: Floats,
+    settings: Inference,
+) -> Floats:
+    """ĝ of every chain: of all records, or of a minibatch of its own."""
+    batches = [_minibatch(rng, target.records, settings) for rng in rngs]
+    if all(rows is None for rows, _ in batches):
+        return target.likelihood_gradients(thetas) / target.records
+    return np.array(
+        [
+            target.likelihood_gradient(theta, rows) / divisor
+            for theta, (rows, divisor) in zip(thetas, batches, strict=True)
+        ]
+    )
 
 
 def _minibatch_variance(

@@ -32,9 +32,13 @@ def rhat(draws: Floats) -> Floats:
     if chains < 2 or count < 4:
         return np.full(width, np.nan)
     halves = _halves(draws)
+    return _where_finite(draws, _larger_rhat(halves, _normal_scores(halves)))
+
+
+def _larger_rhat(halves: Floats, scores: Floats) -> Floats:
+    """R-hat of the draws or of their distances from the median."""
     folded = np.abs(halves - np.median(halves, axis=(0, 1)))
-    both = [_plain_rhat(_normal_scores(each)) for each in (halves, folded)]
-    return _where_finite(draws, np.fmax(*both))
+    return np.fmax(_plain_rhat(scores), _plain_rhat(_normal_scores(folded)))
 
 
 def rhat_and_ess(draws: Floats) -> tuple[Floats, Floats]:
@@ -43,11 +47,15 @@ def rhat_and_ess(draws: Floats) -> tuple[Floats, Floats]:
     ``draws`` has shape ``(chains, draws, d)``. What cannot be estimated (one
     chain for R-hat, fewer than four draws, draws that are not finite) is NaN.
     """
-    _, count, width = draws.shape
+    chains, count, width = draws.shape
     if count < 4:
         return rhat(draws), np.full(width, np.nan)
-    sizes = _plain_ess(_normal_scores(_halves(draws)))
-    return rhat(draws), _where_finite(draws, sizes)
+    halves = _halves(draws)
+    scores = _normal_scores(halves)
+    sizes = _where_finite(draws, _plain_ess(scores))
+    if chains < 2:
+        return np.full(width, np.nan), sizes
+    return _where_finite(draws, _larger_rhat(halves, scores)), sizes
 
 
 def _where_finite(draws: Floats, found: Floats) -> Floats:
@@ -63,18 +71,25 @@ def _halves(draws: Floats) -> Floats:
 def _normal_scores(draws: Floats) -> Floats:
     """Φ⁻¹((r − 3/8) / (S + 1/4)) of the ranks r; equal draws share their mean rank."""
     pooled = draws.reshape(-1, draws.shape[2])
-    size, order = len(pooled), np.argsort(pooled, axis=0, kind="stable")
-    ordered = np.take_along_axis(pooled, order, axis=0)
-    place = np.arange(size)[:, None]
-    differs = ordered[1:] != ordered[:-1]
-    edge = np.ones((1, pooled.shape[1]), dtype=bool)
-    first = np.maximum.accumulate(np.where(np.vstack([edge, differs]), place, 0))
-    last = np.where(np.vstack([differs, edge]), place, size)
-    last = np.minimum.accumulate(last[::-1])[::-1]
-    ranks = np.empty(pooled.shape)
-    np.put_along_axis(ranks, order, 0.5 * (first + last) + 1.0, axis=0)
-    scores = ndtri((ranks - BLOM) / (size - 2.0 * BLOM + 1.0))
-    return np.asarray(scores).reshape(draws.shape)
+    size = len(pooled)
+    of_rank = _score(np.arange(1.0, size + 1.0), size)
+    scores = np.empty(pooled.shape)
+    for j, column in enumerate(pooled.T):
+        values = np.ascontiguousarray(column)
+        order = np.argsort(values, kind="stable")
+        ordered = values[order]
+        differs = ordered[1:] != ordered[:-1]
+        if differs.all():
+            scores[order, j] = of_rank
+            continue
+        edges = np.flatnonzero(np.concatenate([[True], differs, [True]]))
+        ranks = np.repeat(0.5 * (edges[:-1] + edges[1:] + 1.0), np.diff(edges))
+        scores[order, j] = _score(ranks, size)
+    return scores.reshape(draws.shape)
+
+
+def _score(ranks: Floats, size: int) -> Floats:
+    return np.asarray(ndtri((ranks - BLOM) / (size - 2.0 * BLOM + 1.0)))
 
 
 def _plain_rhat(draws: Floats) -> Floats:

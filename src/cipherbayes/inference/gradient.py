@@ -91,6 +91,11 @@ def gradient_sum(
     return _total(parameters, table, rows, bounded)
 
 
+def gradient_sums(model: Model, thetas: Floats, table: PreparedTable) -> Floats:
+    """:func:`gradient_sum` over all records, unbounded, at several thetas."""
+    return _total(thetas.shape, table, None, lambda b: model.gradient_sums(thetas, b))
+
+
 def log_likelihood_sum(
     model: Model,
     theta: Floats,
@@ -185,13 +190,13 @@ def _norms(gradients: RecordGradients) -> Floats:
 
 
 def _total(
-    width: int,
+    shape: int | tuple[int, ...],
     table: PreparedTable,
     rows: Integers | None,
     part: Callable[[Rows], Floats],
 ) -> Floats:
-    """``part`` of every block, ``width`` numbers each, added up."""
-    total = np.zeros(width)
+    """``part`` of every block, numbers of a shape each, added up."""
+    total = np.zeros(shape)
     for each in table.map(part, rows):
         total += each
     return total

@@ -43,7 +43,7 @@ class Info:
     noise. Zero means that the gradient's noise alone was at least as large.
     """
 
-    step_size: float
+    step_size: Floats | float
     langevin_share: float
 
 
@@ -85,13 +85,13 @@ def gamma(
 
 
 def step(
-    rng: np.random.Generator,
+    normal: Floats,
     state: PsgldState,
     *,
     mean_gradient: Floats,
     prior_gradient: Floats,
     records: float,
-    size: float,
+    size: Floats | float,
     scale: Floats | float = 1.0,
     correction: Floats | float = 0.0,
     noise_variance: float = 0.0,
@@ -100,8 +100,11 @@ def step(
 
     Parameters
     ----------
-    rng
-        Source of the Langevin noise. It protects nobody, so a seed is fine.
+    normal
+        Standard normal numbers for the Langevin noise, as many as θ has. They protect
+        nobody, so a seed is fine.
+    size
+        η; of several chains side by side one for each, shape ``(chains, 1)``.
     scale, correction
         The diagonal of G, and Γ where it is wanted.
     noise_variance
@@ -113,7 +116,7 @@ def step(
     target = size * np.broadcast_to(np.asarray(scale), state.theta.shape)
     brought = (0.5 * size * scale * records) ** 2 * noise_variance
     missing = np.maximum(target - brought, 0.0)
-    noise = np.sqrt(missing) * rng.standard_normal(state.theta.shape)
+    noise = np.sqrt(missing) * normal
     theta = state.theta + 0.5 * size * drift + noise
     info = Info(size, float(np.min(missing / target)))
     return PsgldState(theta, state.second_moment, state.rounds + 1), info

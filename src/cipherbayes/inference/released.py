@@ -153,7 +153,7 @@ class PrivatePsgld(Recursion):
             scale = psgld.preconditioner(inner, self._floor(inner))
         rng = np.random.default_rng([settings.seed, state.rounds])
         inner, _ = psgld.step(
-            rng,
+            rng.standard_normal(inner.theta.shape),
             inner,
             mean_gradient=mean,
             prior_gradient=self.prior.gradient(state.theta),

@@ -10,6 +10,7 @@ import numpy as np
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.inference.gradient import (
     gradient_sum,
+    gradient_sums,
     information_diagonal,
     log_likelihood_sum,
 )
@@ -56,6 +57,15 @@ class Target:
                 total += gradient_sum(
                     self.model, theta, table, rows=mine, expand=self.expand
                 )
+        return total
+
+    def likelihood_gradients(self, thetas: Floats) -> Floats:
+        """:meth:`likelihood_gradient` of all records at several thetas, a row each."""
+        if self.expand is not None:
+            return np.array([self.likelihood_gradient(theta) for theta in thetas])
+        total = np.zeros_like(thetas)
+        for table in self.tables:
+            total += gradient_sums(self.model, thetas, table)
         return total
 
     def gradient(self, theta: Floats) -> Floats:

@@ -282,6 +282,10 @@ class Model(BaseModel, ABC):
         """
         return self.gradients(theta, rows).weighted_sum()
 
+    def gradient_sums(self, thetas: Floats, rows: Rows) -> Floats:
+        """:meth:`gradient_sum` at several thetas, one row each."""
+        return np.array([self.gradient_sum(theta, rows) for theta in thetas])
+
     def information_diagonal(self, theta: Floats, rows: Rows) -> Floats:
         """``-sum_i d²(log-likelihood_i) / d theta_j²`` for each parameter j.
 

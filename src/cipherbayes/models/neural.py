@@ -38,7 +38,7 @@ class Neural(Model):
     derivative s in eta are those of the plain model ``head``; the gradient of a
     record is s times the gradient of eta, which autodiff (JAX) gives for each record
     by itself, so that it is clipped, noised and summed like any other. Where nothing is
-    clipped only the sum is wanted, and :meth:`gradient_sum` takes matrix products.
+    clipped only sums are wanted, and :meth:`gradient_sums` takes matrix products.
 
     The linear part makes the plain model a special case (v = 0). A network has no
     use for a zero start, where its gradient in W vanishes with v, so W = W0 + theta
@@ -99,38 +99,74 @@ class Neural(Model):
         return RecordGradients(rows, score=head.score, extra=extra)
 
     def gradient_sum(self, theta: Floats, rows: Rows) -> Floats:
-        """The same sum by matrix products over all records at once.
+        (total,) = self.gradient_sums(theta[None], rows)
+        return np.asarray(total)
+
+    def gradient_sums(self, thetas: Floats, rows: Rows) -> Floats:
+        """The same sums by matrix products over all records and thetas at once.
 
         With D_l the derivative of the log-likelihoods in the layer's linear parts
         W_l z_(l-1), one column a record, D_L = (v / sqrt(H)) s' * (1 - z_L²) and
         D_(l-1) = W_l' D_l * (1 - z_(l-1)²); the gradient in W_l is D_l z_(l-1)'.
         """
-        width, weights = rows.design.width, self._weights(theta, rows.design.width)
-        layers, outputs, used = [], [rows.x], 0
+        count, width = len(thetas), rows.design.width
+        weights = self._weights(thetas, width)
+        layers, outputs, used = [], [], 0
         for depth, units in enumerate(self.hidden):
             biased = int(depth > 0)
-            wide = len(outputs[-1]) + biased
-            layer = weights[used : used + units * wide].reshape(units, wide)
-            used += layer.size
-            linear = layer[:, biased:] @ outputs[-1]
-            layers.append(layer[:, biased:])
-            outputs.append(np.tanh(linear + layer[:, :1] if biased else linear))
-        out = weights[used:] / np.sqrt(self.hidden[-1])
-        eta = kernels.linear_predictor(theta[:width], rows.x) + out @ outputs[-1]
-        head = self.head.gradients(*self._output(theta, rows, eta))
-        assert head.score is not None
-        parts = [outputs[-1] @ head.score / np.sqrt(self.hidden[-1])]
-        slopes = out[:, None] * head.score
+            wide = self.hidden[depth - 1] + 1 if biased else width
+            layer = weights[:, used : used + units * wide].reshape(count, units, wide)
+            used += units * wide
+            layers.append(layer[:, :, biased:])
+            if biased:
+                linear = layers[-1] @ outputs[-1] + layer[:, :, :1]
+            else:  # one product for all thetas
+                linear = (layer.reshape(-1, wide) @ rows.x).reshape(count, units, -1)
+            outputs.append(_tanh(linear))
+        out = weights[:, used:, None] / np.sqrt(self.hidden[-1])
+        eta = thetas[:, :width] @ rows.x
+        eta += (out.transpose(0, 2, 1) @ outputs[-1])[:, 0]
+        score, extra = self._scores(thetas, rows, eta)
+        last = (outputs[-1] @ score[:, :, None])[:, :, 0] / np.sqrt(self.hidden[-1])
+        parts = [*extra, last]
+        slopes = out * score[:, None]
         for depth in reversed(range(len(layers))):
-            slopes *= 1.0 - outputs[depth + 1] ** 2
-            gradient = slopes @ outputs[depth].T
+            curved = outputs[depth] * outputs[depth]
+            slopes *= np.subtract(1.0, curved, out=curved)
             if depth > 0:
-                gradient = np.column_stack([slopes.sum(axis=1), gradient])
-                slopes = layers[depth].T @ slopes
-            parts.append(gradient.reshape(-1))
-        parts.append(kernels.weighted_sum(rows.x, head.score))
-        extra = [] if head.extra is None else [head.extra.sum(axis=1)]
-        return np.concatenate([*reversed(parts), *extra])
+                gradient = slopes @ outputs[depth - 1].transpose(0, 2, 1)
+                gradient = np.concatenate(
+                    [slopes.sum(axis=2, keepdims=True), gradient], axis=2
+                )
+                slopes = layers[depth].transpose(0, 2, 1) @ slopes
+            else:
+                gradient = slopes.reshape(-1, rows.count) @ rows.x.T
+            parts.append(gradient.reshape(count, -1))
+        parts.append(score @ rows.x.T)
+        return np.concatenate(parts[::-1], axis=1)
+
+    def _scores(
+        self, thetas: Floats, rows: Rows, eta: Floats
+    ) -> tuple[Floats, list[Floats]]:
+        """Derivatives of the records' log-likelihoods in eta, and sums of those in
+        the head's other parameters, if there are any; one row a theta."""
+        if not self.head.extra_parameters():
+            # To a head without parameters thetas are so many records more.
+            told = {name: np.tile(y, len(eta)) for name, y in rows.outcome.items()}
+            repeated = Rows(rows.design, rows.x, told, rows.squared_norms)
+            head = self.head.gradients(
+                *self._output(thetas[0], repeated, eta.reshape(-1))
+            )
+            assert head.score is not None
+            return head.score.reshape(eta.shape), []
+        score, extra = np.empty_like(eta), []
+        for k, theta in enumerate(thetas):
+            head = self.head.gradients(*self._output(theta, rows, eta[k]))
+            assert head.score is not None
+            assert head.extra is not None
+            score[k] = head.score
+            extra.append(head.extra.sum(axis=1))
+        return score, [np.array(extra)]
 
     def curvature(self, design: Design) -> float:
         return self.head.curvature(design)
@@ -179,8 +215,8 @@ class Neural(Model):
     def _weights(self, theta: Floats, width: int) -> Floats:
         """W and v of all layers, W0 added."""
         start = initial_weights(self.seed, (width, *self.hidden))
-        weights = theta[width : width + start.size + self.hidden[-1]].copy()
-        weights[: start.size] += start
+        weights = theta[..., width : width + start.size + self.hidden[-1]].copy()
+        weights[..., : start.size] += start
         return weights
 
     def _network(
@@ -277,6 +313,12 @@ def initial_weights(seed: int, widths: tuple[int, ...]) -> Floats:
     weights: Floats = np.concatenate(layers)
     weights.flags.writeable = False
     return weights
+
+
+def _tanh(values: Floats) -> Floats:
+    """tanh to within two roundings of one, in half the time of numpy's."""
+    small = np.exp(-2.0 * np.abs(values))
+    return np.copysign((1.0 - small) / (1.0 + small), values)
 
 
 @cache
