@@ -114,9 +114,11 @@ def step(
     """
     drift = scale * (prior_gradient + records * mean_gradient) + correction
     target = size * np.broadcast_to(np.asarray(scale), state.theta.shape)
-    brought = (0.5 * size * scale * records) ** 2 * noise_variance
-    missing = np.maximum(target - brought, 0.0)
-    noise = np.sqrt(missing) * normal
-    theta = state.theta + 0.5 * size * drift + noise
-    info = Info(size, float(np.min(missing / target)))
+    missing, share = target, 1.0
+    if noise_variance > 0.0:
+        brought = (0.5 * size * scale * records) ** 2 * noise_variance
+        missing = np.maximum(target - brought, 0.0)
+        share = float(np.min(missing / target))
+    theta = state.theta + 0.5 * size * drift + np.sqrt(missing) * normal
+    info = Info(size, share)
     return PsgldState(theta, state.second_moment, state.rounds + 1), info

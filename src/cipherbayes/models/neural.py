@@ -29,6 +29,9 @@ zeros. One program for all tables: another size would be another program, whose
 roundings differ. A multiple of every vector register's length, so that a loop over
 the records has no tail."""
 
+OUTPUT = Design(("eta",), np.zeros(1), np.ones(1), None)
+"""What the plain model of a network's output sees."""
+
 
 class Neural(Model):
     """A model whose linear predictor is a network of the columns.
@@ -206,10 +209,9 @@ class Neural(Model):
 
     def _output(self, theta: Floats, rows: Rows, eta: Floats) -> tuple[Floats, Rows]:
         """The head's parameters and records: one column, eta, with coefficient 1."""
-        design = Design(("eta",), np.zeros(1), np.ones(1), None)
         extra = theta[theta.size - len(self.head.extra_parameters()) :]
         with np.errstate(over="ignore"):
-            output = Rows(design, eta[None], rows.outcome, eta**2)
+            output = Rows(OUTPUT, eta[None], rows.outcome, eta**2)
         return np.append(1.0, extra), output
 
     def _weights(self, theta: Floats, width: int) -> Floats:
@@ -316,9 +318,15 @@ def initial_weights(seed: int, widths: tuple[int, ...]) -> Floats:
 
 
 def _tanh(values: Floats) -> Floats:
-    """tanh to within two roundings of one, in half the time of numpy's."""
-    small = np.exp(-2.0 * np.abs(values))
-    return np.copysign((1.0 - small) / (1.0 + small), values)
+    """tanh = 1 - 2 / (1 + exp(2 x)), to within two roundings of one; in half the time
+    of numpy's."""
+    result = 2.0 * values
+    with np.errstate(over="ignore"):
+        np.exp(result, out=result)
+    result += 1.0
+    np.divide(-2.0, result, out=result)
+    result += 1.0
+    return result
 
 
 @cache
