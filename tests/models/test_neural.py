@@ -84,12 +84,13 @@ def test_the_sum_by_matrix_products_is_the_sum_of_the_records_gradients(
     model: Neural,
 ) -> None:
     rows, theta = case(model, 6, count=700)
-    np.testing.assert_allclose(
-        model.gradient_sum(theta, rows),
-        model.gradients(theta, rows).weighted_sum(),
-        rtol=1e-10,
-        atol=1e-10,
-    )
+    thetas = np.array([theta, 0.5 * theta, -theta])
+    sums = model.gradient_sums(thetas, rows)
+    for each, found in zip(thetas, sums, strict=True):
+        np.testing.assert_allclose(
+            found, model.gradients(each, rows).weighted_sum(), rtol=1e-10, atol=1e-10
+        )
+    np.testing.assert_allclose(model.gradient_sum(theta, rows), sums[0], rtol=1e-12)
 
 
 def test_a_record_has_the_same_gradient_alone_and_in_a_block() -> None:

@@ -308,6 +308,21 @@ def test_the_estimator_fits_under_a_budget_and_predicts() -> None:
     assert model.result_.certificate["certified"] is True
 
 
+def test_the_estimator_speaks_of_the_frames_own_columns() -> None:
+    frame = logistic_frame(200)
+    columns = frame[["age"]].assign(y=np.linspace(0.0, 2.0, 200))
+    model = cb.PrivateLogistic(None, low=[18, 0], high=[100, 2], rounds=40).fit(
+        columns, frame["death"]
+    )
+    assert [row["name"] for row in model.result_.summary()] == ["intercept", "age", "y"]
+    with pytest.warns(BeyondRangeWarning, match="'age'"):
+        model.predict_proba(columns.assign(age=150.0))
+    numbered = cb.PrivateLogistic(None, low=[18, 0], high=[100, 2], rounds=40).fit(
+        columns.to_numpy(), frame["death"]
+    )
+    assert [row["name"] for row in numbered.result_.summary()][1:] == ["x0", "x1"]
+
+
 BEYOND = "its columns lie beyond low and high, where nothing is left but a constant"
 TWO_FITS = "two private fits differ by their noise"
 DO_NOT_APPLY = {
@@ -375,6 +390,17 @@ def test_the_prior_without_privacy_is_said_and_how_to_have_the_private_one() -> 
     assert 'preparation.method = "public-bounds"' in shown
     stated = cb.plan(study(preparation={"method": "public-bounds"}))
     assert "preparation.method" not in repr(stated)
+    budget = {"epsilon": 3.0, "delta": 1e-6, "records": 20_000}
+    private = cb.Study(
+        model=cb.models.Weibull(time="days", event="death", horizon=1000.0),
+        features=FEATURES,
+        privacy=budget,
+        sites={"north": {}, "south": {}, "east": {}},
+    )
+    shown = repr(cb.plan(private))
+    assert "prior       normal of scale 1 for a standard deviation" in shown
+    assert "without a [privacy] table it would be for half of a column's" in shown
+    assert "N = 20,000, 2 coefficients, intercept, log_shape" in shown
 
 
 def test_a_gap_to_predict_for_is_named_by_its_row(result: cb.Result) -> None:

@@ -107,15 +107,21 @@ class PrivateLogistic(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "Classifier can't train when only one class is present: y must have "
                 "two classes"
             )
-        table = _table(X).append_column("y", pa.array(codes.astype(np.float64)))
-        self.result_ = run(self._study(X.shape[1]), {"table": table})
+        names = self._names()
+        outcome = "y"
+        while outcome in names:  # a column of the frame has that name
+            outcome += "_"
+        table = _table(X, names).append_column(
+            outcome, pa.array(codes.astype(np.float64))
+        )
+        self.result_ = run(self._study(names, outcome), {"table": table})
         return self
 
     def predict_proba(self, X: Any) -> Floats:
         """Posterior predictive probability of each class, in the order of classes_."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
-        second = self.result_.predict(_table(X))["mean"]
+        second = self.result_.predict(_table(X, self._names()))["mean"]
         return np.stack([1.0 - second, second], axis=1)
 
     def predict(self, X: Any) -> Any:
@@ -123,11 +129,19 @@ class PrivateLogistic(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
-    def _study(self, width: int) -> Study:
+    def _names(self) -> list[str]:
+        """The frame's own columns; x0, x1, … where there were none."""
+        known = getattr(self, "feature_names_in_", None)
+        if known is None:
+            return [f"x{j}" for j in range(self.n_features_in_)]
+        return [str(name) for name in known]
+
+    def _study(self, names: Sequence[str], outcome: str) -> Study:
+        width = len(names)
         low, high = np.broadcast_to(self.low, width), np.broadcast_to(self.high, width)
         features = {
             name: {"low": float(a), "high": float(b)}
-            for name, a, b in zip(_names(width), low, high, strict=True)
+            for name, a, b in zip(names, low, high, strict=True)
         }
         settings = {"method": self.method, "rounds": self.rounds}
         budget = {
@@ -138,7 +152,7 @@ class PrivateLogistic(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return Study.model_validate(
             {
                 "study": {"name": "private-logistic", "protocol": "pooled"},
-                "model": Logistic(outcome="y"),
+                "model": Logistic(outcome=outcome),
                 "features": features,
                 "prior": {"scale": self.prior_scale},
                 "privacy": None if self.epsilon is None else budget,
@@ -153,10 +167,6 @@ class PrivateLogistic(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def _names(width: int) -> list[str]:
-    return [f"x{j}" for j in range(width)]
-
-
-def _table(values: Floats) -> pa.Table:
+def _table(values: Floats, names: Sequence[str]) -> pa.Table:
     columns = [pa.array(column) for column in np.ascontiguousarray(values).T]
-    return pa.Table.from_arrays(columns, names=_names(values.shape[1]))
+    return pa.Table.from_arrays(columns, names=list(names))
