@@ -16,6 +16,7 @@ from cipherbayes.crypto.ckks.masking import RingMask, uniform_residues
 from cipherbayes.crypto.ckks.parameters import CkksParameters
 from cipherbayes.crypto.ckks.polynomial import minimax
 from cipherbayes.crypto.ckks.scheme import ckks_scheme
+from cipherbayes.crypto.coefficients import add_modulo, column
 from cipherbayes.errors import CryptoError, ProtocolError
 from enrolled_sites import QUESTION, EnrolledSites
 
@@ -87,6 +88,21 @@ def test_an_encoding_has_the_slots_it_was_made_of(circuit: str) -> None:
     np.testing.assert_allclose(
         plain.real / scale, slots, atol=8 * np.sqrt(ring) / scale
     )
+
+
+def test_a_short_polynomial_is_encrypted_as_a_part_of_a_long_one() -> None:
+    """What is handed to SEAL in one piece adds up with what takes two, exactly."""
+    parameters = CIRCUIT.parameters
+    scheme, moduli = ckks_scheme(parameters), column(parameters.primes)
+    zero = scheme._blank
+    short = np.arange(parameters.ring, dtype=np.int64) * 131_071 - 2**29
+    long = np.full(parameters.ring, 2**47 + 12_345, dtype=np.int64)
+    both = scheme.encrypted(zero, short + long)
+    nothing = scheme.encrypted(zero, np.zeros_like(short))
+    parts = add_modulo(
+        scheme.encrypted(zero, short), scheme.encrypted(zero, long), moduli
+    )
+    np.testing.assert_array_equal(add_modulo(both, nothing, moduli), parts)
 
 
 def test_integers_that_no_word_could_hold_are_refused() -> None:

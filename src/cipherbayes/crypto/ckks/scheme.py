@@ -49,17 +49,21 @@ class CkksScheme(KeyLayouts):
         """An encryption of zero plus an integer polynomial, coefficients below 2⁶².
 
         SEAL transforms what its encoder rounds, so the polynomial is handed over by
-        its slots, in two halves that floating point keeps exactly: with 31 bits in a
-        coefficient an error stays below 2⁻⁸. The upper half is multiplied inside a
-        ciphertext that everyone knows, which is then taken off.
+        its slots, which floating point keeps exactly: with 31 bits in a coefficient an
+        error stays below 2⁻⁸. Longer coefficients go in two halves; the upper one is
+        multiplied inside a ciphertext that everyone knows, which is then taken off.
         """
+        evaluator, levels = self.evaluator, self.parameters.levels
+        total = sealapi.Ciphertext()
+        if int(np.abs(plain).max()) < 2**_HALF_BITS:
+            evaluator.add_plain(zero, self._plain(plain), total)
+            return self.coefficients(total, levels)
         high, low = plain >> _HALF_BITS, plain & (2**_HALF_BITS - 1)
-        evaluator, shifted = self.evaluator, sealapi.Ciphertext()
-        evaluator.add_plain(self._blank, self._plain(high), shifted)
-        evaluator.multiply_plain_inplace(shifted, self._shift)
-        evaluator.add_inplace(shifted, zero)
-        evaluator.add_plain_inplace(shifted, self._plain(low))
-        words = self.coefficients(shifted, self.parameters.levels)
+        evaluator.add_plain(self._blank, self._plain(high), total)
+        evaluator.multiply_plain_inplace(total, self._shift)
+        evaluator.add_inplace(total, zero)
+        evaluator.add_plain_inplace(total, self._plain(low))
+        words = self.coefficients(total, levels)
         return add_modulo(words, self._taken_off, column(self.parameters.primes))
 
     def _plain(self, polynomial: Integers) -> Any:
