@@ -610,3 +610,38 @@ def test_a_lead_that_loses_the_server_follows_the_run_over_a_new_connection(
     monkeypatch.setattr(submitting, "_CONNECT_SECONDS", -1.0)
     with pytest.raises(RunError, match="cannot be reached"):
         submitting._followed(kits["admin"], "job", lambda *_: None)
+
+
+def test_a_job_that_starts_slowly_is_followed_over_a_new_connection(
+    kits: dict[str, Kit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nvflare.fuel.flare_api.api_spec import JobNotRunning, NoConnection
+
+    waiting = [JobNotRunning("not yet")] * 4
+    replies: list[dict[str, Any] | Exception] = [
+        *waiting,
+        NoConnection("cannot connect to server"),
+        {"state": "finished", "done": 2, "rounds": 2, "files": {"result.json": ""}},
+    ]
+    now = [0.0]
+
+    class Session:
+        def do_app_command(self, *_: Any) -> dict[str, Any]:
+            now[0] += 20.0  # and after 30 without an answer the server is gone
+            reply = replies.pop(0)
+            if isinstance(reply, Exception):
+                raise reply
+            return reply
+
+        def get_job_meta(self, _: str) -> dict[str, Any]:
+            return {"status": "RUNNING"}
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(submitting, "check_server", lambda _: True)
+    monkeypatch.setattr(submitting, "_connected", lambda _: Session())
+    monkeypatch.setattr(submitting, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(submitting.time, "monotonic", lambda: now[0])
+    found = submitting._followed(kits["admin"], "job", lambda *_: None)
+    assert found == {"result.json": ""}

@@ -55,7 +55,7 @@ class SecureNoise:
 
         def piece(index: int) -> Integers:
             length = min(PIECE, dimension - index * PIECE)
-            return np.array(sampler([0] * length), dtype=np.int64)
+            return np.array(sampler(np.zeros(length, dtype=np.int64)), dtype=np.int64)
 
         return np.concatenate(list(ordered_map(piece, -(-dimension // PIECE))))
 

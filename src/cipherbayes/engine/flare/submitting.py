@@ -13,7 +13,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -198,23 +198,28 @@ def _followed(kit: Kit, job: str, progress: Progress) -> dict[str, str]:
     """
     heard = time.monotonic()
 
-    def hear(done: int, rounds: int) -> None:
+    def hear() -> None:
         nonlocal heard
         heard = time.monotonic()
-        progress(done, rounds)
 
     while True:
         try:
             with _session(kit) as session:
-                return _follow(session, job, hear)
+                return _follow(session, job, progress, hear)
         except AbsentError:
             if time.monotonic() - heard > _CONNECT_SECONDS:
                 raise
             time.sleep(_POLL_SECONDS)
 
 
-def _follow(session: Any, job: str, progress: Progress) -> dict[str, str]:
-    """The files of the result, when the run has ended well."""
+def _follow(
+    session: Any, job: str, progress: Progress, hear: Callable[[], None]
+) -> dict[str, str]:
+    """The files of the result, when the run has ended well.
+
+    ``hear`` is called whenever the server has answered: a job with many parties may
+    take minutes to start.
+    """
     from nvflare.fuel.flare_api.api_spec import InternalError, JobNotRunning, NoReply
 
     while True:
@@ -222,6 +227,7 @@ def _follow(session: Any, job: str, progress: Progress) -> dict[str, str]:
             status = session.do_app_command(job, _FOLLOW, {})
         except (JobNotRunning, InternalError, NoReply):
             status = {"state": "starting"}
+        hear()
         if status["state"] == "failed":
             raise RunError(**status["error"])
         if status["state"] == "finished":
