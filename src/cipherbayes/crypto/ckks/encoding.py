@@ -102,11 +102,10 @@ def _table(ring: int, scale: float) -> list[int]:
         exponent - SCALE_BITS
     )
     factor = kept * 2 / ring * 2**FRACTION_BITS / 2**_FIXED
-    half = factor.denominator // 2
-    return [
-        (cosine * factor.numerator + half) // factor.denominator
-        for cosine in _cosines(ring)
-    ]
+    times, shift = factor.numerator, factor.denominator.bit_length() - 1
+    half = (1 << shift) >> 1
+    # The denominator is a power of two: a shift divides by it, and rounds down.
+    return [(cosine * times + half) >> shift for cosine in _cosines(ring)]
 
 
 def _digits(values: Any, count: int) -> Any:
