@@ -124,6 +124,47 @@ def test_encrypted_as_printed_follows_its_simulation() -> None:
     assert found["gap"] < 0.01 * found["move"]
 
 
+@pytest.mark.slow
+def test_the_encrypted_update_follows_its_simulation(tmp_path: Path) -> None:
+    """With the same noise both release the same integers, to a step of their grid."""
+    from cipherbayes import Study, run
+    from cipherbayes.protocols.encrypted_update.plan import plan_encrypted
+    from cipherbayes.protocols.stores import Checkpoint, checkpoint_file
+    from cipherbayes.study.tables import with_sites
+    from cipherbayes_research.paper.simulated_update import simulate_update
+
+    study = Study.model_validate(
+        {
+            "study": {"name": "both", "protocol": "encrypted-update"},
+            "model": {"kind": "logistic", "outcome": "y"},
+            "features": {"a": {"low": -1.0, "high": 1.0}},
+            "preparation": {"method": "public-bounds"},
+            "inference": {"method": "psgld", "rounds": 3},
+            "privacy": {
+                "epsilon": 3.0,
+                "delta": 1e-5,
+                "records": 400,
+                "randomness": "insecure-repeatable",
+            },
+        }
+    )
+    rng = np.random.default_rng(7)
+    tables = {
+        name: pa.table({"a": rng.uniform(-1, 1, 200), "y": rng.integers(0, 2, 200)})
+        for name in ("north", "south")
+    }
+    run(study, tables, out=tmp_path / "run")
+    checkpoint = Checkpoint(checkpoint_file(tmp_path / "run"))
+    encrypted = np.array(checkpoint.trajectory())
+    checkpoint.close()
+    _, simulated = simulate_update(study, tables)
+    plan = plan_encrypted(with_sites(study, tables).with_privacy())
+    assert np.abs(np.diff(encrypted, axis=0)).max() > 100 * plan.grid
+    # A value at the edge of two steps may be rounded to either.
+    gap = np.abs(np.array(simulated) - encrypted)
+    assert (gap <= 1.01 * len(encrypted) * plan.grid * plan.step_size).all()
+
+
 def test_a_made_up_cohort_ages_and_dies_as_the_facts_say() -> None:
     rows = flchain_population.cohort(20_000, 1).to_pandas()
     assert rows["age"].between(50, 100).all()

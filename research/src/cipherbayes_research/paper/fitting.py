@@ -18,6 +18,7 @@ from cipherbayes.results.run import run
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import open_site, with_sites
 from cipherbayes.typing import Floats, Integers
+from cipherbayes_research.paper.simulated_update import simulate_update
 
 SCRATCH = Path("/dev/shm")  # noqa: S108 ledgers of throw-away runs; no data in them
 
@@ -53,9 +54,24 @@ def fit_and_score(
         folder = Path(scratch) / "run"
         result = run(study, tables, out=folder)
         trajectory = _trajectory(folder) if curve and study.private else []
-    held_out = [open_site(result.study, "test", table.take(test))]
-    metrics = evaluate(study.model, result.draws(), held_out)
-    return metrics, [
+    return _scored(result.study, result.draws(), trajectory, table.take(test))
+
+
+def simulate_and_score(
+    study: Study, table: pa.Table, sites: Sequence[Integers], test: Integers
+) -> tuple[Metrics, list[float]]:
+    """The same of an encrypted update that is simulated without its encryption."""
+    tables = {f"site-{k}": table.take(rows) for k, rows in enumerate(sites, start=1)}
+    draws, thetas = simulate_update(study, tables)
+    return _scored(with_sites(study, tables), draws, thetas, table.take(test))
+
+
+def _scored(
+    study: Study, draws: Floats, trajectory: Sequence[Floats], test: pa.Table
+) -> tuple[Metrics, list[float]]:
+    """Metrics of some draws on test rows, and the score of θ after each round."""
+    held_out = [open_site(study, "test", test)]
+    return evaluate(study.model, draws, held_out), [
         score(evaluate(study.model, t[None], held_out)) for t in trajectory
     ]
 

@@ -43,7 +43,8 @@ def cells(quick: bool) -> list[Cell]:
         if not quick:
             chosen += [Cell("secure-sum", split, 5, e) for e in mapped]
     chosen += [
-        Cell("encrypted-update", split, k, e, ranked_columns.CHOICE)
+        Cell(kind, split, k, e, ranked_columns.CHOICE)
+        for kind in ("encrypted-update", "simulated-update")
         for split in range(1 if quick else SPLITS)
         for k, e in ([(2, 1.0)] if quick else product(federated, UPDATED))
     ]
@@ -61,7 +62,7 @@ def report(results: Results, quick: bool) -> Report:
     pairs += [
         (head, Cell("private", 0, 1, head.epsilon, head.choice))
         for head in groups
-        if head.kind in ("secure-sum", "encrypted-update")
+        if head.kind in ("secure-sum", "encrypted-update", "simulated-update")
     ]
     differences = [
         difference(

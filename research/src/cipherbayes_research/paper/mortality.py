@@ -2,8 +2,9 @@
 
 Kinds: ``no-data`` (the clinical score), ``pooled`` (the paper's setting 1), ``private``
 (its setting 2, certified), ``secure-sum`` and ``encrypted-update`` (its setting 3,
-certified), ``printed-pooled`` and ``printed-federated`` (the paper's settings 2 and 3
-as printed, simulated), ``honest`` (what a claim as printed really spends).
+certified), ``simulated-update`` (the last, its circuit in float64),
+``printed-pooled`` and ``printed-federated`` (the paper's settings 2 and 3 as printed,
+simulated), ``honest`` (what a claim as printed really spends).
 
 Words of a choice: ``ranked`` for the settings of
 :mod:`cipherbayes_research.paper.ranked_columns` instead of the public
@@ -26,7 +27,7 @@ from cipherbayes_research.datasets.physionet2012 import OUTCOME
 from cipherbayes_research.paper import physionet, ranked_columns
 from cipherbayes_research.paper.as_printed import Trace, simulate
 from cipherbayes_research.paper.cells import Cell, Outcome, Results, Sources
-from cipherbayes_research.paper.fitting import fit_and_score
+from cipherbayes_research.paper.fitting import fit_and_score, simulate_and_score
 from cipherbayes_research.paper.report import Curve, Row, summarised
 from cipherbayes_research.paper.splits import split_over_sites, split_rows
 
@@ -47,11 +48,14 @@ SETTINGS = {
     "private": "pooled, private",
     "secure-sum": "federated, secure-sum",
     "encrypted-update": "federated, encrypted-update",
+    "simulated-update": "federated, encrypted-update (simulated)",
     "printed-pooled": "pooled, as printed",
     "printed-federated": "federated, as printed (simulated)",
 }
+PROTOCOLS = {"private": "pooled", "simulated-update": "encrypted-update"}
+"""Of the kinds that are not called after theirs."""
 METRICS = ("auc", "accuracy")
-DRAWS = {"private": 10, "secure-sum": 3}
+DRAWS = {"private": 10, "secure-sum": 3, "simulated-update": 3}
 """Runs of a cell, one otherwise. They differ in their noise alone, each is certified,
 and their mean counts: at a small budget the noise of single runs moves the mean over
 ten splits by half a point. A study has one run only; it is as good on average, and
@@ -75,7 +79,7 @@ def compute(cell: Cell, sources: Sources) -> Outcome:
     sites = sites_of(cell, train)
     if cell.kind in PRINTED:
         return _as_printed(cell, table, sites, train, test)
-    protocol = "pooled" if cell.kind == "private" else cell.kind
+    protocol = PROTOCOLS.get(cell.kind, cell.kind)
     known: dict[str, Any] = {"records": train.size, "protocol": protocol}
     if is_ranked(cell):
         table = ranked_columns.read(sources.physionet)
@@ -84,7 +88,9 @@ def compute(cell: Cell, sources: Sources) -> Outcome:
         study = physionet.certified_study(cell.epsilon, **known)
     # The learning curve is that of the first run.
     runs = [
-        fit_and_score(study, table, sites, test, curve=number == 0)
+        simulate_and_score(study, table, sites, test)
+        if cell.kind == "simulated-update"
+        else fit_and_score(study, table, sites, test, curve=number == 0)
         for number in range(runs_of(cell))
     ]
     outcome: Outcome = {

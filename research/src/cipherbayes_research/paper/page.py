@@ -133,9 +133,14 @@ def _gains(done: Finished) -> Table:
 
 
 def _encrypted(done: Finished) -> Table:
-    rows = [["certified ε", "two sites", "five sites", "pooled"]]
+    rows = [["certified ε", "two sites", "five sites", "two sites, simulated",
+             "five sites, simulated", "pooled"]]  # fmt: skip
     for e in BUDGETS[1:]:
-        heads = [Cell("encrypted-update", 0, k, e, CHOICE) for k in (2, 5)]
+        heads = [
+            Cell(kind, 0, k, e, CHOICE)
+            for kind in ("encrypted-update", "simulated-update")
+            for k in (2, 5)
+        ]
         heads.append(Cell("private", 0, 1, e, CHOICE))
         rows.append([f"{e:g}", *(done.mean("logistic", head) for head in heads)])
     return rows

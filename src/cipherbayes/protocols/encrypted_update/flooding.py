@@ -115,6 +115,12 @@ class Flooding:
     ) -> Floats:
         """Decrypt an output, flood it, and round it to the coarser grid."""
         values = circuit.decrypt_exactly(secret, output, round)
+        return self.flooded(circuit, values, round, noise)
+
+    def flooded(
+        self, circuit: Circuit, values: Floats, round: int, noise: NoiseSource
+    ) -> Floats:
+        """The values of an output with the noise, on the coarser grid."""
         step, scale = self._step(circuit, round), self.sd(circuit, round)
         units = values / step
         if not (np.isfinite(units).all() and np.abs(units).max() < 2.0**61):
