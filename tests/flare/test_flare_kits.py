@@ -642,6 +642,6 @@ def test_a_job_that_starts_slowly_is_followed_over_a_new_connection(
     monkeypatch.setattr(submitting, "check_server", lambda _: True)
     monkeypatch.setattr(submitting, "_connected", lambda _: Session())
     monkeypatch.setattr(submitting, "_POLL_SECONDS", 0.0)
-    monkeypatch.setattr(submitting.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
     found = submitting._followed(kits["admin"], "job", lambda *_: None)
     assert found == {"result.json": ""}

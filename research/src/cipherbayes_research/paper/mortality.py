@@ -55,7 +55,7 @@ SETTINGS = {
 PROTOCOLS = {"private": "pooled", "simulated-update": "encrypted-update"}
 """Of the kinds that are not called after theirs."""
 METRICS = ("auc", "accuracy")
-DRAWS = {"private": 10, "secure-sum": 3, "simulated-update": 3}
+DRAWS = {"private": 10, "secure-sum": 3}
 """Runs of a cell, one otherwise. They differ in their noise alone, each is certified,
 and their mean counts: at a small budget the noise of single runs moves the mean over
 ten splits by half a point. A study has one run only; it is as good on average, and
