@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from cipherbayes_research.benchmarks.check_coverage import coverage
-from cipherbayes_research.benchmarks.check_populations import (
+from cipherbayes_research.benchmarks.check_tables import (
     REPORTED,
     TUNING,
     population,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cipherbayes_research.benchmarks.check_coverage import coverage
-from cipherbayes_research.benchmarks.check_populations import population
+from cipherbayes_research.benchmarks.check_tables import population
 
 
 @pytest.mark.torture

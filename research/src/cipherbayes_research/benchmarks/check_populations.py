@@ -1,9 +1,7 @@
-"""Large tables whose predictions are scored: invented, and real ones to draw from.
+"""Large tables whose predictions are scored: how they are made, and their scores.
 
 Each has predictions that are somewhat wrong and the scores of all its rows, which are
-what intervals from a few held-out rows should hold. Priors of the checks were chosen on
-the tables of :data:`TUNING`; what is reported comes from those of :data:`REPORTED` and
-from PhysioNet.
+what intervals from a few held-out rows should hold.
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -418,164 +415,3 @@ def invented_count(kind: str, rng: np.random.Generator) -> Population:
         return count(mean, rng.poisson(true).astype(np.float64), dispersion=0.6)
     true = 0.9 * mean * rng.gamma(2.0, 0.5, INVENTED)
     return count(mean, rng.poisson(true).astype(np.float64), dispersion=0.5)
-
-
-# Real tables
-
-
-def _dummies(frame: pd.DataFrame) -> pd.DataFrame:
-    found: pd.DataFrame = pd.get_dummies(frame, drop_first=True).astype(float)
-    return found.fillna(found.median())
-
-
-def _sksurv(kind: str, name: str, horizon: float, fitted_on: int) -> Population:
-    from sksurv import datasets
-
-    x, y = getattr(datasets, f"load_{name}")()
-    event, time = (y[field].astype(np.float64) for field in y.dtype.names)
-    if name == "flchain":
-        x = x.drop(columns=["chapter", "flc.grp"])
-        time = np.maximum(time, 1.0)
-    return real_survival(kind, _dummies(x), time / horizon, event, fitted_on)
-
-
-def _lifelines(kind: str, name: str, horizon: float, fitted_on: int) -> Population:
-    from lifelines import datasets
-
-    frame = getattr(datasets, f"load_{name}")()
-    time, event = {"rossi": ("week", "arrest"), "kidney_transplant": ("time", "death")}[
-        name
-    ]
-    seen = np.maximum(frame[time].to_numpy().astype(np.float64), 0.5) / horizon
-    died = frame[event].to_numpy().astype(np.float64)
-    return real_survival(
-        kind, frame.drop(columns=[time, event]).astype(float), seen, died, fitted_on
-    )
-
-
-def _fair() -> Population:
-    from statsmodels.datasets import fair
-
-    frame = fair.load_pandas().data
-    y = (frame["affairs"] > 0.0).to_numpy().astype(np.float64)
-    return real_binary(frame.drop(columns="affairs"), y, 400)
-
-
-def _breast() -> Population:
-    from sklearn.datasets import load_breast_cancer
-
-    data = load_breast_cancer(as_frame=True)
-    y = data.target.to_numpy().astype(np.float64)
-    return real_binary(data.data.iloc[:, [1, 4, 8, 9, 11]], y, 150)
-
-
-def _physionet(archive: Path) -> Population:
-    from cipherbayes_research.datasets.physionet2012 import OUTCOME, load_physionet2012
-
-    frame = load_physionet2012(archive, missing="mean").to_pandas()
-    wanted = ["Age", "GCS_last", "BUN_last", "Urine_last", "HR_last", "HCO3_last"]
-    y = frame[OUTCOME].to_numpy().astype(np.float64)
-    return real_binary(frame[wanted], y, 800)
-
-
-def _rossi() -> Population:
-    from lifelines.datasets import load_rossi
-
-    frame = load_rossi()
-    y = frame["arrest"].to_numpy().astype(np.float64)
-    return real_binary(frame.drop(columns=["week", "arrest"]), y, 150)
-
-
-def _whas500_year() -> Population:
-    from sksurv.datasets import load_whas500
-
-    x, y = load_whas500()
-    died = (y["fstat"] & (y["lenfol"] <= 365.0)).astype(np.float64)
-    return real_binary(_dummies(x), died, 150)
-
-
-def _diabetes() -> Population:
-    from sklearn.datasets import load_diabetes
-    from sklearn.linear_model import LinearRegression
-
-    data = load_diabetes(as_frame=True)
-    y = (data.target.to_numpy() - 150.0) / 40.0
-    model = LinearRegression().fit(data.data.iloc[:150], y[:150])
-    return number(np.clip(model.predict(data.data), -5.0, 5.0), y)
-
-
-def _kappa() -> Population:
-    """Free light chains by age, sex and creatinine: a number with a long tail."""
-    from sklearn.linear_model import LinearRegression
-    from sksurv.datasets import load_flchain
-
-    frame, _ = load_flchain()
-    x = _dummies(frame[["age", "sex", "creatinine"]])
-    y = np.log(frame["kappa"].to_numpy().astype(np.float64))
-    place = np.random.default_rng(0).permutation(y.size)
-    first, rest = place[:1000], place[1000:]
-    y = (y - y[first].mean()) / y[first].std()
-    model = LinearRegression().fit(x.iloc[first], y[first])
-    return number(np.clip(model.predict(x.iloc[rest]), -5.0, 5.0), y[rest])
-
-
-def _visits() -> Population:
-    """Visits to a doctor (RAND health insurance experiment)."""
-    from sklearn.linear_model import PoissonRegressor
-    from statsmodels.datasets import randhie
-
-    frame = randhie.load_pandas().data
-    y = frame.pop("mdvis").to_numpy().astype(np.float64)
-    z = (frame - frame.mean()) / frame.std()
-    place = np.random.default_rng(0).permutation(y.size)
-    first, rest = place[:2000], place[2000:]
-    mean = PoissonRegressor(alpha=0.01).fit(z.iloc[first], y[first]).predict(z)
-    excess = (y[first] - mean[first]) ** 2 - y[first]
-    dispersion = float(excess.sum() / (mean[first] ** 2).sum())
-    return count(mean[rest], y[rest], dispersion)
-
-
-Maker = Callable[[np.random.Generator], Population]
-
-TUNING: dict[str, Maker] = {
-    "calibrated": partial(invented_binary, "calibrated"),
-    "two groups": partial(invented_binary, "two groups"),
-    "breast": lambda rng: _breast(),
-    "whas500 in a year": lambda rng: _whas500_year(),
-    "exponential": partial(invented_survival, "exponential"),
-    "gbsg2": lambda rng: _sksurv("weibull", "gbsg2", 1825.0, 200),
-    "whas500": lambda rng: _sksurv("piecewise", "whas500", 1460.0, 150),
-    "normal": partial(invented_number, "normal"),
-    "poisson": partial(invented_count, "poisson"),
-    "skewed errors": partial(invented_number, "skewed"),
-    "diabetes": lambda rng: _diabetes(),
-    "overdispersed": partial(invented_count, "overdispersed"),
-    "abrupt counts": partial(invented_count, "abrupt"),
-}
-REPORTED: dict[str, Maker] = {
-    "narrow": partial(invented_binary, "narrow"),
-    "skewed": partial(invented_binary, "skewed"),
-    "bent": partial(invented_binary, "bent"),
-    "rossi": lambda rng: _rossi(),
-    "fair": lambda rng: _fair(),
-    "weibull": partial(invented_survival, "weibull"),
-    "piecewise": partial(invented_survival, "piecewise"),
-    "flchain": lambda rng: _sksurv("exponential", "flchain", 3650.0, 1000),
-    "aids": lambda rng: _sksurv("exponential", "aids", 300.0, 400),
-    "rossi arrests": lambda rng: _lifelines("exponential", "rossi", 52.0, 150),
-    "kidney": lambda rng: _lifelines("weibull", "kidney_transplant", 2555.0, 300),
-    "heavy tails": partial(invented_number, "heavy tails"),
-    "uneven": partial(invented_number, "uneven"),
-    "kappa": lambda rng: _kappa(),
-    "shrunk counts": partial(invented_count, "shrunk"),
-    "too many": partial(invented_count, "too many"),
-    "visits": lambda rng: _visits(),
-}
-
-
-def population(name: str, seed: int, physionet: Path | None) -> Population:
-    """The table of a name."""
-    if name == "physionet":
-        assert physionet is not None
-        return _physionet(physionet)
-    return (TUNING | REPORTED)[name](np.random.default_rng(seed))
