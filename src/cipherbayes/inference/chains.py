@@ -89,6 +89,7 @@ def sample(target: Target, settings: Inference, progress: Progress) -> Draws:
     kept = range(burn_in, rounds, settings.thin)
     theta = np.empty((chains, len(kept), target.start.size))
     sizes = np.empty((chains, len(kept)))
+    walk: Iterator[tuple[Floats, Floats | float]]
     if kind == "fisher":
         walk = _fisher_walk(target, settings, chains)
     else:

@@ -114,7 +114,9 @@ class Neural(Model):
         """
         count, width = len(thetas), rows.design.width
         weights = self._weights(thetas, width)
-        layers, outputs, used = [], [], 0
+        layers: list[Floats] = []
+        outputs: list[Floats] = []
+        used = 0
         for depth, units in enumerate(self.hidden):
             biased = int(depth > 0)
             wide = self.hidden[depth - 1] + 1 if biased else width
