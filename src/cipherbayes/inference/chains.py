@@ -98,7 +98,7 @@ def sample(target: Target, settings: Inference, progress: Progress) -> Draws:
         positions, step = next(walk)
         if t >= burn_in and (t - burn_in) % settings.thin == 0:
             theta[:, (t - burn_in) // settings.thin] = positions
-            sizes[:, (t - burn_in) // settings.thin] = step
+            sizes[:, (t - burn_in) // settings.thin] = np.asarray(step)
         if t % 64 == 0 or t == rounds - 1:
             _refuse_divergence(target, positions, t)
             progress((t + 1) * chains, chains * rounds)
