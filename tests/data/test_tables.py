@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -121,6 +122,47 @@ def test_a_csv_keeps_its_types_from_the_first_block_to_the_last(
     assert found.column("age").null_count == 1
     assert found.column("age")[rows - 2].as_py() == 0.5
     assert found.column("level")[0].as_py() == "NA"  # perhaps the name of a level
+
+
+SPELLINGS = (
+    *(" 1 ", "1E5", "+1", ".5", "5.", "0x10", "1_0", "-inf", "Infinity", "nan", "-nan"),
+    *("1e400", "-0", "1e-400", '"1"', "1d5", "", "NA", " NA", "4.9e-324", "1e", "1 2"),
+    *("0.1", "123456789012345678901234567890", "\N{NO-BREAK SPACE}1", "'1'", " "),
+)
+
+
+@pytest.mark.parametrize("cell", [*SPELLINGS, "true", " False", "yes"])
+def test_how_a_cell_is_read_does_not_depend_on_the_others(
+    tmp_path: Path, cell: str
+) -> None:
+    """A column was typed from its first block: true and false opened, 0.5 opened, and
+    both together were refused."""
+    found, places = set(), set()
+    for others in ([], ["0.5"], ["true", "false"], ["0.5", "true"]):
+        for cells in ([cell, *others], [*others, cell]):
+            path = tmp_path / "t.csv"
+            path.write_text("a,b\n" + "".join(f"{each},x\n" for each in cells), "utf-8")
+            try:
+                column = read(open_table(path), {"a": "number"}).column("a")
+                found.add(repr(column[cells.index(cell)].as_py()))
+            except DataError as error:
+                places.add(f"in line {cells.index(cell) + 2};" in str(error))
+                found.add("refused")
+    assert len(found) == 1
+    assert places <= {True}
+
+
+def test_a_word_far_down_a_column_of_numbers_is_read(tmp_path: Path) -> None:
+    path, rows = tmp_path / "t.csv", 600_000  # more than one block of Arrow's
+    path.write_text("a\n" + "1\n0\n" * (rows // 2) + "true\n0.5\n")
+    column = read(open_table(path), {"a": "number"}).column("a")
+    assert len(column) == rows + 2
+    assert column.slice(rows).to_pylist() == [1.0, 0.5]
+    assert pc.sum(column).as_py() == rows / 2 + 1.5
+    with path.open("a") as file:
+        file.write("yes\n")
+    with pytest.raises(DataError, match=f"in line {rows + 4};"):
+        read(open_table(path), {"a": "number"})
 
 
 def test_quoted_fields_may_hold_commas_and_line_breaks(tmp_path: Path) -> None:

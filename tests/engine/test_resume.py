@@ -13,7 +13,8 @@ import pytest
 from crashing import crash, crash_party
 from parties import small_study, trajectory, write_tables
 
-from cipherbayes.errors import PrivacyError, RunError
+from cipherbayes.engine.run_folder import RunFolder
+from cipherbayes.errors import DataError, PrivacyError, RunError
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.results.run import resume, run
 from cipherbayes.study.schema import Study
@@ -113,6 +114,25 @@ def test_a_table_that_changed_since_the_run_began_is_refused(
     assert "b.csv" in str(caught.value)
     table.write_bytes(before)
     assert resume(tmp_path / "run").record["rounds"] == ROUNDS
+
+
+@pytest.mark.parametrize("header", [{}, {"protocol": "pooled"}])
+def test_a_file_that_is_replaced_after_it_was_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, header: dict[str, str]
+) -> None:
+    """The run would be tied to rows that it never read, and go on over those."""
+    study, create = made(tmp_path, header=header), RunFolder.create
+
+    def replaced(*given: Any) -> RunFolder:
+        new = logistic_frame(60, seed=9).to_csv(index=False)
+        (tmp_path / "b.csv").write_text(new)
+        return create(*given)
+
+    monkeypatch.setattr(RunFolder, "create", replaced)
+    with pytest.raises(DataError, match="changed while it was in use"):
+        run(study, out=tmp_path / "run")
+    ledger = tmp_path / "b.csv.ledger"
+    assert not ledger.exists() or not list(Ledger.read(ledger).entries())
 
 
 def test_a_run_killed_at_every_turn_resumes_to_the_same_theta(

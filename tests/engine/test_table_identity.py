@@ -129,6 +129,31 @@ def test_a_table_that_grew_is_not_charged_to_another_tables_ledger(
     assert opened(table).spent() > 0.0
 
 
+@pytest.mark.parametrize("grown", [False, True])
+def test_another_tables_ledger_in_the_place_of_a_tables_own_needs_its_owners_word(
+    table: Path, tmp_path: Path, grown: bool
+) -> None:
+    other = tmp_path / "other" / "north.csv"
+    other.parent.mkdir()
+    logistic_frame(60, seed=9).to_csv(other, index=False)
+    opened(other).close()
+    for file in tmp_path.glob("north.csv.ledger*"):
+        file.unlink()
+    shutil.copy(f"{other}.ledger", f"{table}.ledger")
+    if grown:
+        with table.open("a") as rows:
+            rows.write("50,F,1\n")
+    with pytest.raises(PrivacyError, match="exchanged for another one") as refused:
+        opened(table)
+    entry = re.search(r"delete (\S+)$", refused.value.remedy)
+    assert entry is not None
+    Path(entry[1]).unlink()
+    if grown:  # else its content is known too
+        for file in other.parent.glob("north.csv*"):
+            file.unlink()
+        assert opened(table).spent() == 0.0
+
+
 def test_a_ledger_that_is_gone_is_not_begun_again(table: Path) -> None:
     for file in table.parent.glob("*.ledger*"):
         file.unlink()

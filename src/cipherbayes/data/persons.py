@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import unicodedata
+from decimal import Decimal, InvalidOperation
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +13,10 @@ import pyarrow.compute as pc
 from cipherbayes.data.tables import MISSING, Chunk, Table
 from cipherbayes.errors import DataError
 from cipherbayes.typing import Floats, Integers
+
+_PLAIN = "^(0|[1-9][0-9]*|[A-Za-z][!-~]*)$"
+"""Names that are written in the one way there is for what they mean."""
+_MOST_DIGITS = 1000
 
 GRAIN = 2.0**20
 """Shares are multiples of one over this: sums of them are exact."""
@@ -27,7 +33,8 @@ class Persons:
     table
         The raw table; its column is read once, here.
     column
-        The column that names a person. Blanks around a name do not count.
+        The column that names a person. Blanks around a name do not count, capital
+        letters do.
 
     Formal guarantees
     -----------------
@@ -41,9 +48,10 @@ class Persons:
     Raises
     ------
     DataError
-        Where a row names nobody, or a number is written in several ways (1, 01, 1.0):
-        whether they are one person or several cannot be known, and either would break
-        the guarantee if it were the other.
+        Where a row names nobody, or a name is written in several ways, a number (1, 01,
+        +1, 1.0, 1e0) or a text of signs that look alike: whether they are one person or
+        several cannot be known, and either would break the guarantee if it were the
+        other.
     """
 
     def __init__(self, table: Table, column: str) -> None:
@@ -55,10 +63,9 @@ class Persons:
         )
         counted = pc.value_counts(names)
         self._known = counted.field("values")
-        if pc.count_distinct(as_numbers(self._known)).as_py() < len(self._known):
+        if any_written_twice(self._known):
             raise DataError(
-                f"column '{column}' writes a number in several ways, as 1, 01 and 1.0 "
-                "do",
+                f"column '{column}' writes a name in several ways, as 1, 01 and 1.0 do",
                 where=self._where,
                 remedy="write a person's name alike in every row; where they are "
                 "different persons, put a letter before each",
@@ -106,8 +113,30 @@ class Persons:
         return names
 
 
-def as_numbers(names: pa.Array) -> pa.Array:
-    """Names, where those that are numbers are written in one way."""
-    for pattern in (r"^0+(\d+(\.\d*)?)$", r"^(\d+)\.0*$", r"^(\d+\.\d*[1-9])0+$"):
-        names = pc.replace_substring_regex(names, pattern, r"\1")
-    return names
+def any_written_twice(names: pa.Array) -> bool:
+    """Whether two of different names are one number, or one text but for its signs."""
+    plain = pc.match_substring_regex(names, _PLAIN)
+    keys = [_meant(name) for name in names.filter(pc.invert(plain)).to_pylist()]
+    if len(set(keys)) < len(keys):
+        return True
+    texts = pa.array([_plain(key) for key in keys], type=pa.string())
+    return bool(pc.any(pc.is_in(names.filter(plain), value_set=texts)).as_py())
+
+
+def _meant(name: str) -> Decimal | str:
+    """A name as a number, exactly, else with one sign for all that look alike."""
+    text = unicodedata.normalize("NFKC", name).replace("\N{MINUS SIGN}", "-")
+    text = "".join(sign for sign in text if unicodedata.category(sign) != "Cf")
+    text = " ".join(text.split())
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        return text
+    return number if number.is_finite() else text
+
+
+def _plain(key: Decimal | str) -> str:
+    """What is meant as it would be written without a doubt."""
+    if isinstance(key, str) or key.adjusted() > _MOST_DIGITS or key != int(key):
+        return str(key)
+    return str(int(key))

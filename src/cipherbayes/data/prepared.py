@@ -13,7 +13,7 @@ from cipherbayes.data.preparation import Preparation
 from cipherbayes.data.spool import Stored, open_spool, recipes_of
 from cipherbayes.data.spooled import SpooledBlocks
 from cipherbayes.data.streaming import Source, StreamedBlocks
-from cipherbayes.data.tables import Table
+from cipherbayes.data.tables import FileTable, Table
 from cipherbayes.models.base import PLACE, Model, Rows
 from cipherbayes.models.design import Design
 from cipherbayes.typing import Floats, Integers
@@ -86,6 +86,7 @@ class PreparedTable:
         self._extent: _Extent | None
         self._blocks, self._extent = _read_once(source, memory_limit)
         self._roles = () if model is None else tuple(model.roles)
+        self._file = table if isinstance(table, FileTable) else None
 
     @classmethod
     def from_arrays(
@@ -125,6 +126,7 @@ class PreparedTable:
         prepared._roles = tuple(roles)
         prepared._extent = None
         prepared._persons = None
+        prepared._file = None
         return prepared
 
     @property
@@ -169,7 +171,7 @@ class PreparedTable:
         if not isinstance(self._blocks, SpooledBlocks):
             return None
         moved = self._of(self._blocks.moved(design, mean, scale), self._roles)
-        moved._persons = self._persons
+        moved._persons, moved._file = self._persons, self._file
         return moved
 
     def subset(self, rows: Integers) -> PreparedTable:
@@ -180,6 +182,7 @@ class PreparedTable:
         rows = np.ascontiguousarray(rows, dtype=np.int64)
         self._checked(rows)
         part = self._of(self._blocks.select(rows), self._roles)
+        part._file = self._file
         if self._persons is not None:
             part._persons = part._count_persons()
         return part
@@ -201,6 +204,11 @@ class PreparedTable:
         return {
             role: np.concatenate([part[role] for part in parts]) for role in parts[0]
         }
+
+    def check_unchanged(self) -> None:
+        """Raise DataError where its file is no longer the one that was read."""
+        if self._file is not None:
+            self._file.check_unchanged()
 
     def constant_columns(self) -> tuple[str, ...]:
         """Design columns, the intercept aside, with one value in every record."""

@@ -184,7 +184,7 @@ class RunFolder:
         local = self.local(name)
         table = self.table(name) if table is None else table
         keys = self.keys(name)
-        self._require_the_same_table(name)
+        self._require_the_same_table(name, table)
         ledger = open_ledger(self.study, name, local, self.budget_run)
         parts: SiteParts = {
             "name": name,
@@ -301,17 +301,20 @@ class RunFolder:
         held = {}
         for name in self.study.sites:
             table = self.table(name) if tables is None else tables[name]
-            self._require_the_same_table(name)
+            self._require_the_same_table(name, table)
             ledger = open_ledger(self.study, name, self.local(name), self.budget_run)
             held[name] = (self.contributions(name, table), ledger)
         return held
 
-    def _require_the_same_table(self, name: str) -> None:
+    def _require_the_same_table(
+        self, name: str, table: PreparedTable | None = None
+    ) -> None:
         """Refuse to go on with a table that changed since the run began.
 
         Which rows are held out, and what earlier rounds said of them, would change with
         it. What is kept is a digest under the owner's key: it tells nobody else. A
-        query has that of its rows, in whatever order a database gave them.
+        query has that of its rows, in whatever order a database gave them. A file that
+        changed after its rows were read is refused, so the digest is that of the rows.
         """
         data = self.local(name)["data"]
         if data is None:
@@ -322,6 +325,8 @@ class RunFolder:
             if origin is not None
             else file_digest(Path(data))
         )
+        if table is not None:
+            table.check_unchanged()
         digest = Custody.of_user().mac("table of a run", self.run + digest)
         kept = self._kept_digest(name)
         if not kept.exists():

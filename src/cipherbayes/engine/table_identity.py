@@ -75,7 +75,7 @@ def open_table_ledger(
     path = table.ledger if beside else given.resolve()
     if beside:
         _refuse_ledger_of_link(by_name, path)
-    listed = _listed(custody, table, path)
+    listed = _listed(custody, table)
     if listed is not None and (not path.exists() or _elsewhere(listed, path)):
         raise _has_another(data, listed)
     queries = _known(custody, _as_read(table.sure_keys))
@@ -90,7 +90,7 @@ def open_table_ledger(
         ledger = Ledger.read(path)
         if listed is not None and ledger.id != listed.ledger:
             ledger.close()
-            raise _has_another(data, listed)
+            raise _has_another(data, listed, exchanged=path)
         if other := _other(queries, ledger):
             ledger.close()
             raise _is_read(data, other)
@@ -220,18 +220,15 @@ def forget_public_table(path: Path) -> None:
         listed.file.unlink()
 
 
-def _listed(custody: Custody, table: TableFile, path: Path) -> RegisteredTable | None:
-    """How the register knows a table."""
+def _listed(custody: Custody, table: TableFile) -> RegisteredTable | None:
+    """How the register knows a table: by what it holds, else by where it is."""
     listed = custody.registered("content", table.content)
     if listed is not None:
         return listed
     # It may have changed since, under its own name or under another one.
     if table.names > 1:
         listed = custody.registered("inode", table.inode)
-    listed = listed or custody.registered("place", table.place)
-    if listed is None or not path.exists() or _elsewhere(listed, path):
-        return listed
-    return None  # another table took its place, and brought its ledger along
+    return listed or custody.registered("place", table.place)
 
 
 def _elsewhere(listed: RegisteredTable, path: Path) -> bool:
@@ -250,7 +247,18 @@ def _refuse_ledger_of_link(given: Path, path: Path) -> None:
         )
 
 
-def _has_another(data: Path, listed: RegisteredTable) -> PrivacyError:
+def _has_another(
+    data: Path, listed: RegisteredTable, *, exchanged: Path | None = None
+) -> PrivacyError:
+    """That a table has another ledger than the one that was found, or none."""
+    if exchanged is not None and exchanged.resolve() == listed.path.resolve():
+        return PrivacyError(
+            "is a table whose ledger was exchanged for another one",
+            where=str(data),
+            remedy=f"put back its own as {listed.path} with its -wal file, the newest "
+            "copy; only if another table took this place and brought its ledger along, "
+            f"delete {listed.file}",
+        )
     if listed.path.exists():
         return PrivacyError(
             "is a table that has a ledger already, under another name",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,7 @@ from cipherbayes.data.tables.table import (
     ReadColumn,
     refuse_same_names,
     refuse_text,
+    text_numbers,
 )
 
 if TYPE_CHECKING:
@@ -31,6 +34,9 @@ _NO_COMMAS = (
     'pandas: read_csv(OLD, sep=";", decimal=",").to_csv(NEW, index=False)',
 )
 
+
+_PLACE = re.compile(r"In CSV column #(\d+): Row #(\d+)")
+"""How Arrow says which cell it could not convert."""
 
 _PARSE = pyarrow.csv.ParseOptions(newlines_in_values=True)
 
@@ -46,28 +52,80 @@ class CsvTable(FileTable):
             rows = any(batch.num_rows for batch in reader)
         super().__init__(path, where, names, None if rows else (0,))
         _refuse_separators(where, names)
-        # "true" and "false" are numbers too, but Arrow must be told to expect them.
-        self._logical = {f.name for f in reader.schema if pa.types.is_boolean(f.type)}
+        # "true" and "false" are numbers too, which Arrow does not read as such. Where
+        # they are is found out while reading: it is faster to know, and no more.
+        self._words = {f.name for f in reader.schema if pa.types.is_boolean(f.type)}
 
     def _read(
         self, columns: Mapping[str, Kind], part: int, most_rows: int
     ) -> Iterator[tuple[int, ReadColumn]]:
-        self._check_unchanged()
-        types = {
-            name: pa.bool_()
-            if kind == "number" and name in self._logical
-            else TYPES[kind]
-            for name, kind in columns.items()
-        }
-        options = pyarrow.csv.ConvertOptions(
-            include_columns=list(columns),
-            column_types=types,
-            null_values=sorted(MISSING),
-            strings_can_be_null=False,  # "None" may be the name of a level
-        )
+        """As :meth:`Table._read`, every cell by itself.
+
+        Arrow parses a column of numbers much faster than :func:`text_numbers` does, to
+        the same numbers, and fails on the words that only the latter knows: from there
+        on the column is read as text. Blocks are cut by bytes, so those that were read
+        already are the same in either way.
+        """
+        self.check_unchanged()
+        done = rows = 0
         with _csv_errors(self.where, self.names, columns):
-            for batch in _open_csv(self._path, options):
-                yield batch.num_rows, batch.column
+            while True:
+                words = {n for n in self._words if columns.get(n) == "number"}
+                try:
+                    reader = _open_csv(self._path, _cells(columns, words))
+                    for batch in islice(reader, done, None):
+                        yield batch.num_rows, partial(self._cells, batch, words, rows)
+                        done += 1
+                        rows += batch.num_rows
+                    return
+                except pa.ArrowInvalid as error:
+                    name = _unread(error, self.names)
+                    if name in words or columns.get(name) != "number":
+                        raise
+                    self._words.add(name)
+
+    def _cells(
+        self, batch: pa.RecordBatch, words: set[str], rows: int, name: str
+    ) -> pa.Array:
+        """A column of a block before which there were so many rows."""
+        column = batch.column(name)
+        if name not in words:
+            return column
+        try:
+            return text_numbers(column)
+        except pa.ArrowInvalid:
+            refuse_text(self.where, name, str(rows + 2 + _first_text(column)))
+
+
+def _cells(
+    columns: Mapping[str, Kind], words: Collection[str]
+) -> pyarrow.csv.ConvertOptions:
+    """Columns as the numbers and texts they are; ``words`` as text in any case."""
+    return pyarrow.csv.ConvertOptions(
+        include_columns=list(columns),
+        column_types={
+            name: TYPES["text" if name in words else kind]
+            for name, kind in columns.items()
+        },
+        null_values=sorted(MISSING),
+        strings_can_be_null=False,  # "None" may be the name of a level
+    )
+
+
+def _unread(error: pa.ArrowInvalid, names: Sequence[str]) -> str:
+    """The column that could not be converted; nothing where it was something else."""
+    place = _PLACE.match(str(error))
+    return names[int(place[1])] if place and int(place[1]) < len(names) else ""
+
+
+def _first_text(column: pa.Array) -> int:
+    """Where the first cell is that is no number."""
+    for index in range(len(column)):
+        try:
+            text_numbers(column[index : index + 1])
+        except pa.ArrowInvalid:
+            return index
+    return 0
 
 
 def csv_texts(path: Path, where: str) -> pyarrow.dataset.Dataset:
@@ -155,7 +213,7 @@ def _csv_errors(
         refuse(where, "cannot be read", "check its permissions and that it is whole")
     except pa.ArrowInvalid as error:
         text = str(error)
-        place = re.match(r"In CSV column #(\d+): Row #(\d+)", text)
+        place = _PLACE.match(text)
         ragged = re.match(
             r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)", text
         )

@@ -44,7 +44,7 @@ class ParquetTable(FileTable):
         self, columns: Mapping[str, Kind], part: int, most_rows: int
     ) -> Iterator[tuple[int, ReadColumn]]:
         assert self.counts is not None
-        self._check_unchanged()
+        self.check_unchanged()
         groups, rows = self._groups[part], self.counts[part]
         with _parquet_errors(self.where), self._open() as file:
             if rows <= most_rows:

@@ -207,7 +207,8 @@ class FileTable(Table):
     def folder(self) -> Path | None:
         return self._path.absolute().parent
 
-    def _check_unchanged(self) -> None:
+    def check_unchanged(self) -> None:
+        """Raise DataError where it is no longer what it was when it was opened."""
         if _stamp(self._path, self.where) != self._stamp:
             refuse(self.where, "changed while it was in use", "run the study again")
 
@@ -279,9 +280,9 @@ def refuse_text(where: str, name: str, line: str = "") -> NoReturn:
     )
 
 
-def _stamp(path: Path, where: str) -> tuple[int, int]:
+def _stamp(path: Path, where: str) -> tuple[int, int, int]:
     try:
         status = path.stat()
     except OSError:
         refuse(where, "cannot be found any more", "put the file back and run again")
-    return status.st_size, status.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns
