@@ -215,7 +215,7 @@ def test_shares_of_a_person_never_add_up_to_more_than_one(sizes: list[int]) -> N
         (["a 1", "a\N{NO-BREAK SPACE}1"], True),
         (["a1", "a\N{ZERO WIDTH SPACE}1"], True),
         (["1", "\N{NO-BREAK SPACE}1"], False),  # blanks around it
-        (["a1", "A1", "nan", "1e999999", "1e999998"], False),
+        (["a1", "A1", "inf", "1e999999", "1e999998"], False),
         (["1" * 40, "1" * 39 + "2"], False),
         (["1", " 1 ", "10", "100", "1"], False),
         (["0", "a01", "a1", "1.5", "1.05"], False),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from pydantic import ValidationError
 from cipherbayes.errors import CryptoError, DataError, PrivacyError, StudyError
 from cipherbayes.privacy.accountant import calibrate_noise, epsilon
 from cipherbayes.privacy.events import GaussianSum, PoissonSampled, Repeated
+from cipherbayes.protocols.forecast import forecast_of
+from cipherbayes.protocols.plan_description import describe
 from cipherbayes.protocols.releases import MOST_RECORDS, SHARES
 from cipherbayes.protocols.secure_sum.plan import SecureSumPlan
 from cipherbayes.protocols.study_plan import StudyPlan, plan_releases
@@ -124,6 +127,20 @@ def test_the_number_of_records_is_released_first_where_it_is_not_public() -> Non
     assert (gradient.purpose, gradient.first, gradient.rounds) == ("gradient", 1, 20)
     assert gradient.sums.records == MOST_RECORDS
     assert spent(plan) <= 1.0
+
+
+def test_a_plan_without_a_number_of_records_says_only_how_many_are_needed() -> None:
+    """It spoke as if there were ten million: 509,000 times the noise."""
+    told = describe(plan_releases(study_of(privacy={"records": None})))
+    assert told.further["width_ratio"] is None
+    assert told.further["signal_over_noise"] is None
+    (line,) = (line for line in told.lines if "times the noise" in line)
+    needed = re.search(r"3 times the noise from about ([\d,]+) records on", line)
+    assert needed is not None
+    records = int(needed[1].replace(",", ""))
+    declared = plan_releases(study_of(privacy={"records": records}))
+    # A released number of records takes a part of the budget.
+    assert forecast_of(declared).ratio == pytest.approx(3.0, rel=0.1)
 
 
 def test_moments_are_released_within_the_budget() -> None:

@@ -104,6 +104,13 @@ def forecast_of(plan: StudyPlan, events: float | None = None) -> Forecast:
     )
 
 
+def _clear_from(plan: StudyPlan, forecast: Forecast) -> int:
+    """Records from which the signal is clear: it grows as their number does."""
+    evaluation = plan.study.evaluation
+    fitted = 1.0 if evaluation is None else 1.0 - evaluation.holdout
+    return math.ceil(_fitted_records(plan) * CLEAR / forecast.ratio / fitted)
+
+
 def _fitted_records(plan: StudyPlan) -> int:
     """Records that the fit is expected to see; the most possible where N is open."""
     return plan.study.training_records or plan.last_phase.sums.records
@@ -142,7 +149,7 @@ def term_costs(plan: StudyPlan) -> list[TermCost]:
         if smaller is not None:
             columns = columns_lost(plan.study, smaller)
             planned = plan.protocol.plan(smaller.with_privacy())
-            if isinstance(planned, StudyPlan):
+            if isinstance(planned, StudyPlan) and plan.study.privacy.records:
                 width = whole / forecast_of(planned).width_ratio
         name = ":".join(factor.text for factor in term)
         costs.append({"term": name, "columns": columns, "width": width})
@@ -152,6 +159,37 @@ def term_costs(plan: StudyPlan) -> list[TermCost]:
 def _epsilon_for(mu: float, delta: float) -> float | None:
     found = epsilon_of(mu, delta)
     return found if found < 100.0 else None
+
+
+def outlook(plan: StudyPlan, forecast: Forecast) -> list[str]:
+    """What the study can show; with an open N, from which N on it can."""
+    if plan.study.privacy.records is None:
+        return [
+            "outlook     not known, because the number of records is not: add "
+            "records = N under [privacy], which makes N public, to see it",
+            "            an effect as large as the prior expects is "
+            f"{CLEAR:g} times the noise from about {_clear_from(plan, forecast):,} "
+            "records on",
+        ]
+    return [
+        f"outlook     intervals about {forecast.width_ratio:.2f} × as wide as without "
+        f"privacy{_with_few_events(plan, forecast)}; wider where columns are "
+        "correlated",
+        "            an effect as large as the prior expects is "
+        f"{forecast.ratio:.3g} times the noise",
+    ]
+
+
+def _with_few_events(plan: StudyPlan, forecast: Forecast) -> str:
+    """How wide intervals are where events are rare; nothing where there are none."""
+    rare = forecast_of(plan, RARE).width_ratio
+    if rare == forecast.width_ratio:
+        return ""
+    family = plan.study.model.family
+    many = "a mean count of" if family == "count" else "events in"
+    return f", {rare:.2f} × with {many} {RARE:.2f}" + (
+        "" if family == "count" else " of the records"
+    )
 
 
 def advice(plan: StudyPlan, forecast: Forecast) -> list[str]:

@@ -16,7 +16,8 @@ class ImputationCost(TypedDict):
     """What ``plan --json`` says of missing values that are drawn.
 
     ``epsilon_alone`` and ``share`` (of μ²) are of the models that the study learns,
-    ``width`` is that of intervals over those of the same study without such models.
+    ``width`` is that of intervals over those of the same study without such models;
+    None where the number of records is not declared.
     """
 
     public: list[str]
@@ -24,7 +25,7 @@ class ImputationCost(TypedDict):
     draws: int
     epsilon_alone: float
     share: float
-    width: float
+    width: float | None
 
 
 def _without_imputation(study: Study) -> Study:
@@ -42,9 +43,11 @@ def imputation_cost(plan: StudyPlan) -> ImputationCost | None:
     drawn = [name for name, feature in known.items() if feature.imputed]
     if not drawn:
         return None
-    smaller = plan.protocol.plan(_without_imputation(plan.study).with_privacy())
-    assert isinstance(smaller, StudyPlan)
-    width = forecast_of(plan).width_ratio / forecast_of(smaller).width_ratio
+    width = None
+    if plan.study.privacy.records is not None:
+        smaller = plan.protocol.plan(_without_imputation(plan.study).with_privacy())
+        assert isinstance(smaller, StudyPlan)
+        width = forecast_of(plan).width_ratio / forecast_of(smaller).width_ratio
     spent, share = 0.0, 0.0
     for phase in plan.phases:
         if phase.models is not None:
@@ -70,7 +73,7 @@ def imputation_lines(cost: ImputationCost | None) -> list[str]:
     """The cost in words."""
     if cost is None:
         return []
-    said = []
+    said, wider = [], cost["width"]
     if cost["public"]:
         said.append(
             f"{', '.join(cost['public'])}: missing values are drawn {cost['draws']} "
@@ -81,7 +84,7 @@ def imputation_lines(cost: ImputationCost | None) -> list[str]:
             f"{', '.join(cost['learnt'])}: missing values are drawn {cost['draws']} "
             "times from a model of the column, learnt with ε = "
             f"{cost['epsilon_alone']:.2g} alone ({100 * cost['share']:.2g} % of the "
-            f"budget): intervals {cost['width']:.3f} × as wide for it"
+            "budget)" + (f": intervals {wider:.3f} × as wide for it" if wider else "")
         )
     said.append(
         "what is missing is not known: where a share f of a column's values is, its "

@@ -18,6 +18,7 @@ from cipherbayes.protocols.forecast import (
     Forecast,
     advice,
     forecast_of,
+    outlook,
     term_costs,
 )
 from cipherbayes.protocols.imputation_words import (
@@ -73,9 +74,9 @@ class PlanFigures(TypedDict, total=False):
     sampling_rate: float
     clip: float
     dimension: int
-    signal_over_noise: float
-    width_ratio: float
-    width_ratio_rare: float
+    signal_over_noise: float | None
+    width_ratio: float | None
+    width_ratio_rare: float | None
     budget: dict[str, BudgetUse]
     terms: list[TermCost]
     imputation: ImputationCost
@@ -139,10 +140,14 @@ def describe(plan: StudyPlan) -> PlanDescription:
         "sampling_rate": release.rate,
         "clip": release.clip,
         "dimension": release.dimension,
-        "signal_over_noise": forecast.ratio,
-        "width_ratio": forecast.width_ratio,
-        "width_ratio_rare": forecast_of(plan, RARE).width_ratio,
+        "signal_over_noise": None,
+        "width_ratio": None,
+        "width_ratio_rare": None,
     }
+    if plan.study.privacy.records is not None:
+        further["signal_over_noise"] = forecast.ratio
+        further["width_ratio"] = forecast.width_ratio
+        further["width_ratio_rare"] = forecast_of(plan, RARE).width_ratio
     if uses := budget_uses(plan):
         further["budget"] = uses
     if costs:
@@ -279,18 +284,6 @@ def epsilon_by_tenths(plan: Plan) -> list[tuple[int, float]]:
     return [(rounds, plan.epsilon_after(rounds)) for rounds in tenths]
 
 
-def _with_few_events(plan: StudyPlan, forecast: Forecast) -> str:
-    """How wide intervals are where events are rare; nothing where there are none."""
-    rare = forecast_of(plan, RARE).width_ratio
-    if rare == forecast.width_ratio:
-        return ""
-    family = plan.study.model.family
-    many = "a mean count of" if family == "count" else "events in"
-    return f", {rare:.2f} × with {many} {RARE:.2f}" + (
-        "" if family == "count" else " of the records"
-    )
-
-
 def _lines(
     plan: StudyPlan, forecast: Forecast, growth: list[tuple[int, float]]
 ) -> list[str]:
@@ -315,11 +308,7 @@ def _lines(
         f"epsilon     {spent}",
         f"prior       {prior_in_words(study)}",
         *([f"            {OTHER_PRIOR}"] if other_prior_without_privacy(study) else []),
-        f"outlook     intervals about {forecast.width_ratio:.2f} × as wide as without "
-        f"privacy{_with_few_events(plan, forecast)}; wider where columns are "
-        "correlated",
-        "            an effect as large as the prior expects is "
-        f"{forecast.ratio:.3g} times the noise",
+        *outlook(plan, forecast),
     ]
     lines += [f"sites       {said}" for said in sites_in_words(plan)]
     lines += [f"{name:<12}{text}" for name, text in _budget_lines(plan)]

@@ -119,13 +119,16 @@ def _unread(error: pa.ArrowInvalid, names: Sequence[str]) -> str:
 
 
 def _first_text(column: pa.Array) -> int:
-    """Where the first cell is that is no number."""
-    for index in range(len(column)):
+    """Where the first cell is that is no number, of a column with such a cell."""
+    start, stop = 0, len(column)
+    while stop - start > 1:
+        middle = (start + stop) // 2
         try:
-            text_numbers(column[index : index + 1])
+            text_numbers(column[start:middle])
+            start = middle
         except pa.ArrowInvalid:
-            return index
-    return 0
+            stop = middle
+    return start
 
 
 def csv_texts(path: Path, where: str) -> pyarrow.dataset.Dataset:

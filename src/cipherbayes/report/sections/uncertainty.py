@@ -79,7 +79,7 @@ def _widths(contents: Contents) -> Markup:
             "part in a sum is bounded costs some width too, which is not counted here: "
             "a fit of the rows themselves would be narrower."
         )
-    elif contents.plan is not None:
+    elif contents.plan is not None and contents.plan.study.privacy.records is not None:
         ratio = forecast_of(contents.plan).width_ratio
         text += (
             "This sampler releases no information matrix, so what privacy costs in "
