@@ -138,14 +138,7 @@ def filled_in(text: str, afternoon: Afternoon) -> str:
     return "\n".join([head + "[features]", *kept, "", "[privacy]" + tail])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "whas500",
-        "breast cancer",
-        pytest.param("gbsg2", marks=pytest.mark.torture),
-    ],
-)
+@pytest.mark.parametrize("name", AFTERNOONS)
 def test_a_new_user_gets_from_tables_to_a_report(name: str, tmp_path: Path) -> None:
     load, afternoon = AFTERNOONS[name]
     frame = load().sort_values(afternoon.by).reset_index(drop=True)
