@@ -206,7 +206,7 @@ def _sites_may_differ(study: Study, hierarchy: Hierarchy) -> None:
     bounded = model.bounded_influence
     if bounded is None or not bounded.multilevel:
         raise ValueError(
-            f"[hierarchy] knows no sites of a model of kind '{model.kind}': use "
+            f"[hierarchy] is not offered for models of kind '{model.kind}': use "
             "logistic, poisson, exponential or piecewise, or remove it"
         )
     if study.private and not study.rules.multilevel:
