@@ -32,7 +32,7 @@ from cipherbayes.protocols.site_words import sites_in_words
 from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.protocols.term_costs import TermCost
 from cipherbayes.study.schema import Study
-from cipherbayes.study.tables import preparation_of
+from cipherbayes.study.tables import preparation_of, slots_of
 from cipherbayes.typing import JsonObject
 
 INSECURE_NOISE = (
@@ -340,8 +340,8 @@ def parameters_in_words(plan: StudyPlan) -> str:
     ):
         count = len(list(names))
         words.append(stem if count == 1 else f"{count} × {stem}")
-    if further := plan.last_phase.sums.dimension - len(named):
-        words.append(f"{further} of sites")
+    if (slots := slots_of(study)) is not None:
+        words.append(f"{len(slots.places)} of each site's own")
     return ", ".join(words)
 
 
