@@ -33,12 +33,15 @@ _ALLOWED = frozenset(
 )
 """Settings of libpq that an address may hold: nothing secret is among them."""
 
-_IN_ONE_ORDER = (
+IN_ONE_ORDER = (
     "SET LOCAL max_parallel_workers_per_gather = 0",
     "SET LOCAL synchronize_seqscans = off",
+    "SET LOCAL enable_sort = off",
 )
-"""Rows are read by one process from the first page on: how workers share them out, or
-where another reader stands, would decide in which order a person's rows are added."""
+"""Rows are read by one process from the first page on, and grouped by hash where they
+can be: how workers share them out, where another reader stands, and a sort, which
+leaves equal keys in an order that depends on all rows, would decide in which order a
+person's rows are added."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ class PostgresDatabase(Database):
                 server = _server(connection, self.name)
                 cursor = stack.enter_context(closing(connection.cursor()))
                 cursor.execute("SET TRANSACTION READ ONLY")
-                for setting in _IN_ONE_ORDER:
+                for setting in IN_ONE_ORDER:
                     cursor.execute(setting)
                 cursor.execute(ask.select)
                 reader = stack.enter_context(cursor.fetch_record_batch())
