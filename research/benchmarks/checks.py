@@ -7,7 +7,7 @@ what all rows say, how often those of somebody who sees the rows do, how many ti
 wide the private ones are, and how far their means are off. ``--summary FILE`` pools
 tables; ``--physionet set-a.tar.gz`` is needed for the table of that name.
 ``--characteristics flchain`` counts intervals of a description instead, ``--misfit``
-how often a misfit is found.
+how often a misfit is found (of the kinds that are named, or of all).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main() -> None:
 
 def misfit(given: argparse.Namespace) -> None:
     """Print how often a misfit was found that is there, and one that is not."""
-    for kind in KINDS:
+    for kind in [each for each in KINDS if each in given.names] or KINDS:
         for rows in given.rows:
             for epsilon in given.epsilon:
                 right, wrong = power(kind, epsilon, rows, given.repetitions, given.seed)

@@ -13,8 +13,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from cipherbayes.typing import Floats
 from cipherbayes_research.benchmarks.check_populations import (
     Population,
+    copies,
     count,
     invented_binary,
     invented_count,
@@ -138,6 +140,36 @@ def _visits() -> Population:
     return count(mean[rest], y[rest], dispersion)
 
 
+def _counted(frame: pd.DataFrame, y: Floats, fitted_on: int) -> Population:
+    """A real column of counts, predicted by a regression on the first rows."""
+    from sklearn.linear_model import PoissonRegressor
+
+    z = (frame - frame.mean()) / frame.std()
+    place = np.random.default_rng(0).permutation(y.size)
+    first, rest = place[:fitted_on], place[fitted_on:]
+    mean = PoissonRegressor(alpha=0.1).fit(z.iloc[first], y[first]).predict(z)
+    excess = (y[first] - mean[first]) ** 2 - y[first]
+    dispersion = max(float(excess.sum() / (mean[first] ** 2).sum()), 0.01)
+    rows, score = copies(np.log(mean[rest]))
+    return count(np.exp(score), y[rest][rows], dispersion)
+
+
+def _convictions() -> Population:
+    """Earlier convictions of released prisoners (Rossi)."""
+    from lifelines.datasets import load_rossi
+
+    frame = load_rossi().drop(columns=["week", "arrest"]).astype(float)
+    return _counted(frame, frame.pop("prio").to_numpy(), 150)
+
+
+def _nodes() -> Population:
+    """Positive lymph nodes (GBSG2)."""
+    from sksurv.datasets import load_gbsg2
+
+    frame = _dummies(load_gbsg2()[0])
+    return _counted(frame, frame.pop("pnodes").to_numpy(), 250)
+
+
 Maker = Callable[[np.random.Generator], Population]
 
 TUNING: dict[str, Maker] = {
@@ -173,6 +205,8 @@ REPORTED: dict[str, Maker] = {
     "shrunk counts": partial(invented_count, "shrunk"),
     "too many": partial(invented_count, "too many"),
     "visits": lambda rng: _visits(),
+    "convictions": lambda rng: _convictions(),
+    "nodes": lambda rng: _nodes(),
 }
 
 

@@ -140,8 +140,11 @@ def fitted(model: Model, tables: list[PreparedTable]) -> tuple[Floats, Floats]:
 def power(
     kind: str, epsilon: float, rows: int, repetitions: int, seed: int
 ) -> tuple[float, float]:
-    """Share of repetitions that found what is there, and that found anything else."""
-    rng = np.random.default_rng(seed)
+    """Share of repetitions that found what is there, and that found anything else.
+
+    Kinds, rows and ε have random numbers of their own.
+    """
+    rng = np.random.default_rng([seed, KINDS.index(kind), rows, round(1000 * epsilon)])
     there = THERE.get(kind)
     found = [flagged(kind, epsilon, rows, rng) for _ in range(repetitions)]
     right = np.mean([there in each for each in found])
