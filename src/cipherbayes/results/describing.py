@@ -318,16 +318,31 @@ def _statistics(
         farthest = below * (middle - lows[0]) + above * (highs[-1] - middle)
         bounds = sd, np.sqrt(sd**2 + farthest)
         yield _row(column.name, "sd", label, sd, tail, bounds)
-    for name, share_below in QUANTILES.items():
-        upto = counted.upto(share_below, lows.size)
-        yield _quantile(column.name, name, label, upto, column.ends, tail)
+    below = np.concatenate([np.zeros((len(shares), 1)), np.cumsum(shares, axis=1)], 1)
+    found = []
+    for share_below in QUANTILES.values():
+        lower, upper = _quantile(
+            counted.upto(share_below, lows.size), column.ends, tail
+        )
+        values = [np.interp(share_below, each, column.edges) for each in below]
+        middle = min(max(float(np.mean(values)), lower), upper)
+        found.append((middle, lower, upper))
+    # Each by itself noise may bring out of order.
+    ordered = np.maximum.accumulate(np.array(found)).tolist()
+    for name, (middle, lower, upper) in zip(QUANTILES, ordered, strict=True):
+        yield {
+            "column": column.name,
+            "statistic": name,
+            "group": label,
+            "mean": middle,
+            "lower": lower,
+            "upper": upper,
+        }
 
 
-def _quantile(
-    column: str, statistic: str, group: str, upto: Floats, ends: Floats, tail: float
-) -> DescribeRow:
-    """A quantile that is in one of the first ranges with probabilities ``upto``,
-    anywhere in its range.
+def _quantile(upto: Floats, ends: Floats, tail: float) -> tuple[float, float]:
+    """The interval of a quantile that is in one of the first ranges with probabilities
+    ``upto``, anywhere in its range.
 
     Rounded values may all be at the ends of ranges: an interval goes a little farther
     than places that are evenly likely would have it. In the outer ranges many values
@@ -335,20 +350,13 @@ def _quantile(
     """
     # Rising by a little, so that a range that it is surely not in is skipped.
     rising = upto + 1e-9 * np.arange(upto.size)
-    lower, middle, upper = np.interp([tail, 0.5, 1.0 - tail], rising, ends)
+    lower, upper = np.interp([tail, 1.0 - tail], rising, ends)
     inner = ends[(ends > ends[0]) & (ends < ends[-1])]
     if inner.size:
         farther = tail * float(np.median(np.diff(inner))) if inner.size > 1 else 0.0
         lower = ends[0] if lower <= inner[0] else lower - farther
         upper = ends[-1] if upper >= inner[-1] else upper + farther
-    return {
-        "column": column,
-        "statistic": statistic,
-        "group": group,
-        "mean": float(middle),
-        "lower": float(lower),
-        "upper": float(upper),
-    }
+    return float(lower), float(upper)
 
 
 def sd_bounds(shares: Floats, lows: Floats, highs: Floats) -> tuple[Floats, Floats]:
