@@ -13,11 +13,9 @@ import cipherbayes as cb
 from cipherbayes.inference.between_sites import SitePrior
 from cipherbayes.inference.multilevel import SiteTarget
 from cipherbayes.inference.noise_aware import Effort
-from cipherbayes.inference.noise_aware.coordinates import Coordinates
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.flags import hidden_columns
 from cipherbayes.inference.noise_aware.information import InformationSampler
-from cipherbayes.inference.noise_aware.information_prior import InformationPrior
 from cipherbayes.inference.noise_aware.posterior import sample_posterior
 from cipherbayes.inference.noise_aware.recursion import NoiseAware, NoiseAwareState
 from cipherbayes.inference.noise_aware.schedule import BURN_IN, EARLY_INFORMATION
@@ -292,23 +290,6 @@ def test_how_much_means_differ_is_told_by_the_sites_that_know_it() -> None:
         explained.append(float(rest[0, 0]) / 3000.0 - 1.0)
     assert abs(np.mean(explained)) < 0.05
     assert np.std(explained) < 0.1
-
-
-def test_a_sites_means_tell_of_each_other_over_the_intervals_of_a_baseline() -> None:
-    """What is seen of a hospital's patients in one interval is expected in the next."""
-    sites = SiteLayout(np.tile(np.arange(4), 2), np.array([-1]), np.ones(8), np.ones(8))
-    parts = Coordinates(np.eye(9), tuple(range(8)))
-    prior = InformationPrior(parts, (), (), sites)
-    moved, means = prior.start(200)
-    seen = np.array([-1.0, -0.3, 0.3, 1.0])
-    moved[:, parts.means] = np.tile(seen, 2)
-    rng = np.random.default_rng(4)
-    for _ in range(30):
-        means = prior.drawn_means(moved, means, rng)
-    centre = means.centre.reshape(200, 2, 4)
-    assert np.array_equal(centre[:, 0], centre[:, 1])
-    assert centre.mean(axis=(0, 1)) == pytest.approx(seen, abs=0.15)
-    assert np.median(means.scale) < 0.4
 
 
 def test_a_sites_own_level_counts_with_its_exponential() -> None:

@@ -102,14 +102,12 @@ class Means:
     """u and υ of the means U, one row a chain; of all of them, or of one each.
 
     Where sites may differ U is a scale mixture of normals: ``scale`` is that of each
-    mean by itself and ``spread`` the υ_j of each column; where a site has several
-    means, ``outer`` has what the sites' own centres lie around, and how far.
+    mean by itself and ``spread`` the υ_j of each column.
     """
 
     centre: Floats
     scale: Floats
     spread: Floats | None = None
-    outer: tuple[Floats, Floats] | None = None
 
 
 class InformationPrior:
@@ -131,9 +129,6 @@ class InformationPrior:
         expect, its spread²) and U_kj ~ t(3, u_j, υ_j), with u_j and υ_j learnt for
         each column by itself. Under one υ for all columns the means of the one that is
         confounded with site would be shrunk, and taken for what it says within sites.
-        Where a site has several constants, the intervals of a baseline, its means of a
-        column lie around a centre of the site's, N(u_j, ψ_j²): patients of a hospital
-        are as old in one year as in the next.
     """
 
     def __init__(
@@ -316,28 +311,10 @@ class InformationPrior:
         each = means.reshape(chains, b, e)
         scale = np.broadcast_to(before.scale, means.shape).reshape(chains, b, e)
         spread = scale[:, 0] if before.spread is None else before.spread
-        outer = before.outer
-        count = len(np.unique(sites.constants))
-        if count == b:
-            centre = _centred(each, scale, 0.0, MEAN_OF_MEANS, rng)[:, None, :]
-        else:
-            # Constants of one kind, the same of every site, stand next to each other.
-            middle, apart = outer or (np.zeros((chains, e)), spread)
-            by_kind = (chains, -1, count, e)
-            own = _centred(
-                each.reshape(by_kind),
-                scale.reshape(by_kind),
-                middle[:, None, :],
-                apart[:, None, :],
-                rng,
-            )
-            whole = np.broadcast_to(apart[:, None, :], own.shape)
-            middle = _centred(own, whole, 0.0, MEAN_OF_MEANS, rng)
-            around = ((own - middle[:, None, :]) ** 2).sum(axis=1)
-            drawn = rng.gamma(SITE_MEANS.shape + 0.5 * count, size=around.shape)
-            outer = middle, np.sqrt((SITE_MEANS.scale + 0.5 * around) / drawn)
-            centre = np.tile(own, (1, b // count, 1))
-        squares = (each - centre) ** 2
+        precision = (scale**-2.0).sum(axis=1) + MEAN_OF_MEANS**-2.0
+        centre = (each / scale**2).sum(axis=1) / precision
+        centre = centre + rng.standard_normal((chains, e)) / np.sqrt(precision)
+        squares = (each - centre[:, None, :]) ** 2
         weighted = (spread[:, None, :] / scale) ** 2 * squares
         rate = SITE_MEANS.scale + 0.5 * weighted.sum(axis=1)
         shape = SITE_MEANS.shape + 0.5 * b
@@ -348,23 +325,8 @@ class InformationPrior:
         centre = np.where(one_site, 0.0, centre)
         scales = np.where(one_site, OWN_MEAN, scale)
         scales = np.where(sites.apart, NO_MEAN, scales)
-        centres = np.broadcast_to(centre, scales.shape)
-        return Means(
-            centres.reshape(chains, -1), scales.reshape(chains, -1), spread, outer
-        )
-
-
-def _centred(
-    values: Floats,
-    scale: Floats,
-    mean: float | Floats,
-    spread: float | Floats,
-    rng: np.random.Generator,
-) -> Floats:
-    """What values along the second axis lie around, a normal law of it given."""
-    precision = (scale**-2.0).sum(axis=1) + spread**-2.0
-    found = ((values / scale**2).sum(axis=1) + mean * spread**-2.0) / precision
-    return np.asarray(found + rng.standard_normal(found.shape) / np.sqrt(precision))
+        centres = np.broadcast_to(centre[:, None, :], scales.shape)
+        return Means(centres.reshape(chains, -1), scales.reshape(chains, -1), spread)
 
 
 def _share(data: Floats, scale: float) -> float:
