@@ -38,6 +38,15 @@ def test_the_file_becomes_a_study_once_it_is_filled_in(tmp_path: Path) -> None:
     assert study.model.outcome_columns() == {"y": "death"}
 
 
+def test_imputing_comes_before_a_stand_in_where_values_are_missing(
+    tmp_path: Path,
+) -> None:
+    """A stand-in with an indicator biases the effects of other features."""
+    logistic_frame().to_csv(tmp_path / "a.csv", index=False)
+    text = first_study([tmp_path / "a.csv"], tmp_path)
+    assert 0 < text.index('missing = "impute"') < text.index("indicator = true")
+
+
 def test_decimal_commas_are_no_levels(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text(
@@ -270,4 +279,4 @@ def test_an_outcome_that_nobody_named_is_no_guess(tmp_path: Path) -> None:
         tmp_path / "a.csv", index=False
     )
     text = first_study([tmp_path / "a.csv"], tmp_path)
-    assert "outcome = FILL_IN  # name the column\n" in text
+    assert "outcome = FILL_IN  # name the column; its values must be 0 and 1" in text

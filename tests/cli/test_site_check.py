@@ -158,3 +158,36 @@ def test_outcomes_out_of_range_are_said_although_a_run_would_hold_them(
     )
     found = check_table(survival, "a", str(tmp_path / "t.csv"))
     assert any("beyond ten horizons" in problem for problem in found.problems)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_where_the_first_wrong_value_is_is_said(tmp_path: Path, ending: str) -> None:
+    frame = logistic_frame(40, seed=3)
+    frame["sex"] = frame["sex"].astype(object)
+    frame.loc[4, "sex"] = "HIV-67.1234"
+    frame.loc[[6, 9], "age"] = None
+    path = tmp_path / f"t.{ending}"
+    frame.to_csv(path, index=False) if ending == "csv" else frame.to_parquet(path)
+    of_sex, of_age = sorted(check_table(study(), "a", path).problems, reverse=True)
+    word, header = ("line", 2) if ending == "csv" else ("row", 1)
+    assert of_sex.endswith(f"(first in {word} {4 + header})")
+    assert of_age.endswith(f"(first in {word} {6 + header})")
+
+
+def test_a_run_says_all_that_is_wrong_with_its_tables_at_once(tmp_path: Path) -> None:
+    """Of one's own tables; what leaves a site is another matter."""
+    logistic_frame(40, seed=1).to_csv(tmp_path / "a.csv", index=False)
+    spoilt().to_csv(tmp_path / "b.csv", index=False)
+    text = study(privacy={"records": 80}).to_toml().partition("[sites")[0]
+    text += '[sites]\na = { data = "a.csv" }\nb = { data = "b.csv" }\n'
+    (tmp_path / "study.toml").write_text(text)
+    for command in ("check", "run"):
+        done = cipherbayes(command, "study.toml", cwd=tmp_path)
+        assert done.returncode == 1
+        said = done.stdout + done.stderr
+        assert "column 'sex' has a value that is none of its levels" in said
+        assert "column 'age' has missing values" in said
+        assert "(first in line 6)" in said
+        assert "HIV" not in said
+        assert not list(tmp_path.glob("*.ledger"))
+    assert "5 things are wrong with the tables" in said

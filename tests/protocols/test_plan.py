@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+import cipherbayes as cb
 from cipherbayes.errors import CryptoError, DataError, PrivacyError, StudyError
 from cipherbayes.privacy.accountant import calibrate_noise, epsilon
 from cipherbayes.privacy.events import GaussianSum, PoissonSampled, Repeated
@@ -141,6 +142,30 @@ def test_a_plan_without_a_number_of_records_says_only_how_many_are_needed() -> N
     declared = plan_releases(study_of(privacy={"records": records}))
     # A released number of records takes a part of the budget.
     assert forecast_of(declared).ratio == pytest.approx(3.0, rel=0.1)
+
+
+def test_a_plan_says_which_tables_are_not_on_this_machine(tmp_path: Path) -> None:
+    """A misspelt name of a file was found by the run only."""
+    (tmp_path / "north.csv").write_text("age,sex,dose,death\n")
+    sites = {"north": {"data": str(tmp_path / "north.csv")}, "south": {"data": "esen"}}
+    told = cb.plan(study_of(sites=sites)).warnings
+    assert [each for each in told if "no file" in each] == [
+        "sites.south: there is no file esen on this machine, which a run here needs"
+    ]
+
+
+@pytest.mark.parametrize("privacy", [None, {"epsilon": 1.0, "delta": 1e-5}])
+def test_a_plan_says_that_a_curve_has_no_effect_per_step(privacy: Any) -> None:
+    curve = {"kind": "logistic", "formula": "death ~ rcs(age, 4) + sex + dose"}
+    document = study_of().model_dump(mode="json", exclude_none=True)
+    document |= {"model": curve, "privacy": privacy, "study": {"name": "planned"}}
+    del document["inference"]
+    for column in ("age", "dose"):
+        document["features"][column]["per"] = 2
+    told = cb.plan(Study.model_validate(document)).warnings
+    (said,) = (each for each in told if ".per " in each)
+    assert "features.age.per does not apply to a curve" in said
+    assert 'contrast("age", VALUE, AGAINST)' in said
 
 
 def test_moments_are_released_within_the_budget() -> None:

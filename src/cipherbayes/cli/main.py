@@ -14,6 +14,7 @@ import typer
 from cipherbayes.cli import (
     audit,
     calibrate,
+    check,
     compare,
     deploy,
     export,
@@ -67,6 +68,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "A study on this machine, in this order": {
         "init": init.init,
         "plan": plan.plan,
+        "check": check.check,
         "run": run.run,
         "watch": watch.watch,
         "resume": run.resume,

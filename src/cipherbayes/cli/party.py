@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from cipherbayes.cli.check import check_query, print_problems
 from cipherbayes.cli.console import console
 from cipherbayes.errors import RunError
 
@@ -251,16 +252,7 @@ def check(
     else:
         settings = site_settings(kit)
         source, found = _check_settings(loaded, settings, kit)
-    for problem in found.problems:
-        console.print(f"- {problem}", highlight=False, markup=False, soft_wrap=True)
-    rows = "" if found.rows is None else f" ({found.rows:,} rows)"
-    verdict = f"does not fit, {len(found.problems)} problem(s)"
-    console.print(
-        f"{source}{rows}: {verdict if found.problems else 'fits the study'}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    print_problems(source, found)
     if found.problems:
         raise typer.Exit(1)
 
@@ -269,19 +261,13 @@ def _check_settings(
     study: Study, settings: LocalSettings, kit: Path
 ) -> tuple[str, TableProblems]:
     """The name of a site's own table, and what is wrong with it."""
-    from cipherbayes.data.snapshots import short_snapshot
     from cipherbayes.engine.table_check import check_table
 
     query = settings.get("query")
     if query is None:
         source = str(settings["data"])
         return source, check_table(study, "here", source)
-    for doubt in query.doubts():
-        console.print(
-            f"warning: {doubt}", highlight=False, markup=False, soft_wrap=True
-        )
-    with short_snapshot(query, kit) as rows:
-        return query.name, check_table(study, "here", rows)
+    return check_query(study, "here", query, kit)
 
 
 def _show(identities: dict[str, Identity]) -> None:

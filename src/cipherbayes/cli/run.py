@@ -13,13 +13,14 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from cipherbayes.cli.check import all_problems
 from cipherbayes.cli.console import (
     console,
     logging_to,
     print_result,
     progress_bar,
 )
-from cipherbayes.errors import RecordsWarning, StudyError
+from cipherbayes.errors import DataError, RecordsWarning, StudyError
 
 if TYPE_CHECKING:
     from cipherbayes.results.record import MedianSurvival, ResultRecord
@@ -60,7 +61,10 @@ def run(
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore", RecordsWarning)  # said before
-        result = run_study(loaded, out=folder, progress=progress)
+        try:
+            result = run_study(loaded, out=folder, progress=progress)
+        except DataError as error:
+            raise all_problems(loaded, error) from None
     show(result.record, folder, as_json, report)
 
 

@@ -6,6 +6,7 @@ the owner of the table sees it all.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 from cipherbayes.data.features import Feature, spellings
 from cipherbayes.data.preparation import Preparation
 from cipherbayes.data.prepared import PreparedTable
-from cipherbayes.data.tables import MISSING, Table, open_table
+from cipherbayes.data.tables import MISSING, CsvTable, Table, open_table
 from cipherbayes.errors import CipherbayesError, DataError, MissingValuesError
 from cipherbayes.models import AnyModel
 from cipherbayes.protocols.plan import plan_study
@@ -70,14 +71,39 @@ def check_table(study: Study, site: str, source: Any) -> TableProblems:
 def _feature_problems(table: Table, column: str, feature: Feature) -> list[str]:
     """What is wrong with one column: values first, then gaps."""
     if feature.missing is not None:
-        return _problem(table, Preparation({column: feature}), None)
+        found = _problem(table, Preparation({column: feature}), None)
+        return _with_place(found, table, column, feature)
     # With a stand-in the gaps do not hide what else is wrong.
     stand_in = feature.low if feature.levels is None else feature.levels[0]
     filled = feature.model_copy(update={"missing": stand_in})
     found = _problem(table, Preparation({column: filled}), None)
-    if column in table.names and _has_gaps(table, column, feature):
-        found.append(str(MissingValuesError(column, table.where)))
+    found = _with_place(found, table, column, feature)
+    if column in table.names:
+        first = _first(table, column, feature, _gaps)
+        if first is not None:
+            error = str(MissingValuesError(column, table.where))
+            found.append(f"{error} ({_place(table, first)})")
     return found
+
+
+def _with_place(
+    problems: list[str], table: Table, column: str, feature: Feature
+) -> list[str]:
+    """Where the first value is that is wrong, if it is one that a look can find."""
+    if not problems or column not in table.names:
+        return problems
+    first = _first(table, column, feature, _wrong)
+    return [
+        each if first is None else f"{each} ({_place(table, first)})"
+        for each in problems
+    ]
+
+
+def _place(table: Table, row: int) -> str:
+    """A row as its owner finds it: the line of a CSV, whose first is the header."""
+    if isinstance(table, CsvTable):
+        return f"first in line {row + 2}"
+    return f"first in row {row + 1}"
 
 
 def _outcome_problems(table: Table, model: AnyModel) -> list[str]:
@@ -107,25 +133,42 @@ def _problem(
     return []
 
 
-def _has_gaps(table: Table, column: str, feature: Feature) -> bool:
+def _first(
+    table: Table,
+    column: str,
+    feature: Feature,
+    which: Callable[[pa.Array, Feature], pa.Array],
+) -> int | None:
+    """The first row whose value is one of those; None where there is none."""
+    before = 0
     try:
-        return any(
-            _gaps(chunk.column(column), feature)
-            for chunk in table.chunks({column: feature.kind})
-        )
+        for chunk in table.chunks({column: feature.kind}):
+            place = pc.index(which(chunk.column(column), feature), True).as_py()
+            if place >= 0:
+                return before + int(place)
+            before += chunk.num_rows
     except DataError:  # said already
-        return False
+        pass
+    return None
 
 
-def _gaps(raw: pa.Array, feature: Feature) -> bool:
+def _gaps(raw: pa.Array, feature: Feature) -> pa.Array:
+    """Which values are missing."""
     if feature.levels is None:
-        absent = pc.is_null(raw, nan_is_null=True)
-    else:
-        named = {text for level in feature.levels for text in spellings(level)}
-        gaps = pa.array(sorted(MISSING - named), type=pa.string())
-        text = pc.utf8_trim_whitespace(raw)
-        absent = pc.or_(pc.is_null(text), pc.fill_null(pc.is_in(text, gaps), True))
-    return bool(pc.any(absent, min_count=0).as_py())
+        return pc.is_null(raw, nan_is_null=True)
+    named = {text for level in feature.levels for text in spellings(level)}
+    gaps = pa.array(sorted(MISSING - named), type=pa.string())
+    text = pc.utf8_trim_whitespace(raw)
+    return pc.or_(pc.is_null(text), pc.fill_null(pc.is_in(text, gaps), True))
+
+
+def _wrong(raw: pa.Array, feature: Feature) -> pa.Array:
+    """Which values are there and yet none that the study knows."""
+    if feature.levels is None:
+        return pc.fill_null(pc.is_inf(raw), False)
+    named = [text for level in feature.levels for text in spellings(level)]
+    known = pc.is_in(pc.utf8_trim_whitespace(raw), pa.array(named, type=pa.string()))
+    return pc.invert(pc.or_(known, _gaps(raw, feature)))
 
 
 def _size_problems(study: Study, site: str, prepared: PreparedTable) -> list[str]:
@@ -135,6 +178,8 @@ def _size_problems(study: Study, site: str, prepared: PreparedTable) -> list[str
             prepared = split_site(study, site, prepared)[0]
     except DataError as error:
         found.append(str(error))
+    if not study.private:
+        return found
     try:
         plan_study(study).check_site(site, prepared.records)
     except DataError as error:

@@ -228,10 +228,25 @@ def advice(plan: StudyPlan, forecast: Forecast) -> list[str]:
             "N): columns keep their public ranges, so choose these as tight as public "
             "knowledge allows, or raise epsilon or N"
         )
+    warnings.extend(steps_of_curves(study))
     warnings.extend(study.inference_method.cautions(study.model))
     if study.inference_method.is_point:
         warnings.append(POINT)
     return warnings
+
+
+def steps_of_curves(study: Study) -> list[str]:
+    """Steps that were asked for and mean nothing: a curve has no effect per step."""
+    terms = study.model.terms
+    factors = [] if terms is None else [f for term in terms.terms for f in term]
+    curved = dict.fromkeys(f.column for f in factors if f.curve)
+    return [
+        f"features.{name}.per does not apply to a curve: its effect is told between "
+        "two values; for others ask in Python, "
+        f'cb.Result.load(DIR).contrast("{name}", VALUE, AGAINST)'
+        for name in curved
+        if study.features[name].per is not None
+    ]
 
 
 def _few_sites(study: Study) -> list[str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import reduce
+from pathlib import Path
 
 from cipherbayes.engine.local_settings import local_settings
 from cipherbayes.engine.new_run import budget_warnings
 from cipherbayes.engine.table_identity import ledger_of
+from cipherbayes.protocols.forecast import steps_of_curves
 from cipherbayes.protocols.plan import plan_study
 from cipherbayes.protocols.plan_description import PlanDescription, prior_in_words
 from cipherbayes.protocols.site_words import alike
@@ -29,7 +31,18 @@ def plan(study: Study) -> PlanDescription:
     the numbers. Ledgers of the study's tables are asked whether they can pay.
     """
     require_study(study)
-    return _private(study) if study.private else _without_privacy(study)
+    described = _private(study) if study.private else _without_privacy(study)
+    return reduce(PlanDescription.with_warning, _absent_files(study), described)
+
+
+def _absent_files(study: Study) -> list[str]:
+    """Tables that are not on this machine: right where a plan is made elsewhere."""
+    files = {name: site.data for name, site in study.sites.items()}
+    return [
+        f"sites.{name}: there is no file {file} on this machine, which a run here needs"
+        for name, file in files.items()
+        if file is not None and not Path(file).exists()
+    ]
 
 
 def _private(study: Study) -> PlanDescription:
@@ -76,5 +89,8 @@ def _without_privacy(study: Study) -> PlanDescription:
     return PlanDescription(
         lines,
         rounds=study.inference.rounds,
-        warnings=["no [privacy] table: whoever reads the result learns about the rows"],
+        warnings=[
+            "no [privacy] table: whoever reads the result learns about the rows",
+            *steps_of_curves(study),
+        ],
     )

@@ -256,6 +256,8 @@ def _lines(
     words = ""
     if event is not None and columns[event] == "category":
         words = "words (yes, no) are written as 1 and 0 in the tables"
+    elif event is None and registered[kind].family == "binary":
+        words = "its values must be 0 and 1: words (yes, no) are no outcome"
     if "time" in fields:
         coded = words or "1: the event happened, 0: censored"
         model += [
@@ -299,7 +301,8 @@ def _lines(
             lines.append(f"{key} = {{ levels = [FILL_IN, FILL_IN] }}")
     lines += [f"# {_key(column)}: left out (not in every table)" for column in lost]
     lines += [
-        "# Where values are missing: add missing = STAND_IN, indicator = true.",
+        '# Where values are missing: add missing = "impute" (docs/missing-values.md);',
+        "# a stand-in (missing = VALUE, indicator = true) can bias other effects.",
         "# The first level is the reference.",
         "# A number that is a code (1 = smoker): use levels instead of low and high.",
         "",

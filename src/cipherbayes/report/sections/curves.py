@@ -45,8 +45,13 @@ def _curves(contents: Contents, formula: FormulaRecord) -> Markup:
     text = (
         f"Each curve is the {curves[0]['measure']} of a value against the reference "
         f"record’s, {band}; everything else is as in the reference record "
-        f"({reference_in_words(formula)}). Where the band is wide, records are few."
+        f"({reference_in_words(formula)})."
     )
+    if contents.result.has_intervals:
+        text += (
+            " A band is of the difference from the reference value: it closes there, "
+            "whatever is known, and widens with the distance."
+        )
     figures = [_figure(group) for group in _grouped(curves)]
     return join(
         tag("h3", "Curves", id="curves"),

@@ -79,7 +79,7 @@ def methods_paragraph(contents: Contents) -> str:
             + ". "
         )
     return said + (
-        f"The analysis was planned in a study file before any record was read (SHA-256 "
+        f"The analysis was stated in a study file (SHA-256 "
         f"{record['study_hash'][:16]}) and run with cipherbayes "
         f"{record['cipherbayes']}."
     )
