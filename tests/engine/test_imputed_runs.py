@@ -105,7 +105,7 @@ def test_held_out_rows_with_gaps_are_scored_and_gaps_are_no_misfit(
     metrics = cb.Result.load(folder / "out").metrics
     assert metrics["rows"]["mean"] == pytest.approx(900, abs=120)
     assert 0.55 < metrics["auc"]["mean"] < 0.8
-    assert {row["by"] for row in metrics["fit"]} == {"age", "bmi", "site"}
+    assert {row["by"] for row in metrics["fit"]} == {"all", "age", "bmi", "site"}
     assert not any(row["misfit"] for row in metrics["fit"])
 
 
