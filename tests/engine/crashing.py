@@ -20,6 +20,7 @@ from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.pooled.curator import Curator
 from cipherbayes.protocols.stores import AnswerStore, Checkpoint
 from cipherbayes.results.result import Result
+from cipherbayes.storage.custody import VARIABLE
 from cipherbayes.study.schema import Study
 
 # What is about to happen, or has just happened, when the process dies.
@@ -114,8 +115,21 @@ def _begin_or_resume(study: Study, out: Path, progress: Any = None) -> None:
 
 
 # A clean process that has imported everything forks each run in milliseconds.
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["cipherbayes.results.run", "opendp.prelude"])
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["cipherbayes.results.run", "opendp.prelude"])
+
+
+def forked(target: Callable[..., None], *args: Any) -> Any:
+    """A process with this test's state folder.
+
+    By itself it would have that of the test which happened to start the fork server.
+    """
+    return CONTEXT.Process(target=_in_state, args=(os.environ[VARIABLE], target, *args))
+
+
+def _in_state(state: str, target: Callable[..., None], *args: Any) -> None:
+    os.environ[VARIABLE] = state
+    target(*args)
 
 
 def crash(study: Study, out: Path, point: str, number: int) -> int:
@@ -131,7 +145,7 @@ def crash_party(
 
 
 def _wait(target: Callable[..., None], study: Study, *args: Any) -> int:
-    process = _CONTEXT.Process(target=target, args=(study.model_dump_json(), *args))
+    process = forked(target, study.model_dump_json(), *args)
     process.start()
     process.join(120)
     assert process.exitcode is not None, "the run neither ended nor died"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from crashing import CONTEXT, forked
 from parties import small_study, write_tables
 
 from cipherbayes.engine.local_settings import LocalSettings, open_ledger
@@ -193,14 +193,9 @@ def test_runs_at_the_same_time_cannot_overspend(tmp_path: Path, protocol: str) -
             ("a", "b"), header={"protocol": protocol}, inference={"rounds": 12}
         ),
     )
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["cipherbayes.results.run", "opendp.prelude"])
-    gate = context.Barrier(3)
+    gate = CONTEXT.Barrier(3)
     runs = [
-        context.Process(
-            target=_attempt,
-            args=(study.model_dump_json(), tmp_path / f"run-{number}", gate),
-        )
+        forked(_attempt, study.model_dump_json(), tmp_path / f"run-{number}", gate)
         for number in range(3)
     ]
     for process in runs:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from breaking import REFUSED, apart, continued
-from crashing import _CONTEXT, POINTS, _begin_or_resume, crash
+from crashing import POINTS, _begin_or_resume, crash, forked
 from parties import small_study, write_tables
 from test_failing_machines import assert_counted, assert_whole, interrupted, made
 from test_failing_machines import undisturbed as undisturbed
@@ -67,7 +67,7 @@ def killed_at_random(
             out = tmp_path / "run"
             for file in sorted(out.rglob("*"), reverse=True):
                 file.rmdir() if file.is_dir() else file.unlink()
-        process = _CONTEXT.Process(target=_go_on, args=(study.model_dump_json(), out))
+        process = forked(_go_on, study.model_dump_json(), out)
         process.start()
         if hits < kills:
             time.sleep(rng.uniform(0.0, 0.4))
@@ -101,9 +101,7 @@ def test_two_processes_on_one_run_release_nothing_twice(
     """Both resume the same folder: the same answers to both, one entry a round."""
     interrupted(tmp_path, 1)
     text = small_study(("a", "b")).model_dump_json()
-    both = [
-        _CONTEXT.Process(target=_go_on, args=(text, tmp_path / "run")) for _ in range(2)
-    ]
+    both = [forked(_go_on, text, tmp_path / "run") for _ in range(2)]
     for process in both:
         process.start()
     for process in both:
@@ -116,10 +114,7 @@ def test_a_run_over_a_ledger_in_use_waits_its_turn(tmp_path: Path) -> None:
     """Two studies over one table at once: together they stay within its budget."""
     study = write_tables(tmp_path, small_study(("a", "b")))
     outs = [tmp_path / "one", tmp_path / "other"]
-    both = [
-        _CONTEXT.Process(target=_go_on, args=(study.model_dump_json(), out))
-        for out in outs
-    ]
+    both = [forked(_go_on, study.model_dump_json(), out) for out in outs]
     for process in both:
         process.start()
     for process in both:
