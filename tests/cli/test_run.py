@@ -95,6 +95,20 @@ def test_predict_gives_a_probability_with_an_interval_for_each_row(
     assert (values[:, 0] <= values[:, 2]).all()
 
 
+def test_predict_carries_a_column_over_and_writes_few_digits(
+    finished: Path, tmp_path: Path
+) -> None:
+    table = tmp_path / "new.csv"
+    table.write_text("pid,age,sex\n007,17,F\nb,60,M\n")
+    done = cipherbayes("predict", finished / "out", table, "--id", "pid")
+    heading, first, second = (line.split(",") for line in done.stdout.splitlines())
+    assert heading == ["row", "pid", "mean", "lower", "upper"]
+    assert [first[1], second[1]] == ["007", "b"]
+    assert all(len(text) <= len("0.000123456") for text in first[2:] + second[2:])
+    wrong = cipherbayes("predict", finished / "out", table, "--id", "nobody")
+    assert "has no column 'nobody'" in wrong.stderr
+
+
 def test_predict_says_how_many_values_lie_beyond_a_public_range(
     finished: Path, tmp_path: Path
 ) -> None:

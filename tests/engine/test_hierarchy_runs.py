@@ -126,6 +126,7 @@ def test_a_study_runs_is_resumed_verified_reported_and_predicts(
             "predict", home / "out", home / "north.csv", *words, "--json"
         )
         assert told.returncode == 0, told.stderr
+        assert ("site: one that took no part" in told.stderr) == (not words)
     unknown = cipherbayes("predict", home / "out", home / "north.csv", "--site", "west")
     assert unknown.returncode != 0
     assert "no site is called 'west'" in unknown.stderr

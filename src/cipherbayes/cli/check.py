@@ -76,10 +76,13 @@ def all_problems(study: Study, first: DataError) -> DataError:
     """All that is wrong with the files of a run that a table's fault has ended; where
     it is more than one thing, standard error has a line for each.
 
-    For whoever runs a study on tables of his own: other parties are told nothing.
+    For whoever runs a study on tables of his own: other parties are told nothing. A
+    wrong header line is one fault, however many columns it hides.
     """
     from cipherbayes.engine.table_check import check_table
 
+    if first.what.startswith("has no column"):
+        return first
     files = {
         name: site.table
         for name, site in study.sites.items()

@@ -50,6 +50,10 @@ def predict(
             help="Count models: expected counts over each row's exposure, not rates.",
         ),
     ] = False,
+    id_column: Annotated[
+        str | None,
+        typer.Option("--id", help="Column of the table to write beside each row."),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="CSV to write.", show_default="standard output"),
@@ -75,6 +79,15 @@ def predict(
                 result, table, at, site=site, new_site=new_site, counts=counts
             )
             rows = list(prediction_rows(predicted, at))
+    if id_column is not None:
+        rows = with_ids(rows, table, id_column)
+    if result.study.hierarchy is not None and site is None and not new_site:
+        sites = ", ".join(result.study.sites)
+        typer.echo(
+            "site: one that took no part (--new-site, the default): intervals count "
+            f"how much sites differ; for a known one give --site ({sites})",
+            err=True,
+        )
     for warning in caught:
         if warning.category in SAID:
             typer.echo(f"warning: {warning.message}", err=True)
@@ -166,11 +179,38 @@ def prediction_rows(
     """One dictionary per row (and time): mean, lower, upper."""
     for i in range(len(predicted["mean"])):
         if times is None:
-            yield {"row": i} | {k: float(v[i]) for k, v in predicted.items()}
+            yield {"row": i} | {k: _short(v[i]) for k, v in predicted.items()}
             continue
         for j, t in enumerate(times):
-            values = {k: float(v[i, j]) for k, v in predicted.items()}
+            values = {k: _short(v[i, j]) for k, v in predicted.items()}
             yield {"row": i, "time": t} | values
+
+
+def with_ids(
+    rows: Sequence[Mapping[str, object]], table: Path, column: str
+) -> list[Mapping[str, object]]:
+    """The rows, each with its text in a column of the table."""
+    from cipherbayes.data.tables import open_table
+
+    known = open_table(table, str(table))
+    ids = [
+        text
+        for chunk in known.chunks({column: "text"})
+        for text in chunk.column(column).to_pylist()
+    ]
+    return [
+        {
+            "row": row["row"],
+            column: ids[int(str(row["row"]))],
+            **{name: value for name, value in row.items() if name != "row"},
+        }
+        for row in rows
+    ]
+
+
+def _short(value: float) -> float:
+    """A number to six digits: an interval is known to fewer."""
+    return float(f"{value:.6g}")
 
 
 def _array(values: list[float]) -> Floats:

@@ -177,9 +177,9 @@ def show(
     if as_json:
         typer.echo(json.dumps(record, indent=2))
         return
-    print_result(record)
     print_effects(record)
     print_hierarchy(record)
+    print_result(record)
     console.print(f"result: {folder / 'result.json'}", soft_wrap=True)
     if page is not None:
         console.print(f"report: {page}", soft_wrap=True)

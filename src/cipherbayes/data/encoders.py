@@ -6,13 +6,15 @@ Each encoder reads a column by itself and, record by record, writes values withi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cipherbayes.data.column_bins import ColumnBins
 from cipherbayes.data.curves import Basis
-from cipherbayes.data.features import Feature, level_name, spellings
+from cipherbayes.data.features import Feature, Level, level_name, spellings
 from cipherbayes.data.tables import MISSING
 from cipherbayes.errors import DataError, MissingValuesError
 from cipherbayes.models import kernels
@@ -177,13 +179,21 @@ class Curved(Number):
 class Levels:
     """A category: a 0/1 column for each level but the first.
 
-    ``full`` gives the first level a column too: in the place of a constant.
+    ``full`` gives the first level a column too: in the place of a constant. A refusal
+    lists the levels in the order of ``stated``, the study's; left out, in their own.
     """
 
     def __init__(
-        self, column: str, feature: Feature, first: int, *, full: bool = False
+        self,
+        column: str,
+        feature: Feature,
+        first: int,
+        *,
+        full: bool = False,
+        stated: Sequence[Level] | None = None,
     ) -> None:
         assert feature.levels is not None
+        self._stated = ", ".join(map(level_name, stated or feature.levels))
         self.column = column
         self.first = first
         self.known = [level_name(level) for level in feature.levels]
@@ -231,7 +241,7 @@ class Levels:
             if not pc.all(gaps, min_count=0).as_py():
                 raise DataError(
                     f"column '{self.column}' has a value that is none of its levels "
-                    f"({', '.join(self.known)})",
+                    f"({self._stated})",
                     where=where,
                     remedy=f"add it to features.{self.column}.levels or correct it",
                 )

@@ -72,7 +72,13 @@ def compile_terms(
         place = first + sum(len(each.names) for each in encoders.values())
         made: Encoder
         if feature.levels is not None:
-            made = Levels(factor.column, _ordered(factor, feature), place, full=full)
+            made = Levels(
+                factor.column,
+                _ordered(factor, feature),
+                place,
+                full=full,
+                stated=feature.levels,
+            )
             full = False
         else:
             made = _number(factor, feature, place, centred=constant)

@@ -50,7 +50,7 @@ def plot_effects(result: Result, axes: Axes | None = None) -> Axes:
     axes.set_yticks(range(len(rows)), [label for label, *_ in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlabel(f"{measure}{_interval_words(result)}")
-    axes.set_title(result.promise, fontsize="small")
+    axes.set_title(f"{result.study.name}\n{result.promise}", fontsize="small")
     return axes
 
 
@@ -109,7 +109,7 @@ def plot_survival(
     axes.set_ylim(0.0, 1.0)
     axes.set_xlabel(result.study.model.outcome_columns()["time"])
     axes.set_ylabel(f"event-free{_interval_words(result)}")
-    axes.set_title(result.promise, fontsize="small")
+    axes.set_title(f"{result.study.name}\n{result.promise}", fontsize="small")
     axes.legend(frameon=False)
     return axes
 

@@ -64,6 +64,12 @@ def read_result(folder: Path) -> tuple[Study, xr.DataTree, ResultRecord]:
             raise ValueError
         return study, read_posterior(draws), cast(ResultRecord, record)
     except (FileNotFoundError, NotADirectoryError):
+        if (folder / "run.json").exists():
+            raise RunError(
+                "holds a run that is not finished",
+                where=str(folder),
+                remedy=f"go on with it: cipherbayes resume {folder}",
+            ) from None
         raise RunError(
             "holds no finished run",
             where=str(folder),

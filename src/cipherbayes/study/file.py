@@ -56,10 +56,12 @@ COX = (
     "(intervals = 8, say)"
 )
 NEGATIVE_BINOMIAL = 'counts that vary more than Poisson\'s are "negative-binomial"'
+LOGISTIC = 'logistic regression is "logistic"'
 ORDINAL = 'proportional odds are "ordinal"'
 OTHER_NAMES = {
     **dict.fromkeys(("cox", "coxph", "cox-ph", "phreg"), COX),
     **dict.fromkeys(("negbin", "nb", "nbinom", "nbreg", "glm.nb"), NEGATIVE_BINOMIAL),
+    **dict.fromkeys(("logit", "binomial", "binary"), LOGISTIC),
     **dict.fromkeys(("polr", "clm", "ologit", "ordered"), ORDINAL),
 }
 """What other programs call a model -> what it is here."""

@@ -196,10 +196,13 @@ def characteristics(contents: Contents) -> Markup:
     rows = contents.record.get("describe", [])
     if not rows:
         return Markup()
+    binary = _binary_columns(rows)
     cells: dict[str, dict[str, DescribeRow]] = {}
     for row in rows:
         if row["statistic"].startswith("count: "):
             continue  # shares say it too; the file has both
+        if row["column"] in binary and row["statistic"] == "share: 0":
+            continue  # the rest of the ones; the file has both
         cells.setdefault(_characteristic(row), {})[row["group"]] = row
     share = percent(contents.record["interval"])
     said = f"Characteristics, with {share} intervals for noise and width of ranges"
@@ -212,6 +215,16 @@ def characteristics(contents: Contents) -> Markup:
             parts.append(_of_groups(said, groups, known))
         said = "The same by group, each interval below its number"
     return tag("div", tag("h3", "Who the records are"), *parts, id="characteristics")
+
+
+def _binary_columns(rows: Sequence[DescribeRow]) -> set[str]:
+    """Columns whose levels are 0 and 1."""
+    levels: dict[str, set[str]] = {}
+    for row in rows:
+        kind, level = row["statistic"].partition(": ")[::2]
+        if kind == "share":
+            levels.setdefault(row["column"], set()).add(level)
+    return {column for column, known in levels.items() if known == {"0", "1"}}
 
 
 def _characteristic(row: DescribeRow) -> str:
@@ -259,6 +272,8 @@ def _of_groups(
 
 
 def _mean(row: DescribeRow) -> str:
+    if row["statistic"].startswith("share"):
+        return f"{number(100 * row['mean'])} %"
     exact = row["lower"] == row["upper"]
     return f"{row['mean']:,.0f}" if exact else number(row["mean"])
 
@@ -266,6 +281,8 @@ def _mean(row: DescribeRow) -> str:
 def _spread(row: DescribeRow) -> str:
     """The interval; a number that is exact has none."""
     exact = row["lower"] == row["upper"]
+    if row["statistic"].startswith("share") and not exact:
+        return f"{interval(100 * row['lower'], 100 * row['upper'])} %"
     return "exact" if exact else interval(row["lower"], row["upper"])
 
 

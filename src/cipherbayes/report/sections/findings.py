@@ -22,9 +22,9 @@ def findings_section(contents: Contents) -> Markup:
     """The whole section."""
     effects = effects_of(contents)
     return join(
-        characteristics(contents),
         Markup() if effects is None else forest(contents, effects),
         formula_part(contents),
+        characteristics(contents),
         _posterior_table(contents),
         predictions_part(contents),
         held_out_part(contents),

@@ -9,6 +9,7 @@ from cipherbayes.protocols.certificate import promised
 from cipherbayes.report.markup import Content, Markup, join, table, tag
 from cipherbayes.report.numbers import percent, short
 from cipherbayes.report.run_contents import Contents
+from cipherbayes.results.made_up import MadeUp
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
 
@@ -238,9 +239,16 @@ def _ranges(study: Study) -> str:
     changed = [f"{n} ({f.transform})" for n, f in study.features.items() if f.transform]
     said = "Categories entered as indicators against their first level."
     if study.model.formula is not None:
+        levels = MadeUp(study, None).levels
+        against = ", ".join(
+            f"{name} {levels(name)[0]}"
+            for name, known in study.features.items()
+            if known.levels is not None
+        )
         said = (
             f"The formula was {study.model.formula}. Categories entered as indicators "
-            "against a reference level, curves as orthogonal columns over the range."
+            f"against a reference level{f' ({against})' if against else ''}, curves as "
+            "orthogonal columns over the range."
         )
     if numbers:
         said = f"Numbers were clipped to ranges fixed beforehand. {said}"

@@ -2,7 +2,7 @@
 
 The reference record is that of ``result.json``: the study's; what it leaves open has
 numbers at means where these are known, else in the middle of their public range, and
-categories at their first level. Nobody's row is used.
+categories at their reference level. Nobody's row is used.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def reference_words(contents: Contents) -> str:
     left = [f for name, f in study.features.items() if name not in stated]
     said = [f"{', '.join(stated)} as the study states"] * bool(stated)
     said += [f"numbers {numbers}"] * any(f.levels is None for f in left)
-    said += ["categories at their first level"] * any(f.levels for f in left)
+    said += ["categories at their reference level"] * any(f.levels for f in left)
     return "; ".join(said)
 
 
