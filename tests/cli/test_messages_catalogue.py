@@ -114,7 +114,8 @@ CATALOGUE = {
         study=study("[privacy]\nepsilon = 1.0\nepsylon = 1.0\n"),
     ),
     "unknown model": Mistake(
-        (STUDY, "model.kind", "choose"), study=replaced('"logistic"', '"logit"')
+        (STUDY, "model.kind", 'is "logistic"', "choose"),
+        study=replaced('"logistic"', '"logit"'),
     ),
     "Cox by its name": Mistake(
         (STUDY, "model.kind", "piecewise", "intervals"),
@@ -347,6 +348,11 @@ CATALOGUE = {
         ("nowhere", "no such folder"), ("verify", "nowhere")
     ),
     "nothing to report": Mistake(("empty", "no finished run"), ("report", "empty")),
+    "a run that is not finished": Mistake(
+        ("empty", "not finished", "cipherbayes resume"),
+        ("report", "empty"),
+        change=lambda f: _bytes(f / "empty" / "run.json", b"{}"),
+    ),
     "nothing to watch": Mistake(("empty", "holds no run"), ("watch", "empty")),
     "nothing to predict from": Mistake(
         ("empty", "no finished run"), ("predict", "empty", NORTH)

@@ -33,6 +33,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = cipherbayes("run", folder / "study.toml", "--out", folder / "out")
     assert done.returncode == 0, done.stderr
     assert "result.json" in done.stdout
+    # What a reader asks for comes before the coefficients behind it.
+    assert 0 < done.stdout.index("odds ratio") < done.stdout.index("own units")
     return folder
 
 

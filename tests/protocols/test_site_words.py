@@ -85,7 +85,7 @@ def test_what_a_plan_says_of_a_site_is_what_anybody_finds_out(kind: str) -> None
     ):
         # Twice the standard deviation is told; of 40 squares the mean is 1 ± 0.22.
         assert 0.4 < np.mean((2.0 * (estimate - truth) / said) ** 2) < 1.8
-    _, words = sites_in_words(plan)
+    words = "; ".join(sites_in_words(plan))
     assert f"number of records to about ± {known.records:.0f}" in words
     assert f"features predict to ± {known.outcomes:.0f} at best" in words
 
@@ -98,7 +98,8 @@ def test_of_sites_that_differ_in_a_slope_alone_no_outcomes_are_told() -> None:
         privacy={"epsilon": 3.0, "records": 3_000},
         sites={site: {} for site in SITES[:3]},
     )
-    _, words = sites_in_words(plan_releases(study))
+    _, *lines = sites_in_words(plan_releases(study))
+    words = "; ".join(lines)
     assert "its number of records" in words
     assert "outcomes" not in words
 
@@ -112,12 +113,15 @@ def test_with_held_out_rows_the_count_is_of_training_records() -> None:
         "evaluation": {"holdout": 0.2},
         "sites": {site: {} for site in SITES[:3]},
     }
-    _, words = sites_in_words(plan_releases(cb.Study(**fields)))
+    _, *lines = sites_in_words(plan_releases(cb.Study(**fields)))
+    words = "; ".join(lines)
+    assert max(map(len, lines)) < 160  # each for itself, where a plan is read
     assert "its number of training records to about" in words
     assert "with 800 training records, an equal share" in words
     assert "[describe]" not in words
-    _, words = sites_in_words(
+    _, *lines = sites_in_words(
         plan_releases(cb.Study(**fields, describe={"by": ["site"]}))
     )
+    words = "; ".join(lines)
     assert "[describe] by site releases each site's full count" in words
     assert "held-out ones included" in words

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import cipherbayes as cb
-from cipherbayes.errors import RunError
+from cipherbayes.errors import DataError, RunError
 from cipherbayes.report.page import write_report
 from cipherbayes.results.effects import step_words
 from cipherbayes.results.export import export
@@ -167,6 +167,12 @@ def test_combinations_and_joint_probabilities_are_those_of_the_draws(
     assert chance == pytest.approx(((both[:, 1] > 0) & (both[:, 0] < 0)).mean())
 
 
+def test_levels_are_listed_in_the_studys_order_everywhere(result: Result) -> None:
+    row = {"age": [60.0], "grade": ["IV"], "sex": ["F"], "dose": [1.0]}
+    with pytest.raises(DataError, match=r"levels \(I, II, III\)"):
+        result.predict(pd.DataFrame(row))
+
+
 def test_what_a_study_does_not_know_is_refused(result: Result) -> None:
     with pytest.raises(RunError, match="no feature"):
         result.contrast("bmi", 1, 2)
@@ -192,6 +198,10 @@ def test_a_saved_result_has_the_same_contrasts_and_a_page_with_the_curve(
     assert loaded.curves() == result.curves()
     page = write_report(tmp_path / "out").read_text(encoding="utf-8")
     assert "Odds ratio by age, in groups of sex" in page
+    # The reference is the second level: nothing calls it the first.
+    assert "categories at their reference level" in page
+    assert "against a reference level (grade II, sex F)" in page
+    assert "before any record was read" not in page
     assert "Effects in groups" in page
     dose = result.record["reference"]["dose"]
     assert f"age 60, grade II, sex M, dose {dose:.3g}" in page

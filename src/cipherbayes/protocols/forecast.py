@@ -167,17 +167,23 @@ def outlook(plan: StudyPlan, forecast: Forecast) -> list[str]:
         return [
             "outlook     not known, because the number of records is not: add "
             "records = N under [privacy], which makes N public, to see it",
-            "            an effect as large as the prior expects is "
-            f"{CLEAR:g} times the noise from about {_clear_from(plan, forecast):,} "
-            "records on",
         ]
     return [
         f"outlook     intervals about {forecast.width_ratio:.2f} × as wide as without "
         f"privacy{_with_few_events(plan, forecast)}; wider where columns are "
         "correlated",
-        "            an effect as large as the prior expects is "
-        f"{forecast.ratio:.3g} times the noise",
     ]
+
+
+def signal_in_words(plan: StudyPlan, forecast: Forecast) -> str:
+    """How large an effect is beside the noise."""
+    said = "an effect as large as the prior expects is "
+    if plan.study.privacy.records is None:
+        return (
+            f"{said}{CLEAR:g} times the noise from about "
+            f"{_clear_from(plan, forecast):,} records on"
+        )
+    return f"{said}{forecast.ratio:.3g} times the noise (seen from {CLEAR:g} on)"
 
 
 def _with_few_events(plan: StudyPlan, forecast: Forecast) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import NotRequired, TypedDict
 
@@ -19,6 +19,7 @@ from cipherbayes.protocols.forecast import (
     advice,
     forecast_of,
     outlook,
+    signal_in_words,
     term_costs,
 )
 from cipherbayes.protocols.imputation_words import (
@@ -156,9 +157,10 @@ def describe(plan: StudyPlan) -> PlanDescription:
         further["imputation"] = drawn
     return PlanDescription(
         [
-            *_lines(plan, forecast, growth),
+            *_lines(plan, forecast),
             *_terms_in_words(costs),
             *imputation_lines(drawn),
+            *_technical_lines(plan, forecast, growth),
         ],
         rounds=plan.rounds,
         noise_multiplier=plan.noise_multiplier,
@@ -284,16 +286,17 @@ def epsilon_by_tenths(plan: Plan) -> list[tuple[int, float]]:
     return [(rounds, plan.epsilon_after(rounds)) for rounds in tenths]
 
 
-def _lines(
-    plan: StudyPlan, forecast: Forecast, growth: list[tuple[int, float]]
-) -> list[str]:
-    study, release, encryption = plan.study, plan.last_phase.sums, plan.encryption
+def _under(name: str, said: Sequence[str]) -> list[str]:
+    """Lines of which the first has a name."""
+    return [f"{'' if k else name:<12}{line}" for k, line in enumerate(said)]
+
+
+def _lines(plan: StudyPlan, forecast: Forecast) -> list[str]:
+    study, release = plan.study, plan.last_phase.sums
     privacy = study.privacy
     records = f"{privacy.records:,}" if privacy.records else "released with noise"
     count = len(study.sites)
     sites = f"{count} site{'' if count == 1 else 's'}"
-    spent = ", ".join(f"{e:.2g} after {n}" for n, e in growth)
-    sampled = f", each on {100 * release.rate:.3g} % of the rows"
     person = privacy.person
     record = "record" if person is None else f"person (all rows of one '{person}')"
     lines = [
@@ -302,21 +305,34 @@ def _lines(
         f"{parameters_in_words(plan)}",
         f"promise     ({privacy.epsilon:g}, {privacy.delta:g})-differential privacy, "
         f"adding or removing one {record}{'' if plan.certified else ', not certified'}",
-        f"releases    {plan.rounds} rounds of {study.method}"
-        + (sampled if release.rate < 1 else ""),
-        f"noise       {_noise(plan)}",
-        f"epsilon     {spent}",
+        *outlook(plan, forecast),
         f"prior       {prior_in_words(study)}",
         *([f"            {OTHER_PRIOR}"] if other_prior_without_privacy(study) else []),
-        *outlook(plan, forecast),
     ]
-    lines += [f"sites       {said}" for said in sites_in_words(plan)]
+    lines += _under("sites", sites_in_words(plan))
     lines += [f"{name:<12}{text}" for name, text in _budget_lines(plan)]
     if study.rules.federated:
         lines.append(
             f"colluders   {release.colluders} of {sites} may pool what they know; "
             f"{release.dropouts} may be lost"
         )
+    return lines
+
+
+def _technical_lines(
+    plan: StudyPlan, forecast: Forecast, growth: list[tuple[int, float]]
+) -> list[str]:
+    """How the promise is kept: for whoever checks it."""
+    release, encryption = plan.last_phase.sums, plan.encryption
+    spent = ", ".join(f"{e:.2g} after {n}" for n, e in growth)
+    sampled = f", each on {100 * release.rate:.3g} % of the rows"
+    lines = [
+        f"releases    {plan.rounds} rounds of {plan.study.method}"
+        + (sampled if release.rate < 1 else ""),
+        f"epsilon     {spent}",
+        *_under("noise", _noise(plan)),
+        f"signal      {signal_in_words(plan, forecast)}",
+    ]
     if encryption is not None:
         lines += [
             f"encryption  {encryption}",
@@ -371,18 +387,20 @@ def prior_in_words(study: Study) -> str:
     return said
 
 
-def _noise(plan: StudyPlan) -> str:
+def _noise(plan: StudyPlan) -> list[str]:
     release, weighting = plan.last_phase.sums, plan.last_phase.weighting
     if weighting is None:
-        return f"{_against(release, 'totals')}, in every round"
+        return [f"{_against(release, 'totals')}, in every round"]
     matrix = plan.last_phase.information
-    said = _against(release, "totals of gradients")
+    said = [_against(release, "totals of gradients (where records pull effects)")]
     if matrix is not None:
-        said += f"; {_against(matrix, 'totals of curvatures')}"
-    return (
-        f"{said} (last {plan.last_phase.rounds} rounds; an unusual record, whose "
-        f"prepared row is longer than {weighting.clip:.3g}, adds less)"
-    )
+        curvatures = "totals of curvatures (how strongly they hold them there)"
+        said.append(_against(matrix, curvatures))
+    return [
+        *said,
+        f"in the last {plan.last_phase.rounds} rounds; an unusual record, whose "
+        f"prepared row is longer than {weighting.clip:.3g}, adds less",
+    ]
 
 
 def _against(release: ReleasePlan, totals: str) -> str:
@@ -409,7 +427,7 @@ def approval_lines(plan: StudyPlan) -> list[str]:
         f"rounds      {plan.rounds}, charged to the table's ledger first",
         f"leaves here in each round one vector of at most {widest} numbers: a sum over "
         f"{privacy.units}, each bounded, plus noise drawn here; {plan.protocol.leaves}",
-        *(f"sites       {said}" for said in sites_in_words(plan)),
+        *_under("sites", sites_in_words(plan)),
         "is opened   what the vectors of all sites give together"
         + (", or of all but the lost" if privacy.dropouts else ""),
         *(f"{name:<12}{text}" for name, text in _budget_lines(plan)),
@@ -426,4 +444,4 @@ def _terms_in_words(costs: list[TermCost]) -> list[str]:
         if cost["width"] is not None:
             line += f", other intervals {cost['width']:.3f} × as wide as without it"
         said.append(line)
-    return [f"{'terms' if k == 0 else '':<12}{line}" for k, line in enumerate(said)]
+    return _under("terms", said)

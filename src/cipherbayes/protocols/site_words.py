@@ -69,7 +69,7 @@ def given_away(plan: StudyPlan) -> GivenAway:
 
 
 def sites_in_words(plan: StudyPlan) -> list[str]:
-    """Whether sites may differ, and what each of them gives away by that."""
+    """Whether sites may differ; where they may, line by line what each gives away."""
     study = plan.study
     slots = slots_of(study)
     if slots is None:
@@ -82,20 +82,23 @@ def sites_in_words(plan: StudyPlan) -> list[str]:
         f"; {' and '.join(sites)} are one, '{name}'"
         for name, sites in hierarchy.groups.items()
     )
-    learns = f"its number of {records_word(study)} to about ± {known.records:.0f}"
+    learns = [
+        f"so anyone learns of each site its number of {records_word(study)} to about "
+        f"± {known.records:.0f}"
+    ]
     if known.outcomes is not None:
-        learns += (
-            " and by how many its outcomes are more or fewer than its patients' "
+        learns.append(
+            "and by how many its outcomes are more or fewer than its patients' "
             f"features predict to ± {known.outcomes:.0f} at best"
         )
     return [
         f"may differ in {said} ({hierarchy.effects} effects): each site has "
         f"{own} number{'' if own == 1 else 's'} of its own in every sum of gradients"
         f"{together}",
-        f"so anyone learns of each site {learns}: one record is protected as in any "
-        "study, a hospital as a whole is not"
-        + _of_typical_sites(study, len(slots.sites), known)
-        + _full_counts(study),
+        *learns,
+        "one record is protected as in any study, a hospital as a whole is not",
+        *_of_typical_sites(study, len(slots.sites), known),
+        *_full_counts(study),
     ]
 
 
@@ -104,19 +107,19 @@ def records_word(study: Study) -> str:
     return "records" if study.evaluation is None else "training records"
 
 
-def _full_counts(study: Study) -> str:
+def _full_counts(study: Study) -> list[str]:
     """What the table of characteristics tells besides, of all of a site's records."""
     if study.describe is None or "site" not in study.describe.by:
-        return ""
+        return []
     held = "" if study.evaluation is None else ", held-out ones included"
-    return f". [describe] by site releases each site's full count of records{held}"
+    return [f"[describe] by site releases each site's full count of records{held}"]
 
 
-def _of_typical_sites(study: PrivateStudy, sites: int, known: GivenAway) -> str:
+def _of_typical_sites(study: PrivateStudy, sites: int, known: GivenAway) -> list[str]:
     """The same as shares, for a site with its share of the records and a small one."""
     declared = study.training_records
     if declared is None or known.outcomes is None:
-        return ""
+        return []
     told = []
     for name, count in (
         (
@@ -130,11 +133,11 @@ def _of_typical_sites(study: PrivateStudy, sites: int, known: GivenAway) -> str:
             f"{name} {share_in_words(known.records / count)} of its records and "
             f"{share_in_words(events)} of its outcomes"
         )
-    return (
-        ". Where one record in five has the outcome that is, for a site "
-        f"{told[0]}; for one {told[1]}. Sites can be put together under "
-        "hierarchy.groups"
-    )
+    return [
+        f"where one record in five has the outcome that is, for a site {told[0]}",
+        f"for one {told[1]}",
+        "sites can be put together under hierarchy.groups",
+    ]
 
 
 def share_in_words(share: float) -> str:

@@ -267,10 +267,10 @@ def _meta_analysis(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
 def _given_away(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
     if contents.plan is None:
         return Markup()
-    _, given = sites_in_words(contents.plan)
+    _, *given = sites_in_words(contents.plan)
     said = (
         "Numbers that belong to one site are released with noise that hides a record, "
-        f"not a hospital, {given}."
+        f"not a hospital, {'; '.join(given)}."
     )
     return join(
         tag("h3", "What a site gave away"),
