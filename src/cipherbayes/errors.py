@@ -151,6 +151,13 @@ def invalid_field(
         case "value_error":
             what, remedy = str(first["ctx"]["error"]), ""
             what = f"'{key}': {what}" if key else what
+        case "greater_than_equal" | "less_than_equal":
+            least = first["type"] == "greater_than_equal"
+            bound = first["ctx"]["ge" if least else "le"]
+            limit = f"at {'least' if least else 'most'} {bound:g}"
+            what, remedy = f"'{key}': must be {limit}", ""
+            if least and 0.0 < bound < 1e-6:
+                what = f"'{key}': must be above 0"
         case _:
             message = first["msg"][0].lower() + first["msg"][1:]
             what, remedy = f"'{key}': {message}", ""

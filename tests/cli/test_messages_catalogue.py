@@ -142,6 +142,9 @@ CATALOGUE = {
         (STUDY, "'privacy.epsilon'", "greater than 0"),
         study=study("[privacy]\nepsilon = -1.0\n"),
     ),
+    "a prior without width": Mistake(
+        (STUDY, "'prior.scale': must be above 0"), study=study("[prior]\nscale = 0\n")
+    ),
     "outcome as feature": Mistake(
         (STUDY, "'death'", "[features]"),
         study=replaced("[features]\n", "[features]\ndeath = { levels = [0, 1] }\n"),
