@@ -23,7 +23,8 @@ from cipherbayes.report.charts import LETTER, NARROW, interval_axis, interval_ro
 from cipherbayes.report.effect_rows import Effect, Effects
 from cipherbayes.report.numbers import Axis, resolved
 from cipherbayes.report.page import render
-from cipherbayes.report.run_contents import Contents
+from cipherbayes.report.run_contents import Contents, Spent
+from cipherbayes.report.sections.findings import findings_section
 from cipherbayes.report.sections.forest import forest_axis
 from cipherbayes.report.sections.held_out import how_to_hold_out
 from cipherbayes.report.sections.methods import methods_paragraph
@@ -170,7 +171,7 @@ def test_the_page_has_a_paragraph_and_a_checklist_for_a_paper(
         assert item in page
 
 
-def paragraph(**sections: Any) -> str:
+def paragraph(ledgers: tuple[Spent, ...] = (), **sections: Any) -> str:
     """The methods of a study that was never run."""
     study = Study(
         **{
@@ -193,9 +194,22 @@ def paragraph(**sections: Any) -> str:
     result = Result(study, None, record)  # type: ignore[arg-type]
     plan = plan_releases(study.with_privacy())
     assert plan.rounds > 7
-    said = methods_paragraph(Contents(result, plan))
+    said = methods_paragraph(Contents(result, plan, ledgers=ledgers))
     assert f"spent in {plan.rounds} rounds" in said
     return said
+
+
+def test_the_methods_claim_no_order_of_events_but_what_ledgers_show() -> None:
+    """Nobody here knows whether the tables were looked at before the study."""
+    model = {"kind": "logistic", "outcome": "death"}
+    said = paragraph(model=model)
+    assert "The analysis was stated in a study file (SHA-256" in said
+    assert "before" not in said
+    alone = Spent("a", 3.0, 5.0, 1e-5)
+    twice, other_delta = Spent("b", 4.5, 5.0, 1e-5), Spent("b", 4.5, 5.0, 1e-7)
+    assert paragraph((alone, other_delta), model=model) == said
+    told = paragraph((alone, twice), model=model)
+    assert "used for other releases too (b: ε up to 4.5 in all" in told
 
 
 def test_the_methods_say_what_was_fitted() -> None:
@@ -342,3 +356,30 @@ def test_what_is_said_of_sites_is_what_the_interval_tells(
     mean = (lower + upper) / 2.0
     row: Any = {"name": "intercept", "mean": mean, "lower": lower, "upper": upper}
     assert spread_in_words(contents, row).startswith(f"{said}: ")
+
+
+def test_effects_come_first_and_a_column_of_zeros_and_ones_has_one_line_in_percent(
+    runs: FinishedRuns,
+) -> None:
+    contents = Contents.load(runs["open"])
+    contents.record["describe"] = [
+        {
+            "group": "all",
+            "column": column,
+            "statistic": f"share: {level}",
+            "mean": mean,
+            "lower": mean - 0.01,
+            "upper": mean + 0.01,
+        }
+        for column, level, mean in (
+            *(("died", "0", 0.75), ("died", "1", 0.25)),
+            *(("ward", "0", 0.5), ("ward", "2", 0.5)),
+        )
+    ]
+    page = str(findings_section(contents))
+    assert 0 < page.index('id="effects"') < page.index('id="characteristics"')
+    assert "died: share of 0" not in page
+    assert "died: share of 1" in page
+    assert "25.0 %" in page
+    assert "24.0 to 26.0 %" in page
+    assert "ward: share of 0" in page

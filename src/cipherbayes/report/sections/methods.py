@@ -82,7 +82,29 @@ def methods_paragraph(contents: Contents) -> str:
     return said + (
         f"The analysis was stated in a study file (SHA-256 "
         f"{record['study_hash'][:16]}) and run with cipherbayes "
-        f"{record['cipherbayes']}."
+        f"{record['cipherbayes']}.{_other_releases(contents)}"
+    )
+
+
+def _other_releases(contents: Contents) -> str:
+    """What ledgers on this machine show of other studies of the same tables."""
+    promise = promised(contents.record["privacy"])
+    if promise is None:
+        return ""
+    epsilon, delta = promise
+    # At a smaller δ the study alone may count for more than its own ε.
+    others = [
+        book
+        for book in contents.ledgers
+        if book.delta >= delta and book.spent > 1.001 * epsilon
+    ]
+    if not others:
+        return ""
+    most = short(max(book.spent for book in others))
+    sites = ", ".join(book.site for book in others)
+    return (
+        f" The same tables were used for other releases too ({sites}: ε up to {most} "
+        "in all by their ledgers)."
     )
 
 
@@ -223,7 +245,7 @@ def _missing(study: Study) -> str:
     said = [f"replaced by a stated value in {', '.join(stated)}"] * bool(stated)
     times = f"multiply imputed ({DRAWS} draws, weighted by the outcome's likelihood)"
     said += [
-        f"{times} in {', '.join(public)} from distributions stated beforehand"
+        f"{times} in {', '.join(public)} from distributions that the study states"
     ] * bool(public)
     learnt_by = " with noise" if study.private else ""
     said += [
@@ -251,5 +273,5 @@ def _ranges(study: Study) -> str:
             "orthogonal columns over the range."
         )
     if numbers:
-        said = f"Numbers were clipped to ranges fixed beforehand. {said}"
+        said = f"Numbers were clipped to ranges that the study states. {said}"
     return said + (f" Transformed: {', '.join(changed)}." if changed else "")
