@@ -121,7 +121,7 @@ def test_effects_are_drawn_with_their_intervals(result: cb.Result) -> None:
     assert "odds ratio" in axes.get_xlabel()
     axes.figure.canvas.draw()
     assert "1" in {text.get_text() for text in axes.get_xticklabels()}
-    assert axes.get_title() == "no privacy"
+    assert axes.get_title() == f"{result.study.name}\nno privacy"
     assert result.plot(axes) is axes
     pyplot.close(axes.figure)
     with pytest.raises(ValueError, match="survival"):

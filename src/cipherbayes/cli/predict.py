@@ -179,10 +179,10 @@ def prediction_rows(
     """One dictionary per row (and time): mean, lower, upper."""
     for i in range(len(predicted["mean"])):
         if times is None:
-            yield {"row": i} | {k: _short(v[i]) for k, v in predicted.items()}
+            yield {"row": i} | {k: float(v[i]) for k, v in predicted.items()}
             continue
         for j, t in enumerate(times):
-            values = {k: _short(v[i, j]) for k, v in predicted.items()}
+            values = {k: float(v[i, j]) for k, v in predicted.items()}
             yield {"row": i, "time": t} | values
 
 
@@ -208,9 +208,9 @@ def with_ids(
     ]
 
 
-def _short(value: float) -> float:
-    """A number to six digits: an interval is known to fewer."""
-    return float(f"{value:.6g}")
+def _short(value: object) -> object:
+    """A number as a person reads it, to six digits: an interval is known to fewer."""
+    return f"{value:.6g}" if isinstance(value, float) else value
 
 
 def _array(values: list[float]) -> Floats:
@@ -222,4 +222,4 @@ def _array(values: list[float]) -> Floats:
 def _write_csv(file: IO[str], rows: Sequence[Mapping[str, object]]) -> None:
     writer = csv.DictWriter(file, fieldnames=list(rows[0]))
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: _short(v) for name, v in row.items()} for row in rows)
