@@ -8,12 +8,13 @@ import autograd
 import autograd.numpy as anp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from model_scenarios import KINDS, plain_exponential, plain_logistic, rows_of, scenario
 
 from cipherbayes.models import Exponential, Logistic, RecordGradients
+from cipherbayes.models.base import Model
 from cipherbayes.typing import Floats
 
 seeds = st.integers(0, 2**32 - 1)
@@ -68,6 +69,7 @@ def test_gradients_equal_central_finite_differences(kind: str, seed: int) -> Non
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=10, deadline=None)
 @given(seed=seeds)
+@example(seed=925604)
 def test_information_is_minus_the_second_derivative(kind: str, seed: int) -> None:
     case = scenario(kind, seed)
     theta = np.random.default_rng(seed).normal(0.0, 1.5, case.dimension)
@@ -80,8 +82,13 @@ def test_information_is_minus_the_second_derivative(kind: str, seed: int) -> Non
     elif kind == "ordinal":  # exp(exp(gap)) overflows
         theta = np.clip(theta, -3.0, 3.0)
     hessian = autograd.hessian(lambda t: anp.sum(case.plain_log_likelihood(t)))(theta)
-    found = case.model.information_diagonal(theta, case.rows)
-    np.testing.assert_allclose(found, -np.diag(hessian), rtol=1e-8, atol=1e-10)
+    found, wanted = case.model.information_diagonal(theta, case.rows), -np.diag(hessian)
+    rounding = 1e-10
+    if type(case.model).information_diagonal is Model.information_diagonal:
+        # Central differences are off by about the square of their step.
+        step = 1e-5 * (1.0 + np.abs(theta).max())
+        rounding = step**2 * max(1.0, np.abs(wanted).max())
+    np.testing.assert_allclose(found, wanted, rtol=1e-8, atol=rounding)
 
 
 @settings(deadline=None)
