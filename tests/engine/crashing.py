@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["cipherbayes.results.run", "opendp.prelude"])
 
 
-def forked(target: Callable[..., None], *args: Any) -> Any:
+def forked(target: Callable[..., None], *args: Any) -> BaseProcess:
     """A process with this test's state folder.
 
     By itself it would have that of the test which happened to start the fork server.
