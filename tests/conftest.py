@@ -19,7 +19,7 @@ settings.register_profile(
     "cipherbayes", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 # For `make check`; `make test` has all examples of a property.
-settings.register_profile("quick", settings.get_profile("cipherbayes"), max_examples=25)
+settings.register_profile("quick", settings.get_profile("cipherbayes"), max_examples=10)
 settings.load_profile("cipherbayes")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
