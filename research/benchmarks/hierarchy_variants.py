@@ -3,7 +3,8 @@
 ``python research/benchmarks/hierarchy_variants.py ARCHIVE --rows FILE [--studies 0-9]
 [--variants slopes,fixed,stratified,groups,lost,many] [--epsilon 3] [--seed S]``
 
-Tables, controls and the adding up are those of ``hierarchy_coverage.py``. With
+Tables and controls are those of ``hierarchy_studies.py``, the adding up that of
+``hierarchy_coverage.py``. With
 
 - ``slopes``: the effect of the second column differs too, sd 0.25;
 - ``fixed``: sites tell nothing of each other; the intercept is their mean;
@@ -27,22 +28,17 @@ import pandas as pd
 import cipherbayes as cb
 from cipherbayes.typing import Floats
 from coverage_rows import lines, write
-from hierarchy_coverage import (
+from hierarchy_coverage import LARGE, Judged, Located, add_up, key, rows_of
+from hierarchy_studies import (
     BETWEEN,
     CUTS,
     HORIZON,
     KINDS,
-    LARGE,
     LEVEL,
     RECORDS,
-    Judged,
-    Located,
-    add_up,
     control_fit,
     covariates,
-    key,
     private_fit,
-    rows_of,
     simulate,
     study,
 )
