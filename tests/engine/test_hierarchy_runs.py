@@ -28,6 +28,8 @@ from conftest import LOGISTIC, another_owner, logistic_frame
 from terminal import cipherbayes
 
 SITES = ("east", "north", "south")
+PIECEWISE = cb.models.Piecewise(time="t", event="e", horizon=2.0, cuts=(1.0,))
+FIXED = {"effects": "fixed"}
 PRIVATE = """
 [privacy]
 epsilon = 8.0
@@ -400,14 +402,28 @@ def test_the_plan_says_what_a_site_gives_away_or_that_sites_are_alike() -> None:
         ({"hierarchy": {"baseline": "common"}}, "piecewise"),
         (
             {
-                "model": cb.models.Piecewise(
-                    time="t", event="e", horizon=2.0, cuts=(1.0,)
-                ),
+                "model": PIECEWISE,
                 "hierarchy": {"baseline": "stratified"},
                 "evaluation": {"holdout": 0.2},
             },
             "scores rest on one baseline",
         ),
+        (
+            {"model": PIECEWISE, "hierarchy": {"baseline": "common", **FIXED}},
+            "share nothing of their baselines",
+        ),
+        (
+            {
+                "model": PIECEWISE,
+                "hierarchy": {
+                    "intercept": False,
+                    "slopes": ["age"],
+                    "baseline": "stratified",
+                },
+            },
+            "all sites have one baseline",
+        ),
+        ({"hierarchy": {"scale": 2.0, **FIXED}}, "fixed sites do not have"),
         ({"hierarchy": {"scale": 0.0}}, "scale"),
         ({"hierarchy": {"tau": 1.0}}, "tau"),
         ({"preparation": {"intercept": 0.0}}, "constant column"),

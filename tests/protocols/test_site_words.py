@@ -90,18 +90,45 @@ def test_what_a_plan_says_of_a_site_is_what_anybody_finds_out(kind: str) -> None
     assert f"features predict to ± {known.outcomes:.0f} at best" in words
 
 
-def test_of_sites_that_differ_in_a_slope_alone_no_outcomes_are_told() -> None:
+def words_of(model: str, sites: int, hierarchy: dict[str, Any]) -> list[str]:
+    """What a plan says of sites that differ in this way."""
     study = cb.Study(
-        model=MODELS["logistic"],
+        model=MODELS[model],
         features={"x": {"low": -1, "high": 1}},
-        hierarchy={"intercept": False, "slopes": ["x"]},
+        hierarchy=hierarchy,
         privacy={"epsilon": 3.0, "records": 3_000},
-        sites={site: {} for site in SITES[:3]},
+        sites={site: {} for site in SITES[:sites]},
     )
-    _, *lines = sites_in_words(plan_releases(study))
+    return sites_in_words(plan_releases(study))
+
+
+def test_of_sites_that_differ_in_a_slope_alone_no_number_of_outcomes_is_told() -> None:
+    differ, *lines = words_of("logistic", 5, {"intercept": False, "slopes": ["x"]})
+    assert "may differ in the effect of x (random effects)" in differ
     words = "; ".join(lines)
     assert "its number of records" in words
-    assert "outcomes" not in words
+    assert "how many its outcomes" not in words
+    assert "how its outcomes go with x" in words
+
+
+def test_of_a_baseline_each_interval_is_told_and_whether_its_shape_differs() -> None:
+    shape = " and their baseline's shape"
+    for hierarchy, said in (
+        ({"baseline": "common"}, "level (random"),
+        ({"baseline": "stratified"}, f"level{shape} (random"),
+        ({"effects": "fixed"}, f"level{shape} (fixed"),
+    ):
+        differ, *lines = words_of("piecewise", 5, hierarchy)
+        assert f"may differ in their {said} effects)" in differ
+        assert "in each of the 3 intervals to ± " in "; ".join(lines)
+    assert "intervals" not in "; ".join(words_of("logistic", 5, {}))
+
+
+def test_few_sites_are_told_that_their_spread_is_mostly_its_prior() -> None:
+    said = "4 sites hardly tell how much sites differ"
+    assert said in "; ".join(words_of("logistic", 4, {}))
+    assert "hardly" not in "; ".join(words_of("logistic", 5, {}))
+    assert "hardly" not in "; ".join(words_of("logistic", 4, {"effects": "fixed"}))
 
 
 def test_with_held_out_rows_the_count_is_of_training_records() -> None:

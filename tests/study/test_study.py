@@ -147,6 +147,7 @@ WRONG = {
     ),
     "another party's name": (LOGISTIC + "[sites]\ncsp = {}\n", "another party's"),
     "bad site name": (LOGISTIC + '[sites]\n"a b" = {}\n', "site name"),
+    "long site name": (LOGISTIC + f"[sites]\n{'x' * 65} = {{}}\n", "give up to 64"),
 }
 
 

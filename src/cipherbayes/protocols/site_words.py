@@ -19,6 +19,8 @@ ALIKE = (
 )
 TWICE = 2.0
 """Standard deviations of the noise that are told as what may become known."""
+FEW_SITES = 5
+"""Sites from which on they tell how much they differ."""
 OUTCOMES = 0.2
 """Share of records with the outcome, where what is told of a site is put in numbers."""
 
@@ -35,10 +37,15 @@ class GivenAway:
         How many more or fewer outcomes it has than its patients' features predict, at
         best: unusual records, and long survivors past a point, count for less. None
         where sites differ in slopes alone.
+    each
+        The same of one number of a site's own: of the outcomes in one interval of a
+        baseline, and of the sum of (outcome less predicted) times a column whose effect
+        differs, in the units that the column is prepared in.
     """
 
     records: float
     outcomes: float | None
+    each: float
 
 
 def alike(study: Study) -> str:
@@ -55,17 +62,18 @@ def given_away(plan: StudyPlan) -> GivenAway:
     study, hierarchy = plan.study, plan.study.stated_hierarchy
     counts = next(phase.sums for phase in plan.phases if phase.purpose == "records")
     records = TWICE * counts.noise_sd(counts.sites)
-    if not hierarchy.intercept:
-        return GivenAway(records, None)
     precision = sum(
         phase.rounds / phase.sums.noise_sd(phase.sums.sites) ** 2
         for phase in plan.sampling
     )
+    each = TWICE / math.sqrt(precision)
+    if not hierarchy.intercept:
+        return GivenAway(records, None, each)
     design = preparation_of(study).design
     # A baseline has a slot for every interval; a level one of the constant's size.
-    slots = len(study.model.constants(design))
+    slots = _intervals(study)
     unit = 1.0 if design.intercept is None else design.intercept
-    return GivenAway(records, TWICE * math.sqrt(slots / precision) / unit)
+    return GivenAway(records, math.sqrt(slots) * each / unit, each)
 
 
 def sites_in_words(plan: StudyPlan) -> list[str]:
@@ -75,8 +83,13 @@ def sites_in_words(plan: StudyPlan) -> list[str]:
     if slots is None:
         return [alike(study)] if len(study.sites) > 1 else []
     hierarchy = study.stated_hierarchy
-    level = ["their level"] if hierarchy.intercept else []
-    said = " and ".join([*level, *(f"the effect of {n}" for n in hierarchy.slopes)])
+    said = " and ".join(
+        [
+            *(["their level"] if hierarchy.intercept else []),
+            *(["their baseline's shape"] if _shapes_differ(study) else []),
+            *(f"the effect of {name}" for name in hierarchy.slopes),
+        ]
+    )
     own, known = len(slots.places), given_away(plan)
     together = "".join(
         f"; {' and '.join(sites)} are one, '{name}'"
@@ -90,16 +103,61 @@ def sites_in_words(plan: StudyPlan) -> list[str]:
         learns.append(
             "and by how many its outcomes are more or fewer than its patients' "
             f"features predict to ± {known.outcomes:.0f} at best"
+            + _in_intervals(study, known)
         )
+    learns += [
+        f"and how its outcomes go with {name}: the sum of (outcome less predicted) × "
+        f"{name}, in {unit_of_columns(study)}, to ± {known.each:.0f}"
+        for name in hierarchy.slopes
+    ]
     return [
         f"may differ in {said} ({hierarchy.effects} effects): each site has "
         f"{own} number{'' if own == 1 else 's'} of its own in every sum of gradients"
         f"{together}",
+        *_few(study, len(slots.sites)),
         *learns,
         "one record is protected as in any study, a hospital as a whole is not",
         *_of_typical_sites(study, len(slots.sites), known),
         *_full_counts(study),
     ]
+
+
+def _intervals(study: PrivateStudy) -> int:
+    """Of a baseline; 1 where there is a constant column instead."""
+    return len(study.model.constants(preparation_of(study).design))
+
+
+def _shapes_differ(study: PrivateStudy) -> bool:
+    """Whether each site's baseline has a shape of its own."""
+    hierarchy = study.stated_hierarchy
+    fixed = hierarchy.effects == "fixed" and hierarchy.intercept
+    return hierarchy.baseline == "stratified" or (fixed and _intervals(study) > 1)
+
+
+def _in_intervals(study: PrivateStudy, known: GivenAway) -> str:
+    """The same for each interval of a baseline."""
+    intervals = _intervals(study)
+    if intervals == 1:
+        return ""
+    return f", in each of the {intervals} intervals to ± {known.each:.0f}"
+
+
+def _few(study: PrivateStudy, sites: int) -> list[str]:
+    """That few sites hardly tell how much sites differ."""
+    hierarchy = study.stated_hierarchy
+    if sites >= FEW_SITES or hierarchy.effects == "fixed":
+        return []
+    return [
+        f"{sites} sites hardly tell how much sites differ: τ will be mostly its prior, "
+        f"half-normal of scale {hierarchy.scale:g}, and so will a new site's width"
+    ]
+
+
+def unit_of_columns(study: PrivateStudy) -> str:
+    """What a prepared column counts in."""
+    if study.releases_scales:
+        return "standard deviations"
+    return "half widths of its public range"
 
 
 def records_word(study: Study) -> str:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from cipherbayes.study.schema import Study
     from cipherbayes.study.sections import Hierarchy, SiteSection
 
-NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+MOST_NAME = 64
+NAME = rf"^[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MOST_NAME - 1}}}$"
 """Names that are safe in paths, certificates and messages."""
 MOST_SITES = 64
 """Of a study whose sites may differ: each has numbers of its own in every message."""
@@ -36,7 +37,8 @@ def require_agreement(study: Study) -> None:
     for name in study.sites:
         if not re.match(NAME, name):
             raise ValueError(
-                f"site name '{name}' is not usable: letters, digits, . _ - only"
+                f"site name '{name[:MOST_NAME]}' is not usable: give up to {MOST_NAME} "
+                "of a to z, A to Z, 0 to 9 and . _ -, the first a letter or digit"
             )
         if name in ("csp", "server"):
             raise ValueError(f"site name '{name}' is another party's: choose another")
@@ -248,6 +250,11 @@ def _sites_may_differ(study: Study, hierarchy: Hierarchy) -> None:
             f'[hierarchy] with prior.kind = "{study.prior.kind}": sites vary around a '
             'normal common effect; set kind = "normal"'
         )
+    if hierarchy.effects == "fixed" and hierarchy.scale != type(hierarchy)().scale:
+        raise ValueError(
+            'hierarchy.scale with effects = "fixed": it is of the prior of how much '
+            "sites differ, which fixed sites do not have; remove it"
+        )
     unknown = [name for name in hierarchy.slopes if name not in study.features]
     if unknown:
         raise ValueError(
@@ -264,6 +271,17 @@ def _sites_may_differ(study: Study, hierarchy: Hierarchy) -> None:
         raise ValueError(
             "hierarchy.baseline is for a model with a baseline hazard on intervals "
             "(piecewise): remove it"
+        )
+    if hierarchy.baseline == "common" and hierarchy.effects == "fixed":
+        raise ValueError(
+            'hierarchy.baseline = "common" with effects = "fixed": fixed sites share '
+            "nothing of their baselines, so each has a shape of its own; remove "
+            "baseline"
+        )
+    if hierarchy.baseline is not None and not hierarchy.intercept:
+        raise ValueError(
+            "hierarchy.baseline with intercept = false: all sites have one baseline "
+            "then; remove one of the two"
         )
     if model.needs_intercept and study.intercept is None:
         raise ValueError(
