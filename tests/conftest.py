@@ -57,6 +57,7 @@ FINISHED_RUNS = (
     "tests/report/test_report_page.py",
     "tests/report/test_report_reading.py",
     "tests/validation/test_verify.py",
+    "tests/validation/test_verify_tampering.py",
 )
 """Modules that share the runs of finished_runs.py: one worker makes them for all."""
 

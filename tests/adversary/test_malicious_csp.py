@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from exposed import centred, exact, without
-from parties import Consortium, small_study
+from parties import Consortium, small_study, three
 
 from cipherbayes.errors import ProtocolError
 from cipherbayes.protocols.contributions import Contributions
@@ -17,12 +17,9 @@ from cipherbayes.protocols.phase import Phase
 from cipherbayes.study.tables import open_site
 from conftest import logistic_frame
 
+__all__ = ["three"]
+
 TRIALS = 60
-
-
-@pytest.fixture
-def three(tmp_path: Path) -> Consortium:
-    return Consortium(tmp_path, small_study())
 
 
 def all_dead_or_alive(consortium: Consortium, outcome: int) -> Contributions:

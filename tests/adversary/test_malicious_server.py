@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tenseal.sealapi as sealapi
 from exposed import centred, exact, without
-from parties import RUN, Consortium, changed, small_study
+from parties import RUN, Consortium, changed, small_study, three
 
 import cipherbayes as cb
 from cipherbayes.crypto.bfv.ciphertext import Ciphertext
@@ -37,12 +37,9 @@ from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.study.tables import open_site
 from conftest import survival_frame
 
+__all__ = ["three"]
+
 FOUR = ("a", "b", "c", "d")
-
-
-@pytest.fixture
-def three(tmp_path: Path) -> Consortium:
-    return Consortium(tmp_path, small_study())
 
 
 def answered(consortium: Consortium, question: bytes) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from exposed import Silent, certified, exact, without
-from parties import Consortium, changed, refusal, small_study
+from parties import Consortium, changed, refusal, small_study, three
 
 from cipherbayes.crypto.wire.framing import HEADER_BYTES, Kind, encode_frame
 from cipherbayes.engine.processes import PartyProcess
@@ -32,6 +32,8 @@ from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.questions import Question
 from cipherbayes.study.tables import open_site
 from conftest import logistic_frame
+
+__all__ = ["three"]
 
 ROUNDS = 120
 
@@ -153,11 +155,6 @@ def test_the_difference_of_two_runs_is_noise_and_not_the_patient_who_left(
 
 
 # -- rubbish ------------------------------------------------------------------
-
-
-@pytest.fixture
-def three(tmp_path: Path) -> Consortium:
-    return Consortium(tmp_path, small_study())
 
 
 def test_a_value_out_of_range_spoils_the_round_and_is_not_told(

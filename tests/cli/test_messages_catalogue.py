@@ -8,91 +8,38 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 import pytest
-
-from conftest import LOGISTIC, logistic_frame, survival_frame
-from terminal import cipherbayes
-
-PRIVATE = "[privacy]\nepsilon = 1.0\ndelta = 1e-6\nrecords = 800\n"
-SITES = '[sites]\nnorth = { data = "north.csv" }\nsouth = { data = "south.csv" }\n'
-QUICK = "[inference]\nrounds = 50\nchains = 1\n"
-SURVIVAL = (
-    '[model]\nkind = "exponential"\ntime = "time"\nevent = "event"\nhorizon = 1500.0\n'
-    "[features]\nage = { low = 18, high = 100 }\n"
+from mistakes import (
+    CANARY,
+    NORTH,
+    PAPER,
+    PRIVATE,
+    QUICK,
+    SITES,
+    STUDY,
+    SURVIVAL,
+    Mistake,
+    all_dead,
+    change_header,
+    column,
+    encrypted,
+    file,
+    finished_survival,
+    modelled,
+    new_level,
+    put_bytes,
+    replaced,
+    spend,
+    study,
+    survival_with,
+    without,
 )
-CANARY = "31337"
-"""In every row that is wrong; must never be in a message."""
 
-Change = Callable[[Path], None]
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """What is typed, what is wrong, and what the line must say."""
-
-    says: tuple[str, ...]
-    words: tuple[str, ...] = ("run", "study.toml", "--out", "out")
-    study: str | None = None
-    change: Change | None = None
-
-
-def column(name: str, value: object) -> Change:
-    """A column of north's table with something else in it."""
-
-    def change(folder: Path) -> None:
-        frame = pd.read_csv(folder / "north.csv", dtype=object)
-        frame.loc[3, name] = value
-        frame.to_csv(folder / "north.csv", index=False)
-
-    return change
-
-
-def without(name: str) -> Change:
-    def change(folder: Path) -> None:
-        frame = pd.read_csv(folder / "north.csv")
-        frame.drop(columns=name).to_csv(folder / "north.csv", index=False)
-
-    return change
-
-
-def file(name: str, text: str) -> Change:
-    return lambda folder: _write(folder / name, text)
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-
-
-def study(text: str) -> str:
-    return LOGISTIC + text + QUICK + SITES
-
-
-def replaced(old: str, new: str) -> str:
-    text = study("")
-    assert old in text
-    return text.replace(old, new)
-
-
-def modelled(model: str) -> str:
-    """A study of another model over the same tables."""
-    features = '[features]\nsex = { levels = ["F", "M"] }\n'
-    return f"[model]\n{model}\n{features}{QUICK}{SITES}"
-
-
-def encrypted(top: str, rest: str = "") -> str:
-    head = f'protocol = "encrypted-update"\n{top}[model]'
-    return LOGISTIC.replace("[model]", head) + PRIVATE + rest + SITES
-
-
-PAPER = "[paper]\nscale = 35.0\nlipschitz = 1.0\ngamma = 0.99\nbatch = 80\nepochs = 1\n"
-NORTH = "north.csv"
-STUDY = "study.toml"
+from conftest import LOGISTIC, logistic_frame
+from terminal import cipherbayes
 
 CATALOGUE = {
     # the study file
@@ -107,7 +54,7 @@ CATALOGUE = {
         study=replaced("low = 18", "low = FILL_IN"),
     ),
     "not text": Mistake(
-        (STUDY, "UTF-8"), change=lambda f: _bytes(f / STUDY, b"\xff\xfe\x00")
+        (STUDY, "UTF-8"), change=lambda f: put_bytes(f / STUDY, b"\xff\xfe\x00")
     ),
     "unknown key": Mistake(
         (STUDY, "line", "'privacy.epsylon'", "did you mean 'epsilon'?"),
@@ -282,7 +229,7 @@ CATALOGUE = {
     ),
     "quotes in the header": Mistake(
         (NORTH, "'age'", "quotes", "remove"),
-        change=lambda f: _header(f / NORTH, "age", "'age'"),
+        change=lambda f: change_header(f / NORTH, "age", "'age'"),
     ),
     "semicolons and decimal commas": Mistake(
         (NORTH, "not separated by commas", "points"),
@@ -301,7 +248,7 @@ CATALOGUE = {
     "unknown level at predict": Mistake(
         ("new.csv", "'sex'", "knows no other", "leave such rows out"),
         ("predict", "before", "new.csv"),
-        change=lambda f: _new_level(f),
+        change=lambda f: new_level(f),
     ),
     "missing value": Mistake(
         (NORTH, "'age'", "features.age.missing"), change=column("age", None)
@@ -326,12 +273,12 @@ CATALOGUE = {
     ),
     "no variation": Mistake(
         ("study 'small'", "'death'", "both classes"),
-        change=lambda f: [_all_dead(f / n) for n in (NORTH, "south.csv")] and None,  # type: ignore[arg-type, func-returns-value]
+        change=lambda f: [all_dead(f / n) for n in (NORTH, "south.csv")] and None,  # type: ignore[arg-type, func-returns-value]
     ),
     "negative time": Mistake(
         ("one.csv", "'time'", "negative"),
         study=SURVIVAL + QUICK + '[sites]\none = { data = "one.csv" }\n',
-        change=lambda f: _survival(f, f"-{CANARY}"),
+        change=lambda f: survival_with(f, f"-{CANARY}"),
     ),
     # running, reading back
     "used folder": Mistake(
@@ -343,7 +290,7 @@ CATALOGUE = {
     "spent budget": Mistake(
         ("budget", "ledger"),
         study=LOGISTIC + PRIVATE + '[inference]\nmethod = "averaged"\n' + SITES,
-        change=lambda f: _spend(f),
+        change=lambda f: spend(f),
     ),
     "nothing to resume": Mistake(("empty", "holds no run"), ("resume", "empty")),
     "nothing to verify": Mistake(("empty", "no transcript"), ("verify", "empty")),
@@ -354,7 +301,7 @@ CATALOGUE = {
     "a run that is not finished": Mistake(
         ("empty", "not finished", "cipherbayes resume"),
         ("report", "empty"),
-        change=lambda f: _bytes(f / "empty" / "run.json", b"{}"),
+        change=lambda f: put_bytes(f / "empty" / "run.json", b"{}"),
     ),
     "nothing to watch": Mistake(("empty", "holds no run"), ("watch", "empty")),
     "nothing to predict from": Mistake(
@@ -418,50 +365,12 @@ CATALOGUE = {
     "survival without times": Mistake(
         ("--times",),
         ("predict", "out", "one.csv"),
-        change=lambda f: _survived(f),
+        change=lambda f: finished_survival(f),
     ),
     "physionet without its archive": Mistake(
         ("--from", "set-a"), ("data", "physionet2012")
     ),
 }  # fmt: skip
-
-
-def _bytes(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
-
-
-def _all_dead(path: Path) -> None:
-    pd.read_csv(path).assign(death=1).to_csv(path, index=False)
-
-
-def _survival(folder: Path, time: str) -> None:
-    frame = survival_frame(50).astype(object)
-    frame.loc[3, "time"] = time
-    frame.to_csv(folder / "one.csv", index=False)
-
-
-def _survived(folder: Path) -> None:
-    """A finished survival study."""
-    survival_frame(50).to_csv(folder / "one.csv", index=False)
-    text = SURVIVAL + QUICK + '[sites]\none = { data = "one.csv" }\n'
-    (folder / "survival.toml").write_text(text, encoding="utf-8")
-    done = cipherbayes("run", "survival.toml", "--out", "out", cwd=folder)
-    assert done.returncode == 0, done.stderr
-
-
-def _header(path: Path, old: str, new: str) -> None:
-    path.write_text(path.read_text().replace(old, new, 1), encoding="utf-8")
-
-
-def _new_level(folder: Path) -> None:
-    _spend(folder)
-    frame = pd.read_csv(folder / NORTH).assign(sex=f"x{CANARY}").head(2)
-    frame.to_csv(folder / "new.csv", index=False)
-
-
-def _spend(folder: Path) -> None:
-    done = cipherbayes("run", "study.toml", "--out", "before", cwd=folder)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 from parties import small_study
 
+from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.study.schema import Study
 from conftest import logistic_frame
 
@@ -44,3 +45,18 @@ def with_sites(study: Study, sites: dict[str, dict[str, Any]]) -> Study:
     """The study with other entries in ``[sites]``."""
     document = study.model_dump(mode="json", exclude_none=True)
     return Study.model_validate({**document, "sites": sites})
+
+
+def with_entry(study: Study, site: str, **fields: Any) -> Study:
+    """The study with another entry for one site."""
+    document = study.model_dump(mode="json", exclude_none=True)["sites"]
+    return with_sites(study, {**document, site: {**document[site], **fields}})
+
+
+def spent(ledger: Path) -> float:
+    """What a ledger has been charged."""
+    book = Ledger.read(ledger)
+    try:
+        return book.spent()
+    finally:
+        book.close()

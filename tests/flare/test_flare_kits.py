@@ -4,82 +4,28 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import shutil
 import stat
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 from parties import small_study, write_tables
-from query_sites import QUERY, fill
 
-from cipherbayes.errors import (
-    CipherbayesError,
-    CryptoError,
-    PrivacyError,
-    ProtocolError,
-    RunError,
-    StudyError,
-)
-from cipherbayes.privacy.events import GaussianSum
-from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.study.schema import Study
-from conftest import logistic_frame
+from cipherbayes.errors import CryptoError, ProtocolError, RunError, StudyError
 from terminal import cipherbayes
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
-from cipherbayes.engine.flare import channels, hardening, layout, submitting
+from small_kits import RUN, SITES, approved, fresh, kits, local, made, pinned
+
+from cipherbayes.engine.flare import channels
 from cipherbayes.engine.flare.hardening import ALLOWED_CLASSES, keep_jobs_in
-from cipherbayes.engine.flare.jobs import write_job
 from cipherbayes.engine.flare.kits import Kit
-from cipherbayes.engine.flare.provisioning import Deployment, deploy
+from cipherbayes.engine.flare.provisioning import Deployment
 from cipherbayes.engine.flare.starting import check_ready, command
 from cipherbayes.engine.flare.submitting import submit
 
-SITES = ("a", "b")
-RUN = "00" * 16
-
-
-def made(folder: Path, study: Study | None = None) -> dict[str, Kit]:
-    study = study or small_study(SITES)
-    kits = deploy(Deployment(study, "localhost", 8002), folder / "kits")
-    return {name: Kit.open(path) for name, path in kits.items()}
-
-
-@pytest.fixture(scope="module")
-def kits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kit]:
-    return made(tmp_path_factory.mktemp("shared"))
-
-
-@pytest.fixture
-def fresh(kits: dict[str, Kit], tmp_path: Path) -> dict[str, Kit]:
-    """Copies: making certificates takes a while."""
-    shutil.copytree(kits["server"].path.parent, tmp_path / "kits")
-    return {name: Kit.open(tmp_path / "kits" / name) for name in kits}
-
-
-def local(kit: Kit, name: str) -> dict[str, Any]:
-    return json.loads((kit.path / "local" / name).read_text())  # type: ignore[no-any-return]
-
-
-def pinned(kits: dict[str, Kit]) -> dict[str, Kit]:
-    names = ("csp", *SITES)
-    for name in names:
-        kits[name].enrol()
-    files = [kits[name].path / "identity.json" for name in names]
-    for name in (*names, "server"):
-        kits[name].pin(files)
-    return approved(kits)
-
-
-def approved(kits: dict[str, Kit], study: Study | None = None) -> dict[str, Kit]:
-    for name in ("csp", "server", *SITES):
-        kits[name].approve(study or small_study(SITES), insecure=True)
-    return kits
-
+__all__ = ["fresh", "kits"]
 
 # -- what deploy makes -----------------------------------------------------
 
@@ -295,176 +241,10 @@ def test_a_sites_settings_must_be_usable(fresh: dict[str, Kit], text: str) -> No
         fresh["a"].settings()
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ('data = { database = "sqlite:a.db", query = "a.sql" }', "needs a ledger"),
-        ('data = { query = "a.sql" }\nledger = "l"', "no usable query"),
-        ('data = { database = 3, query = "a.sql" }\nledger = "l"', "valid string"),
-        ('data = { database = "d", query = "q", x = 1 }\nledger = "l"', "no usable"),
-        (
-            'data = { database = "postgresql://u:s3cret@h/d", query = "q" }\n'
-            'ledger = "l"',
-            "holds a password",
-        ),
-    ],
-)
-def test_a_sites_query_must_be_usable(
-    fresh: dict[str, Kit], text: str, words: str
-) -> None:
-    (fresh["a"].path / "site.toml").write_text(text)
-    with pytest.raises(RunError, match=words) as refused:
-        fresh["a"].settings()
-    assert "s3cret" not in str(refused.value)
-
-
-def test_a_sites_query_is_read_once_a_run_and_its_rows_go_with_the_run(
-    fresh: dict[str, Kit],
-) -> None:
-    pytest.importorskip("adbc_driver_sqlite", reason="needs cipherbayes[database]")
-    kit = pinned(fresh)["a"]
-    fill(kit.path / "a.sqlite", logistic_frame(60, seed=1))
-    (kit.path / "cohort.sql").write_text(QUERY)
-    (kit.path / "site.toml").write_text(
-        'data = { database = "sqlite:a.sqlite", query = "cohort.sql" }\n'
-        'ledger = "cohort.ledger"\n'
-    )
-    check_ready(kit)
-    folder = kit.run(RUN, small_study(SITES))
-    site = folder.site("a")
-    rows = kit.path / "runs" / RUN / "snapshot" / "query.parquet"
-    assert rows.stat().st_mode & 0o777 == 0o600
-    assert rows.parent.stat().st_mode & 0o777 == 0o700
-    assert (kit.path / "cohort.ledger").exists()
-    book = Ledger.read(kit.path / "cohort.ledger")
-    book.release(
-        run=bytes.fromhex(RUN), site="a", round=0, purpose="gradient", study=bytes(32),
-        question=bytes(32), event=GaussianSum(4.0), compute=lambda: b"",
-    )  # fmt: skip
-    book.close()
-    # The process is started again, and the database has changed.
-    fill(kit.path / "a.sqlite", logistic_frame(40, seed=2))
-    again = kit.run(RUN, small_study(SITES))
-    assert again.table("a").count == 60
-    # Another run reads the query anew, and is charged to the same ledger.
-    other = kit.run("11" * 16, small_study(SITES))
-    assert other.table("a").count == 40
-    assert rows.exists()
-    other.site("a").end()
-    assert not (kit.path / "runs" / ("11" * 16) / "snapshot").exists()
-    site.end()
-    assert not rows.parent.exists()
-
-
-def test_a_query_is_read_anew_while_a_run_was_charged_for_nothing(
-    fresh: dict[str, Kit],
-) -> None:
-    pytest.importorskip("adbc_driver_sqlite", reason="needs cipherbayes[database]")
-    kit = pinned(fresh)["a"]
-    fill(kit.path / "a.sqlite", logistic_frame(60, seed=1))
-    query, rows = kit.path / "cohort.sql", kit.path / "runs" / RUN / "snapshot"
-    query.write_text("SELECT age, sex, 'no' AS death FROM admissions")
-    (kit.path / "site.toml").write_text(
-        'data = { database = "sqlite:a.sqlite", query = "cohort.sql" }\n'
-        'ledger = "cohort.ledger"\n'
-    )
-    with pytest.raises(CipherbayesError, match="death"):
-        kit.run(RUN, small_study(SITES)).site("a")
-    assert not rows.exists()
-    query.write_text(QUERY)
-    assert kit.run(RUN, small_study(SITES)).site("a") is not None
-    assert rows.exists()
-    query.write_text("SELECT age, sex, death FROM admissions LIMIT 50")
-    assert kit.run(RUN, small_study(SITES)).table("a").count == 50
-
-
-def test_a_run_goes_on_over_its_own_rows_or_not_at_all(fresh: dict[str, Kit]) -> None:
-    pytest.importorskip("adbc_driver_sqlite", reason="needs cipherbayes[database]")
-    kit = pinned(fresh)["a"]
-
-    def name(cohort: str) -> None:
-        (kit.path / f"{cohort}.sql").write_text(QUERY + f" -- {cohort}")
-        (kit.path / "site.toml").write_text(
-            f'data = {{ database = "sqlite:{cohort}.sqlite", query = "{cohort}.sql" }}'
-            f'\nledger = "{cohort}.ledger"\n'
-        )
-
-    for seed, cohort in enumerate(("one", "two")):
-        fill(kit.path / f"{cohort}.sqlite", logistic_frame(60, seed=seed))
-    name("one")
-    kit.run(RUN, small_study(SITES)).site("a")
-    book = Ledger.read(kit.path / "one.ledger")
-    book.release(
-        run=bytes.fromhex(RUN), site="a", round=0, purpose="gradient", study=bytes(32),
-        question=bytes(32), event=GaussianSum(4.0), compute=lambda: b"",
-    )  # fmt: skip
-    book.close()
-    rows = kit.path / "runs" / RUN / "snapshot"
-    # Two days later a run of another query, with a ledger of its own.
-    os.utime(rows, (0, 0))
-    name("two")
-    kit.run("11" * 16, small_study(SITES)).table("a")
-    assert rows.exists()
-    with pytest.raises(RunError, match="charged to another ledger"):
-        kit.run(RUN, small_study(SITES)).site("a")
-    # The rows are lost, and the database went on.
-    name("one")
-    shutil.rmtree(rows)
-    fill(kit.path / "one.sqlite", logistic_frame(50, seed=3))
-    with pytest.raises(PrivacyError, match="changed since the run began"):
-        kit.run(RUN, small_study(SITES)).site("a")
-    # With the same rows it goes on.
-    fill(kit.path / "one.sqlite", logistic_frame(60, seed=0))
-    assert kit.run(RUN, small_study(SITES)).site("a") is not None
-
-
-def test_rows_of_a_run_that_was_given_up_are_removed_by_the_next(
-    fresh: dict[str, Kit],
-) -> None:
-    pytest.importorskip("adbc_driver_sqlite", reason="needs cipherbayes[database]")
-    kit = pinned(fresh)["a"]
-    fill(kit.path / "a.sqlite", logistic_frame(60, seed=1))
-    (kit.path / "cohort.sql").write_text(QUERY)
-    (kit.path / "site.toml").write_text(
-        'data = { database = "sqlite:a.sqlite", query = "cohort.sql" }\n'
-        'ledger = "cohort.ledger"\n'
-    )
-    kit.run(RUN, small_study(SITES)).table("a")
-    old = kit.path / "runs" / RUN / "snapshot"
-    kit.run("11" * 16, small_study(SITES)).table("a")
-    assert old.exists()
-    os.utime(old, (0, 0))
-    kit.run("22" * 16, small_study(SITES)).table("a")
-    assert not old.exists()
-
-
 def test_a_site_serves_only_its_own_table(fresh: dict[str, Kit]) -> None:
     folder = pinned(fresh)["a"].run(RUN, small_study(SITES))
     with pytest.raises(RunError, match="not of site 'b'"):
         folder.site("b")
-
-
-def test_a_job_has_no_code_and_no_path(tmp_path: Path) -> None:
-    study = write_tables(tmp_path / "tables", small_study(SITES))
-    job = write_job(tmp_path / "job", study, RUN)
-    files = sorted(p.relative_to(job).as_posix() for p in job.rglob("*") if p.is_file())
-    assert files == [
-        "app/config/config_fed_client.json",
-        "app/config/config_fed_server.json",
-        "app/config/study.toml",
-        "meta.json",
-    ]
-    assert not any(b"tables" in p.read_bytes() for p in job.rglob("*") if p.is_file())
-
-
-def test_a_folder_of_another_study_is_not_submitted_into(
-    kits: dict[str, Kit], tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "submission.json").write_text(json.dumps({"run": RUN, "study": "0"}))
-    with pytest.raises(RunError, match="another study"):
-        submit(small_study(SITES), kits["admin"], out, lambda done, rounds: None)
 
 
 # -- at the terminal -------------------------------------------------------
@@ -538,110 +318,3 @@ def test_a_server_that_does_not_run_is_named_in_one_line(tmp_path: Path) -> None
     assert done.returncode == 1
     assert "cannot be reached" in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-def test_the_leads_name_and_the_classes_of_a_job_are_what_kits_know() -> None:
-    """Kits carry both: they change with a release that says so, never by the way."""
-    assert layout.LEAD == "lead@cipherbayes.study"
-    assert hardening.ALLOWED_CLASSES == (
-        "cipherbayes.results.flare_server.ResultController",
-        "cipherbayes.engine.flare.executor.PartyExecutor",
-    )
-    for name in hardening.ALLOWED_CLASSES:
-        module, _, attribute = name.rpartition(".")
-        assert hasattr(import_module(module), attribute)
-
-
-def test_a_server_that_is_still_starting_is_asked_again(
-    kits: dict[str, Kit], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its first answers have no certificate, on which FLARE's client fails."""
-    from nvflare.fuel.flare_api import flare_api
-
-    calls: list[str] = []
-
-    def connect(name: str, *_: Any, **__: Any) -> str:
-        calls.append(name)
-        if len(calls) < 3:
-            raise TypeError("'None' is not an instance of 'bytes'")
-        return "a session"
-
-    monkeypatch.setattr(flare_api, "new_secure_session", connect)
-    monkeypatch.setattr(submitting, "_POLL_SECONDS", 0.0)
-    assert submitting._connected(kits["admin"]) == "a session"
-    assert len(calls) == 3
-    monkeypatch.setattr(submitting, "_CONNECT_SECONDS", -1.0)
-    calls.clear()
-    with pytest.raises(RunError, match="cannot be reached"):
-        submitting._connected(kits["admin"])
-
-
-def test_a_lead_that_loses_the_server_follows_the_run_over_a_new_connection(
-    kits: dict[str, Kit], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from nvflare.fuel.flare_api.api_spec import NoConnection
-
-    replies: list[dict[str, Any] | Exception] = [
-        {"state": "running", "done": 1, "rounds": 2},
-        NoConnection("cannot connect to server"),
-        {"state": "finished", "done": 2, "rounds": 2, "files": {"result.json": ""}},
-    ]
-
-    class Session:
-        def do_app_command(self, *_: Any) -> dict[str, Any]:
-            reply = replies.pop(0)
-            if isinstance(reply, Exception):
-                raise reply
-            return reply
-
-        def close(self) -> None:
-            pass
-
-    seen: list[int] = []
-    monkeypatch.setattr(submitting, "check_server", lambda _: True)
-    monkeypatch.setattr(submitting, "_connected", lambda _: Session())
-    monkeypatch.setattr(submitting, "_POLL_SECONDS", 0.0)
-    found = submitting._followed(
-        kits["admin"], "job", lambda done, _: seen.append(done)
-    )
-    assert found == {"result.json": ""}
-    assert seen == [1, 2]
-    replies.append(NoConnection("cannot connect to server"))
-    monkeypatch.setattr(submitting, "_CONNECT_SECONDS", -1.0)
-    with pytest.raises(RunError, match="cannot be reached"):
-        submitting._followed(kits["admin"], "job", lambda *_: None)
-
-
-def test_a_job_that_starts_slowly_is_followed_over_a_new_connection(
-    kits: dict[str, Kit], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from nvflare.fuel.flare_api.api_spec import JobNotRunning, NoConnection
-
-    waiting = [JobNotRunning("not yet")] * 4
-    replies: list[dict[str, Any] | Exception] = [
-        *waiting,
-        NoConnection("cannot connect to server"),
-        {"state": "finished", "done": 2, "rounds": 2, "files": {"result.json": ""}},
-    ]
-    now = [0.0]
-
-    class Session:
-        def do_app_command(self, *_: Any) -> dict[str, Any]:
-            now[0] += 20.0  # and after 30 without an answer the server is gone
-            reply = replies.pop(0)
-            if isinstance(reply, Exception):
-                raise reply
-            return reply
-
-        def get_job_meta(self, _: str) -> dict[str, Any]:
-            return {"status": "RUNNING"}
-
-        def close(self) -> None:
-            pass
-
-    monkeypatch.setattr(submitting, "check_server", lambda _: True)
-    monkeypatch.setattr(submitting, "_connected", lambda _: Session())
-    monkeypatch.setattr(submitting, "_POLL_SECONDS", 0.0)
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    found = submitting._followed(kits["admin"], "job", lambda *_: None)
-    assert found == {"result.json": ""}

@@ -21,13 +21,7 @@ from nvflare.fuel.f3.message import Message
 from cipherbayes.engine.flare import channels
 from cipherbayes.engine.flare.certified import GREETING, TOPIC, WHOLE
 from cipherbayes.engine.flare.channels import FlareSite
-from cipherbayes.engine.flare.questions import (
-    ALIVE,
-    BUSY,
-    IDLE,
-    MOST_WHOLE,
-    Sealed,
-)
+from cipherbayes.engine.flare.questions import ALIVE, BUSY, IDLE, MOST_WHOLE, Sealed
 
 
 class Party:

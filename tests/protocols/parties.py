@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import pytest
 
 import cipherbayes as cb
 from cipherbayes.crypto.bfv.ciphertext import Ciphertext
@@ -307,3 +308,23 @@ def changed(reply: SiteReply, **fields: Any) -> SiteReply:
 def refusal(data: bytes) -> Refusal:
     """The refusal in an answer; anything else fails the test."""
     return decode(data, Refusal)
+
+
+def answers_of(consortium: Consortium) -> dict[str, bytes | None]:
+    """What the sites answer to the server's next request."""
+    names, request = consortium.server.request()
+    return {name: consortium.sites[name].handle(request) for name in names}
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Consortium:
+    return Consortium(tmp_path, small_study())
+
+
+FOUR_SITES = ("a", "b", "c", "d")
+
+
+@pytest.fixture
+def four(tmp_path: Path) -> Consortium:
+    """One of four sites may be lost."""
+    return Consortium(tmp_path, small_study(FOUR_SITES, privacy={"dropouts": 1}))

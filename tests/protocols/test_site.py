@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from parties import RUN, Consortium, refusal, small_study
+from parties import RUN, Consortium, refusal, small_study, three
 from scipy import stats
 
 from cipherbayes.crypto.bfv.keys import PublicKey
@@ -30,10 +30,7 @@ from cipherbayes.protocols.messages import (
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.refusals import NO_BUDGET
 
-
-@pytest.fixture
-def three(tmp_path: Path) -> Consortium:
-    return Consortium(tmp_path, small_study())
+__all__ = ["three"]
 
 
 def rounds_charged(consortium: Consortium, name: str = "a") -> int:

@@ -14,12 +14,7 @@ from cipherbayes.errors import DataError
 from cipherbayes.inference.noise_aware import Effort, posterior
 from cipherbayes.validation.public_columns import Columns
 from cipherbayes.validation.trial_records import KINDS, Ground
-from cipherbayes.validation.trials import (
-    Trial,
-    by_flag,
-    summarised,
-    trial,
-)
+from cipherbayes.validation.trials import Trial, by_flag, summarised, trial
 from terminal import cipherbayes
 
 RNG = np.random.default_rng(5)
