@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
 from cipherbayes.models import kernels
 from cipherbayes.models.base import RecordGradients, Rows
 from cipherbayes.models.design import Design
-from cipherbayes.models.influence import (
-    BoundedInfluence,
-    Influence,
-    InfluenceBound,
-    Weighting,
-    mallows_weights,
-)
+from cipherbayes.models.hazard_influence import HazardInfluence, StoppedHazard
+from cipherbayes.models.influence import Influence, InfluenceBound
 from cipherbayes.models.registry import register
 from cipherbayes.models.survival import (
     LARGEST_LOG_HAZARD,
@@ -105,7 +100,7 @@ class Gompertz(Survival):
 
 
 @dataclass(frozen=True)
-class GompertzInfluence(BoundedInfluence):
+class GompertzInfluence(HazardInfluence):
     """∫ z dM stopped where the cumulative hazard L reaches c, or after 1.2 horizons.
 
     z = (x, u), u = b (s - m) with s the time in horizons, m = 0.6 and b = 1 / m, or
@@ -136,8 +131,6 @@ class GompertzInfluence(BoundedInfluence):
 
     model: Gompertz
 
-    multiplicative: ClassVar[bool] = True
-
     def at(self, theta: Floats, rows: Rows, bound: InfluenceBound) -> Influence:
         eta = kernels.linear_predictor(theta[:-1], rows.x)
         time = rows.outcome["time"]
@@ -151,21 +144,9 @@ class GompertzInfluence(BoundedInfluence):
         first = share * followed * (until * mean - middle)
         spread = until**2 * np.maximum(_psi_slope(growth), 0.0)
         second = share**2 * followed * (spread + (until * mean - middle) ** 2)
-        weights = mallows_weights(
-            rows.squared_norms + 1.0, float(np.sqrt(bound.clip**2 + 1.0))
-        )
         column = share * (until - middle)
-        return Influence(
-            rows,
-            score=weights * (event - followed),
-            information=weights * followed,
-            extra=(weights * (event * column - first))[None],
-            cross=(weights * first)[None],
-            corner=(weights * second)[None, None],
-        )
-
-    def weighting(self, bound: InfluenceBound) -> Weighting:
-        return Weighting(bound.clip**2 + 1.0, 1.0)
+        stopped = StoppedHazard(event, followed, first, second, column)
+        return self.weighted(rows, stopped, bound)
 
     def sensitivities(self, bound: InfluenceBound) -> tuple[float, float]:
         stop, square = bound.stop, bound.clip**2

@@ -24,9 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from cipherbayes.typing import Floats, Integers
-
-Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+from cipherbayes.typing import Bools, Floats, Integers
 
 _compiled: Any
 try:
@@ -305,7 +303,7 @@ def count_bins(
 
 def bin_places(
     z: Floats, centre: float, half: float, stand_in: float, bins: int
-) -> tuple[Integers, Mask]:
+) -> tuple[Integers, Bools]:
     """The bins of the values that are in one, and which these are."""
     inside = (z - centre) / half
     kept = np.abs(inside) <= 1.0

@@ -10,8 +10,8 @@ from scipy.special import digamma, gammaln
 
 from cipherbayes.models.base import RecordGradients, Rows
 from cipherbayes.models.counts import CountModel, mean_of
+from cipherbayes.models.enumerated_influence import EnumeratedInfluence, PossibleOutcome
 from cipherbayes.models.held_out_numbers import OverdispersedCheck
-from cipherbayes.models.influence import EnumeratedInfluence, PossibleOutcome
 from cipherbayes.models.registry import register
 from cipherbayes.typing import Floats
 

@@ -18,8 +18,8 @@ from cipherbayes.models.base import (
     require_finite,
 )
 from cipherbayes.models.design import Design
+from cipherbayes.models.enumerated_influence import EnumeratedInfluence, PossibleOutcome
 from cipherbayes.models.held_out_numbers import OrdinalCheck
-from cipherbayes.models.influence import EnumeratedInfluence, PossibleOutcome
 from cipherbayes.models.metrics import Metrics, numeric_metrics
 from cipherbayes.models.registry import register
 from cipherbayes.typing import Floats

@@ -10,14 +10,8 @@ import numpy as np
 from cipherbayes.models import kernels
 from cipherbayes.models.base import RecordGradients, Rows
 from cipherbayes.models.design import Design
-from cipherbayes.models.influence import (
-    BoundedInfluence,
-    Influence,
-    InfluenceBound,
-    Straightening,
-    Weighting,
-    mallows_weights,
-)
+from cipherbayes.models.hazard_influence import HazardInfluence, StoppedHazard
+from cipherbayes.models.influence import Influence, InfluenceBound, Straightening
 from cipherbayes.models.registry import register
 from cipherbayes.models.survival import (
     LARGEST_LOG_HAZARD,
@@ -113,7 +107,7 @@ class Weibull(Survival):
 
 
 @dataclass(frozen=True)
-class WeibullInfluence(BoundedInfluence):
+class WeibullInfluence(HazardInfluence):
     """∫ z dM stopped where the cumulative hazard L(s) reaches c.
 
     z = (x, u), u = a clip(h + k ln s, ±1/a), is the gradient of the log hazard in
@@ -127,7 +121,6 @@ class WeibullInfluence(BoundedInfluence):
 
     model: Weibull
 
-    multiplicative: ClassVar[bool] = True
     quiet_stop: ClassVar[float] = 1.4
 
     def at(self, theta: Floats, rows: Rows, bound: InfluenceBound) -> Influence:
@@ -138,19 +131,8 @@ class WeibullInfluence(BoundedInfluence):
         event = np.where(cumulative <= bound.stop, rows.outcome["event"], 0.0)
         column = np.clip(SHAPE_SHARE * (height + power), -1.0, 1.0)
         first, second = _moments(followed, eta - height)
-        largest = np.sqrt(bound.clip**2 + 1.0)
-        weights = mallows_weights(rows.squared_norms + 1.0, largest)
-        return Influence(
-            rows,
-            score=weights * (event - followed),
-            information=weights * followed,
-            extra=(weights * (event * column - first))[None],
-            cross=(weights * first)[None],
-            corner=(weights * second)[None, None],
-        )
-
-    def weighting(self, bound: InfluenceBound) -> Weighting:
-        return Weighting(bound.clip**2 + 1.0, 1.0)
+        stopped = StoppedHazard(event, followed, first, second, column)
+        return self.weighted(rows, stopped, bound)
 
     def sensitivities(self, bound: InfluenceBound) -> tuple[float, float]:
         """√(C² + 1) max(1, c, (1 + a) c - 1) and c (C² + 1).
