@@ -192,11 +192,10 @@ class Levels:
         full: bool = False,
         stated: Sequence[Level] | None = None,
     ) -> None:
-        assert feature.levels is not None
-        self._stated = ", ".join(map(level_name, stated or feature.levels))
+        self._stated = ", ".join(map(level_name, stated or feature.levels or ()))
         self.column = column
         self.first = first
-        self.known = [level_name(level) for level in feature.levels]
+        self.known = feature.level_names
         self._start = 0 if full else 1
         # The reference level's own column enters no product.
         self.unpaired, self.paired = 1 - self._start, len(self.known) - 1
@@ -208,7 +207,7 @@ class Levels:
             self._stand_in = self.known.index(level_name(feature.stand_in))
         texts = {
             text: code
-            for code, level in enumerate(feature.levels)
+            for code, level in enumerate(feature.levels or ())
             for text in spellings(level)
         }
         self._texts = pa.array(texts, type=pa.string())

@@ -85,6 +85,11 @@ class Feature(BaseModel):
     per: float | None = Field(default=None, gt=0.0, allow_inf_nan=False)
 
     @property
+    def level_names(self) -> list[str]:
+        """The levels of a category as texts; none of a number."""
+        return [level_name(level) for level in self.levels or ()]
+
+    @property
     def kind(self) -> Kind:
         """How the raw column is read."""
         return "number" if self.levels is None else "text"
@@ -138,7 +143,7 @@ class Feature(BaseModel):
     def require(self, value: object) -> None:
         """Refuse what is no number of the public range, or none of the levels."""
         if self.levels is not None:
-            names = [level_name(level) for level in self.levels]
+            names = self.level_names
             known = isinstance(value, str | int) and level_name(value) in names
             if not known:
                 raise ValueError(f"not one of the levels {', '.join(names)}")

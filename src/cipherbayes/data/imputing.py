@@ -26,7 +26,7 @@ from scipy.special import ndtri
 from cipherbayes.data.blocks import take
 from cipherbayes.data.column_models import ColumnModel, ColumnModels
 from cipherbayes.data.encoders import Levels, Number
-from cipherbayes.data.features import Feature, KnownSpread, level_name
+from cipherbayes.data.features import Feature, KnownSpread
 from cipherbayes.data.preparation import Preparation
 from cipherbayes.data.prepared import MEMORY_LIMIT, PreparedTable
 from cipherbayes.data.record_places import place_of_row
@@ -34,9 +34,7 @@ from cipherbayes.data.rescaled import seen_through
 from cipherbayes.models import kernels
 from cipherbayes.models.base import Rows, absent_role
 from cipherbayes.models.design import fill_products
-from cipherbayes.typing import Floats, Integers
-
-Flags = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+from cipherbayes.typing import Bools, Floats, Integers
 
 DRAWS = 20
 """Rows of a record with missing values."""
@@ -115,7 +113,7 @@ class Imputing:
         complete: Integers = np.flatnonzero(~some)
         return take(block, complete), take(block, np.flatnonzero(some))
 
-    def lacking(self, block: Rows) -> Flags:
+    def lacking(self, block: Rows) -> Bools:
         """Which records have gaps."""
         return np.asarray(self._absent(block).any(axis=0))
 
@@ -123,7 +121,7 @@ class Imputing:
         """``DRAWS`` rows of each record, as they are prepared."""
         return self._filled(block, self._absent(block), *self.split(scales))
 
-    def _absent(self, block: Rows) -> Flags:
+    def _absent(self, block: Rows) -> Bools:
         """Which records lack which feature, shape ``(features, m)``."""
         return np.array([block.outcome[absent_role(n)] > 0.5 for n in self.features])
 
@@ -148,7 +146,7 @@ class Imputing:
     def _filled(
         self,
         block: Rows,
-        absent: Flags,
+        absent: Bools,
         moments: Floats | None,
         learnt: Floats | None,
     ) -> Rows:
@@ -240,9 +238,8 @@ class Expansion:
 def _public(feature: Feature, quantiles: Floats) -> pa.Array:
     known = feature.missing
     assert isinstance(known, KnownSpread)
-    if feature.levels is not None:
-        assert known.shares is not None
-        names = [level_name(level) for level in feature.levels]
+    if known.shares is not None:
+        names = feature.level_names
         shares = np.array([[known.shares[name]] for name in names])
         return _levels(names, shares, quantiles)
     assert known.mean is not None

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from cipherbayes.data.curves import basis_of, spread_knots
 from cipherbayes.data.encoders import Curved, Levels, Number
 from cipherbayes.data.features import Feature, level_name
-from cipherbayes.models.formula import Factor, Formula
+from cipherbayes.models.formula import Curve, Factor, Formula
 
 MOST_COLUMNS = 300
 """Columns of a design that a formula may ask for."""
@@ -130,18 +130,17 @@ def _number(factor: Factor, feature: Feature, place: int, *, centred: bool) -> N
     degree = factor.size if factor.curve == "poly" else factor.degree
     assert degree is not None
     try:
-        basis = basis_of(factor.curve, degree, _knots(factor, seen))
+        basis = basis_of(factor.curve, degree, _knots(factor, factor.curve, seen))
     except ValueError as error:
         raise ValueError(f"'{factor.text}': {error}") from None
     return Curved(factor.column, seen, place, name=factor.text, basis=basis)
 
 
-def _knots(factor: Factor, feature: Feature) -> tuple[float, ...]:
+def _knots(factor: Factor, curve: Curve, feature: Feature) -> tuple[float, ...]:
     """Knots on [-1, 1]."""
-    assert factor.curve is not None
     if factor.knots is None:
         assert factor.size is not None
-        return spread_knots(factor.curve, factor.size, factor.degree)
+        return spread_knots(curve, factor.size, factor.degree)
     low, high = feature.ends
     if not (low < factor.knots[0] and factor.knots[-1] < high):
         raise ValueError("knots must lie between low and high")
@@ -171,21 +170,19 @@ def _transformed(factor: Factor, feature: Feature) -> Feature:
 
 def _ordered(factor: Factor, feature: Feature) -> Feature:
     """The feature with the factor's reference level first."""
-    assert feature.levels is not None
     if factor.transform or factor.curve:
         raise ValueError(f"'{factor.text}': {factor.column} is a category")
     if factor.reference is None:
         return feature
     wanted = level_name(factor.reference)
-    names = [level_name(level) for level in feature.levels]
+    names, levels = feature.level_names, feature.levels or ()
     if wanted not in names:
         raise ValueError(
             f"'{factor.text}': the levels of {factor.column} are {', '.join(names)}"
         )
     place = names.index(wanted)
-    others = (*feature.levels[:place], *feature.levels[place + 1 :])
-    levels = (feature.levels[place], *others)
-    return feature.model_copy(update={"levels": levels})
+    first = (levels[place], *levels[:place], *levels[place + 1 :])
+    return feature.model_copy(update={"levels": first})
 
 
 def _require_same_columns(formula: Formula, features: Mapping[str, Feature]) -> None:

@@ -160,7 +160,7 @@ def bounded_sum(gradients: RecordGradients, limit: float) -> Floats:
         bounded = kernels.clip_scores(score, rows.squared_norms, limit)
         return kernels.weighted_sum(rows.x, bounded)
     with np.errstate(over="ignore", invalid="ignore"):
-        norms = _norms(gradients)
+        norms = _norms(rows, score, extra)
         # Beyond LARGEST_NORM limit / norm could be subnormal, hence inaccurate.
         usable = norms <= LARGEST_NORM
         weights = np.where(norms > limit, limit / np.maximum(norms, limit), 1.0)
@@ -174,13 +174,11 @@ def bounded_sum(gradients: RecordGradients, limit: float) -> Floats:
     return np.concatenate(parts)
 
 
-def _norms(gradients: RecordGradients) -> Floats:
+def _norms(rows: Rows, score: Floats | None, extra: Floats) -> Floats:
     """Norms that are never too small by more than roundings, underflow included."""
-    score, extra = gradients.score, gradients.extra
-    assert extra is not None
-    linear = np.zeros(gradients.rows.count)
+    linear = np.zeros(rows.count)
     if score is not None:
-        roots = np.sqrt(gradients.rows.squared_norms + kernels.NORM_FLOOR)
+        roots = np.sqrt(rows.squared_norms + kernels.NORM_FLOOR)
         linear = np.abs(score) * roots
     largest = np.maximum(linear, np.abs(extra).max(axis=0, initial=0.0))
     scale = np.where(largest > 0.0, largest, 1.0)

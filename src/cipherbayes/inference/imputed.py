@@ -70,9 +70,7 @@ def gradient(
     gradients: RecordGradients, share: Floats, limit: float | None = None
 ) -> Floats:
     """Σ_i Σ_m ω_m g_m, every g_m shortened to ``limit`` first."""
-    parts = [] if gradients.score is None else [gradients.score * gradients.rows.x]
-    parts += [] if gradients.extra is None else [gradients.extra]
-    records = kernels.by_record(_shortened(np.concatenate(parts), limit), share)
+    records = kernels.by_record(_shortened(gradients.matrix(), limit), share)
     return np.asarray(records.sum(axis=1))
 
 

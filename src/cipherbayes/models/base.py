@@ -98,10 +98,15 @@ class RecordGradients:
     score: Floats | None
     extra: Floats | None = None
 
+    def matrix(self) -> Floats:
+        """The gradients themselves, one column a record."""
+        parts = [] if self.score is None else [self.score * self.rows.x]
+        parts += [] if self.extra is None else [self.extra]
+        return np.concatenate(parts)
+
     def norms(self) -> Floats:
         """Euclidean norm of each record's gradient."""
         if self.score is None:
-            assert self.extra is not None
             linear = np.zeros(self.rows.count)
         else:
             # |s|·‖x‖ first: the square of a huge score would overflow.

@@ -80,13 +80,19 @@ class Prior(BaseModel):
             )
         return self
 
+    @property
+    def usual_scale(self) -> float:
+        """The scale of parameters of which nothing else is said."""
+        return EFFECTS if self.scale is None else self.scale
+
     def filled_in(self, *, standardised: bool) -> Prior:
         """With the scales that are left out, for columns standardised or not."""
         intercept = self.intercept
         if intercept is None and self.scale is None and standardised:
             intercept = WIDE
-        scale = EFFECTS if self.scale is None else self.scale
-        return self.model_copy(update={"scale": scale, "intercept": intercept})
+        return self.model_copy(
+            update={"scale": self.usual_scale, "intercept": intercept}
+        )
 
     def resolve(
         self, names: Sequence[str], constants: Sequence[int] = ()
@@ -103,7 +109,7 @@ class Prior(BaseModel):
                 f"the parameters are {', '.join(names)}"
             )
         mean = np.full(len(names), self.mean)
-        usual = EFFECTS if self.scale is None else self.scale
+        usual = self.usual_scale
         scale = np.full(len(names), usual)
         scale[list(constants)] = usual if self.intercept is None else self.intercept
         for index, name in enumerate(names):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cipherbayes.data.column_models import ColumnModels
 from cipherbayes.data.imputing import DRAWS, Expansion, Imputing
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.rescaled import rescaled, seen_through
@@ -17,6 +18,7 @@ from cipherbayes.inference.gradient import gradient_sum
 from cipherbayes.inference.influence import influence_sums
 from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models import Design, Model, Rows
+from cipherbayes.models.influence import InfluenceBound
 from cipherbayes.models.score_difference import difference_sums, log_scores
 from cipherbayes.privacy.noise import poisson_sample
 from cipherbayes.protocols.phase import Phase
@@ -158,13 +160,13 @@ class Contributions:
             seen = sums_inside if phase.purpose == "scales" else histograms
             numbers, windows = phase.numbers, question.scales
             return self._columns(phase, lambda z, s: seen(z, numbers, windows, s))
-        if phase.purpose == "imputation":
-            return self._column_models(phase, question.scales)
+        if phase.models is not None:
+            return self._column_models(phase, phase.models, question.scales)
         if theta.size != phase.sums.dimension:
             raise ProtocolError("the question does not have the study's length")
         theta = self._own(theta)
-        if phase.purpose == "influence":
-            return self._influence(phase, theta, question.scales)
+        if phase.weighting is not None:
+            return self._influence(phase, phase.weighting, theta, question.scales)
         table = rescaled(self._table, question.scales)
         rows = None
         if phase.sums.rate < 1.0:
@@ -224,11 +226,7 @@ class Contributions:
                 return found
 
             parts = list(held_out.map(checked))
-        elif phase.purpose == "difference":
-            draws = self._own(question.theta.reshape(QUESTION_DRAWS, -1))
-            parts = list(held_out.map(self._differences(draws, seen)))
-        else:
-            assert phase.cells is not None
+        elif phase.cells is not None:
             cells, theta = phase.cells, self._own(question.theta)
 
             def added(block: Rows) -> Floats:
@@ -250,14 +248,17 @@ class Contributions:
                 return found
 
             parts = list(held_out.map(added))
+        elif self._rival is not None:
+            draws = self._own(question.theta.reshape(QUESTION_DRAWS, -1))
+            parts = list(held_out.map(self._differences(self._rival, draws, seen)))
+        else:
+            raise ValueError("there is no earlier fit to compare with")
         return sum(parts, start=nothing)
 
     def _differences(
-        self, draws: Floats, seen: Callable[[Rows], Rows]
+        self, rival: RivalFit, draws: Floats, seen: Callable[[Rows], Rows]
     ) -> Callable[[Rows], Floats]:
         """How much better records are predicted than by the earlier fit."""
-        rival = self._rival
-        assert rival is not None
         theirs = seen_through(rival.design, rival.scales)
 
         def of_block(block: Rows) -> Floats:
@@ -279,9 +280,9 @@ class Contributions:
 
         return sum(self._table.map(of_block), start=np.zeros(phase.dimension))
 
-    def _column_models(self, phase: Phase, scales: Floats | None) -> Floats:
-        assert self._imputing is not None
-        models = self._imputing.models
+    def _column_models(
+        self, phase: Phase, models: ColumnModels, scales: Floats | None
+    ) -> Floats:
         seen = seen_through(self._table.design, scales)
 
         def of_block(block: Rows) -> Floats:
@@ -296,8 +297,13 @@ class Contributions:
             self._drawn = told, Expansion(imputing, [self._table], scales)
         return self._drawn[1]
 
-    def _influence(self, phase: Phase, theta: Floats, scales: Floats | None) -> Floats:
-        assert phase.weighting is not None
+    def _influence(
+        self,
+        phase: Phase,
+        weighting: InfluenceBound,
+        theta: Floats,
+        scales: Floats | None,
+    ) -> Floats:
         table, expand = self._table, None
         if self._imputing is None:
             table = rescaled(table, scales)
@@ -307,7 +313,7 @@ class Contributions:
             self._model,
             theta,
             table,
-            phase.weighting,
+            weighting,
             with_information=phase.information is not None,
             expand=expand,
         )

@@ -92,7 +92,7 @@ def forecast_of(plan: StudyPlan, events: float | None = None) -> Forecast:
     information = records * each
     # No data can add more than all records pulling one way.
     most = records * release.clip
-    signal = min(information * (study.full_prior.scale or 1.0), most)
+    signal = min(information * study.full_prior.usual_scale, most)
     factor = max(CLEAR * noise / signal, 1.0)
     return Forecast(
         noise=noise,
@@ -131,7 +131,7 @@ def _width_ratio(
         mu=mu,
         sensitivities=(release.clip, matrix.clip),
         information=OWN_SHARE * information * unit**2,
-        prior_sd=(plan.study.full_prior.scale or 1.0) / unit,
+        prior_sd=plan.study.full_prior.usual_scale / unit,
         excess=inflation,
     )
 
@@ -144,7 +144,7 @@ def term_costs(plan: StudyPlan) -> list[TermCost]:
     whole = forecast_of(plan).width_ratio
     costs: list[TermCost] = []
     for term in terms.terms:
-        smaller, width = without_term(plan.study, term), None
+        smaller, width = without_term(plan.study, terms, term), None
         columns = preparation_of(plan.study).design.width
         if smaller is not None:
             columns = columns_lost(plan.study, smaller)

@@ -369,15 +369,15 @@ def other_prior_without_privacy(study: Study) -> bool:
 def prior_in_words(study: Study) -> str:
     """What the prior of effects expects, in the terms of a reader of results."""
     prior = study.full_prior
-    assert prior.scale is not None
+    scale = prior.usual_scale
     unit = (
         "a standard deviation of a column"
         if study.releases_scales
         else ("half of a column's public range")
     )
-    said = f"{prior.kind} of scale {prior.scale:g} for {unit}"
+    said = f"{prior.kind} of scale {scale:g} for {unit}"
     if prior.kind == "normal" and str(study.model.measure).endswith("ratio"):
-        most = math.exp(1.96 * prior.scale)
+        most = math.exp(1.96 * scale)
         said += (
             f": {study.model.measure}s between {1.0 / most:.2g} and {most:.2g} in 95 "
             "of 100"

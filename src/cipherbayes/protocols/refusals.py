@@ -9,6 +9,7 @@ error itself goes to the party's own log.
 from __future__ import annotations
 
 import traceback
+from typing import TypeVar
 
 from cipherbayes.errors import BudgetError, CipherbayesError, CryptoError, ProtocolError
 from cipherbayes.protocols.messages import MAX_TEXT, Reason, Refusal
@@ -18,6 +19,8 @@ CANNOT = "cannot take part; the reason is in this party's own log"
 NO_BUDGET = "the budget of this party's table does not allow it"
 """What is said of a budget: its size, and who spent it, are its owner's business."""
 _CSP = "csp"
+
+T = TypeVar("T")
 
 
 class RefusalError(ProtocolError):
@@ -31,6 +34,20 @@ class RefusalError(ProtocolError):
     ) -> None:
         super().__init__(what, where=where, remedy=remedy)
         self.reason = reason
+
+
+def joined(taken: T | None) -> T:
+    """What a site took when it joined a run; one that has not joined refuses."""
+    if taken is None:
+        raise RefusalError(Reason.WRONG_RUN, "the site has not joined a run")
+    return taken
+
+
+def convened(taken: T | None) -> T:
+    """What a server took when it convened a run."""
+    if taken is None:
+        raise ProtocolError("the run has not been convened", where="server")
+    return taken
 
 
 def said_outside(party: str, error: BaseException) -> str:

@@ -282,7 +282,7 @@ def _gradient(
     privacy = study.privacy
     rate = 1.0
     if study.inference.batch is not None:
-        rate = _sampling_rate(study, shape["records"])
+        rate = _sampling_rate(study, study.inference.batch, shape["records"])
     rounds = study.inference.rounds or study.inference_method.default_rounds
 
     def everything(sigma: float) -> Event:
@@ -353,9 +353,7 @@ def _influence(
         first += count
 
 
-def _sampling_rate(study: PrivateStudy, records: int) -> float:
-    batch = study.inference.batch
-    assert batch is not None
+def _sampling_rate(study: PrivateStudy, batch: int, records: int) -> float:
     if study.inference.sampling != "poisson":
         raise StudyError(
             'inference.sampling = "fixed" has no certified amplification here',

@@ -148,9 +148,7 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
     @property
     def phase(self) -> Phase:
         """The phase of the present round."""
-        phase = self._plan.phase_of(self.round)
-        assert phase is not None
-        return phase
+        return self._plan.phase_at(self.round)
 
     def question(self) -> Floats:
         """Where the present round asks for sums: θ; a zero before the first of them.

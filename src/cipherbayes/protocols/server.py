@@ -29,6 +29,7 @@ from cipherbayes.protocols.messages import (
     encode,
 )
 from cipherbayes.protocols.plan import AnyPlan
+from cipherbayes.protocols.refusals import convened
 from cipherbayes.protocols.rounds import StudyRounds
 from cipherbayes.protocols.stores import Checkpoint
 from cipherbayes.protocols.transcripts import TranscriptHead, roster_of, written
@@ -142,9 +143,7 @@ class Server(ABC, Generic[AnyPlan]):
 
     def roster(self) -> Roster:
         """The sites that take part now."""
-        if self._manifest is None:
-            raise ProtocolError("the run has not been convened", where="server")
-        everyone = self._manifest.roster
+        everyone = convened(self._manifest).roster
         return everyone.restrict([s for s in everyone.sites if s not in self._lost])
 
     def request(self) -> tuple[tuple[str, ...], bytes]:
@@ -249,8 +248,7 @@ class Server(ABC, Generic[AnyPlan]):
         if (given.run, given.study, given.round, given.purpose) != same:
             raise ProtocolError("the CSP answered another round", where="csp")
         self._rounds.check_total(reply.values, "the CSP's answer", where="csp")
-        assert self._manifest is not None
-        everyone = self._manifest.roster
+        everyone = convened(self._manifest).roster
         # A repeated round is answered for its first roster.
         present = roster_of(given, everyone, self._lost).sites
         lost = tuple(site for site in everyone.sites if site not in present)
@@ -258,8 +256,7 @@ class Server(ABC, Generic[AnyPlan]):
 
     def transcript(self) -> bytes:
         """What anybody needs to compute the result again, and to see who signed it."""
-        agreed = self._checkpoint.fact("manifest")
-        assert agreed is not None
+        agreed = convened(self._checkpoint.fact("manifest"))
         return written(
             TranscriptHead(
                 run=self._run,

@@ -35,7 +35,7 @@ from cipherbayes.protocols.messages import (
 from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.plan import AnyPlan
 from cipherbayes.protocols.questions import Question
-from cipherbayes.protocols.refusals import RefusalError, refuse, told_inside
+from cipherbayes.protocols.refusals import RefusalError, joined, refuse, told_inside
 from cipherbayes.protocols.signed_totals import released_scales
 from cipherbayes.protocols.stores import Heads
 from cipherbayes.protocols.study_plan import AnyStudyPlan
@@ -156,8 +156,7 @@ class Site(ABC, Generic[AnyPlan]):
 
     def masks(self) -> PairwiseMasks:
         """The masks that this site shares with the others of the run."""
-        assert self._masks is not None  # a site that has joined
-        return self._masks
+        return joined(self._masks)
 
     def _meet(self, agreed: RunManifest) -> None:
         """Refuse to go on with a site whose ledger went back."""
@@ -211,16 +210,14 @@ class Site(ABC, Generic[AnyPlan]):
         return self.rounds_charged
 
     def check_run(self, exchange: RoundId) -> None:
-        if self._roster is None:
-            raise RefusalError(Reason.WRONG_RUN, "the site has not joined a run")
+        joined(self._roster)
         if exchange.run != self._run:
             raise RefusalError(Reason.WRONG_RUN, "the request is of another run")
         if exchange.study != self._plan.study_hash:
             raise RefusalError(Reason.WRONG_STUDY, "the request is of another study")
 
     def agreed_roster(self, request: RoundRequest) -> Roster:
-        assert self._roster is not None
-        roster = self._roster.restrict(request.sites)
+        roster = joined(self._roster).restrict(request.sites)
         if roster.digest != request.round_id.roster or self._name not in request.sites:
             raise RefusalError(
                 Reason.WRONG_ROSTER, "the roster is not the one the round names"

@@ -109,7 +109,8 @@ class AnswerStore(_Store):
         if self._execute(statement, number, reply):
             return reply
         kept = self.answer(number)
-        assert kept is not None
+        if kept is None:
+            raise self._error(KeyError())
         return kept
 
 
@@ -180,6 +181,13 @@ class Checkpoint(_Store):
         """A value kept under a name."""
         rows = self._execute("SELECT * FROM facts WHERE name = ?", name)
         return bytes(self._checked(rows)[0][1]) if rows else None
+
+    def known(self, name: str) -> bytes:
+        """A value that the run has kept before; RunError where it is gone."""
+        value = self.fact(name)
+        if value is None:
+            raise self._error(KeyError())
+        return value
 
     def keep_fact(self, name: str, value: bytes) -> None:
         """Keep a value under a name."""

@@ -129,11 +129,20 @@ class StudyPlan(Plan):
         return math.sqrt(rounds / mu_squared)
 
     def phase_of(self, number: int) -> Phase | None:
-        """The phase of a round."""
+        """The phase of a round; None beyond the last."""
         for phase in self.phases:
             if phase.first <= number < phase.first + phase.rounds:
                 return phase
         return None
+
+    def phase_at(self, number: int) -> Phase:
+        """The phase of one of the study's rounds."""
+        phase = self.phase_of(number)
+        if phase is None:
+            raise ValueError(
+                f"the study has {self.rounds} rounds and no round {number}"
+            )
+        return phase
 
     def purpose(self, number: int) -> str | None:
         phase = self.phase_of(number)
@@ -151,9 +160,7 @@ class StudyPlan(Plan):
             )
 
     def noise_in_words(self, sizes: Sequence[int]) -> str:
-        last = self.phase_of(len(sizes) - 1)
-        assert last is not None
-        sums = last.sums
+        sums = self.phase_at(len(sizes) - 1).sums
         low, high = (sums.noise_sd(each(sizes)) / sums.clip for each in (min, max))
         deep = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
         return (

@@ -20,10 +20,11 @@ class TermCost(TypedDict):
     width: float | None
 
 
-def without_term(study: PrivateStudy, dropped: tuple[Factor, ...]) -> Study | None:
-    """The study without a term and its products; None where nothing would be left."""
-    terms = study.model.terms
-    assert terms is not None
+def without_term(
+    study: PrivateStudy, terms: Formula, dropped: tuple[Factor, ...]
+) -> Study | None:
+    """The study without one of its terms and the products of that; None where nothing
+    would be left."""
     lost = {factor.text for factor in dropped}
     kept = [t for t in terms.terms if not lost <= {factor.text for factor in t}]
     if not kept:

@@ -72,6 +72,14 @@ class Contrasts:
     user: Floats
     tail: float | None
 
+    @property
+    def measure(self) -> str:
+        """What an effect is called, e.g. "odds ratio"."""
+        model = self.made_up.study.model
+        if model.measure is None:
+            raise ValueError(f"a model of kind '{model.kind}' has no effects")
+        return model.measure
+
     def effect(
         self, step: EffectStep, at: Mapping[str, Any] | None = None
     ) -> EffectRow:
@@ -116,14 +124,13 @@ class Contrasts:
         away = columns[:, 1:] - columns[:, :1]
         changes = self.user[:, : len(columns)] @ away
         model = self.made_up.study.model
-        assert model.measure is not None
         points: list[CurvePoint] = [
             {"value": value, **median_row(model.effect(changes[:, k]), self.tail)}
             for k, value in enumerate(values)
         ]
         return {
             "feature": feature,
-            "measure": model.measure,
+            "measure": self.measure,
             "reference": float(base[feature]),
             "by": None if by is None else by[0],
             "level": None if by is None else by[1],
@@ -222,12 +229,11 @@ class Contrasts:
 
     def _row(self, name: str, per: str, change: Floats) -> EffectRow:
         model = self.made_up.study.model
-        assert model.measure is not None
         found = median_row(model.effect(change), self.tail)
         return {
             "name": name,
             "per": per,
-            "measure": model.measure,
+            "measure": self.measure,
             "estimate": found["estimate"],
             "lower": found["lower"],
             "upper": found["upper"],

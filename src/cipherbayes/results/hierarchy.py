@@ -11,6 +11,7 @@ from scipy.special import ndtri
 from cipherbayes.errors import RunError
 from cipherbayes.inference.between_sites import SiteDraws, SitePrior
 from cipherbayes.inference.chains import Draws
+from cipherbayes.inference.site_comparison import SiteComparison
 from cipherbayes.models.design import Design
 from cipherbayes.results.record import (
     BetweenRow,
@@ -101,6 +102,9 @@ def record_of(
     study: Study, design: Design, draws: Draws, units: SitesInUnits
 ) -> HierarchyRecord:
     """What ``result.json`` says of the hierarchy."""
+    compared, own = draws.comparison, draws.sites
+    if compared is None or own is None:
+        raise ValueError("the draws are of sites that are taken to be alike")
     tail = (1.0 - study.inference.interval) / 2.0
     hierarchy = study.stated_hierarchy
     between = [
@@ -116,8 +120,8 @@ def record_of(
         "records": _records(units.sites, draws.site_records),
         "between": between,
         "sites": sites,
-        "influence": _influence(study, design, draws),
-        "meta_analysis": _meta_analysis(study, design, draws, tail),
+        "influence": _influence(study, design, own, compared),
+        "meta_analysis": _meta_analysis(study, design, draws.theta, own, compared),
     }
 
 
@@ -169,7 +173,8 @@ def draws_for(
     RunError
         Where the study knows no such site, or none at all.
     """
-    if sites is None:
+    prior = prior_of(study)
+    if sites is None or prior is None:
         if site is None and not new:
             return common
         raise RunError(
@@ -196,8 +201,6 @@ def draws_for(
             where=f"study '{study.name}'",
             remedy=f"name a site: {', '.join(sites.sites)}",
         )
-    prior = prior_of(study)
-    assert prior is not None
     rng = np.random.default_rng([study.inference.seed, len(sites.sites)])
     return prior.at_new_site(rng, common, sites.between)
 
@@ -211,10 +214,9 @@ def _records(sites: tuple[str, ...], counts: Floats | None) -> list[SiteRecordsR
     ]
 
 
-def _influence(study: Study, design: Design, draws: Draws) -> list[InfluenceRow]:
-    compared, sites = draws.comparison, draws.sites
-    assert compared is not None
-    assert sites is not None
+def _influence(
+    study: Study, design: Design, sites: SiteDraws, compared: SiteComparison
+) -> list[InfluenceRow]:
     if not sites.groups:
         return []
     names = study.model.parameters(design)
@@ -226,15 +228,17 @@ def _influence(study: Study, design: Design, draws: Draws) -> list[InfluenceRow]
 
 
 def _meta_analysis(
-    study: Study, design: Design, draws: Draws, tail: float
+    study: Study,
+    design: Design,
+    theta: Floats,
+    sites: SiteDraws,
+    compared: SiteComparison,
 ) -> list[MetaAnalysisRow]:
-    compared, sites = draws.comparison, draws.sites
-    assert compared is not None
-    assert sites is not None
+    tail = (1.0 - study.inference.interval) / 2.0
     names = study.model.parameters(design)
     units = _units(design, names)
     user = _at_centres(study, design, compared.common)
-    joint = _at_centres(study, design, draws.theta)
+    joint = _at_centres(study, design, theta)
     half = -float(ndtri(tail))
     rows: list[MetaAnalysisRow] = []
     for k, place in enumerate(sites.places):

@@ -81,9 +81,7 @@ class MadeUp:
 
     def levels(self, name: str) -> list[str]:
         """The levels of a category, the one that others are compared with first."""
-        levels = self.study.features[name].levels
-        assert levels is not None
-        names = [level_name(level) for level in levels]
+        names = self.study.features[name].level_names
         terms = self.study.model.terms
         for term in () if terms is None else terms.terms:
             for factor in term:

@@ -58,9 +58,7 @@ class Neighbours:
         gradients = model.gradients(
             np.zeros(len(model.parameters(block.design))), block
         )
-        parts = [] if gradients.score is None else [gradients.score * block.x]
-        parts += [] if gradients.extra is None else [gradients.extra]
-        return np.concatenate(parts)[:, place]
+        return gradients.matrix()[:, place]
 
 
 def neighbours(

@@ -177,8 +177,7 @@ def _attack(
     shifts, information = [], 0.0
     noise: list[list[Floats]] = [[], []]
     for number in range(min(plan.rounds, MOST_ROUNDS)):
-        phase = plan.phase_of(number)
-        assert phase is not None
+        phase = plan.phase_at(number)
         for name, requests in _malicious(worlds, number, phase):
             if len({w.reaction(r) for w, r in zip(worlds, requests, strict=True)}) > 1:
                 differences.append(f"{name}, round {number}")

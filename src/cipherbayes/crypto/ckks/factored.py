@@ -166,15 +166,14 @@ class FactoredCircuit(Circuit):
     def _best_form(self) -> FactoredForm:
         """The factored form with the smallest noise bound."""
         found: dict[float, FactoredForm] = {}
-        problem = None
+        problems: list[CryptoError] = []
         for form in self.update.polynomial.factored_forms():
             try:
                 found[self._derive(form, 1).noise] = form
             except CryptoError as refusal:
-                problem = refusal
+                problems.append(refusal)
         if not found:
-            assert problem is not None
-            raise problem
+            raise problems[-1]
         return found[min(found)]
 
     def _place(self, round: int) -> _Place:

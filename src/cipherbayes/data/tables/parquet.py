@@ -37,15 +37,14 @@ class ParquetTable(FileTable):
         sizes = [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
         self._metadata = metadata
         self._groups = _runs(sizes)
-        counts = [sum(sizes[k] for k in run) for run in self._groups]
-        super().__init__(path, where, names, counts)
+        self._counts = [sum(sizes[k] for k in run) for run in self._groups]
+        super().__init__(path, where, names, self._counts)
 
     def _read(
         self, columns: Mapping[str, Kind], part: int, most_rows: int
     ) -> Iterator[tuple[int, ReadColumn]]:
-        assert self.counts is not None
         self.check_unchanged()
-        groups, rows = self._groups[part], self.counts[part]
+        groups, rows = self._groups[part], self._counts[part]
         with _parquet_errors(self.where), self._open() as file:
             if rows <= most_rows:
 

@@ -38,6 +38,7 @@ from cipherbayes.protocols.messages import (
     decode,
     encode,
 )
+from cipherbayes.protocols.refusals import convened
 from cipherbayes.protocols.rounds import StudyRounds
 from cipherbayes.protocols.server import Server
 from cipherbayes.protocols.stores import Checkpoint
@@ -125,9 +126,7 @@ class PrintedRounds(StudyRounds[PrintedPlan]):
         return np.where(variance > 1e-12, np.sqrt(np.maximum(variance, 1e-12)), 1.0)
 
     def _need(self, name: str) -> Floats:
-        known = self._checkpoint.fact(name)
-        assert known is not None
-        return np.frombuffer(known, dtype=np.float64)
+        return np.frombuffer(self._checkpoint.known(name), dtype=np.float64)
 
 
 class PrintedServer(Server[PrintedPlan]):
@@ -181,7 +180,6 @@ class PrintedServer(Server[PrintedPlan]):
     def _outputs(
         self, exchange: RoundId, replies: list[SiteReply]
     ) -> list[CkksCiphertext]:
-        assert self._keys is not None
         purpose, width = exchange.purpose, self._plan.columns
         if purpose == "gradient":
             return [self._moved(exchange.round, replies)]
@@ -189,30 +187,29 @@ class PrintedServer(Server[PrintedPlan]):
             half = len(replies[0].ciphertext) // 2
             counts = [self._read_values(r.ciphertext[:half], width) for r in replies]
             means = [self._read_values(r.ciphertext[half:], width) for r in replies]
-            return [total(counts), weighted_total(counts, means, self._keys)]
+            return [total(counts), weighted_total(counts, means, convened(self._keys))]
         length = width if purpose == "variances" else 1
         values = [self._read_values(r.ciphertext, length) for r in replies]
         if purpose == "variances":
             return [total(values)]
-        self._masks = MaskedMaximum(self._keys)
+        self._masks = MaskedMaximum(convened(self._keys))
         return self._masks.masked(values)
 
     def _read_values(self, data: bytes, dimension: int) -> CkksCiphertext:
-        assert self._keys is not None
+        key_id = convened(self._keys).key_id
         return CkksCiphertext.from_bytes(
-            data, parameters=PARAMETERS, key_id=self._keys.key_id, dimension=dimension
+            data, parameters=PARAMETERS, key_id=key_id, dimension=dimension
         )
 
     def _moved(self, number: int, replies: list[SiteReply]) -> CkksCiphertext:
         """Algorithm 3 at the server: θ's encrypted move."""
-        assert self._replay is not None
-        assert self._keys is not None
         t = number - self._plan.prepared + 1
         scale = 1.0 / NORMAL_UNIT
         drawn = self._noise.share(self._plan.dimension, scale, f"z {t}")
         z = np.asarray(drawn * NORMAL_UNIT, np.float64)
+        key_id = convened(self._keys).key_id
         messages = [
-            self._plan.circuit.read_message(reply.ciphertext, self._keys.key_id)
+            self._plan.circuit.read_message(reply.ciphertext, key_id)
             for reply in replies
         ]
         drift = self._plan.drift(t, self._rounds.theta(), z)
@@ -224,7 +221,7 @@ class PrintedServer(Server[PrintedPlan]):
                 remedy="lower paper.scale, or normalise with preparation.method = "
                 '"as-printed" and intercept = 0',
             )
-        return self._replay.output(t - 1, messages, drift)
+        return convened(self._replay).output(t - 1, messages, drift)
 
     def accept(self, data: bytes) -> None:
         """Take the CSP's answer; the masked maximum takes a second question."""
@@ -243,7 +240,8 @@ class PrintedServer(Server[PrintedPlan]):
         if reply.round_id != asked:
             raise ProtocolError("the CSP answered another round", where="csp")
         if isinstance(reply, CiphertextReply):
-            assert self._masks is not None
+            if self._masks is None:
+                raise ProtocolError("the CSP answered before it was asked", where="csp")
             largest = self._read_values(reply.ciphertext, 1)
             self._unmasked = self._masks.unmasked(largest).to_bytes()
             return

@@ -29,7 +29,7 @@ from cipherbayes.protocols.messages import (
     SiteReply,
     decode,
 )
-from cipherbayes.protocols.refusals import RefusalError
+from cipherbayes.protocols.refusals import RefusalError, joined
 from cipherbayes.protocols.site import Site
 from cipherbayes.typing import Floats, Integers
 
@@ -109,15 +109,14 @@ class PrintedSite(Site[PrintedPlan]):
     # -- Algorithms 4 and 5 ------------------------------------------------
 
     def _prepared(self, purpose: str, question: Floats) -> bytes:
-        assert self._public_key is not None
-        width, first = self._plan.columns, self._first
+        public, width, first = joined(self._public_key), self._plan.columns, self._first
         if purpose == "means":
             count = float(self._table.count)
             sums = np.zeros(width)
             for part in self._table.map(lambda b: b.x[first:].sum(axis=1)):
                 sums += part
-            counts = encrypt_values(self._public_key, np.full(width, count))
-            means = encrypt_values(self._public_key, sums / count)
+            counts = encrypt_values(public, np.full(width, count))
+            means = encrypt_values(public, sums / count)
             return counts.to_bytes() + means.to_bytes()
         if purpose == "variances":
             _check_size(question, 1 + width)
@@ -127,13 +126,13 @@ class PrintedSite(Site[PrintedPlan]):
                 return np.asarray(((block.x[first:] - mean[:, None]) ** 2).sum(axis=1))
 
             total = sum(self._table.map(squares), start=np.zeros(width))
-            return encrypt_values(self._public_key, total / records).to_bytes()
+            return encrypt_values(public, total / records).to_bytes()
         _check_size(question, 2 * width)
         table = RescaledTable(self._table, question[:width], question[width:])
         norms = table.map(
             lambda b: float(np.sqrt((b.x[first:] ** 2).sum(axis=0).max()))
         )
-        return encrypt_values(self._public_key, np.array([max(norms)])).to_bytes()
+        return encrypt_values(public, np.array([max(norms)])).to_bytes()
 
     @property
     def _first(self) -> int:
@@ -154,8 +153,7 @@ class PrintedSite(Site[PrintedPlan]):
         scale, lipschitz = plan.setting.scale, plan.setting.lipschitz
         gradient = adjusted(total / rows.size, scale, lipschitz)
         fixed = np.rint(gradient / (UNIT * len(plan.study.sites)))
-        assert self._encryptor is not None
-        return self._encryptor.encrypt(fixed.astype(np.int64), t).to_bytes()
+        return joined(self._encryptor).encrypt(fixed.astype(np.int64), t).to_bytes()
 
     @property
     def _study_model(self) -> Any:

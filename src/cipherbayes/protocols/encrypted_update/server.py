@@ -26,6 +26,7 @@ from cipherbayes.protocols.encrypted_update.offers import opened_trio
 from cipherbayes.protocols.encrypted_update.plan import EncryptedPlan
 from cipherbayes.protocols.encrypted_update.replay import Replay
 from cipherbayes.protocols.messages import Refusal, SiteReply, decode, encode
+from cipherbayes.protocols.refusals import convened
 from cipherbayes.protocols.rounds import PhasedRounds
 from cipherbayes.protocols.server import Server
 from cipherbayes.protocols.stores import Checkpoint
@@ -113,7 +114,6 @@ class EncryptedServer(Server[EncryptedPlan]):
     def _output(
         self, exchange: RoundId, replies: tuple[SiteReply, ...]
     ) -> CkksCiphertext:
-        assert self._replay is not None
         messages = []
         for reply in replies:
             try:
@@ -127,7 +127,7 @@ class EncryptedServer(Server[EncryptedPlan]):
                     remedy="see the site's log, then `cipherbayes resume`",
                 ) from None
         drift = self._plan.drift(self._rounds.question())
-        return self._replay.output(exchange.round, messages, drift)
+        return convened(self._replay).output(exchange.round, messages, drift)
 
     def _attested(
         self, computed: Computed, answers: Mapping[str, bytes | None]

@@ -33,7 +33,7 @@ from cipherbayes.protocols.messages import (
     decode,
     encode,
 )
-from cipherbayes.protocols.refusals import RefusalError
+from cipherbayes.protocols.refusals import RefusalError, joined
 from cipherbayes.protocols.site import SummingSite
 from cipherbayes.protocols.stores import Checkpoint
 from cipherbayes.typing import Floats, Integers
@@ -115,7 +115,6 @@ class EncryptedSite(SummingSite[EncryptedPlan]):
     def seal(
         self, exchange: RoundId, roster: Roster, vector: Integers, question: bytes
     ) -> bytes:
-        assert self._encryptor is not None
         mask = ring_mask(
             self.masks(),
             exchange,
@@ -124,7 +123,8 @@ class EncryptedSite(SummingSite[EncryptedPlan]):
             self._plan.circuit.parameters,
             vector.size,
         )
-        return self._encryptor.encrypt(vector, exchange.round + 1, mask).to_bytes()
+        encryptor = joined(self._encryptor)
+        return encryptor.encrypt(vector, exchange.round + 1, mask).to_bytes()
 
     def _attest(self, request: ReplayRequest) -> Attestation:
         """Compute the round's output and sign its digest."""
@@ -133,8 +133,7 @@ class EncryptedSite(SummingSite[EncryptedPlan]):
         if request.theta.size != phase.dimension:
             raise ProtocolError("theta does not have the study's length")
         messages = self._checked(request)
-        assert self._replay is not None
-        output = self._replay.output(
+        output = joined(self._replay).output(
             exchange.round, messages, self._plan.drift(request.theta)
         )
         return Attestation.signed(
@@ -143,12 +142,9 @@ class EncryptedSite(SummingSite[EncryptedPlan]):
 
     def _checked(self, request: ReplayRequest) -> list[CkksCiphertext]:
         """One ciphertext of every site, each signed for this exchange."""
-        assert self._roster is not None
+        roster = joined(self._roster)
         sites = tuple(reply.site for reply in request.replies)
-        if (
-            sites != self._roster.sites
-            or request.round_id.roster != self._roster.digest
-        ):
+        if sites != roster.sites or request.round_id.roster != roster.digest:
             raise RefusalError(
                 Reason.WRONG_ROSTER, "the replies are not one of every site"
             )

@@ -70,8 +70,7 @@ class SecureSumCsp(Csp[SecureSumPlan]):
         request = decode(data, DecryptRequest)
 
         def checked() -> Callable[[], Integers]:
-            phase = self._plan.phase_of(request.round_id.round)
-            assert phase is not None  # the round is the study's
+            phase = self._plan.phase_at(request.round_id.round)
             total = self._total(request, phase)
             return lambda: self._decrypt(total, phase)
 

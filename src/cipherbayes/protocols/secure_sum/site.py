@@ -9,6 +9,7 @@ from cipherbayes.crypto.identity.roster import Roster
 from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.errors import ProtocolError
 from cipherbayes.protocols.messages import KeyOffer, RoundRequest, RunManifest, decode
+from cipherbayes.protocols.refusals import joined
 from cipherbayes.protocols.secure_sum.plan import SecureSumPlan
 from cipherbayes.protocols.site import SummingSite
 from cipherbayes.typing import Integers
@@ -58,6 +59,5 @@ class SecureSumSite(SummingSite[SecureSumPlan]):
     def seal(
         self, exchange: RoundId, roster: Roster, vector: Integers, question: bytes
     ) -> bytes:
-        assert self._public is not None  # a site that has joined
         masked = vector + self.masks().total(exchange, roster, question, vector.size)
-        return self._public.encrypt(masked).to_bytes()
+        return joined(self._public).encrypt(masked).to_bytes()

@@ -101,7 +101,9 @@ def _progress(snapshot: Snapshot) -> Markup:
 
 def _parties(snapshot: Snapshot) -> Markup:
     lost = dict(snapshot.lost)
-    since = "none yet" if snapshot.answered is None else _ago(snapshot)
+    since = (
+        "none yet" if snapshot.answered is None else _ago(snapshot, snapshot.answered)
+    )
     rows: list[list[Content]] = [
         [
             site,
@@ -130,11 +132,10 @@ def _parties(snapshot: Snapshot) -> Markup:
     )
 
 
-def _ago(snapshot: Snapshot) -> str:
-    assert snapshot.answered is not None
+def _ago(snapshot: Snapshot, answered: float) -> str:
     if snapshot.finished:
         return "to the last round"
-    return f"{duration(snapshot.answered)} ago, to round {snapshot.done}"
+    return f"{duration(answered)} ago, to round {snapshot.done}"
 
 
 def _pace(snapshot: Snapshot) -> Markup:
