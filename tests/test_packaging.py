@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-import cipherbayes_research
 from cipherbayes import __version__
 from conftest import LOGISTIC, logistic_frame
 
@@ -162,10 +161,6 @@ def test_no_file_that_is_shipped_names_a_path_outside_the_repository() -> None:
 # -- versions ----------------------------------------------------------------
 
 HEADING = re.compile(r"^## \[([^\]]+)\](?: - (\d{4}-\d{2}-\d{2}))?$", re.MULTILINE)
-
-
-def test_both_distributions_have_one_version() -> None:
-    assert cipherbayes_research.__version__ == __version__
 
 
 def test_the_changelog_knows_the_version() -> None:

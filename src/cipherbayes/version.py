@@ -1,3 +1,3 @@
-"""The version, in one place."""
+"""The version of both distributions: the research package has a link to this file."""
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import runpy
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -55,7 +57,17 @@ def shipped() -> Iterator[Path]:
 
 def test_its_version_is_the_products() -> None:
     assert cipherbayes_research.__version__ == cipherbayes.__version__
-    assert RESEARCH["dependencies"] == [f"cipherbayes=={cipherbayes.__version__}"]
+
+
+def test_it_depends_on_the_product_of_its_own_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stated: dict[str, Any] = {}
+    monkeypatch.setattr("setuptools.setup", stated.update)
+    monkeypatch.chdir(ROOT / "research")
+    runpy.run_path("setup.py")
+    assert stated == {"install_requires": [f"cipherbayes=={cipherbayes.__version__}"]}
+    assert "dependencies" in RESEARCH["dynamic"]
 
 
 def test_the_installed_commands_are_those_of_its_pyproject() -> None:

@@ -1,3 +1,5 @@
 """The paper reproduced, its data sets, and benchmarks: what no hospital needs."""
 
-__version__ = "0.2.0.dev0"
+from cipherbayes_research.version import __version__
+
+__all__ = ["__version__"]

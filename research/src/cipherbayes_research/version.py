@@ -1,0 +1,1 @@
+../../../src/cipherbayes/version.py
