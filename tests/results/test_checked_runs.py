@@ -38,6 +38,7 @@ sex = {{ levels = ["F", "M"] }}
 [privacy]
 epsilon = 8.0
 records = 6000
+{unit}
 [inference]
 method = "{method}"
 [evaluation]
@@ -53,9 +54,12 @@ south = {{ data = "south.csv" }}
 
 def write(folder: Path, protocol: str, method: str, name: str = "checked") -> Path:
     for seed, site in enumerate(("north", "south")):
-        logistic_frame(ROWS, seed).to_csv(folder / f"{site}.csv", index=False)
+        frame = logistic_frame(ROWS, seed).assign(patient=np.arange(ROWS))
+        frame.to_csv(folder / f"{site}.csv", index=False)
     path = folder / f"{name}.toml"
-    path.write_text(STUDY.format(name=name, protocol=protocol, method=method))
+    unit = 'unit = "patient"' if method == "noise-aware" else ""
+    said = STUDY.format(name=name, protocol=protocol, method=method, unit=unit)
+    path.write_text(said)
     return path
 
 
@@ -129,7 +133,7 @@ def test_every_release_is_in_the_ledger_and_a_row_pays_for_one_part(
     result = cb.Result.load(finished / "out")
     assert result.certificate["certified"]
     covers = str(result.certificate["covers"])
-    assert covers.startswith("every row, in everything")
+    assert covers.startswith("every person with all their rows at a site, in every")
 
 
 @pytest.mark.slow
@@ -281,26 +285,27 @@ def test_fits_of_one_name_are_told_apart() -> None:
     assert (named["first"], named["better"]) == ("one", "two")
 
 
-def compared(point: Path, **evaluation: Any) -> cb.Study:
+def compared(finished: Path, unit: str = "patient", **evaluation: Any) -> cb.Study:
     """A study with one feature less, to be compared with a finished one."""
-    held = {"holdout": 0.3, "against": str(point / "out"), **evaluation}
+    held = {"holdout": 0.3, "against": str(finished / "out"), **evaluation}
     return cb.Study(
         study={"name": "age-only", "protocol": "pooled"},
         model=cb.models.Logistic(outcome="death"),
         features={"age": {"low": 18, "high": 100}},
-        privacy={"epsilon": 8.0, "records": 6000},
-        inference={"method": "averaged"},
+        privacy={"epsilon": 8.0, "records": 6000, "unit": unit},
         evaluation=held,
         sites={"north": {}, "south": {}},
     )
 
 
-def test_a_later_study_is_compared_row_by_row_with_an_earlier_one(point: Path) -> None:
+def test_a_later_study_is_compared_row_by_row_with_an_earlier_one(
+    finished: Path,
+) -> None:
     """The later one has no sex, which the invented deaths depend on."""
-    earlier = cb.Result.load(point / "out")
-    study = compared(point)
+    earlier = cb.Result.load(finished / "out")
+    study = compared(finished)
     assert cb.Study(**study.document()).fingerprint() == study.fingerprint()
-    tables = {site: pd.read_csv(point / f"{site}.csv") for site in ("north", "south")}
+    tables = {s: pd.read_csv(finished / f"{s}.csv") for s in ("north", "south")}
     later = cb.run(study, tables)
     found = later.metrics["difference"]
     assert found["against"] == "checked"
@@ -323,9 +328,9 @@ def test_a_later_study_is_compared_row_by_row_with_an_earlier_one(point: Path) -
     assert 5.0 * width < apart["upper"] - apart["lower"]
 
 
-def test_a_plan_says_how_well_a_difference_will_be_known(point: Path) -> None:
-    path = point / "later.toml"
-    path.write_text(compared(point).to_toml(), encoding="utf-8")
+def test_a_plan_says_how_well_a_difference_will_be_known(finished: Path) -> None:
+    path = finished / "later.toml"
+    path.write_text(compared(finished).to_toml(), encoding="utf-8")
     said = CliRunner().invoke(app, ["plan", str(path)]).output
     assert "\ncomparing" in said
     assert "\nfive folds" in said
@@ -340,31 +345,37 @@ def test_a_plan_says_how_well_a_difference_will_be_known(point: Path) -> None:
     ],
 )
 def test_a_fit_that_cannot_be_compared_with_is_refused(
-    point: Path, evaluation: dict[str, Any], match: str
+    finished: Path, evaluation: dict[str, Any], match: str
 ) -> None:
     with pytest.raises(StudyError, match=match):
-        compared(point, **evaluation)
+        compared(finished, **evaluation)
+
+
+def test_records_without_names_are_not_compared_row_by_row(point: Path) -> None:
+    """Rows that are equal in the earlier study's columns may differ in the later's."""
+    with pytest.raises(StudyError, match=r"set privacy\.unit in both studies"):
+        compared(point, unit="row")
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1.5])
 @pytest.mark.parametrize("place", [0, -1])
 def test_scales_that_no_run_releases_are_refused(
-    point: Path, value: float, place: int
+    finished: Path, value: float, place: int
 ) -> None:
     """The first is a mean, the last a standard deviation."""
-    forged = read_rival(point / "out")
+    forged = read_rival(finished / "out")
     scales = list(forged["scales"])
     scales[place] = value
     with pytest.raises(StudyError, match="draws or scales are not those"):
-        compared(point, against={**forged, "scales": scales})
+        compared(finished, against={**forged, "scales": scales})
 
 
-def test_a_column_is_words_or_numbers_in_both_fits(point: Path) -> None:
-    forged = read_rival(point / "out")
+def test_a_column_is_words_or_numbers_in_both_fits(finished: Path) -> None:
+    forged = read_rival(finished / "out")
     age = {"levels": ["30", "40"]}
     study = forged["study"] | {"features": {**forged["study"]["features"], "age": age}}
     with pytest.raises(StudyError, match="reads the column 'age' as levels"):
-        compared(point, against={**forged, "study": study})
+        compared(finished, against={**forged, "study": study})
 
 
 def test_what_cannot_be_compared_is_refused() -> None:

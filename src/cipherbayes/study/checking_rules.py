@@ -99,6 +99,12 @@ def require_comparable_rival(study: Study) -> None:
             f"evaluation.against: '{rival.name}' has another privacy.unit, hence other "
             "held-out rows: use the same"
         )
+    if privacy.person is None:
+        raise ValueError(
+            "evaluation.against: both fits must hold out the same records, which only "
+            "a name tells: set privacy.unit in both studies to the column that names "
+            "the person (or numbers the records, where each has one row)"
+        )
     if any(known.imputed for known in earlier.features.values()):
         raise ValueError(
             f"evaluation.against: '{rival.name}' draws missing values, and how it drew "

@@ -13,7 +13,7 @@ import pyarrow as pa
 from cipherbayes.data.imputing import Imputing
 from cipherbayes.data.preparation import Preparation
 from cipherbayes.data.prepared import PreparedTable
-from cipherbayes.data.record_places import place_of
+from cipherbayes.data.record_places import places_of
 from cipherbayes.data.row_digest import RowDigest, row_words
 from cipherbayes.data.snapshots import origin_of
 from cipherbayes.data.tables import open_table
@@ -301,9 +301,9 @@ def split_site(
     """Training rows and held-out rows of one table, the same whoever splits it.
 
     A record's side depends on the seed and the record alone, so that adding or
-    removing a record moves no other one between the two. Where a record is a person,
-    its name decides, and all its rows are on one side. A study that is compared with an
-    earlier one has the same sides, by the columns of that one.
+    removing a record moves no other one between the two; equal records are told apart
+    by counting them. Where a record is a person, its name decides, and all its rows
+    are on one side, in every study with that seed and share.
 
     Edge cases
     ----------
@@ -311,10 +311,7 @@ def split_site(
     """
     stated = study.stated_evaluation
     seed, share = stated.seed, stated.holdout
-    rival = rival_study(study)
-    design = None if rival is None else preparation_of(rival).design
-    parts = table.map(lambda rows: place_of(rows, seed, design) < share)
-    held = np.concatenate([np.empty(0, dtype=bool), *parts])
+    held = places_of(table, seed) < share
     if study.checks_privately:
         return table.subset(np.flatnonzero(~held)), table.subset(np.flatnonzero(held))
     if held.all() or not held.any():
