@@ -13,9 +13,11 @@ import cipherbayes as cb
 from cipherbayes.inference.between_sites import SitePrior
 from cipherbayes.inference.multilevel import SiteTarget
 from cipherbayes.inference.noise_aware import Effort
+from cipherbayes.inference.noise_aware.coordinates import Coordinates
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.flags import hidden_columns
 from cipherbayes.inference.noise_aware.information import InformationSampler
+from cipherbayes.inference.noise_aware.information_prior import InformationPrior
 from cipherbayes.inference.noise_aware.posterior import sample_posterior
 from cipherbayes.inference.noise_aware.recursion import NoiseAware, NoiseAwareState
 from cipherbayes.inference.noise_aware.schedule import BURN_IN, EARLY_INFORMATION
@@ -290,6 +292,28 @@ def test_how_much_means_differ_is_told_by_the_sites_that_know_it() -> None:
         explained.append(float(rest[0, 0]) / 3000.0 - 1.0)
     assert abs(np.mean(explained)) < 0.05
     assert np.std(explained) < 0.1
+
+
+def test_a_sites_means_are_much_the_same_from_interval_to_interval() -> None:
+    """However much sites differ: what is seen in one interval is expected in the next.
+
+    Sites' means of -1 to 1 that do not change leave no room for a change, and differ
+    by as much as ever from one site to the next.
+    """
+    sites = SiteLayout(np.tile(np.arange(4), 2), np.array([-1]), np.ones(8), np.ones(8))
+    parts = Coordinates(np.eye(9), tuple(range(8)))
+    prior = InformationPrior(parts, (), (), sites)
+    moved, means = prior.start(200)
+    rng, seen = np.random.default_rng(4), np.array([-1.0, -0.3, 0.3, 1.0])
+    found = {}
+    for name, second in {"same": seen, "turned round": -seen}.items():
+        moved[:, parts.means] = np.concatenate([seen, second])
+        for _ in range(30):
+            means = prior.drawn_means(moved, means, rng)
+        scale = np.median(means.scale, axis=0)
+        assert 0.2 < scale[:4].mean() < 1.0
+        found[name] = scale[4:].max()
+    assert found["same"] < 0.1 < 0.5 < found["turned round"]
 
 
 def test_a_sites_own_level_counts_with_its_exponential() -> None:

@@ -54,6 +54,8 @@ SITE_MEANS, SITE_DF = InverseGamma(0.5, 0.01), 3.0
 """Of υ_j² where sites may differ, most likely about 0.14, and degrees of freedom of U:
 in most columns sites are much alike, in one that is confounded with site not at all,
 and small sites are less alike than large ones."""
+WALK = InverseGamma(1.0, 0.001)
+"""Of ψ_j², most likely about 0.02: how a site's means change between intervals."""
 MASS_SPREAD, UNLIKE_SPREAD = 2.0, 1.0
 """Of p, and of ℓ where it need not be like the others. Less of the first would take an
 interval of a baseline with few events for one with some, more for one with none."""
@@ -102,7 +104,8 @@ class Means:
     """u and υ of the means U, one row a chain; of all of them, or of one each.
 
     Where sites may differ U is a scale mixture of normals: ``scale`` is that of each
-    mean by itself and ``spread`` the υ_j of each column.
+    mean by itself and ``spread`` the υ_j of each column. A mean that another one pulls
+    has the centre and scale of the difference of the two.
     """
 
     centre: Floats
@@ -129,6 +132,9 @@ class InformationPrior:
         expect, its spread²) and U_kj ~ t(3, u_j, υ_j), with u_j and υ_j learnt for
         each column by itself. Under one υ for all columns the means of the one that is
         confounded with site would be shrunk, and taken for what it says within sites.
+        Where a site has a constant for each interval of a baseline, that is the law of
+        the first one, and U_kj changes by N(0, ψ_j²) from one interval to the next:
+        who is at risk is much the same.
     """
 
     def __init__(
@@ -160,12 +166,23 @@ class InformationPrior:
             self._precisions[parts.masses] = MASS_SPREAD**-2.0
             self._offsets[parts.masses] = -np.log(max(len(parts.constants), 1))
             self.pulled_by[parts.masses] = middle
+        self._walking(sites)
         half, rows = Centring(0.5), every[parts.entries]
         thin = -0.5 * float(np.log(parts.others)) if parts.others else 0.0
         self.laws = (
             Law(alike, middle, middle + 1, 0.0, half, SPREAD),
             Law(rows, None, middle + 2, thin, half, STRENGTH, ENTRY_DF),
         )
+
+    def _walking(self, sites: SiteLayout | None) -> None:
+        """Have the means of an interval pulled by those of the one before."""
+        means = np.arange(self.parts.size)[self.parts.means]
+        if sites is None or not means.size:
+            return
+        # Constants of one kind, the same of every site, stand next to each other.
+        each = means.reshape(sites.kinds, -1, sites.others.size)
+        of_all = sites.others < 0
+        self.pulled_by[each[1:, :, of_all]] = each[:-1, :, of_all]
 
     def start(self, chains: int) -> tuple[Floats, Means]:
         """Where to begin, u and υ: at the usual, with the scales that it has."""
@@ -263,8 +280,7 @@ class InformationPrior:
         force = precision * away
         value -= 0.5 * (force * away).sum(axis=1)
         gradient -= force
-        for by in np.unique(self.pulled_by[pulled]):
-            gradient[:, by] += force[:, self.pulled_by == by].sum(axis=1)
+        np.add.at(gradient.T, self.pulled_by[pulled], force[:, pulled].T)
         return value, gradient
 
     def precision(self, moved: Floats, means: Floats) -> Floats:
@@ -272,6 +288,11 @@ class InformationPrior:
         diagonal = self._precisions.copy()
         diagonal[self.parts.means] = means**-2.0
         matrix = np.diag(diagonal)
+        walking = np.arange(self.parts.size)[self.parts.means]
+        walking = walking[self.pulled_by[walking] >= 0]
+        by = self.pulled_by[walking]
+        matrix[by, by] += diagonal[walking]
+        matrix[walking, by] = matrix[by, walking] = -diagonal[walking]
         for law in self.laws:
             which, share = law.which, law.form.share
             pull = float(np.exp(-2.0 * share * law.at(moved[None])[1][0]))
@@ -308,8 +329,10 @@ class InformationPrior:
         held fixed.
         """
         chains, (b, e) = len(means), sites.apart.shape
-        each = means.reshape(chains, b, e)
+        first = b // sites.kinds
+        each = means.reshape(chains, b, e)[:, :first]
         scale = np.broadcast_to(before.scale, means.shape).reshape(chains, b, e)
+        scale = scale[:, :first]
         spread = scale[:, 0] if before.spread is None else before.spread
         precision = (scale**-2.0).sum(axis=1) + MEAN_OF_MEANS**-2.0
         centre = (each / scale**2).sum(axis=1) / precision
@@ -317,16 +340,32 @@ class InformationPrior:
         squares = (each - centre[:, None, :]) ** 2
         weighted = (spread[:, None, :] / scale) ** 2 * squares
         rate = SITE_MEANS.scale + 0.5 * weighted.sum(axis=1)
-        shape = SITE_MEANS.shape + 0.5 * b
+        shape = SITE_MEANS.shape + 0.5 * first
         spread = np.sqrt(rate / rng.gamma(shape, size=rate.shape))
         rates = 0.5 * (SITE_DF * spread[:, None, :] ** 2 + squares)
         scale = np.sqrt(rates / rng.gamma(0.5 * (SITE_DF + 1.0), size=each.shape))
+        centres = np.zeros((chains, b, e))
+        centres[:, :first] = centre[:, None, :]
+        scales = np.empty((chains, b, e))
+        scales[:, :first] = scale
+        if first < b:
+            scales[:, first:] = self._drawn_walk(
+                means.reshape(chains, b, e), first, rng
+            )
         one_site = sites.others >= 0
-        centre = np.where(one_site, 0.0, centre)
-        scales = np.where(one_site, OWN_MEAN, scale)
+        centres = np.where(one_site, 0.0, centres)
+        scales = np.where(one_site, OWN_MEAN, scales)
         scales = np.where(sites.apart, NO_MEAN, scales)
-        centres = np.broadcast_to(centre[:, None, :], scales.shape)
         return Means(centres.reshape(chains, -1), scales.reshape(chains, -1), spread)
+
+    def _drawn_walk(
+        self, means: Floats, first: int, rng: np.random.Generator
+    ) -> Floats:
+        """ψ_j given U, shape ``(chains, 1, e)``."""
+        changes = means[:, first:] - means[:, :-first]
+        rate = WALK.scale + 0.5 * (changes**2).sum(axis=1, keepdims=True)
+        shape = WALK.shape + 0.5 * changes.shape[1]
+        return np.asarray(np.sqrt(rate / rng.gamma(shape, size=rate.shape)))
 
 
 def _share(data: Floats, scale: float) -> float:

@@ -48,6 +48,13 @@ class SiteLayout:
     spread: Floats | None
 
     @property
+    def kinds(self) -> int:
+        """Constants of every site: the intervals of a baseline, or one."""
+        if self.masses is None:
+            return 1
+        return self.constants.size // np.unique(self.constants).size
+
+    @property
     def apart(self) -> Bools:
         """Where a mean is zero because its column is another site's, ``(b, e)``."""
         one, other = self.constants[:, None], self.others[None, :]
