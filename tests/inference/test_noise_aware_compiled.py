@@ -16,7 +16,7 @@ from cipherbayes.inference.noise_aware.compiled import TrajectoryLaw
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.information import InformationSampler
 from cipherbayes.inference.noise_aware.recursion import NoiseAware, NoiseAwareState
-from cipherbayes.inference.noise_aware.saturation import SaturatingScore
+from cipherbayes.inference.noise_aware.saturation import SaturatingScore, SiteLevels
 from cipherbayes.inference.noise_aware.shrinkage import SiteLayout
 from cipherbayes.inference.noise_aware.slicing import Score, sliced
 from cipherbayes.inference.noise_aware.tilting import TiltedBySite, TiltedScore
@@ -38,14 +38,18 @@ def finished(kind: str, dimension: int = 5) -> tuple[NoiseAware, NoiseAwareState
 
 
 def evidence_of(kind: str) -> tuple[NoiseAware, Evidence]:
-    """Of a model; ``many``: with too many parameters for S; ``sites``: by site."""
-    name = {"many": "logistic", "sites": "logistic"}.get(kind, kind)
+    """Of a model; ``many``: with too many parameters for S; ``sites``: by site;
+    ``intervals``: by site and interval."""
+    name = "logistic" if kind in {"many", "sites", "intervals"} else kind
     recursion, state = finished(name, 64 if kind == "many" else 5)
     evidence = Evidence.of(recursion, state)
-    if kind == "sites":
-        masses = np.diag(evidence.information)[:2].clip(10.0)
-        sites = SiteLayout(np.arange(2), np.full(3, -1), masses, np.array([0.4, 2.0]))
-        layout = replace(evidence.layout, constants=(0, 1), sites=sites)
+    if kind in {"sites", "intervals"}:
+        owners = np.array([0, 1] if kind == "sites" else [0, 1, 0, 1])
+        b = owners.size
+        masses = np.diag(evidence.information)[:b].clip(10.0)
+        spread = np.array([0.4, 2.0])[owners]
+        sites = SiteLayout(owners, np.full(5 - b, -1), masses, spread)
+        layout = replace(evidence.layout, constants=tuple(range(b)), sites=sites)
         evidence = replace(evidence, layout=layout)
     return recursion, evidence
 
@@ -59,7 +63,15 @@ def sampler_of(evidence: Evidence) -> tuple[InformationSampler, Floats]:
     return sampler, prior
 
 
-KINDS = ["logistic", "exponential", "weibull", "piecewise", "many", "sites"]
+KINDS = [
+    "logistic",
+    "exponential",
+    "weibull",
+    "piecewise",
+    "many",
+    "sites",
+    "intervals",
+]
 
 
 @pytest.mark.slow
@@ -123,11 +135,15 @@ def test_a_trajectory_that_leaves_all_bounds_is_refused_by_both() -> None:
 
 def score_of(kind: str) -> tuple[Evidence, Score, Floats, Floats]:
     """A score, H of every chain and the prior's precision."""
-    recursion, evidence = evidence_of(kind)
+    recursion, evidence = evidence_of("sites" if kind == "levels" else kind)
     sampler, prior = sampler_of(evidence)
     h, shape = sampler.information(), recursion.shape
     score: Score
-    if kind == "sites":
+    if kind == "levels":
+        levels = SiteLevels.of(evidence, h, np.array([1.0, 2.0]))
+        bend = sampler.chains.bend
+        score = SaturatingScore.of(evidence, sampler.slope(), bend, levels)
+    elif kind == "sites":
         shape = replace(shape, unit=np.array([1.0, 0.5, 0, 0, 0]), constants=(0, 1))
         score = TiltedBySite.of(evidence, shape, h)
     elif shape.unit is not None:
@@ -137,7 +153,9 @@ def score_of(kind: str) -> tuple[Evidence, Score, Floats, Floats]:
     return evidence, score, h, np.asarray(np.linalg.inv(prior), dtype=np.float64)
 
 
-@pytest.mark.parametrize("kind", ["logistic", "exponential", "weibull", "sites"])
+@pytest.mark.parametrize(
+    "kind", ["logistic", "exponential", "weibull", "sites", "levels"]
+)
 def test_slices_with_the_same_random_numbers_end_in_the_same_place(kind: str) -> None:
     evidence, score, h, precision = score_of(kind)
     assert isinstance(score, compiled.SCORES)

@@ -9,6 +9,7 @@ from scipy.special import expit
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.saturation import (
     SaturatingScore,
+    SiteLevels,
     flattened,
     pulled_back,
     unflattened,
@@ -96,6 +97,34 @@ def test_the_mean_of_a_logistic_score_is_close_far_from_where_it_was_taken() -> 
     line = np.linalg.norm(information @ (truth - place) - expected) / size
     assert bent < 0.06
     assert line > 4.0 * bent
+
+
+def test_a_small_sites_own_outcomes_saturate_with_its_own_level() -> None:
+    """A site of 200 among 20,200 records, its level a long way down: its outcomes
+    cannot be fewer than none, which a line does not know."""
+    rng = np.random.default_rng(5)
+    site = np.repeat([0, 1], [20_000, 200])
+    x = np.stack([site == 0, site == 1, rng.standard_normal(site.size)]).astype(float)
+    place, truth = np.array([-1.0, -1.0, 0.4]), np.array([-1.1, -5.0, 0.5])
+    p = expit(place @ x)
+    information = (x * (p * (1.0 - p))) @ x.T
+    levels = SiteLevels(np.array([0, 1]), np.ones(2), place, place[None, :2])
+    score = SaturatingScore(
+        information[None], np.zeros(1), np.zeros(1), place[None], levels
+    )
+    expected = x @ (expit(truth @ x) - p)
+    line = information @ (truth - place)
+    assert score.mean(truth[None])[0, :2] == pytest.approx(expected[:2], rel=0.1)
+    assert line[1] < 2.0 * expected[1] < 0.0
+    derivative = score.derivative(truth[None])[0]
+    for j in range(3):
+        move = 1e-6 * (np.arange(3) == j)
+        ahead, behind = (
+            score.mean((truth + move)[None]),
+            score.mean((truth - move)[None]),
+        )
+        numeric = (ahead - behind)[0] / 2e-6
+        assert numeric == pytest.approx(derivative[:, j], rel=1e-4, abs=1e-4)
 
 
 @pytest.mark.slow

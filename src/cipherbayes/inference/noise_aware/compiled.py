@@ -216,7 +216,11 @@ def _fields(
     """The kind of a score, and its fields in the order of module.c."""
     if isinstance(score, SaturatingScore):
         each = (score.slope, score.strength, score.bend, score.fixed)
-        return 0, tuple(_plain(part[some]) for part in each)
+        levels = None
+        if (sites := score.sites) is not None:
+            fixed = (sites.constants, sites.values, sites.place)
+            levels = (*fixed, _plain(sites.level[some]))
+        return 0, (*(_plain(part[some]) for part in each), levels)
     if isinstance(score, TiltedScore):
         form, skew = score.shape.straightening, score.shape.skew
         each = (score.information, score.pull, score.mass, score.origin)
@@ -231,8 +235,8 @@ def _fields(
             straight,
         )
     each = (score.masses, score.means, score.within, score.origin)
-    fixed = (score.constants, score.others, score.values, score.place)
-    return 2, (*fixed, *(_plain(part[some]) for part in each))
+    public = (score.constants, score.others, score.values, score.place)
+    return 2, (*public, *(_plain(part[some]) for part in each))
 
 
 def share_out(run: Callable[[slice], None], chains: int) -> None:

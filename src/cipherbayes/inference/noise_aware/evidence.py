@@ -97,7 +97,7 @@ class Evidence:
         moved, rest = state.visited - place, state.gradients - gradient
         weights = _straightness(state, shape, moved, trust)[:, None]
         information, information_sd = information_estimate(state)
-        layout = shape.layout(place, information, information_sd)
+        layout = shape.layout(place, information, information_sd, by_level=True)
         known = shrunk(information, information_sd, layout)
         return cls(
             place,

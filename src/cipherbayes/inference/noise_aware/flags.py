@@ -110,11 +110,14 @@ class CommonParameters:
         Draws and prior of the common parameters.
     loading
         Row j says to which of them the j-th of all parameters belongs.
+    between
+        Draws of how much sites differ.
     """
 
     theta: Floats
     prior: ResolvedPrior
     loading: Floats
+    between: Floats | None = None
 
 
 def flags_of(
@@ -216,7 +219,9 @@ def flags_of(
                 parameters=_at_one_site(named, places),
             )
         )
-    mixing = rhat(draws.theta)
+    every = [draws.theta, common.theta]
+    every += [] if common.between is None else [common.between]
+    mixing = rhat(np.concatenate(every, axis=2))
     if np.isfinite(mixing).any() and np.nanmax(mixing) > LARGEST_RHAT:
         flags.append(
             Flag(

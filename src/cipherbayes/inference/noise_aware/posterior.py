@@ -38,6 +38,7 @@ from cipherbayes.inference.noise_aware.recursion import (
 from cipherbayes.inference.noise_aware.saturation import (
     LARGEST_FALL,
     SaturatingScore,
+    SiteLevels,
     limited_bend,
     unflattened,
 )
@@ -141,7 +142,7 @@ def sample_posterior(
     prior = recursion.prior
     if not isinstance(prior, SitePrior):
         return Posterior(draws, flags_of(recursion, state, evidence, draws, alike))
-    judged = CommonParameters(common, prior.common, prior.slots.loading)
+    judged = CommonParameters(common, prior.common, prior.slots.loading, between)
     flags = flags_of(recursion, state, evidence, draws, alike, judged)
     draws = replace(
         draws,
@@ -258,9 +259,13 @@ class _Walk:
 
     def _score(self, information: Floats) -> Score | None:
         """The mean of the score where it is not a line."""
-        bend = self.sampler.chains.bend
-        if bend.any():
-            return SaturatingScore.of(self.evidence, self.sampler.slope(), bend)
+        bend, values = self.sampler.chains.bend, self.recursion.shape.level_values
+        if bend.any() or values is not None:
+            levels = None
+            if values is not None:
+                levels = SiteLevels.of(self.evidence, information, values)
+            slope = self.sampler.slope()
+            return SaturatingScore.of(self.evidence, slope, bend, levels)
         if self.recursion.shape.unit is not None:
             sites = self.evidence.layout.sites
             if sites is not None and sites.masses is not None:

@@ -14,6 +14,15 @@ in which neither N nor M occurs. β = 0 is H (θ − θ̄); the slope at θ̄ is
 A with the one direction flattened in which θ̄ itself lies: a prior that knows of no
 directions belongs to A, not to H, whose least informed direction it would fill up.
 
+Where sites may differ, that knows of no site by itself: one with few records hardly
+changes θ'Aθ, whatever its own level a. With ā its level at θ̄ and p the logistic curve,
+its outcomes then come with p(a) and not p(ā) + p'(ā)(a − ā), so its level is counted as
+
+    ā + (p(a) − p(ā)) / p'(ā)
+
+in all of the above: of a site without any outcome the score tells that a is low, and
+not how low.
+
 References
 ----------
 Stein (1981), Estimation of the mean of a multivariate normal distribution. MacKay
@@ -22,18 +31,63 @@ Stein (1981), Estimation of the mean of a multivariate normal distribution. MacK
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from scipy.special import expit
 
 from cipherbayes.inference.noise_aware.evidence import Evidence
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, Integers
 
 LARGEST_FALL = 0.15
 """The curvature is never taken to have fallen below this share of its start."""
+LARGEST_LEVEL = 6.0
+"""A site's level is taken to be no farther from zero than this, one in 400."""
 LARGEST_UNDER_PRIOR = 20.0
 """Largest b v of a θ that is typical of the prior."""
+
+
+@dataclass(frozen=True)
+class SiteLevels:
+    """Sites' levels, as the outcomes of each site count them.
+
+    Attributes
+    ----------
+    constants, values
+        Places of the constant columns, and what they are where they are not zero.
+    place
+        θ̄.
+    level
+        ā of every chain: the site's linear predictor at θ̄, shape ``(chains, b)``.
+    """
+
+    constants: Integers
+    values: Floats
+    place: Floats
+    level: Floats
+
+    @classmethod
+    def of(cls, evidence: Evidence, information: Floats, values: Floats) -> SiteLevels:
+        """At the sites' means of all columns, as H has them."""
+        constants = np.array(evidence.layout.constants, dtype=np.int64)
+        others = np.setdiff1d(np.arange(evidence.dimension), constants)
+        masses = np.maximum(information[:, constants, constants], 1e-300)
+        means = information[:, constants[:, None], others] / masses[:, :, None]
+        place = evidence.place
+        level = values * (place[constants] + means @ place[others])
+        far = np.clip(level, -LARGEST_LEVEL, LARGEST_LEVEL)
+        return cls(constants, values, place, far)
+
+    def counted(self, theta: Floats) -> tuple[Floats, Floats]:
+        """θ with levels as they count, of a stack; how much more per unit of each."""
+        place = self.place[self.constants]
+        moved = self.values * (theta[..., self.constants] - place)
+        here = expit(self.level)
+        there, slope = expit(self.level + moved), here * (1.0 - here)
+        found = np.broadcast_to(theta, (*there.shape[:-1], theta.shape[-1])).copy()
+        found[..., self.constants] = place + (there - here) / (slope * self.values)
+        return found, there * (1.0 - there) / slope
 
 
 @dataclass(frozen=True)
@@ -50,22 +104,35 @@ class SaturatingScore:
         β, shape ``(chains,)``.
     origin
         Σ w_t k(θ_t) θ_t over the rounds, shape ``(chains, d)``.
+    sites
+        Levels of sites that may differ, if they do.
     """
 
     slope: Floats
     strength: Floats
     bend: Floats
     origin: Floats
+    sites: SiteLevels | None = None
 
     @classmethod
-    def of(cls, evidence: Evidence, slope: Floats, bend: Floats) -> SaturatingScore:
+    def of(
+        cls,
+        evidence: Evidence,
+        slope: Floats,
+        bend: Floats,
+        sites: SiteLevels | None = None,
+    ) -> SaturatingScore:
         """With θ̄ and the θ_t of all rounds."""
         pushed, length = _pushed(slope, evidence.place)
         strength = bend / length
-        score = cls(slope, strength, bend, np.zeros_like(pushed))
-        factors = score._factor(evidence.visited[:, None, :])[0]
-        weighted = evidence.weights[:, None] * factors
-        return cls(slope, strength, bend, weighted.T @ evidence.visited)
+        score = cls(slope, strength, bend, np.zeros_like(pushed), sites)
+        visited = np.broadcast_to(
+            evidence.visited[:, None, :], (len(evidence.visited), *pushed.shape)
+        )
+        if sites is not None:
+            visited = sites.counted(visited)[0]
+        weighted = evidence.weights[:, None] * score._factor(visited)[0]
+        return replace(score, origin=np.einsum("tc,tcj->cj", weighted, visited))
 
     @cached_property
     def fixed(self) -> Floats:
@@ -80,15 +147,23 @@ class SaturatingScore:
 
     def mean(self, theta: Floats) -> Floats:
         """A (k(θ) θ − origin), of a stack of θ."""
+        if self.sites is not None:
+            theta = self.sites.counted(theta)[0]
         factor, along, _ = self._factor(theta)
         return np.asarray(factor[:, None] * along - self.fixed)
 
     def derivative(self, theta: Floats) -> Floats:
         """d mean / dθ, shape ``(chains, d, d)``."""
+        more: Floats | None = None
+        if self.sites is not None:
+            theta, more = self.sites.counted(theta)
         factor, along, below = self._factor(theta)
         outer = along[:, :, None] * along[:, None, :]
         shrinking = (self.strength / below)[:, None, None] * outer
-        return np.asarray(factor[:, None, None] * (self.slope - shrinking))
+        found = factor[:, None, None] * (self.slope - shrinking)
+        if self.sites is not None and more is not None:
+            found[:, :, self.sites.constants] *= more[:, None, :]
+        return np.asarray(found)
 
 
 def _pushed(slope: Floats, place: Floats) -> tuple[Floats, Floats]:

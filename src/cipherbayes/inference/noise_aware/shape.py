@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+from scipy.special import expit
 
 from cipherbayes.inference.method import SiteRecords
 from cipherbayes.inference.noise_aware.down_weighting import RowLengths, variation
@@ -80,6 +81,9 @@ class ScoreShape:
         None where they are by nothing that moves.
     lengths
         By which law records are weighted; None where none is known.
+    level_values
+        What a unit of each constant adds to a site's linear predictor, where each has
+        its own and the score saturates.
     """
 
     basis: Floats
@@ -94,6 +98,7 @@ class ScoreShape:
     slots: SiteSlots | None = None
     site_records: SiteRecords | None = None
     lengths: RowLengths | None = None
+    level_values: Floats | None = None
 
     @classmethod
     def of(
@@ -211,11 +216,13 @@ class ScoreShape:
         units = slots.expanded(np.diag(bounded.basis(design)))
         places = [slots.copies(place) for place in bounded.constants(design)]
         constants = tuple(int(j) for copies in places for j in copies)
-        unit = None
+        unit = values = None
+        value = 1.0 if design.intercept is None else design.intercept
         if bounded.multiplicative and constants:
-            value = 1.0 if design.intercept is None else design.intercept
             unit = np.zeros(slots.dimension)
             unit[list(constants)] = 1.0 / (value * units[list(constants)])
+        if bounded.saturates and constants and max(constants) < slots.slots:
+            values = value * units[list(constants)]
         extra = sum(place >= design.width for place in slots.shared)
         return cls(
             np.diag(units),
@@ -225,6 +232,7 @@ class ScoreShape:
             width=slots.dimension - extra,
             slots=slots,
             site_records=site_records,
+            level_values=values,
         )
 
     def measured_at(self, theta: Floats) -> ScoreShape:
@@ -265,15 +273,21 @@ class ScoreShape:
         return np.asarray(root @ covariance @ root.T)
 
     def layout(
-        self, theta: Floats, noisy: Floats, noise_sd: float
+        self, theta: Floats, noisy: Floats, noise_sd: float, *, by_level: bool = False
     ) -> InformationLayout:
-        """What is known about H at θ, the frame as a noised H says."""
+        """What is known about H at θ, the frame as a noised H says.
+
+        ``by_level``: with the levels at θ for what a site's record is expected to tell;
+        rounds, whose θ still moves, do without.
+        """
         if self.slots is not None:
             return InformationLayout(
                 self.constants,
                 None,
                 self.predictor(theta),
-                sites=self._site_layout(self.slots, noisy, noise_sd),
+                sites=self._site_layout(
+                    self.slots, noisy, noise_sd, theta if by_level else None
+                ),
             )
         frame = self.frame(theta)
         if frame is None:
@@ -287,7 +301,7 @@ class ScoreShape:
         return InformationLayout(self.constants, frame, self.predictor(theta), shares)
 
     def _site_layout(
-        self, slots: SiteSlots, noisy: Floats, noise_sd: float
+        self, slots: SiteSlots, noisy: Floats, noise_sd: float, theta: Floats | None
     ) -> SiteLayout:
         """Masses to expect: as many of a constant's as the site has of the records.
 
@@ -309,8 +323,22 @@ class ScoreShape:
         totals = np.diag(noisy)[constants].reshape(-1, count).sum(axis=1)
         whole = max(float(totals.sum()), noise_sd)
         totals = np.maximum(totals, LEAST_PART * whole)
-        expected = np.repeat(totals, count) * share[own]
+        parts = share[own].reshape(-1, count)
+        if theta is not None:
+            parts = parts * self._curvatures(theta).reshape(-1, count)
+            parts = parts / parts.sum(axis=1, keepdims=True)
+        expected = (totals[:, None] * parts).ravel()
         return SiteLayout(own, _others(owner, constants), expected, spread[own])
+
+    def _curvatures(self, theta: Floats) -> Floats:
+        """What a record is expected to tell of each constant at θ, up to a factor."""
+        levels = theta[list(self.constants)]
+        if self.level_values is not None:
+            chance = expit(self.level_values * levels)
+            return np.asarray(chance * (1.0 - chance))
+        if self.unit is None:
+            return np.ones_like(levels)
+        return np.asarray(np.exp(levels / self.unit[list(self.constants)]))
 
     def predictor(self, theta: Floats) -> Floats:
         """θ without what is no coefficient of a column."""

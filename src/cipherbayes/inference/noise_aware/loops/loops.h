@@ -184,7 +184,8 @@ typedef struct {
     const double *along, *first, *last; /* of a straightening, or NULL */
     double limit;
     const int64_t *constants, *others;
-    const double *values, *masses, *means;
+    const double *values, *means;
+    const double *masses;               /* M; levels of sites, where saturating */
 } Score;
 
 typedef struct {

@@ -316,12 +316,14 @@ score_of(const Scores *all, Py_ssize_t c)
     return s;
 }
 
-/* (slope, strength, bend, fixed) */
+/* (slope, strength, bend, fixed, sites): the last (constants, values, place, level) or
+ * None. */
 static void
 take_saturating(Views *views, PyObject *tuple, Py_ssize_t chains, Py_ssize_t d, Scores *s)
 {
-    PyObject *f[4];
-    if (views->wrong || arity(tuple, "saturating", 4, f) < 0) {
+    PyObject *f[5], *g[4];
+    if (views->wrong || arity(tuple, "saturating", 5, f) < 0
+        || (f[4] != Py_None && arity(f[4], "sites", 4, g) < 0)) {
         views->wrong = 1;
         return;
     }
@@ -331,6 +333,15 @@ take_saturating(Views *views, PyObject *tuple, Py_ssize_t chains, Py_ssize_t d, 
     s->first.pull = take(views, f[3], "fixed", 'd', 2, chains, d);
     s->matrix = d * d;
     s->pull = d;
+    if (f[4] == Py_None)
+        return;
+    Score *one = &s->first;
+    one->constants = take(views, g[0], "constants", 'i', 1, (Py_ssize_t)ANY);
+    const Py_ssize_t b = s->masses = one->b = size_of(views, 0);
+    within(views, "constants", one->constants, one->b, 0, d);
+    one->values = take(views, g[1], "values", 'd', 1, b);
+    one->place = take(views, g[2], "place", 'd', 1, d);
+    one->masses = take(views, g[3], "level", 'd', 2, chains, b);
 }
 
 /* (information, pull, mass, origin, place, skew, straightening): the last two or None,

@@ -56,6 +56,25 @@ held_exponential(double exponent, double *slope)
 
 /* ------------------------------------------------------------- saturating */
 
+/* theta with sites' levels as they count, and how much more per unit of each. */
+static const double *
+counted(const Score *s, Memory *m, const double *theta)
+{
+    if (s->constants == NULL)
+        return theta;
+    memcpy(m->rest, theta, (size_t)s->d * sizeof(double));
+    for (int c = 0; c < s->b; c++) {
+        const int64_t at = s->constants[c];
+        const double moved = s->values[c] * (theta[at] - s->place[at]);
+        const double here = 1.0 / (1.0 + exp(-s->masses[c]));
+        const double there = 1.0 / (1.0 + exp(-s->masses[c] - moved));
+        const double slope = here * (1.0 - here);
+        m->rest[at] = s->place[at] + (there - here) / (slope * s->values[c]);
+        m->slope[c] = there * (1.0 - there) / slope;
+    }
+    return m->rest;
+}
+
 /* k(theta), with A theta in m->along and the denominator. */
 static double
 saturating_factor(const Score *s, Memory *m, const double *theta, double *below)
@@ -69,7 +88,7 @@ static void
 saturating_mean(const Score *s, Memory *m, const double *theta, double *out)
 {
     double below;
-    const double k = saturating_factor(s, m, theta, &below);
+    const double k = saturating_factor(s, m, counted(s, m, theta), &below);
     for (int i = 0; i < s->d; i++)
         out[i] = k * m->along[i] - s->pull[i];
 }
@@ -79,11 +98,15 @@ saturating_derivative(const Score *s, Memory *m, const double *theta, double *ou
 {
     const int d = s->d;
     double below;
-    const double k = saturating_factor(s, m, theta, &below), c = s->strength / below;
+    const double k = saturating_factor(s, m, counted(s, m, theta), &below);
+    const double c = s->strength / below;
     for (int i = 0; i < d; i++)
         for (int j = 0; j < d; j++)
             out[(size_t)i * d + j] =
                 k * (s->matrix[(size_t)i * d + j] - c * m->along[i] * m->along[j]);
+    for (int l = 0; s->constants != NULL && l < s->b; l++)
+        for (int i = 0; i < d; i++)
+            out[(size_t)i * d + s->constants[l]] *= m->slope[l];
 }
 
 /* ----------------------------------------------------------------- tilted */
