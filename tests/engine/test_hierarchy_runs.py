@@ -134,7 +134,11 @@ def test_a_study_runs_is_resumed_verified_reported_and_predicts(
     assert "no site is called 'west'" in unknown.stderr
     assert cipherbayes("report", home / "out").returncode == 0
     page = (home / "out" / "report.html").read_text(encoding="utf-8")
-    for said in ("take two sites at random", "Leaving one site out", "meta-analysis"):
+    for said in (
+        "take two sites at random",
+        "own parameters not counted",
+        "meta-analysis",
+    ):
         assert said in page
     assert f"{known['south']:,.0f} ± " in page
     told = cipherbayes("export", home / "out", "--to", "csv", "--out", home / "csv")

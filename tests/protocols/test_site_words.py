@@ -11,6 +11,7 @@ import pytest
 import cipherbayes as cb
 from cipherbayes.privacy.noise import InsecureRepeatableNoise
 from cipherbayes.protocols.contributions import Contributions
+from cipherbayes.protocols.forecast import advice, forecast_of
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.site_words import given_away, sites_in_words
 from cipherbayes.protocols.study_plan import plan_releases
@@ -131,6 +132,25 @@ def test_few_sites_are_told_that_their_spread_is_mostly_its_prior() -> None:
     assert "hardly" not in "; ".join(words_of("logistic", 4, {"effects": "fixed"}))
 
 
+def test_a_plan_warns_where_noise_hides_what_sites_have_of_their_own() -> None:
+    def warned(sites: int) -> bool:
+        study = cb.Study(
+            model=MODELS["logistic"],
+            features={"x": {"low": -1, "high": 1}},
+            hierarchy={},
+            privacy={"epsilon": 1.0, "records": 1_800},
+            sites={site: {} for site in SITES[:sites]},
+        )
+        plan = plan_releases(study)
+        said = [
+            line for line in advice(plan, forecast_of(plan)) if "noise will" in line
+        ]
+        return any("hierarchy.groups" in line for line in said)
+
+    assert warned(30)
+    assert not warned(4)
+
+
 def test_with_held_out_rows_the_count_is_of_training_records() -> None:
     fields = {
         "model": MODELS["logistic"],
@@ -150,5 +170,5 @@ def test_with_held_out_rows_the_count_is_of_training_records() -> None:
         plan_releases(cb.Study(**fields, describe={"by": ["site"]}))
     )
     words = "; ".join(lines)
-    assert "[describe] by site releases each site's full count" in words
-    assert "held-out ones included" in words
+    assert "[describe] by site releases, of each site's records, their full" in words
+    assert "held-out ones included, how many have the outcome" in words

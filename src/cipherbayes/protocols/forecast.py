@@ -17,6 +17,7 @@ from cipherbayes.inference.methods import POINT
 from cipherbayes.models.influence import require_bounded_influence
 from cipherbayes.privacy.accountant import compose, epsilon
 from cipherbayes.privacy.gaussian import epsilon_of, mu_for
+from cipherbayes.protocols.site_words import hidden_sites
 from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.protocols.term_costs import TermCost, columns_lost, without_term
 from cipherbayes.study.scales import scales_budget
@@ -218,6 +219,7 @@ def advice(plan: StudyPlan, forecast: Forecast) -> list[str]:
             f"to {0.01 / records:.0e}"
         )
     warnings.extend(_few_sites(study))
+    warnings.extend(hidden_sites(plan))
     if forecast.drowned:
         enough = [f"N = {forecast.records_needed:,} records"]
         if forecast.epsilon_needed is not None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.study.schema import PrivateStudy, Study
+from cipherbayes.study.sections import Hierarchy
 from cipherbayes.study.tables import preparation_of, slots_of
 
 ALIKE = (
@@ -21,6 +22,8 @@ TWICE = 2.0
 """Standard deviations of the noise that are told as what may become known."""
 FEW_SITES = 5
 """Sites from which on they tell how much they differ."""
+CLEAR = 0.5
+"""Noise over a site's outcomes, up to which these are seen."""
 OUTCOMES = 0.2
 """Share of records with the outcome, where what is told of a site is put in numbers."""
 
@@ -114,7 +117,7 @@ def sites_in_words(plan: StudyPlan) -> list[str]:
         f"may differ in {said} ({hierarchy.effects} effects): each site has "
         f"{own} number{'' if own == 1 else 's'} of its own in every sum of gradients"
         f"{together}",
-        *_few(study, len(slots.sites)),
+        *few_sites(hierarchy, len(slots.sites)),
         *learns,
         "one record is protected as in any study, a hospital as a whole is not",
         *_of_typical_sites(study, len(slots.sites), known),
@@ -142,14 +145,14 @@ def _in_intervals(study: PrivateStudy, known: GivenAway) -> str:
     return f", in each of the {intervals} intervals to ± {known.each:.0f}"
 
 
-def _few(study: PrivateStudy, sites: int) -> list[str]:
+def few_sites(hierarchy: Hierarchy, sites: int) -> list[str]:
     """That few sites hardly tell how much sites differ."""
-    hierarchy = study.stated_hierarchy
     if sites >= FEW_SITES or hierarchy.effects == "fixed":
         return []
     return [
-        f"{sites} sites hardly tell how much sites differ: τ will be mostly its prior, "
-        f"half-normal of scale {hierarchy.scale:g}, and so will a new site's width"
+        f"{sites} sites hardly tell how much sites differ: τ, and with it what is "
+        "said of a new site, is mostly its prior, half-normal of scale "
+        f"{hierarchy.scale:g}"
     ]
 
 
@@ -170,7 +173,33 @@ def _full_counts(study: Study) -> list[str]:
     if study.describe is None or "site" not in study.describe.by:
         return []
     held = "" if study.evaluation is None else ", held-out ones included"
-    return [f"[describe] by site releases each site's full count of records{held}"]
+    return [
+        "[describe] by site releases, of each site's records, their full count"
+        f"{held}, how many have the outcome, and every feature's distribution"
+    ]
+
+
+def hidden_sites(plan: StudyPlan) -> list[str]:
+    """That noise will hide what differs between sites, where it will."""
+    study, slots = plan.study, slots_of(plan.study)
+    records = study.training_records
+    if slots is None or records is None or not study.stated_hierarchy.intercept:
+        return []
+    intervals, known = _intervals(study), given_away(plan)
+    assert known.outcomes is not None
+    each = known.outcomes / math.sqrt(intervals)
+    usual = OUTCOMES * records / (len(slots.sites) * intervals)
+    if each < CLEAR * usual:
+        return []
+    where = "" if intervals == 1 else f" in each of {intervals} intervals"
+    return [
+        f"noise will hide what sites have of their own: one with an equal share has "
+        f"about {usual:.0f} outcomes{where} where one record in five has one, known to "
+        f"± {each:.0f}; levels of sites, and where they lie, will be mostly prior, and "
+        "the sampler may not agree with itself, with the budget spent. Put sites "
+        "together under hierarchy.groups, take fewer cuts, raise epsilon, or remove "
+        "[hierarchy]"
+    ]
 
 
 def _of_typical_sites(study: PrivateStudy, sites: int, known: GivenAway) -> list[str]:

@@ -8,6 +8,7 @@ from cipherbayes.protocols.site_words import (
     OUTCOMES,
     GivenAway,
     alike,
+    few_sites,
     given_away,
     records_word,
     share_in_words,
@@ -29,8 +30,8 @@ MEDIAN_OF_TWO = math.sqrt(2.0) * 0.6744897501960817
 ALMOST_NOTHING, MUCH = 1.1, 1.5
 """Median ratios between two sites below which they hardly differ, and above which they
 differ a lot."""
-NOTABLE = 1.0
-"""Posterior standard deviations from which a shift is worth a look."""
+SOME, NOTABLE = 0.3, 0.8
+"""Posterior standard deviations from which a shift is some, and worth a look."""
 CHART = tag("span", "chart", class_="unseen")
 
 
@@ -63,6 +64,11 @@ def _spread(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
             "new site. The common parameter is the mean over the sites.",
         )
     said = [tag("p", spread_in_words(contents, row)) for row in hierarchy["between"]]
+    if contents.study.hierarchy is not None:
+        few = few_sites(
+            contents.study.hierarchy, len({row["site"] for row in hierarchy["sites"]})
+        )
+        said += [tag("p", f"{line}.".capitalize()) for line in few]
     rows: list[list[Content]] = [
         [
             row["name"],
@@ -86,11 +92,13 @@ def _spread(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
 def spread_in_words(contents: Contents, row: BetweenRow) -> str:
     """How much sites differ, for a reader who knows no τ."""
     measure = contents.study.model.measure or ""
-    name = row["name"]
-    if name in contents.study.features or not measure.endswith("ratio"):
+    name, features = row["name"], contents.study.features
+    if name.partition("[")[0] in features or not measure.endswith("ratio"):
+        unit = f" per unit of {name}" if name in features else ""
         return (
-            f"The effect of {name} differs between sites with a standard deviation of "
-            f"{number(row['mean'])} around the common one."
+            f"The effect of {name}, the logarithm of its {measure}{unit}, differs "
+            f"between sites with a standard deviation of {number(row['mean'])} "
+            f"({number(row['lower'])} to {number(row['upper'])}) around the common one."
         )
     middle, low, high = (
         math.exp(MEDIAN_OF_TWO * row[key]) for key in ("mean", "lower", "upper")
@@ -196,27 +204,35 @@ def _influence(hierarchy: HierarchyRecord) -> Markup:
             site,
             row["name"],
             number(row["shift"], 2),
-            "worth a look" if abs(row["shift"]) > NOTABLE else "small",
+            _verdict(abs(row["shift"])),
         ]
         for site, row in strongest.items()
     ]
     return join(
-        tag("h3", "What hangs on one site"),
+        tag("h3", "A site’s say in where sites lie"),
         tag(
             "p",
             "How far the common parameter that moves most would move, in posterior "
-            "standard deviations, if a site said nothing of where sites lie. It is "
-            "computed from what is above and in the releases; no row is read for it. "
-            "What a site says within itself stays in.",
+            "standard deviations, if a site’s own parameters were not counted among "
+            "the others’. It is computed from what is above and in the releases; no "
+            "row is read for it. It is not the fit without that site: what a site’s "
+            "patients say of common effects is in sums over all sites, which are all "
+            "that is released, and stays in.",
         ),
         table(
-            "Leaving one site out",
-            ["Without", "Parameter that moves most", "Shift, in sd", "Verdict"],
+            "A site’s own parameters not counted",
+            ["Site", "Parameter that moves most", "Shift, in sd", "Verdict"],
             rows,
             words=(1, 3),
             id_="influence",
         ),
     )
+
+
+def _verdict(shift: float) -> str:
+    if shift > NOTABLE:
+        return "worth a look"
+    return "some" if shift > SOME else "small"
 
 
 def _meta_analysis(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
