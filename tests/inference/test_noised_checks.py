@@ -15,7 +15,12 @@ from cipherbayes.inference.score_density import ScoreGrid
 from cipherbayes.inference.survival_check import check_survival
 from cipherbayes.models.held_out import INTERVALS, LOG_HAZARDS, LOG_ODDS
 from cipherbayes.models.held_out_numbers import COUNT_EDGES
-from cipherbayes.models.metrics import auc, brier, calibration_line
+from cipherbayes.models.metrics import (
+    auc,
+    brier,
+    calibration_in_the_large,
+    calibration_line,
+)
 from cipherbayes.typing import Floats
 
 
@@ -47,6 +52,10 @@ def test_scores_of_many_rows_with_little_noise_are_those_of_the_rows() -> None:
     assert spans(fit.brier, brier(y, probability) or 0.0, 0.01)
     assert spans(fit.calibration_intercept, line[0], 0.15)
     assert spans(fit.calibration_slope, line[1], 0.1)
+    level = calibration_in_the_large(y, probability)
+    assert level is not None
+    assert abs(level - line[0]) > 0.2  # which of the two it is matters here
+    assert spans(fit.calibration_in_the_large, level, 0.15)
 
 
 def test_nothing_but_noise_says_that_nothing_is_known() -> None:

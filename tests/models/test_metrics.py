@@ -162,6 +162,18 @@ def test_calibration_line_is_none_where_it_does_not_exist(
     assert evaluation.calibration_line(np.array(y), np.array(probability)) is None
 
 
+def test_calibration_in_the_large_is_the_intercept_with_the_slope_held_at_one() -> None:
+    y, probability = binary_case(2)
+    log_odds = 0.2 * np.log(probability / (1 - probability)) + 1.5
+    found = evaluation.calibration_in_the_large(y, expit(log_odds))
+    assert found is not None
+    assert expit(found + log_odds).sum() == pytest.approx(y.sum())
+    line = evaluation.calibration_line(y, expit(log_odds))
+    assert line is not None
+    assert abs(found - line[0]) > 0.1
+    assert evaluation.calibration_in_the_large(np.ones(3), np.full(3, 0.5)) is None
+
+
 @settings(deadline=None)
 @given(rows_of_survival)
 def test_c_index_counts_every_comparable_pair(

@@ -179,7 +179,12 @@ def test_a_misfit_is_named_where_noise_hides_how_many_records_a_group_has(
     found, flags = said(changes, late, variance=6.0)
     assert any(words in flag for flag in flags)
     missed = [row for row in found if row["misfit"]]
-    assert all(g["mean"] is None for row in missed for g in row["groups"])
+    # No group is left out: by chance of the noise, others would be told than those.
+    for group in (g for row in missed for g in row["groups"]):
+        low, high = group["lower"], group["upper"]
+        assert low is not None
+        assert high is not None
+        assert high - low > 2.0
 
 
 def test_a_curve_in_the_formula_is_what_its_uncertainty_is_about() -> None:
@@ -205,3 +210,42 @@ def test_a_curve_in_the_formula_is_what_its_uncertainty_is_about() -> None:
     assert len(widths) == len(ends)
     # Draws this wide know nothing of a curve.
     assert min(widths) > 1.0
+
+
+@pytest.mark.parametrize("interval", [0.9, 0.95])
+def test_groups_of_numbers_are_in_the_unit_of_the_outcome(interval: float) -> None:
+    """A fifth of the rows stays two days longer than predicted."""
+    days, rows, sd = 40.0, 400.0, 4.0
+    study = cb.Study(
+        study={"protocol": "pooled"},
+        model=cb.models.Linear(outcome="stay", low=0.0, high=days, variance=sd**2),
+        features={"age": {"low": 18, "high": 100}},
+        privacy={"epsilon": 3.0, "records": 10_000},
+        inference={"interval": interval},
+        evaluation={"holdout": 0.2},
+        sites={"north": {}},
+    )
+    cells = plan_releases(study).closing[-1].cells
+    assert cells is not None
+    residuals = np.zeros(cells.cells)
+    residuals[4] = rows * 2.0 / (3.0 * sd)
+    residuals[5] = residuals[4]  # the site has them too
+    variances = np.append(np.full(5, rows / 9.0), 5.0 * rows / 9.0)
+    design = preparation_of(study).design
+    draws: Floats = 1e-4 * np.random.default_rng(0).standard_normal((400, design.width))
+    found = fit_record(
+        cells,
+        Closing(np.append(residuals, variances), 1.0),
+        draws,
+        design,
+        np.array([0.0, 0.3]),
+        study,
+    )
+    (age,) = (row for row in found if row["by"] == "age")
+    oldest = age["groups"][-1]
+    # Of the five groups' mean, which is off by 0.4 days.
+    assert oldest["mean"] == pytest.approx(1.6, abs=0.05)
+    assert oldest["lower"] is not None
+    # Between patients by sd, of which some is the other groups' and some noise.
+    reach = {0.9: 1.645, 0.95: 1.96}[interval] * sd / np.sqrt(rows)
+    assert 1.6 - oldest["lower"] == pytest.approx(reach, rel=0.3)

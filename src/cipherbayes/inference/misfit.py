@@ -32,8 +32,8 @@ from scipy.special import chdtrc, ndtr, ndtri
 from cipherbayes.typing import Floats
 
 LEAST_VARIANCE = 2.0
-"""Standard deviations of its noise that a variance must exceed: that of all groups
-together to be tested, that of a group to be shown."""
+"""Standard deviations of its noise that the variance of all groups together must
+exceed to be tested."""
 BEND_SD = 1.0
 """Standard deviation of the square of a number in the log hazard, its ranges one unit
 wide together, beside which a change over time is looked for."""
@@ -53,8 +53,8 @@ class GroupTest:
     trend
         Sign of the parabola along a number's ranges, where that is the pattern, else 0.
     shift, lower, upper
-        What is missing of the linear predictor in each group, with 90 % intervals; NaN
-        where there are too few records.
+        What is missing of the linear predictor in each group, with 90 % intervals: wide
+        ones where a group has few records.
     """
 
     p: float
@@ -93,8 +93,10 @@ def test_groups(
     # S less what the level of all of them explains: (I - v 1'/sum v) S.
     taken = np.eye(size) - np.outer(v, np.ones(size)) / v.sum()
     centred, covariance = taken @ residuals, taken @ covariance @ taken.T
-    shown = np.where(variances > LEAST_VARIANCE * theirs, v, np.nan)
-    shift, spread = centred / shown, np.sqrt(np.diag(covariance)) / shown
+    shift = centred / v
+    # V is not known either: by the delta method, with what is left of its noise.
+    left = 1.0 / (1.0 / max(theirs, 1e-9) ** 2 + 1.0 / (SPREAD * variances.mean()) ** 2)
+    spread = np.sqrt(np.diag(covariance) + shift**2 * left) / v
     tests = [_even(centred, covariance)]
     trend = 0
     if along is not None and size > 2:

@@ -35,6 +35,7 @@ class BinaryFit(NamedTuple):
     log_score: Floats
     calibration_intercept: Floats
     calibration_slope: Floats
+    calibration_in_the_large: Floats
     rows: Floats
     predicted: Floats
     observed: Floats
@@ -123,6 +124,7 @@ def _measures(phi: Floats, grid: ScoreGrid) -> BinaryFit:
         log_score=score,
         calibration_intercept=line[:, 0],
         calibration_slope=line[:, 1],
+        calibration_in_the_large=_level(weight, happened, grid.points),
         rows=inside,
         predicted=((mass * predicted) @ grid.bin_of) / inside,
         observed=((mass * happened) @ grid.bin_of) / inside,
@@ -141,3 +143,15 @@ def _line(weight: Floats, happened: Floats, score: Floats) -> Floats:
         step = np.linalg.solve(information, gradient[:, :, None])[:, :, 0]
         line = line + np.clip(step, -1.0, 1.0)
     return line
+
+
+def _level(weight: Floats, happened: Floats, score: Floats) -> Floats:
+    """By how much all log odds must move for as much to be predicted as happens, for
+    each draw: the line's intercept where its slope is 1."""
+    level = np.zeros((len(weight), 1))
+    for _ in range(12):
+        p = expit(level + score)
+        missing = (weight * (happened - p)).sum(axis=1, keepdims=True)
+        information = (weight * p * (1.0 - p)).sum(axis=1, keepdims=True) + 1e-9
+        level = level + np.clip(missing / information, -1.0, 1.0)
+    return level[:, 0]

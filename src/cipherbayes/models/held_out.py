@@ -110,6 +110,8 @@ class HeldOutCheck(ABC):
         What variances are multiplied by before they are added up.
     outcomes
         The outcome columns, for a table of baseline characteristics.
+    unit
+        What one of the linear predictor is in the user's own units.
     """
 
     cells: int
@@ -118,6 +120,10 @@ class HeldOutCheck(ABC):
     residual_bound: float
     variance_weight: float = 1.0
     outcomes: tuple[OutcomeColumn, ...]
+
+    @property
+    def unit(self) -> float:
+        return 1.0
 
     @abstractmethod
     def sums(self, draws: Floats, rows: Rows, several: int = 1) -> Floats:

@@ -75,6 +75,10 @@ class NumberCheck(HeldOutCheck):
         """The range within which numbers count."""
         return self.model.low, self.model.high
 
+    @property
+    def unit(self) -> float:
+        return self.model.half_width
+
     def sums(self, draws: Floats, rows: Rows, several: int = 1) -> Floats:
         mean = self._place(mean_prediction(self.model.fitted, draws, rows, several))
         seen, shares = self._seen(rows)[::several], record_shares(rows, several)
@@ -135,6 +139,10 @@ class OrdinalCheck(NumberCheck):
     @property
     def ends(self) -> tuple[float, float]:
         return 0.0, self.model.classes - 1.0
+
+    @property
+    def unit(self) -> float:
+        return 1.0  # of log odds
 
     def residuals(self, theta: Floats, rows: Rows) -> tuple[Floats, Floats]:
         score, variance = self.model.bounded_influence.scores(theta, rows)

@@ -108,6 +108,7 @@ def binary_metrics(y: Floats, probability: Floats) -> Metrics:
         "calibration_error": calibration_error(table),
         "calibration_intercept": recalibration[0] if recalibration else None,
         "calibration_slope": recalibration[1] if recalibration else None,
+        "calibration_in_the_large": calibration_in_the_large(y, probability),
         "calibration_table": table,
     }
 
@@ -229,6 +230,26 @@ def calibration_line(y: Floats, probability: Floats) -> tuple[float, float] | No
         if np.abs(step).max() < 1e-9:
             return float(line[0]), float(line[1])
     return None
+
+
+def calibration_in_the_large(y: Floats, probability: Floats) -> float | None:
+    """a of logit P(y = 1) = a + logit(probability), the slope held at one.
+
+    Zero where as many events are predicted as happen, positive where more happen. None
+    for one class. Van Calster et al. (2019), BMC Medicine 17.
+    """
+    if y.size == 0 or y.min() == y.max():
+        return None
+    predictor = logit(np.clip(probability, 1e-12, 1.0 - 1e-12))
+    # The predicted sum rises with a: where it crosses the observed one is found.
+    low, high = -60.0, 60.0
+    while high - low > 1e-10:
+        middle = 0.5 * (low + high)
+        if expit(middle + predictor).sum() < y.sum():
+            low = middle
+        else:
+            high = middle
+    return 0.5 * (low + high)
 
 
 def c_index(time: Floats, event: Floats, risk: Floats) -> float | None:

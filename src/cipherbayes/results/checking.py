@@ -202,6 +202,7 @@ def _binary(
         "log_score": mean_row(fit.log_score, tail),
         "calibration_intercept": mean_row(fit.calibration_intercept, tail),
         "calibration_slope": mean_row(fit.calibration_slope, tail),
+        "calibration_in_the_large": mean_row(fit.calibration_in_the_large, tail),
         "predicted_over_observed": mean_row(_ratio(fit), tail),
         "calibration_table": [
             _bin(fit.rows[:, j], fit.predicted[:, j], fit.observed[:, j], tail)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import ndtri
 
 from cipherbayes.data.column_bins import ColumnBins
 from cipherbayes.data.residual_cells import ResidualCells
@@ -21,7 +22,7 @@ from cipherbayes.models.base import Rows
 from cipherbayes.models.design import Design
 from cipherbayes.protocols.rounds import Closing
 from cipherbayes.results.made_up import MadeUp
-from cipherbayes.results.record import FitTest
+from cipherbayes.results.record import FitTest, MeanRow
 from cipherbayes.results.user_values import range_names, user_values
 from cipherbayes.study.schema import Study
 from cipherbayes.typing import Floats
@@ -85,6 +86,30 @@ class _Halves(NamedTuple):
         )
 
 
+class _Scale(NamedTuple):
+    """How a test's numbers become the user's: their unit, and how wide an interval is.
+
+    Attributes
+    ----------
+    unit
+        What one of them is in the user's units.
+    interval
+        Probability inside of the study's intervals.
+    """
+
+    unit: float
+    interval: float
+
+    def row(self, shift: float, lower: float, upper: float) -> MeanRow:
+        """What a group lacks, from its 90 % interval."""
+        wider = ndtri(0.5 + 0.5 * self.interval) / ndtri(0.95)
+        return {
+            "mean": float(self.unit * shift),
+            "lower": float(self.unit * (shift + wider * (lower - shift))),
+            "upper": float(self.unit * (shift + wider * (upper - shift))),
+        }
+
+
 def fit_record(
     cells: ResidualCells,
     released: Closing,
@@ -97,6 +122,7 @@ def fit_record(
     kinds, check = cells.check.kinds, cells.check
     residuals, variances = released.total.reshape(2, kinds, cells.cells)
     slope = check.slope(draws)
+    scale = _Scale(check.unit / slope, study.inference.interval)
     # As if a residual moved with the linear predictor by its own variance.
     weight = check.variance_weight
     noise = released.noise, released.noise / weight
@@ -118,13 +144,13 @@ def fit_record(
         by = SITES if column is None else column.column
         even = test_groups(*own.together(), unsure, along)
         if even is not None:
-            found.append(_row(by, EVEN, even, slope, names))
+            found.append(_row(by, EVEN, even, scale, names))
         if kinds == 2:
             shown = test_groups(*own.early_less_late(), np.zeros((size, size)), None)
             p = test_change(*own, unsure, along, free=column is None)
             if shown is not None and p is not None:
-                found.append(_row(by, CHANGING, replace(shown, p=p), slope, names))
-    found = [*_overall(cells, parts, draws, design, made_up), *found]
+                found.append(_row(by, CHANGING, replace(shown, p=p), scale, names))
+    found = [*_overall(cells, parts, draws, design, made_up, scale), *found]
     level = SURPRISE / max(len(found), 1)
     for row in found:
         row["misfit"] = row["p"] < level
@@ -138,6 +164,7 @@ def _overall(
     draws: Floats,
     design: Design,
     made_up: MadeUp,
+    scale: _Scale,
 ) -> Iterator[FitTest]:
     """Whether there is as much as predicted in all rows together, and in each half of
     the time.
@@ -174,12 +201,12 @@ def _overall(
     share = share / share.sum()
     test = _of_one(all_rows.together(), float(share @ unsure @ share))
     if test is not None:
-        yield _row(ALL, EVEN, test, slope, ["all"])
+        yield _row(ALL, EVEN, test, scale, ["all"])
     if check.kinds == 2:
         apart = float(np.array([1.0, -1.0]) @ unsure @ np.array([1.0, -1.0]))
         test = _of_one(all_rows.early_less_late(), apart)
         if test is not None:
-            yield _row(ALL, CHANGING, test, slope, ["early less late"])
+            yield _row(ALL, CHANGING, test, scale, ["early less late"])
 
 
 def _of_one(
@@ -220,26 +247,19 @@ def _records(
 
 
 def _row(
-    by: str, what: str, test: GroupTest, slope: float, names: list[str]
+    by: str, what: str, test: GroupTest, scale: _Scale, names: list[str]
 ) -> FitTest:
     """A test; whether it found something is known once all are made."""
-
-    def number(value: float) -> float | None:
-        return None if np.isnan(value) else float(value) / slope
-
     return {
         "by": by,
         "what": what,
         "p": test.p,
         "bend": test.trend if what == EVEN else 0,
         "groups": [
-            {
-                "group": name,
-                "mean": number(test.shift[g]),
-                "lower": number(test.lower[g]),
-                "upper": number(test.upper[g]),
-            }
-            for g, name in enumerate(names)
+            {"group": name, **scale.row(*ends)}
+            for name, *ends in zip(
+                names, test.shift, test.lower, test.upper, strict=True
+            )
         ],
         "misfit": False,
         "text": "",
@@ -263,7 +283,6 @@ def _sentence(row: FitTest) -> str:
         if what == CHANGING:
             return f"{subject}: no sign that effects change over time"
         return f"{subject}: nothing missed that the noise would show"
-    # Where the noise hides how many records a group has, none of them is named.
     shown = [
         (abs(g["mean"]) / (g["upper"] - g["lower"]), g["mean"], g["group"])
         for g in row["groups"]

@@ -278,7 +278,8 @@ class DifferenceRow(MeanRow):
 
 
 class ResidualGroup(TypedDict):
-    """What a group's linear predictor lacks; None where it has too few records."""
+    """What a group's linear predictor lacks, of numbers in the outcome's unit; None
+    where older releases took it to have too few records."""
 
     group: str
     mean: float | None
@@ -313,6 +314,7 @@ class PrivateMetrics(TypedDict, total=False):
     log_score: MeanRow
     calibration_intercept: MeanRow
     calibration_slope: MeanRow
+    calibration_in_the_large: MeanRow
     c_index: MeanRow
     rmse: MeanRow
     mean_predicted: MeanRow

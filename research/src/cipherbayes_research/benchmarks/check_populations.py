@@ -19,7 +19,13 @@ import cipherbayes as cb
 from cipherbayes.models.base import Rows
 from cipherbayes.models.held_out import LOG_ODDS
 from cipherbayes.models.held_out_numbers import COUNT_EDGES, NUMBER_BINS
-from cipherbayes.models.metrics import auc, brier, c_index, calibration_line
+from cipherbayes.models.metrics import (
+    auc,
+    brier,
+    c_index,
+    calibration_in_the_large,
+    calibration_line,
+)
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats, Integers
@@ -106,12 +112,14 @@ def binary(score: Floats, y: Floats) -> Population:
 
     def exact(rows: Integers) -> Scores:
         line = calibration_line(y[rows], said[rows]) or (np.nan, np.nan)
+        level = calibration_in_the_large(y[rows], said[rows])
         found = {
             "auc": auc(y[rows], score[rows]) or np.nan,
             "brier": brier(y[rows], said[rows]) or np.nan,
             "log_score": float(logs[rows].mean()),
             "calibration_intercept": line[0],
             "calibration_slope": line[1],
+            "calibration_in_the_large": np.nan if level is None else level,
             "predicted_over_observed": float(said[rows].sum() / max(y[rows].sum(), 1)),
         }
         return found | _by_bin(place, place[rows], y[rows])
