@@ -55,6 +55,8 @@ from cipherbayes.typing import Floats
 
 LEAST_ROWS = 1.0
 """Rows that a bin of a calibration curve must be expected to have."""
+NOISE_REACH = 1.645
+"""Standard deviations of its noise that nine of ten counts stay within."""
 
 
 @dataclass(frozen=True)
@@ -174,13 +176,13 @@ def scores_of(
         case NumberCheck():
             low, high = (np.full(NUMBER_BINS, end) for end in how.ends)
             numbers = check_numbers(total, noise, low, high, how.error_reach)
-            return _numbers(numbers, tail)
+            return _numbers(numbers, tail, noise)
         case CountCheck():
             spread_by = how.dispersion(draws)
             fit = check_counts(total, noise, COUNT_EDGES, how.caps, rows, spread_by)
             ratio = fit.mean_predicted / fit.mean_observed
             said = mean_row(ratio, tail)
-            return {**_numbers(fit, tail), "predicted_over_observed": said}
+            return {**_numbers(fit, tail, noise), "predicted_over_observed": said}
     return {}
 
 
@@ -195,6 +197,7 @@ def _binary(
 ) -> PrivateMetrics:
     fit = recalibrate(counts, noise, tuple(LOG_ODDS.tolist()), rows)
     bins = fit.rows.mean(axis=0) >= LEAST_ROWS
+    of_bin = noise * float(np.sqrt(2.0))  # two cells
     return {
         "rows": mean_row(fit.rows.sum(axis=1), tail),
         "auc": mean_row(fit.auc, tail),
@@ -205,8 +208,7 @@ def _binary(
         "calibration_in_the_large": mean_row(fit.calibration_in_the_large, tail),
         "predicted_over_observed": mean_row(_ratio(fit), tail),
         "calibration_table": [
-            _bin(fit.rows[:, j], fit.predicted[:, j], fit.observed[:, j], tail)
-            for j in np.flatnonzero(bins)
+            _bin(fit, int(j), tail, of_bin) for j in np.flatnonzero(bins)
         ],
     }
 
@@ -220,15 +222,17 @@ def _ratio(fit: BinaryFit) -> Floats:
 
 
 def _bin(
-    rows: Floats, predicted: Floats, observed: Floats, tail: float
+    fit: BinaryFit | NumberFit | CountFit, j: int, tail: float, noise: float
 ) -> CalibrationBin:
-    found = mean_row(observed, tail)
+    """One bin of a calibration curve, whose count has so much noise."""
+    found, rows = mean_row(fit.observed[:, j], tail), float(fit.rows[:, j].mean())
     return {
-        "rows": float(rows.mean()),
-        "predicted": float(predicted.mean()),
+        "rows": rows,
+        "predicted": float(fit.predicted[:, j].mean()),
         "observed": found["mean"],
         "lower": found["lower"],
         "upper": found["upper"],
+        "within_noise": rows < NOISE_REACH * noise,
     }
 
 
@@ -287,7 +291,7 @@ def _brier_at(time: float, found: MeanRow) -> BrierAt:
     return {"time": time, "brier": found["mean"], "lower": ends[0], "upper": ends[1]}
 
 
-def _numbers(fit: NumberFit | CountFit, tail: float) -> PrivateMetrics:
+def _numbers(fit: NumberFit | CountFit, tail: float, noise: float) -> PrivateMetrics:
     found: PrivateMetrics = {"rows": mean_row(fit.rows.sum(axis=1), tail)}
     if isinstance(fit, NumberFit):
         found["rmse"] = mean_row(fit.rmse, tail)
@@ -295,7 +299,6 @@ def _numbers(fit: NumberFit | CountFit, tail: float) -> PrivateMetrics:
         found["mean_predicted"] = mean_row(fit.mean_predicted, tail)
         found["mean_observed"] = mean_row(fit.mean_observed, tail)
     found["calibration_table"] = [
-        _bin(fit.rows[:, j], fit.predicted[:, j], fit.observed[:, j], tail)
-        for j in np.flatnonzero(fit.shown)
+        _bin(fit, int(j), tail, noise) for j in np.flatnonzero(fit.shown)
     ]
     return found

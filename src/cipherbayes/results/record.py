@@ -234,13 +234,14 @@ class DescribeRow(TypedDict):
 
 class CalibrationBin(TypedDict):
     """Held-out rows with about one prediction: how many, what was predicted and what
-    happened, with its interval."""
+    happened, with its interval; ``within_noise`` where there may be none of them."""
 
     rows: float
     predicted: float
     observed: float
     lower: float
     upper: float
+    within_noise: NotRequired[bool]
 
 
 class AucAt(TypedDict):

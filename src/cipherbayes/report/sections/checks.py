@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from cipherbayes.report.charts import Chart, Point, figure
 from cipherbayes.report.markup import (
     Content,
     Markup,
@@ -14,13 +13,13 @@ from cipherbayes.report.markup import (
     table,
     tag,
 )
-from cipherbayes.report.numbers import Axis, interval, number, percent
+from cipherbayes.report.numbers import interval, number, percent
 from cipherbayes.report.run_contents import Contents
+from cipherbayes.report.sections.calibration import SCORES as CALIBRATION_SCORES
+from cipherbayes.report.sections.calibration import SURVIVAL_SLOPE, calibration
+from cipherbayes.report.sections.misfits import misfits
 from cipherbayes.results.record import (
-    AucAt,
-    CalibrationBin,
     DescribeRow,
-    FitTest,
     ObservedOverExpected,
     PrivateMetrics,
     scores_by_name,
@@ -33,8 +32,7 @@ SCORES = {
     "brier": "Brier score (smaller is better)",
     "log_score": "Mean log predictive density",
     "rmse": "Root mean squared error",
-    "calibration_intercept": "Calibration intercept (0 is ideal)",
-    "calibration_slope": "Calibration slope (1 is ideal)",
+    **CALIBRATION_SCORES,
     "mean_predicted": "Mean prediction",
     "mean_observed": "Mean outcome",
     "predicted_over_observed": "Predicted over observed (1 is ideal)",
@@ -53,13 +51,16 @@ def private_checks(contents: Contents, metrics: PrivateMetrics) -> Markup:
     """Scores of held-out rows with intervals, and where the fit misses."""
     share = percent(contents.record["interval"])
     scores = scores_by_name(metrics)
+    named = dict(SCORES)
+    if contents.study.model.predicts_over_time:
+        named["calibration_slope"] = SURVIVAL_SLOPE
     rows: list[list[Content]] = [
         [
             words,
             number(scores[key]["mean"]),
             interval(scores[key]["lower"], scores[key]["upper"]),
         ]
-        for key, words in SCORES.items()
+        for key, words in named.items()
         if key in scores
     ]
     if "difference" in metrics:
@@ -77,10 +78,9 @@ def private_checks(contents: Contents, metrics: PrivateMetrics) -> Markup:
         heads = ["Score", "Mean", f"{share} interval"]
         parts.append(table("Scores on the held-out rows", heads, rows, id_="metrics"))
     if metrics.get("calibration_table"):
-        curve = _calibration(metrics["calibration_table"], contents)
-        parts.append(tag("div", curve, class_="beside"))
+        parts.append(calibration(contents, metrics["calibration_table"]))
     if metrics.get("auc_at"):
-        parts.append(_timed(metrics["auc_at"], contents))
+        parts.append(_timed(metrics, contents))
     if metrics.get("observed_over_expected"):
         parts.append(_groups(metrics["observed_over_expected"], share))
     return join(
@@ -92,23 +92,29 @@ def private_checks(contents: Contents, metrics: PrivateMetrics) -> Markup:
             "that noise was added.",
         ),
         join(*parts),
-        _fit(metrics.get("fit", [])),
+        misfits(contents, metrics.get("fit", [])),
     )
 
 
-def _timed(entries: list[AucAt], contents: Contents) -> Markup:
+def _timed(metrics: PrivateMetrics, contents: Contents) -> Markup:
+    """AUC and Brier score of who has the event by each time."""
     share = percent(contents.record["interval"])
     column = contents.study.model.outcome_columns().get("time", "time")
-    rows: list[list[Content]] = [
-        [
-            number(at["time"], 4),
-            number(at["auc"]),
-            interval(at["lower"], at["upper"]),
-        ]
-        for at in entries
-    ]
-    heads = [column, "Mean", f"{share} interval"]
-    return table("AUC: who has the event by then", heads, rows, id_="auc-at")
+    brier = {at["time"]: at for at in metrics.get("brier_at", [])}
+    rows: list[list[Content]] = []
+    for at in metrics["auc_at"]:
+        score = brier.get(at["time"])
+        rows.append(
+            [
+                number(at["time"], 4),
+                number(at["auc"]),
+                interval(at["lower"], at["upper"]),
+                "–" if score is None else number(score["brier"]),
+                "–" if score is None else interval(score["lower"], score["upper"]),
+            ]
+        )
+    heads = [column, "AUC", f"{share} interval", "Brier score", f"{share} interval"]
+    return table("Who has the event by a time", heads, rows, id_="auc-at")
 
 
 def _groups(entries: list[ObservedOverExpected], share: str) -> Markup:
@@ -135,56 +141,6 @@ def _groups(entries: list[ObservedOverExpected], share: str) -> Markup:
         ],
         rows,
         id_="observed-over-expected",
-    )
-
-
-def _calibration(bins: list[CalibrationBin], contents: Contents) -> Markup:
-    points = [
-        Point(each["predicted"], each["observed"], each["lower"], each["upper"])
-        for each in bins
-    ]
-    reach = [v for p in points for v in (p.x, p.lower or p.y, p.upper or p.y)]
-    low, high = min(reach), max(reach)
-    share = percent(contents.record["interval"])
-    axis = Axis(min(low, 0.0), high) if low > -high else Axis(low, high)
-    return figure(
-        Chart(
-            title="Calibration: what was predicted against what happened",
-            said=f"{len(points)} groups of held-out rows by their prediction.",
-            x=axis,
-            y=axis,
-            x_name="predicted",
-            y_name=f"observed ({share} interval)",
-            points=points,
-            diagonal=True,
-        )
-    )
-
-
-def _fit(tests: list[FitTest]) -> Markup:
-    if not tests:
-        return Markup()
-    missed = [each for each in tests if each["misfit"]]
-    lead = (
-        "In no group of records do residuals differ from zero by more than noise "
-        "and chance explain. A misfit too small for this budget would not be seen."
-        if not missed
-        else "Residuals of the held-out rows show what the model misses:"
-    )
-    return join(
-        tag("h3", "What fits and what does not"),
-        tag("p", lead),
-        tag(
-            "ul",
-            [
-                tag(
-                    "li",
-                    tag("strong", each["text"]) if each["misfit"] else each["text"],
-                )
-                for each in tests
-            ],
-            id="fit",
-        ),
     )
 
 

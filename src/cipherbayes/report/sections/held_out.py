@@ -17,6 +17,7 @@ from cipherbayes.report.numbers import (
     round_up,
 )
 from cipherbayes.report.run_contents import Contents
+from cipherbayes.report.sections.calibration import SCORES as CALIBRATION_SCORES
 from cipherbayes.report.sections.checks import private_checks
 from cipherbayes.results.record import exact_scores, private_scores
 from cipherbayes.study.schema import Study
@@ -28,8 +29,7 @@ METRICS = {
     "brier": "Brier score (smaller is better)",
     "log_score": "Mean log predictive density",
     "calibration_error": "Expected calibration error",
-    "calibration_intercept": "Calibration intercept (0 is ideal)",
-    "calibration_slope": "Calibration slope (1 is ideal)",
+    **CALIBRATION_SCORES,
     "c_index": "Concordance index (Harrell)",
 }
 

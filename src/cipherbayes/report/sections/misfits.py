@@ -1,0 +1,115 @@
+"""Where the fit misses: in words, and how much in each group of records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cipherbayes.report.markup import Content, Markup, join, table, tag
+from cipherbayes.report.numbers import interval, number, percent
+from cipherbayes.report.run_contents import Contents
+from cipherbayes.results.record import FitTest
+from cipherbayes.study.schema import Study
+
+PREDICTORS = {
+    "odds ratio": "log odds",
+    "hazard ratio": "log hazard",
+    "rate ratio": "log rate",
+}
+"""What a linear predictor is, by what an effect is."""
+OVER_TIME = "over time"
+
+
+def misfits(contents: Contents, tests: list[FitTest]) -> Markup:
+    """What was tested, what was found, and the groups behind it."""
+    if not tests:
+        return Markup()
+    missed = [each for each in tests if each["misfit"]]
+    lead = (
+        "In no group of records do residuals differ from zero by more than noise "
+        "and chance explain. A misfit too small for this budget would not be seen."
+        if not missed
+        else "Residuals of the held-out rows show what the model misses:"
+    )
+    items = [
+        tag("li", tag("strong", each["text"]) if each["misfit"] else each["text"])
+        for each in tests
+    ]
+    share = percent(contents.record["interval"])
+    found = _groups("What is missed, by group", missed, contents.study, share, "missed")
+    every = _groups("All groups", tests, contents.study, share, "fit-groups")
+    return join(
+        tag("h3", "What fits and what does not"),
+        tag("p", lead),
+        tag("ul", items, id="fit"),
+        _untested(contents.study, tests),
+        found,
+        tag(
+            "details",
+            tag("summary", "All groups in numbers"),
+            every,
+            tag("p", _reading(contents.study)),
+        )
+        if every
+        else Markup(),
+    )
+
+
+def _untested(study: Study, tests: Sequence[FitTest]) -> Markup:
+    """Features of which nothing is said, and why."""
+    tested = {each["by"] for each in tests}
+    names = [name for name in study.features if name not in tested]
+    if not names:
+        return Markup()
+    return tag(
+        "p",
+        f"Not tested: {', '.join(names)}. What the held-out rows could tell of all "
+        "groups together is within the noise.",
+    )
+
+
+def predictor(study: Study) -> str:
+    """What a group may lack of: the outcome itself, or a logarithm."""
+    measure = str(study.model.measure)
+    if measure in PREDICTORS:
+        return PREDICTORS[measure]
+    return study.model.outcome_columns().get("y", "outcome")
+
+
+def _reading(study: Study) -> str:
+    return (
+        f"Missed is how much {predictor(study)} a group has beyond what was predicted, "
+        "compared with all groups together. For “early less late” it is how much more "
+        "of it there is in the first half of the time than in the second. Intervals "
+        "are wide where a group has few rows. Every twentieth or so excludes zero by "
+        "chance: the sentences above count how many were looked at."
+        if any(role == "time" for role in study.model.outcome_columns())
+        else f"Missed is how much {predictor(study)} a group has beyond what was "
+        "predicted, compared with all groups together. Intervals are wide where a "
+        "group has few rows. Some exclude zero by chance: the sentences above count "
+        "how many were looked at."
+    )
+
+
+def _groups(
+    caption: str, tests: Sequence[FitTest], study: Study, share: str, id_: str
+) -> Markup:
+    rows: list[list[Content]] = []
+    for each in tests:
+        late = ", early less late" if each["what"] == OVER_TIME else ""
+        for group in each["groups"]:
+            if group["mean"] is None:
+                continue
+            name = (
+                "all rows" if each["by"] == "all" else f"{each['by']} {group['group']}"
+            )
+            rows.append(
+                [
+                    f"{name}{late}",
+                    number(group["mean"]),
+                    interval(group["lower"], group["upper"]),
+                ]
+            )
+    if not rows:
+        return Markup()
+    heads = ["Group", f"Missed ({predictor(study)})", f"{share} interval"]
+    return table(caption, heads, rows, id_=id_)
