@@ -30,6 +30,7 @@ from cipherbayes.report.sections.held_out import how_to_hold_out
 from cipherbayes.report.sections.methods import methods_paragraph
 from cipherbayes.report.sections.privacy import privacy_section
 from cipherbayes.report.sections.sites import spread_in_words
+from cipherbayes.results.export import export
 from cipherbayes.results.result import Result
 from cipherbayes.study.schema import Study
 from finished_runs import FinishedRuns, runs
@@ -309,6 +310,31 @@ def test_a_result_is_exported_as_csv(runs: FinishedRuns, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+def test_what_differs_between_sites_is_exported_with_its_draws(
+    runs: FinishedRuns, tmp_path: Path
+) -> None:
+    result = Result.load(runs["hospitals"])
+    hierarchy = result.hierarchy()
+    assert hierarchy is not None
+    files = {path.name: path for path in export(result, tmp_path / "x", for_r=True)}
+    draws = pd.read_csv(files["draws.csv"])
+    for site in hierarchy["sites"]:
+        own = draws[f"site_effect[{site['site']},{site['name']}]"]
+        assert own.mean() == pytest.approx(site["mean"])
+    for spread in hierarchy["between"]:
+        assert draws[f"between[{spread['name']}]"].mean() == pytest.approx(
+            spread["mean"]
+        )
+    for name in ("between", "sites", "influence", "meta_analysis"):
+        assert len(pd.read_csv(files[f"{name}.csv"])) == len(hierarchy[name])
+    assert len(pd.read_csv(files["site_records.csv"])) == len(hierarchy["records"])
+    script = files["read.R"].read_text(encoding="utf-8")
+    for name in files.keys() - {"read.R", "draws.csv", "summary.csv"}:
+        stem = name.removesuffix(".csv")
+        assert f'{stem} <- table_of("{stem}")' in script
+
+
+@pytest.mark.slow
 def test_r_reads_what_is_exported(runs: FinishedRuns, tmp_path: Path) -> None:
     if not has_r():
         pytest.skip("R with its package posterior is not here")
@@ -316,6 +342,7 @@ def test_r_reads_what_is_exported(runs: FinishedRuns, tmp_path: Path) -> None:
     script = """
         source("read.R")
         table <- posterior::summarise_draws(draws)
+        stopifnot(is.null(scores), is.null(sites))
         cat(table$mean[table$variable == "age"], nrow(effects), nrow(survival),
             posterior::nchains(draws), posterior::ndraws(draws),
             paste(table$variable, collapse = "|"))

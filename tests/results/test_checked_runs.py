@@ -160,11 +160,65 @@ def test_the_page_and_the_files_have_it_all(finished: Path, tmp_path: Path) -> N
         "site: north",
         "What fits and what does not",
         "released with noise, within ε",
+        "Calibration in the large",
+        "Calibration by predicted bin",
+        "All groups in numbers",
+        "Missed (log odds)",
+        "age below",
     ):
         assert text in page
     assert "declares them public" not in page
-    files = export(cb.Result.load(finished / "out"), tmp_path / "csv")
-    assert "describe.csv" in {path.name for path in files}
+    result = cb.Result.load(finished / "out")
+    files = {path.name: path for path in export(result, tmp_path / "csv")}
+    written = {name: pd.read_csv(path) for name, path in files.items()}
+    for name, table in (
+        ("describe.csv", result.describe()),
+        ("scores.csv", result.scores()),
+        ("calibration.csv", result.calibration()),
+        ("fit.csv", result.fit_groups()),
+    ):
+        assert list(written[name].columns) == list(table.columns)
+        assert len(written[name]) == len(table) > 0
+    (area,) = (row for row in result.scores() if row["score"] == "auc")
+    assert area["mean"] == result.metrics["auc"]["mean"]
+    # Every group of every test, each with an interval that holds its mean.
+    groups = result.fit_groups()
+    tests = result.metrics["fit"]
+    assert len(groups) == sum(len(test["groups"]) for test in tests)
+    for row in groups:
+        assert None not in (row["mean"], row["lower"], row["upper"])
+
+
+def test_a_bin_of_predictions_that_noise_may_have_made_is_told_and_not_drawn(
+    finished: Path, tmp_path: Path
+) -> None:
+    result = cb.Result.load(finished / "out")
+    bins = result.calibration()
+    assert not all(row["within_noise"] for row in bins)
+    record = json.loads((finished / "out" / "result.json").read_text())
+    record["metrics"]["calibration_table"].append(
+        {
+            "rows": 1.2,
+            "predicted": 0.991,
+            "observed": 0.95,
+            "lower": 0.7,
+            "upper": 1.0,
+            "within_noise": True,
+        }
+    )
+    folder = tmp_path / "out"
+    shutil.copytree(finished / "out", folder)
+    (folder / "result.json").write_text(json.dumps(record))
+    page = write_report(folder).read_text(encoding="utf-8")
+    drawn = page.partition("Calibration: what was predicted")[2].partition("</figure>")
+    shown = [row for row in bins if not row["within_noise"]]
+    assert drawn[0].count("<circle") == len(shown)
+    assert "1 (within noise)" in drawn[2]
+    largest, smallest = (
+        pick(shown, key=lambda row: row["rows"]) for pick in (max, min)
+    )
+    assert largest["rows"] > smallest["rows"]
+    assert 'r="8"' in drawn[0]  # the fullest bin's point
 
 
 def test_a_plan_says_what_fitting_checking_and_describing_get(finished: Path) -> None:

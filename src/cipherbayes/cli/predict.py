@@ -63,7 +63,8 @@ def predict(
     """Predict probabilities or survival curves, with intervals, for each row.
 
     Values beyond a feature's public range count as its end; standard error says how
-    many of which column, and where times lie beyond the study's horizon.
+    many of which column, where times lie beyond the study's horizon, and which of the
+    run's flags speak against such predictions.
     """
     from cipherbayes.results.result import Result
 
@@ -88,10 +89,26 @@ def predict(
             f"how much sites differ; for a known one give --site ({sites})",
             err=True,
         )
+    for flag in result.flags_of_predictions(latest_time(rows, at)):
+        typer.echo(f"warning: flag {flag['name']} of the run: {flag['text']}", err=True)
     for warning in caught:
         if warning.category in SAID:
             typer.echo(f"warning: {warning.message}", err=True)
     write_rows(rows, out, as_json)
+
+
+def latest_time(
+    rows: Sequence[Mapping[str, object]], at: list[float] | None
+) -> list[float] | None:
+    """Times that predictions reach: those asked for, or the ends of medians.
+
+    None where there are no times, or a median is not reached.
+    """
+    if at is not None or not rows or "not_reached" not in rows[0]:
+        return at
+    ends = [row["upper"] for row in rows]
+    known = [float(end) for end in ends if isinstance(end, float)]
+    return known if len(known) == len(ends) else None
 
 
 def predict_at(

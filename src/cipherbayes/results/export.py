@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from cipherbayes.results.record import MetaAnalysisRow
 from cipherbayes.results.result import Result
 from cipherbayes.storage.folders import make_folder, require_new_folder
 
@@ -22,11 +23,30 @@ if (requireNamespace("posterior", quietly = TRUE)) {
   draws <- posterior::as_draws_df(draws)
 }
 summary_table <- read("summary.csv")
-effects <- if (file.exists(file.path(here, "effects.csv"))) read("effects.csv")
-survival <- if (file.exists(file.path(here, "survival.csv"))) read("survival.csv")
-subgroups <- if (file.exists(file.path(here, "subgroups.csv"))) read("subgroups.csv")
-curves <- if (file.exists(file.path(here, "curves.csv"))) read("curves.csv")
+# NULL where the study has no such table.
+table_of <- function(name) {
+  file <- paste0(name, ".csv")
+  if (file.exists(file.path(here, file))) read(file)
+}
 """
+READ_R += "".join(
+    f'{name} <- table_of("{name}")\n'
+    for name in (
+        "effects",
+        "survival",
+        "subgroups",
+        "curves",
+        "scores",
+        "calibration",
+        "fit",
+        "describe",
+        "between",
+        "sites",
+        "site_records",
+        "influence",
+        "meta_analysis",
+    )
+)
 
 
 def export(result: Result, folder: Path, *, for_r: bool = False) -> list[Path]:
@@ -36,8 +56,11 @@ def export(result: Result, folder: Path, *, for_r: bool = False) -> list[Path]:
     with ``.chain``, ``.iteration`` and ``.draw`` as R's posterior package names them);
     ``effects.csv`` and ``survival.csv``, the reference record's curve, where the model
     has them; ``subgroups.csv`` and ``curves.csv`` where the study has a formula with
-    products and curves; ``describe.csv`` where the study describes its records;
-    ``between.csv`` and ``sites.csv`` where sites may differ.
+    products and curves; ``scores.csv``, ``calibration.csv`` and ``fit.csv`` (how much
+    is missed in every group) where rows are held out; ``describe.csv`` where the study
+    describes its records. Where sites may differ: ``between.csv``, ``sites.csv``,
+    ``site_records.csv``, ``influence.csv`` and ``meta_analysis.csv``, and ``draws.csv``
+    has ``site_effect[SITE,NAME]`` and ``between[NAME]`` too.
     """
     require_new_folder(folder, remedy="choose another --out")
     make_folder(folder)
@@ -46,6 +69,9 @@ def export(result: Result, folder: Path, *, for_r: bool = False) -> list[Path]:
         "effects.csv": result.effects(),
         "draws.csv": draw_rows(result),
         "describe.csv": result.describe(),
+        "scores.csv": result.scores(),
+        "calibration.csv": result.calibration(),
+        "fit.csv": result.fit_groups(),
     }
     tables["subgroups.csv"] = result.subgroups()
     tables["curves.csv"] = curve_rows(result)
@@ -56,6 +82,11 @@ def export(result: Result, folder: Path, *, for_r: bool = False) -> list[Path]:
     if hierarchy is not None:
         tables["between.csv"] = hierarchy["between"]
         tables["sites.csv"] = hierarchy["sites"]
+        tables["site_records.csv"] = hierarchy["records"]
+        tables["influence.csv"] = hierarchy["influence"]
+        tables["meta_analysis.csv"] = [
+            meta_analysis_row(row) for row in hierarchy["meta_analysis"]
+        ]
     files = [
         write_table(folder / name, rows)
         for name, rows in tables.items()
@@ -84,11 +115,31 @@ def curve_rows(result: Result) -> list[dict[str, object]]:
     ]
 
 
+def meta_analysis_row(row: MetaAnalysisRow) -> dict[str, object]:
+    """A row of a meta-analysis, the joint posterior's numbers beside it."""
+    flat: dict[str, object] = {k: v for k, v in row.items() if k != "posterior"}
+    return flat | {f"posterior_{k}": v for k, v in row["posterior"].items()}
+
+
 def draw_rows(result: Result) -> list[dict[str, float]]:
-    """Every draw with its place in its chain, counted from one."""
-    theta = result.dataset["theta"]
+    """Every draw with its place in its chain, counted from one; what differs between
+    sites, and by how much, after the common parameters."""
+    data = result.dataset
+    theta = data["theta"]
     names = [str(name) for name in theta["parameter"].values]
-    values = np.asarray(theta)
+    parts = [np.asarray(theta)]
+    if "site_effect" in data:
+        effects = data["site_effect"]
+        names += [
+            f"site_effect[{site},{name}]"
+            for site in effects["site"].values
+            for name in effects["varying"].values
+        ]
+        parts.append(np.asarray(effects).reshape(*parts[0].shape[:2], -1))
+    if "between" in data:
+        names += [f"between[{name}]" for name in data["between"]["spread"].values]
+        parts.append(np.asarray(data["between"]))
+    values = np.concatenate(parts, axis=2)
     chains, count, _ = values.shape
     return [
         {".chain": c + 1, ".iteration": i + 1, ".draw": c * count + i + 1}

@@ -14,8 +14,10 @@ from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.rescaled import seen_through
 from cipherbayes.data.tables import open_table
 from cipherbayes.errors import DataError, MissingValuesError, RunError
+from cipherbayes.inference.noise_aware.flags import FlagRecord
 from cipherbayes.models.base import Rows
 from cipherbayes.models.counts import CountModel
+from cipherbayes.models.piecewise import Piecewise
 from cipherbayes.models.survival import require_survival_curves
 from cipherbayes.results.effects import median_survival
 from cipherbayes.results.record import BeyondRow, MedianSurvival
@@ -27,6 +29,8 @@ PREDICTIVE_DRAWS = 500
 """Most draws that a prediction averages over: its interval's ends need no more."""
 NAMED_ROWS = 5
 """Rows with missing values that a refusal names."""
+WIDE = ("mostly-prior", "correlation-not-learnt", "column-hidden", "columns-alike")
+"""Flags of intervals that are wide and not wrong, unless they are unusable."""
 ROWS = 1024
 """Rows of a block, so that draws × rows × times stay in memory."""
 
@@ -270,6 +274,34 @@ def beyond_horizon(study: Study, times: Sequence[float] | Floats | None) -> str:
         f"times beyond the horizon of {horizon:g}: there is nothing but the model "
         "there, which extrapolates"
     )
+
+
+def flags_of_predictions(
+    study: Study, flags: Sequence[FlagRecord], reach: float | None
+) -> list[FlagRecord]:
+    """The flags that whoever predicts must have read.
+
+    Those that call intervals wide, not wrong, say nothing against a prediction, whose
+    interval is as wide; one of intervals of a baseline is left out where no prediction
+    reaches them.
+
+    Parameters
+    ----------
+    reach
+        The latest time that is predicted for, in the user's unit; None where a
+        prediction has no time, or may reach anywhere.
+    """
+    model = study.model
+    beyond: set[str] = set()
+    if isinstance(model, Piecewise) and reach is not None:
+        pairs = zip(model.extra_parameters(), model.starts, strict=True)
+        beyond = {name for name, start in pairs if start >= reach}
+    return [
+        flag
+        for flag in flags
+        if (flag["unusable"] or flag["name"] not in WIDE)
+        and not (flag["parameters"] and set(flag["parameters"]) <= beyond)
+    ]
 
 
 def thinned(draws: Floats) -> Floats:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cipherbayes.errors import BeyondHorizonWarning, BeyondRangeWarning, RunError
+from cipherbayes.inference.noise_aware.flags import FlagRecord
 from cipherbayes.models.base import Rows
 from cipherbayes.protocols.certificate import CertificateRecord, promised
 from cipherbayes.results.contrasts import Contrasts
@@ -25,6 +26,7 @@ from cipherbayes.results.predictions import (
     Predictor,
     beyond_horizon,
     beyond_in_words,
+    flags_of_predictions,
     thinned,
 )
 from cipherbayes.results.record import (
@@ -40,6 +42,14 @@ from cipherbayes.results.record import (
     SubgroupRow,
 )
 from cipherbayes.results.result_folder import read_result, write_result
+from cipherbayes.results.score_tables import (
+    CalibrationRow,
+    FitRow,
+    ScoreRow,
+    calibration_rows,
+    fit_rows,
+    score_rows,
+)
 from cipherbayes.results.table import CurveTable, Table
 from cipherbayes.study.schema import Study
 from cipherbayes.typing import Floats, JsonObject
@@ -122,6 +132,21 @@ class Result:
         """The records' characteristics, overall and by group, with intervals for their
         noise and the width of ranges; empty where the study asked for none."""
         return Table(row.copy() for row in self.record.get("describe", []))
+
+    def scores(self) -> Table[ScoreRow]:
+        """Scores on the held-out rows, one a row, those at times and of groups of rows
+        too; empty where the study holds none out."""
+        return Table(score_rows(self.record))
+
+    def calibration(self) -> Table[CalibrationRow]:
+        """What was predicted of held-out rows against what happened, by predicted bin;
+        empty where there is no such table."""
+        return Table(calibration_rows(self.record))
+
+    def fit_groups(self) -> Table[FitRow]:
+        """How much the fit misses in every group of records, with the test that the
+        group belongs to; empty where nothing was tested."""
+        return Table(fit_rows(self.record))
 
     @property
     def has_intervals(self) -> bool:
@@ -282,6 +307,14 @@ class Result:
             return found
         exposures = predictor.exposures(table, where)
         return {key: exposures * rates for key, rates in found.items()}
+
+    def flags_of_predictions(
+        self, times: Sequence[float] | Floats | None = None
+    ) -> list[FlagRecord]:
+        """Flags of the run that speak against predictions, by the latest of these
+        times; of survival at any time where left out."""
+        reach = None if times is None else float(np.max(np.asarray(times)))
+        return flags_of_predictions(self.study, self.record["flags"], reach)
 
     def predict_at_common(
         self,

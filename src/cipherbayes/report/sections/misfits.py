@@ -76,17 +76,18 @@ def predictor(study: Study) -> str:
 
 
 def _reading(study: Study) -> str:
+    """How the table of groups is to be read."""
+    halves = (
+        " “Early less late” is how much more of it there is in the first half of the "
+        "time than in the second."
+        if study.model.predicts_over_time
+        else ""
+    )
     return (
         f"Missed is how much {predictor(study)} a group has beyond what was predicted, "
-        "compared with all groups together. For “early less late” it is how much more "
-        "of it there is in the first half of the time than in the second. Intervals "
-        "are wide where a group has few rows. Every twentieth or so excludes zero by "
-        "chance: the sentences above count how many were looked at."
-        if any(role == "time" for role in study.model.outcome_columns())
-        else f"Missed is how much {predictor(study)} a group has beyond what was "
-        "predicted, compared with all groups together. Intervals are wide where a "
-        "group has few rows. Some exclude zero by chance: the sentences above count "
-        "how many were looked at."
+        f"compared with all groups together.{halves} Intervals are wide where a group "
+        "has few rows, and some exclude zero by chance: the sentences above count how "
+        "many were looked at."
     )
 
 
@@ -107,9 +108,11 @@ def _groups(
                     f"{name}{late}",
                     number(group["mean"]),
                     interval(group["lower"], group["upper"]),
+                    number(each["p"], 2),
                 ]
             )
     if not rows:
         return Markup()
-    heads = ["Group", f"Missed ({predictor(study)})", f"{share} interval"]
+    missed = f"Missed ({predictor(study)})"
+    heads = ["Group", missed, f"{share} interval", "p of all its groups"]
     return table(caption, heads, rows, id_=id_)
