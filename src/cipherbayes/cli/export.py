@@ -26,7 +26,11 @@ def export(
         typer.Option(help="Folder to write.", show_default="FOLDER/csv or FOLDER/r"),
     ] = None,
 ) -> None:
-    """Write effects, draws, summary and survival curve as CSV, for R or any program."""
+    """Write a result's tables as CSV, for R or any program.
+
+    Summary, effects, draws, survival curve; scores, calibration and fit on held-out
+    rows; characteristics; what differs between sites.
+    """
     from cipherbayes.results.export import export as write
     from cipherbayes.results.result import Result
 

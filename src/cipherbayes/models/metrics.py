@@ -109,6 +109,7 @@ def binary_metrics(y: Floats, probability: Floats) -> Metrics:
         "calibration_intercept": recalibration[0] if recalibration else None,
         "calibration_slope": recalibration[1] if recalibration else None,
         "calibration_in_the_large": calibration_in_the_large(y, probability),
+        "predicted_over_observed": predicted_over_observed(y, probability),
         "calibration_table": table,
     }
 
@@ -146,12 +147,16 @@ def count_metrics(y: Floats, mean: Floats) -> Metrics:
     deviance = None
     if y.size and np.all(mean > 0.0):
         deviance = float(2.0 * np.mean(xlogy(y, y / mean) - y + mean))
-    observed = float(y.mean()) if y.size else 0.0
-    calibration = float(mean.mean()) / observed if observed > 0.0 else None
     return numeric_metrics(y, mean) | {
         "deviance": deviance,
-        "predicted_over_observed": calibration,
+        "predicted_over_observed": predicted_over_observed(y, mean),
     }
+
+
+def predicted_over_observed(y: Floats, mean: Floats) -> float | None:
+    """What is predicted of all rows over what happened; None where nothing did."""
+    observed = float(y.mean()) if y.size else 0.0
+    return float(mean.mean()) / observed if observed > 0.0 else None
 
 
 def auc(y: Floats, score: Floats) -> float | None:

@@ -6,12 +6,15 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import NotRequired, TypedDict
+from typing import TypedDict
 
-from cipherbayes.models.score_difference import CLIP
-from cipherbayes.privacy.accountant import compose, epsilon, total_mu
-from cipherbayes.privacy.events import GaussianSum
 from cipherbayes.privacy.release import ReleasePlan
+from cipherbayes.protocols.budget_words import (
+    BudgetUse,
+    budget_cautions,
+    budget_lines,
+    budget_uses,
+)
 from cipherbayes.protocols.certificate import covers
 from cipherbayes.protocols.forecast import (
     RARE,
@@ -27,7 +30,6 @@ from cipherbayes.protocols.imputation_words import (
     imputation_cost,
     imputation_lines,
 )
-from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.plan import Plan
 from cipherbayes.protocols.site_words import sites_in_words
 from cipherbayes.protocols.study_plan import StudyPlan
@@ -50,22 +52,6 @@ NO_PARAMETERS = {
     "modulus_bits": None,
     "security_bits": None,
 }
-
-
-class BudgetUse(TypedDict):
-    """What one use of a study's budget gets.
-
-    Its ε alone and its share of the rows; the noise of one of its counts, of sums of
-    residuals, or of the mean difference of log scores; and ε of a fit if every row were
-    in four of five.
-    """
-
-    epsilon_alone: float
-    rows: float
-    count_noise: NotRequired[float]
-    epsilon_alone_of_five_folds: NotRequired[float]
-    difference_noise: NotRequired[float]
-    residual_noise: NotRequired[float]
 
 
 class PlanFigures(TypedDict, total=False):
@@ -169,115 +155,9 @@ def describe(plan: StudyPlan) -> PlanDescription:
         certified=plan.certified,
         parameters=NO_PARAMETERS if encryption is None else encryption.record(),
         bytes_per_round_site=0 if encryption is None else encryption.message_bytes,
-        warnings=[*advice(plan, forecast), *cautions],
+        warnings=[*advice(plan, forecast), *budget_cautions(plan), *cautions],
         further=further,
     )
-
-
-def budget_uses(plan: StudyPlan) -> dict[str, BudgetUse]:
-    """What fitting, checking and describing get; empty where a study only fits.
-
-    Each with the ε that it would cost alone, its share of the rows, and the noise of
-    one of its counts; checking with that of a group's sum of residuals too.
-    """
-    if not plan.closing:
-        return {}
-    study, delta = plan.study, plan.study.privacy.delta
-    held = study.evaluation.holdout if study.checks_privately else 0.0  # type: ignore[union-attr]
-    uses: dict[str, tuple[list[Phase], float]] = {
-        "fitting": ([p for p in plan.phases if not p.closing], 1.0 - held),
-        "describing": ([p for p in plan.closing if p.rows is None], 1.0),
-        "checking": ([p for p in plan.closing if p.rows is not None], held),
-    }
-    found: dict[str, BudgetUse] = {}
-    for name, (phases, rows) in uses.items():
-        if not phases:
-            continue
-        cost = epsilon(compose(*(phase.event for phase in phases)), delta)
-        found[name] = {"epsilon_alone": cost, "rows": rows}
-        if name != "fitting":
-            sums = phases[0].sums
-            found[name]["count_noise"] = sums.noise_sd(sums.sites)
-        for phase in phases:
-            if phase.cells is not None:
-                noise = phase.sums.noise_sd(phase.sums.sites)
-                found[name]["residual_noise"] = noise
-    if held:
-        # In five folds a row would be in four fits, each with a fourth of its μ².
-        mu = total_mu(compose(*(phase.event for phase in uses["fitting"][0])))
-        found["fitting"]["epsilon_alone_of_five_folds"] = epsilon(
-            GaussianSum(2.0 / mu), delta
-        )
-    return found | _compared(plan, held)
-
-
-def _compared(plan: StudyPlan, held: float) -> dict[str, BudgetUse]:
-    """What a comparison with an earlier fit gets: its noise in the mean difference."""
-    phases = [phase for phase in plan.closing if phase.purpose == "difference"]
-    if not phases:
-        return {}
-    (phase,) = phases
-    cost = epsilon(phase.event, plan.study.privacy.delta)
-    found: BudgetUse = {"epsilon_alone": cost, "rows": held}
-    if plan.study.privacy.records is not None:
-        rows = plan.study.privacy.records * held
-        found["difference_noise"] = CLIP * phase.sums.noise_sd(phase.sums.sites) / rows
-    return {"comparing": found}
-
-
-def _budget_lines(plan: StudyPlan) -> list[tuple[str, str]]:
-    uses = budget_uses(plan)
-    if not uses:
-        return []
-    fitting = uses["fitting"]
-    lines = [
-        (
-            "fitting",
-            f"ε = {fitting['epsilon_alone']:.3g} alone, on "
-            f"{100 * fitting['rows']:.3g} % of the rows",
-        )
-    ]
-    if "checking" in uses:
-        check = uses["checking"]
-        lines.append(
-            (
-                "checking",
-                f"ε = {check['epsilon_alone']:.3g} alone, on the other "
-                f"{100 * check['rows']:.3g} %: a row pays for one of the two; a count "
-                "of prediction × outcome is known to "
-                f"±{1.645 * check['count_noise']:.3g} (90 %), a group's sum of "
-                f"residuals to ±{1.645 * check['residual_noise']:.3g}",
-            )
-        )
-        folds = fitting["epsilon_alone_of_five_folds"]
-        lines.append(
-            (
-                "five folds",
-                "not offered: every row would pay for four fits of "
-                f"ε = {folds:.3g} each, with twice the noise",
-            )
-        )
-    if "comparing" in uses:
-        compared = uses["comparing"]
-        noise = compared.get("difference_noise")
-        known = "" if noise is None else f": known to ±{1.645 * noise:.2g} (90 %)"
-        lines.append(
-            (
-                "comparing",
-                f"ε = {compared['epsilon_alone']:.3g} of checking, for the mean "
-                f"difference of log scores{known} but for what rows vary by",
-            )
-        )
-    if "describing" in uses:
-        described = uses["describing"]
-        lines.append(
-            (
-                "describing",
-                f"ε = {described['epsilon_alone']:.3g} alone, on all rows: a count is "
-                f"known to ±{1.645 * described['count_noise']:.3g} (90 %)",
-            )
-        )
-    return lines
 
 
 def epsilon_by_tenths(plan: Plan) -> list[tuple[int, float]]:
@@ -310,7 +190,7 @@ def _lines(plan: StudyPlan, forecast: Forecast) -> list[str]:
         *([f"            {OTHER_PRIOR}"] if other_prior_without_privacy(study) else []),
     ]
     lines += _under("sites", sites_in_words(plan))
-    lines += [f"{name:<12}{text}" for name, text in _budget_lines(plan)]
+    lines += [f"{name:<12}{text}" for name, text in budget_lines(plan)]
     if study.rules.federated:
         lines.append(
             f"colluders   {release.colluders} of {sites} may pool what they know; "
@@ -430,7 +310,7 @@ def approval_lines(plan: StudyPlan) -> list[str]:
         *_under("sites", sites_in_words(plan)),
         "is opened   what the vectors of all sites give together"
         + (", or of all but the lost" if privacy.dropouts else ""),
-        *(f"{name:<12}{text}" for name, text in _budget_lines(plan)),
+        *(f"{name:<12}{text}" for name, text in budget_lines(plan)),
     ]
     return [*lines, INSECURE_NOISE] if study.insecure else lines
 
