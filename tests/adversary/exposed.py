@@ -191,8 +191,7 @@ class Silent:
 
 def exact(consortium: Consortium, name: str, theta: Any, number: int = 0) -> Any:
     """A site's sum on the grid without noise: what nobody else may learn."""
-    phase = consortium.plan.phase_of(number)
-    assert phase is not None
+    phase = consortium.plan.phase_at(number)
     total = consortium.contributions(name).total(phase, Question(np.asarray(theta)))
     return phase.sums.to_grid(total)
 

@@ -7,17 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
+from coded import Coded, coded, coded_table
 from exposed import Silent, certified, exact
-from parties import Consortium, small_study
+from parties import small_study
 
 from cipherbayes.privacy.noise import InsecureRepeatableNoise, SecureNoise
-from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.messages import DecryptReply, decode, encode
 from cipherbayes.protocols.questions import Question
-from cipherbayes.study.schema import Study
-from cipherbayes.study.tables import open_site
 from cipherbayes.validation.canary import epsilon_lower_bound
 from cipherbayes.validation.mechanisms import MECHANISMS, audit_mechanism
 
@@ -68,31 +65,7 @@ def test_a_long_audit_does_not_refute_a_certified_mechanism(
 
 # -- the protocol itself --------------------------------------------------------
 
-LEVELS = [f"code-{k}" for k in range(400)]
 ROUNDS = 10
-
-
-def coded_study(claim: float, delta: float) -> Study:
-    """A rare diagnosis has a coordinate of its own, so each is an audit of its own."""
-    study = small_study(
-        privacy={"epsilon": claim, "delta": delta},
-        inference={"method": "averaged", "rounds": ROUNDS},
-    )
-    document = study.model_dump(mode="json", exclude_none=True)
-    return Study.model_validate({**document, "features": {"code": {"levels": LEVELS}}})
-
-
-def coded_table(study: Study, name: str, canary: bool = False) -> Contributions:
-    codes = [LEVELS[(31 * ord(name) + k) % len(LEVELS)] for k in range(50)]
-    frame = pd.DataFrame({"code": codes, "death": [k % 2 for k in range(50)]})
-    if canary:
-        frame.loc[len(frame)] = [LEVELS[7], 1]
-    return Contributions(study.model, open_site(study, name, frame))
-
-
-class Coded(Consortium):
-    def contributions(self, name: str) -> Contributions:
-        return coded_table(self.study, name)
 
 
 def protocol_scores(
@@ -103,13 +76,16 @@ def protocol_scores(
     Scores of each coordinate with and without the canary, and the noise in them over
     what is certified. c's noise is known to the coalition, so c adds none.
     """
-    consortium = Coded(tmp_path, coded_study(claim, delta))
+    study = small_study(
+        privacy={"epsilon": claim, "delta": delta},
+        inference={"method": "averaged", "rounds": ROUNDS},
+    )
+    consortium = Coded(tmp_path, coded(study))
     for name in consortium.names:
         source = Silent() if name == "c" else noise(name)
         consortium.sites[name] = consortium.site(name, noise=source)
         consortium.sites[name].join(consortium.manifest, consortium.offer)
-    phase = consortium.plan.last_phase
-    zero = np.zeros(phase.dimension)
+    phase, zero = consortium.plan.last_phase, consortium.zero
     truth = sum(exact(consortium, name, zero) for name in consortium.names)
     left = zero.copy()
     for number in range(ROUNDS):

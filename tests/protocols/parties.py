@@ -246,18 +246,18 @@ class Consortium:
 
     # -- what only a test may do -------------------------------------------
 
-    def opened(self, reply: SiteReply, dimension: int = 3) -> np.ndarray:
+    def opened(self, reply: SiteReply) -> np.ndarray:
         """One site's masked vector, decrypted alone: no party could ask for it."""
         public = self.pair.public
         ciphertext = Ciphertext.from_bytes(
             reply.ciphertext,
             parameters=public.parameters,
             key_id=public.key_id,
-            dimension=dimension,
+            dimension=self.plan.last_phase.dimension,
         )
         return self.pair.secret.decrypt(ciphertext)
 
-    def mask(self, reply: SiteReply, sites: Sequence[str], dimension: int = 3) -> Any:
+    def mask(self, reply: SiteReply, sites: Sequence[str]) -> Any:
         """The mask of a site in an exchange, modulo 2^64."""
         roster = self.server.roster()
         masks = PairwiseMasks(
@@ -269,6 +269,7 @@ class Consortium:
             colluders=self.plan.study.colluders,
         )
         asked = RememberingSite.asked[reply.site, reply.round_id.digest]
+        dimension = self.plan.last_phase.dimension
         return masks.total(reply.round_id, roster.restrict(sites), asked, dimension)
 
     def unmasked(self, reply: SiteReply, sites: Sequence[str] | None = None) -> Any:
