@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from cipherbayes.crypto.ckks.circuit import Circuit, Update
 from cipherbayes.crypto.ckks.factored import TUNINGS, FactoredCircuit
 from cipherbayes.errors import CryptoError
@@ -9,6 +11,7 @@ from cipherbayes.errors import CryptoError
 CIRCUITS = ("literal", *TUNINGS)
 
 
+@lru_cache(maxsize=16)  # a circuit is a value: what changes in a run is elsewhere
 def make_circuit(name: str, update: Update) -> Circuit:
     """``literal``, ``fast`` or ``hardened`` for an update.
 
