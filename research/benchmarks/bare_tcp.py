@@ -9,7 +9,6 @@ bound as in ``wide_area.py``, so what a study takes beyond this is the study's o
 
 from __future__ import annotations
 
-import argparse
 import json
 import socket
 import statistics
@@ -19,7 +18,15 @@ import time
 from typing import Any
 
 from flare_round import SITES
-from wide_area import BANDWIDTH, HUB, Line, bound, network
+from wide_area import (
+    HUB,
+    Line,
+    bound,
+    described,
+    line_options,
+    network,
+    stated_lines,
+)
 
 QUESTION, REPLY = 350, 29_008
 """Bytes of a question to a site or an answer of the CSP, and of a site's reply."""
@@ -85,9 +92,7 @@ def measure(line: Line, congestion: str, rounds: int) -> dict[str, Any]:
     least = bound(line, sent, 1)
     taken = each[WARM_UP:]
     return {
-        "round_trip_ms": 1e3 * line.round_trip,
-        "loss": line.loss,
-        "congestion": congestion,
+        **described(line, congestion),
         "rounds": rounds,
         "bound_s": least,
         "round_s": statistics.mean(taken),
@@ -97,17 +102,9 @@ def measure(line: Line, congestion: str, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    reader = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    reader.add_argument("--delay", type=float, nargs="+", default=[20.0, 100.0, 200.0])
-    reader.add_argument("--loss", type=float, nargs="+", default=[0.0, 0.01])
-    reader.add_argument("--rounds", type=int, default=60)
-    reader.add_argument("--congestion", default="bbr", help="TCP's, as cubic or bbr.")
-    given = reader.parse_args()
-    for loss in given.loss:
-        for delay in given.delay:
-            line = Line(delay / 1e3, BANDWIDTH, loss)
-            row = measure(line, given.congestion, given.rounds)
-            print(json.dumps(row), flush=True)
+    given = line_options(__doc__.splitlines()[0], congestion="bbr").parse_args()
+    for line in stated_lines(given):
+        print(json.dumps(measure(line, given.congestion, given.rounds)), flush=True)
 
 
 if __name__ == "__main__":

@@ -247,9 +247,7 @@ def measure(
     sent = {party["name"]: party["bytes"] for party in result.record["parties"]}
     least = bound(line, sent, done) * len(each) / done
     return {
-        "round_trip_ms": 1e3 * line.round_trip,
-        "loss": line.loss,
-        "congestion": congestion,
+        **described(line, congestion),
         "rounds": done,
         "parameters": parameters,
         "bound_s": least,
@@ -261,26 +259,43 @@ def measure(
     }
 
 
-def main() -> None:
-    reader = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def described(line: Line, congestion: str) -> dict[str, Any]:
+    """What a row says of its lines."""
+    return {
+        "round_trip_ms": 1e3 * line.round_trip,
+        "loss": line.loss,
+        "congestion": congestion,
+    }
+
+
+def line_options(description: str, congestion: str) -> argparse.ArgumentParser:
+    """A parser that asks which lines to measure."""
+    reader = argparse.ArgumentParser(description=description)
     reader.add_argument("--delay", type=float, nargs="+", default=[20.0, 100.0, 200.0])
     reader.add_argument("--loss", type=float, nargs="+", default=[0.0, 0.01])
     reader.add_argument("--rounds", type=int, default=60)
-    reader.add_argument("--parameters", type=int, default=12)
-    reader.add_argument("--congestion", default="cubic", help="TCP's, as cubic or bbr.")
-    given = reader.parse_args()
+    words = "TCP's, as cubic or bbr."
+    reader.add_argument("--congestion", default=congestion, help=words)
+    return reader
+
+
+def stated_lines(given: argparse.Namespace) -> Iterator[Line]:
+    """The lines that were asked for, one after the other."""
     for loss in given.loss:
         for delay in given.delay:
-            line = Line(delay / 1e3, BANDWIDTH, loss)
-            with tempfile.TemporaryDirectory() as folder, own_state(folder):
-                row = measure(
-                    Path(folder),
-                    line,
-                    given.congestion,
-                    given.rounds,
-                    given.parameters,
-                )
-                print(json.dumps(row), flush=True)
+            yield Line(delay / 1e3, BANDWIDTH, loss)
+
+
+def main() -> None:
+    reader = line_options(__doc__.splitlines()[0], congestion="cubic")
+    reader.add_argument("--parameters", type=int, default=12)
+    given = reader.parse_args()
+    for line in stated_lines(given):
+        with tempfile.TemporaryDirectory() as folder, own_state(folder):
+            row = measure(
+                Path(folder), line, given.congestion, given.rounds, given.parameters
+            )
+            print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

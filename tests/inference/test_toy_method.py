@@ -8,10 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import cipherbayes as cb
-from cipherbayes.cli.main import app
 from cipherbayes.errors import StudyError
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.method import (
@@ -27,7 +25,8 @@ from cipherbayes.inference.target import Target
 from cipherbayes.models import Model
 from cipherbayes.report.live.snapshot import Watcher
 from cipherbayes.typing import Floats
-from conftest import LOGISTIC, logistic_frame
+from conftest import logistic_frame
+from toys import command, write_study
 
 CAUTION = "signs of gradients know no size"
 UNRELIABLE = "A sign walk has no posterior."
@@ -82,24 +81,10 @@ def _registered() -> Iterator[None]:
 
 
 def study_file(folder: Path, protocol: str = "secure-sum") -> Path:
-    for number, name in enumerate(("north", "south")):
-        logistic_frame(300, seed=number).to_csv(folder / f"{name}.csv", index=False)
-    text = (
-        LOGISTIC.replace("[model]", f'protocol = "{protocol}"\n[model]')
-        + '[preparation]\nmethod = "public-bounds"\n'
-        + '[inference]\nmethod = "signs"\n'
-        + "[privacy]\nepsilon = 3.0\nrecords = 600\n"
-        + '[sites]\nnorth = { data = "north.csv" }\nsouth = { data = "south.csv" }\n'
+    sections = (
+        '[preparation]\nmethod = "public-bounds"\n[inference]\nmethod = "signs"\n'
     )
-    path = folder / "study.toml"
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
-def command(*words: str) -> str:
-    done = CliRunner().invoke(app, list(words))
-    assert done.exit_code == 0, done.output
-    return done.stdout
+    return write_study(folder, sections, protocol)
 
 
 @pytest.mark.slow
@@ -108,11 +93,9 @@ def test_it_is_planned_run_watched_reported_and_verified(
     tmp_path: Path, protocol: str
 ) -> None:
     path, out = study_file(tmp_path, protocol), tmp_path / "out"
-    assert "12 rounds of signs" in command("plan", str(path))
-    assert CAUTION in json.loads(command("plan", str(path), "--json"))["warnings"]
-    record = json.loads(
-        command("run", str(path), "--out", str(out), "--json", "--no-report")
-    )
+    assert "12 rounds of signs" in command("plan", path)
+    assert CAUTION in json.loads(command("plan", path, "--json"))["warnings"]
+    record = json.loads(command("run", path, "--out", out, "--json", "--no-report"))
     assert record["method"] == "signs"
     assert record["rounds"] == 12
     assert CAUTION in record["warnings"]
@@ -121,11 +104,11 @@ def test_it_is_planned_run_watched_reported_and_verified(
     assert UNRELIABLE in flag["message"]
     assert all(row["lower"] is None for row in record["posterior"])
     assert Watcher.open(out).look().finished
-    command("report", str(out))
+    command("report", out)
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "12, signs" in page
     assert UNRELIABLE in page
-    command("verify", str(out))
+    command("verify", out)
 
 
 @pytest.mark.slow
@@ -138,7 +121,7 @@ def test_a_run_that_was_cut_goes_on(
         cb.run(cb.Study.load(path), out=out)
     assert Watcher.open(out).look().done == 4
     monkeypatch.setattr(SignWalk, "stops_after", None)
-    command("resume", str(out), "--json")
+    command("resume", out, "--json")
     assert Watcher.open(out).look().finished
 
 

@@ -6,14 +6,11 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import cipherbayes as cb
-from cipherbayes.cli.main import app
 from cipherbayes.errors import StudyError
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.method import (
@@ -27,7 +24,7 @@ from cipherbayes.inference.released import Recursion, Release, ServerState
 from cipherbayes.inference.settings import Inference
 from cipherbayes.inference.target import Target
 from cipherbayes.typing import Floats
-from conftest import LOGISTIC, logistic_frame
+from toys import command, write_study
 
 
 @dataclass(frozen=True)
@@ -87,37 +84,21 @@ def _registered() -> Iterator[None]:
 
 
 def study_file(folder: Path, settings: str = "") -> Path:
-    for number, name in enumerate(("north", "south")):
-        logistic_frame(300, seed=number).to_csv(folder / f"{name}.csv", index=False)
-    path = folder / "study.toml"
-    path.write_text(
-        LOGISTIC
-        + f'[inference]\nmethod = "newton"\n{settings}'
-        + "[privacy]\nepsilon = 3.0\nrecords = 600\n"
-        + '[sites]\nnorth = { data = "north.csv" }\nsouth = { data = "south.csv" }\n',
-        encoding="utf-8",
-    )
-    return path
-
-
-def command(*words: str) -> Any:
-    done = CliRunner().invoke(app, list(words))
-    assert done.exit_code == 0, done.output
-    return done.stdout
+    return write_study(folder, f'[inference]\nmethod = "newton"\n{settings}')
 
 
 @pytest.mark.slow
 def test_it_is_planned_run_reported_and_verified(tmp_path: Path) -> None:
     path, out = study_file(tmp_path), tmp_path / "out"
-    planned = json.loads(command("plan", str(path), "--json"))
+    planned = json.loads(command("plan", path, "--json"))
     assert planned["rounds"] >= 4
     assert planned["epsilon"] <= 3.0 * (1 + 1e-9)
-    command("plan", str(path))
-    record = json.loads(command("run", str(path), "--out", str(out), "--json"))
+    command("plan", path)
+    record = json.loads(command("run", path, "--out", out, "--json"))
     assert record["method"] == "newton"
     assert record["privacy"]["certified"] is True
     assert (out / "report.html").is_file()
-    command("verify", str(out))
+    command("verify", out)
 
 
 def test_a_run_that_was_cut_goes_on(tmp_path: Path) -> None:

@@ -13,10 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import cipherbayes as cb
-from cipherbayes.cli.main import app
 from cipherbayes.crypto.bfv.ciphertext import Ciphertext
 from cipherbayes.crypto.identity.roster import Roster
 from cipherbayes.crypto.wire.transcript import RoundId
@@ -41,7 +39,8 @@ from cipherbayes.report.live.snapshot import Watcher
 from cipherbayes.study.schema import PrivateStudy
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Integers
-from conftest import LOGISTIC, logistic_frame
+from conftest import logistic_frame
+from toys import command, write_study
 
 
 @dataclass(frozen=True)
@@ -137,24 +136,10 @@ def test_it_gives_what_a_secure_sum_gives() -> None:
 
 @pytest.mark.slow
 def test_nothing_is_certified_that_it_does_not_answer_for(tmp_path: Path) -> None:
-    for name, seed in FRAMES.items():
-        logistic_frame(300, seed).to_csv(tmp_path / f"{name}.csv", index=False)
-    path, out = tmp_path / "study.toml", tmp_path / "out"
-    path.write_text(
-        LOGISTIC.replace("[model]", 'protocol = "backwards"\n[model]')
-        + '[inference]\nmethod = "psgld"\nrounds = 6\n'
-        + "[privacy]\nepsilon = 3.0\nrecords = 600\n"
-        + '[sites]\nnorth = { data = "north.csv" }\nsouth = { data = "south.csv" }\n',
-        encoding="utf-8",
-    )
-
-    def command(*words: str) -> str:
-        done = CliRunner().invoke(app, list(words))
-        assert done.exit_code == 0, done.output
-        return done.stdout
-
-    assert "not certified" in command("plan", str(path))
-    record = json.loads(command("run", str(path), "--out", str(out), "--json"))
+    sections = '[inference]\nmethod = "psgld"\nrounds = 6\n'
+    path, out = write_study(tmp_path, sections, "backwards"), tmp_path / "out"
+    assert "not certified" in command("plan", path)
+    record = json.loads(command("run", path, "--out", out, "--json"))
     assert record["privacy"]["certified"] is False
     assert record["privacy"]["holds_against"] == []
     assert [party["name"] for party in record["parties"]] == [
@@ -163,7 +148,7 @@ def test_nothing_is_certified_that_it_does_not_answer_for(tmp_path: Path) -> Non
     assert Watcher.open(out).look().certified is False
     assert "Sums travelled backwards" in (out / "report.html").read_text()
     assert any("backwards" in line for line in study_in_words(cb.Study.load(path)))
-    command("verify", str(out))
+    command("verify", out)
 
 
 def test_a_run_that_was_cut_goes_on(tmp_path: Path) -> None:

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import cipherbayes as cb
-from cipherbayes.cli.main import app
 from cipherbayes.errors import StudyError
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.protocols.contributions import Contributions
@@ -34,7 +32,7 @@ from cipherbayes.report.live.snapshot import Watcher
 from cipherbayes.study.schema import PrivateStudy, Study
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Integers
-from conftest import LOGISTIC, logistic_frame
+from toys import command, write_study
 
 CAUTION = "the clerk sees every row"
 
@@ -99,37 +97,22 @@ def _registered() -> Iterator[None]:
 
 @pytest.fixture
 def study_path(tmp_path: Path) -> Path:
-    for number, name in enumerate(("north", "south")):
-        logistic_frame(300, seed=number).to_csv(tmp_path / f"{name}.csv", index=False)
-    text = (
-        LOGISTIC.replace("[model]", 'protocol = "posted-totals"\n[model]')
-        + '[inference]\nmethod = "psgld"\nrounds = 12\n'
-        + "[privacy]\nepsilon = 3.0\nrecords = 600\n"
-        + '[sites]\nnorth = { data = "north.csv" }\nsouth = { data = "south.csv" }\n'
-    )
-    path = tmp_path / "study.toml"
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
-def command(*words: str) -> str:
-    done = CliRunner().invoke(app, list(words))
-    assert done.exit_code == 0, done.output
-    return done.stdout
+    sections = '[inference]\nmethod = "psgld"\nrounds = 12\n'
+    return write_study(tmp_path, sections, "posted-totals")
 
 
 @pytest.mark.slow
 def test_it_is_planned_run_watched_reported_and_verified(study_path: Path) -> None:
     out = study_path.parent / "out"
-    said = command("plan", str(study_path))
+    said = command("plan", study_path)
     assert "posted-totals, one place" in said
     assert CAUTION in " ".join(said.split())
-    planned = json.loads(command("plan", str(study_path), "--json"))
+    planned = json.loads(command("plan", study_path, "--json"))
     assert planned["certified"] is True
     assert CAUTION in planned["warnings"]
 
     record = json.loads(
-        command("run", str(study_path), "--out", str(out), "--json", "--no-report")
+        command("run", study_path, "--out", out, "--json", "--no-report")
     )
     assert record["protocol"] == "posted-totals"
     assert record["privacy"]["certified"] is True
@@ -140,11 +123,11 @@ def test_it_is_planned_run_watched_reported_and_verified(study_path: Path) -> No
     assert seen.finished
     assert seen.spent == pytest.approx(3.0, rel=1e-3)
 
-    command("report", str(out))
+    command("report", out)
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "A clerk posted every total" in page
     assert "posted psgld" in page
-    command("verify", str(out))
+    command("verify", out)
 
 
 def test_a_run_that_was_cut_goes_on(
@@ -157,7 +140,7 @@ def test_a_run_that_was_cut_goes_on(
     seen = Watcher.open(out).look()
     assert (seen.done, seen.finished) == (6, False)
     monkeypatch.setattr(Clerk, "power_cut_after", None)
-    command("resume", str(out), "--json")
+    command("resume", out, "--json")
     assert Watcher.open(out).look().finished
 
 
