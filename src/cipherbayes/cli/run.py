@@ -136,7 +136,8 @@ def warn_before(study: Study, further: list[str]) -> None:
 
 
 def spending(study: Study) -> Callable[[int], float] | None:
-    """ε spent after a number of rounds, to the tenth of the rounds above it."""
+    """ε spent after a number of rounds, known at every tenth of them: in between it is
+    that of the next."""
     if not study.private:
         return None
     from cipherbayes.protocols.plan import plan_study

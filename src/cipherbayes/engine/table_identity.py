@@ -237,7 +237,7 @@ def _elsewhere(listed: RegisteredTable, path: Path) -> bool:
 
 
 def _refuse_ledger_of_link(given: Path, path: Path) -> None:
-    """Ledgers once lay beside links: what was spent there must not be lost."""
+    """Refuse a link with a ledger beside it: what was spent there must not be lost."""
     if given.exists() and given.resolve() != path.resolve():
         raise PrivacyError(
             "is the ledger of a link, and a table's ledger lies beside the file itself",
