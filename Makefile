@@ -14,7 +14,7 @@ SCRATCH := $(if $(SHM),--basetemp=$(SHM))
 # What failed tests left stays there to be looked at.
 TIDY := $(if $(SHM),rm -rf $(SHM))
 
-.PHONY: demo check check-run test test-run coverage lint style types bench torture docs release clean
+.PHONY: demo check check-run test test-run coverage lint style layers types bench torture docs release clean
 
 # One stamp per set of extras, renewed when the pins, the package or its C code change.
 INSTALLED := pyproject.toml research/pyproject.toml research/setup.py constraints.txt setup.py src/cipherbayes/_kernels.c src/cipherbayes/_kernels.h $(wildcard src/cipherbayes/inference/noise_aware/loops/*)
@@ -38,12 +38,12 @@ demo: $(VENV)/.demo
 # Modules stay whole; those with slow tests come first (tests/conftest.py).
 PYTEST = $(PY) -m pytest $(SCRATCH) -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# Types are checked beside the tests: mypy has use for one core only.
+# Types and layers are checked beside the tests: each has use for one core only.
 check: style
-	@$(MAKE) --no-print-directory --jobs=2 types check-run
+	@$(MAKE) --no-print-directory --jobs=3 types layers check-run
 
 test: style
-	@$(MAKE) --no-print-directory --jobs=2 types test-run
+	@$(MAKE) --no-print-directory --jobs=3 types layers test-run
 
 # Before a commit: what is not slow, with fewer examples of each property.
 check-run: $(VENV)/.dev
@@ -63,11 +63,13 @@ coverage: $(VENV)/.dev
 	$(PY) tests/coverage_by_room.py
 	@$(TIDY)
 
-lint: style types
+lint: style layers types
 
 style: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+
+layers: $(VENV)/.dev
 	$(VENV)/bin/lint-imports
 
 types: $(VENV)/.dev

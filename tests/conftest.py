@@ -61,6 +61,15 @@ FINISHED_RUNS = (
 )
 """Modules that share the runs of finished_runs.py: one worker makes them for all."""
 
+FIRST = (
+    "tests/flare/test_flare_run.py",
+    *FINISHED_RUNS,
+    "tests/test_docs_run.py",
+    "tests/test_notebooks.py",
+    "tests/research/test_reproduce_experiments.py",
+)
+"""Modules that take longest, or wait for other programs: none is left for the end."""
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
@@ -83,7 +92,7 @@ NEEDED = {"slow": {"browser", "machines", "wheel"}, "realdata": {"physionet_arch
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Marks are checked where fixtures tell; under xdist slow modules come first."""
+    """Marks are checked where fixtures tell; under xdist long modules come first."""
     for item in items:
         for mark, fixtures in NEEDED.items():
             if fixtures & set(getattr(item, "fixturenames", ())) and not (
@@ -92,7 +101,13 @@ def pytest_collection_modifyitems(
                 raise pytest.UsageError(f"{item.nodeid} is not marked as {mark}")
     if hasattr(config, "workerinput"):
         slow = {item.path for item in items if item.get_closest_marker("slow")}
-        items.sort(key=lambda item: item.path not in slow)
+        first = {config.rootpath / name: place for place, name in enumerate(FIRST)}
+        items.sort(
+            key=lambda item: (
+                first.get(item.path, len(first)),
+                item.path not in slow,
+            )
+        )
 
 
 def needs(module: str) -> pytest.MarkDecorator:
@@ -151,6 +166,15 @@ outcome = "death"
 age = { low = 18, high = 100 }
 sex = { levels = ["F", "M"] }
 """
+
+
+@pytest.fixture
+def fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that look at no figure which the number of draws would change."""
+    from cipherbayes.inference.noise_aware import Effort
+
+    effort = Effort(warm_up=60, kept=100, doublings=1)
+    monkeypatch.setattr(Effort, "for_dimension", lambda dimension: effort)
 
 
 @pytest.fixture

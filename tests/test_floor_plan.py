@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from conftest import FIRST
+
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "cipherbayes"
 TOP = {"__init__.py", "__main__.py", "errors.py", "typing.py", "version.py"}
 FOLDERS = [path.parent for path in sorted(SOURCE.glob("protocols/*/protocol.py"))]
@@ -125,3 +127,8 @@ def test_such_a_question_would_be_found(line: str) -> None:
 
 def test_every_module_is_in_a_room() -> None:
     assert {path.name for path in SOURCE.glob("*.py")} == TOP
+
+
+def test_modules_that_the_tests_put_first_exist() -> None:
+    root = Path(__file__).resolve().parents[1]
+    assert [name for name in FIRST if not (root / name).is_file()] == []

@@ -72,7 +72,7 @@ def test_arviz_opens_the_posterior(finished: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import arviz
-    data = arviz.from_netcdf(str(finished / "out" / "posterior.nc"))  # type: ignore[no-untyped-call]
+    data = arviz.from_netcdf(str(finished / "out" / "posterior.nc"))
     assert data.posterior["theta"].dims == ("chain", "draw", "parameter")
     summary = arviz.summary(data.posterior)
     assert "theta[age]" in summary.index

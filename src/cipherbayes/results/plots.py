@@ -126,7 +126,7 @@ def _axes(axes: Axes | None, height: float) -> Axes:
             where="plot",
             remedy="pip install 'cipherbayes[plots]'; the report has pictures without",
         ) from None
-    _, made = pyplot.subplots(figsize=(6.4, height), layout="constrained")
+    made: Axes = pyplot.subplots(figsize=(6.4, height), layout="constrained")[1]
     return made
 
 

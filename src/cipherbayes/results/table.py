@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from html import escape
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import narwhals as nw
 
@@ -50,7 +50,7 @@ class Table(list[Row]):
         """
         columns = {name: [row[name] for row in self] for name in self.columns}
         try:
-            return nw.from_dict(columns, backend=cast(Any, native)).to_native()
+            return nw.from_dict(columns, backend=native).to_native()
         except (ModuleNotFoundError, ValueError):
             raise RunError(
                 "is no library of frames that can be used here",
