@@ -11,18 +11,19 @@ import contextlib
 import io
 import os
 import re
+import runpy
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from cipherbayes.inference.noise_aware import Effort
 from conftest import logistic_frame
 from terminal import cipherbayes
 
@@ -185,30 +186,32 @@ def test_plans_of_the_examples_say_what_the_page_shows(page: str) -> None:
                     type_in(line, shown, ROOT)
 
 
+@cache
+def help_of(script: str) -> str:
+    """What a script says of its options, asked in this process."""
+    with (
+        mock.patch.object(sys, "argv", [script, "--help"]),
+        contextlib.redirect_stdout(io.StringIO()) as told,
+        pytest.raises(SystemExit) as end,
+    ):
+        runpy.run_path(str(ROOT / script), run_name="__main__")
+    assert not end.value.code
+    return told.getvalue()
+
+
 @pytest.mark.slow
 def test_scripts_that_are_not_run_take_the_options_shown() -> None:
     for page in PAGES:
         for language, block in steps(page):
             for line, _ in typed(block) if language == "console" else ():
                 program, *words = shlex.split(line)
-                if program != "python":
-                    continue
-                told = subprocess.run(
-                    [sys.executable, ROOT / words[0], "--help"],
-                    capture_output=True, text=True, check=True,
-                ).stdout  # fmt: skip
-                for word in words:
-                    assert not word.startswith("--") or word in told, line
+                if program == "python":
+                    told = help_of(words[0])
+                    for word in words:
+                        assert not word.startswith("--") or word in told, line
 
 
 # -- walks -----------------------------------------------------------------
-
-
-@pytest.fixture
-def fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages show no figure that the number of draws would change."""
-    effort = Effort(warm_up=60, kept=100, doublings=1)
-    monkeypatch.setattr(Effort, "for_dimension", lambda dimension: effort)
 
 
 @pytest.mark.slow

@@ -27,12 +27,12 @@ def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
     import nbformat
     from nbclient import NotebookClient
 
-    book = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    book = nbformat.read(path, as_version=4)
     client = NotebookClient(
         book, timeout=300, resources={"metadata": {"path": str(tmp_path)}}
     )
     client.execute(env={**os.environ, "TMPDIR": str(tmp_path)})
-    kept = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    kept = nbformat.read(path, as_version=4)
     assert [shown(cell) for cell in book.cells] == [shown(cell) for cell in kept.cells]
 
 
@@ -46,7 +46,7 @@ def shown(cell: Any) -> list[list[str]]:
 def test_a_notebook_is_kept_with_what_it_shows_and_no_more(path: Path) -> None:
     import nbformat
 
-    cells = nbformat.read(path, as_version=4).cells  # type: ignore[no-untyped-call]
+    cells = nbformat.read(path, as_version=4).cells
     every = [output for cell in cells for output in cell.get("outputs", [])]
     assert any("image/png" in output.get("data", {}) for output in every)
     assert any(

@@ -138,6 +138,7 @@ def filled_in(text: str, afternoon: Afternoon) -> str:
     return "\n".join([head + "[features]", *kept, "", "[privacy]" + tail])
 
 
+@pytest.mark.usefixtures("fewer_draws")
 @pytest.mark.parametrize("name", AFTERNOONS)
 def test_a_new_user_gets_from_tables_to_a_report(name: str, tmp_path: Path) -> None:
     load, afternoon = AFTERNOONS[name]

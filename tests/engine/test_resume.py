@@ -167,6 +167,26 @@ def test_a_run_killed_while_its_folder_is_laid_out_has_spent_nothing(
     run(study, out=tmp_path / "run")
 
 
+PREPARATIONS = ("private-moments", "private-scales")
+
+
+def preparing(method: str) -> dict[str, Any]:
+    return {"privacy": {"records": None}, "preparation": {"method": method}}
+
+
+@pytest.fixture(scope="module")
+def prepared_calmly(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, list[bytes]]:
+    """θ of runs that nothing happened to, by their preparation."""
+    found = {}
+    for method in PREPARATIONS:
+        folder = tmp_path_factory.mktemp(method)
+        run(made(folder, **preparing(method)), out=folder / "run")
+        found[method] = trajectory(folder / "run")
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("point", "number"),
@@ -181,19 +201,20 @@ def test_a_run_killed_while_its_folder_is_laid_out_has_spent_nothing(
         ("after the checkpoint", 2),
     ],
 )
-@pytest.mark.parametrize("method", ["private-moments", "private-scales"])
+@pytest.mark.parametrize("method", PREPARATIONS)
 def test_a_run_killed_while_it_prepares_resumes_to_the_same_theta(
-    tmp_path: Path, point: str, number: int, method: str
+    tmp_path: Path,
+    prepared_calmly: dict[str, list[bytes]],
+    point: str,
+    number: int,
+    method: str,
 ) -> None:
     """N, windows and scales are releases too: drawn once, kept for ever."""
-    changes = {"privacy": {"records": None}, "preparation": {"method": method}}
-    calm = made(tmp_path / "calm", **changes)
-    run(calm, out=tmp_path / "calm" / "run")
-    study = made(tmp_path, **changes)
+    study = made(tmp_path, **preparing(method))
     assert crash(study, tmp_path / "run", point, number) == KILLED
     result = resume(tmp_path / "run")
     assert result.record["moments"] is not None
-    assert_whole(tmp_path, study, trajectory(tmp_path / "calm" / "run"))
+    assert_whole(tmp_path, study, prepared_calmly[method])
 
 
 @pytest.mark.slow

@@ -124,17 +124,25 @@ def test_a_flag_is_judged_by_the_parameters_that_it_names() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
-def test_calibrate_takes_a_table_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_calibrate_takes_a_table_and_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In this process; tests/cli/test_calibrate.py has others compute.
+    monkeypatch.setattr("cipherbayes.cli.calibrate.os.cpu_count", lambda: 1)
     path, results = tmp_path / "made-up.csv", tmp_path / "results.jsonl"
     pyarrow.csv.write_csv(TABLE.select(["age", "sex"]), path)
     words = ["calibrate", "--table", str(path), "--kind", "logistic", "--wider", "3"]
-    words += ["--records", "500", "--replicates", "2", "--results", str(results)]
-    first = cipherbayes(*words, "--json")
+    words += ["--records", "500", "--results", str(results), "--replicates"]
+    first = cipherbayes(*words, "2", "--json")
     assert first.returncode == 0, first.stderr
     lines = results.read_text(encoding="utf-8")
     row = json.loads(first.stdout)["rows"][0]
     assert row["table"] == "made-up"
     assert row["replicates"] == 2
-    again = cipherbayes(*words)
+    more = cipherbayes(*words, "3", "--json")
+    assert json.loads(more.stdout)["rows"][0]["replicates"] == 3
+    both = results.read_text(encoding="utf-8")
+    assert both.startswith(lines)
+    again = cipherbayes(*words, "3")
     assert "made-up" in again.stdout
-    assert results.read_text(encoding="utf-8") == lines
+    assert results.read_text(encoding="utf-8") == both
