@@ -61,9 +61,17 @@ FINISHED_RUNS = (
 )
 """Modules that share the runs of finished_runs.py: one worker makes them for all."""
 
+PAPER_CLAIMS = (
+    "tests/cli/test_private.py",
+    "tests/protocols/as_printed/test_paper_claim.py",
+    "tests/research/test_reproduce_command.py",
+)
+"""Modules that ask for the honest ε of the same settings, five seconds each."""
+
 FIRST = (
     "tests/flare/test_flare_run.py",
     *FINISHED_RUNS,
+    *PAPER_CLAIMS,
     "tests/test_docs_run.py",
     "tests/test_notebooks.py",
     "tests/research/test_reproduce_experiments.py",
@@ -77,12 +85,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    class BySharedFixtures(LoadFileScheduling):  # type: ignore[misc]
+    class BySharedWork(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return "finished runs" if file in FINISHED_RUNS else file
+            shared = (group for group in (FINISHED_RUNS, PAPER_CLAIMS) if file in group)
+            return next(shared, (file,))[0]
 
-    return BySharedFixtures(config, log)
+    return BySharedWork(config, log)
 
 
 NEEDED = {"slow": {"browser", "machines", "wheel"}, "realdata": {"physionet_archive"}}
