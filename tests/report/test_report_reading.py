@@ -21,13 +21,13 @@ from cipherbayes.protocols.site_words import alike
 from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.report.charts import LETTER, NARROW, interval_axis, interval_row
 from cipherbayes.report.effect_rows import Effect, Effects
-from cipherbayes.report.numbers import Axis, resolved
+from cipherbayes.report.numbers import Axis, number, resolved
 from cipherbayes.report.page import render
 from cipherbayes.report.run_contents import Contents, Spent
 from cipherbayes.report.sections.findings import findings_section
 from cipherbayes.report.sections.forest import forest_axis
 from cipherbayes.report.sections.held_out import how_to_hold_out
-from cipherbayes.report.sections.methods import methods_paragraph
+from cipherbayes.report.sections.methods import checklist, methods_paragraph
 from cipherbayes.report.sections.privacy import privacy_section
 from cipherbayes.report.sections.sites import spread_in_words
 from cipherbayes.results.export import export
@@ -211,6 +211,22 @@ def test_the_methods_claim_no_order_of_events_but_what_ledgers_show() -> None:
     assert paragraph((alone, other_delta), model=model) == said
     told = paragraph((alone, twice), model=model)
     assert "used for other releases too (b: ε up to 4.5 in all" in told
+
+
+@pytest.mark.slow
+def test_a_paper_gets_performance_and_characteristics(runs: FinishedRuns) -> None:
+    result = Result.load(runs["hospitals"])
+    contents = Contents(result, plan_releases(result.study.with_privacy()))
+    items = dict(checklist(contents))
+    assert items["Characteristics of the records (S14; T13b)"] == "Who the records are"
+    told = items["Performance of the model (T10d, T16)"]
+    area = result.metrics["auc"]
+    assert f"AUC {number(area['mean'])} ({number(area['lower'])} to" in told
+    assert "calibration in the large" in told
+    assert "with an indicator of its own in cold ischaemia [h]" in " ".join(
+        items.values()
+    )
+    assert "counts of prediction by outcome" in methods_paragraph(contents)
 
 
 def test_the_methods_say_what_was_fitted() -> None:

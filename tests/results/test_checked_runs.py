@@ -332,6 +332,24 @@ def test_two_fits_are_compared_by_their_scores() -> None:
     assert close["better"] is None
 
 
+def test_fits_of_other_records_get_no_verdict() -> None:
+    """Every fit has a higher log score where outcomes are rarer."""
+    first, other = scored("age", -0.5), scored("age-and-sex", -0.2)
+    alike = cb.compare(first, other)
+    assert (alike["better"], alike["caution"]) == ("age-and-sex", None)
+    for sections, said in (
+        ({"privacy": {"epsilon": 1.0, "records": 2000}}, "records"),
+        ({"sites": {"elsewhere": {}}}, "sites"),
+    ):
+        study = cb.Study(**{**first.study.document(), **sections})
+        found = cb.compare(cb.Result(study, first.posterior, first.record), other)
+        assert found["better"] is None
+        assert found["mean"] == alike["mean"]
+        assert f"the studies differ in {said}" in str(found["caution"])
+    with pytest.raises(StudyError, match="compared with itself"):
+        cb.compare(first, first)
+
+
 def test_fits_of_one_name_are_told_apart() -> None:
     found = cb.compare(scored("age", -0.5), scored("age", -0.4))
     assert (found["first"], found["better"]) == ("age (first)", "age (second)")

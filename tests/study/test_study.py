@@ -131,6 +131,12 @@ WRONG = {
         LOGISTIC + PRIVATE + '[describe]\nby = ["site", "site"]\n',
         "twice",
     ),
+    "characteristics by site where a feature is called so": (
+        LOGISTIC.replace("[features]", '[features]\nsite = { levels = ["a", "b"] }')
+        + PRIVATE
+        + '[describe]\nby = ["site"]\n',
+        "a feature is called so too",
+    ),
     "characteristics of shortened rows": (
         LOGISTIC + PRIVATE + "[preparation]\nrow_norm = 1.0\n[describe]\n",
         r"row_norm and \[describe\]",

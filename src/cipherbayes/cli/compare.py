@@ -51,4 +51,6 @@ def compare(
     said = "neither is clearly better"
     if found["better"] is not None:
         said = f"{found['better']} predicts better"
+    if found["caution"] is not None:
+        said = found["caution"]
     console.print(said, highlight=False, soft_wrap=True, markup=False)

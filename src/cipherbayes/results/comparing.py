@@ -11,13 +11,15 @@ from cipherbayes.errors import StudyError
 from cipherbayes.results.record import MeanRow, private_scores
 from cipherbayes.results.result import Result
 from cipherbayes.study.checking_rules import outcome_of
+from cipherbayes.study.schema import Study
 
 
 class Comparison(TypedDict):
     """The difference of two mean held-out log scores, first less second.
 
     ``better`` names the study whose score is higher, None where the interval holds
-    zero; ``paired`` says whether the same rows were compared one by one.
+    zero, or where the two are of other records, which ``caution`` says; ``paired`` says
+    whether the same rows were compared one by one.
     """
 
     first: str
@@ -28,6 +30,7 @@ class Comparison(TypedDict):
     upper: float
     better: str | None
     paired: bool
+    caution: str | None
 
 
 def compare(
@@ -50,8 +53,14 @@ def compare(
     Raises
     ------
     StudyError
-        Where a result has no private score, or outcomes differ.
+        Where a result has no private score, outcomes differ, or both are one run.
     """
+    if first.record == second.record:
+        raise StudyError(
+            "is compared with itself",
+            where=f"study '{first.study.name}'",
+            remedy="give the folders of two runs",
+        )
     called = _called(first, second, names)
     share = min(first.record["interval"], second.record["interval"])
     for sign, result, other in ((1.0, first, second), (-1.0, second, first)):
@@ -72,7 +81,33 @@ def compare(
     mean = scores[0]["mean"] - scores[1]["mean"]
     sd = math.hypot(_sd(first, scores[0]), _sd(second, scores[1]))
     reach = float(ndtri(0.5 + share / 2.0)) * sd
-    return _comparison(called, share, mean, mean - reach, mean + reach, paired=False)
+    found = _comparison(called, share, mean, mean - reach, mean + reach, paired=False)
+    caution = other_records(first.study, second.study)
+    if caution is None:
+        return found
+    return {**found, "better": None, "caution": caution}
+
+
+def other_records(first: Study, second: Study) -> str | None:
+    """Why two studies are of other records; None where nothing shows it.
+
+    A log score is that of a fit and of its records: where outcomes are rarer, or rows
+    easier, every fit has a higher one.
+    """
+    known = [study.privacy for study in (first, second) if study.privacy is not None]
+    differ = {
+        "sites": set(first.sites) != set(second.sites),
+        "records": len({privacy.records for privacy in known}) > 1,
+        "privacy.unit": len({privacy.unit for privacy in known}) > 1,
+    }
+    names = [name for name, other in differ.items() if other]
+    if not names:
+        return None
+    return (
+        f"no verdict: the studies differ in {', '.join(names)}, so they scored other "
+        "records, and a score is higher too where outcomes are rarer; compare fits of "
+        "the same tables"
+    )
 
 
 def _called(
@@ -106,6 +141,7 @@ def _comparison(
         "upper": upper,
         "better": better,
         "paired": paired,
+        "caution": None,
     }
 
 

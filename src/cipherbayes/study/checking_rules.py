@@ -173,6 +173,11 @@ def require_known_groups(study: Study, groups: Sequence[str]) -> None:
         )
     if len(set(groups)) < len(groups):
         raise ValueError("describe.by names a group twice")
+    if "site" in groups and "site" in study.features:
+        raise ValueError(
+            'describe.by: "site" is where records are, and a feature is called so too: '
+            "give the feature another name, or leave it out of by"
+        )
     for name in groups:
         feature = study.features.get(name)
         if name != "site" and (feature is None or feature.levels is None):

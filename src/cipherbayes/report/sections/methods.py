@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from cipherbayes.data.imputing import DRAWS
 from cipherbayes.protocols.certificate import promised
 from cipherbayes.report.markup import Content, Markup, join, table, tag
-from cipherbayes.report.numbers import percent, short
+from cipherbayes.report.numbers import interval, number, percent, short
 from cipherbayes.report.run_contents import Contents
 from cipherbayes.results.made_up import MadeUp
 from cipherbayes.study.schema import Study
@@ -26,6 +26,17 @@ MODELS = {
     "weibull": "Weibull regression",
 }
 """What the models are called in papers."""
+MEASURES = {
+    "auc": "AUC",
+    "c_index": "concordance",
+    "brier": "Brier score",
+    "calibration_in_the_large": "calibration in the large",
+    "calibration_slope": "calibration slope",
+    "predicted_over_observed": "predicted over observed",
+    "observed_over_expected": "observed over expected",
+    "rmse": "root mean squared error",
+}
+"""Scores of held-out rows that a paper gives."""
 LEFT = "not in the study file: yours to write"
 
 
@@ -136,6 +147,10 @@ def checklist(contents: Contents) -> Iterator[tuple[str, str]]:
             else f"{percent(holdout.holdout)} of rows held out"
         ),
     )
+    if record.get("describe"):
+        yield "Characteristics of the records (S14; T13b)", "Who the records are"
+    if record["metrics"]:
+        yield "Performance of the model (T10d, T16)", performance(contents)
     yield "Estimates with precision (S16; T15)", "Effects, All parameters"
     yield (
         "Limits of the analysis (S19; T18)",
@@ -150,6 +165,21 @@ def checklist(contents: Contents) -> Iterator[tuple[str, str]]:
             + ("certified" if privacy["certified"] else "NOT certified")
         ),
     )
+
+
+def performance(contents: Contents) -> str:
+    """The scores of held-out rows that papers report, with their intervals."""
+    said = []
+    for row in contents.result.scores():
+        if row["score"] not in MEASURES or row["group"] != "all rows":
+            continue
+        when = "" if row["time"] is None else f" at {short(row['time'])}"
+        value = f"{MEASURES[row['score']]}{when} {number(row['mean'])}"
+        if row["lower"] is not None and row["upper"] is not None:
+            value += f" ({interval(row['lower'], row['upper'])})"
+        said.append(value)
+    share = percent(contents.record["interval"])
+    return f"{'; '.join(said)} ({share} intervals, where given)" if said else LEFT
 
 
 def _model(kind: str) -> str:
@@ -231,9 +261,17 @@ def _held_out(study: Study) -> str:
     """The share that the fit has not seen; a space at the end."""
     if study.evaluation is None:
         return ""
-    return (
+    said = (
         f"{percent(study.evaluation.holdout)} of the records were held out of the fit, "
         "to check its predictions. "
+    )
+    if not study.checks_privately:
+        return said
+    return said + (
+        "They were chosen by a hash of the record and are protected like all others: "
+        "counts of prediction by outcome, and sums of residuals by predictor and by "
+        "site, were released with noise within the same budget. Intervals of scores "
+        "count that these records are a sample and that noise was added. "
     )
 
 
@@ -242,7 +280,9 @@ def _missing(study: Study) -> str:
     stated = [n for n, f in known.items() if f.missing is not None and not f.imputed]
     public = [n for n, f in known.items() if f.imputed and not f.learns]
     learnt = [n for n, f in known.items() if f.learns]
+    shown = [n for n in stated if known[n].indicator]
     said = [f"replaced by a stated value in {', '.join(stated)}"] * bool(stated)
+    said += [f"with an indicator of its own in {', '.join(shown)}"] * bool(shown)
     times = f"multiply imputed ({DRAWS} draws, weighted by the outcome's likelihood)"
     said += [
         f"{times} in {', '.join(public)} from distributions that the study states"
