@@ -81,11 +81,11 @@ def compare(
     mean = scores[0]["mean"] - scores[1]["mean"]
     sd = math.hypot(_sd(first, scores[0]), _sd(second, scores[1]))
     reach = float(ndtri(0.5 + share / 2.0)) * sd
-    found = _comparison(called, share, mean, mean - reach, mean + reach, paired=False)
+    apart = _comparison(called, share, mean, mean - reach, mean + reach, paired=False)
     caution = other_records(first.study, second.study)
     if caution is None:
-        return found
-    return {**found, "better": None, "caution": caution}
+        return apart
+    return {**apart, "better": None, "caution": caution}
 
 
 def other_records(first: Study, second: Study) -> str | None:
