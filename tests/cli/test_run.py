@@ -65,19 +65,6 @@ def test_the_posterior_is_on_the_users_own_scale(finished: Path) -> None:
     assert abs(by_name["sex[M]"]["mean"] - 0.5) < 4 * by_name["sex[M]"]["sd"]
 
 
-@pytest.mark.slow
-def test_arviz_opens_the_posterior(finished: Path) -> None:
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import arviz
-    data = arviz.from_netcdf(str(finished / "out" / "posterior.nc"))
-    assert data.posterior["theta"].dims == ("chain", "draw", "parameter")
-    summary = arviz.summary(data.posterior)
-    assert "theta[age]" in summary.index
-
-
 def test_the_resolved_study_has_no_data_paths(finished: Path) -> None:
     text = (finished / "out" / "study.toml").read_text()
     assert "north.csv" not in text

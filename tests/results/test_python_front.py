@@ -74,18 +74,6 @@ def test_names_in_a_table_cannot_become_markup() -> None:
     assert "<b>" not in Table([{"<b>": "<b>"}], title="<b>")._repr_html_()
 
 
-@pytest.mark.slow
-def test_arviz_names_the_parameters(result: cb.Result) -> None:
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import arviz
-
-        labels = list(arviz.summary(result.dataset).index)
-    assert labels == ["theta[intercept]", "theta[age]", "theta[sex[M]]"]
-
-
 def test_effects_are_drawn_with_their_intervals(result: cb.Result) -> None:
     pyplot = pytest.importorskip("matplotlib.pyplot")
     axes = result.plot()

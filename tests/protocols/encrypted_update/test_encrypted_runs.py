@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from encrypted_parties import encrypted_study
 from parties import write_tables
 
+from cipherbayes.crypto.ckks.key_generation import generate_ckks_keys
 from cipherbayes.errors import StudyError
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.protocols.as_printed.plan import BANNER
@@ -19,6 +21,15 @@ from cipherbayes.protocols.stores import Checkpoint
 from cipherbayes.results import run as running
 from cipherbayes.results.result import Result
 from cipherbayes.study.schema import Study
+
+made_once = lru_cache(generate_ckks_keys)
+
+
+@pytest.fixture(autouse=True)
+def _one_trio(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These runs do not care which keys they have, and making them takes seconds."""
+    made_by = "cipherbayes.crypto.ckks.circuit.generate_ckks_keys"
+    monkeypatch.setattr(made_by, made_once)
 
 
 def theta(folder: Path) -> np.ndarray:

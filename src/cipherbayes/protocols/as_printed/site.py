@@ -21,7 +21,7 @@ from cipherbayes.protocols.as_printed.plan import (
     UNIT,
     PrintedPlan,
 )
-from cipherbayes.protocols.encrypted_update.offers import opened_trio
+from cipherbayes.protocols.encrypted_update.offers import opened_public
 from cipherbayes.protocols.messages import (
     Reason,
     RoundRequest,
@@ -55,7 +55,7 @@ class PrintedSite(Site[PrintedPlan]):
         self._public_key: CkksPublicKey | None = None
 
     def take_keys(self, manifest: RunManifest, offer: bytes) -> None:
-        public, _ = opened_trio(
+        public = opened_public(
             offer, self._pinned["csp"], manifest.key_id, f"site {self._name}"
         )
         self._public_key = public

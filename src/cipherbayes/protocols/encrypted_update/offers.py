@@ -26,14 +26,31 @@ def opened_trio(
     offer: bytes, csp: Identity, key_id: bytes | None, where: str
 ) -> tuple[CkksPublicKey, EvaluationKeys]:
     """The keys of an offer, if the CSP signed them and they belong together."""
+    trio = _signed(offer, csp)
+    public = _public(trio, key_id, where)
+    evaluation = EvaluationKeys.from_bytes(trio.evaluation_keys)
+    if evaluation.key_id != public.key_id:
+        raise ProtocolError("the evaluation keys belong to another key", where=where)
+    return public, evaluation
+
+
+def opened_public(
+    offer: bytes, csp: Identity, key_id: bytes, where: str
+) -> CkksPublicKey:
+    """The public key of an offer, for who encrypts and computes nothing."""
+    return _public(_signed(offer, csp), key_id, where)
+
+
+def _signed(offer: bytes, csp: Identity) -> TrioOffer:
     trio = decode(offer, TrioOffer)
     trio.verify(csp)
+    return trio
+
+
+def _public(trio: TrioOffer, key_id: bytes | None, where: str) -> CkksPublicKey:
     public = CkksPublicKey.from_bytes(trio.public_key)
-    evaluation = EvaluationKeys.from_bytes(trio.evaluation_keys)
     if key_id is not None and public.key_id != key_id:
         raise ProtocolError(
             "the public key is not the one of the manifest", where=where
         )
-    if evaluation.key_id != public.key_id:
-        raise ProtocolError("the evaluation keys belong to another key", where=where)
-    return public, evaluation
+    return public
