@@ -158,6 +158,29 @@ def test_groups_that_drown_in_noise_are_not_tested() -> None:
     assert group_test(few, np.abs(few), (50.0, 50.0), np.zeros((3, 3)), None) is None
 
 
+def test_intervals_hold_what_groups_lack_however_few_records_they_have() -> None:
+    """A share of 600 is known to ±0.012 where it is 0.9; one below 0.85 is a failure in
+    one of thousands of right ones. None of the groups is left out."""
+    rng, shares = np.random.default_rng(7), np.array([0.02, 0.08, 0.3, 0.4, 0.2])
+    lacking = np.array([1.2, -0.3, 0.0, 0.2, -0.4])
+    rows, noise = 1200, 7.0
+    held, hidden = [], []
+    for _ in range(600):
+        group, score = rng.choice(5, rows, p=shares), rng.normal(-1.6, 1.0, rows)
+        p, y = expit(score), rng.random(rows) < expit(score + lacking[group])
+        residuals, variances = (
+            np.bincount(group, weights=w, minlength=5) + rng.normal(0.0, noise, 5)
+            for w in (y - p, p * (1.0 - p))
+        )
+        found = group_test(residuals, variances, (noise, noise), np.zeros((5, 5)), None)
+        assert found is not None
+        away = lacking - shares @ lacking
+        held.append((found.lower <= away) & (away <= found.upper))
+        hidden.append(variances < 2.0 * noise)
+    assert np.mean(hidden, axis=0)[0] > 0.5  # which would have been left out
+    assert np.mean(held, axis=0).min() > 0.85
+
+
 @pytest.mark.parametrize("missing", [False, True])
 def test_shares_of_levels_add_up_and_are_near_the_truth(missing: bool) -> None:
     rng = np.random.default_rng(4)

@@ -93,10 +93,6 @@ def test_groups(
     # S less what the level of all of them explains: (I - v 1'/sum v) S.
     taken = np.eye(size) - np.outer(v, np.ones(size)) / v.sum()
     centred, covariance = taken @ residuals, taken @ covariance @ taken.T
-    shift = centred / v
-    # V is not known either: by the delta method, with what is left of its noise.
-    left = 1.0 / (1.0 / max(theirs, 1e-9) ** 2 + 1.0 / (SPREAD * variances.mean()) ** 2)
-    spread = np.sqrt(np.diag(covariance) + shift**2 * left) / v
     tests = [_even(centred, covariance)]
     trend = 0
     if along is not None and size > 2:
@@ -106,10 +102,27 @@ def test_groups(
         tests.append(2.0 * float(ndtr(-abs(z))))
         if tests[1] < tests[0]:
             trend = 1 if z > 0.0 else -1
-    reach = float(ndtri(0.95)) * spread
-    return GroupTest(
-        min(1.0, len(tests) * min(tests)), trend, shift, shift - reach, shift + reach
-    )
+    lacking = _ratio(centred, np.diag(covariance), variances, theirs)
+    return GroupTest(min(1.0, len(tests) * min(tests)), trend, *lacking)
+
+
+def _ratio(
+    sums: Floats, spread: Floats, variances: Floats, noise: float
+) -> tuple[Floats, Floats, Floats]:
+    """S / V of each group and the ends of its 90 % interval, V being noised too.
+
+    Those b for which S - b V is within its own noise (Fieller 1954). A group whose V is
+    not clear of its noise may have few records or more: it counts as one of few, and
+    its interval is wide.
+    """
+    few = LEAST_SHARE * float(variances.mean())
+    clear = variances > LEAST_VARIANCE * noise
+    v = np.where(clear, variances, few)
+    t = np.where(clear, float(ndtri(0.95)) * noise, 0.0)
+    own = float(ndtri(0.95)) ** 2 * spread
+    left = v**2 - t**2
+    root = np.sqrt(t**2 * sums**2 + own * left)
+    return sums / v, (sums * v - root) / left, (sums * v + root) / left
 
 
 def _steadied(variances: Floats, noise: float, least: float = 0.0) -> Floats:
