@@ -346,8 +346,6 @@ def test_fits_of_other_records_get_no_verdict() -> None:
         assert found["better"] is None
         assert found["mean"] == alike["mean"]
         assert f"the studies differ in {said}" in str(found["caution"])
-    with pytest.raises(StudyError, match="compared with itself"):
-        cb.compare(first, first)
 
 
 def test_fits_of_one_name_are_told_apart() -> None:
@@ -463,14 +461,20 @@ def test_what_cannot_be_compared_is_refused() -> None:
 
 def test_compare_prints_which_is_better(finished: Path, tmp_path: Path) -> None:
     out = str(finished / "out")
-    said = CliRunner().invoke(app, ["compare", out, out])
+    copy = shutil.copytree(finished / "out", tmp_path / "again")
+    for same in (out, str(copy)):
+        said = CliRunner().invoke(app, ["compare", out, same])
+        assert said.exit_code == 1
+        assert "is compared with itself" in str(said.exception)
+    record = json.loads((copy / "result.json").read_text())
+    record["run"] = "00" * 16  # as if it were another
+    (copy / "result.json").write_text(json.dumps(record))
+    said = CliRunner().invoke(app, ["compare", out, str(copy)])
     assert said.exit_code == 0
     assert "neither is clearly better" in said.output
-    record = json.loads(CliRunner().invoke(app, ["compare", out, out, "--json"]).output)
-    assert record["mean"] == 0.0
-    copy = shutil.copytree(finished / "out", tmp_path / "again")
-    said = CliRunner().invoke(app, ["compare", out, str(copy)])
     assert "out less again" in said.output
+    asked = ["compare", out, str(copy), "--json"]
+    assert json.loads(CliRunner().invoke(app, asked).output)["mean"] == 0.0
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def compare(
     StudyError
         Where a result has no private score, outcomes differ, or both are one run.
     """
-    if first.record == second.record:
+    if first.record.get("run") and first.record["run"] == second.record.get("run"):
         raise StudyError(
             "is compared with itself",
             where=f"study '{first.study.name}'",
