@@ -2,14 +2,15 @@
 
     python research/benchmarks/public_tables.py TABLES --physionet set-a.tar.gz
     python research/benchmarks/spread_coverage.py TABLES/aids.csv ... --rows FILE
-        [--studies 260] [--first 0]
+        [--studies 260] [--first 0] [--events rare]
 
 A full grid of models, budgets, ranges, sites and tables would need thousands of studies
 to say anything of one cell. Here every study draws its setting: each level of a factor
 comes equally often, in an order that is shuffled for each factor by itself, so that
 coverage can be told for each level of each factor. Rows go to FILE one by one (as
 ``cipherbayes calibrate --table --results`` writes them); a second run goes on where the
-first stopped, and without ``--studies`` the file is only summed up.
+first stopped, and without ``--studies`` the file is only summed up. ``--events``: all
+studies with as many events.
 """
 
 from __future__ import annotations
@@ -54,11 +55,13 @@ def drawn(levels: Sequence[Any], factor: str, count: int) -> list[Any]:
 
 
 def tasks(
-    tables: Sequence[Columns], first: int, studies: int
+    tables: Sequence[Columns], first: int, studies: int, events: str | None = None
 ) -> dict[str, tuple[Columns, Ground, int]]:
     """The studies from ``first`` on, by key."""
     count = first + studies
     chosen = {name: drawn(levels, name, count) for name, levels in FACTORS.items()}
+    if events is not None:
+        chosen["events"] = [events] * count
     placed = drawn(tables, "table", count)
     found = {}
     for i in range(first, count):
@@ -112,6 +115,7 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, required=True)
     parser.add_argument("--studies", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--events", choices=("usual", "rare"))
     arguments = parser.parse_args()
     if arguments.studies:
         replicated(
@@ -120,6 +124,7 @@ def main() -> None:
                 [Columns.read(path) for path in arguments.tables],
                 arguments.first,
                 arguments.studies,
+                arguments.events,
             ),
             results=arguments.rows,
             to_line=to_line,

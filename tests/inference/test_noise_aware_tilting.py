@@ -55,6 +55,14 @@ def test_the_mean_of_a_hazard_score_is_closer_than_a_line(kind: str) -> None:
     assert np.median(line) > 2.0 * np.median(bent)
 
 
+def test_scores_vary_as_much_more_as_there_are_more_events() -> None:
+    _, _, score = taken_elsewhere("exponential", 1)
+    assert score.shape.unit is not None
+    assert score.growth(score.place[None]) == pytest.approx(1.0)
+    doubled = score.place + np.log(2.0) * score.shape.unit
+    assert score.growth(doubled[None]) == pytest.approx(2.0, rel=0.02)
+
+
 @pytest.mark.parametrize("kind", ["exponential", "weibull"])
 def test_its_slope_where_it_was_taken_is_the_information(kind: str) -> None:
     _, _, score = taken_elsewhere(kind, 1)

@@ -2,12 +2,13 @@
 
     log p(releases | H) = −‖H̃ − H‖_F² / 2 s_H²
         + log N(ḡ + H (θ̄ − μ₀); 0, s² I + V + H Λ⁻¹ H)
-        − ½ Σ_t ‖(g_t − ḡ) + H (θ_t − θ̄)‖² / σ_t²,
+        − ½ Σ_t ‖(g_t − ḡ) + H m_t‖² / σ_t²,
 
 θ* integrated out. The first term is the noise of the information sums, the second the
 averaged score sum (mean H (θ* − θ̄), variance V + s² I; V = K H K is less than H
 because records are weighted, :mod:`~.down_weighting`), the third the contrasts between
-rounds, which hold no sampling variation but only the known noise. All rounds count,
+rounds (:mod:`~.contrasts`; m_t is how far θ_t is from θ̄), which hold no sampling
+variation but only the known noise. All rounds count,
 those far from the window with a larger σ_t (:func:`~.recursion.everything`): the
 window alone would forget that θ̄ is where it is because the rounds before brought it.
 """
@@ -21,12 +22,10 @@ import numpy as np
 from cipherbayes.inference.noise_aware.recursion import (
     NoiseAware,
     NoiseAwareState,
-    estimate_at,
     everything,
     information_estimate,
 )
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
-from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.inference.noise_aware.shrinkage import (
     InformationLayout,
     by_site,
@@ -55,8 +54,9 @@ class Evidence:
     information, information_sd
         H̃ and s_H.
     quadratic, linear
-        B = Σ b_t b_t' / σ_t² and A = Σ a_t b_t' / σ_t² with b_t = θ_t − θ̄ and
+        B = Σ m_t m_t' / σ_t² and A = Σ a_t m_t' / σ_t² with m_t = θ_t − θ̄ and
         a_t = g_t − ḡ: the contrasts are −½ tr(H B H) − tr(A' H) up to a constant.
+        Where the score is no line they are those of :mod:`~.contrasts`.
     prior_mean, prior_covariance
         μ₀ and Λ⁻¹; of a prior that is not normal, with its scales for sds.
     visited, weights
@@ -88,14 +88,22 @@ class Evidence:
     extra: int = 0
 
     @classmethod
-    def of(cls, recursion: NoiseAware, state: NoiseAwareState) -> Evidence:
-        """What a finished recursion knows."""
+    def of(
+        cls,
+        recursion: NoiseAware,
+        state: NoiseAwareState,
+        besides: Floats | float = 0.0,
+    ) -> Evidence:
+        """What a finished recursion knows, of a score that is a line.
+
+        ``besides`` is a variance that each round's score sum has besides its noise.
+        """
         if state.rounds != ROUNDS:
             raise ValueError("the posterior needs all rounds")
         shape = recursion.shape
-        place, gradient, variance, trust = everything(state, shape)
+        place, gradient, variance, trust = everything(state, shape, besides)
         moved, rest = state.visited - place, state.gradients - gradient
-        weights = _straightness(state, shape, moved, trust)[:, None]
+        weights = trust[:, None]
         information, information_sd = information_estimate(state)
         layout = shape.layout(place, information, information_sd, by_level=True)
         known = shrunk(information, information_sd, layout)
@@ -110,7 +118,7 @@ class Evidence:
             prior_mean=recursion.prior_mean,
             prior_covariance=recursion.prior_covariance(),
             visited=state.visited,
-            weights=trust / trust.sum(),
+            weights=trust * variance,
             first_trace=state.first_trace,
             layout=layout,
             variation=shape.variation(place, known, information_sd),
@@ -126,9 +134,14 @@ class Evidence:
         """A positive definite estimate of H."""
         return shrunk(self.information, self.information_sd, self.layout)
 
-    def spread(self, information: Floats) -> Floats:
-        """V + s² I, the covariance of ḡ given θ, of one H or a stack."""
+    def spread(self, information: Floats, growth: Floats | None = None) -> Floats:
+        """γ V + s² I, the covariance of ḡ given θ, of one H or a stack.
+
+        γ is one where None.
+        """
         total = information * (self.variation[:, None] * self.variation)
+        if growth is not None:
+            total *= growth[:, None, None]
         index = np.arange(self.dimension)
         total[..., index, index] += self.variance
         return np.asarray(total)
@@ -267,21 +280,3 @@ class Evidence:
         slope -= solved[:, :, None] * away + curved + self.linear
         slope = 0.5 * (slope + slope.transpose(0, 2, 1))
         return value, slope + difference / self.information_sd**2
-
-
-def _straightness(
-    state: NoiseAwareState, shape: ScoreShape, moved: Floats, trust: Floats
-) -> Floats:
-    """Precision of each round's contrast to the average, as a line in θ.
-
-    A score that grows with the exponential of the linear predictor is not a line even
-    within the window: over a change of the predictor of root mean square ν it is bent
-    by a share of about ν, which counts as noise.
-    """
-    if shape.unit is None:
-        return trust
-    information = estimate_at(shape, state.theta, *information_estimate(state))
-    pushed = moved @ information
-    squares = (pushed * moved).sum(axis=1) / (shape.unit @ information @ shape.unit)
-    bent = np.minimum(squares, 1.0) * (pushed**2).mean(axis=1)
-    return np.asarray(1.0 / (1.0 / trust + bent))

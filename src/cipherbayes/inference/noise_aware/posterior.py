@@ -22,6 +22,7 @@ import numpy as np
 from cipherbayes.inference.between_sites import SitePrior, typical
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat
+from cipherbayes.inference.noise_aware.contrasts import evidence_of
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.flags import (
     CommonParameters,
@@ -35,18 +36,15 @@ from cipherbayes.inference.noise_aware.recursion import (
     NoiseAwareState,
     averages,
 )
-from cipherbayes.inference.noise_aware.saturation import (
-    LARGEST_FALL,
-    SaturatingScore,
-    SiteLevels,
-    limited_bend,
-    unflattened,
-)
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
+from cipherbayes.inference.noise_aware.scores import (
+    bend_of_traces,
+    first_bend,
+    score_of,
+)
 from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.inference.noise_aware.sites import compared_sites
 from cipherbayes.inference.noise_aware.slicing import Score, slice_theta
-from cipherbayes.inference.noise_aware.tilting import TiltedBySite, TiltedScore
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
 
@@ -110,7 +108,8 @@ def sample_posterior(
         Called with (sweeps done, sweeps in all).
     """
     recursion, state = recursion.measured_at(averages(state)[0], state)
-    evidence = Evidence.of(recursion, state)
+    shape = recursion.shape
+    evidence = evidence_of(recursion, state)
     if evidence.varying > DENSE:
         evidence = evidence.blurred()
     effort = effort or Effort.for_dimension(evidence.dimension)
@@ -136,7 +135,7 @@ def sample_posterior(
     if progress is not None:
         progress(total, total)
     sizes = np.full(theta.shape[:2], np.nan)
-    theta = recursion.shape.outside(theta)
+    theta = shape.outside(theta)
     draws = Draws(theta, sizes, is_point=False, rounds=ROUNDS)
     alike = walk.alike
     prior = recursion.prior
@@ -164,7 +163,8 @@ class _Walk:
         rng: np.random.Generator,
     ) -> None:
         self.recursion, self.evidence, self.rng = recursion, evidence, rng
-        self.sampler = InformationSampler(evidence, chains, rng, self._first_bend())
+        bend = first_bend(recursion.shape, evidence)
+        self.sampler = InformationSampler(evidence, chains, rng, bend)
         prior = recursion.prior
         self.between = self.common = np.zeros((chains, 0))
         if isinstance(prior, SitePrior):
@@ -213,7 +213,8 @@ class _Walk:
         self.sampler.sweep(self.covariance, adapting=adapting)
         self.sampler.set_bend(self._bend())
         information = self.sampler.information()
-        score = self._score(information)
+        bend = self.sampler.chains.bend
+        score = score_of(self.recursion.shape, self.evidence, information, bend)
         if score is None:
             self.theta = _draw_theta(
                 self.rng, self.evidence, information, self.precision
@@ -257,22 +258,6 @@ class _Walk:
         self.theta = shape.inside(theta)
         self.set_between(prior, between)
 
-    def _score(self, information: Floats) -> Score | None:
-        """The mean of the score where it is not a line."""
-        bend, values = self.sampler.chains.bend, self.recursion.shape.level_values
-        if bend.any() or values is not None:
-            levels = None
-            if values is not None:
-                levels = SiteLevels.of(self.evidence, information, values)
-            slope = self.sampler.slope()
-            return SaturatingScore.of(self.evidence, slope, bend, levels)
-        if self.recursion.shape.unit is not None:
-            sites = self.evidence.layout.sites
-            if sites is not None and sites.masses is not None:
-                return TiltedBySite.of(self.evidence, self.recursion.shape, information)
-            return TiltedScore.of(self.evidence, self.recursion.shape, information)
-        return None
-
     def _bend(self) -> Floats:
         """β: how far the curvature has fallen since the first round, with its noise.
 
@@ -284,25 +269,9 @@ class _Walk:
         self.first = WALK * self.first + np.sqrt(1.0 - WALK**2) * white
         trace, noise = self.evidence.first_trace
         now = np.trace(self.sampler.slope(), axis1=1, axis2=2)
-        bend = self._of_traces(now, trace + noise * self.first)
+        bend = bend_of_traces(self.recursion.shape, now, trace + noise * self.first)
         # Half of the way: A follows β and β follows A.
         return 0.5 * (self.sampler.chains.bend + bend)
-
-    def _first_bend(self) -> float:
-        """β of the shrunk information sums, by fixed-point iteration."""
-        evidence = self.evidence
-        start, bend = evidence.estimate, np.zeros(1)
-        for _ in range(30):
-            slope = unflattened(start, evidence.place, float(bend[0]))
-            found = self._of_traces(
-                np.array([np.trace(slope)]), evidence.first_trace[0]
-            )
-            bend = 0.5 * (bend + limited_bend(evidence, slope[None], found))
-        return float(bend[0])
-
-    def _of_traces(self, now: Floats, first: Floats) -> Floats:
-        fall = now / np.maximum(first, now)
-        return self.recursion.shape.bend(np.maximum(fall, LARGEST_FALL))
 
 
 def _moderate(shape: ScoreShape, covariance: Floats) -> Floats:

@@ -265,18 +265,19 @@ def averages(state: NoiseAwareState) -> tuple[Floats, Floats, float]:
 
 
 def everything(
-    state: NoiseAwareState, shape: ScoreShape
+    state: NoiseAwareState, shape: ScoreShape, besides: Floats | float = 0.0
 ) -> tuple[Floats, Floats, float, Floats]:
     """(θ̄, ḡ, s²) of all rounds, and the precision of each round's score sum.
 
-    Those taken far from the window count less, as in the steps.
+    Those taken far from the window count less, as in the steps; ``besides`` is a
+    variance that each has besides.
     """
     centre = averages(state)[0]
     information = estimate_at(shape, centre, *information_estimate(state))
     moved = (state.visited - centre) @ information
     change = CURVATURE_CHANGE**2 * (moved**2).mean(axis=1)
     change[BURN_IN:] = 0.0
-    weights = 1.0 / (state.gradient_sd**2 + change)
+    weights = 1.0 / (state.gradient_sd**2 + change + besides)
     return *_averaged(state, slice(0, ROUNDS), weights), weights
 
 

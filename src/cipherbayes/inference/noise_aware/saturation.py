@@ -165,6 +165,9 @@ class SaturatingScore:
             found[:, :, self.sites.constants] *= more[:, None, :]
         return np.asarray(found)
 
+    def growth(self, theta: Floats) -> None:
+        """Not counted."""
+
 
 def _pushed(slope: Floats, place: Floats) -> tuple[Floats, Floats]:
     """A θ̄ and θ̄'Aθ̄."""

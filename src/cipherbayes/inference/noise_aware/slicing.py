@@ -1,6 +1,12 @@
 """Draws of θ given H where the mean of the score is not a line.
 
-    ḡ ~ N(E ḡ(θ), V + s² I),     θ ~ N(μ₀, Λ⁻¹).
+    ḡ ~ N(E ḡ(θ), γ(θ) V + s² I),     θ ~ N(μ₀, Λ⁻¹),
+
+γ(θ) how much more the scores of the records vary under θ than under θ̄, where the score
+grows with the exponential of the linear predictor (:mod:`~.tilting`); one elsewhere.
+With the V of θ̄ everywhere, releases would be taken for possible under a baseline so low
+that there are no events, of which nothing can be learnt and which has all the room of
+the prior.
 
 References
 ----------
@@ -38,6 +44,9 @@ class Score(Protocol):
 
     def derivative(self, theta: Floats) -> Floats:
         """Its derivative, shape ``(chains, d, d)``."""
+
+    def growth(self, theta: Floats) -> Floats | None:
+        """γ of every chain; None where it is one."""
 
 
 def slice_theta(
@@ -85,17 +94,25 @@ def sliced(
     precision and ``random`` are the normals, levels and angles of every slice.
     """
     information, prior_precision = matrices
-    inverse = np.linalg.inv(evidence.spread(information))
+    usual = np.linalg.inv(evidence.spread(information)), 0.0
     mean = evidence.prior_mean
+
+    def inverse_at(here: Floats) -> tuple[Floats, Floats | float]:
+        """Of the covariance, and the log of its determinant unless that is constant."""
+        if (growth := score.growth(here)) is None:
+            return usual
+        total = evidence.spread(information, growth)
+        return np.linalg.inv(total), np.linalg.slogdet(total)[1]
 
     def log_density(here: Floats) -> Floats:
         residual = evidence.gradient - score.mean(here)
-        value = np.vecdot(residual, np.matvec(inverse, residual))
+        inverse, value = inverse_at(here)
+        value = value + np.vecdot(residual, np.matvec(inverse, residual))
         value += np.vecdot(here - mean, np.matvec(prior_precision, here - mean))
         return np.asarray(-0.5 * value)
 
     def normal_at(here: Floats) -> tuple[Floats, Floats, Floats]:
-        derivative = score.derivative(here)
+        derivative, inverse = score.derivative(here), inverse_at(here)[0]
         pulled = derivative.transpose(0, 2, 1) @ inverse
         precision = pulled @ derivative + prior_precision
         residual = evidence.gradient - score.mean(here)

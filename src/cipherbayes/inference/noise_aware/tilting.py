@@ -103,6 +103,10 @@ class TiltedScore:
         found = growth[:, None, None] * found
         return np.asarray(found if jacobian is None else found @ jacobian)
 
+    def growth(self, theta: Floats) -> Floats:
+        """γ = exp(m'δ + δ'V δ / 2): how many more events there are than under θ̄."""
+        return self._parts(theta)[1]
+
     def _parts(
         self, theta: Floats
     ) -> tuple[Floats, Floats, Floats, Floats, Floats | None]:
@@ -200,6 +204,9 @@ class TiltedBySite:
         own = growth.sum(axis=1)[:, None, None] * self.within
         found[:, o[:, None], o] = spread + own
         return found
+
+    def growth(self, theta: Floats) -> None:
+        """Not counted: it differs between sites."""
 
     def _parts(self, theta: Floats) -> tuple[Floats, Floats, Floats]:
         """m_c + V δ of the others, M_c times the exponential, the slope of its held

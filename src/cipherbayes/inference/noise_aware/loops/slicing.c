@@ -17,7 +17,7 @@
 #define TWO_PI 6.283185307179586
 
 typedef struct {
-    double *inverse, *derivative, *precision, *lower, *total;
+    double *derivative, *precision, *lower, *total;
     double *mean, *residual, *solved, *away, *step, *mode, *theta, *other, *proposed;
     double *rest, *along, *moved, *growth, *slope, *weighted, *spread;
 } Memory;
@@ -26,8 +26,8 @@ static void
 lay_out_slicing(Memory *m, Arena *arena, int d)
 {
     const size_t n = d;
-    double **squares[] = {&m->inverse, &m->derivative, &m->precision, &m->lower,
-                          &m->total, &m->moved, &m->weighted, &m->spread};
+    double **squares[] = {&m->derivative, &m->precision, &m->lower, &m->total,
+                          &m->moved, &m->weighted, &m->spread};
     double **lines[] = {&m->mean, &m->residual, &m->solved, &m->away, &m->step,
                         &m->mode, &m->theta, &m->other, &m->proposed, &m->rest,
                         &m->along, &m->growth, &m->slope};
@@ -149,13 +149,14 @@ tilted_parts(const Score *s, Memory *m, const double *theta, double *slope,
     return held_exponential(exponent, slope);
 }
 
-static void
+static double
 tilted_mean(const Score *s, Memory *m, const double *theta, double *out)
 {
     double slope, bulge, grown;
     const double growth = tilted_parts(s, m, theta, &slope, &bulge, &grown);
     for (int i = 0; i < s->d; i++)
         out[i] = growth * m->moved[i] - s->origin[i];
+    return growth;
 }
 
 static void
@@ -246,15 +247,17 @@ by_site_derivative(const Score *s, Memory *m, const double *theta, double *out)
                 spread[(size_t)i * e + j] + whole * s->matrix[(size_t)i * e + j];
 }
 
-static void
-mean_of(const Score *s, Memory *m, const double *theta, double *out)
+/* The mean to m->mean and how much more the scores vary than at the place. */
+static double
+mean_of(const Score *s, Memory *m, const double *theta)
 {
+    if (s->kind == TILTED)
+        return tilted_mean(s, m, theta, m->mean);
     if (s->kind == SATURATING)
-        saturating_mean(s, m, theta, out);
-    else if (s->kind == TILTED)
-        tilted_mean(s, m, theta, out);
+        saturating_mean(s, m, theta, m->mean);
     else
-        by_site_mean(s, m, theta, out);
+        by_site_mean(s, m, theta, m->mean);
+    return 1.0;
 }
 
 static void
@@ -270,16 +273,45 @@ derivative_of(const Score *s, Memory *m, const double *theta, double *out)
 
 /* ----------------------------------------------------------------- slices */
 
+/* L of the covariance of the score sum to m->total. */
+static int
+spread_at(const Target *t, const ThetaChain *c, Memory *m, double growth)
+{
+    const int d = t->d;
+    for (int i = 0; i < d; i++)
+        for (int j = 0; j < d; j++) {
+            const size_t at = (size_t)i * d + j;
+            m->total[at] = growth * t->variation[i] * t->variation[j] * c->information[at];
+        }
+    for (int i = 0; i < d; i++)
+        m->total[(size_t)i * d + i] += t->variance;
+    return factor(m->total, d);
+}
+
+/* L⁻¹ times the residual to m->residual. */
+static int
+residual_at(const Target *t, const Score *s, const ThetaChain *c, Memory *m,
+            const double *theta)
+{
+    const double growth = mean_of(s, m, theta);
+    if (s->kind == TILTED && spread_at(t, c, m, growth) != 0)
+        return -1;
+    for (int i = 0; i < t->d; i++)
+        m->residual[i] = t->gradient[i] - m->mean[i];
+    solve_lower(m->total, m->residual, t->d);
+    return 0;
+}
+
 static double
 log_density(const Target *t, const Score *s, const ThetaChain *c, Memory *m,
             const double *theta)
 {
     const int d = t->d;
-    mean_of(s, m, theta, m->mean);
-    for (int i = 0; i < d; i++)
-        m->residual[i] = t->gradient[i] - m->mean[i];
-    times_vector(m->inverse, m->residual, d, d, m->solved);
-    double value = dot(m->residual, m->solved, d);
+    if (residual_at(t, s, c, m, theta) != 0)
+        return -INFINITY;
+    double value = dot(m->residual, m->residual, d);
+    if (s->kind == TILTED)
+        value += log_determinant(m->total, d);
     for (int i = 0; i < d; i++)
         m->away[i] = theta[i] - t->prior_mean[i];
     times_vector(c->prior_precision, m->away, d, d, m->solved);
@@ -295,11 +327,10 @@ normal_at(const Target *t, const Score *s, const ThetaChain *c, Memory *m,
     const int d = t->d;
     const size_t cells = (size_t)d * d;
     derivative_of(s, m, theta, m->derivative);
-    mean_of(s, m, theta, m->mean);
-    for (int i = 0; i < d; i++)
-        m->residual[i] = t->gradient[i] - m->mean[i];
-    times_vector(m->inverse, m->residual, d, d, m->solved);
-    transposed_times_vector(m->derivative, m->solved, d, d, m->step);
+    if (residual_at(t, s, c, m, theta) != 0)
+        return -1;
+    solve_upper(m->total, m->residual, d);
+    transposed_times_vector(m->derivative, m->residual, d, d, m->step);
     for (int i = 0; i < d; i++)
         m->away[i] = theta[i] - t->prior_mean[i];
     times_vector(c->prior_precision, m->away, d, d, m->solved);
@@ -399,21 +430,10 @@ int
 slice_chain(const Target *t, const Score *s, const ThetaChain *c, double *memory)
 {
     const int d = t->d;
-    const size_t cells = (size_t)d * d;
     Memory m;
     Arena arena = {memory, 0};
     lay_out_slicing(&m, &arena, d);
-    for (int i = 0; i < d; i++)
-        for (int j = 0; j < d; j++) {
-            const size_t at = (size_t)i * d + j;
-            m.inverse[at] = t->variation[i] * t->variation[j] * c->information[at];
-        }
-    for (int i = 0; i < d; i++)
-        m.inverse[(size_t)i * d + i] += t->variance;
-    if (factor(m.inverse, d) != 0)
-        return -1;
-    memcpy(m.total, m.inverse, cells * sizeof(double));
-    if (inverse_of_factor(m.inverse, d) != 0)
+    if (spread_at(t, c, &m, 1.0) != 0)
         return -1;
     memcpy(m.mode, c->mode, (size_t)d * sizeof(double));
     if (find_mode(t, s, c, &m) != 0)
