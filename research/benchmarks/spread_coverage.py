@@ -10,7 +10,7 @@ comes equally often, in an order that is shuffled for each factor by itself, so 
 coverage can be told for each level of each factor. Rows go to FILE one by one (as
 ``cipherbayes calibrate --table --results`` writes them); a second run goes on where the
 first stopped, and without ``--studies`` the file is only summed up. ``--events``: all
-studies with as many events.
+studies with as many events, of models that have any where they are rare.
 """
 
 from __future__ import annotations
@@ -59,9 +59,12 @@ def tasks(
 ) -> dict[str, tuple[Columns, Ground, int]]:
     """The studies from ``first`` on, by key."""
     count = first + studies
-    chosen = {name: drawn(levels, name, count) for name, levels in FACTORS.items()}
+    factors = dict(FACTORS)
     if events is not None:
-        chosen["events"] = [events] * count
+        factors["events"] = (events,)
+    if events == "rare":
+        factors["kind"] = [kind for kind in FACTORS["kind"] if kind != "linear"]
+    chosen = {name: drawn(levels, name, count) for name, levels in factors.items()}
     placed = drawn(tables, "table", count)
     found = {}
     for i in range(first, count):

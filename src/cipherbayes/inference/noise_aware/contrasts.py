@@ -43,7 +43,8 @@ def evidence_of(recursion: NoiseAware, state: NoiseAwareState) -> Evidence:
     evidence = Evidence.of(recursion, state, (bend**2).mean(axis=1))
     if (score := estimated_score(recursion.shape, evidence)) is None:
         return evidence
-    moves = np.linalg.solve(evidence.estimate, _changes(evidence, score).T).T
+    changes = _changes(evidence, score)
+    moves = np.asarray(np.linalg.solve(evidence.estimate, changes.T).T)
     weighted = (evidence.weights / evidence.variance)[:, None] * moves
     rest = state.gradients - evidence.gradient
     return replace(evidence, quadratic=moves.T @ weighted, linear=rest.T @ weighted)

@@ -94,15 +94,15 @@ def sliced(
     precision and ``random`` are the normals, levels and angles of every slice.
     """
     information, prior_precision = matrices
-    usual = np.linalg.inv(evidence.spread(information)), 0.0
+    fixed = np.asarray(np.linalg.inv(evidence.spread(information)))
     mean = evidence.prior_mean
 
     def inverse_at(here: Floats) -> tuple[Floats, Floats | float]:
         """Of the covariance, and the log of its determinant unless that is constant."""
         if (growth := score.growth(here)) is None:
-            return usual
+            return fixed, 0.0
         total = evidence.spread(information, growth)
-        return np.linalg.inv(total), np.linalg.slogdet(total)[1]
+        return np.asarray(np.linalg.inv(total)), np.linalg.slogdet(total).logabsdet
 
     def log_density(here: Floats) -> Floats:
         residual = evidence.gradient - score.mean(here)
