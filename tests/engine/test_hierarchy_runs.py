@@ -239,6 +239,28 @@ def test_levels_are_told_at_the_centres_of_the_columns_as_tau_is(kind: str) -> N
     assert np.allclose(found.between, [1.0, 1.0 / half_width])
 
 
+def test_tau_of_a_curve_is_in_the_unit_of_its_sites_differences() -> None:
+    """Coefficients of a curve are sums of prepared ones; so are sites' differences."""
+    study = study_of(
+        model={"kind": "logistic", "formula": "death ~ rcs(age, [40, 60, 75])"},
+        hierarchy={"slopes": ["age"]},
+    )
+    design, prior = preparation_of(study).design, prior_of(study)
+    assert prior is not None
+    rng, groups = np.random.default_rng(3), tuple(g.name for g in prior.groups)
+    between = np.array([0.5, 0.3, 0.2])
+    names = tuple(f"s{k}" for k in range(4_000))
+    effects = between * rng.normal(size=(1, 1, len(names), 3))
+    sites = SiteDraws(
+        names, prior.slots.places, effects, groups, np.tile(between, (1, 1, 1))
+    )
+    common = rng.normal(size=(1, 1, design.width))
+    found = in_units(study, design, common, sites)
+    assert found.names == groups
+    spread = found.effects[0, 0].std(axis=0)
+    assert found.between[0, 0] == pytest.approx(spread, rel=0.05)
+
+
 def test_a_meta_analysis_and_the_posterior_tell_of_the_same_level() -> None:
     """At the columns' centres: where a scale of ages has its zero moves neither."""
 

@@ -168,6 +168,8 @@ class Method(ABC):
         information: float,
         prior_sd: float,
         excess: float,
+        levels: int,
+        mass: float,
     ) -> float | None:
         """Expected width of an interval over that without privacy, where rounds release
         information matrices too; None where the method cannot say."""

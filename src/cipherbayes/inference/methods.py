@@ -93,6 +93,8 @@ class NoiseAwareMethod(Method):
         information: float,
         prior_sd: float,
         excess: float,
+        levels: int,
+        mass: float,
     ) -> float:
         from cipherbayes.inference.noise_aware.width import expected_width_ratio
 
@@ -104,6 +106,8 @@ class NoiseAwareMethod(Method):
             information=information,
             prior_sd=prior_sd,
             excess=excess,
+            levels=levels,
+            mass=mass,
         )
 
     def recursion(self, facts: PublicFacts) -> Recursion:

@@ -28,6 +28,8 @@ from cipherbayes.typing import Floats
 
 FREE = 1e4
 """Variance of a site's deviation that says nothing, over the study's own."""
+GRID, MOST = 200, 5.0
+"""Values of τ that are looked at, and the largest over the prior's scale."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,9 @@ class SiteComparison:
         The parameters of one model as a meta-analysis has them.
     standard_errors, between
         Of the parameters that differ between sites, and their τ by its moments.
+    likely
+        The root mean square of τ under its prior and what sites' estimates say of it:
+        few sites leave large ones open, which is what a common level is wide by.
     influence
         Shift of every common parameter without a site, in posterior standard
         deviations, shape ``(K, d)``.
@@ -49,6 +54,7 @@ class SiteComparison:
     standard_errors: Floats
     between: Floats
     influence: Floats
+    likely: Floats
 
 
 def compare_sites(
@@ -69,12 +75,12 @@ def compare_sites(
     common = np.empty(slots.width)
     shared = list(slots.shared)
     common[shared] = estimate[slots.slots :]
-    errors, spreads = np.empty(len(places)), np.empty(len(places))
+    errors, spreads, likely = np.empty((3, len(places)))
     for k, place in enumerate(places):
         own = slots.copies(place)
-        common[place], errors[k], spreads[k] = random_effects(
-            estimate[own], np.sqrt(np.diag(covariance)[own])
-        )
+        alone = np.sqrt(np.diag(covariance)[own])
+        common[place], errors[k], spreads[k] = random_effects(estimate[own], alone)
+        likely[k] = likely_spread(estimate[own], alone, prior.width)
     influence = np.zeros((len(slots.sites), slots.width))
     if prior.groups:
         usual = prior.covariance(between)
@@ -85,7 +91,7 @@ def compare_sites(
             free[own, own] += FREE * usual[own, own]
             after, _ = _common(prior, quadratic, linear, free)
             influence[k] = (after - before) / spread
-    return SiteComparison(common, errors, spreads, influence)
+    return SiteComparison(common, errors, spreads, influence, likely)
 
 
 def common_sd(prior: SitePrior, quadratic: Floats, between: Floats) -> Floats:
@@ -109,6 +115,19 @@ def random_effects(estimates: Floats, errors: Floats) -> tuple[float, float, flo
     weights = 1.0 / (errors**2 + variance)
     mean = float(weights @ estimates / weights.sum())
     return mean, float(weights.sum() ** -0.5), float(np.sqrt(variance))
+
+
+def likely_spread(estimates: Floats, errors: Floats, width: float) -> float:
+    """√E τ² with a half-normal prior of scale ``width`` and a flat one of the mean."""
+    grid = width * (np.arange(GRID) + 0.5) / GRID * MOST
+    weights = 1.0 / (grid[:, None] ** 2 + errors**2)
+    total = weights.sum(axis=1)
+    mean = weights @ estimates / total
+    square = (weights * (estimates - mean[:, None]) ** 2).sum(axis=1)
+    log_density = 0.5 * (np.log(weights).sum(axis=1) - np.log(total) - square)
+    log_density -= 0.5 * (grid / width) ** 2
+    density = np.exp(log_density - log_density.max())
+    return float(np.sqrt(density @ grid**2 / density.sum()))
 
 
 def _posterior(

@@ -17,7 +17,7 @@ from cipherbayes.inference.methods import POINT
 from cipherbayes.models.influence import require_bounded_influence
 from cipherbayes.privacy.accountant import compose, epsilon
 from cipherbayes.privacy.gaussian import epsilon_of, mu_for
-from cipherbayes.protocols.site_words import hidden_sites
+from cipherbayes.protocols.site_words import hidden_sites, own_levels
 from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.protocols.term_costs import TermCost, columns_lost, without_term
 from cipherbayes.study.scales import scales_budget
@@ -88,6 +88,7 @@ def forecast_of(plan: StudyPlan, events: float | None = None) -> Forecast:
     each = study.model.curvature(design)
     if events is not None:
         each = study.model.curvature_of(events, design)
+    mass = each
     each *= 1.0 if standardised else MEAN_SQUARE
     records = _fitted_records(plan)
     information = records * each
@@ -98,7 +99,7 @@ def forecast_of(plan: StudyPlan, events: float | None = None) -> Forecast:
     return Forecast(
         noise=noise,
         signal=signal,
-        width_ratio=_width_ratio(plan, mu, each, inflation)
+        width_ratio=_width_ratio(plan, mu, (each, mass), inflation)
         or math.sqrt(1.0 + noise**2 / information),
         records_needed=math.ceil(release.records * factor),
         epsilon_needed=_epsilon_for(mu * factor, privacy.delta),
@@ -118,14 +119,18 @@ def _fitted_records(plan: StudyPlan) -> int:
 
 
 def _width_ratio(
-    plan: StudyPlan, mu: float, information: float, inflation: float
+    plan: StudyPlan, mu: float, told: tuple[float, float], inflation: float
 ) -> float | None:
-    """What the method expects where it also has to learn its information matrix."""
+    """What the method expects where it also has to learn its information matrix.
+
+    ``told`` is what a record is expected to tell of a column and of a constant.
+    """
     release, matrix = plan.last_phase.sums, plan.last_phase.information
     if matrix is None:
         return None
     design = preparation_of(plan.study).design
     unit = require_bounded_influence(plan.study.model).unit(design)
+    information, mass = told
     return plan.study.inference_method.width_ratio(
         records=_fitted_records(plan),
         dimension=release.dimension,
@@ -134,6 +139,8 @@ def _width_ratio(
         information=OWN_SHARE * information * unit**2,
         prior_sd=plan.study.full_prior.usual_scale / unit,
         excess=inflation,
+        levels=own_levels(plan.study),
+        mass=mass * unit**2,
     )
 
 

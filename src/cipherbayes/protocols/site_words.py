@@ -22,8 +22,8 @@ TWICE = 2.0
 """Standard deviations of the noise that are told as what may become known."""
 FEW_SITES = 5
 """Sites from which on they tell how much they differ."""
-CLEAR = 0.5
-"""Noise over a site's outcomes, up to which these are seen."""
+HIDDEN = 1.0
+"""Noise, twice its standard deviation, over a site's outcomes that hides these."""
 OUTCOMES = 0.2
 """Share of records with the outcome, where what is told of a site is put in numbers."""
 
@@ -130,6 +130,15 @@ def _intervals(study: PrivateStudy) -> int:
     return len(study.model.constants(preparation_of(study).design))
 
 
+def own_levels(study: PrivateStudy) -> int:
+    """Constants that belong to one site each, an interval's among them; none where
+    sites are alike."""
+    slots = slots_of(study)
+    if slots is None or not study.stated_hierarchy.intercept:
+        return 0
+    return len(slots.sites) * _intervals(study)
+
+
 def _shapes_differ(study: PrivateStudy) -> bool:
     """Whether each site's baseline has a shape of its own."""
     hierarchy = study.stated_hierarchy
@@ -189,7 +198,7 @@ def hidden_sites(plan: StudyPlan) -> list[str]:
     assert known.outcomes is not None
     each = known.outcomes / math.sqrt(intervals)
     usual = OUTCOMES * records / (len(slots.sites) * intervals)
-    if each < CLEAR * usual:
+    if each < HIDDEN * usual:
         return []
     where = "" if intervals == 1 else f" in each of {intervals} intervals"
     return [

@@ -82,20 +82,22 @@ def in_units(
     names = [parameters[place] for place in places]
     constants = model.constants(design)
     level = [k for k, place in enumerate(places) if place in constants]
-    units = _units(design, parameters)
+    turned = _turned(study, design)
     for k in level:
-        effects[..., k] = sites.effects[..., k] * units.get(names[k], 1.0)
+        effects[..., k] = sites.effects[..., k] * turned[places[k], places[k]]
     hierarchy = study.stated_hierarchy
-    if len(level) > 1 and hierarchy.baseline != "stratified":
+    proportional = hierarchy.baseline != "stratified" and hierarchy.effects != "fixed"
+    if len(level) > 1 and proportional:
         # The intervals of proportional hazards move together.
         together = effects[..., level].mean(axis=-1, keepdims=True)
         rest = [k for k in range(len(places)) if k not in level]
         effects = np.concatenate([together, effects[..., rest]], axis=-1)
         names = [_stem(parameters[places[0]]), *(names[k] for k in rest)]
-    factors = np.array([units.get(group, 1.0) for group in sites.groups])
-    return SitesInUnits(
-        sites.sites, tuple(names), effects, sites.groups, sites.between * factors
-    )
+    between = sites.between.copy()
+    own = [g for g, group in enumerate(sites.groups) if group in parameters]
+    where = [parameters.index(sites.groups[g]) for g in own]
+    between[..., own] = _spread_of(turned[np.ix_(where, where)], between[..., own])
+    return SitesInUnits(sites.sites, tuple(names), effects, sites.groups, between)
 
 
 def record_of(
@@ -236,15 +238,16 @@ def _meta_analysis(
 ) -> list[MetaAnalysisRow]:
     tail = (1.0 - study.inference.interval) / 2.0
     names = study.model.parameters(design)
-    units = _units(design, names)
+    places = list(sites.places)
+    turned = _turned(study, design)[np.ix_(places, places)]
+    errors = _spread_of(turned, np.asarray(compared.standard_errors, dtype=float))
+    between = _spread_of(turned, np.asarray(compared.between, dtype=float))
     user = _at_centres(study, design, compared.common)
     joint = _at_centres(study, design, theta)
     half = -float(ndtri(tail))
     rows: list[MetaAnalysisRow] = []
     for k, place in enumerate(sites.places):
-        factor = units.get(names[place], 1.0)
-        estimate = float(user[place])
-        error = factor * float(compared.standard_errors[k])
+        estimate, error = float(user[place]), float(errors[k])
         ours = _row(names[place], joint[..., place], tail)
         rows.append(
             {
@@ -253,7 +256,7 @@ def _meta_analysis(
                 "se": error,
                 "lower": estimate - half * error,
                 "upper": estimate + half * error,
-                "between": factor * float(compared.between[k]),
+                "between": float(between[k]),
                 "posterior": {
                     "mean": ours["mean"],
                     "lower": ours["lower"],
@@ -275,12 +278,19 @@ def _at_centres(study: Study, design: Design, theta: Floats) -> Floats:
     return user
 
 
-def _units(design: Design, parameters: tuple[str, ...]) -> dict[str, float]:
-    """What one unit of a prepared coefficient is in the user's units."""
-    units = dict(zip(design.names, 1.0 / design.half_width, strict=True))
-    if design.intercept is not None:
-        units[parameters[0]] = design.intercept
-    return {name: float(unit) for name, unit in units.items()}
+def _turned(study: Study, design: Design) -> Floats:
+    """What a unit of each prepared parameter (a row) adds to those of the user."""
+    every = np.eye(len(study.model.parameters(design)))
+    user = _at_centres(study, design, every)
+    return np.asarray(user - _at_centres(study, design, np.zeros_like(every)))
+
+
+def _spread_of(turned: Floats, spreads: Floats) -> Floats:
+    """sds in the user's units of parameters that vary by themselves with these sds.
+
+    A curve's coefficients in the user's units are sums of its prepared ones.
+    """
+    return np.asarray(np.sqrt(spreads**2 @ turned**2))
 
 
 def _stem(name: str) -> str:

@@ -25,6 +25,7 @@ from cipherbayes.inference.diagnostics import rhat
 from cipherbayes.inference.noise_aware.contrasts import evidence_of
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.flags import (
+    LARGEST_RHAT,
     CommonParameters,
     Flag,
     flags_of,
@@ -51,6 +52,8 @@ from cipherbayes.typing import Floats
 Progress = Callable[[int, int], None]
 MIXED = 1.03
 """R-hat from which on a sampler has run long enough."""
+PATIENCE = 2
+"""Further doublings where a result could not be used otherwise: its budget is spent."""
 WALK = 0.9
 """Correlation of a chain's guess of the first trace from sweep to sweep."""
 
@@ -68,7 +71,8 @@ class Effort:
     """Chains, discarded and kept sweeps of each, and how often they may double.
 
     While R-hat is above 1.03 the kept sweeps are discarded and twice as many run, of
-    which as many are kept, at most ``doublings`` times.
+    which as many are kept, at most ``doublings`` times; while it is above 1.2, where
+    the result could not be used, twice more.
     """
 
     chains: int = 8
@@ -123,14 +127,16 @@ def sample_posterior(
         if progress is not None:
             progress(sweep + 1, total)
     walk.sampler.stop_adapting()
-    for doubling in range(effort.doublings + 1):
+    patience = PATIENCE if effort.doublings else 0
+    for doubling in range(effort.doublings + patience + 1):
         walk.forget()
         kept = [walk.run(2**doubling) for _ in range(effort.kept)]
         theta, between, common = (
             np.stack(part, axis=1) for part in zip(*kept, strict=True)
         )
         mixing = rhat(np.concatenate([theta, between], axis=2))
-        if not np.nanmax(mixing, initial=1.0) > MIXED:
+        enough = MIXED if doubling < effort.doublings else LARGEST_RHAT
+        if not np.nanmax(mixing, initial=1.0) > enough:
             break
     if progress is not None:
         progress(total, total)

@@ -53,7 +53,7 @@ def expected_sd(
         compared = compared_sites(recursion, prior, evidence, prior.start)
         root = np.linalg.inv(shape.basis)
         quadratic = root.T @ told @ root
-        return tuple(common_sd(prior, quadratic, prior.spreads(compared.between)))
+        return tuple(common_sd(prior, quadratic, prior.spreads(compared.likely)))
     precision = told + np.linalg.inv(evidence.prior_covariance)
     covariance = shape.basis @ np.linalg.inv(precision) @ shape.basis.T
     return tuple(np.sqrt(np.diag(covariance)).tolist())

@@ -24,6 +24,7 @@ from cipherbayes.results.record import (
     InfluenceRow,
     SiteRow,
 )
+from cipherbayes.study.tables import preparation_of
 
 MEDIAN_OF_TWO = math.sqrt(2.0) * 0.6744897501960817
 """Of |b₁ − b₂| / τ for two sites at random (Larsen and Merlo 2005)."""
@@ -32,6 +33,8 @@ ALMOST_NOTHING, MUCH = 1.1, 1.5
 differ a lot."""
 SOME, NOTABLE = 0.3, 0.8
 """Posterior standard deviations from which a shift is some, and worth a look."""
+SHAPE = "baseline"
+"""What the shape of a stratified baseline is called."""
 CHART = tag("span", "chart", class_="unseen")
 
 
@@ -92,9 +95,9 @@ def _spread(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
 def spread_in_words(contents: Contents, row: BetweenRow) -> str:
     """How much sites differ, for a reader who knows no τ."""
     measure = contents.study.model.measure or ""
-    name, features = row["name"], contents.study.features
-    if name.partition("[")[0] in features or not measure.endswith("ratio"):
-        unit = f" per unit of {name}" if name in features else ""
+    name = row["name"]
+    if not _is_level(contents, name) or not measure.endswith("ratio"):
+        unit = f" per unit of {name}" if name in contents.study.features else ""
         return (
             f"The effect of {name}, the logarithm of its {measure}{unit}, differs "
             f"between sites with a standard deviation of {number(row['mean'])} "
@@ -103,6 +106,8 @@ def spread_in_words(contents: Contents, row: BetweenRow) -> str:
     middle, low, high = (
         math.exp(MEDIAN_OF_TWO * row[key]) for key in ("mean", "lower", "upper")
     )
+    if name == SHAPE:
+        name = f"{name} in each interval, beside their level"
     said = f"Sites differ in {name}"
     if high < ALMOST_NOTHING:
         said = f"Sites hardly differ in {name}"
@@ -115,6 +120,14 @@ def spread_in_words(contents: Contents, row: BetweenRow) -> str:
         f"all such pairs the {measure} between the two is above {number(middle)} "
         f"({number(low)} to {number(high)})."
     )
+
+
+def _is_level(contents: Contents, name: str) -> bool:
+    """Whether it is the constant, or the baseline, in which sites differ."""
+    model, design = contents.study.model, preparation_of(contents.study).design
+    parameters = model.parameters(design)
+    levels = {parameters[j].partition("[")[0] for j in model.constants(design)}
+    return name in {*levels, SHAPE}
 
 
 # -- each site ---------------------------------------------------------------
@@ -143,11 +156,25 @@ def _caterpillar(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
                 if hierarchy["between"]
                 else "Sites are not drawn towards each other."
             )
+            + _together(contents)
             + _at_centres(contents)
             + " This is no ranking: intervals that overlap do not tell sites apart.",
         ),
         plots,
     )
+
+
+def _together(contents: Contents) -> str:
+    """Which sites have their parameters together, or took no part to the end."""
+    hierarchy = contents.study.hierarchy
+    groups = {} if hierarchy is None else hierarchy.groups
+    said = [f" {name} is {' and '.join(sites)}." for name, sites in groups.items()]
+    said += [
+        f" {site} was lost in round {number + 1} and is told as a site that took no "
+        "part."
+        for site, number in contents.lost
+    ]
+    return "".join(said)
 
 
 def _at_centres(contents: Contents) -> str:
