@@ -15,6 +15,7 @@ from cipherbayes.inference.noise_aware import (
     Effort,
     NoiseAware,
     NoiseAwareState,
+    posterior,
     rounds,
     sample_posterior,
 )
@@ -30,6 +31,7 @@ from cipherbayes.inference.noise_aware.posterior import _moderate
 from cipherbayes.inference.noise_aware.schedule import BURN_IN
 from cipherbayes.inference.released import Release
 from cipherbayes.models import Design, Prior
+from cipherbayes.typing import Bools, Floats
 from cipherbayes.validation.calibration import _plain
 from cipherbayes.validation.simulation import release_rounds, simulate
 from conftest import logistic_frame
@@ -136,6 +138,22 @@ def test_columns_that_follow_from_each_other_are_named_and_have_wide_intervals()
     # Together they are known: a half of x1 and x2 each is about what x4 is.
     together = flat[:, 1] + 0.5 * flat[:, 4]
     assert together.std() < 0.5 * sd[1]
+
+
+def test_columns_are_named_that_only_the_sums_say_are_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def none(evidence: Evidence, information: Floats) -> Bools:
+        return np.zeros(information.shape[:2], dtype=bool)
+
+    monkeypatch.setattr(posterior, "follows_from_others", none)
+    rng = np.random.default_rng(11)
+    study = simulate("exponential", 8_000, 7, rng, alike=True)
+    found = sample_posterior(
+        *release_rounds(study, 1.0, rng), seed=1, effort=Effort(2, 20, 10, 0)
+    )
+    flags = {flag.code: flag for flag in found.flags}
+    assert set(flags["columns-alike"].parameters) <= {1, 2, 4}
 
 
 def test_columns_of_their_own_are_not_called_alike() -> None:

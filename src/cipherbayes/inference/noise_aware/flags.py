@@ -18,6 +18,7 @@ from cipherbayes.inference.noise_aware.recursion import (
     averages,
 )
 from cipherbayes.inference.noise_aware.schedule import BURN_IN
+from cipherbayes.inference.noise_aware.shrinkage import correlations, without_means
 from cipherbayes.models.design import Design
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Bools, Floats
@@ -38,6 +39,10 @@ a posterior standard deviation, and a 90 % interval holds 89 in 100."""
 ALIKE, NOT_EXCLUDED = 10.0, 0.02
 """Variance inflation factor from which on columns are called alike, and the chance of
 it from which on they are named."""
+MOST_EDGE, LOADING = 0.5, 0.3
+"""Edge of the noise's spectrum, over a column's information, from which on nothing is
+seen of small eigenvalues; and the part in such a direction that a column has at least
+to be named."""
 THIN = 4.0
 """Standard deviations of its noise below which the information about a constant may
 be none at all: half of it is then within what noise does in one study of twenty."""
@@ -205,16 +210,15 @@ def flags_of(
                 parameters=hidden,
             )
         )
-    named = (
-        () if alike is None else tuple(map(int, np.flatnonzero(alike > NOT_EXCLUDED)))
-    )
+    drawn = np.zeros(0) if alike is None else alike
+    named = sorted({*map(int, np.flatnonzero(drawn > NOT_EXCLUDED)), *_seen(evidence)})
     if named:
         flags.append(
             Flag(
                 "columns-alike",
-                "wide, not wrong: columns of which one almost follows from the others, "
-                "or may as far as noise tells; their effects are known together better "
-                "than one by one (drop one of them or raise ε)",
+                "columns of which one almost follows from the others, or may as far as "
+                "noise tells; do not read their effects one by one, they are known "
+                "together better (drop one of them or raise ε)",
                 unusable=False,
                 parameters=_at_one_site(named, places),
             )
@@ -293,6 +297,33 @@ def follows_from_others(evidence: Evidence, information: Floats) -> Bools:
     )
     found[:, columns] = inflation > ALIKE
     return found
+
+
+def _seen(evidence: Evidence) -> list[int]:
+    """Columns that follow from each other by the information sums themselves.
+
+    The least eigenvalue of their correlations is below a tenth, or within two standard
+    deviations of its noise of that. A posterior under which most columns are unrelated
+    may deny it, and intervals are then too narrow.
+    """
+    constants = evidence.layout.constants
+    rest = [j for j in range(evidence.dimension) if j not in constants]
+    columns = [k for k, j in enumerate(rest) if j < evidence.dimension - evidence.extra]
+    if evidence.layout.sites is not None or len(columns) < 2:
+        return []
+    noisy, known = (
+        without_means(each, noise, constants)[1][np.ix_(columns, columns)]
+        for each, noise in (
+            (evidence.information, evidence.information_sd),
+            (evidence.estimate, 0.0),
+        )
+    )
+    root, noise = np.sqrt(np.diag(known)), evidence.information_sd
+    correlation, edge = correlations(noisy, noise, root)
+    values, vectors = np.linalg.eigh(correlation)
+    if edge > MOST_EDGE or values[0] > 1.0 / ALIKE + 2.0 * noise * np.mean(root**-2.0):
+        return []
+    return [rest[columns[k]] for k in np.flatnonzero(abs(vectors[:, 0]) > LOADING)]
 
 
 def not_calibrated(reason: str, parameters: int) -> Flag:

@@ -254,7 +254,7 @@ def _shrunk(
         found = own + (seen[j] - own) * spread / (spread + noise_sd**2)
         diagonal[j] = max(found, 0.1 * own)
     root = np.sqrt(diagonal)
-    correlation, edge = _correlation(noisy, noise_sd, root)
+    correlation, edge = correlations(noisy, noise_sd, root)
     floor = MOST_FLOOR
     if dimension > 1:
         # Noise of this size has eigenvalues up to its edge: what is no spike is kept
@@ -271,7 +271,7 @@ def _shrunk(
     return np.asarray(correlation * np.outer(root, root))
 
 
-def _correlation(noisy: Floats, noise_sd: float, root: Floats) -> tuple[Floats, float]:
+def correlations(noisy: Floats, noise_sd: float, root: Floats) -> tuple[Floats, float]:
     """H̃ scaled by D^-½ on both sides, and where the spectrum of its noise ends.
 
     Symmetric noise of variance v off the diagonal has eigenvalues within ± 2 √(d v).
@@ -333,7 +333,7 @@ def left_out(
     varying = np.array([j for j in range(len(noisy)) if j not in constants])
     remainder = without_means(noisy, noise_sd, constants)[1] if constants else noisy
     diagonal = np.diag(_shrunk(remainder, noise_sd))
-    correlation, edge = _correlation(remainder, noise_sd, np.sqrt(diagonal))
+    correlation, edge = correlations(remainder, noise_sd, np.sqrt(diagonal))
     off = ~np.eye(varying.size, dtype=bool)
     noise = (0.5 * edge) ** 2 / varying.size
     around = (correlation - spiked(correlation, edge))[off]
