@@ -99,6 +99,7 @@ def test_numbers_by_predicted_bin_are_those_of_the_rows() -> None:
     noised = total + rng.normal(0, 5.0, total.size)
     fit = check_numbers(noised, 5.0, np.full(10, 0.0), np.full(10, 200.0), 1.0)
     assert fit.shown == [j not in (0, 9) for j in range(10)]
+    assert fit.rmse is not None
     assert spans(fit.rmse, 10.0, 2.0)
     assert spans(fit.mean_observed, 100.0 + 100.0 * y.mean(), 2.0)
     # What a bin predicts is in the bin, though noise is all that empty ones have.
@@ -181,19 +182,17 @@ def test_intervals_hold_what_groups_lack_however_few_records_they_have() -> None
     assert np.mean(held, axis=0).min() > 0.85
 
 
-@pytest.mark.parametrize("missing", [False, True])
-def test_shares_of_levels_add_up_and_are_near_the_truth(missing: bool) -> None:
+def test_shares_of_levels_add_up_and_are_near_the_truth() -> None:
     rng = np.random.default_rng(4)
     truth = np.array([600.0, 250.0, 100.0, 50.0])
     counts = truth + rng.normal(0.0, 15.0, (3, 4))
     shares = bin_shares(
         counts,
         np.full(3, 15.0),
-        np.full(3, 1000.0),
+        (np.full(3, 1000.0), np.zeros(3)),
         ranges=False,
-        missing=missing,
         spread=None,
-    )
+    ).shares
     assert np.allclose(shares.sum(axis=2), 1.0)
     assert shares.min() >= 0.0
     assert np.abs(shares.mean(axis=(0, 1)) - truth / 1000.0).max() < 0.03
@@ -206,14 +205,15 @@ def test_a_number_in_ranges_keeps_its_mean_and_its_spread() -> None:
     edges = np.linspace(-3.0, 3.0, 17)
     truth = np.bincount(np.searchsorted(edges[1:-1], values), minlength=16)
     counts = truth + rng.normal(0.0, 60.0, (20, 16))
-    shares = bin_shares(
+    found = bin_shares(
         counts,
         np.full(20, 60.0),
-        np.full(20, 5000.0),
+        (np.full(20, 5000.0), np.zeros(20)),
         ranges=True,
-        missing=False,
-        spread=16 / 6,
+        spread=(7.5, 16 / 6),
     )
+    shares = found.shares
+    assert found.smooth.mean() > 0.9
     middles = 0.5 * (edges[1:] + edges[:-1])
     means = shares @ middles
     spread = np.sqrt(shares @ middles**2 - means**2)
@@ -221,3 +221,19 @@ def test_a_number_in_ranges_keeps_its_mean_and_its_spread() -> None:
     assert spread.mean() == pytest.approx(1.0, abs=0.15)
     low, high = np.quantile(means, [0.05, 0.95], axis=1)
     assert np.mean((low < values.mean()) & (values.mean() < high)) >= 0.7
+
+
+def test_a_column_of_few_values_is_not_smoothed() -> None:
+    rng = np.random.default_rng(6)
+    truth = np.zeros(16)
+    truth[[3, 5, 8, 15]] = 500.0, 200.0, 200.0, 100.0
+    counts = truth + rng.normal(0.0, 15.0, (10, 16))
+    found = bin_shares(
+        counts,
+        np.full(10, 15.0),
+        (np.full(10, 1000.0), np.zeros(10)),
+        ranges=True,
+        spread=(7.5, 16 / 6),
+    )
+    assert found.smooth.mean() < 0.1
+    assert np.abs(found.shares.mean(axis=(0, 1)) - truth / 1000.0).max() < 0.02

@@ -76,6 +76,19 @@ def test_an_indicator_tells_missing_values_from_their_stand_in(gaps: int) -> Non
 
 
 @pytest.mark.slow
+def test_empty_ranges_take_nothing_from_the_share_of_missing_values() -> None:
+    """Nearly all ranges of a skewed column have no records."""
+    values = np.random.default_rng(5).lognormal(0.0, 0.5, ROWS)
+    values[:400] = np.nan
+    feature = {"low": 0.0, "high": 60.0, "missing": 1.0, "indicator": True}
+    rows = [described(values, feature, seed=s)["missing share"] for s in range(30)]
+    truth = 400 / ROWS
+    errors = np.array([row["mean"] - truth for row in rows])
+    assert abs(errors.mean()) < 3.0 * NOISE / ROWS / np.sqrt(30)
+    assert np.mean([row["lower"] <= truth <= row["upper"] for row in rows]) >= 0.75
+
+
+@pytest.mark.slow
 def test_a_median_beside_a_gap_is_within_its_interval() -> None:
     """Nothing lies between 1.2 and 1.5; noise leaves open on which side it is."""
     held = 0
@@ -161,6 +174,84 @@ def test_bounds_of_a_standard_deviation_hold_and_are_reached(seed: int) -> None:
     assert most[0] - 0.1 <= max(found) <= most[0]
 
 
+def test_two_groupings_say_the_same_of_all_records() -> None:
+    rng = np.random.default_rng(7)
+    study = cb.Study(
+        study={"protocol": "pooled"},
+        model=cb.models.Logistic(outcome="y"),
+        features={"sex": {"levels": ["F", "M"]}, "age": {"low": 0, "high": 1}},
+        preparation={"method": "public-bounds"},
+        privacy={"epsilon": 10.0, "records": 6000},
+        inference={"method": "averaged"},
+        describe={"by": ["site", "sex"]},
+        sites={"a": {}, "b": {}, "c": {}},
+    )
+    plan = plan_releases(study)
+    (phase,) = plan.closing
+    table = phase.characteristics
+    assert table is not None
+    total = np.zeros(phase.dimension)
+    for site in ("a", "b", "c"):
+        columns = {
+            "sex": rng.choice(["F", "M"], 2000, p=[0.45, 0.55]),
+            "age": rng.random(2000),
+            "y": (rng.random(2000) < 0.15).astype(float),
+        }
+        rows = open_site(study, site, pa.table(columns))
+        total += Contributions(study.model, rows, site=site).total(
+            phase, Question(np.zeros(1))
+        )
+    released = Closing(total + rng.normal(0.0, 40.0, total.size), 40.0)
+    found = {
+        (row["column"], row["statistic"], row["group"]): row["mean"]
+        for row in describe_rows(plan.study, table, released, None, 0.05)
+    }
+    for level in "FM":
+        count = found["sex", f"count: {level}", "all"]
+        assert found["", "rows", f"sex: {level}"] == pytest.approx(count, rel=1e-9)
+    for by, groups in (("sex", "FM"), ("site", "abc")):
+        parts = sum(found["y", "count: 1", f"{by}: {group}"] for group in groups)
+        assert parts == pytest.approx(found["y", "count: 1", "all"], rel=0.02)
+
+
+def test_a_level_that_nobody_has_may_be_zero_and_its_group_is_not_described() -> None:
+    study = cb.Study(
+        study={"protocol": "pooled"},
+        model=cb.models.Logistic(outcome="y"),
+        features={"arm": {"levels": ["no", "yes"]}, "age": {"low": 0, "high": 1}},
+        preparation={"method": "public-bounds"},
+        privacy={"epsilon": 10.0, "records": 4000},
+        inference={"method": "averaged"},
+        describe={"by": ["arm"]},
+        sites={"a": {}},
+    )
+    plan = plan_releases(study)
+    (phase,) = plan.closing
+    table = phase.characteristics
+    assert table is not None
+    rng = np.random.default_rng(8)
+    columns = {
+        "arm": np.full(4000, "no"),
+        "age": rng.random(4000),
+        "y": (rng.random(4000) < 0.3).astype(float),
+    }
+    rows = open_site(study, "a", pa.table(columns))
+    total = Contributions(study.model, rows, site="a").total(
+        phase, Question(np.zeros(1))
+    )
+    found = describe_rows(plan.study, table, Closing(total, 20.0), None, 0.05)
+    counts = [
+        row
+        for row in found
+        if (row["column"], row["statistic"], row["group"])
+        in {("arm", "count: yes", "all"), ("", "rows", "arm: yes")}
+    ]
+    assert len(counts) == 2
+    assert {row["lower"] for row in counts} == {0.0}
+    described = {row["group"] for row in found if row["column"]}
+    assert described == {"all", "arm: no"}
+
+
 def test_a_column_is_not_counted_by_its_own_levels() -> None:
     study = cb.Study(
         study={"protocol": "pooled"},
@@ -175,7 +266,7 @@ def test_a_column_is_not_counted_by_its_own_levels() -> None:
     plan = plan_releases(study)
     (phase,) = plan.closing
     assert phase.characteristics is not None
-    released = Closing(np.ones(phase.dimension), NOISE)
+    released = Closing(np.full(phase.dimension, 100.0), NOISE)
     rows = describe_rows(plan.study, phase.characteristics, released, None, 0.05)
     by_sex = {row["column"] for row in rows if row["group"].startswith("sex: ")}
     assert by_sex == {"", "age", "y"}

@@ -2,72 +2,124 @@
 
 Each column is a problem of its own: counts n = exp(φ) that are not negative, released
 with noise of standard deviation s. The log counts of a number's ranges bend little from
-one to the next; those of levels have priors of their own. All problems of one shape are
-sampled together. What is estimated are the counts of these very records, so intervals
-count the noise alone.
+one to the next, or each is a matter of its own: a column may be smooth, or have few
+values. Released counts say which is likelier (Laplace approximation of either's
+evidence), and draws are of both in that proportion. Levels have priors of their own.
+All problems of one shape are sampled together. What is estimated are the counts of
+these very records, so intervals count the noise alone.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+from scipy.special import expit
 
 from cipherbayes.inference.noised_counts import second_differences
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Bools, Floats
 
 CHAINS, BURN_IN, STEPS, THIN = 16, 300, 600, 6
-BEND_SD, RANGE_SD, LEVEL_SD = 0.7, 5.0, 5.0
-"""Prior standard deviations: of the bend of log counts, of the log count of a range,
-and of that of a level. Around a mean that is its square higher the last one is flat in
-the count itself, and an interval of a level's count that of its noise."""
-MISSING, MISSING_SD = 0.02, 2.0
-"""Prior median of the share of missing values, and standard deviation of its log."""
+BEND_SD, RANGE_SD, ROUGH_SD, LEVEL_SD = 0.7, 5.0, 6.0, 5.0
+"""Prior standard deviations: of the bend of log counts, of the log count of a range
+beside it, of that of a range by itself, and of that of a level. Around a mean that is
+its square higher the last one is flat in the count itself, and an interval of a level's
+count that of its noise."""
+LEAST_NOISE = 0.3
+"""Least standard deviation of all records, in that of the noise of a count."""
+
+
+class BinShares(NamedTuple):
+    """Draws of the shares of bins, ``(problems, s, bins)``, which add up to one;
+    whether a draw takes its column to be smooth, ``(problems, s)``; and the likeliest
+    shares, ``(problems, bins)``."""
+
+    shares: Floats
+    smooth: Bools
+    likeliest: Floats
 
 
 def bin_shares(
     counts: Floats,
     noise: Floats,
-    rows: Floats,
+    rows: tuple[Floats, Floats],
     *,
     ranges: bool,
-    missing: bool,
-    spread: float | None,
-) -> Floats:
-    """Draws of the shares of bins, shape ``(problems, s, bins)``; they add up to one.
+    spread: tuple[float, float] | None,
+    widths: tuple[float, ...] | None = None,
+) -> BinShares:
+    """Draws of the shares of bins.
 
     Parameters
     ----------
     counts, noise
         Released counts, one problem a row, and the standard deviation of its noise.
     rows
-        How many records each problem has, about.
+        How many records each problem has, and the standard deviation of that.
     ranges
         Whether bins are ranges of a number, else levels.
-    missing
-        Whether the last bin is that of missing values.
     spread
-        Standard deviation of a number in bins, where it is known about.
+        Mean and standard deviation of a number in bins, where they are known about.
+    widths
+        Of a number's ranges, the whole ones one wide: some are cut off by the end of
+        the public range.
     """
-    problems, bins = counts.shape
-    inner = bins - missing
-    mean = np.log(np.maximum(rows, 1.0))[:, None] - np.full(bins, np.log(inner))
-    root = np.eye(inner) / LEVEL_SD
+    bins = counts.shape[1]
+    records = np.maximum(rows[0], 1.0)
+    # All records are one more count; a sum that is known exactly cannot be drawn.
+    total = records, np.maximum(rows[1], LEAST_NOISE * noise)
+    mean = np.log(records)[:, None] - np.full(bins, np.log(bins))
     if not ranges:
         mean += LEVEL_SD**2
-    if ranges and inner > 2:
-        root = second_differences(inner, BEND_SD, RANGE_SD)
-        if spread is not None:
-            away = (np.arange(inner) - 0.5 * (inner - 1)) / spread
-            mean[:, :inner] += -0.5 * away**2 + 0.5 * np.mean(away**2)
-    if missing:
-        mean[:, -1] = np.log(np.maximum(rows, 1.0) * MISSING)
-        root = np.block(
-            [
-                [root, np.zeros((len(root), 1))],
-                [np.zeros((1, inner)), np.full((1, 1), 1.0 / MISSING_SD)],
-            ]
-        )
-    precision = root.T @ root
-    mode, whiten = _mode(counts, noise, mean, precision)
+    bent = ranges and bins > 2
+    if bent and spread is not None:
+        away = (np.arange(bins) - spread[0]) / spread[1]
+        mean += -0.5 * away**2 + 0.5 * np.mean(away**2)
+    if bent and widths is not None:
+        mean += np.log(widths)
+    priors = [np.eye(bins) / LEVEL_SD]
+    if bent:
+        smooth = second_differences(bins, BEND_SD, RANGE_SD)
+        priors = [smooth, np.eye(bins) / ROUGH_SD]
+    noised = _Noised(counts, noise[:, None], *total)
+    fits = [_drawn(noised, mean, root) for root in priors]
+    shares, modes, evidence = zip(*fits, strict=True)
+    if not bent:
+        rough = np.zeros(shares[0].shape[:2], dtype=np.bool_)
+        return BinShares(shares[0], rough, modes[0])
+    share = expit(evidence[0] - evidence[1])
+    draws = shares[0].shape[1]
+    places = np.random.default_rng(2).permutation(draws) + 0.5
+    chosen = places / draws < share[:, None]
+    likeliest = np.where(share[:, None] > 0.5, *modes)
+    return BinShares(np.where(chosen[:, :, None], *shares), chosen, likeliest)
+
+
+class _Noised(NamedTuple):
+    """Counts and their noise, ``(problems, 1)``; their total and its noise."""
+
+    counts: Floats
+    noise: Floats
+    records: Floats
+    unsure: Floats
+
+    def misfit(self, there: Floats) -> Floats:
+        """Sum of squares of what counts ``(problems, ..., bins)`` are off by, in
+        standard deviations."""
+        shape = (len(self.counts),) + (1,) * (there.ndim - 2)
+        own = (there - self.counts.reshape(*shape, -1)) / self.noise.reshape(*shape, 1)
+        away = there.sum(axis=-1) - self.records.reshape(shape)
+        off: Floats = (own**2).sum(axis=-1) + (away / self.unsure.reshape(shape)) ** 2
+        return off
+
+
+def _drawn(
+    noised: _Noised, mean: Floats, root: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Draws of the shares under one prior, the likeliest shares, and the log evidence
+    of each problem."""
+    problems, bins = noised.counts.shape
+    mode, whiten, evidence = _mode(noised, mean, root)
     rng = np.random.default_rng(1)
     size = np.full((problems, 1, 1), 2.38 / np.sqrt(bins))
     shape = (problems, CHAINS, bins)
@@ -77,8 +129,7 @@ def bin_shares(
         return step
 
     def log_density(phi: Floats) -> Floats:
-        there = np.exp(np.clip(phi, -30.0, 30.0))
-        fit = ((counts[:, None] - there) ** 2).sum(axis=2) / noise[:, None] ** 2
+        fit = noised.misfit(np.exp(np.clip(phi, -30.0, 30.0)))
         away = (phi - mean[:, None]) @ root.T
         density: Floats = -0.5 * (fit + (away**2).sum(axis=2))
         return density
@@ -99,29 +150,34 @@ def bin_shares(
             kept.append(np.exp(np.clip(phi, -30.0, 30.0)))
     drawn = np.concatenate(kept, axis=1)
     shares: Floats = drawn / drawn.sum(axis=2, keepdims=True)
-    return shares
+    top = np.exp(np.clip(mode, -30.0, 30.0))
+    return shares, top / top.sum(axis=1, keepdims=True), evidence
 
 
-def _mode(
-    counts: Floats, noise: Floats, mean: Floats, precision: Floats
-) -> tuple[Floats, Floats]:
-    """Each problem's mode, and the matrix that makes it round, by damped steps."""
-    noise = noise[:, None]
+def _mode(noised: _Noised, mean: Floats, root: Floats) -> tuple[Floats, Floats, Floats]:
+    """Each problem's mode by damped steps, the matrix that makes it round, and the log
+    evidence."""
+    counts, noise, precision = noised.counts, noised.noise, root.T @ root
     phi = np.log(np.maximum(counts, 0.5 * noise))
     for _ in range(80):
         there = np.exp(np.clip(phi, -30.0, 30.0))
         pull = np.einsum("ij,pj->pi", precision, phi - mean)
-        gradient = (counts - there) * there / noise**2 - pull
-        step = np.linalg.solve(
-            _curvature(there, noise, precision), gradient[:, :, None]
-        )
+        lacking = (noised.records - there.sum(axis=1)) / noised.unsure**2
+        gradient = ((counts - there) / noise**2 + lacking[:, None]) * there - pull
+        curvature = _curvature(there, noised, precision)
+        step = np.linalg.solve(curvature, gradient[:, :, None])
         phi = phi + np.clip(step[:, :, 0], -0.5, 0.5)
     there = np.exp(np.clip(phi, -30.0, 30.0))
-    lower = np.linalg.cholesky(_curvature(there, noise, precision))
-    return phi, np.transpose(np.linalg.inv(lower), (0, 2, 1))
+    lower = np.linalg.cholesky(_curvature(there, noised, precision))
+    fit = noised.misfit(there) + (((phi - mean) @ root.T) ** 2).sum(axis=1)
+    roundness = np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
+    evidence = 0.5 * (np.linalg.slogdet(precision)[1] - fit) - roundness
+    return phi, np.transpose(np.linalg.inv(lower), (0, 2, 1)), evidence
 
 
-def _curvature(there: Floats, noise: Floats, precision: Floats) -> Floats:
-    diagonal = np.einsum("pi,ij->pij", (there / noise) ** 2, np.eye(there.shape[1]))
-    result: Floats = diagonal + precision
+def _curvature(there: Floats, noised: _Noised, precision: Floats) -> Floats:
+    own = np.einsum("pi,ij->pij", (there / noised.noise) ** 2, np.eye(there.shape[1]))
+    scaled = there / noised.unsure[:, None]
+    together = np.einsum("pi,pj->pij", scaled, scaled)
+    result: Floats = own + together + precision
     return result

@@ -8,98 +8,95 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 
-from cipherbayes.data.characteristics import WEIGHTS, Characteristics
+from cipherbayes.data.characteristics import SITE, WEIGHTS, Characteristics
 from cipherbayes.inference.described import bin_shares
+from cipherbayes.inference.noised_counts import about_the_mode
 from cipherbayes.protocols.rounds import Closing
+from cipherbayes.results.described_columns import DescribedColumn, described_columns
 from cipherbayes.results.record import DescribeRow
-from cipherbayes.results.user_values import user_values
 from cipherbayes.study.schema import PrivateStudy
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Bools, Floats
 
 QUANTILES = {"q1": 0.25, "median": 0.5, "q3": 0.75}
-RANGE_SPREAD = 16.0 / 6.0
-"""A released standard deviation in bins: sixteen of them span six."""
 TRIED, SHORTER = 21, 0.05
 """Intervals of which the shortest is taken, and by how much it must be shorter than the
 one with equal tails to be taken in its place."""
+NEAR_ZERO = 0.1
+"""An interval that begins at the least of all draws reaches to zero, if that is below
+this share of its end."""
+LEAST_RECORDS = 1.0
+"""That a group must surely have to be described."""
+EVEN_SD = 0.1
+"""How far the mean of a range of a smooth column is from its middle, in widths of the
+range: one standard deviation."""
 STEPS = 50
 """Of repeated averaging, each of which leaves the share of one range of the error."""
 
 
 @dataclass(frozen=True)
-class _Column:
-    """A column's bins.
-
-    Attributes
-    ----------
-    levels
-        Names, where bins are levels.
-    edges, ends
-        Outer and inner edges of a number's ranges in the user's units, the outer
-        ranges as wide as the others; and the same with outer ranges that reach to the
-        ends of the public range, as far as values do.
-    missing
-        Whether the last bin is that of missing values.
-    spread
-        Standard deviation in bins, where it is known about.
-    window
-        Middle and half width of where a number's sums tell values apart, in the user's
-        units; None where there are no sums.
-    """
-
-    name: str
-    size: int
-    levels: tuple[str, ...] | None
-    edges: Floats | None
-    ends: Floats | None
-    missing: bool
-    spread: float | None
-    window: tuple[float, float] | None
-
-
-@dataclass(frozen=True)
 class _Counted:
-    """A column in a group: released counts and sums, their noise, and draws of
-    shares."""
+    """A column in a group: released counts and sums, their noise, draws of shares,
+    which of them take the column to be smooth, and the likeliest shares."""
 
     counts: Floats
     sums: Floats
     noise: float
+    possible: tuple[int, int]
     shares: Floats
+    smooth: Bools
+    likeliest: Floats
 
     def moments(
         self, shares: Floats, ends: Floats, present: Floats
     ) -> tuple[Floats, Floats]:
         """Draws of the mean place within the window, and of its mean square.
 
-        Those of the counts, values anywhere within their ranges, are moved by as much
-        as the sums are surer of them.
+        Those of the counts are moved by as much as the sums are surer of them. Values
+        are anywhere within their ranges, but nearly even within the inner ranges of a
+        smooth column.
 
         Parameters
         ----------
         shares
-            Of the ranges, for each draw.
+            Of the ranges: the likeliest, then one row for each draw.
         ends
             Of the ranges, as places.
         present
-            Draws of how many records have a value.
+            How many records have a value, for the same rows.
         """
         rng = np.random.default_rng(3)
         lows, highs = ends[:-1], ends[1:]
-        mean = lows + (highs - lows) * rng.random(shares.shape)
+        place = rng.random(shares.shape)
+        even = np.clip(0.5 + EVEN_SD * rng.standard_normal(place.shape), 0.0, 1.0)
+        smooth = np.append(True, self.smooth)[:, None]
+        place[:, 1:-1] = np.where(smooth, even, place)[:, 1:-1]
+        own = rng.random(shares.shape)
+        place[0] = own[0] = 0.5
+        mean = lows + (highs - lows) * place
         # Around the mean of a range at most what its ends leave, evenly about a third.
-        square = mean**2 + (mean - lows) * (highs - mean) * rng.random(mean.shape) / 1.5
+        square = mean**2 + (mean - lows) * (highs - mean) * own / 1.5
         counted = np.stack([(shares * mean).sum(1), (shares * square).sum(1)], axis=1)
         weights = np.array(WEIGHTS)
         sd = self.noise / weights / present.mean()
-        noised = self.sums + self.noise * rng.standard_normal(counted.shape)
-        summed = noised / weights / present[:, None]
-        spread = np.cov(counted.T)
+        error = rng.standard_normal(counted.shape)
+        error[0] = 0.0
+        summed = (self.sums + self.noise * error) / weights / present[:, None]
+        spread = np.cov(counted[1:].T)
         gain = np.linalg.solve(spread + np.diag(sd**2), spread).T
         first, second = (counted + (summed - counted) @ gain.T).T
         return np.clip(first, -1.0, 1.0), np.clip(second, first**2, 1.0)
+
+    def absent(self, rows: Floats) -> Floats:
+        """Draws of the share of missing values, the last bin: its count and noise, not
+        negative, whatever the other bins are."""
+        rng = np.random.default_rng(4)
+        least = ndtr(-self.counts[-1] / self.noise)
+        place = least + (1.0 - least) * rng.random(rows.size)
+        count = self.counts[-1] + self.noise * ndtri(np.minimum(place, 1.0 - 1e-12))
+        share: Floats = np.clip(count / np.maximum(rows, 1.0), 0.0, 1.0)
+        return share
 
     def upto(self, share: float, bins: int) -> Floats:
         """How likely it is that a quantile is in one of the first k ranges, for each k.
@@ -109,11 +106,14 @@ class _Counted:
         records are. Draws of shares, of which none is zero, would put records into
         ranges that are empty.
         """
-        upto = np.cumsum(self.counts[:bins])
-        balance = upto - share * upto[-1]
-        k = np.arange(1.0, bins)
-        sd = self.noise * np.sqrt((1.0 - share) ** 2 * k + share**2 * (bins - k))
-        chance = np.concatenate([[0.0], ndtr(balance[:-1] / sd), [1.0]])
+        place = np.arange(bins)
+        known = (self.possible[0] <= place) & (place < self.possible[1])
+        upto = np.cumsum(np.where(known, self.counts[:bins], 0.0))
+        balance = (upto - share * upto[-1])[:-1]
+        k, noisy = np.cumsum(known)[:-1], float(known.sum())
+        sd = self.noise * np.sqrt((1.0 - share) ** 2 * k + share**2 * (noisy - k))
+        inner = np.where(k == 0, 0.0, np.where(k == noisy, 1.0, ndtr(balance / sd)))
+        chance = np.concatenate([[0.0], inner, [1.0]])
         # Noise may make a later one smaller; half of the way from either side.
         up, down = np.maximum.accumulate(chance), np.minimum.accumulate(chance[::-1])
         found: Floats = 0.5 * (up + down[::-1])
@@ -132,13 +132,17 @@ def describe_rows(
     Counts of a column's levels add up to the records of their group, groups add up to
     all records, and nothing is negative.
     """
-    columns = list(_columns(table, moments))
+    columns = list(described_columns(table, moments))
     blocks, labels, noises = _blocks(table, released)
     rows = _group_sizes(study, table, blocks, noises, labels)
     found: list[DescribeRow] = []
-    results = _sampled(table, columns, blocks, np.array(noises), rows.mean(axis=1))
+    results = _sampled(table, columns, blocks, np.array(noises), rows)
+    _by_levels(columns, labels, results, rows)
     for g, label in enumerate(labels):
-        found.append(_row("", "rows", label, rows[g], tail))
+        size = _row("", "rows", label, rows[g], tail)
+        found.append(size)
+        if size["lower"] < LEAST_RECORDS:
+            continue  # there may be nobody to describe
         for column in columns:
             # A column by its own levels says nothing but what its groups are.
             if label.partition(": ")[0] != column.name:
@@ -149,7 +153,7 @@ def describe_rows(
 
 def _sampled(
     table: Characteristics,
-    columns: list[_Column],
+    columns: list[DescribedColumn],
     blocks: Floats,
     noises: Floats,
     rows: Floats,
@@ -162,69 +166,48 @@ def _sampled(
     nothing = np.zeros((len(blocks), len(WEIGHTS)))
     alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for place, column in enumerate(columns):
-        shape = (column.size, column.levels is None, column.missing, column.spread)
-        alike[shape].append(place)
+        kind = column.levels is None, column.missing, column.spread
+        alike[(column.size, column.possible, column.widths, *kind)].append(place)
     groups = len(blocks)
     found: dict[tuple[int, str], _Counted] = {}
-    for (size, ranges, missing, spread), places in alike.items():
+    for (size, possible, widths, ranges, missing, spread), places in alike.items():
         own = [blocks[:, ends[place] - size : ends[place]] for place in places]
-        shares = bin_shares(
-            np.concatenate(own),
-            np.tile(noises, len(places)),
-            np.tile(rows, len(places)),
+        first, last = possible
+        kept = list(range(first, last))
+        middle = 0.5 * (size - missing - 1) - first
+        counts, noise = np.concatenate(own), np.tile(noises, len(places))
+        records = np.tile(rows.mean(axis=1), len(places))
+        unsure = np.tile(rows.std(axis=1), len(places))
+        if missing and ranges:
+            # A number's ranges have the others, whose count has noise of its own.
+            records, unsure = records - counts[:, -1], np.hypot(unsure, noise)
+        elif missing:
+            kept.append(size - 1)
+        drawn = bin_shares(
+            counts[:, kept],
+            noise,
+            (records, unsure),
             ranges=ranges,
-            missing=missing,
-            spread=spread,
+            spread=None if spread is None else (middle, spread),
+            widths=widths,
         )
+        shares = np.zeros((*drawn.shares.shape[:2], size))
+        shares[:, :, kept] = drawn.shares
+        likeliest = np.zeros((len(shares), size))
+        likeliest[:, kept] = drawn.likeliest
         for k, place in enumerate(places):
             for g in range(groups):
-                name, part = columns[place].name, shares[k * groups + g]
-                released = own[k][g], sums.get(name, nothing)[g]
-                found[g, name] = _Counted(*released, float(noises[g]), part)
+                name, problem = columns[place].name, k * groups + g
+                found[g, name] = _Counted(
+                    own[k][g],
+                    sums.get(name, nothing)[g],
+                    float(noises[g]),
+                    possible,
+                    shares[problem],
+                    drawn.smooth[problem],
+                    likeliest[problem],
+                )
     return found
-
-
-def _columns(table: Characteristics, moments: Floats | None) -> Iterator[_Column]:
-    for column in table.features:
-        edges = ends = window = None
-        if column.has_sums:
-            middle, half = column.window(moments)
-            scale = column.half_width
-            window = (column.centre + scale * middle, scale * half)
-        if column.levels is None:
-            inner = column.edges(moments)
-            step = inner[1] - inner[0]
-            edges = user_values(
-                column, np.array([inner[0] - step, *inner, inner[-1] + step])
-            )
-            assert column.feature is not None
-            low, high = column.feature.low, column.feature.high
-            ends = np.array([low, *edges[1:-1], high], dtype=np.float64)
-        known = moments is not None and column.levels is None
-        yield _Column(
-            column.column,
-            column.size,
-            column.levels,
-            edges,
-            ends,
-            column.tells_missing,
-            RANGE_SPREAD if known else None,
-            window,
-        )
-    for outcome in table.outcomes:
-        inner = np.array(outcome.edges)
-        edges = window = None
-        if outcome.levels is None:
-            middle, half = outcome.window()
-            window = (outcome.centre + outcome.scale * middle, outcome.scale * half)
-            step = inner[1] - inner[0]
-            outer = np.array([inner[0] - step, *inner, inner[-1] + step])
-            edges = outcome.centre + outcome.scale * outer
-        size = inner.size + 1
-        # Values beyond the outer edges count as these.
-        yield _Column(
-            outcome.column, size, outcome.levels, edges, edges, False, None, window
-        )
 
 
 def _blocks(
@@ -232,23 +215,49 @@ def _blocks(
 ) -> tuple[Floats, list[str], list[float]]:
     """Counts of all records and of every group, their names, and their noise.
 
-    All records are the groups of the first grouping together.
+    The groups of every grouping are all records between them. Several groupings tell of
+    them several times, each with the noise of its groups together; the groups of each
+    are moved so that they add up to what all groupings say.
     """
-    counts: list[Floats] = []
-    labels, noises = ["all"], []
+    parts: list[Floats] = []
+    labels = ["all"]
     start = 0
-    for number, (name, groups) in enumerate(table.groupings()):
+    for name, groups in table.groupings():
         size = table.width * len(groups)
         part = released.total[start : start + size].reshape(len(groups), table.width)
         start += size
-        if number == 0:
-            counts.append(part.sum(axis=0))
-            noises.append(released.noise * float(np.sqrt(len(groups))))
+        parts.append(part)
         if name:
-            counts += list(part)
             labels += [f"{name}: {group}" for group in groups]
-            noises += [released.noise] * len(groups)
-    return np.array(counts), labels, noises
+    sizes = np.array([len(part) for part in parts], dtype=np.float64)
+    told = 1.0 / sizes
+    totals = np.array([part.sum(axis=0) for part in parts])
+    everybody = told @ totals / told.sum()
+    counts, noises = [everybody], [1.0 / np.sqrt(told.sum())]
+    if table.by:
+        for part, size in zip(parts, sizes.tolist(), strict=True):
+            counts += list(part + (everybody - part.sum(axis=0)) / size)
+            left = 1.0 - 1.0 / size + 1.0 / (told.sum() * size**2)
+            noises += [np.sqrt(left)] * len(part)
+    return np.array(counts), labels, [released.noise * float(n) for n in noises]
+
+
+def _by_levels(
+    columns: list[DescribedColumn],
+    labels: list[str],
+    results: dict[tuple[int, str], _Counted],
+    rows: Floats,
+) -> None:
+    """Groups by the levels of a column have as many records as the levels have."""
+    for column in columns:
+        if column.levels is None:
+            continue
+        shares = results[0, column.name].shares
+        names = [*column.levels, "missing"][: shares.shape[1]]
+        for name, share in zip(names, shares.T, strict=True):
+            label = f"{column.name}: {name}"
+            if label in labels[1:] and column.name != SITE:
+                rows[labels.index(label), : len(share)] = share * rows[0, : len(share)]
 
 
 def _group_sizes(
@@ -278,13 +287,15 @@ def _group_sizes(
 
 
 def _statistics(
-    column: _Column, label: str, counted: _Counted, rows: Floats, tail: float
+    column: DescribedColumn, label: str, counted: _Counted, rows: Floats, tail: float
 ) -> Iterator[DescribeRow]:
     shares, present = counted.shares, rows[: len(counted.shares)]
     if column.missing:
-        absent = shares[:, -1]
+        absent = counted.absent(present)
+        if column.levels is not None:
+            absent, shares = shares[:, -1], shares[:, :-1]
+            shares = shares / np.maximum(1.0 - absent, 1e-9)[:, None]
         yield _row(column.name, "missing share", label, absent, tail)
-        shares = shares[:, :-1] / np.maximum(1.0 - absent, 1e-9)[:, None]
         present = present * (1.0 - absent)
     if column.levels is not None:
         for level, share in zip(column.levels, shares.T, strict=True):
@@ -293,37 +304,43 @@ def _statistics(
         return
     assert column.edges is not None
     assert column.ends is not None
+    ranges = len(column.ends) - 1
+    shares = np.concatenate([counted.likeliest[None], shares])[:, :ranges]
+    present = np.append(present.mean(), present)
     lows, highs = column.ends[:-1], column.ends[1:]
     if column.window is None:
         # Values lie evenly within a range.
         middles = 0.5 * (column.edges[1:] + column.edges[:-1])
         square = shares @ (middles**2 + np.diff(column.edges) ** 2 / 12.0)
         mean = shares @ middles
-        sd = np.sqrt(np.maximum(square - mean**2, 0.0))
-        ranges = shares @ lows, shares @ highs
-        yield _row(column.name, "mean", label, mean, tail, ranges)
-        spreads = sd_bounds(shares, lows, highs)
-        yield _row(column.name, "sd", label, sd, tail, spreads)
+        sd = about_the_mode(np.sqrt(np.maximum(square - mean**2, 0.0)))
+        mean = about_the_mode(mean)
+        bounds = about_the_mode(shares @ lows), about_the_mode(shares @ highs)
+        yield _row(column.name, "mean", label, mean, tail, bounds)
+        least, most = map(about_the_mode, sd_bounds(shares, lows, highs))
+        yield _row(column.name, "sd", label, sd, tail, (least, most))
     else:
         middle, half = column.window
         places = np.clip((column.ends - middle) / half, -1.0, 1.0)
         first, second = counted.moments(shares, places, np.maximum(present, 1.0))
         mean = np.clip(middle + half * first, lows[0], highs[-1])
-        sd = half * np.sqrt(np.maximum(second - first**2, 0.0))
+        sd = about_the_mode(half * np.sqrt(np.maximum(second - first**2, 0.0)))
+        mean = about_the_mode(mean)
         # Values of the outer ranges may lie beyond the window.
-        below = shares[:, 0] * max(middle - half - lows[0], 0.0)
-        above = shares[:, -1] * max(highs[-1] - middle - half, 0.0)
+        low, high = (about_the_mode(shares[:, place]) for place in (0, -1))
+        below = low * max(middle - half - lows[0], 0.0)
+        above = high * max(highs[-1] - middle - half, 0.0)
         bounds = mean - below, mean + above
         yield _row(column.name, "mean", label, mean, tail, bounds)
         farthest = below * (middle - lows[0]) + above * (highs[-1] - middle)
         bounds = sd, np.sqrt(sd**2 + farthest)
         yield _row(column.name, "sd", label, sd, tail, bounds)
+    shares = shares[1:]
     below = np.concatenate([np.zeros((len(shares), 1)), np.cumsum(shares, axis=1)], 1)
     found = []
     for share_below in QUANTILES.values():
-        lower, upper = _quantile(
-            counted.upto(share_below, lows.size), column.ends, tail
-        )
+        upto = counted.upto(share_below, lows.size)
+        lower, upper = _quantile(upto, column, tail)
         values = [np.interp(share_below, each, column.edges) for each in below]
         middle = min(max(float(np.mean(values)), lower), upper)
         found.append((middle, lower, upper))
@@ -340,20 +357,27 @@ def _statistics(
         }
 
 
-def _quantile(upto: Floats, ends: Floats, tail: float) -> tuple[float, float]:
+def _quantile(
+    upto: Floats, column: DescribedColumn, tail: float
+) -> tuple[float, float]:
     """The interval of a quantile that is in one of the first ranges with probabilities
     ``upto``, anywhere in its range.
 
-    Rounded values may all be at the ends of ranges: an interval goes a little farther
-    than places that are evenly likely would have it. In the outer ranges many values
-    may be at the very end of the public range, which it holds then.
+    Rounded values may all be at the ends of public ranges: an interval goes a little
+    farther than places that are evenly likely would have it. Ranges made of released
+    scales end anywhere. In the outer ranges many values may be at the very end of the
+    public range, which it holds then.
     """
+    ends = column.ends
+    assert ends is not None
     # Rising by a little, so that a range that it is surely not in is skipped.
     rising = upto + 1e-9 * np.arange(upto.size)
     lower, upper = np.interp([tail, 1.0 - tail], rising, ends)
     inner = ends[(ends > ends[0]) & (ends < ends[-1])]
     if inner.size:
-        farther = tail * float(np.median(np.diff(inner))) if inner.size > 1 else 0.0
+        farther = 0.0
+        if column.spread is None and inner.size > 1:
+            farther = tail * float(np.median(np.diff(inner)))
         lower = ends[0] if lower <= inner[0] else lower - farther
         upper = ends[-1] if upper >= inner[-1] else upper + farther
     return float(lower), float(upper)
@@ -395,6 +419,8 @@ def _row(
         lengths = (ends - starts) * (1.0 + SHORTER * np.abs(below / tail - 1.0))
         chosen = int(np.argmin(lengths))
         lower, upper = starts[chosen], ends[chosen]
+        if chosen == 0 and lower < NEAR_ZERO * upper:
+            lower = 0.0
     else:
         lower = np.quantile(bounds[0], tail)
         upper = np.quantile(bounds[1], 1.0 - tail)

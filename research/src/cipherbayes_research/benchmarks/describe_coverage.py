@@ -1,8 +1,9 @@
 """How often intervals of a table of characteristics hold what the records say.
 
 The records of a real table, at two sites, are counted as sites count them and noised as
-a study's description is; only the noise differs between repetitions, because the
-intervals are about these very records.
+a study's description is, in ranges made of scales that were released with noise before.
+Only the noise differs between repetitions, because the intervals are about these very
+records.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import numpy as np
 import pandas as pd
 
 import cipherbayes as cb
-from cipherbayes.privacy.gaussian import mu_for
 from cipherbayes.protocols.contributions import Contributions
+from cipherbayes.protocols.phase import Phase, Purpose
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.rounds import Closing
 from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.results.describing import describe_rows
-from cipherbayes.study.tables import open_site, preparation_of
+from cipherbayes.results.record import DescribeRow
+from cipherbayes.study.tables import open_site
 from cipherbayes.typing import Floats
 from cipherbayes_research.datasets.physionet2012 import OUTCOME as DIED
 from cipherbayes_research.datasets.physionet2012 import load_physionet2012
@@ -82,17 +84,10 @@ def _truths(frame: pd.DataFrame) -> Iterator[tuple[str, str, float]]:
             yield str(name), statistic, float(value)
 
 
-def describe_coverage(
-    name: str,
-    epsilon: float,
-    share: float,
-    repetitions: int,
-    seed: int,
-    physionet: Path | None = None,
-) -> dict[tuple[str, str], tuple[float, float, int]]:
-    """For each kind of statistic, of all records and of a site's: how often intervals
-    held it, their mean width over the value, and how many there were."""
-    frame = described_table(name, physionet)
+def described(
+    frame: pd.DataFrame, epsilon: float, share: float, repetitions: int, seed: int
+) -> Iterator[tuple[DescribeRow, float]]:
+    """Rows of the table from repeated releases, and what the records say."""
     rng = np.random.default_rng(seed)
     at_a = rng.random(len(frame)) < 0.6
     tables = {"a": frame[at_a], "b": frame[~at_a]}
@@ -108,31 +103,54 @@ def describe_coverage(
     plan = plan_releases(study)
     (phase,) = plan.closing
     assert phase.characteristics is not None
-    opened = {site: open_site(study, site, table) for site, table in tables.items()}
-    scales = _scales(study, opened)
-    asked = Question(np.zeros(1), scales)
-    total = sum(
-        Contributions.of_site(study, site, table).total(phase, asked)
-        for site, table in opened.items()
-    )
-    noise = phase.sums.clip / (mu_for(epsilon, DELTA) * np.sqrt(share))
+    sites = [
+        Contributions.of_site(study, site, open_site(study, site, table))
+        for site, table in tables.items()
+    ]
     truths = {
         (column, statistic, group): value
         for group, rows in (("all", frame), ("site: a", tables["a"]))
         for column, statistic, value in _truths(rows)
     }
-    found: dict[tuple[str, str], list[tuple[bool, float]]] = defaultdict(list)
+    # That of all records is the study's own number.
+    del truths["", "rows", "all"]
+
+    def released(asked: Phase, scales: Floats | None) -> Floats:
+        question = Question(np.zeros(1), scales)
+        total = sum(site.total(asked, question) for site in sites)
+        return total + rng.normal(0.0, asked.sums.noise_sd(1), asked.dimension)
+
     for _ in range(repetitions):
-        released = Closing(total + rng.normal(0.0, noise, phase.dimension), noise)
-        rows = describe_rows(plan.study, phase.characteristics, released, scales, TAIL)
-        for row in rows:
+        facts: dict[Purpose, Floats] = {}
+        for early in plan.preparatory:
+            total = released(early, plan.scales(early, facts))
+            facts[early.purpose] = plan.digest(early, total, facts)
+        scales = plan.moments(facts)
+        closing = Closing(released(phase, scales), phase.sums.noise_sd(1))
+        how = phase.characteristics
+        for row in describe_rows(plan.study, how, closing, scales, TAIL):
             key = (row["column"], row["statistic"], row["group"])
-            if key not in truths or (key[1] == "rows" and key[2] == "all"):
-                continue
-            kind = row["statistic"].partition(":")[0]
-            inside = row["lower"] - 1e-9 <= truths[key] <= row["upper"] + 1e-9
-            width = (row["upper"] - row["lower"]) / max(abs(truths[key]), 1e-9)
-            found[kind, row["group"]].append((inside, width))
+            if key in truths:
+                yield row, truths[key]
+
+
+def describe_coverage(
+    name: str,
+    epsilon: float,
+    share: float,
+    repetitions: int,
+    seed: int,
+    physionet: Path | None = None,
+) -> dict[tuple[str, str], tuple[float, float, int]]:
+    """For each kind of statistic, of all records and of a site's: how often intervals
+    held it, their mean width over the value, and how many there were."""
+    frame = described_table(name, physionet)
+    found: dict[tuple[str, str], list[tuple[bool, float]]] = defaultdict(list)
+    for row, truth in described(frame, epsilon, share, repetitions, seed):
+        kind = row["statistic"].partition(":")[0]
+        inside = row["lower"] - 1e-9 <= truth <= row["upper"] + 1e-9
+        width = (row["upper"] - row["lower"]) / max(abs(truth), 1e-9)
+        found[kind, row["group"]].append((inside, width))
     return {
         key: (
             float(np.mean([inside for inside, _ in each])),
@@ -141,11 +159,3 @@ def describe_coverage(
         )
         for key, each in found.items()
     }
-
-
-def _scales(study: cb.Study, opened: dict[str, Any]) -> Floats:
-    """Means and standard deviations of the prepared columns, as if released exactly."""
-    design = preparation_of(study).design
-    blocks = [block.x for table in opened.values() for block in table.blocks()]
-    x = np.concatenate(blocks, axis=1)[design.moved_places]
-    return np.concatenate([x.mean(axis=1), np.maximum(x.std(axis=1), 0.01)])
