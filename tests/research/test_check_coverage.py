@@ -28,7 +28,7 @@ def test_a_repeated_check_is_counted_with_what_somebody_sees_who_sees_the_rows()
 ):
     found = coverage(population("poisson", 1, None), 3.0, 800, 20, seed=1)
     overall = {"mean_observed", "mean_predicted", "predicted_over_observed"}
-    assert overall | {"curve 9"} <= set(found)
+    assert overall | {"curve 3"} <= set(found)
     for name, each in found.items():
         assert 0.5 <= each.covered <= 1.0
         assert 0.5 <= each.plain <= 1.0

@@ -10,8 +10,9 @@ import pytest
 import cipherbayes as cb
 from cipherbayes.protocols.rounds import Closing
 from cipherbayes.protocols.study_plan import plan_releases
-from cipherbayes.results.fit_words import fit_record, misfit_flags
-from cipherbayes.results.record import FitTest
+from cipherbayes.results.fit_sentences import few_events, misfit_flags
+from cipherbayes.results.fit_words import fit_record
+from cipherbayes.results.record import FitTest, MeanRow, PrivateMetrics
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats
 
@@ -23,6 +24,8 @@ def said(
     changes: dict[str, Any],
     late: dict[str, Any] | None = None,
     variance: float | tuple[float, float] = 100.0,
+    sex: str = "sex",
+    scores: PrivateMetrics | None = None,
     **sections: Any,
 ) -> tuple[list[FitTest], list[str]]:
     """The tests and flags of residuals that are zero but where something changes."""
@@ -32,7 +35,7 @@ def said(
     study = cb.Study(
         study={"protocol": "pooled"},
         model=model,
-        features={"age": {"low": 18, "high": 100}, "sex": {"levels": ["F", "M"]}},
+        features={"age": {"low": 18, "high": 100}, sex: {"levels": ["F", "M"]}},
         privacy={"epsilon": 3.0, "records": 6000},
         evaluation={"holdout": 0.2},
         sites={"east": {}, "north": {}, "south": {}},
@@ -53,7 +56,8 @@ def said(
     size = len(study.model.parameters(design))
     draws: Floats = 0.01 * np.random.default_rng(0).standard_normal((400, size))
     moments = np.concatenate([np.zeros(2), np.full(2, 0.3)])
-    found = fit_record(cells, Closing(total, NOISE), draws, design, moments, study)
+    released = Closing(total, NOISE)
+    found = fit_record(cells, released, draws, design, moments, study, scores)
     return found, [flag["message"] for flag in misfit_flags(found, study, design)]
 
 
@@ -126,6 +130,57 @@ def test_hazards_that_are_not_proportional_are_named() -> None:
     assert "'age'" in flags[0]
     assert "hazards are not proportional" in flags[0]
     assert {row["what"] for row in found} == {"even", "over time"}
+
+
+@pytest.mark.parametrize("name", ["all", "site", "risk"])
+def test_a_feature_may_have_any_name(name: str) -> None:
+    found, flags = said({"sex": [80.0, -80.0]}, sex=name)
+    assert [(row["by"], row["kind"]) for row in found if row["misfit"]] == [
+        (name, "feature")
+    ]
+    assert flags[0].startswith(f"misfit: '{name}': the model misses something")
+
+
+def about(mean: float, reach: float) -> MeanRow:
+    return {"mean": mean, "lower": mean - reach, "upper": mean + reach}
+
+
+@pytest.mark.parametrize(("change", "word"), [(-1.0, "less"), (1.0, "more")])
+def test_risks_that_tell_less_late_than_early_are_named(
+    change: float, word: str
+) -> None:
+    """Residuals show which effect it may be, too faintly to be found by themselves."""
+    slope = 0.35 * np.array([-40.0, -20.0, 0.0, 20.0, 40.0])
+    scores: PrivateMetrics = {"risk_over_time": {**about(change, 0.3), "p": 1e-6}}
+    found, flags = said({"age": slope}, {"age": -slope}, scores=scores)
+    assert [row["by"] for row in found if row["misfit"]] == ["risk"]
+    assert f"it tells {word} late than early" in flags[0]
+    assert "most likely that of 'age'" in flags[0]
+    assert "hazards are not proportional" in flags[0]
+    calm: PrivateMetrics = {"risk_over_time": {**about(0.1, 0.3), "p": 0.6}}
+    assert said({}, {}, scores=calm)[1] == []
+
+
+def test_the_level_of_all_rows_is_also_told_by_the_scores() -> None:
+    """Residuals of counts are held at a bound: half of what is lacking may be lost."""
+    scores: PrivateMetrics = {
+        "mean_observed": about(1.4, 0.1),
+        "predicted_over_observed": about(0.79, 0.07),
+    }
+    found, flags = said({}, scores=scores)
+    assert [row["kind"] for row in found if row["misfit"]] == ["all rows"]
+    assert "there is more than predicted: the fit is off as a whole" in flags[0]
+    (group,) = found[0]["groups"]
+    assert group["mean"] == pytest.approx(-np.log(0.79), abs=0.01)
+    scores["predicted_over_observed"] = about(1.02, 0.07)
+    assert said({}, scores=scores)[1] == []
+
+
+def test_scores_of_few_events_are_flagged() -> None:
+    (flag,) = few_events({"events": about(12, 9)})
+    assert flag["code"] == "few-events"
+    assert "about 12 events (3 to 21)" in flag["message"]
+    assert few_events({"events": about(60, 9)}) == few_events({}) == []
 
 
 @pytest.mark.parametrize(("sign", "word"), [(1.0, "more"), (-1.0, "less")])

@@ -65,7 +65,7 @@ def test_counts_that_vary_more_than_a_poisson() -> None:
     outcome = {"y": y, "offset": np.zeros(ROWS)}
     check, rows, found = checked(model, theta, x, outcome)
     assert holds(found["mean_observed"], y.mean(), 0.3)
-    assert holds(found["mean_predicted"], mean.mean(), 0.15)
+    assert holds(found["mean_predicted"], mean.mean(), 0.2)
     assert holds(found["predicted_over_observed"], 1.0, 0.2)
     assert all(each["rows"] > 0.0 for each in found["calibration_table"])
     within_its_bound(check, theta, rows)

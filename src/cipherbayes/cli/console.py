@@ -123,7 +123,7 @@ def logging_to(folder: Path) -> Iterator[None]:
 
 def score_in_words(name: str, score: MeanRow) -> str:
     """A score with its interval; a number of rows is a whole one."""
-    form = ",.0f" if name == "rows" else ".3g"
+    form = ",.0f" if name in ("rows", "events") else ".3g"
     mean, lower, upper = (
         format(value, form) for value in (score["mean"], score["lower"], score["upper"])
     )

@@ -1,48 +1,45 @@
 """How good predicted counts are, from noised sums by predicted bin.
 
 The logs s of predicted counts have a smooth density, and a count has the mean
-exp(s + f(s)), f a smooth function: zero if predictions are calibrated. In each bin
-there is a noised number of rows, and in a few bins together a noised sum of outcomes
-over their bins' caps. Bins without records say
-little by themselves, and outcomes in them would be lost in noise times a large cap: the
-density says that they are empty.
+exp(s + f(s) + g), f a smooth function and g a level of its own wherever outcomes have a
+sum of their own: zero if predictions are calibrated. In each bin there is a noised
+number of rows, and in a few bins together a noised sum of outcomes over their bins'
+caps, so that means are told of these together. Bins without records say little by
+themselves, and outcomes in them would be lost in noise times a large cap: the density
+says that they are empty.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
 
 import numpy as np
 
 from cipherbayes.inference.noised_counts import (
     Pull,
     Smooth,
+    about_the_mode,
     block_diag,
     sample_normal,
 )
+from cipherbayes.inference.number_check import NumberFit
 from cipherbayes.inference.score_density import ScoreGrid
 from cipherbayes.typing import Floats
 
 LEVEL_SD, SLOPE_SD, BEND_SD = 0.4, 0.5, 0.1
 """Prior standard deviations of f: its mean, its slope, and its second differences from
 bin to bin."""
+OWN_SD = 0.15
+"""Prior standard deviation of g."""
+PLACE_SD = 0.05
+"""How far the mean place of a bin's rows may be from where the smooth density has it,
+in widths of a bin: one standard deviation."""
 DENSITY = (-0.3, 0.5, 25.0)
 """Prior mean and standard deviation of the second difference of the log density, and
 standard deviation of its values."""
 LEAST_ROWS = 1.0
-"""Rows that a bin must be expected to have to be shown."""
-
-
-class CountFit(NamedTuple):
-    """Draws of measures of held-out rows; of bins on the last axis."""
-
-    rows: Floats
-    predicted: Floats
-    observed: Floats
-    shown: list[bool]
-    mean_predicted: Floats
-    mean_observed: Floats
+"""Rows that bins must be expected to have to be shown."""
 
 
 def check_counts(
@@ -52,7 +49,7 @@ def check_counts(
     caps: Floats,
     rows: float | None,
     dispersion: float,
-) -> CountFit:
+) -> NumberFit:
     """What the noised sums say of predicted counts.
 
     Parameters
@@ -77,8 +74,10 @@ def check_counts(
     cells = _CountCells(grid, caps, together, bool(known.size))
     mean, density = grid.prior(rows)
     departure = grid.departures(LEVEL_SD, SLOPE_SD, BEND_SD)
+    own = np.eye(together.shape[1]) / OWN_SD
     prior = Smooth(
-        np.concatenate([mean, np.zeros(grid.bins)]), block_diag(density, departure)
+        np.concatenate([mean, np.zeros(grid.bins + len(own))]),
+        block_diag(density, departure, own),
     )
     released = np.append(sums, known)
     noised = np.diag(np.append(np.full(sums.size, noise**2), np.zeros(known.size)))
@@ -88,16 +87,19 @@ def check_counts(
 
     phi = sample_normal(released, cells, prior, covariance)
     mass, happened = cells.on_grid(phi)
-    said = np.exp(grid.points)
-    inside = np.maximum(mass @ grid.bin_of, 1e-9)
+    moved = np.random.default_rng(2).standard_normal((len(phi), grid.bins))
+    moved[0] = 0.0
+    places = grid.points + PLACE_SD * grid.width * moved @ grid.bin_of.T
+    said = np.exp(places)
+    inside = np.maximum(mass @ cells.summed, 1e-9)
     total = mass.sum(axis=1)
-    return CountFit(
-        rows=inside,
-        predicted=((mass * said) @ grid.bin_of) / inside,
-        observed=((mass * happened) @ grid.bin_of) / inside,
+    return NumberFit(
+        rows=about_the_mode(inside),
+        predicted=about_the_mode(((mass * said) @ cells.summed) / inside),
+        observed=about_the_mode(((mass * happened) @ cells.summed) / inside),
         shown=(inside.mean(axis=0) >= LEAST_ROWS).tolist(),
-        mean_predicted=mass @ said / total,
-        mean_observed=(mass * happened).sum(axis=1) / total,
+        mean_predicted=about_the_mode((mass * said).sum(axis=1) / total),
+        mean_observed=about_the_mode((mass * happened).sum(axis=1) / total),
     )
 
 
@@ -111,10 +113,20 @@ class _CountCells:
     together: Floats
     total: bool
 
+    @cached_property
+    def summed(self) -> Floats:
+        """Which sum of outcomes each point is in, as a 0/1 matrix."""
+        return self.grid.bin_of @ self.together
+
+    @cached_property
+    def by_mean(self) -> Floats:
+        """From f and g to logs of means on the grid."""
+        return np.concatenate([self.grid.basis, self.summed], axis=1)
+
     def on_grid(self, phi: Floats) -> tuple[Floats, Floats]:
         """Expected rows at each point, and the mean count there."""
         grid = self.grid
-        logs = grid.points + phi[:, grid.bins :] @ grid.basis.T
+        logs = grid.points + phi[:, grid.bins :] @ self.by_mean.T
         return grid.masses(phi[:, : grid.bins]), np.exp(np.clip(logs, -30.0, 12.0))
 
     def varying(self, phi: Floats, dispersion: float) -> Floats:
@@ -125,10 +137,10 @@ class _CountCells:
         mass, mean = (each[0] for each in self.on_grid(phi[None]))
         by_cap = mean * (grid.bin_of @ (1.0 / self.caps))
         square = (mean + (1.0 + dispersion) * mean**2) * (by_cap / mean) ** 2
-        rows, summed = mass @ grid.bin_of, grid.bin_of @ self.together
-        both = (grid.bin_of * (mass * by_cap)[:, None]).T @ summed
+        rows = mass @ grid.bin_of
+        both = (grid.bin_of * (mass * by_cap)[:, None]).T @ self.summed
         found = np.block(
-            [[np.diag(rows), both], [both.T, np.diag((mass * square) @ summed)]]
+            [[np.diag(rows), both], [both.T, np.diag((mass * square) @ self.summed)]]
         )
         if self.total:
             found = block_diag(found, np.array([[rows.sum()]]))
@@ -151,6 +163,7 @@ class _CountCells:
             own = weights[:, grid.bins : end] @ self.together.T / self.caps
             by_mean = events * (own @ grid.bin_of.T)
             by_mass = mass * row + by_mean
-            return np.concatenate([by_mass @ grid.basis, by_mean @ grid.basis], axis=1)
+            parts = [by_mass @ grid.basis, by_mean @ self.by_mean]
+            return np.concatenate(parts, axis=1)
 
         return np.concatenate(parts, axis=1), pull

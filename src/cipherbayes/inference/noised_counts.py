@@ -85,15 +85,27 @@ def sample_rates(
     cells: Cells,
     prior: Smooth,
 ) -> Floats:
-    """Draws of φ, shape ``(s, d)``, from released counts and the standard deviation of
-    their noise."""
+    """The mode of φ and after it draws, shape ``(1 + s, d)``, from released counts and
+    the standard deviation of their noise."""
     return _sampled(_Counts(counts, cells, prior, noise))
+
+
+def likeliest_rates(
+    counts: Floats,
+    noise: float,
+    cells: Cells,
+    prior: Smooth,
+) -> tuple[Floats, Floats]:
+    """The mode of φ, and the inverse of the information there."""
+    mode, whiten = _Counts(counts, cells, prior, noise).mode()
+    return mode, whiten @ whiten.T
 
 
 def sample_normal(
     sums: Floats, cells: Cells, prior: Smooth, covariance: Callable[[Floats], Floats]
 ) -> Floats:
-    """Draws of φ, shape ``(s, d)``, from released sums that vary together.
+    """The mode of φ and after it draws, shape ``(1 + s, d)``, from released sums that
+    vary together.
 
     Parameters
     ----------
@@ -134,7 +146,24 @@ def _sampled(target: _Target, seed: int = 1) -> Floats:
             size *= np.exp(share - ACCEPTED)
         else:
             kept.append(phi)
-    return np.concatenate(kept)
+    return np.concatenate([mode[None], *kept])
+
+
+def about_the_mode(values: Floats) -> Floats:
+    """Draws of a function of φ, moved so that their median is its value at the mode.
+
+    Many parameters that are hardly known push the draws of a nonlinear function to one
+    side of what the most likely ones say, who are right on average.
+
+    Parameters
+    ----------
+    values
+        At the mode and at the draws, along the first axis.
+    """
+    at_mode, draws = values[0], values[1:]
+    moved = draws + (at_mode - np.median(draws, axis=0))
+    held: Floats = np.clip(moved, draws.min(axis=0), draws.max(axis=0))
+    return held
 
 
 def _proposed(

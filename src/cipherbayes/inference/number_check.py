@@ -21,7 +21,7 @@ SEEN = 4.0
 class NumberFit(NamedTuple):
     """Draws of measures of held-out rows; of bins on the last axis.
 
-    ``shown`` says which bins have enough rows.
+    ``shown`` says which bins have enough rows; counts have no ``rmse``.
     """
 
     rows: Floats
@@ -30,7 +30,7 @@ class NumberFit(NamedTuple):
     shown: list[bool]
     mean_predicted: Floats
     mean_observed: Floats
-    rmse: Floats
+    rmse: Floats | None = None
 
 
 def check_numbers(

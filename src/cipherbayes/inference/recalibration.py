@@ -16,13 +16,14 @@ from scipy.special import expit, log_expit
 from cipherbayes.inference.noised_counts import (
     Pull,
     Smooth,
+    about_the_mode,
     block_diag,
     sample_rates,
 )
 from cipherbayes.inference.score_density import ScoreGrid
 from cipherbayes.typing import Floats
 
-LEVEL_SD, SLOPE_SD, BEND_SD = 0.7, 0.8, 0.25
+LEVEL_SD, SLOPE_SD, BEND_SD = 1.0, 1.0, 0.6
 """Prior standard deviations of f: its mean, its slope, and its second differences from
 bin to bin."""
 
@@ -36,6 +37,8 @@ class BinaryFit(NamedTuple):
     calibration_intercept: Floats
     calibration_slope: Floats
     calibration_in_the_large: Floats
+    predicted_over_observed: Floats
+    events: Floats
     rows: Floats
     predicted: Floats
     observed: Floats
@@ -61,7 +64,7 @@ def recalibrate(
     known = np.array([]) if rows is None else np.array([rows])
     cells = _BinaryCells(grid, bool(known.size))
     phi = sample_rates(np.append(counts, known), noise, cells, _prior(grid, rows))
-    return _measures(phi, grid)
+    return BinaryFit(*map(about_the_mode, _measures(phi, grid)))
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,8 @@ def _measures(phi: Floats, grid: ScoreGrid) -> BinaryFit:
         calibration_intercept=line[:, 0],
         calibration_slope=line[:, 1],
         calibration_in_the_large=_level(weight, happened, grid.points),
+        predicted_over_observed=weight @ predicted / ones.sum(axis=1),
+        events=total[:, 0] * ones.sum(axis=1),
         rows=inside,
         predicted=((mass * predicted) @ grid.bin_of) / inside,
         observed=((mass * happened) @ grid.bin_of) / inside,

@@ -18,24 +18,30 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import ndtr
 
 from cipherbayes.inference.noised_counts import (
     Pull,
     Smooth,
+    about_the_mode,
     block_diag,
+    likeliest_rates,
     sample_rates,
 )
 from cipherbayes.inference.score_density import ScoreGrid
 from cipherbayes.typing import Floats
 
-LEVEL_SD, SLOPE_SD, BEND_SD = 0.7, 0.8, 0.25
+LEVEL_SD, SLOPE_SD, BEND_SD = 0.7, 0.8, 0.6
 """Prior standard deviations of f: its mean, its slope, and its second differences from
 bin to bin."""
-OWN_SDS = (0.7, 1.0, 0.6)
+OWN_SDS = (1.0, 1.5, 1.0)
 """Prior standard deviations of a_j, b_j and c_j."""
 CENSORING, CENSORING_SD, CENSORING_SLOPE_SD = -2.0, 2.0, 1.0
 """Prior mean and standard deviation of the log rate of censoring in an interval, and
 standard deviation of its slope along u."""
+TREND_SD = 3.0
+"""Prior standard deviation of a change of the slope along u over the horizon, where it
+is tested: hardly any prior."""
 PARTS = 4
 """Parts of an interval between which the order of events is told apart."""
 GROUPS = ("lowest third", "middle third", "highest third", "all rows")
@@ -49,9 +55,11 @@ class SurvivalFit(NamedTuple):
     c_index: Floats
     log_score: Floats
     calibration_slope: Floats
+    events: Floats
     rows: Floats
     expected: Floats
     observed: Floats
+    observed_over_expected: Floats
 
 
 @dataclass(frozen=True)
@@ -84,12 +92,51 @@ def check_survival(
     rows
         Held-out rows to be expected; None where the study does not know.
     """
-    grid = ScoreGrid(edges)
-    known = np.array([]) if rows is None else np.array([rows])
-    cells = _FateCells(_Shape(grid, shares), bool(known.size))
-    prior = cells.shape.prior(rows)
-    phi = sample_rates(np.append(counts, known), noise, cells, prior)
-    return _measures(phi, cells.shape)
+    cells = _FateCells(_Shape(ScoreGrid(edges), shares), rows is not None)
+    phi = sample_rates(_with_rows(counts, rows), noise, cells, cells.shape.prior(rows))
+    return SurvivalFit(*map(about_the_mode, _measures(phi, cells.shape)))
+
+
+class RiskChange(NamedTuple):
+    """How the slope of the log hazard along the predicted one differs between the end
+    of the horizon and its beginning, and the p value of no difference."""
+
+    mean: float
+    sd: float
+    p: float
+
+
+def test_risk(
+    counts: Floats,
+    noise: float,
+    edges: tuple[float, ...],
+    shares: Floats,
+    rows: float | None,
+) -> RiskChange:
+    """Test whether predicted risks separate rows as well late as early; parameters as
+    for :func:`check_survival`.
+
+    One slope that changes evenly over the horizon is fitted besides everything that
+    proportional hazards may have. At the mode it is about normal, and drawn to zero by
+    its prior as much as is taken back here.
+    """
+    shape = _Shape(ScoreGrid(edges), shares, trend=True)
+    cells = _FateCells(shape, rows is not None)
+    mode, covariance = likeliest_rates(
+        _with_rows(counts, rows), noise, cells, shape.prior(rows)
+    )
+    place = shape.ends[1] - 1
+    kept = 1.0 - covariance[place, place] / TREND_SD**2
+    mean = float(mode[place] / kept)
+    sd = float(np.sqrt(covariance[place, place] / kept))
+    # From the first interval to the last, along one unit of the log hazard.
+    scale = 2.0 * float(np.ptp(shape.places) / np.ptp(shape.grid.points))
+    return RiskChange(scale * mean, scale * sd, 2.0 * float(ndtr(-abs(mean) / sd)))
+
+
+def _with_rows(counts: Floats, rows: float | None) -> Floats:
+    """Counts, and after them how many rows there should be, where that is known."""
+    return counts if rows is None else np.append(counts, rows)
 
 
 @dataclass(frozen=True)
@@ -97,11 +144,13 @@ class _Shape:
     """How parameters make densities and hazards on the grid.
 
     Parameters: log densities, then values of f, both at the centres of bins; a, b and c
-    of each interval; log rates of censoring, and their slope.
+    of each interval, or with ``trend`` a of each and one slope that rises evenly from
+    the first to the last; log rates of censoring, and their slope.
     """
 
     grid: ScoreGrid
     shares: Floats
+    trend: bool = False
 
     @cached_property
     def places(self) -> Floats:
@@ -112,16 +161,27 @@ class _Shape:
         return places
 
     @cached_property
-    def by_hazard(self) -> Floats:
-        """From parameters of hazards to their logarithms, ``(points, intervals, d)``
-        with the first two as one."""
+    def own(self) -> tuple[Floats, Floats]:
+        """What intervals have of their own, ``(points, intervals, d)``, and its prior
+        standard deviations."""
         intervals = self.shares.size
-        smooth = np.repeat(self.grid.basis[:, None], intervals, axis=1)
-        own = [
+        powers = [
             np.einsum("p,jk->pjk", self.places**power, np.eye(intervals))
             for power in range(len(OWN_SDS))
         ]
-        whole = np.concatenate([smooth, *own], axis=2)
+        if not self.trend:
+            return np.concatenate(powers, axis=2), np.repeat(OWN_SDS, intervals)
+        later = np.linspace(-1.0, 1.0, intervals)
+        turn = np.einsum("p,j->pj", self.places, later)[:, :, None]
+        sds = np.append(np.full(intervals, OWN_SDS[0]), TREND_SD)
+        return np.concatenate([powers[0], turn], axis=2), sds
+
+    @cached_property
+    def by_hazard(self) -> Floats:
+        """From parameters of hazards to their logarithms, ``(points, intervals, d)``
+        with the first two as one."""
+        smooth = np.repeat(self.grid.basis[:, None], self.shares.size, axis=1)
+        whole = np.concatenate([smooth, self.own[0]], axis=2)
         return whole.reshape(-1, whole.shape[2])
 
     @cached_property
@@ -147,7 +207,7 @@ class _Shape:
         root = block_diag(
             density,
             self.grid.departures(LEVEL_SD, SLOPE_SD, BEND_SD),
-            np.diag(1.0 / np.repeat(OWN_SDS, intervals)),
+            np.diag(1.0 / self.own[1]),
             np.diag(1.0 / np.array(sds)),
         )
         zeros = np.zeros(last - first)
@@ -237,15 +297,19 @@ def _measures(phi: Floats, shape: _Shape) -> SurvivalFit:
     held = np.clip(said[:, -1], 1e-9, 1.0 - 1e-9)
     score = ones[:, :, -1] @ np.log(held) + zeros[:, :, -1] @ np.log1p(-held)
     groups = _thirds(weight)
+    expected = _with_all(3.0 * np.einsum("kpg,pj->kgj", groups, said))
+    observed = _with_all(3.0 * np.einsum("kpg,kpj->kgj", groups, happened))
     return SurvivalFit(
         auc=_won(ones, zeros) / (ones.sum(axis=1) * zeros.sum(axis=1)),
         brier=brier,
         c_index=_concordance(weight, truth.hazards),
         log_score=score,
         calibration_slope=_slope(ones[:, :, -1], cumulated[:, :, -1], grid.points),
+        events=truth.mass.sum(axis=1) * ones[:, :, -1].sum(axis=1),
         rows=truth.mass.sum(axis=1, keepdims=True) * groups.sum(axis=1),
-        expected=_with_all(3.0 * np.einsum("kpg,pj->kgj", groups, said)),
-        observed=_with_all(3.0 * np.einsum("kpg,kpj->kgj", groups, happened)),
+        expected=expected,
+        observed=observed,
+        observed_over_expected=observed / expected,
     )
 
 

@@ -9,15 +9,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from scipy.special import ndtri
 
 from cipherbayes.data.rescaled import rescaled_design
 from cipherbayes.inference.chains import Draws
-from cipherbayes.inference.count_check import CountFit, check_counts
+from cipherbayes.inference.count_check import check_counts
 from cipherbayes.inference.noise_aware.flags import FlagRecord
 from cipherbayes.inference.number_check import NumberFit, check_numbers
 from cipherbayes.inference.paired_scores import mean_difference
 from cipherbayes.inference.recalibration import BinaryFit, recalibrate
-from cipherbayes.inference.survival_check import GROUPS, check_survival
+from cipherbayes.inference.survival_check import (
+    GROUPS,
+    check_survival,
+    test_risk,
+)
 from cipherbayes.models.base import Rows
 from cipherbayes.models.design import Design
 from cipherbayes.models.held_out import (
@@ -38,7 +43,8 @@ from cipherbayes.protocols.plan import Plan
 from cipherbayes.protocols.rounds import Closing
 from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.results.describing import describe_rows
-from cipherbayes.results.fit_words import fit_record, misfit_flags
+from cipherbayes.results.fit_sentences import few_events, misfit_flags
+from cipherbayes.results.fit_words import fit_record
 from cipherbayes.results.record import (
     AucAt,
     BrierAt,
@@ -107,12 +113,15 @@ def check_fit(
             rows = _expected_rows(study)
             scores = scores_of(phase.check, released, flat, design, tail, rows)
             metrics = {"private": True, **scores, **metrics}
+            flags += few_events(scores)
         elif phase.purpose == "difference":
             metrics["difference"] = _difference(study, released, metrics, tail)
         elif phase.cells is not None:
             if draws.is_point:
                 continue  # what it is unsure of, it does not say
-            found = fit_record(phase.cells, released, flat, design, moments, study)
+            found = fit_record(
+                phase.cells, released, flat, design, moments, study, metrics
+            )
             metrics["fit"] = found
             flags += misfit_flags(found, study, design)
         elif phase.characteristics is not None:
@@ -200,29 +209,22 @@ def _binary(
     of_bin = noise * float(np.sqrt(2.0))  # two cells
     return {
         "rows": mean_row(fit.rows.sum(axis=1), tail),
+        "events": mean_row(fit.events, tail),
         "auc": mean_row(fit.auc, tail),
         "brier": mean_row(fit.brier, tail),
         "log_score": mean_row(fit.log_score, tail),
         "calibration_intercept": mean_row(fit.calibration_intercept, tail),
         "calibration_slope": mean_row(fit.calibration_slope, tail),
         "calibration_in_the_large": mean_row(fit.calibration_in_the_large, tail),
-        "predicted_over_observed": mean_row(_ratio(fit), tail),
+        "predicted_over_observed": mean_row(fit.predicted_over_observed, tail),
         "calibration_table": [
             _bin(fit, int(j), tail, of_bin) for j in np.flatnonzero(bins)
         ],
     }
 
 
-def _ratio(fit: BinaryFit) -> Floats:
-    """Predicted over observed in all rows, for each draw."""
-    predicted = (fit.rows * fit.predicted).sum(axis=1)
-    observed = (fit.rows * fit.observed).sum(axis=1)
-    ratio: Floats = predicted / np.maximum(observed, 1e-9)
-    return ratio
-
-
 def _bin(
-    fit: BinaryFit | NumberFit | CountFit, j: int, tail: float, noise: float
+    fit: BinaryFit | NumberFit, j: int, tail: float, noise: float
 ) -> CalibrationBin:
     """One bin of a calibration curve, whose count has so much noise."""
     found, rows = mean_row(fit.observed[:, j], tail), float(fit.rows[:, j].mean())
@@ -254,6 +256,8 @@ def _survival(
     shares = np.clip(np.nan_to_num(parts, nan=1.0 / INTERVALS), 1e-6, 1.0).mean(axis=0)
     edges = tuple(LOG_HAZARDS.tolist())
     fit = check_survival(counts, noise, edges, shares / shares.sum(), rows)
+    change = test_risk(counts, noise, edges, shares / shares.sum(), rows)
+    reach = float(ndtri(1.0 - tail)) * change.sd
     user = (times * how.model.horizon).tolist()
     groups: list[ObservedOverExpected] = [
         {
@@ -261,13 +265,14 @@ def _survival(
             "time": t,
             "expected": float(fit.expected[:, g, k].mean()),
             "observed": float(fit.observed[:, g, k].mean()),
-            **mean_row(fit.observed[:, g, k] / fit.expected[:, g, k], tail),
+            **mean_row(fit.observed_over_expected[:, g, k], tail),
         }
         for g, group in enumerate(GROUPS)
         for k, t in enumerate(user)
     ]
     return {
         "rows": mean_row(fit.rows.sum(axis=1), tail),
+        "events": mean_row(fit.events, tail),
         "c_index": mean_row(fit.c_index, tail),
         "log_score": mean_row(fit.log_score, tail),
         "calibration_slope": mean_row(fit.calibration_slope, tail),
@@ -278,6 +283,12 @@ def _survival(
             _brier_at(t, mean_row(fit.brier[:, k], tail)) for k, t in enumerate(user)
         ],
         "observed_over_expected": groups,
+        "risk_over_time": {
+            "mean": change.mean,
+            "lower": change.mean - reach,
+            "upper": change.mean + reach,
+            "p": change.p,
+        },
     }
 
 
@@ -291,9 +302,9 @@ def _brier_at(time: float, found: MeanRow) -> BrierAt:
     return {"time": time, "brier": found["mean"], "lower": ends[0], "upper": ends[1]}
 
 
-def _numbers(fit: NumberFit | CountFit, tail: float, noise: float) -> PrivateMetrics:
+def _numbers(fit: NumberFit, tail: float, noise: float) -> PrivateMetrics:
     found: PrivateMetrics = {"rows": mean_row(fit.rows.sum(axis=1), tail)}
-    if isinstance(fit, NumberFit):
+    if fit.rmse is not None:
         found["rmse"] = mean_row(fit.rmse, tail)
     if np.any(fit.shown):
         found["mean_predicted"] = mean_row(fit.mean_predicted, tail)

@@ -1,4 +1,4 @@
-"""Where a fit misses, as numbers and as sentences."""
+"""Where a fit misses, as numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 
 from cipherbayes.data.column_bins import ColumnBins
 from cipherbayes.data.residual_cells import ResidualCells
@@ -17,26 +17,32 @@ from cipherbayes.inference.misfit import (
     test_groups,
     test_level,
 )
-from cipherbayes.inference.noise_aware.flags import FlagRecord, flag_record
 from cipherbayes.models.base import Rows
 from cipherbayes.models.design import Design
 from cipherbayes.protocols.rounds import Closing
+from cipherbayes.results.fit_sentences import (
+    ALL,
+    CHANGING,
+    EVEN,
+    FEATURE,
+    RISK,
+    SITES,
+    SURPRISE,
+    sentence,
+)
 from cipherbayes.results.made_up import MadeUp
-from cipherbayes.results.record import FitTest, MeanRow
+from cipherbayes.results.record import (
+    FitTest,
+    MeanRow,
+    PrivateMetrics,
+    RiskOverTime,
+)
 from cipherbayes.results.user_values import range_names, user_values
 from cipherbayes.study.schema import Study
 from cipherbayes.typing import Floats
 
-SURPRISE = 0.05
-"""How often any of a study's tests finds a misfit where there is none."""
-SITES, ALL = "site", "all"
-EVEN, CHANGING = "even", "over time"
-"""Whether residuals are even over groups, and whether they stay so over time."""
-OVERALL = {
-    EVEN: "do not use its predictions as they are",
-    CHANGING: "give the baseline another shape (weibull, piecewise with other cuts)",
-}
-"""What to do where all rows together are off."""
+NAMES = {SITES: "site", ALL: "all", RISK: "risk"}
+"""What ``by`` says of those that are no features."""
 SOME = 400
 """Draws that tell how unsure the posterior is of all rows together."""
 LEAST_HALF = 0.05
@@ -117,8 +123,16 @@ def fit_record(
     design: Design,
     moments: Floats | None,
     study: Study,
+    scores: PrivateMetrics | None = None,
 ) -> list[FitTest]:
-    """The tests of all rows together, of every feature and of the sites."""
+    """The tests of all rows together, of every feature and of the sites.
+
+    Parameters
+    ----------
+    scores
+        Of the same rows, where they are known: they tell too whether there is as much
+        as predicted, and whether predicted risks hold all the time.
+    """
     kinds, check = cells.check.kinds, cells.check
     residuals, variances = released.total.reshape(2, kinds, cells.cells)
     slope = check.slope(draws)
@@ -141,21 +155,66 @@ def fit_record(
         parts.append((column, own, rows))
         unsure = rows @ covariance @ rows.T
         names = list(cells.sites) if column is None else range_names(column, moments)
-        by = SITES if column is None else column.column
+        of = (SITES, None) if column is None else (FEATURE, column.column)
         even = test_groups(*own.together(), unsure, along)
         if even is not None:
-            found.append(_row(by, EVEN, even, scale, names))
+            found.append(_row(of, EVEN, even, scale, names))
         if kinds == 2:
             shown = test_groups(*own.early_less_late(), np.zeros((size, size)), None)
             p = test_change(*own, unsure, along, free=column is None)
             if shown is not None and p is not None:
-                found.append(_row(by, CHANGING, replace(shown, p=p), scale, names))
-    found = [*_overall(cells, parts, draws, design, made_up, scale), *found]
-    level = SURPRISE / max(len(found), 1)
+                found.append(_row(of, CHANGING, replace(shown, p=p), scale, names))
+    scores = scores or {}
+    if "risk_over_time" in scores:
+        found = [_of_risk(scores["risk_over_time"]), *found]
+    ratio = _observed_over_predicted(scores, scale)
+    found = [*_overall(cells, parts, draws, design, made_up, scale, ratio), *found]
+    # The most surprising one among all, the next among the others (Holm 1979).
+    for rank, row in enumerate(sorted(found, key=lambda each: each["p"])):
+        if not row["p"] < SURPRISE / (len(found) - rank):
+            break
+        row["misfit"] = True
     for row in found:
-        row["misfit"] = row["p"] < level
-        row["text"] = _sentence(row)
+        row["text"] = sentence(row, found)
     return found
+
+
+def _observed_over_predicted(
+    scores: PrivateMetrics, scale: _Scale
+) -> tuple[float, float] | None:
+    """Log of how much more there is than predicted, and its standard deviation, where
+    residuals are held and do not tell: of counts, and of survival to the horizon."""
+    if "mean_observed" in scores and "predicted_over_observed" in scores:
+        told = scores["predicted_over_observed"]
+        ends = 1.0 / told["upper"], 1.0 / told["lower"]
+    elif scores.get("observed_over_expected"):
+        last = scores["observed_over_expected"][-1]
+        ends = last["lower"], last["upper"]
+    else:
+        return None
+    low, high = np.log(np.maximum(ends, 1e-9))
+    reach = 2.0 * float(ndtri(0.5 + 0.5 * scale.interval))
+    return 0.5 * float(low + high), max(float(high - low) / reach, 1e-9)
+
+
+def _of_risk(risk: RiskOverTime) -> FitTest:
+    return {
+        "by": NAMES[RISK],
+        "kind": RISK,
+        "what": CHANGING,
+        "p": risk["p"],
+        "bend": 0,
+        "groups": [
+            {
+                "group": "late less early",
+                "mean": risk["mean"],
+                "lower": risk["lower"],
+                "upper": risk["upper"],
+            }
+        ],
+        "misfit": False,
+        "text": "",
+    }
 
 
 def _overall(
@@ -165,6 +224,7 @@ def _overall(
     design: Design,
     made_up: MadeUp,
     scale: _Scale,
+    ratio: tuple[float, float] | None,
 ) -> Iterator[FitTest]:
     """Whether there is as much as predicted in all rows together, and in each half of
     the time.
@@ -199,14 +259,31 @@ def _overall(
     unsure = slope**2 * np.atleast_2d(np.cov(line.T))
     share = np.maximum(all_rows.variances[:, 0], 1e-9)
     share = share / share.sum()
-    test = _of_one(all_rows.together(), float(share @ unsure @ share))
+    level = float(share @ unsure @ share)
+    test = _of_one(all_rows.together(), level)
+    if ratio is not None:
+        by_scores = _level(*ratio, level / slope**2, slope)
+        if test is not None:
+            # Of two looks at the same, the more surprising one.
+            likelier = min(test, by_scores, key=lambda each: each.p)
+            by_scores = replace(likelier, p=min(2.0 * likelier.p, 1.0))
+        test = by_scores
     if test is not None:
-        yield _row(ALL, EVEN, test, scale, ["all"])
+        yield _row((ALL, None), EVEN, test, scale, ["all"])
     if check.kinds == 2:
         apart = float(np.array([1.0, -1.0]) @ unsure @ np.array([1.0, -1.0]))
         test = _of_one(all_rows.early_less_late(), apart)
         if test is not None:
-            yield _row(ALL, CHANGING, test, scale, ["early less late"])
+            yield _row((ALL, None), CHANGING, test, scale, ["early less late"])
+
+
+def _level(mean: float, sd: float, unsure: float, slope: float) -> GroupTest:
+    """A test of how much the log of all that happened is off, which the posterior
+    expects with a variance of ``unsure``; in units of the residuals' variance."""
+    spread = float(np.hypot(sd, np.sqrt(unsure)))
+    reach = float(ndtri(0.95)) * spread
+    found = slope * np.array([mean, mean - reach, mean + reach])
+    return GroupTest(2.0 * float(ndtr(-abs(mean) / spread)), 0, *found[:, None])
 
 
 def _of_one(
@@ -247,11 +324,18 @@ def _records(
 
 
 def _row(
-    by: str, what: str, test: GroupTest, scale: _Scale, names: list[str]
+    of: tuple[str, str | None],
+    what: str,
+    test: GroupTest,
+    scale: _Scale,
+    names: list[str],
 ) -> FitTest:
-    """A test; whether it found something is known once all are made."""
+    """A test of all rows, of a feature with its name, or of the sites; whether it
+    found something is known once all are made."""
+    kind, feature = of
     return {
-        "by": by,
+        "by": feature or NAMES[kind],
+        "kind": kind,
         "what": what,
         "p": test.p,
         "bend": test.trend if what == EVEN else 0,
@@ -264,86 +348,3 @@ def _row(
         "misfit": False,
         "text": "",
     }
-
-
-def _sentence(row: FitTest) -> str:
-    by, what = row["by"], row["what"]
-    subject = {SITES: "sites", ALL: "all rows"}.get(by, f"'{by}'")
-    if not row["misfit"]:
-        if row["p"] < SURPRISE:
-            over = ", effects over time" if what == CHANGING else ""
-            over = ", over time" if over and by == ALL else over
-            return (
-                f"{subject}{over}: p = {row['p']:.2g}, not significant after "
-                "correction for all tests"
-            )
-        if by == ALL:
-            when = " in each half of the time" if what == CHANGING else ""
-            return f"{subject}: as much as predicted{when}, within the noise"
-        if what == CHANGING:
-            return f"{subject}: no sign that effects change over time"
-        return f"{subject}: nothing missed that the noise would show"
-    shown = [
-        (abs(g["mean"]) / (g["upper"] - g["lower"]), g["mean"], g["group"])
-        for g in row["groups"]
-        if g["mean"] is not None and g["lower"] is not None and g["upper"] is not None
-    ]
-    group, more = "", ""
-    if shown:
-        _, mean, group = max(shown, key=lambda each: each[0])
-        more = "more" if mean > 0.0 else "less"
-        group = group if by == SITES else f"{by} {group}"
-    if by == ALL:
-        if what == CHANGING:
-            return (
-                f"all rows: there is {more} than predicted early, compared with late: "
-                "the baseline is off"
-            )
-        return f"all rows: there is {more} than predicted: the fit is off as a whole"
-    if what == CHANGING:
-        most = (
-            f", most for {group} ({more} than predicted early, compared with late)"
-            if shown
-            else ""
-        )
-        return (
-            f"{subject}: the effect changes over time{most}: hazards are not "
-            "proportional"
-        )
-    if by == SITES:
-        which = f": {group} has {more} than predicted" if shown else ""
-        return f"sites differ by more than the model says{which}"
-    curve = {
-        1: " (both ends have more than predicted: a curved effect)",
-        -1: " (both ends have less than predicted: a curved effect)",
-        0: "",
-    }[row["bend"]]
-    where = f"; for {group} there is {more} than predicted" if shown else ""
-    return f"{subject}: the model misses something{where}{curve}"
-
-
-def misfit_flags(
-    found: list[FitTest], study: Study, design: Design
-) -> list[FlagRecord]:
-    """One flag for each test that found something."""
-    remedies = {
-        EVEN: "give it another shape in the formula (rcs, a transform), or levels",
-        CHANGING: "do not read one hazard ratio for the whole follow-up",
-    }
-    flags: list[FlagRecord] = []
-    for row in found:
-        if not row["misfit"]:
-            continue
-        remedy = remedies[row["what"]]
-        if row["by"] == ALL:
-            remedy = OVERALL[row["what"]]
-        if row["by"] == SITES:
-            remedy = "ask why, or let sites have levels of their own"
-        names = [
-            name
-            for name in design.names
-            if name == row["by"] or name.startswith(f"{row['by']}[")
-        ]
-        text = f"misfit: {row['text']}; {remedy}"
-        flags.append(flag_record("misfit", text, unusable=False, parameters=names))
-    return flags

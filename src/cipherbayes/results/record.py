@@ -291,11 +291,13 @@ class ResidualGroup(TypedDict):
 class FitTest(TypedDict):
     """Whether residuals are even over the groups of a feature, or over the sites.
 
-    ``bend`` is the sign of the curve along a number's ranges, and ``text`` says in
-    words what was found.
+    ``kind`` is ``all rows``, ``predicted risk``, ``feature`` or ``sites``: a feature
+    may be named like one of the others. ``bend`` is the sign of the curve along a
+    number's ranges, and ``text`` says in words what was found.
     """
 
     by: str
+    kind: str
     what: str
     p: float
     bend: int
@@ -304,12 +306,20 @@ class FitTest(TypedDict):
     text: str
 
 
+class RiskOverTime(MeanRow):
+    """By how much the slope of the log hazard along the predicted one is higher at the
+    end of the horizon than at its beginning, and the p value of no difference."""
+
+    p: float
+
+
 class PrivateMetrics(TypedDict, total=False):
     """Scores of protected held-out rows, released with noise: those that the model's
     outcome has."""
 
     private: bool
     rows: MeanRow
+    events: MeanRow
     auc: MeanRow
     brier: MeanRow
     log_score: MeanRow
@@ -325,6 +335,7 @@ class PrivateMetrics(TypedDict, total=False):
     auc_at: list[AucAt]
     brier_at: list[BrierAt]
     observed_over_expected: list[ObservedOverExpected]
+    risk_over_time: RiskOverTime
     difference: DifferenceRow
     fit: list[FitTest]
 

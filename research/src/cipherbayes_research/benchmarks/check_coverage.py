@@ -17,7 +17,12 @@ import numpy as np
 from scipy.special import logit
 
 from cipherbayes.models.held_out import LOG_ODDS, BinaryCheck, HeldOutCheck
-from cipherbayes.models.held_out_numbers import COUNT_EDGES, NUMBER_BINS, NumberCheck
+from cipherbayes.models.held_out_numbers import (
+    COUNT_EDGES,
+    NUMBER_BINS,
+    SUMMED_BINS,
+    NumberCheck,
+)
 from cipherbayes.privacy.gaussian import mu_for
 from cipherbayes.protocols.releases import CHECKS, QUESTION_DRAWS
 from cipherbayes.protocols.rounds import Closing
@@ -145,4 +150,4 @@ def _bin(check: HeldOutCheck, predicted: float) -> int:
     if isinstance(check, NumberCheck):
         edges = np.linspace(*check.ends, NUMBER_BINS + 1)
         return int(np.searchsorted(edges[1:-1], predicted))
-    return int(np.searchsorted(COUNT_EDGES, predicted))
+    return int(np.searchsorted(COUNT_EDGES, predicted)) // SUMMED_BINS

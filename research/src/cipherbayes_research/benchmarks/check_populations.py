@@ -18,7 +18,7 @@ from scipy.special import expit
 import cipherbayes as cb
 from cipherbayes.models.base import Rows
 from cipherbayes.models.held_out import LOG_ODDS
-from cipherbayes.models.held_out_numbers import COUNT_EDGES, NUMBER_BINS
+from cipherbayes.models.held_out_numbers import COUNT_EDGES, NUMBER_BINS, SUMMED_BINS
 from cipherbayes.models.metrics import (
     auc,
     brier,
@@ -370,7 +370,7 @@ def number(mean: Floats, y: Floats) -> Population:
 
 def count(mean: Floats, y: Floats, dispersion: float | None = None) -> Population:
     """Predicted counts, of a Poisson or of a negative binomial model."""
-    place = np.searchsorted(COUNT_EDGES, mean)
+    place = np.searchsorted(COUNT_EDGES, mean) // SUMMED_BINS
 
     def exact(rows: Integers) -> Scores:
         found = {

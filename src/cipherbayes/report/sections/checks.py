@@ -27,12 +27,15 @@ from cipherbayes.results.record import (
 
 SCORES = {
     "rows": "Rows held out, about",
+    "events": "Events among them, about",
     "auc": "AUC: a case is ranked above a non-case",
     "c_index": "Concordance up to the horizon",
     "brier": "Brier score (smaller is better)",
     "log_score": "Mean log predictive density",
     "rmse": "Root mean squared error",
     **CALIBRATION_SCORES,
+    "risk_over_time": "Slope of the log hazard along the predicted one, late less "
+    "early (0 is ideal)",
     "mean_predicted": "Mean prediction",
     "mean_observed": "Mean outcome",
     "predicted_over_observed": "Predicted over observed (1 is ideal)",
@@ -164,7 +167,11 @@ def characteristics(contents: Contents) -> Markup:
     said = f"Characteristics, with {share} intervals for noise and width of ranges"
     parts = []
     for groups in _beside(list(dict.fromkeys(row["group"] for row in rows))):
-        known = {what: row for what, row in cells.items() if groups[0] in row}
+        known = {
+            what: row
+            for what, row in cells.items()
+            if any(group in row for group in groups)
+        }
         if len(groups) == 1:
             parts.append(_of_one_group(said, groups[0], known, share))
         else:

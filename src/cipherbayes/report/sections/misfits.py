@@ -56,7 +56,7 @@ def misfits(contents: Contents, tests: list[FitTest]) -> Markup:
 
 def _untested(study: Study, tests: Sequence[FitTest]) -> Markup:
     """Features of which nothing is said, and why."""
-    tested = {each["by"] for each in tests}
+    tested = {each["by"] for each in tests if each["kind"] == "feature"}
     names = [name for name in study.features if name not in tested]
     if not names:
         return Markup()
@@ -96,12 +96,16 @@ def _groups(
 ) -> Markup:
     rows: list[list[Content]] = []
     for each in tests:
+        if each["kind"] == "predicted risk":
+            continue  # a slope: among the scores
         late = ", early less late" if each["what"] == OVER_TIME else ""
         for group in each["groups"]:
             if group["mean"] is None:
                 continue
             name = (
-                "all rows" if each["by"] == "all" else f"{each['by']} {group['group']}"
+                "all rows"
+                if each["kind"] == "all rows"
+                else f"{each['by']} {group['group']}"
             )
             rows.append(
                 [
