@@ -7,7 +7,11 @@ import pytest
 from scipy.stats import halfnorm, kstest
 
 from cipherbayes.inference.between_sites import Group, SitePrior
-from cipherbayes.inference.site_comparison import compare_sites, random_effects
+from cipherbayes.inference.site_comparison import (
+    compare_sites,
+    likely_spread,
+    random_effects,
+)
 from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models import Prior
 from cipherbayes.typing import Floats
@@ -106,6 +110,18 @@ def test_a_meta_analysis_by_hand() -> None:
     assert mean == pytest.approx(1.0)
     assert between == pytest.approx(np.sqrt(0.75))
     assert error == pytest.approx(np.sqrt((0.25 + 0.75) / 3.0))
+
+
+def test_few_sites_leave_a_large_spread_open_and_many_do_not() -> None:
+    """√E τ²: of the prior alone its scale, of many exact sites their own."""
+    nothing = likely_spread(np.zeros(2), np.full(2, 100.0), 0.7)
+    assert nothing == pytest.approx(0.7, rel=0.02)
+    seen = np.random.default_rng(2).normal(0.0, 0.4, 400)
+    assert likely_spread(seen, np.full(400, 0.01), 1.0) == pytest.approx(
+        seen.std(), rel=0.02
+    )
+    few = likely_spread(np.array([-0.4, 0.0, 0.4]), np.full(3, 0.05), 1.0)
+    assert few > 1.2 * np.std([-0.4, 0.0, 0.4], ddof=1)
 
 
 def test_a_meta_analysis_is_that_of_statsmodels() -> None:

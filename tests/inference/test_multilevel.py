@@ -277,6 +277,34 @@ def test_a_slope_that_small_sites_hide_is_told_by_the_others() -> None:
         assert hidden_columns(seen, prior.slots.loading) == named
 
 
+@pytest.mark.parametrize(
+    ("model", "ratio"),
+    [
+        (Logistic(outcome="y"), 0.0177 / 0.1966),
+        (Exponential(time="t", event="y", horizon=1.0), np.exp(-3.0)),
+    ],
+)
+def test_a_site_far_below_the_others_is_expected_to_tell_less(
+    model: Any, ratio: float
+) -> None:
+    """Of as many records, what a level tells is what outcomes there vary by."""
+    fields = {"model": model, "features": FEATURES, "hierarchy": {}}
+    wanted = cb.Study(**fields, sites={site: {} for site in SITES})
+    design, slots = preparation_of(wanted).design, slots_of(wanted)
+    assert slots is not None
+    shape = ScoreShape.of(model, design, slots)
+    theta = np.zeros(slots.dimension)
+    theta[:5] = -1.0
+    theta[4] = -4.0
+    noisy = 100.0 * np.eye(slots.dimension)
+    for by_level, expected in ((False, 1.0), (True, ratio)):
+        sites = shape.layout(theta, noisy, 10.0, by_level=by_level).sites
+        assert sites is not None
+        assert sites.masses is not None
+        assert sites.masses.sum() == pytest.approx(500.0)
+        assert sites.masses[4] / sites.masses[0] == pytest.approx(expected, rel=0.01)
+
+
 def test_how_much_means_differ_is_told_by_the_sites_that_know_it() -> None:
     """Fifteen small sites hide in their noise what five large ones say."""
     rng = np.random.default_rng(3)

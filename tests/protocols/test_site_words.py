@@ -151,6 +151,25 @@ def test_a_plan_warns_where_noise_hides_what_sites_have_of_their_own() -> None:
     assert not warned(4)
 
 
+def test_the_more_sites_the_wider_a_plan_expects_intervals() -> None:
+    """With as many records in all; a baseline has a level in each interval."""
+
+    def width(model: str, sites: int, hierarchy: dict[str, Any] | None) -> float:
+        study = cb.Study(
+            study={"protocol": "pooled"},
+            model=MODELS[model],
+            features={"x": {"low": -1, "high": 1}},
+            hierarchy=hierarchy,
+            privacy={"epsilon": 1.0, "records": 1_500},
+            sites={site: {} for site in SITES[:sites]},
+        )
+        return forecast_of(plan_releases(study)).width_ratio
+
+    for model in MODELS:
+        assert width(model, 30, {}) > 1.03 * width(model, 3, {})
+        assert width(model, 30, None) == pytest.approx(width(model, 3, None), rel=0.01)
+
+
 def test_with_held_out_rows_the_count_is_of_training_records() -> None:
     fields = {
         "model": MODELS["logistic"],
