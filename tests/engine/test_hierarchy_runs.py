@@ -150,15 +150,18 @@ def test_a_study_runs_is_resumed_verified_reported_and_predicts(
 
 
 @pytest.mark.slow
-def test_sixty_four_sites_run_encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "count", [32, pytest.param(64, marks=pytest.mark.torture)], ids=str
+)
+def test_many_sites_run_encrypted(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     least = Effort(chains=2, warm_up=4, kept=6, doublings=0)
     monkeypatch.setattr(Effort, "for_dimension", lambda _: least)
-    frames = {f"s{k:02d}": logistic_frame(8, seed=k) for k in range(64)}
+    frames = {f"s{k:02d}": logistic_frame(8, seed=k) for k in range(count)}
     for k, frame in enumerate(frames.values()):  # patients of every other site die
         frame["death"] = [k % 2] * 7 + [1 - k % 2]
-    privacy = {"epsilon": 100.0, "records": 512, "randomness": "insecure-repeatable"}
+    privacy = {"epsilon": 100.0, "randomness": "insecure-repeatable"}
     study = study_of(
-        privacy=privacy,
+        privacy={**privacy, "records": 8 * count},
         preparation={"method": "public-bounds"},
         sites={site: {} for site in frames},
     )
