@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ledgers import DELTA, ROUNDS, SIGMA, ask, ledger, never, opened, path
 
 from cipherbayes.errors import BudgetError, PrivacyError
-from cipherbayes.privacy import accountant
+from cipherbayes.privacy import accountant, ledger_records
 from cipherbayes.privacy.accountant import calibrate_noise
 from cipherbayes.privacy.events import (
     Composed,
@@ -19,6 +22,9 @@ from cipherbayes.privacy.events import (
     Repeated,
 )
 from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.privacy.ledger_records import LedgerRecords
+from cipherbayes.storage.custody import BEGINNING, Custody, Head
+from cipherbayes.storage.private_files import sync_file
 
 __all__ = ["ledger", "path"]
 
@@ -119,7 +125,7 @@ def test_an_error_is_no_free_oracle(ledger: Ledger) -> None:
     assert refused == 2 * ROUNDS
 
 
-def test_the_charge_is_on_disk_before_the_answer_is_computed(
+def test_the_charge_is_in_the_file_before_the_answer_is_computed(
     ledger: Ledger, path: Path
 ) -> None:
     def look() -> bytes:
@@ -131,6 +137,64 @@ def test_the_charge_is_on_disk_before_the_answer_is_computed(
 
     assert ask(ledger, compute=look) == b"answer"
     assert [entry.kept for entry in ledger.entries()] == [True]
+
+
+class Witness:
+    """A connection that writes down how each of its commits waits for the disk."""
+
+    def __init__(self, database: sqlite3.Connection, seen: list[str]) -> None:
+        self._database = database
+        self._seen = seen
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._database, name)
+
+    def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+        result = self._database.execute(statement, *values)
+        if statement == "COMMIT":
+            ((mode,),) = self._database.execute("PRAGMA synchronous").fetchall()
+            self._seen.append("on disk" if mode == 2 else "in the file")
+        return result
+
+
+@pytest.mark.parametrize("way", ["answers", "fails", "repeats"])
+def test_whatever_leaves_the_charge_is_on_disk_before_and_the_mark_after_it(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    seen: list[str] = []
+
+    def mark(self: Custody, ledger: bytes, head: Head) -> Head:
+        seen.append("mark")
+        return real_mark(self, ledger, head)
+
+    def sync(file: Path) -> None:
+        seen.append("on disk")
+        real_sync(file)
+
+    def compute() -> bytes:
+        seen.append("compute")
+        if way == "fails":
+            raise ArithmeticError
+        return b"answer"
+
+    real_mark, real_sync = Custody.raise_mark, sync_file
+    if way == "repeats":
+        # As after a kill between the answer's commit and the mark.
+        with monkeypatch.context() as patch:
+            patch.setattr(LedgerRecords, "raise_mark", lambda self: None)
+            ask(ledger)
+        ledger._records._on_disk = BEGINNING
+    monkeypatch.setattr(Custody, "raise_mark", mark)
+    monkeypatch.setattr(ledger_records, "sync_file", sync)
+    records = ledger._records
+    records.database = Witness(records.database, seen)  # type: ignore[assignment]
+    with suppress(ArithmeticError):
+        ask(ledger, compute=compute)
+    begun = ["in the file", "compute"] if way != "repeats" else []
+    assert seen[: len(begun)] == begun
+    then = seen[len(begun) :]
+    assert set(then[:-1]) == {"on disk"}
+    assert then[-1] == "mark"
 
 
 def test_of_two_that_compute_one_answer_both_return_the_first(

@@ -1,8 +1,9 @@
 """A table's ledger: what has been released about it, and what its budget still allows.
 
 One SQLite file for each table, since a budget belongs to the data and not to a
-study. A charge is durable before its answer is computed, and the answer is durable
-before it leaves: the same round asked again gets the same vector, never a fresh one.
+study. A charge is in the file before its answer is computed, and both are on disk
+before the answer leaves: the same round asked again gets the same vector, never a
+fresh one.
 
 The rules are here. The file is in ``ledger_records`` (open), ``ledger_custody``
 (begun, opened, adopted) and ``ledger_file`` (tables, chain, seal); what releases add up
@@ -66,15 +67,16 @@ class Ledger:
     :func:`~cipherbayes.privacy.filters.filter_epsilon` for all entries E at the
     ledger's δ. (1) After every call, exception, crash or kill, ε(E) is at most the
     budget, and E has an entry for every answer that was ever begun. (2)
-    :meth:`release` computes an answer only after its entry is on disk, and returns it
-    only after the answer is on disk too; nothing that goes wrong in between takes the
-    entry back. (3) For one (run, site, round, purpose) one answer leaves, the same for
-    ever; a call with another study, question or event is refused, and so is every call
-    once the run is over. (4) All this holds for any number of processes: a write lock
-    is held from reading the balance to the entry's commit, and of two processes that
-    compute one answer both return the one that was stored first. (5) A ledger that is
-    behind its mark, or has other records than its mark has seen, is not opened; a
-    budget that was changed is a record too.
+    :meth:`release` computes an answer only after its entry is in the file, and returns
+    it, or raises what went wrong, only after all that was written is on disk; no error
+    and no end of the process takes the entry back. Where the machine stops, E has an
+    entry for every call that returned or raised. (3) For one (run, site, round,
+    purpose) one answer leaves, the same for ever; a call with another study, question
+    or event is refused, and so is every call once the run is over. (4) All this holds
+    for any number of processes: a write lock is held from reading the balance to the
+    entry's commit, and of two processes that compute one answer both return the one
+    that was stored first. (5) A ledger that is behind its mark, or has other records
+    than its mark has seen, is not opened; a budget that was changed is a record too.
 
     Edge cases
     ----------
@@ -82,7 +84,8 @@ class Ledger:
     key (:class:`~cipherbayes.storage.custody.Custody`), so a file that was edited, cut
     or damaged is refused. Whoever has the owner's account has the key and can forge it.
     A compute that fails may be tried again with the same question, for the one charge:
-    until it succeeds nothing was released but that it failed.
+    until it succeeds nothing was released but that it failed. Where the disk fails as
+    well, what went wrong is raised although the entry may be in the file only.
     """
 
     def __init__(self, records: LedgerRecords) -> None:
@@ -295,7 +298,8 @@ class Ledger:
         """
         key = ReleaseKey(run, site, round, purpose)
         terms = ReleaseTerms(study, question, event_text(event))
-        with self._records.locked():
+        # Until something leaves, a power failure may take the charge back.
+        with self._records.locked(wait=False):
             self._records.refresh()
             number, answer = self._known(key, terms)
             if number is None:
@@ -306,6 +310,7 @@ class Ledger:
             except BaseException:
                 # What went wrong may tell something of the records: it is paid for.
                 with suppress(PrivacyError):
+                    self._records.sync()
                     self._records.raise_mark()
                 raise
             answer = self._keep(number, answer)

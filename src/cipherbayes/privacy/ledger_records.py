@@ -28,6 +28,7 @@ from cipherbayes.privacy.ledger_file import (
     unwritable,
 )
 from cipherbayes.storage.custody import BEGINNING, Custody, Head
+from cipherbayes.storage.private_files import sync_file, sync_folder
 
 
 class ReleaseKey(NamedTuple):
@@ -55,8 +56,11 @@ class LedgerRecords:
     An object exists only of a file whose chain and seal are right, in which no answer
     of a run that goes on is missing, and which is neither behind its mark nor has
     other records than its mark has seen. Records of other processes are checked in the
-    same way before anything is done with them (:meth:`refresh`). A record is on disk
-    when :meth:`charge`, :meth:`keep`, :meth:`end` or :meth:`change` returns.
+    same way before anything is done with them (:meth:`refresh`). When :meth:`charge`,
+    :meth:`keep`, :meth:`end` or :meth:`change` returns, the record is in the file,
+    where the end of this process cannot take it back; and on disk, where loss of power
+    cannot either, unless :meth:`locked` was told not to wait for it. No mark is ahead
+    of the disk.
 
     Edge cases
     ----------
@@ -84,6 +88,8 @@ class LedgerRecords:
         self._studies: dict[bytes, bytes] = {}
         self._ended: set[tuple[bytes, str]] = set()
         self.head = BEGINNING
+        self._on_disk = BEGINNING
+        self._waits = True
         self._version: int | None = None
         # The mark first: another process may add records and raise it in between.
         self._mark = custody.mark(self.id)
@@ -99,9 +105,20 @@ class LedgerRecords:
     # -- transactions ------------------------------------------------------
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep every other process from writing; undo what was not committed."""
+    def locked(self, *, wait: bool = True) -> Iterator[None]:
+        """Keep every other process from writing; undo what was not committed.
+
+        Parameters
+        ----------
+        wait
+            Whether a commit waits for the disk. What did not wait is on disk with the
+            next commit that does, or with :meth:`sync`.
+        """
         try:
+            if wait != self._waits:
+                mode = "FULL" if wait else "NORMAL"
+                self.database.execute(f"PRAGMA synchronous = {mode}")
+                self._waits = wait
             self.database.execute("BEGIN IMMEDIATE")
             yield
         except (sqlite3.Error, UnicodeDecodeError):
@@ -277,6 +294,8 @@ class LedgerRecords:
         self.database.execute("COMMIT")
         self.facts = facts
         self._take(record, link)
+        if self._waits:
+            self._on_disk = self.head
 
     def _take(self, record: layout.Record, link: bytes) -> None:
         """Count a record that is on disk."""
@@ -330,9 +349,23 @@ class LedgerRecords:
                 "all studies were charged to, or release nothing more from this table",
             )
 
+    def sync(self) -> None:
+        """Wait until every record in the file is on disk, whoever wrote it."""
+        head = self.head
+        try:
+            for file in (Path(f"{self.path}-wal"), self.path):
+                with suppress(FileNotFoundError):
+                    sync_file(file)
+            sync_folder(self.path.parent)
+        except OSError:
+            raise unwritable(self.path) from None
+        self._on_disk = head
+
     def raise_mark(self) -> None:
         """Remember outside this file how far it has come, before anything leaves."""
         if self._lasting and self._mark.records < self.head.records:
+            if self._on_disk != self.head:
+                self.sync()
             head = self.head
             self._mark = self._custody.raise_mark(self.id, head)
             if self._mark != head:

@@ -103,7 +103,16 @@ def erase(path: Path) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Make a new file's name as durable as its content."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    _sync(folder, os.O_DIRECTORY)
+
+
+def sync_file(path: Path) -> None:
+    """Wait until a file's content is on disk, whoever wrote it."""
+    _sync(path, os.O_NOFOLLOW)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, os.O_RDONLY | flags)
     try:
         os.fsync(descriptor)
     finally:
