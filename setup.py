@@ -2,7 +2,8 @@
 
 ``optional=True``: without a compiler the build goes on and
 :mod:`cipherbayes.models.kernels` and
-:mod:`cipherbayes.inference.noise_aware.compiled` use numpy instead.
+:mod:`cipherbayes.inference.noise_aware.compiled` use numpy instead, and
+:mod:`cipherbayes.crypto.rings` leaves its part to SEAL.
 """
 
 import sys
@@ -24,6 +25,13 @@ setup(
             "cipherbayes._kernels",
             sources=["src/cipherbayes/_kernels.c"],
             depends=["src/cipherbayes/_kernels.h"],
+            extra_compile_args=["/O2"] if sys.platform == "win32" else GNU,
+            py_limited_api=True,
+            optional=True,
+        ),
+        Extension(
+            "cipherbayes.crypto._rings",
+            sources=["src/cipherbayes/crypto/_rings.c"],
             extra_compile_args=["/O2"] if sys.platform == "win32" else GNU,
             py_limited_api=True,
             optional=True,

@@ -80,7 +80,8 @@ class SiteEncryptor:
         self._circuit = circuit
         self._public = public
         self._scheme = ckks_scheme(public.parameters)
-        self._zeros = PreparedZeros(public.encrypt_zero)
+        scheme = self._scheme
+        self._zeros = PreparedZeros(lambda: scheme.fresh(public.encrypt_zero()))
 
     @property
     def prepared(self) -> int:

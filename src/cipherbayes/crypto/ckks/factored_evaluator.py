@@ -87,9 +87,10 @@ class FactoredEvaluator(InOrderEvaluator):
         a, blocks = self._arithmetic, self._circuit.blocks
         if self._past is None:
             self._past = self._build_past()
-        total = a.times(self._sums[0][chunk], blocks.present)
+        total = self._sums[0][chunk]
         if blocks.divided:
             total = a.drop(total, total.level - 1)
+        total = a.times(total, blocks.present)
         if self._past:
             past = self._past[chunk]
             total = a.add(
