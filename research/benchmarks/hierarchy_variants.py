@@ -1,7 +1,8 @@
 """Do intervals hold where sites differ in other ways? The rest of ``[hierarchy]``.
 
 ``python research/benchmarks/hierarchy_variants.py ARCHIVE --rows FILE [--studies 0-9]
-[--variants slopes,fixed,stratified,groups,lost,many] [--epsilon 3] [--seed S]``
+[--variants slopes,fixed,stratified,groups,lost,far,far-binary,many] [--epsilon 3]
+[--seed S]``
 
 Tables and controls are those of ``hierarchy_studies.py``, the adding up that of
 ``hierarchy_coverage.py``. With
@@ -11,6 +12,7 @@ Tables and controls are those of ``hierarchy_studies.py``, the adding up that of
 - ``stratified``: each site's piecewise baseline has a shape of its own, sd 0.3;
 - ``groups``: the two smallest sites have one level, and one slot;
 - ``lost``: the last site is lost half of the way. The control never had it;
+- ``far`` and ``far-binary``: one site of middling size is far below all others;
 - ``many``: 64 sites.
 """
 
@@ -56,6 +58,7 @@ class Variant:
     slope_sd: float = 0.0
     shape_sd: float = 0.0
     lost: bool = False
+    far: float = 0.0
 
 
 VARIANTS = {
@@ -64,6 +67,8 @@ VARIANTS = {
     "stratified": Variant("piecewise", 8, {"baseline": "stratified"}, shape_sd=SHAPES),
     "groups": Variant("exponential", 8, {"groups": {"together": []}}),
     "lost": Variant("exponential", 8, lost=True),
+    "far": Variant("exponential", 8, far=-2.5),
+    "far-binary": Variant("logistic", 8, far=-2.5),
     "many": Variant("logistic", 64),
 }
 
@@ -78,6 +83,9 @@ def simulated(
     truth["together"] = sorted(sizes, key=lambda site: sizes[site])[:2]
     if "groups" in variant.hierarchy:
         own[truth["together"][1]] = own[truth["together"][0]]
+    if variant.far:
+        truth["far"] = sorted(sizes, key=lambda site: sizes[site])[len(sizes) // 2]
+        own[truth["far"]] = variant.far
     slopes = variant.slope_sd * rng.standard_normal(variant.sites)
     shapes = variant.shape_sd * rng.standard_normal((variant.sites, len(CUTS) + 1))
     for k, (site, table) in enumerate(tables.items()):
@@ -179,6 +187,7 @@ def judged(
         there = where.at(site)
         value = LEVEL + own[site] + truth["first shape"][site]
         kind = "large" if size >= LARGE else "small"
+        kind = "far" if site == truth.get("far") else kind
         kinds.append((f"site {kind}", there[:, level], value))
         if variant.slope_sd:
             slope = effects[second] + truth["slopes"][site]
