@@ -157,6 +157,11 @@ def test_risks_that_tell_less_late_than_early_are_named(
     assert f"it tells {word} late than early" in flags[0]
     assert "most likely that of 'age'" in flags[0]
     assert "hazards are not proportional" in flags[0]
+    bent = np.array([50.0, -20.0, -60.0, -20.0, 50.0])
+    _, flags = said({"age": bent + slope}, {"age": bent - slope}, scores=scores)
+    (curved,) = (flag for flag in flags if "a curved effect" in flag)
+    assert "its effect changes over time" in curved
+    assert "rcs" not in curved
     calm: PrivateMetrics = {"risk_over_time": {**about(0.1, 0.3), "p": 0.6}}
     assert said({}, {}, scores=calm)[1] == []
 

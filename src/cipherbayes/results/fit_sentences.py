@@ -123,12 +123,18 @@ def misfit_flags(
         CHANGING: "do not read one hazard ratio for the whole follow-up",
     }
     flags: list[FlagRecord] = []
+    over_time = [row for row in found if row["misfit"] and row["what"] == CHANGING]
+    changing = {row["by"] for row in over_time if row["kind"] == FEATURE}
+    if any(row["kind"] == RISK for row in over_time):
+        changing.update(_suspects(found))
     for row in found:
         if not row["misfit"]:
             continue
         remedy = remedies[row["what"]]
         if row["kind"] == ALL:
             remedy = OVERALL[row["what"]]
+        if row["by"] in changing and row["what"] == EVEN and row["kind"] == FEATURE:
+            remedy = "its effect changes over time, which another shape may not mend"
         if row["kind"] == SITES:
             remedy = "ask why, or let sites have levels of their own"
         features = [row["by"]] if row["kind"] == FEATURE else []
