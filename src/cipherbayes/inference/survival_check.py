@@ -23,7 +23,6 @@ from scipy.special import ndtr
 from cipherbayes.inference.noised_counts import (
     Pull,
     Smooth,
-    about_the_mode,
     block_diag,
     likeliest_rates,
     sample_rates,
@@ -94,7 +93,7 @@ def check_survival(
     """
     cells = _FateCells(_Shape(ScoreGrid(edges), shares), rows is not None)
     phi = sample_rates(_with_rows(counts, rows), noise, cells, cells.shape.prior(rows))
-    return SurvivalFit(*map(about_the_mode, _measures(phi, cells.shape)))
+    return _measures(phi[1:], cells.shape)
 
 
 class RiskChange(NamedTuple):
