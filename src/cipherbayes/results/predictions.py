@@ -29,8 +29,15 @@ PREDICTIVE_DRAWS = 500
 """Most draws that a prediction averages over: its interval's ends need no more."""
 NAMED_ROWS = 5
 """Rows with missing values that a refusal names."""
-WIDE = ("mostly-prior", "correlation-not-learnt", "column-hidden", "columns-alike")
-"""Flags of intervals that are wide and not wrong, unless they are unusable."""
+NOT_OF_PREDICTIONS = (
+    "mostly-prior",
+    "correlation-not-learnt",
+    "column-hidden",
+    "columns-alike",
+    "few-events",
+)
+"""Flags of intervals that are wide and not wrong, of effects one by one, and of scores;
+unless they are unusable."""
 ROWS = 1024
 """Rows of a block, so that draws × rows × times stay in memory."""
 
@@ -282,8 +289,8 @@ def flags_of_predictions(
     """The flags that whoever predicts must have read.
 
     Those that call intervals wide, not wrong, say nothing against a prediction, whose
-    interval is as wide; one of intervals of a baseline is left out where no prediction
-    reaches them.
+    interval is as wide; nor do those of single effects, and of scores. One of intervals
+    of a baseline is left out where no prediction reaches them.
 
     Parameters
     ----------
@@ -299,7 +306,7 @@ def flags_of_predictions(
     return [
         flag
         for flag in flags
-        if (flag["unusable"] or flag["name"] not in WIDE)
+        if (flag["unusable"] or flag["name"] not in NOT_OF_PREDICTIONS)
         and not (flag["parameters"] and set(flag["parameters"]) <= beyond)
     ]
 

@@ -42,6 +42,7 @@ class FitRow(TypedDict):
     """What a group lacks, and the test that it belongs to."""
 
     by: str
+    kind: str
     what: str
     group: str
     mean: float | None
@@ -106,6 +107,7 @@ def fit_rows(record: ResultRecord) -> Iterator[FitRow]:
         for group in test["groups"]:
             yield {
                 "by": test["by"],
+                "kind": test["kind"],
                 "what": test["what"],
                 "group": group["group"],
                 "mean": group["mean"],

@@ -11,16 +11,20 @@ from cipherbayes.report.run_contents import Contents
 from cipherbayes.results.record import CalibrationBin
 
 SCORES = {
-    "calibration_in_the_large": "Calibration in the large: intercept with the slope "
-    "held at 1 (0 is ideal)",
+    "calibration_in_the_large": "Calibration in the large (0 is ideal)",
     "calibration_slope": "Calibration slope (1 is ideal)",
-    "calibration_intercept": "Calibration line's intercept, its slope free (0 is "
-    "ideal)",
+    "calibration_intercept": "Intercept beside that slope (0 is ideal)",
 }
-"""What scores of log odds are called; the line is log odds = intercept + slope ×
-predicted log odds."""
-SURVIVAL_SLOPE = (
-    "Calibration slope: of the log cumulative hazard at the horizon (1 is ideal)"
+"""What scores of log odds are called."""
+BINARY_READING = (
+    "Calibration in the large is the intercept a in log odds = a + predicted log odds, "
+    "the calibration slope b in log odds = a + b × predicted log odds; the intercept "
+    "beside that slope is the a of the latter, and is to be read with b only."
+)
+SURVIVAL_READING = (
+    "The calibration slope is that of the log of the cumulative hazard up to the "
+    "horizon along the predicted one. Calibration in the large is observed over "
+    "expected of all rows at the horizon."
 )
 SMALLEST, LARGEST = 2.5, 8.0
 """Radius of the point of a bin with hardly any rows, and of the fullest one."""

@@ -15,8 +15,12 @@ from cipherbayes.report.markup import (
 )
 from cipherbayes.report.numbers import interval, number, percent
 from cipherbayes.report.run_contents import Contents
+from cipherbayes.report.sections.calibration import (
+    BINARY_READING,
+    SURVIVAL_READING,
+    calibration,
+)
 from cipherbayes.report.sections.calibration import SCORES as CALIBRATION_SCORES
-from cipherbayes.report.sections.calibration import SURVIVAL_SLOPE, calibration
 from cipherbayes.report.sections.misfits import misfits
 from cipherbayes.results.record import (
     DescribeRow,
@@ -54,16 +58,13 @@ def private_checks(contents: Contents, metrics: PrivateMetrics) -> Markup:
     """Scores of held-out rows with intervals, and where the fit misses."""
     share = percent(contents.record["interval"])
     scores = scores_by_name(metrics)
-    named = dict(SCORES)
-    if contents.study.model.predicts_over_time:
-        named["calibration_slope"] = SURVIVAL_SLOPE
     rows: list[list[Content]] = [
         [
             words,
             number(scores[key]["mean"]),
             interval(scores[key]["lower"], scores[key]["upper"]),
         ]
-        for key, words in named.items()
+        for key, words in SCORES.items()
         if key in scores
     ]
     if "difference" in metrics:
@@ -80,6 +81,9 @@ def private_checks(contents: Contents, metrics: PrivateMetrics) -> Markup:
     if rows:
         heads = ["Score", "Mean", f"{share} interval"]
         parts.append(table("Scores on the held-out rows", heads, rows, id_="metrics"))
+    if "calibration_slope" in scores:
+        over_time = contents.study.model.predicts_over_time
+        parts.append(tag("p", SURVIVAL_READING if over_time else BINARY_READING))
     if metrics.get("calibration_table"):
         parts.append(calibration(contents, metrics["calibration_table"]))
     if metrics.get("auc_at"):
