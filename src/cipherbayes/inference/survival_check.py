@@ -30,14 +30,20 @@ from cipherbayes.inference.noised_counts import (
 from cipherbayes.inference.score_density import ScoreGrid
 from cipherbayes.typing import Floats
 
-LEVEL_SD, SLOPE_SD, BEND_SD = 0.7, 0.8, 0.6
+LEVEL_SD, SLOPE_SD, BEND_SD = 0.7, 0.8, 0.25
 """Prior standard deviations of f: its mean, its slope, and its second differences from
 bin to bin."""
-OWN_SDS = (1.0, 1.5, 1.0)
+OWN_SDS = (0.7, 1.0, 0.6)
 """Prior standard deviations of a_j, b_j and c_j."""
 CENSORING, CENSORING_SD, CENSORING_SLOPE_SD = -2.0, 2.0, 1.0
 """Prior mean and standard deviation of the log rate of censoring in an interval, and
 standard deviation of its slope along u."""
+DENSITY = (-0.3, 0.8, 6.0)
+"""Prior mean and standard deviation of the second difference of the log density, and
+standard deviation of its values: predicted risks have more bins than log odds."""
+TREND_BEND_SD, TREND_LEVEL_SD = 0.6, 1.0
+"""Those of second differences of f and of a_j where a change over time is tested, which
+must not be taken for one."""
 TREND_SD = 3.0
 """Prior standard deviation of a change of the slope along u over the horizon, where it
 is tested: hardly any prior."""
@@ -91,7 +97,8 @@ def check_survival(
     rows
         Held-out rows to be expected; None where the study does not know.
     """
-    cells = _FateCells(_Shape(ScoreGrid(edges), shares), rows is not None)
+    grid = ScoreGrid(edges, *DENSITY)
+    cells = _FateCells(_Shape(grid, shares), rows is not None)
     phi = sample_rates(_with_rows(counts, rows), noise, cells, cells.shape.prior(rows))
     return _measures(phi[1:], cells.shape)
 
@@ -172,7 +179,7 @@ class _Shape:
             return np.concatenate(powers, axis=2), np.repeat(OWN_SDS, intervals)
         later = np.linspace(-1.0, 1.0, intervals)
         turn = np.einsum("p,j->pj", self.places, later)[:, :, None]
-        sds = np.append(np.full(intervals, OWN_SDS[0]), TREND_SD)
+        sds = np.append(np.full(intervals, TREND_LEVEL_SD), TREND_SD)
         return np.concatenate([powers[0], turn], axis=2), sds
 
     @cached_property
@@ -201,11 +208,12 @@ class _Shape:
         """Of all parameters, for about so many rows."""
         mean, density = self.grid.prior(rows)
         intervals, (first, last) = self.shares.size, self.ends
+        bend_sd = TREND_BEND_SD if self.trend else BEND_SD
         rates = [CENSORING] * intervals
         sds = [CENSORING_SD] * intervals + [CENSORING_SLOPE_SD]
         root = block_diag(
             density,
-            self.grid.departures(LEVEL_SD, SLOPE_SD, BEND_SD),
+            self.grid.departures(LEVEL_SD, SLOPE_SD, bend_sd),
             np.diag(1.0 / self.own[1]),
             np.diag(1.0 / np.array(sds)),
         )
