@@ -17,7 +17,7 @@ TIDY := $(if $(SHM),rm -rf $(SHM))
 .PHONY: demo check check-run test test-run coverage lint style layers types bench torture docs release clean
 
 # One stamp per set of extras, renewed when the pins, the package or its C code change.
-INSTALLED := pyproject.toml research/pyproject.toml research/setup.py constraints.txt setup.py src/cipherbayes/_kernels.c src/cipherbayes/_kernels.h src/cipherbayes/crypto/_rings.c $(wildcard src/cipherbayes/inference/noise_aware/loops/*)
+INSTALLED := pyproject.toml research/pyproject.toml research/setup.py constraints.txt setup.py src/cipherbayes/_kernels.c src/cipherbayes/_kernels.h $(wildcard src/cipherbayes/inference/noise_aware/loops/*)
 
 $(VENV)/.demo: $(INSTALLED)
 	python3 -m venv $(VENV)

@@ -2,8 +2,7 @@
 
 ``optional=True``: without a compiler the build goes on and
 :mod:`cipherbayes.models.kernels` and
-:mod:`cipherbayes.inference.noise_aware.compiled` use numpy instead, and
-:mod:`cipherbayes.crypto.rings` leaves its part to SEAL.
+:mod:`cipherbayes.inference.noise_aware.compiled` use numpy instead.
 """
 
 import sys
@@ -25,13 +24,6 @@ setup(
             "cipherbayes._kernels",
             sources=["src/cipherbayes/_kernels.c"],
             depends=["src/cipherbayes/_kernels.h"],
-            extra_compile_args=["/O2"] if sys.platform == "win32" else GNU,
-            py_limited_api=True,
-            optional=True,
-        ),
-        Extension(
-            "cipherbayes.crypto._rings",
-            sources=["src/cipherbayes/crypto/_rings.c"],
             extra_compile_args=["/O2"] if sys.platform == "win32" else GNU,
             py_limited_api=True,
             optional=True,

@@ -182,11 +182,9 @@ class Ward:
         scheme = ckks_scheme(self.circuit.parameters)
         blank = scheme.coefficients(scheme._blank, self.circuit.parameters.levels)
         moduli = np.array(self.circuit.parameters.primes, dtype=np.uint64)[:, None]
-        return (
-            scheme.encrypted(scheme.fresh(scheme._blank), polynomial)[0]
-            + moduli
-            - blank[0]
-        ) % (moduli)
+        return (scheme.encrypted(scheme._blank, polynomial)[0] + moduli - blank[0]) % (
+            moduli
+        )
 
     def asks_for_the_key(self, power: int) -> Any:
         """What the CSP releases of (1, weight · X^power) in place of a sum.

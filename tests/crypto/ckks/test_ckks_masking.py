@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from cipherbayes.crypto import rings
 from cipherbayes.crypto.ckks.ciphertext import add_coefficients
 from cipherbayes.crypto.ckks.circuit import Update
 from cipherbayes.crypto.ckks.circuits import make_circuit
@@ -95,7 +94,7 @@ def test_a_short_polynomial_is_encrypted_as_a_part_of_a_long_one() -> None:
     """What is handed to SEAL in one piece adds up with what takes two, exactly."""
     parameters = CIRCUIT.parameters
     scheme, moduli = ckks_scheme(parameters), column(parameters.primes)
-    zero = scheme.fresh(scheme._blank)
+    zero = scheme._blank
     short = np.arange(parameters.ring, dtype=np.int64) * 131_071 - 2**29
     long = np.full(parameters.ring, 2**47 + 12_345, dtype=np.int64)
     both = scheme.encrypted(zero, short + long)
@@ -104,19 +103,6 @@ def test_a_short_polynomial_is_encrypted_as_a_part_of_a_long_one() -> None:
         scheme.encrypted(zero, short), scheme.encrypted(zero, long), moduli
     )
     np.testing.assert_array_equal(add_modulo(both, nothing, moduli), parts)
-
-
-@pytest.mark.skipif(not rings.COMPILED, reason="no C compiler here")
-@pytest.mark.parametrize("circuit", ["fast", "hardened"])
-@pytest.mark.parametrize("bits", [1, 29, 46, 61])
-def test_compiled_loops_encrypt_what_seal_does(circuit: str, bits: int) -> None:
-    made = make_circuit(circuit, Update(64, 3, 2.0**-16, minimax(0.01)))
-    scheme, zero = ckks_scheme(made.parameters), ckks_scheme(made.parameters)._blank
-    plain = RNG.integers(-(2**bits), 2**bits, made.parameters.ring)
-    np.testing.assert_array_equal(
-        scheme.encrypted(scheme.fresh(zero), plain),
-        scheme._encrypted_by_seal(zero, plain),
-    )
 
 
 def test_integers_that_no_word_could_hold_are_refused() -> None:
@@ -288,20 +274,15 @@ def sums(masked: bool, zeros: list[Any], *, fractions: bool) -> Any:
     return add_coefficients(messages)
 
 
-def fresh_zeros() -> list[Any]:
-    scheme = ckks_scheme(CIRCUIT.parameters)
-    return [scheme.fresh(KEYS.public.encrypt_zero()) for _ in NAMES]
-
-
 def test_the_sum_of_masked_messages_is_that_of_bare_ones_bit_for_bit() -> None:
-    zeros = fresh_zeros()
+    zeros = [KEYS.public.encrypt_zero() for _ in NAMES]
     bare = sums(False, zeros, fractions=False)
     np.testing.assert_array_equal(sums(True, zeros, fractions=False), bare)
 
 
 def test_with_fractions_a_sum_is_off_by_less_than_one_unit_a_site() -> None:
     """They decide how each site rounds; no unit in the last place more than that."""
-    zeros = fresh_zeros()
+    zeros = [KEYS.public.encrypt_zero() for _ in NAMES]
     scheme = ckks_scheme(CIRCUIT.parameters)
     polynomials = []
     for fractions in (False, True):

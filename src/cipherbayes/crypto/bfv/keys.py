@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import tenseal.sealapi as sealapi
 
-from cipherbayes.crypto import rings, rlwe
-from cipherbayes.crypto.bfv import limbs, plaintexts
+from cipherbayes.crypto import rlwe
+from cipherbayes.crypto.bfv import limbs
 from cipherbayes.crypto.bfv.ciphertext import Ciphertext, public_key_id
 from cipherbayes.crypto.bfv.parameters import MAX_DIMENSION, ParameterSet, parameter_set
 from cipherbayes.crypto.bfv.scheme import bfv_scheme
@@ -53,13 +53,12 @@ class PublicKey:
     @classmethod
     def _of(cls, parameters: ParameterSet, coefficients: Coefficients) -> PublicKey:
         _require_reduced(coefficients, parameters)
-        parts = bfv_scheme(parameters)
-        encryptor = encryptor_of(parts, coefficients)
+        encryptor = encryptor_of(bfv_scheme(parameters), coefficients)
 
         def encrypt_zero() -> Any:
             cipher = sealapi.Ciphertext()
             encryptor.encrypt_zero(cipher)
-            return parts.ciphertext.read(cipher) if rings.COMPILED else cipher
+            return cipher
 
         zeros = PreparedZeros(encrypt_zero)
         key_id = public_key_id(_public_frame(parameters, coefficients))
@@ -102,16 +101,12 @@ class PublicKey:
         chunks = self.parameters.chunks(len(vector))
         polynomials = np.empty((chunks, 2, ring), dtype=np.uint64)
         for chunk in range(chunks):
-            part = slots[chunk * ring : (chunk + 1) * ring]
-            zero = self._zeros.take()
-            if rings.COMPILED:
-                polynomials[chunk] = zero
-                plaintexts.add_message(polynomials[chunk], part, self.parameters)
-            else:
-                plain = sealapi.Plaintext()
-                parts.encoder.encode(part.tolist(), plain)
-                parts.evaluator.add_plain_inplace(zero, plain)
-                polynomials[chunk] = parts.ciphertext.read(zero)
+            plain, cipher = sealapi.Plaintext(), self._zeros.take()
+            parts.encoder.encode(
+                slots[chunk * ring : (chunk + 1) * ring].tolist(), plain
+            )
+            parts.evaluator.add_plain_inplace(cipher, plain)
+            polynomials[chunk] = parts.ciphertext.read(cipher)
         return Ciphertext(self.parameters, self.key_id, len(vector), 1, polynomials)
 
     def to_bytes(self) -> bytes:
@@ -130,16 +125,13 @@ class PublicKey:
 class SecretKey(HeldSecretKey[ParameterSet]):
     """What the CSP decrypts with. Never printed, pickled or compared."""
 
-    __slots__ = ("_factors",)
+    __slots__ = ()
 
     def __init__(
         self, parameters: ParameterSet, key_id: bytes, coefficients: Coefficients
     ) -> None:
         _require_reduced(coefficients, parameters)
         super().__init__(parameters, bfv_scheme(parameters), key_id, coefficients)
-        self._factors: rings.Factors | None = None
-        if rings.COMPILED:
-            self._factors = rings.Factors.of(coefficients[0], parameters.modulus)
 
     def decrypt(self, ciphertext: Ciphertext) -> Integers:
         """The sum of the encrypted vectors, centred modulo 2^b.
@@ -163,34 +155,29 @@ class SecretKey(HeldSecretKey[ParameterSet]):
                 "the ciphertext was made with another key",
                 remedy="every run has its own key: use the one of this run",
             )
-        opened = [self._opened(chunk) for chunk in ciphertext.polynomials]
-        if any(budget < 1 for _, budget in opened):
-            raise CryptoError(
-                "the ciphertext is not of this key, or its noise is too large",
-                remedy="a site encrypted with another key or altered its message",
-            )
-        slots = np.concatenate([words for words, _ in opened])
+        parts = bfv_scheme(parameters)
+        chunks = len(ciphertext.polynomials)
+        slots: list[int] = []
+        for chunk in range(chunks):
+            plain, cipher = sealapi.Plaintext(), sealapi.Ciphertext()
+            polynomials = ciphertext.polynomials[chunk]
+            parts.ciphertext.write(cipher, polynomials, parts.context)
+            if self._decryptor.invariant_noise_budget(cipher) < 1:
+                raise CryptoError(
+                    "the ciphertext is not of this key, or its noise is too large",
+                    remedy="a site encrypted with another key or altered its message",
+                )
+            self._decryptor.decrypt(cipher, plain)
+            slots += parts.encoder.decode_uint64(plain)
         used = ciphertext.dimension * parameters.limbs
         largest = ciphertext.summands * parameters.limb_mask
-        words = slots[:used]
-        if slots[used:].any() or int(words.max()) > largest:
+        words = np.array(slots[:used], dtype=np.uint64)
+        if any(slots[used:]) or int(words.max()) > largest:
             raise CryptoError(
                 "the ciphertext does not hold a sum of encoded vectors",
                 remedy="a site encrypted something else than its vector",
             )
         return limbs.join_limbs(words, parameters)
-
-    def _opened(self, polynomials: Coefficients) -> tuple[limbs.Words, int]:
-        """The slots of one chunk, and the bits that its noise leaves."""
-        if self._factors is not None:
-            return plaintexts.open_message(polynomials, self._factors, self.parameters)
-        parts = bfv_scheme(self.parameters)
-        plain, cipher = sealapi.Plaintext(), sealapi.Ciphertext()
-        parts.ciphertext.write(cipher, polynomials, parts.context)
-        budget = int(self._decryptor.invariant_noise_budget(cipher))
-        self._decryptor.decrypt(cipher, plain)
-        words = parts.encoder.decode_uint64(plain)
-        return np.array(words, dtype=np.uint64), budget
 
 
 @dataclass(frozen=True, eq=False)

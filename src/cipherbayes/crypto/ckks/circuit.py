@@ -80,8 +80,7 @@ class SiteEncryptor:
         self._circuit = circuit
         self._public = public
         self._scheme = ckks_scheme(public.parameters)
-        scheme = self._scheme
-        self._zeros = PreparedZeros(lambda: scheme.fresh(public.encrypt_zero()))
+        self._zeros = PreparedZeros(public.encrypt_zero)
 
     @property
     def prepared(self) -> int:

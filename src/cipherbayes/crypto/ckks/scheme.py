@@ -12,7 +12,6 @@ import tenseal.sealapi as sealapi
 
 from cipherbayes.crypto.ckks.parameters import CkksParameters
 from cipherbayes.crypto.coefficients import Coefficients, add_modulo, column
-from cipherbayes.crypto.rings import COMPILED, ring_modulo
 from cipherbayes.crypto.seal import (
     SEAL_HEADER_BYTES,
     KeyLayouts,
@@ -46,27 +45,8 @@ class CkksScheme(KeyLayouts):
     _blank: Any
     _ciphertexts: dict[tuple[int, int], SealLayout] = field(default_factory=dict)
 
-    def fresh(self, zero: Any) -> Any:
-        """An encryption of zero that SEAL made, as :meth:`encrypted` takes it."""
-        return self.coefficients(zero, self.parameters.levels) if COMPILED else zero
-
     def encrypted(self, zero: Any, plain: Integers) -> Coefficients:
         """An encryption of zero plus an integer polynomial, coefficients below 2⁶².
-
-        Parameters
-        ----------
-        zero
-            From :meth:`fresh`.
-        """
-        if not COMPILED:
-            return self._encrypted_by_seal(zero, plain)
-        words = np.array(zero)  # what SEAL's bytes were read into cannot be written
-        for total, prime in zip(words[0], self.parameters.primes, strict=True):
-            ring_modulo(prime, self.parameters.ring).add(total, plain)
-        return words
-
-    def _encrypted_by_seal(self, zero: Any, plain: Integers) -> Coefficients:
-        """The same without compiled loops.
 
         SEAL transforms what its encoder rounds, so the polynomial is handed over by
         its slots, which floating point keeps exactly: with 31 bits in a coefficient an
