@@ -15,7 +15,7 @@ from cipherbayes.results.run import run
 if TYPE_CHECKING:
     from flare_machines import Machines
 
-ROUNDS = 150
+ROUNDS = 60
 
 
 @pytest.fixture(scope="module")

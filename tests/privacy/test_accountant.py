@@ -281,10 +281,11 @@ def test_calibrated_sampled_batches_spend_the_budget_and_no_more(
 @pytest.mark.parametrize("rounds", [1, 100_000])
 @pytest.mark.parametrize("rate", [1e-4, 0.5])
 @pytest.mark.parametrize("epsilon", [0.01, 50.0])
-@pytest.mark.parametrize("delta", [1e-3, 1e-12])
 def test_calibration_is_sane_in_every_corner(
-    rounds: int, rate: float, epsilon: float, delta: float
+    rounds: int, rate: float, epsilon: float
 ) -> None:
+    # Every three of the four extremes meet: a half of all corners.
+    delta = 1e-3 if (rounds == 1) ^ (rate < 0.5) ^ (epsilon < 1.0) else 1e-12
     sigma = accountant.calibrate_noise(epsilon, delta, rounds, rate)
     assert sigma >= accountant.LEAST_NOISE
     assert accountant.epsilon(sampled(sigma, rate, rounds), delta) <= epsilon

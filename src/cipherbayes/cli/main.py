@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated
 
@@ -155,6 +156,12 @@ for _name in sorted({*RESEARCH} - _extras.names):
     )
 
 
+@cache
+def _command_line() -> Callable[[], None]:
+    """All commands with their options, read from their signatures once a process."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """Run the command line; a user's mistake ends in one line and exit code 1."""
     # Passes over records have threads of their own. With those of a linear algebra
@@ -164,7 +171,7 @@ def main() -> None:
     # Parties report to a run's log, not to the terminal.
     logging.getLogger("cipherbayes").addHandler(logging.NullHandler())
     try:
-        app()
+        _command_line()()
     except CipherbayesError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
