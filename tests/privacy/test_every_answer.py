@@ -258,7 +258,7 @@ def questions(draw: st.DrawFn, plan: StudyPlan, row: Any) -> Question:
 
 
 ON_PATHS = [
-    pytest.param(*case.values, path, id=f"{case.id or ', '.join(case.values)}, {path}")
+    pytest.param(*case.values, path, id=", ".join(map(str, [*case.values, path])))
     for case in CASES
     for path in PATHS
     # A spool has the columns before any scales: one preparation stands for all.
