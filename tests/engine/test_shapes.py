@@ -72,7 +72,7 @@ def test_sixty_four_sites() -> None:
 @pytest.mark.parametrize(
     "width",
     [
-        pytest.param(4_000, marks=pytest.mark.slow),
+        pytest.param(2_000, marks=pytest.mark.slow),
         pytest.param(10_000, marks=pytest.mark.torture),
     ],
 )
