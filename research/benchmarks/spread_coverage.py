@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from cipherbayes.inference.noise_aware.width import likely_range
 from cipherbayes.validation.public_columns import Columns
 from cipherbayes.validation.replicates import replicated
 from cipherbayes.validation.trial_records import Ground
@@ -106,11 +107,16 @@ def tell(rows: Sequence[dict[str, Any]]) -> None:
             f"({sum(each.unusable for each in group)} unusable, others "
             f"{row['usable_coverage'] or float('nan'):.3f})"
         )
-    within = np.mean(
-        [1 / 1.3 < each.expected / np.median(each.ratio) < 1.3 for _, each in found]
-    )
+    expected = [(each.expected, float(np.median(each.ratio))) for _, each in found]
+    near = sum(1 / 1.3 < said / width < 1.3 for said, width in expected)
+    twice = sum(1 / 2 < said / width < 2 for said, width in expected)
+    ranges = [(*likely_range(said), width) for said, width in expected]
+    held = sum(low <= width <= high for low, high, width in ranges)
     off = np.concatenate([each.off for _, each in found])
-    print(f"plan within 1.3: {within:.2f}")
+    print(
+        f"plan within 1.3: {near}, within 2: {twice}, in the plan's range: {held} of "
+        f"{len(found)}"
+    )
     print(f"scales off by two: {np.sum((off < 0.5) | (off > 2.0))} of {off.size}")
     for flag in by_flag(groups["all"]):
         print(

@@ -52,4 +52,6 @@ def test_a_plan_prints_what_all_studies_have_and_then_its_own_figures() -> None:
         "signal_over_noise",
         "width_ratio",
         "width_ratio_rare",
+        "width_likely",
+        "width_likely_rare",
     ]

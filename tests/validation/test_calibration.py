@@ -13,7 +13,7 @@ from cipherbayes.inference.noise_aware import Effort
 from cipherbayes.inference.noise_aware.width import expected_width_ratio
 from cipherbayes.models.influence import InfluenceBound, require_bounded_influence
 from cipherbayes.privacy.gaussian import mu_for
-from cipherbayes.protocols.forecast import MEAN_SQUARE, OWN_SHARE
+from cipherbayes.protocols.forecast import MEAN_SQUARE
 from cipherbayes.validation import calibration
 from cipherbayes.validation.calibration import Cell, calibrate, grid, replicate
 from cipherbayes.validation.simulation import DELTA, simulate
@@ -85,7 +85,8 @@ def test_the_width_a_plan_expects_is_about_the_width_there_is(
         dimension=cell.d,
         mu=mu_for(cell.epsilon, DELTA),
         sensitivities=sensitivities,
-        information=OWN_SHARE * each,
+        information=each,
+        grows=bounded.multiplicative,
     )
     (row,) = calibrate([cell], replicates, results=results, processes=1)
     # One study's ratio varies by about a tenth.

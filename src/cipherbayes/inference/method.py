@@ -170,6 +170,8 @@ class Method(ABC):
         excess: float,
         levels: int,
         mass: float,
+        intervals: int,
+        grows: bool,
     ) -> float | None:
         """Expected width of an interval over that without privacy, where rounds release
         information matrices too; None where the method cannot say."""

@@ -95,6 +95,8 @@ class NoiseAwareMethod(Method):
         excess: float,
         levels: int,
         mass: float,
+        intervals: int,
+        grows: bool,
     ) -> float:
         from cipherbayes.inference.noise_aware.width import expected_width_ratio
 
@@ -108,6 +110,8 @@ class NoiseAwareMethod(Method):
             excess=excess,
             levels=levels,
             mass=mass,
+            intervals=intervals,
+            grows=grows,
         )
 
     def recursion(self, facts: PublicFacts) -> Recursion:

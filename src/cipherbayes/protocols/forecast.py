@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass
 
 from cipherbayes.inference.methods import POINT
+from cipherbayes.inference.noise_aware.width import likely_range
 from cipherbayes.models.influence import require_bounded_influence
 from cipherbayes.privacy.accountant import compose, epsilon
 from cipherbayes.privacy.gaussian import epsilon_of, mu_for
@@ -26,9 +27,6 @@ from cipherbayes.study.tables import preparation_of
 
 MEAN_SQUARE = 0.25
 """Mean square of a prepared column around its mean, guessed without data."""
-
-OWN_SHARE = 0.3
-"""Part of a column's information that the other columns do not hold too, guessed."""
 
 RARE = 0.05
 """Share of records with the event that is rare."""
@@ -48,6 +46,9 @@ class Forecast:
         effect of the prior's scale adds to it.
     width_ratio
         Expected width of an interval over that without privacy.
+    likely
+        Between what widths most such studies are; None where that was never counted
+        for the method.
     records_needed, epsilon_needed
         What would make the signal clear, everything else as it is.
     """
@@ -57,6 +58,7 @@ class Forecast:
     width_ratio: float
     records_needed: int
     epsilon_needed: float | None
+    likely: tuple[float, float] | None = None
 
     @property
     def ratio(self) -> float:
@@ -72,11 +74,12 @@ class Forecast:
 def forecast_of(plan: StudyPlan, events: float | None = None) -> Forecast:
     """The prospects of a plan, from public numbers alone.
 
-    ``events`` is the share of records with the event, or the mean count; a model's
-    guess where None.
+    ``events`` is the share of records with the event, or the mean count; what the
+    study says, or a model's guess, where None.
     """
     study, release = plan.study, plan.last_phase.sums
     privacy = study.privacy
+    events = privacy.events if events is None else events
     # A sampled study is as good as a full-batch one with the same ε and δ.
     spent = epsilon(compose(*(p.event for p in plan.sampling)), privacy.delta)
     mu = mu_for(spent, privacy.delta)
@@ -96,13 +99,14 @@ def forecast_of(plan: StudyPlan, events: float | None = None) -> Forecast:
     most = records * release.clip
     signal = min(information * study.full_prior.usual_scale, most)
     factor = max(CLEAR * noise / signal, 1.0)
+    ratio = _width_ratio(plan, mu, (each, mass), inflation)
     return Forecast(
         noise=noise,
         signal=signal,
-        width_ratio=_width_ratio(plan, mu, (each, mass), inflation)
-        or math.sqrt(1.0 + noise**2 / information),
+        width_ratio=ratio or math.sqrt(1.0 + noise**2 / information),
         records_needed=math.ceil(release.records * factor),
         epsilon_needed=_epsilon_for(mu * factor, privacy.delta),
+        likely=None if ratio is None else likely_range(ratio),
     )
 
 
@@ -129,18 +133,21 @@ def _width_ratio(
     if matrix is None:
         return None
     design = preparation_of(plan.study).design
-    unit = require_bounded_influence(plan.study.model).unit(design)
+    bounded = require_bounded_influence(plan.study.model)
+    unit = bounded.unit(design)
     information, mass = told
     return plan.study.inference_method.width_ratio(
         records=_fitted_records(plan),
         dimension=release.dimension,
         mu=mu,
         sensitivities=(release.clip, matrix.clip),
-        information=OWN_SHARE * information * unit**2,
+        information=information * unit**2,
         prior_sd=plan.study.full_prior.usual_scale / unit,
         excess=inflation,
         levels=own_levels(plan.study),
         mass=mass * unit**2,
+        intervals=len(plan.study.model.constants(design)),
+        grows=bounded.multiplicative,
     )
 
 
@@ -176,11 +183,26 @@ def outlook(plan: StudyPlan, forecast: Forecast) -> list[str]:
             "outlook     not known, because the number of records is not: add "
             "records = N under [privacy], which makes N public, to see it",
         ]
-    return [
-        f"outlook     intervals about {forecast.width_ratio:.2f} × as wide as without "
-        f"privacy{_with_few_events(plan, forecast)}; wider where columns are "
-        "correlated",
-    ]
+    lines = [f"intervals {_in_words(forecast, ' as wide as without privacy')}"]
+    if (events := plan.study.privacy.events) is not None:
+        lines[0] += f" with {_events_in_words(plan, events)}"
+    else:
+        lines += _with_few_events(plan, forecast)
+    if forecast.likely is not None:
+        lines.append(
+            "correlated columns make intervals wide, and so does noise that happens to "
+            "hide how they are correlated"
+        )
+    return [f"{'' if k else 'outlook':<12}{line}" for k, line in enumerate(lines)]
+
+
+def _in_words(forecast: Forecast, beside: str = "") -> str:
+    """How wide intervals are in the middle, and in most studies."""
+    said = f"about {forecast.width_ratio:.2f} ×{beside}"
+    if forecast.likely is None:
+        return said
+    low, high = forecast.likely
+    return f"{said} ({low:.2g} to {high:.2g} × in most studies)"
 
 
 def signal_in_words(plan: StudyPlan, forecast: Forecast) -> str:
@@ -194,16 +216,21 @@ def signal_in_words(plan: StudyPlan, forecast: Forecast) -> str:
     return f"{said}{forecast.ratio:.3g} times the noise (seen from {CLEAR:g} on)"
 
 
-def _with_few_events(plan: StudyPlan, forecast: Forecast) -> str:
+def _events_in_words(plan: StudyPlan, events: float) -> str:
+    if plan.study.model.family == "count":
+        return f"a mean count of {events:.2g}"
+    return f"events in {events:.2g} of the records"
+
+
+def _with_few_events(plan: StudyPlan, forecast: Forecast) -> list[str]:
     """How wide intervals are where events are rare; nothing where there are none."""
-    rare = forecast_of(plan, RARE).width_ratio
-    if rare == forecast.width_ratio:
-        return ""
-    family = plan.study.model.family
-    many = "a mean count of" if family == "count" else "events in"
-    return f", {rare:.2f} × with {many} {RARE:.2f}" + (
-        "" if family == "count" else " of the records"
-    )
+    rare = forecast_of(plan, RARE)
+    if rare.width_ratio == forecast.width_ratio:
+        return []
+    return [
+        f"{_in_words(rare)} with {_events_in_words(plan, RARE)}; say what is known of "
+        "them: events = ... under [privacy]"
+    ]
 
 
 def advice(plan: StudyPlan, forecast: Forecast) -> list[str]:

@@ -64,6 +64,8 @@ class PlanFigures(TypedDict, total=False):
     signal_over_noise: float | None
     width_ratio: float | None
     width_ratio_rare: float | None
+    width_likely: tuple[float, float] | None
+    width_likely_rare: tuple[float, float] | None
     budget: dict[str, BudgetUse]
     terms: list[TermCost]
     imputation: ImputationCost
@@ -130,11 +132,16 @@ def describe(plan: StudyPlan) -> PlanDescription:
         "signal_over_noise": None,
         "width_ratio": None,
         "width_ratio_rare": None,
+        "width_likely": None,
+        "width_likely_rare": None,
     }
     if plan.study.privacy.records is not None:
         further["signal_over_noise"] = forecast.ratio
         further["width_ratio"] = forecast.width_ratio
-        further["width_ratio_rare"] = forecast_of(plan, RARE).width_ratio
+        further["width_likely"] = forecast.likely
+        rare = forecast_of(plan, RARE)
+        further["width_ratio_rare"] = rare.width_ratio
+        further["width_likely_rare"] = rare.likely
     if uses := budget_uses(plan):
         further["budget"] = uses
     if costs:

@@ -132,6 +132,22 @@ def _reference_is_possible(study: Study) -> None:
             raise ValueError(f"reference.{name}: {error}") from None
 
 
+def _events_are_possible(study: Study, events: float | None) -> None:
+    """Refuse a share of events that is none, and one of a model without events."""
+    family = study.model.family
+    if events is None or family == "count":
+        return
+    if family not in ("binary", "survival"):
+        raise ValueError(
+            f"privacy.events: a {study.model.kind} model has no events: remove it"
+        )
+    if events >= 1.0:
+        raise ValueError(
+            "privacy.events is the share of records with the event: give a number "
+            "between 0 and 1"
+        )
+
+
 def _privacy_is_usable(study: Study) -> None:
     privacy = study.privacy
     if privacy is None:
@@ -146,6 +162,7 @@ def _privacy_is_usable(study: Study) -> None:
                 "with epsilon and delta"
             )
         return
+    _events_are_possible(study, privacy.events)
     sites = max(len(study.sites), 1)
     if study.sites and study.rules.federated:
         if study.colluders >= sites:

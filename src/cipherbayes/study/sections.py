@@ -69,6 +69,9 @@ class Privacy(Section):
     records
         The public number of records N over all sites; left out, it is released
         with noise.
+    events
+        About what share of the records has the event, or the mean count, as it is
+        known from elsewhere; only what a plan forecasts depends on it.
     randomness
         ``insecure-repeatable`` draws the noise from a seed: for tests, protects
         nobody, and every output says so.
@@ -83,6 +86,7 @@ class Privacy(Section):
     dropouts: int = Field(default=0, ge=0)
     clip: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     records: int | None = Field(default=None, ge=1)
+    events: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     randomness: Literal["secure", "insecure-repeatable"] = "secure"
     unit: str = Field(default=ROW, min_length=1)
 
