@@ -90,6 +90,10 @@ class RunError(CipherbayesError):
     """A run cannot start, continue or be read back."""
 
 
+class LostPartyError(RunError):
+    """A party of a run is gone, or cannot be reached."""
+
+
 NAMED = 6
 """Other problems of a study that a message names."""
 

@@ -8,11 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from parties import FOUR_SITES, Consortium, answers_of, four, small_study
+from parties import FOUR_SITES, RUN, Consortium, answers_of, four, small_study
 
-from cipherbayes.errors import RunError
+from cipherbayes.errors import ProtocolError, RunError
 from cipherbayes.inference.noise_aware import Effort
-from cipherbayes.protocols.messages import DecryptReply, RoundRequest, decode
+from cipherbayes.protocols.messages import (
+    DecryptReply,
+    RoundRequest,
+    RunManifest,
+    decode,
+)
+from cipherbayes.protocols.stores import Checkpoint
 from cipherbayes.protocols.transcripts import Transcript
 from cipherbayes.validation.verify.replaying import replay
 
@@ -81,6 +87,36 @@ def test_a_lost_sites_own_parameters_are_those_of_one_that_took_no_part(
     assert again is not None
     assert again.sites is not None
     assert np.array_equal(again.sites.effects, draws.sites.effects)
+
+
+def test_a_site_lost_before_it_enrols_is_lost_as_any_other(four: Consortium) -> None:
+    def convene(names: str) -> bytes:
+        four.checkpoint = Checkpoint()
+        four.server = four.make_server()
+        enrolments = [four.sites[name].enrol() for name in names]
+        return four.server.convene(enrolments, four.offer)
+
+    with pytest.raises(ProtocolError, match="not the study's"):
+        convene("ab")
+    manifest = convene("abc")
+    assert four.server.present == ("a", "b", "c")
+    four.csp.join(manifest)
+    for name in "abc":
+        four.sites[name].join(manifest, four.offer)
+    four.play(2)
+    four.server = four.make_server()  # without d from now on
+    assert four.server.present == ("a", "b", "c")
+    again = [four.sites[name].enrol() for name in "abc"]
+    assert decode(four.server.convene(again, four.offer), RunManifest).roster.sites == (
+        *"abc",
+    )
+    four.play(2)
+    transcript = Transcript.from_bytes(four.server.transcript())
+    transcript.check(four.plan, RUN, four.pinned)
+    sizes = [len(roster) for roster in transcript.rosters(four.plan)]
+    assert sizes == [3, 3, 3, 3]
+    found = replay(four.plan, transcript, sizes).trajectory
+    assert np.array_equal(found, four.checkpoint.trajectory())
 
 
 def test_a_second_lost_site_is_one_too_many(four: Consortium) -> None:

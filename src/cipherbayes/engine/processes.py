@@ -8,6 +8,7 @@ shared but bytes: a party that dies takes no other with it.
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import BinaryIO, cast
 
 from cipherbayes.engine import pipes
 from cipherbayes.engine.party_client import CspConnection, SiteConnection
-from cipherbayes.errors import RunError
+from cipherbayes.errors import LostPartyError, RunError
 
 
 class PartyProcess:
@@ -59,12 +60,23 @@ class PartyProcess:
         self.send(verb, *parts)
         answer = self.receive()
         if answer is None:
-            raise RunError(
-                f"the process of {self.name} ended",
-                where="local processes",
-                remedy="see its message above, then `cipherbayes resume`",
-            )
+            raise self._lost()
         return answer
+
+    def _lost(self) -> LostPartyError:
+        """How the process ended: by itself it says why, killed it says nothing."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=1)
+        code = self._process.returncode
+        how, remedy = "ended", "see its message above, then `cipherbayes resume`"
+        if code is None:
+            how, remedy = "closed its end of the pipe", "`cipherbayes resume` goes on"
+        elif code < 0:
+            how = f"was killed ({signal.strsignal(-code) or f'signal {-code}'})"
+            remedy = "`cipherbayes resume` starts it again and goes on"
+        return LostPartyError(
+            f"the process of {self.name} {how}", where="local processes", remedy=remedy
+        )
 
     def end(self) -> None:
         """Nothing: :meth:`RunFolder.end` does it once the result is written."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from cipherbayes.errors import CipherbayesError
+from cipherbayes.errors import CipherbayesError, LostPartyError
 from cipherbayes.protocols.server import Server
 
 log = logging.getLogger("cipherbayes.server")
@@ -118,10 +118,16 @@ def drive(
     traffic = Traffic()
     if server.finished:
         return traffic
-    offer, *enrolled = _asked(each, [csp.offer, *(s.enrol for s in sites.values())])
-    manifest = server.convene(enrolled, offer)
-    joining = [partial(site.join, manifest, offer) for site in sites.values()]
-    _asked(each, [partial(csp.join, manifest), *joining])
+    enrolling = [partial(_or_lost, site.enrol) for site in sites.values()]
+    offer, *enrolled = _asked(each, [csp.offer, *enrolling])
+    manifest = server.convene(_of_those_left(server, enrolled), offer)
+    joining = [
+        partial(_or_lost, partial(sites[name].join, manifest, offer))
+        for name in server.present
+    ]
+    _, *joined = _asked(each, [partial(csp.join, manifest), *joining])
+    # Who is lost only now has no answer in the first round.
+    _of_those_left(server, joined)
     while not server.finished:
         started = time.thread_time()
         names, request = server.request()
@@ -168,6 +174,25 @@ def _asked(each: Each, questions: Sequence[Callable[[], Any]]) -> list[Any]:
     """The answers to some questions, each to another party."""
     answers: Iterable[Any] = each(lambda question: question(), questions)
     return list(answers)
+
+
+def _or_lost(question: Callable[[], Any]) -> Any:
+    """The answer to a question, or the error if its party is lost."""
+    try:
+        return question()
+    except LostPartyError as error:
+        return error
+
+
+def _of_those_left(server: Server[Any], answers: list[Any]) -> list[Any]:
+    """The answers of the sites that are not lost, if the study can do without those
+    that are."""
+    lost = [each for each in answers if isinstance(each, LostPartyError)]
+    if lost and len(lost) > server.spare:
+        raise lost[0]
+    for error in lost:
+        log.warning("%s", error.what)
+    return [each for each in answers if not isinstance(each, LostPartyError)]
 
 
 def _end(party: SiteChannel | CspChannel) -> None:

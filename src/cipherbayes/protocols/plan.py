@@ -145,16 +145,17 @@ class Plan(ABC):
     def check_manifest(
         self, manifest: RunManifest, run: bytes, pinned: Mapping[str, Identity]
     ) -> None:
-        """Raise ProtocolError unless a manifest is exactly this study's."""
+        """Raise ProtocolError unless a manifest is exactly this study's.
+
+        A site that was lost before it enrolled is not in it, where the study allows
+        for lost sites.
+        """
         scheme = self.scheme
-        expected = (run, self.study_hash, self.rounds, tuple(sorted(self.study.sites)))
-        given = (
-            manifest.run,
-            manifest.study,
-            manifest.rounds,
-            manifest.roster.sites,
-        )
-        if scheme is None or given != expected:
+        expected = (run, self.study_hash, self.rounds)
+        given = (manifest.run, manifest.study, manifest.rounds)
+        known = set(manifest.roster.sites) <= set(self.study.sites)
+        enough = len(manifest.roster) >= self.minimum_roster
+        if scheme is None or given != expected or not (known and enough):
             raise ProtocolError(
                 "the run's manifest is not the study's",
                 remedy="give every party the same study file and release",

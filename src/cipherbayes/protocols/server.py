@@ -78,7 +78,10 @@ class Server(ABC, Generic[AnyPlan]):
     # -- before the first round --------------------------------------------
 
     def convene(self, enrolments: Sequence[bytes], offer: bytes) -> bytes:
-        """The run's manifest, from the sites' enrolments and the CSP's key."""
+        """The run's manifest, from the sites' enrolments and the CSP's key.
+
+        A site without an enrolment is lost, as one without an answer is.
+        """
         members = []
         for data in enrolments:
             enrolment = decode(data, Enrolment)
@@ -90,6 +93,9 @@ class Server(ABC, Generic[AnyPlan]):
                 )
             members.append(enrolment.member)
         enrolled = {member.site for member in members}
+        absent = [site for site in self.present if site not in enrolled]
+        if 0 < len(absent) <= self.spare:
+            self.lose(absent, len(self.present))
         lost = set(self._lost) - enrolled
         members += [m for m in self._remembered() if m.site in lost]
         scheme = self._plan.scheme
@@ -124,6 +130,11 @@ class Server(ABC, Generic[AnyPlan]):
         return tuple(
             site for site in sorted(self._plan.study.sites) if site not in self._lost
         )
+
+    @property
+    def spare(self) -> int:
+        """How many sites may still be lost."""
+        return len(self.present) - self._plan.minimum_roster
 
     @abstractmethod
     def take_offer(self, offer: bytes) -> bytes:
@@ -251,7 +262,7 @@ class Server(ABC, Generic[AnyPlan]):
         everyone = convened(self._manifest).roster
         # A repeated round is answered for its first roster.
         present = roster_of(given, everyone, self._lost).sites
-        lost = tuple(site for site in everyone.sites if site not in present)
+        lost = tuple(s for s in sorted(self._plan.study.sites) if s not in present)
         self._rounds.accept(data, reply.values, len(present), lost)
 
     def transcript(self) -> bytes:

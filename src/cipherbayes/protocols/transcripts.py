@@ -232,7 +232,7 @@ class Transcript:
         a site that was left out never comes back.
         """
         found: list[Roster] = []
-        if len(self.head.lost) > len(self.manifest.roster) - plan.minimum_roster:
+        if len(self.head.lost) > len(plan.study.sites) - plan.minimum_roster:
             raise ProtocolError("more sites are said to be lost than the study allows")
         possible = _possible(self.manifest.roster, self.head.lost)
         for number, total in enumerate(self.totals):

@@ -47,7 +47,7 @@ from cipherbayes.engine.party_client import (
     PartyConnection,
     SiteConnection,
 )
-from cipherbayes.errors import RunError
+from cipherbayes.errors import LostPartyError, RunError
 
 log = logging.getLogger("cipherbayes.flare")
 
@@ -131,7 +131,7 @@ class FlareConnection(PartyConnection):
         self.send(verb, *parts)
         answer = self.receive()
         if answer is None:
-            raise RunError(
+            raise LostPartyError(
                 "cannot be reached",
                 where=self._label,
                 remedy="see that it runs and has a network, then submit again",

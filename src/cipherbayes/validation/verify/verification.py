@@ -127,7 +127,8 @@ def _rounds_in_words(count: int, plan: Plan) -> str:
 
 def _identities(findings: Findings, evidence: RunEvidence, plan: Plan) -> None:
     transcript = evidence.transcript
-    missing = sorted({"csp", *plan.study.sites} - set(evidence.pinned))
+    enrolled = transcript.manifest.roster.sites
+    missing = sorted({"csp", *enrolled} - set(evidence.pinned))
     if missing:
         raise ProtocolError(
             f"no identity of {', '.join(missing)} is pinned", where=evidence.pinned_by
@@ -147,8 +148,8 @@ def _identities(findings: Findings, evidence: RunEvidence, plan: Plan) -> None:
         plan.check_manifest(transcript.manifest, transcript.head.run, evidence.pinned)
         findings.holds(
             "roster",
-            f"each of the {len(plan.study.sites)} sites signed its enrolment for this "
-            f"run and study, under the keys of {evidence.pinned_by}",
+            f"each of the {len(enrolled)} sites signed its enrolment for this run and "
+            f"study, under the keys of {evidence.pinned_by}",
         )
 
 
