@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from cipherbayes.cli.console import progress_bar
 from conftest import survival_frame
 from terminal import cipherbayes
 
@@ -295,3 +296,22 @@ def test_a_command_has_one_kind_of_threads(monkeypatch: pytest.MonkeyPatch) -> N
          "assert 'numpy' not in sys.modules"], check=False,
     )  # fmt: skip
     assert done.returncode == 0  # the setting is read when numpy is loaded
+
+
+def test_a_long_run_whose_output_is_no_terminal_says_where_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("cipherbayes.cli.console.time.monotonic", lambda: now)
+    with progress_bar() as report:
+        for done in range(1, 25):
+            now += 3.0
+            report(done, 24)
+    with progress_bar() as report:  # a short one says nothing
+        report(24, 24)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines() == [
+        *(f"round {done} of 24" for done in (4, 8, 12, 16, 20)),
+        "round 24 of 24; drawing the posterior",
+    ]

@@ -241,6 +241,15 @@ def test_the_methods_say_what_was_fitted() -> None:
     assert "half-normal priors of scale 0.5" in said
     assert "Missing values" not in said
     assert "held out" not in said
+    survival = {"kind": "piecewise", "time": "t", "event": "e", "horizon": 9.0}
+    for hierarchy, baseline in (
+        ({}, "regression with a piecewise-constant baseline"),
+        ({"baseline": "stratified"}, "regression stratified by site, with piecewise"),
+        ({"effects": "fixed"}, "regression stratified by site, with piecewise"),
+    ):
+        said = paragraph(model={**survival, "cuts": [3.0]}, hierarchy=hierarchy)
+        assert f"proportional-hazards {baseline}" in said
+        assert ("of their own level and shape" in said) == bool(hierarchy)
     said = paragraph(
         model={"kind": "logistic", "outcome": "death"},
         features={

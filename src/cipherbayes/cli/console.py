@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -46,17 +48,40 @@ class RoundTime(ProgressColumn):
         return Text(f"{1000.0 / task.speed:.1f} ms/round")
 
 
+SILENCE = 10.0
+"""Seconds after which a run whose output is no terminal says where it is."""
+
+
+def told_in_lines() -> Callable[[int, int], None]:
+    """Progress on standard error, now and then: for logs of long runs."""
+    said = time.monotonic()
+
+    def report(done: int, total: int) -> None:
+        nonlocal said
+        if time.monotonic() - said < SILENCE:
+            return
+        said = time.monotonic()
+        after = "; drawing the posterior" if done == total else ""
+        typer.echo(f"round {done} of {total}{after}", err=True)
+
+    return report
+
+
 @contextmanager
 def progress_bar(
     epsilon: Callable[[int], float] | None = None,
 ) -> Iterator[Callable[[int, int], None]]:
-    """A bar with round, ε spent, ms per round and time left; quiet off a terminal.
+    """A bar with round, ε spent, ms per round and time left; off a terminal a line
+    now and then.
 
     Parameters
     ----------
     epsilon
         ε spent after a number of rounds, where the study is private.
     """
+    if not console.is_terminal:
+        yield told_in_lines()
+        return
     columns: list[ProgressColumn] = [
         TextColumn("{task.description}"),
         MofNCompleteColumn(),
@@ -65,11 +90,11 @@ def progress_bar(
     if epsilon is not None:
         columns.append(TextColumn("ε {task.fields[epsilon]:.3f}"))
     columns += [RoundTime(), TimeRemainingColumn()]
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console) as bar:
         task = bar.add_task("round", total=None, epsilon=0.0)
 
         def report(done: int, total: int) -> None:
-            spent = epsilon(done) if epsilon is not None and console.is_terminal else 0
+            spent = 0.0 if epsilon is None else epsilon(done)
             bar.update(
                 task,
                 description="drawing the posterior, round"

@@ -31,7 +31,7 @@ from cipherbayes.protocols.imputation_words import (
     imputation_lines,
 )
 from cipherbayes.protocols.plan import Plan
-from cipherbayes.protocols.site_words import sites_in_words
+from cipherbayes.protocols.site_words import needs_in_words, sites_in_words
 from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.protocols.term_costs import TermCost
 from cipherbayes.study.schema import Study
@@ -193,6 +193,7 @@ def _lines(plan: StudyPlan, forecast: Forecast) -> list[str]:
         f"promise     ({privacy.epsilon:g}, {privacy.delta:g})-differential privacy, "
         f"adding or removing one {record}{'' if plan.certified else ', not certified'}",
         *outlook(plan, forecast),
+        *_under("outcomes", needs_in_words(plan)),
         f"prior       {prior_in_words(study)}",
         *([f"            {OTHER_PRIOR}"] if other_prior_without_privacy(study) else []),
     ]

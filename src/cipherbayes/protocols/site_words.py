@@ -24,6 +24,9 @@ FEW_SITES = 5
 """Sites from which on they tell how much they differ."""
 HIDDEN = 1.0
 """Noise, twice its standard deviation, over a site's outcomes that hides these."""
+ENOUGH = 4.0
+"""Outcomes of a site with an equal share, over that noise, from which on a fit can be
+used: a rule of thumb."""
 OUTCOMES = 0.2
 """Share of records with the outcome, where what is told of a site is put in numbers."""
 
@@ -89,7 +92,7 @@ def sites_in_words(plan: StudyPlan) -> list[str]:
     said = " and ".join(
         [
             *(["their level"] if hierarchy.intercept else []),
-            *(["their baseline's shape"] if _shapes_differ(study) else []),
+            *(["their baseline's shape"] if shapes_differ(study) else []),
             *(f"the effect of {name}" for name in hierarchy.slopes),
         ]
     )
@@ -125,7 +128,7 @@ def sites_in_words(plan: StudyPlan) -> list[str]:
     ]
 
 
-def _intervals(study: PrivateStudy) -> int:
+def _intervals(study: Study) -> int:
     """Of a baseline; 1 where there is a constant column instead."""
     return len(study.model.constants(preparation_of(study).design))
 
@@ -139,7 +142,7 @@ def own_levels(study: PrivateStudy) -> int:
     return len(slots.sites) * _intervals(study)
 
 
-def _shapes_differ(study: PrivateStudy) -> bool:
+def shapes_differ(study: Study) -> bool:
     """Whether each site's baseline has a shape of its own."""
     hierarchy = study.stated_hierarchy
     fixed = hierarchy.effects == "fixed" and hierarchy.intercept
@@ -185,6 +188,33 @@ def _full_counts(study: Study) -> list[str]:
     return [
         "[describe] by site releases, of each site's records, their full count"
         f"{held}, how many have the outcome, and every feature's distribution"
+    ]
+
+
+def outcomes_needed(plan: StudyPlan) -> float | None:
+    """How many outcomes all sites together need; None where sites have no level."""
+    slots = slots_of(plan.study)
+    known = None if slots is None else given_away(plan).outcomes
+    if slots is None or known is None:
+        return None
+    return ENOUGH * known * len(slots.sites)
+
+
+def needs_in_words(plan: StudyPlan) -> list[str]:
+    """How many outcomes a fit needs that can be used; nothing where the records are
+    too few for it, which is warned of."""
+    needed, records = outcomes_needed(plan), plan.study.training_records
+    if needed is None:
+        return []
+    said = f"about {float(f'{needed:.2g}'):,.0f}"
+    if records is not None and plan.study.model.family != "count":
+        if needed >= records:
+            return []
+        word = records_word(plan.study)
+        said += f", {100.0 * needed / records:.2g} % of the {word},"
+    return [
+        f"{said} are needed over all sites: with fewer the sampler may not agree with "
+        "itself, and the budget is spent on a result that cannot be used"
     ]
 
 

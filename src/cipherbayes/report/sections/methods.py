@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from cipherbayes.data.imputing import DRAWS
 from cipherbayes.protocols.certificate import promised
+from cipherbayes.protocols.site_words import shapes_differ
 from cipherbayes.report.markup import Content, Markup, join, table, tag
 from cipherbayes.report.numbers import interval, number, percent, short
 from cipherbayes.report.run_contents import Contents
@@ -26,6 +27,11 @@ MODELS = {
     "weibull": "Weibull regression",
 }
 """What the models are called in papers."""
+STRATIFIED = (
+    "proportional-hazards regression stratified by site, with piecewise-constant "
+    "baselines"
+)
+"""The same where each site's baseline has a shape of its own."""
 MEASURES = {
     "auc": "AUC",
     "c_index": "concordance",
@@ -62,7 +68,7 @@ def methods_paragraph(contents: Contents) -> str:
     """Model, prior, privacy and software in the words of a methods section."""
     study, record = contents.study, contents.record
     privacy, sites = record["privacy"], len(record["sites"])
-    model = _model(record["model"])
+    model = _model(study)
     place = f"{sites} sites" if sites > 1 else "one site"
     said = (
         f"We fitted a Bayesian {model} of {_outcome(study)} to the records of {place}, "
@@ -132,7 +138,7 @@ def checklist(contents: Contents) -> Iterator[tuple[str, str]]:
         (LEFT if declared is None else f"{declared:,} declared, at {_sites(contents)}"),
     )
     yield "Missing values (S12c; T9)", _missing(study)
-    model = _model(record["model"])
+    model = _model(study)
     yield "How predictors were handled (S11; T10a)", _ranges(study)
     yield (
         "Statistical methods (S12a; T10b)",
@@ -182,7 +188,10 @@ def performance(contents: Contents) -> str:
     return f"{'; '.join(said)} ({share} intervals, where given)" if said else LEFT
 
 
-def _model(kind: str) -> str:
+def _model(study: Study) -> str:
+    kind = study.model.kind
+    if kind == "piecewise" and study.hierarchy is not None and shapes_differ(study):
+        return STRATIFIED
     return MODELS.get(kind, f"{kind.replace('-', ' ')} model")
 
 
@@ -212,8 +221,8 @@ def _between(study: Study) -> str:
         return ""
     kind = hierarchy.effects
     parts = []
-    if hierarchy.intercept and hierarchy.baseline == "stratified":
-        parts.append("baseline hazards of their own shape")
+    if hierarchy.intercept and shapes_differ(study):
+        parts.append("baseline hazards of their own level and shape")
     elif hierarchy.intercept:
         parts.append(f"{kind} intercepts")
     if hierarchy.slopes:
