@@ -340,7 +340,13 @@ def test_bench_keeps_its_contract() -> None:
             "server_ms", "encrypt_ms", "decrypt_ms", "message_bytes", "server_ratio",
             "iteration_ratio", "max_error_over_noise",
         }  # fmt: skip
-    assert found["variants"]["secure-sum"]["max_error_over_noise"] < 1e-3
+    secure = found["variants"]["secure-sum"]
+    assert secure["max_error_over_noise"] < 1e-3
+    assert 0.0 < secure["encrypt_online_ms"] < secure["encrypt_ms"]
+    steps = found["steps_ms"]
+    assert set(steps) == {"site, while it waits", "site", "server", "CSP"}
+    assert "noise" in steps["site, while it waits"]
+    assert set(steps["site"]) >= {"gradient", "ledger", "masks", "signing"}
 
 
 @pytest.mark.realdata

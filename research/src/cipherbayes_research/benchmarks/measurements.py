@@ -62,11 +62,11 @@ class SiteCrypto(TypedDict):
 class Bench(Setting):
     """``cipherbayes bench``: the setting that was asked for, and others around it.
 
-    ``steps_ms`` says where the time of a secure-sum round goes, all parties together,
-    with a thousand rows at each site.
+    ``steps_ms`` says where the time of a secure-sum round goes: of one site, before it
+    is asked and afterwards, of the server and of the CSP.
     """
 
-    steps_ms: dict[str, float]
+    steps_ms: dict[str, dict[str, float]]
     site_crypto: SiteCrypto
     scaling: list[Setting]
 

@@ -1,7 +1,8 @@
-"""Where the time of a round goes: CPU by step, each call counted once.
+"""Where the time of a round goes: CPU by party and step, each call counted once.
 
 Methods of the parties are wrapped while a measurement runs. A step that calls another
-one does not count the other's time again, so the steps of a round add up to the round.
+one does not count the other's time again, so the steps of a party add up to its work,
+each measured in the round itself and none as the difference of two passes.
 """
 
 from __future__ import annotations
@@ -20,19 +21,34 @@ from cipherbayes.crypto.bfv.keys import PublicKey, SecretKey
 from cipherbayes.crypto.identity.signatures import Identity, SigningKey
 from cipherbayes.crypto.masks import PairwiseMasks
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.privacy.noise import PreparedNoise
-from cipherbayes.protocols import csp, server, site
-from cipherbayes.protocols.contributions import Contributions
+from cipherbayes.privacy.noise import SecureNoise
+from cipherbayes.protocols import contributions, csp, server, site
 from cipherbayes.protocols.rounds import StudyRounds
 from cipherbayes.protocols.secure_sum import csp as sum_csp
 from cipherbayes.protocols.secure_sum import server as sum_server
 from cipherbayes.protocols.secure_sum import site as sum_site
 from cipherbayes.protocols.stores import AnswerStore
 
+WAITING, SITE, SERVER, CSP = "site, while it waits", "site", "server", "CSP"
+PARTIES = (WAITING, SITE, SERVER, CSP)
+Parts = tuple[tuple[str, Any, tuple[str, ...]], ...]
+DOORS: Parts = (
+    (WAITING, sum_site.SecureSumSite, ("prepare",)),
+    (SITE, site.Site, ("handle",)),
+    (SERVER, server.Server, ("request", "accept")),
+    (SERVER, sum_server.SecureSumServer, ("collect",)),
+    (CSP, csp.Csp, ("handle",)),
+)
+"""Through which functions each party's work is asked for."""
 OTHER = "everything else"
-STEPS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
-    ("gradient", Contributions, ("total",)),
-    ("noise", PreparedNoise, ("prepare", "share")),
+GRADIENT, NOISE = "gradient", "noise"
+SHARED: Parts = (
+    (GRADIENT, contributions, ("gradient_sum",)),
+    (NOISE, SecureNoise, ("share",)),
+)
+"""The functions that the same private round in plaintext calls as well."""
+STEPS: Parts = (
+    *SHARED,
     ("masks", PairwiseMasks, ("total",)),
     ("encryption", PublicKey, ("prepare", "encrypt")),
     ("decryption", SecretKey, ("decrypt",)),
@@ -45,24 +61,28 @@ STEPS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
     ("messages to bytes and back", sum_site, ("decode",)),
     ("messages to bytes and back", sum_server, ("encode", "decode")),
     ("messages to bytes and back", sum_csp, ("decode",)),
-    ("sites' ledgers", Ledger, ("expect", "release", "rounds")),
-    ("the CSP's memory of answers", AnswerStore, ("rounds", "answer", "keep")),
-    ("the server's move of θ, and its checkpoint", StudyRounds, ("accept",)),
-    (OTHER, site.Site, ("handle",)),
-    (OTHER, csp.Csp, ("handle",)),
-    (OTHER, server.Server, ("request", "accept")),
-    (OTHER, sum_server.SecureSumServer, ("collect",)),
+    ("ledger", Ledger, ("expect", "release", "rounds")),
+    ("memory of answers", AnswerStore, ("rounds", "answer", "keep")),
+    ("move of θ, and its checkpoint", StudyRounds, ("accept",)),
 )
 """What each step is called, and the functions that are it."""
 
 
 class Steps:
-    """CPU milliseconds by step, one number for each round."""
+    """CPU milliseconds by party and step, one number for each round.
 
-    def __init__(self) -> None:
-        self._rounds: list[dict[str, float]] = []
-        self._now: dict[str, float] = defaultdict(float)
+    Parameters
+    ----------
+    parts
+        The steps that are told apart; what a party does besides is :data:`OTHER`.
+    """
+
+    def __init__(self, parts: Parts = SHARED) -> None:
+        self._parts = parts
+        self._rounds: list[dict[tuple[str, str], float]] = []
+        self._now: dict[tuple[str, str], float] = defaultdict(float)
         self._inner: list[float] = []
+        self._party: str | None = None
 
     @contextmanager
     def next_round(self) -> Iterator[None]:
@@ -72,38 +92,62 @@ class Steps:
         self._rounds.append(dict(self._now))
         self._now.clear()
 
-    def medians(self, after: int) -> dict[str, float]:
-        """The median of each step over the rounds after the first ones."""
-        rounds = self._rounds[after:]
-        names = dict.fromkeys(name for each in rounds for name in each)
-        return {
-            name: statistics.median(each.get(name, 0.0) for each in rounds)
-            for name in names
-        }
+    def of(self, party: str, *names: str) -> list[float]:
+        """What some steps of a party took together, round by round."""
+        return [sum(each.get((party, n), 0.0) for n in names) for each in self._rounds]
 
-    def _timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def protocol(self, party: str) -> list[float]:
+        """All that a party did but what a round in plaintext has as well."""
+        shared = {name for name, *_ in SHARED}
+        names = {name for name, *_ in self._parts} - shared
+        return self.of(party, *names, OTHER)
+
+    def medians(self, after: int, sites: int) -> dict[str, dict[str, float]]:
+        """The median of each step after the first rounds; of one site where it is."""
+        found: dict[str, dict[str, float]] = {}
+        for party in PARTIES:
+            shares = sites if party in (WAITING, SITE) else 1
+            names = dict.fromkeys([*(name for name, *_ in self._parts), OTHER])
+            taken = {name: self.of(party, name)[after:] for name in names}
+            found[party] = {
+                name: statistics.median(each) / shares
+                for name, each in taken.items()
+                if any(each)
+            }
+        return found
+
+    def _timed(
+        self, name: str, function: Callable[..., Any], door: str | None
+    ) -> Callable[..., Any]:
         @functools.wraps(function)
         def wrapper(*args: Any, **named: Any) -> Any:
+            outside = self._party
+            self._party = outside or door
             self._inner.append(0.0)
             started = time.process_time()
             try:
                 return function(*args, **named)
             finally:
                 spent = 1000.0 * (time.process_time() - started)
-                self._now[name] += spent - self._inner.pop()
+                if self._party is not None:
+                    self._now[self._party, name] += spent - self._inner[-1]
+                self._inner.pop()
                 if self._inner:
                     self._inner[-1] += spent
+                self._party = outside
 
         return wrapper
 
     @contextmanager
     def _measured(self) -> Iterator[None]:
+        wrapped = [(OTHER, *part, door) for door, *part in DOORS]
+        wrapped += [(*part, None) for part in self._parts]
         with ExitStack() as patches:
-            for name, owner, functions in STEPS:
+            for name, owner, functions, door in wrapped:
                 for function in functions:
                     found = vars(owner)[function]
                     inner = found.__func__ if isinstance(found, classmethod) else found
-                    timed: Any = self._timed(name, inner)
+                    timed: Any = self._timed(name, inner, door)
                     if isinstance(found, classmethod):
                         timed = classmethod(timed)
                     patches.enter_context(patch.object(owner, function, timed))

@@ -227,11 +227,15 @@ def _circuits(document: Bench) -> Table:
 def _steps(document: Bench) -> Table:
     """Where the time of a secure-sum round goes."""
     table = Table(title=f"steps of a secure sum, {document['sites']} sites, CPU ms")
-    for heading in ("step", "all parties"):
+    parties = document["steps_ms"]
+    for heading in ("step", *parties):
         table.add_column(heading, justify="right")
-    steps = document["steps_ms"]
-    for name, spent in sorted(steps.items(), key=lambda item: -item[1]):
-        table.add_row(name, f"{spent:.2f}")
+    taken = {
+        name: [steps.get(name, 0.0) for steps in parties.values()]
+        for name in dict.fromkeys(name for steps in parties.values() for name in steps)
+    }
+    for name, times in sorted(taken.items(), key=lambda item: -sum(item[1])):
+        table.add_row(name, *(f"{each:.2f}" if each else "" for each in times))
     return table
 
 
