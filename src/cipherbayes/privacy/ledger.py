@@ -201,7 +201,7 @@ class Ledger:
             if self._records.fact(name) == value:
                 return
             self._records.change(_now(), name, value)
-        self._records.raise_mark()
+        self._records.settle()
 
     def spent(self) -> float:
         """ε of everything released so far."""
@@ -299,7 +299,7 @@ class Ledger:
         key = ReleaseKey(run, site, round, purpose)
         terms = ReleaseTerms(study, question, event_text(event))
         # Until something leaves, a power failure may take the charge back.
-        with self._records.locked(wait=False):
+        with self._records.locked():
             self._records.refresh()
             number, answer = self._known(key, terms)
             if number is None:
@@ -310,11 +310,10 @@ class Ledger:
             except BaseException:
                 # What went wrong may tell something of the records: it is paid for.
                 with suppress(PrivacyError):
-                    self._records.sync()
-                    self._records.raise_mark()
+                    self._records.settle()
                 raise
             answer = self._keep(number, answer)
-        self._records.raise_mark()
+        self._records.settle()
         return answer
 
     def _known(
@@ -354,10 +353,10 @@ class Ledger:
     def _keep(self, number: int, answer: bytes) -> bytes:
         """Store an answer; where another process was first, its answer."""
         with self._records.locked():
+            self._records.refresh()
             stored = self._records.answer(number)
             if stored is not None:
                 return stored
-            self._records.refresh()
             self._records.keep(number, answer)
         return answer
 
@@ -372,7 +371,7 @@ class Ledger:
             if not self._records.knows(run, site) or self._records.is_over(run, site):
                 return
             self._records.end(_now(), run, site)
-        self._records.raise_mark()
+        self._records.settle()
 
     # -- what was released -------------------------------------------------
 

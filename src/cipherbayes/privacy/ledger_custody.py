@@ -99,8 +99,6 @@ def open_records(path: Path, *, adopt: bool = False) -> LedgerRecords:
     """
     if not path.is_file():
         raise PrivacyError("no such ledger", where=str(path), remedy="check the path")
-    if not layout.is_database(path):
-        raise damaged(path)
     if (reason := why_not_trusted(path)) is not None:
         what, remedy = reason
         raise PrivacyError(what, where=str(path), remedy=remedy)
@@ -143,7 +141,7 @@ def _checked(
         _reseal(database, path, custody, facts)
     records = LedgerRecords(path, database, custody)
     if facts != layout.facts_of(database):  # a new id, or a new key
-        records.raise_mark()
+        records.settle()
     return records
 
 

@@ -28,7 +28,7 @@ from cipherbayes.privacy.ledger_file import (
     unwritable,
 )
 from cipherbayes.storage.custody import BEGINNING, Custody, Head
-from cipherbayes.storage.private_files import sync_file, sync_folder
+from cipherbayes.storage.private_files import sync_file
 
 
 class ReleaseKey(NamedTuple):
@@ -58,9 +58,9 @@ class LedgerRecords:
     other records than its mark has seen. Records of other processes are checked in the
     same way before anything is done with them (:meth:`refresh`). When :meth:`charge`,
     :meth:`keep`, :meth:`end` or :meth:`change` returns, the record is in the file,
-    where the end of this process cannot take it back; and on disk, where loss of power
-    cannot either, unless :meth:`locked` was told not to wait for it. No mark is ahead
-    of the disk.
+    where the end of this process cannot take it back. When :meth:`settle` returns, all
+    records up to the head, whoever wrote them, are on disk, where loss of power cannot
+    either. No mark is ahead of the disk.
 
     Edge cases
     ----------
@@ -89,8 +89,9 @@ class LedgerRecords:
         self._ended: set[tuple[bytes, str]] = set()
         self.head = BEGINNING
         self._on_disk = BEGINNING
-        self._waits = True
         self._version: int | None = None
+        # A commit does not wait for the disk: settle() does, for all that is there.
+        self.database.execute("PRAGMA synchronous = NORMAL")
         # The mark first: another process may add records and raise it in between.
         self._mark = custody.mark(self.id)
         with self._snapshot():
@@ -105,20 +106,9 @@ class LedgerRecords:
     # -- transactions ------------------------------------------------------
 
     @contextmanager
-    def locked(self, *, wait: bool = True) -> Iterator[None]:
-        """Keep every other process from writing; undo what was not committed.
-
-        Parameters
-        ----------
-        wait
-            Whether a commit waits for the disk. What did not wait is on disk with the
-            next commit that does, or with :meth:`sync`.
-        """
+    def locked(self) -> Iterator[None]:
+        """Keep every other process from writing; undo what was not committed."""
         try:
-            if wait != self._waits:
-                mode = "FULL" if wait else "NORMAL"
-                self.database.execute(f"PRAGMA synchronous = {mode}")
-                self._waits = wait
             self.database.execute("BEGIN IMMEDIATE")
             yield
         except (sqlite3.Error, UnicodeDecodeError):
@@ -285,7 +275,7 @@ class LedgerRecords:
         self._commit(Change(self._next_place(), time, name, value))
 
     def _commit(self, record: layout.Record) -> None:
-        """Write a record, seal the ledger, and make both durable."""
+        """Write a record, and seal the ledger anew."""
         facts = self.facts
         if isinstance(record, Change):
             facts = {**facts, record.name: record.value}
@@ -294,11 +284,9 @@ class LedgerRecords:
         self.database.execute("COMMIT")
         self.facts = facts
         self._take(record, link)
-        if self._waits:
-            self._on_disk = self.head
 
     def _take(self, record: layout.Record, link: bytes) -> None:
-        """Count a record that is on disk."""
+        """Count a record that is in the file."""
         if isinstance(record, Charge):
             self.charges[ChargedEvent(record.run, record.event)] += 1
             self._studies.setdefault(record.run, record.study)
@@ -349,23 +337,11 @@ class LedgerRecords:
                 "all studies were charged to, or release nothing more from this table",
             )
 
-    def sync(self) -> None:
-        """Wait until every record in the file is on disk, whoever wrote it."""
-        head = self.head
-        try:
-            for file in (Path(f"{self.path}-wal"), self.path):
-                with suppress(FileNotFoundError):
-                    sync_file(file)
-            sync_folder(self.path.parent)
-        except OSError:
-            raise unwritable(self.path) from None
-        self._on_disk = head
-
-    def raise_mark(self) -> None:
-        """Remember outside this file how far it has come, before anything leaves."""
+    def settle(self) -> None:
+        """Have all records on disk and the mark raised, before anything leaves."""
+        if self._on_disk != self.head:
+            self._sync()
         if self._lasting and self._mark.records < self.head.records:
-            if self._on_disk != self.head:
-                self.sync()
             head = self.head
             self._mark = self._custody.raise_mark(self.id, head)
             if self._mark != head:
@@ -373,3 +349,18 @@ class LedgerRecords:
                 with self._snapshot():
                     self.refresh()
                     self._check_mark()
+
+    def _sync(self) -> None:
+        """Wait until every record in the file is on disk, whoever wrote it.
+
+        A record that is not on disk is in the journal: SQLite waits for the disk before
+        it moves anything from there. The database itself must not be opened here, since
+        closing a second descriptor would take away the locks that SQLite has on it.
+        """
+        head = self.head
+        try:
+            with suppress(FileNotFoundError):  # all of it was moved
+                sync_file(Path(f"{self.path}-wal"))
+        except OSError:
+            raise unwritable(self.path) from None
+        self._on_disk = head

@@ -35,7 +35,11 @@ class _Store:
         try:
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+                # A file that is there is not opened: closing it again would take away
+                # the locks that another connection of this process has on it.
+                with suppress(FileExistsError):
+                    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+                    os.close(os.open(path, flags, 0o600))
                 self._refuse_untrusted(path)
             self._database = sqlite3.connect(
                 path or ":memory:", isolation_level=None, timeout=60.0
