@@ -100,6 +100,10 @@ def open_records(path: Path, *, adopt: bool = False) -> LedgerRecords:
     if not path.is_file():
         raise PrivacyError("no such ledger", where=str(path), remedy="check the path")
     if (reason := why_not_trusted(path)) is not None:
+        # Looked into only here: to open a ledger beside SQLite, and to close it, takes
+        # away the locks that another connection of this process has on it.
+        if not layout.is_database(path):
+            raise damaged(path)
         what, remedy = reason
         raise PrivacyError(what, where=str(path), remedy=remedy)
     custody = Custody.of_user()
