@@ -41,7 +41,7 @@ def test_flchain_coefficients_agree_with_exponential_maximum_likelihood() -> Non
             "sex": {"levels": ["F", "M"]},
         },
         prior={"scale": 20.0},
-        inference={"rounds": 6000},
+        inference={"rounds": 3300, "burn_in": 1 / 11},
     )
     rows = {row["name"]: row for row in cb.run(study, {"all": frame}).summary()}
     years = frame["futime"] / 365.25

@@ -43,7 +43,8 @@ def fitted(
         model=model,
         features=features,
         prior={"scale": scale},
-        inference={"rounds": 3000},
+        # Chains start around the mode: few rounds are enough to settle.
+        inference={"rounds": 1650, "burn_in": 1 / 11},
     )
     return {row["name"]: row for row in cb.run(study, {"all": frame}).summary()}
 
