@@ -1,16 +1,31 @@
 from __future__ import annotations
 
+from functools import lru_cache
+
 import pytest
 
+from cipherbayes.crypto.ckks.key_generation import generate_ckks_keys
+from cipherbayes_research.benchmarks import iteration
 from cipherbayes_research.benchmarks import scaling as scaling_bench
 from cipherbayes_research.benchmarks.circuits import CircuitRace, add_ratios
 from cipherbayes_research.benchmarks.iteration import Clock
+
+WARM_UP = 1
+
+
+@pytest.fixture(autouse=True)
+def _shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Races of the same dimension share their keys, and warm up for one round."""
+    made_by = "cipherbayes.crypto.ckks.circuit.generate_ckks_keys"
+    monkeypatch.setattr(made_by, lru_cache(generate_ckks_keys))
+    monkeypatch.setattr(iteration, "WARM_UP", WARM_UP)
+    monkeypatch.setattr(scaling_bench, "WARM_UP", WARM_UP)
 
 
 @pytest.mark.slow
 def test_the_circuits_race_reports_every_field_of_the_contract() -> None:
     race, clock = CircuitRace(184, 2, rounds_before=0), Clock()
-    for _ in range(6):
+    for _ in range(WARM_UP + 3):
         race.round(clock.call)
     rows = race.variants(clock.median, clock.spent, 2)
     add_ratios(rows, 2)

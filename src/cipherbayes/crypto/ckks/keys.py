@@ -10,15 +10,19 @@ import hashlib
 import math
 import struct
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import tenseal.sealapi as sealapi
 
 from cipherbayes.crypto import rlwe
 from cipherbayes.crypto.ckks.parameters import CkksParameters, ckks_set
-from cipherbayes.crypto.ckks.scheme import SwitchingKeyLayout, ckks_scheme
+from cipherbayes.crypto.ckks.scheme import (
+    SwitchingKeyLayout,
+    ckks_scheme,
+    stored_keys,
+)
 from cipherbayes.crypto.coefficients import (
     Coefficients,
     are_reduced,
@@ -111,14 +115,23 @@ def _public_frame(parameters: CkksParameters, coefficients: Coefficients) -> byt
     return encode_frame(Kind.PUBLIC_KEY, rlwe.set_name(parameters), *pieces)
 
 
-@cache
+_LAYOUTS: dict[tuple[CkksParameters, tuple[int, ...]], SwitchingKeyLayout] = {}
+
+
 def _switching_layout(
-    parameters: CkksParameters, steps: tuple[int, ...]
+    parameters: CkksParameters, steps: tuple[int, ...], stored: bytes | None = None
 ) -> SwitchingKeyLayout:
-    """The layout of relinearisation keys (no steps) or of these rotations."""
-    parts = ckks_scheme(parameters)
-    generator = sealapi.KeyGenerator(parts.context)
-    return SwitchingKeyLayout.learn(_make(generator, parameters, steps), parameters)
+    """The layout of relinearisation keys (no steps) or of these rotations.
+
+    Learnt once, from keys that SEAL made here and ``stored``; if there are none, from
+    others that serve nothing else.
+    """
+    if (parameters, steps) not in _LAYOUTS:
+        if stored is None:
+            generator = sealapi.KeyGenerator(ckks_scheme(parameters).context)
+            stored = stored_keys(_make(generator, parameters, steps))
+        _LAYOUTS[parameters, steps] = SwitchingKeyLayout.learn(stored, parameters)
+    return _LAYOUTS[parameters, steps]
 
 
 def _make(generator: Any, parameters: CkksParameters, steps: tuple[int, ...]) -> Any:
@@ -160,11 +173,12 @@ class EvaluationKeys:
     ) -> EvaluationKeys:
         """The keys that SEAL's generator of the secret key makes."""
         parameters = public.parameters
-        wanted = [(), steps] if steps else [()]
-        blocks = [
-            _switching_layout(parameters, each).read(_make(generator, parameters, each))
-            for each in wanted
-        ]
+        made = {each: _make(generator, parameters, each) for each in {(), steps}}
+        blocks = []
+        for each in sorted(made):
+            stored = stored_keys(made[each])
+            layout = _switching_layout(parameters, each, stored)
+            blocks.append(layout.read(stored))
         frame = encode_frame(
             Kind.EVALUATION_KEYS,
             rlwe.set_name(parameters),
@@ -173,7 +187,8 @@ class EvaluationKeys:
             *(_STEP.pack(step) for step in steps),
             *pack_by_prime(np.concatenate(blocks), parameters.widths),
         )
-        return cls.from_bytes(frame)
+        galois = made[steps] if steps else None
+        return cls._kept(parameters, public.key_id, steps, frame, made[()], galois)
 
     def to_bytes(self) -> bytes:
         """One EVALUATION_KEYS frame."""
@@ -181,7 +196,14 @@ class EvaluationKeys:
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> EvaluationKeys:
-        """The keys in a frame; whose they are, the CSP's signature must say."""
+        """The keys in a frame; whose they are, the CSP's signature must say.
+
+        Parties in one process that are given the same frame share one object, while
+        any of them has it: the keys are large, and nobody changes them.
+        """
+        known = _OPENED.get(hashlib.sha256(data).digest())
+        if known is not None:
+            return known
         body = decode_frame(data, Kind.EVALUATION_KEYS, limit=MAX_TRIO_BYTES)
         parameters, rest = _named(body)
         if len(rest) < rlwe.KEY_ID_BYTES + _STEPS.size:
@@ -209,8 +231,27 @@ class EvaluationKeys:
             galois = sealapi.GaloisKeys()
             layout = _switching_layout(parameters, steps)
             layout.write(galois, words[split:], parts.context)
-        digest = hashlib.sha256(data).digest()
-        return cls(parameters, key_id, steps, digest, relin, galois, bytes(data))
+        return cls._kept(parameters, key_id, steps, bytes(data), relin, galois)
+
+    @classmethod
+    def _kept(
+        cls,
+        parameters: CkksParameters,
+        key_id: bytes,
+        steps: tuple[int, ...],
+        frame: bytes,
+        relin: Any,
+        galois: Any,
+    ) -> EvaluationKeys:
+        """The keys, which the next party that opens the frame is given as well."""
+        digest = hashlib.sha256(frame).digest()
+        keys = cls(parameters, key_id, steps, digest, relin, galois, frame)
+        _OPENED[digest] = keys
+        return keys
+
+
+_OPENED: WeakValueDictionary[bytes, EvaluationKeys] = WeakValueDictionary()
+"""Evaluation keys that somebody in this process has, by the hash of their frame."""
 
 
 class CkksSecretKey(HeldSecretKey[CkksParameters]):

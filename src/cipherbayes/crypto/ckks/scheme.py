@@ -152,6 +152,11 @@ def ckks_scheme(parameters: CkksParameters) -> CkksScheme:
     )
 
 
+def stored_keys(keys: Any) -> bytes:
+    """Relinearisation or rotation keys that SEAL made here, as it stores them."""
+    return uncompressed(saved(keys))
+
+
 @dataclass(frozen=True)
 class SwitchingKeyLayout:
     """How SEAL stores relinearisation and rotation keys.
@@ -164,9 +169,8 @@ class SwitchingKeyLayout:
     shape: tuple[int, ...]
 
     @classmethod
-    def learn(cls, example: Any, parameters: CkksParameters) -> SwitchingKeyLayout:
-        """From keys SEAL made: everything but the blocks of coefficients."""
-        members = uncompressed(saved(example))
+    def learn(cls, members: bytes, parameters: CkksParameters) -> SwitchingKeyLayout:
+        """From :func:`stored_keys` SEAL made: all but the blocks of coefficients."""
         block = 16 * (parameters.levels + 1) * parameters.ring
         _, entries = _KEYS_HEADER.unpack_from(members, SEAL_HEADER_BYTES)
         position = SEAL_HEADER_BYTES + _KEYS_HEADER.size
@@ -186,9 +190,8 @@ class SwitchingKeyLayout:
         shape = (len(gaps) - 1, 2, parameters.levels + 1, parameters.ring)
         return cls(tuple(gaps), shape)
 
-    def read(self, thing: Any) -> Coefficients:
-        """All coefficients of the keys."""
-        data = uncompressed(saved(thing))
+    def read(self, data: bytes) -> Coefficients:
+        """All coefficients of :func:`stored_keys`."""
         count, block = self.shape[0], 8 * int(np.prod(self.shape[1:]))
         words = np.empty((count, block // 8), dtype=np.uint64)
         position = 0
