@@ -19,7 +19,7 @@ from cipherbayes.inference.noise_aware import (
     sample_posterior,
 )
 from cipherbayes.inference.released import Release
-from cipherbayes.models.prior import Prior
+from cipherbayes.models.prior import WIDE, Prior
 from cipherbayes.protocols.forecast import forecast_of
 from cipherbayes.protocols.study_plan import StudyPlan, plan_releases
 from cipherbayes.validation.public_columns import Columns
@@ -38,12 +38,17 @@ NOISE = 99
 """Of the seed of a study's noise, which here protects nobody."""
 
 
-def trial_with_exact_scales(columns: Columns, ground: Ground, number: int) -> Trial:
-    """Study ``number`` of a table, as :func:`~cipherbayes.validation.trials.trial`."""
+def trial_with_exact_scales(
+    columns: Columns, ground: Ground, number: int, scale: float | None = None
+) -> Trial:
+    """Study ``number`` of a table, as :func:`~cipherbayes.validation.trials.trial`.
+
+    ``scale`` is that of the prior of effects; the default where None.
+    """
     records = simulated(columns, ground, number)
     plan = plan_releases(study_on(columns, ground, wider=1.0))
     posterior = sample_posterior(
-        *_rounds(records, plan, number), seed=number, effort=EFFORT
+        *_rounds(records, plan, number, scale), seed=number, effort=EFFORT
     )
     theta = posterior.draws.theta
     draws = records.study.model.to_user_scale(
@@ -64,7 +69,7 @@ def trial_with_exact_scales(columns: Columns, ground: Ground, number: int) -> Tr
 
 
 def _rounds(
-    records: Records, plan: StudyPlan, number: int
+    records: Records, plan: StudyPlan, number: int, scale: float | None
 ) -> tuple[NoiseAware, NoiseAwareState]:
     """All rounds of a plan, noised."""
     model, design = plan.study.model, records.design
@@ -73,10 +78,9 @@ def _rounds(
         for role, column in model.outcome_columns().items()
     }
     table = PreparedTable.from_arrays(design, records.x, model.prepare_outcome(raw))
-    prior = (
-        Prior()
-        .filled_in(standardised=True)
-        .resolve(model.parameters(design), constants=model.constants(design))
+    stated = Prior() if scale is None else Prior(scale=scale, intercept=WIDE)
+    prior = stated.filled_in(standardised=True).resolve(
+        model.parameters(design), constants=model.constants(design)
     )
     bound = plan.last_phase.weighting
     assert bound is not None

@@ -2,7 +2,7 @@
 
     python research/benchmarks/public_tables.py TABLES --physionet set-a.tar.gz
     python research/benchmarks/spread_coverage.py TABLES/aids.csv ... --rows FILE
-        [--studies 260] [--first 0] [--events rare] [--exact-scales]
+        [--studies 260] [--first 0] [--events rare] [--exact-scales [--prior 0.4]]
 
 A full grid of models, budgets, ranges, sites and tables would need thousands of studies
 to say anything of one cell. Here every study draws its setting: each level of a factor
@@ -11,7 +11,8 @@ coverage can be told for each level of each factor. Rows go to FILE one by one (
 ``cipherbayes calibrate --table --results`` writes them); a second run goes on where the
 first stopped, and without ``--studies`` the file is only summed up. ``--events``: all
 studies with as many events, of models that have any where they are rare.
-``--exact-scales``: no whole studies, but :mod:`exact_scales`.
+``--exact-scales``: no whole studies, but :mod:`exact_scales`; with ``--prior`` under a
+prior of effects of that scale, which is the default's 1 else.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +83,20 @@ def work(task: tuple[Columns, Ground, int]) -> Trial:
     return trial(*task)
 
 
-def part(task: tuple[Columns, Ground, int]) -> Trial:
+def part(task: tuple[Columns, Ground, int], scale: float | None = None) -> Trial:
     """One study without its scales."""
-    return trial_with_exact_scales(*task)
+    return trial_with_exact_scales(*task, scale)
+
+
+def unnamed(found: Sequence[Trial]) -> list[tuple[bool, bool]]:
+    """Of parameters that nothing names: whether intervals hold, and do so without
+    privacy."""
+    return [
+        (held, plain)
+        for each in found
+        for name, held, plain in zip(each.names, each.held, each.plain, strict=True)
+        if not any(not about or name in about for _, about in each.flags)
+    ]
 
 
 def tell(rows: Sequence[dict[str, Any]]) -> None:
@@ -118,6 +131,11 @@ def tell(rows: Sequence[dict[str, Any]]) -> None:
         f"{len(found)}"
     )
     print(f"scales off by two: {np.sum((off < 0.5) | (off > 2.0))} of {off.size}")
+    alone = unnamed(groups["all"])
+    print(
+        f"named by no flag and no caution: {np.mean([h for h, _ in alone]):.3f} of "
+        f"{len(alone)}, without privacy {np.mean([p for _, p in alone]):.3f}"
+    )
     for flag in by_flag(groups["all"]):
         print(
             f"{flag['flag']}: {flag['coverage']:.3f} of {flag['parameters']} named, "
@@ -133,10 +151,11 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--events", choices=("usual", "rare"))
     parser.add_argument("--exact-scales", action="store_true")
+    parser.add_argument("--prior", type=float)
     arguments = parser.parse_args()
     if arguments.studies:
         replicated(
-            part if arguments.exact_scales else work,
+            partial(part, scale=arguments.prior) if arguments.exact_scales else work,
             tasks(
                 [Columns.read(path) for path in arguments.tables],
                 arguments.first,

@@ -119,7 +119,9 @@ def test_a_result_carries_the_flags_in_words_and_for_programs(tmp_path: Path) ->
     record = json.loads((tmp_path / "run" / "result.json").read_text())
     codes = {flag["code"] for flag in record["flags"]}
     assert "mostly-prior" in codes
-    assert {flag["message"] for flag in record["flags"]} <= set(record["warnings"])
+    said = [*record["flags"], *record["cautions"]]
+    assert {flag["message"] for flag in said} <= set(record["warnings"])
+    assert codes.isdisjoint(each["code"] for each in record["cautions"])
     assert record["method"] == "noise-aware"
     assert all(row["rhat"] is not None for row in record["posterior"])
 

@@ -201,9 +201,10 @@ def test_a_flag_names_every_parameter_that_it_is_about() -> None:
 
 def test_mostly_prior_is_unusable_where_the_prior_is_of_public_ranges() -> None:
     others = Flag("columns-alike", "in words", unusable=False)
-    mostly = Flag("mostly-prior", "in words", unusable=False, parameters=(1,))
+    mostly = Flag("mostly-prior", "in words", False, parameters=(1,), caution=True)
     found = prior_of_ranges([others, mostly])
     assert [flag.unusable for flag in found] == [False, True]
+    assert not found[1].caution
     assert found[1].parameters == (1,)
 
 
@@ -293,4 +294,5 @@ def test_a_shape_whose_information_is_known_is_not_called_hidden() -> None:
 def test_tiny_budgets_are_flagged_as_mostly_prior() -> None:
     recursion, state = finished(epsilon=0.01)
     found = sample_posterior(recursion, state, seed=1, effort=Effort(2, 40, 60))
-    assert "mostly-prior" in {flag.code for flag in found.flags}
+    (mostly,) = (flag for flag in found.flags if flag.code == "mostly-prior")
+    assert mostly.caution

@@ -76,11 +76,12 @@ def test_predict_repeats_the_flags_of_the_run_on_standard_error(
     out = tmp_path / "out"
     shutil.copytree(runs["open"], out)
     record = json.loads((out / "result.json").read_text())
-    record["flags"] = FLAGS[::2]
+    record["flags"], record["cautions"] = FLAGS[2:3], FLAGS[:2]
     (out / "result.json").write_text(json.dumps(record))
     table = runs["open"].parent / "north.csv"
     done = CliRunner().invoke(app, ["predict", str(out), str(table)])
     assert done.exit_code == 0
     assert "warning: flag misfit of the run: curved" in done.stderr
+    assert "warning: caution baseline-hidden of the run: late" in done.stderr
     assert "mostly-prior" not in done.stderr
     assert "flag" not in done.stdout

@@ -64,7 +64,7 @@ def predict(
 
     Values beyond a feature's public range count as its end; standard error says how
     many of which column, where times lie beyond the study's horizon, and which of the
-    run's flags speak against such predictions.
+    run's flags and cautions are about such predictions.
     """
     from cipherbayes.results.result import Result
 
@@ -89,8 +89,10 @@ def predict(
             f"how much sites differ; for a known one give --site ({sites})",
             err=True,
         )
+    cautions = result.record.get("cautions", [])
     for flag in result.flags_of_predictions(latest_time(rows, at)):
-        typer.echo(f"warning: flag {flag['name']} of the run: {flag['text']}", err=True)
+        said = f"{'caution' if flag in cautions else 'flag'} {flag['name']}"
+        typer.echo(f"warning: {said} of the run: {flag['text']}", err=True)
     for warning in caught:
         if warning.category in SAID:
             typer.echo(f"warning: {warning.message}", err=True)

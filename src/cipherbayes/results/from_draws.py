@@ -8,6 +8,7 @@ from functools import cached_property
 from cipherbayes.data.rescaled import rescaled_design
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.noise_aware.flags import (
+    Flag,
     FlagRecord,
     not_calibrated,
     prior_of_ranges,
@@ -75,6 +76,7 @@ def assemble(
     rows, notes = fit.parameters()
     flags = [*fit.flags(), *range_flags(study, range_ends)]
     flags += [] if checked is None else checked.flags
+    cautions = fit.cautions()
     made_up = MadeUp(study, moments, spread=spread)
     terms = study.model.terms
     design, user, tail = fit.design, fit.user, fit.tail
@@ -110,8 +112,13 @@ def assemble(
         "encryption": part.get("encryption"),
         "parties": part.get("parties", []),
         "metrics": metrics,
-        "warnings": [*warnings, *(flag["message"] for flag in flags), *notes],
+        "warnings": [
+            *warnings,
+            *(flag["message"] for flag in (*flags, *cautions)),
+            *notes,
+        ],
         "flags": flags,
+        "cautions": cautions,
         "moments": None if moments is None else moments.tolist(),
     }
     if spread is not None:
@@ -198,6 +205,15 @@ class _Fit:
         return rows, notes
 
     def flags(self) -> list[FlagRecord]:
+        """What speaks against intervals, or against how they may be read."""
+        return [f.as_record(self.names) for f in self._found if not f.caution]
+
+    def cautions(self) -> list[FlagRecord]:
+        """Where and why intervals are wide."""
+        return [f.as_record(self.names) for f in self._found if f.caution]
+
+    @cached_property
+    def _found(self) -> list[Flag]:
         """What the sampler, the columns and the method give reason to warn of."""
         found = list(self.draws.flags)
         if self.study.prior_is_of_ranges:
@@ -206,7 +222,7 @@ class _Fit:
             found += self.study.inference_method.flags(self.public, self.design)
         if self.caution is not None:
             found.append(not_calibrated(self.caution, len(self.names)))
-        return [flag.as_record(self.names) for flag in found]
+        return found
 
 
 def interval_caution(study: Study) -> str | None:

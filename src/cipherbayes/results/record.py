@@ -367,6 +367,7 @@ class ResultRecord(TypedDict):
     metrics: Metrics | PrivateMetrics
     warnings: list[str]
     flags: list[FlagRecord]
+    cautions: NotRequired[list[FlagRecord]]
     moments: list[float] | None
     spread: NotRequired[list[float]]
     column_models: NotRequired[list[float]]

@@ -311,10 +311,11 @@ class Result:
     def flags_of_predictions(
         self, times: Sequence[float] | Floats | None = None
     ) -> list[FlagRecord]:
-        """Flags of the run that speak against predictions, by the latest of these
-        times; of survival at any time where left out."""
+        """Flags and cautions of the run that whoever predicts must know, by the latest
+        of these times; of survival at any time where left out."""
         reach = None if times is None else float(np.max(np.asarray(times)))
-        return flags_of_predictions(self.study, self.record["flags"], reach)
+        said = [*self.record["flags"], *self.record.get("cautions", [])]
+        return flags_of_predictions(self.study, said, reach)
 
     def predict_at_common(
         self,

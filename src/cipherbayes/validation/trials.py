@@ -46,7 +46,8 @@ class Trial:
     expected
         What the plan said of that ratio, told how many records have the event.
     flags
-        Names of flags with the parameters that they name; none where all are meant.
+        Names of flags and cautions with the parameters that they name; none where all
+        are meant.
     unusable
         Whether a flag says not to use the intervals.
     off
@@ -75,7 +76,7 @@ def trial(columns: Columns, ground: Ground, number: int) -> Trial:
     found = {row["name"]: row for row in result.record["posterior"]}
     below = np.array([found[name]["lower"] for name in names])
     above = np.array([found[name]["upper"] for name in names])
-    flags = result.record["flags"]
+    flags = [*result.record["flags"], *result.record["cautions"]]
     return Trial(
         names,
         tuple(map(bool, (below <= want) & (want <= above))),

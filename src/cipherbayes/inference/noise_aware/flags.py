@@ -51,7 +51,8 @@ RARE_LEVEL = 0.2
 
 
 class FlagRecord(TypedDict):
-    """A flag as ``result.json`` has it; ``code`` and ``message`` are older names."""
+    """A flag, or a caution, as ``result.json`` has it; ``code`` and ``message`` are
+    older names."""
 
     name: str
     parameters: list[str]
@@ -89,12 +90,16 @@ class Flag:
         Whether the intervals must not be used.
     parameters
         Which parameters it is about; all where empty.
+    caution
+        Whether it says that intervals are wide and nothing against them: a result
+        records it among its cautions.
     """
 
     code: str
     message: str
     unusable: bool
     parameters: tuple[int, ...] = ()
+    caution: bool = False
 
     def as_record(self, names: Sequence[str]) -> FlagRecord:
         """As a result records it, its parameters by name."""
@@ -177,17 +182,20 @@ def flags_of(
                 "drop columns)",
                 unusable=False,
                 parameters=mostly,
+                caution=True,
             )
         )
     if thin := _thin_baseline(evidence, places):
         flags.append(
             Flag(
                 "baseline-hidden",
-                "do not read these, nor predictions that reach so far: noise hides how "
-                "much the records say of the baseline there (join intervals, shorten "
-                "the horizon, add records or raise ε)",
+                "wide, not wrong: noise hides how much the records say of the baseline "
+                "there; read its intervals and those of predictions that reach so far, "
+                "not the estimates (join intervals, shorten the horizon, add records "
+                "or raise ε)",
                 unusable=False,
                 parameters=thin,
+                caution=True,
             )
         )
     if np.diag(evidence.information).mean() < evidence.information_sd:
@@ -197,6 +205,7 @@ def flags_of(
                 "wide, not wrong: the correlation of the columns was not learnt (raise "
                 "ε or drop columns)",
                 unusable=False,
+                caution=True,
             )
         )
     elif hidden := hidden_columns(evidence, places, known):
@@ -208,6 +217,7 @@ def flags_of(
                 "join rare levels or raise ε)",
                 unusable=False,
                 parameters=hidden,
+                caution=True,
             )
         )
     drawn = np.zeros(0) if alike is None else alike
@@ -350,6 +360,7 @@ def prior_of_ranges(found: Sequence[Flag]) -> list[Flag]:
             "however wide the range (raise ε, add records, or state [prior] scale). "
             "Mostly prior",
             unusable=True,
+            caution=False,
         )
         if flag.code == MOSTLY_PRIOR_FLAG
         else flag

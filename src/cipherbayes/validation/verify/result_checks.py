@@ -169,7 +169,7 @@ def _posterior(
     if labels != _labels(implied.posterior):
         findings.fails("posterior", "the draws' parameters have other names")
     numbers = json.loads(json.dumps(implied.record))
-    names = [*HEADINGS, *NUMBERS, *(["flags"] if same else [])]
+    names = [*HEADINGS, *NUMBERS, *(["flags", "cautions"] if same else [])]
     differing = [difference(record.get(n), numbers.get(n), n) for n in names]
     findings.judge(
         "numbers",
