@@ -14,7 +14,7 @@ import pytest
 
 from cipherbayes_research.datasets.physionet2012 import FEATURES, OUTCOME
 from cipherbayes_research.datasets.splitting import write_table
-from cipherbayes_research.paper import flchain_population
+from cipherbayes_research.paper import flchain_population, mortality, peers, timing
 from cipherbayes_research.paper.cells import Cell, CellStore, Sources, compute_cells
 from cipherbayes_research.paper.experiment import NAMES, experiment
 from cipherbayes_research.paper.physionet import feature
@@ -87,11 +87,21 @@ def reproduced(name: str, sources: Sources, folder: Path) -> Report:
     return report
 
 
+@pytest.fixture
+def _shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs of a cell make a mean, and two settings of everything a grid."""
+    monkeypatch.setattr(mortality, "DRAWS", dict.fromkeys(mortality.DRAWS, 2))
+    monkeypatch.setattr(timing, "WARM_UP", 1)
+    for grid in ("STEPS", "STRENGTHS", "OUR_STEPS"):
+        monkeypatch.setattr(peers, grid, getattr(peers, grid)[:2])
+
+
 LONG = {"sites", "imbalance"}
 """Of the same cells as ``logistic``, with more sites or other sizes of them."""
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_shorter")
 @pytest.mark.parametrize(
     "name",
     [
