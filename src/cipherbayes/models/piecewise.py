@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import ClassVar, Literal, Self
 
@@ -189,8 +189,7 @@ class Piecewise(Survival):
 
     def _grid(self) -> tuple[Floats, Floats]:
         """Starts and widths of the intervals, in horizons."""
-        starts = np.array(self.starts) / self.horizon
-        return starts, np.append(np.diff(starts), np.inf)
+        return _in_horizons(self.starts, self.horizon)
 
     def interval(self, time: Floats) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         """In which interval (start, end] a time lies."""
@@ -223,6 +222,16 @@ class Piecewise(Survival):
         hazards *= np.exp(self._baseline(theta))[:, None]
         hazards *= np.exp(self._eta(theta, rows))
         return hazards
+
+
+@lru_cache
+def _in_horizons(starts: tuple[float, ...], horizon: float) -> tuple[Floats, Floats]:
+    """Asked for in every pass: twice for each block of records."""
+    scaled = np.array(starts) / horizon
+    widths = np.append(np.diff(scaled), np.inf)
+    scaled.setflags(write=False)
+    widths.setflags(write=False)
+    return scaled, widths
 
 
 @dataclass(frozen=True)
