@@ -340,8 +340,15 @@ def test_two_copies_of_a_ledger_that_are_open_at_once_cannot_both_release(
     shutil.copy(path, copy)
     one, other = Ledger.read(path), Ledger.read(copy)
     spend(one, b"1" * 16)
+    for _ in range(2):  # asked again
+        with pytest.raises(PrivacyError, match=r"other records|old copy"):
+            spend(other, b"2" * 16)
     with pytest.raises(PrivacyError, match=r"other records|old copy"):
-        spend(other, b"2" * 16)
+        other.set_budget(9.0)  # more records than the first one has
+    with pytest.raises(PrivacyError, match=r"other records|old copy"):
+        spend(other, b"3" * 16)
+    one.set_budget(9.0)
+    spend(one, b"4" * 16)
     one.close()
     other.close()
 

@@ -346,6 +346,7 @@ def said_of_records(model: cb.models.Model, theta: Any, rows: Rows) -> list[Any]
     """Everything that is computed of each record before it is added to the others."""
     gradients, bounded = model.gradients(theta, rows), model.bounded_influence
     said = [rows.squared_norms, gradients.score, gradients.extra]
+    said.append(model.fitted(theta, rows))
     if bounded is not None:
         with np.errstate(all="ignore"):
             own = bounded.at(theta, rows, InfluenceBound(1.5))

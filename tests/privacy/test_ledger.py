@@ -164,9 +164,9 @@ def test_whatever_leaves_the_charge_is_on_disk_before_and_the_mark_after_it(
 ) -> None:
     seen: list[str] = []
 
-    def mark(self: Custody, ledger: bytes, head: Head) -> Head:
+    def mark(self: Custody, ledger: bytes, head: Head, check: Any) -> Head:
         seen.append("mark")
-        return real_mark(self, ledger, head)
+        return real_mark(self, ledger, head, check)
 
     def sync(file: Path) -> None:
         assert file.name.endswith("-wal")
@@ -425,3 +425,25 @@ def test_a_run_that_is_over_keeps_its_charges_and_no_answer(path: Path) -> None:
         book.end(b"no run", "north")
     assert Ledger.read(path).head == ledger.head
     ledger.close()
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_run_that_ends_while_an_answer_is_computed_gives_none(
+    path: Path, answered: bool
+) -> None:
+    ledger, other = opened(path), opened(path)
+    secret = os.urandom(64)
+
+    def compute() -> bytes:
+        if answered:  # by another process meanwhile
+            ask(other, compute=lambda: secret)
+        other.end(b"run", "north")
+        return secret
+
+    with pytest.raises(PrivacyError, match="the run is over"):
+        ask(ledger, compute=compute)
+    assert [entry.kept for entry in other.entries()] == [False]
+    for file in path.parent.iterdir():
+        assert secret not in file.read_bytes()
+    ledger.close()
+    other.close()

@@ -63,7 +63,7 @@ def test_an_old_copy_that_was_written_to_is_refused_as_well(path: Path) -> None:
     ask(forked, 2)
     forked.close()
     shutil.rmtree(state.path / "marks")
-    state.raise_mark(ledger.id, mark)
+    state.raise_mark(ledger.id, mark, lambda known: None)
     with pytest.raises(PrivacyError, match="other records than it had"):
         Ledger.read(path)
 
@@ -99,7 +99,8 @@ def test_a_mark_that_is_behind_hinders_nobody(ledger: Ledger, path: Path) -> Non
 def test_a_mark_never_goes_back(counts: list[int], cut: bool) -> None:
     custody, name = Custody.of_user(), os.urandom(16)
     for count in counts:
-        custody.raise_mark(name, Head(count, hashlib.sha256(bytes([count])).digest()))
+        link = hashlib.sha256(bytes([count])).digest()
+        custody.raise_mark(name, Head(count, link), lambda known: None)
     highest = max(counts)
     assert custody.mark(name).records == highest
     if cut:

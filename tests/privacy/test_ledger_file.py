@@ -199,7 +199,7 @@ def test_ledgers_of_older_installations_stay_readable(path: Path) -> None:
     assert ledger_file.seal(facts, link, custody) == (
         "69c6ac7a7438d1984a1fe106c5b7159c9a9eae1dcaa3e971c34f4d79af6a3412"
     )
-    custody.raise_mark(bytes(16), Head(3, link))
+    custody.raise_mark(bytes(16), Head(3, link), lambda known: None)
     mark = custody.path / "marks" / f"{bytes(16).hex()}.mark"
     assert mark.read_bytes().hex() == (
         "03000000000000000ea002a2071711aee3d70346469ceee4acf8e702deebeead3b16d6a821d1"

@@ -82,7 +82,7 @@ def open_ledger(
     else:
         ledger = open_table_ledger(Path(data), path, epsilon=budget, delta=delta)
     if local["budget"] is not None and not (
-        run is not None and ledger.rounds(run, name)
+        run is not None and ledger.has_charged(run, name)
     ):
         ledger.set_budget(ledger.budget_with(local["budget"]))
     if delta > ledger.delta:

@@ -361,7 +361,13 @@ class Model(BaseModel, ABC):
 
     def fitted(self, theta: Floats, rows: Rows) -> Floats | None:
         """What :meth:`metrics` compare with the outcome: a probability, a mean, a
-        risk; shape ``(m,)``. None where a model predicts nothing."""
+        risk; shape ``(m,)``. None where a model predicts nothing.
+
+        Formal guarantees
+        -----------------
+        Each record's has the same bits whatever records are beside it: held-out rows
+        are counted by it, and a library's matrix product is not of that kind.
+        """
         return None
 
     def metrics(self, outcome: Mapping[str, Floats], fitted: Floats) -> Metrics:

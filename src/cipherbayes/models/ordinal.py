@@ -140,16 +140,19 @@ class Ordinal(Model):
         """The mean class."""
         refuse_times(self, times)
         eta: Floats = draws[:, : rows.design.width] @ rows.x
-        mean = expit(eta)
+        return self._mean_class(draws, rows, eta)
+
+    def fitted(self, theta: Floats, rows: Rows) -> Floats:
+        mean: Floats = self._mean_class(theta[None], rows, self._eta(theta, rows))[0]
+        return mean
+
+    def _mean_class(self, draws: Floats, rows: Rows, eta: Floats) -> Floats:
+        mean = expit(np.atleast_2d(eta))
         distance = np.zeros((len(draws), 1))
         for j in range(self.classes - 2):
             distance = distance + _gap(draws[:, rows.design.width + j, None])
             mean = mean + expit(eta - distance)
         return np.asarray(mean)
-
-    def fitted(self, theta: Floats, rows: Rows) -> Floats:
-        mean: Floats = self.predict(theta[None], rows)[0]
-        return mean
 
     def metrics(self, outcome: Mapping[str, Floats], fitted: Floats) -> Metrics:
         return numeric_metrics(outcome["y"], fitted)

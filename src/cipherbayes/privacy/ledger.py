@@ -153,6 +153,10 @@ class Ledger:
         """Release the file."""
         self._records.close()
 
+    def remember(self) -> None:
+        """Keep outside the file how far it has come, so that no older one is opened."""
+        self._records.settle()
+
     def name_table(self, dataset: str) -> None:
         """The owner says that the table has another name now; all charges stay."""
         self._change("dataset", dataset)
@@ -312,7 +316,7 @@ class Ledger:
                 with suppress(PrivacyError):
                     self._records.settle()
                 raise
-            answer = self._keep(number, answer)
+            answer = self._keep(key, number, answer)
         self._records.settle()
         return answer
 
@@ -320,12 +324,7 @@ class Ledger:
         self, key: ReleaseKey, terms: ReleaseTerms
     ) -> tuple[int | None, bytes | None]:
         """Number and answer of a release, as far as there are any."""
-        if self._records.is_over(key.run, key.site):
-            raise PrivacyError(
-                "the run is over, and its answers are erased",
-                where=str(self.path),
-                remedy="start a new run",
-            )
+        self._refuse_what_is_over(key)
         found = self._records.find(key)
         if found is None:
             return None, None
@@ -337,6 +336,15 @@ class Ledger:
                 remedy="a round has one question: start a new run",
             )
         return number, self._records.answer(number)
+
+    def _refuse_what_is_over(self, key: ReleaseKey) -> None:
+        """Raise PrivacyError where the run has ended, maybe while this one computed."""
+        if self._records.is_over(key.run, key.site):
+            raise PrivacyError(
+                "the run is over, and its answers are erased",
+                where=str(self.path),
+                remedy="start a new run",
+            )
 
     def _charge(self, key: ReleaseKey, terms: ReleaseTerms) -> int:
         """Write the charge of a release; its number."""
@@ -350,10 +358,11 @@ class Ledger:
         epsilon = self._epsilon_after(key, terms.event)
         return self._records.charge(_now(), key, terms, epsilon)
 
-    def _keep(self, number: int, answer: bytes) -> bytes:
+    def _keep(self, key: ReleaseKey, number: int, answer: bytes) -> bytes:
         """Store an answer; where another process was first, its answer."""
         with self._records.locked():
             self._records.refresh()
+            self._refuse_what_is_over(key)
             stored = self._records.answer(number)
             if stored is not None:
                 return stored
@@ -385,6 +394,10 @@ class Ledger:
         """Whether a run has ended at a site."""
         self._records.refresh()
         return self._records.is_over(run, site)
+
+    def has_charged(self, run: bytes, site: str) -> bool:
+        """Whether a run was charged for anything at a site, answered or not."""
+        return self._records.knows(run, site)
 
     def rounds(self, run: bytes, site: str) -> int:
         """How many rounds of a run were answered: they are answered in order."""

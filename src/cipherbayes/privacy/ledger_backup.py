@@ -96,7 +96,7 @@ def restore_ledger(copy: Path, ledger: Path) -> bool:
         partial.write_bytes(copy.read_bytes())
         newest = _close(partial, copy)
         with closing(Ledger.read(partial, adopt=True)) as opened:
-            Custody.of_user().raise_mark(opened.id, opened.head)
+            opened.remember()
         _put(partial, ledger)
     except (sqlite3.Error, OSError):
         raise unwritable(ledger) from None

@@ -97,7 +97,7 @@ class LedgerRecords:
         with self._snapshot():
             self.refresh()
             self._check_answers()
-            self._check_mark()
+            self._check_mark(self._mark)
 
     def close(self) -> None:
         """Close the file."""
@@ -204,9 +204,10 @@ class LedgerRecords:
 
     def knows(self, run: bytes, site: str) -> bool:
         """Whether a run was charged for anything at a site."""
-        row = self.database.execute(
-            "SELECT 1 FROM entries WHERE run = ? AND site = ?", (run, site)
-        ).fetchone()
+        with self._readable():
+            row = self.database.execute(
+                "SELECT 1 FROM entries WHERE run = ? AND site = ?", (run, site)
+            ).fetchone()
         return row is not None
 
     def is_over(self, run: bytes, site: str) -> bool:
@@ -314,9 +315,9 @@ class LedgerRecords:
             if answer is None or layout.answer_digest(salt, answer) != digest:
                 raise damaged(self.path)
 
-    def _check_mark(self) -> None:
-        """Raise PrivacyError where the ledger is not the one its mark has seen."""
-        count, link = self._mark
+    def _check_mark(self, mark: Head) -> None:
+        """Raise PrivacyError where the ledger is not the one that a mark has seen."""
+        count, link = mark
         if not self._lasting or count == 0:
             return
         if count > self.head.records:
@@ -338,17 +339,25 @@ class LedgerRecords:
             )
 
     def settle(self) -> None:
-        """Have all records on disk and the mark raised, before anything leaves."""
+        """Have all records on disk and the mark raised, before anything leaves.
+
+        Formal guarantees
+        -----------------
+        When it returns, the mark is at this file's last record or later, and its record
+        is in this file. Where it is not, every call raises, the first and any later:
+        of two copies that have gone on apart, the one that came second.
+        """
         if self._on_disk != self.head:
             self._sync()
         if self._lasting and self._mark.records < self.head.records:
             head = self.head
-            self._mark = self._custody.raise_mark(self.id, head)
-            if self._mark != head:
+            mark = self._custody.raise_mark(self.id, head, self._check_mark)
+            if mark != head:
                 # Another process has gone further, in this file or in a copy of it.
                 with self._snapshot():
                     self.refresh()
-                    self._check_mark()
+                    self._check_mark(mark)
+            self._mark = mark
 
     def _sync(self) -> None:
         """Wait until every record in the file is on disk, whoever wrote it.

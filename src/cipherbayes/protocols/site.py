@@ -104,7 +104,7 @@ class Site(ABC, Generic[AnyPlan]):
 
     @property
     def rounds_charged(self) -> int:
-        """Rounds of this run that the ledger was charged for."""
+        """Rounds of this run, up to the last one that the ledger has an answer to."""
         return self._ledger.rounds(self._run, self._name)
 
     def enrol(self) -> bytes:
@@ -206,7 +206,7 @@ class Site(ABC, Generic[AnyPlan]):
         transcript.check_site(self._name, self._rounds_answered())
 
     def _rounds_answered(self) -> int | None:
-        """Rounds that this site's ledger was charged for; None where it cannot say."""
+        """Rounds that this site has answered; None where it cannot say."""
         return self.rounds_charged
 
     def check_run(self, exchange: RoundId) -> None:

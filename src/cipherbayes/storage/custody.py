@@ -18,6 +18,7 @@ import json
 import os
 import secrets
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -65,8 +66,9 @@ class Custody:
 
     Formal guarantees
     -----------------
-    A mark never goes back: :meth:`raise_mark` keeps the higher of two, for any number
-    of processes, and a write that is cut leaves the one before. Marks and register
+    A mark never goes back, nor from one ledger to a copy of it that has other records:
+    :meth:`raise_mark` keeps the higher of two, for any number of processes, and a write
+    that is cut leaves the one before. Marks and register
     carry a MAC under the sealing key.
 
     Edge cases
@@ -133,10 +135,18 @@ class Custody:
         except FileNotFoundError:
             return BEGINNING
 
-    def raise_mark(self, ledger: bytes, head: Head) -> Head:
+    def raise_mark(
+        self, ledger: bytes, head: Head, check: Callable[[Head], None]
+    ) -> Head:
         """Remember, durably, that a ledger has come this far; the mark afterwards.
 
         The file has two slots, and the older one is written over.
+
+        Parameters
+        ----------
+        check
+            Raises where the ledger does not have the record of the mark before: it is
+            called before that is written over, while no other process can write.
         """
         file = self.path / "marks" / f"{ledger.hex()}.mark"
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -153,6 +163,7 @@ class Custody:
                 known = self._highest(ledger, file, slots)
                 if known.records >= head.records:
                     return known
+                check(known)
                 place = 0 if self._slot(ledger, slots, 0) != known else _SLOT.size
                 os.pwrite(descriptor, self._sealed(ledger, head), place)
                 os.fdatasync(descriptor)

@@ -178,4 +178,4 @@ def _state(path: Path, run: bytes, site: str) -> tuple[bool, bool]:
     if not path.exists():
         return False, False
     with closing(Ledger.read(path)) as ledger:
-        return ledger.rounds(run, site) > 0, ledger.is_over(run, site)
+        return ledger.has_charged(run, site), ledger.is_over(run, site)
