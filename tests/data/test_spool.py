@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,32 @@ def test_without_room_on_the_disk_every_pass_reads_the_table(
     table = opened(path, PREPARATIONS["no constant"])
     assert not isinstance(table._blocks, SpooledBlocks)
     assert bits(table) == expected
+
+
+def test_a_disk_that_is_full_for_one_thread_ends_no_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "table.parquet"
+    part = 8 * BLOCK_ROWS  # as much as a thread reads at once
+    pyarrow.parquet.write_table(pa.table(columns(3 * part)), path, row_group_size=part)
+    failed, waited, plain = set[int](), set[int](), Spool.write
+
+    def write(self: Spool, block: Rows, roles: Any) -> Stored:
+        if not failed:
+            failed.add(threading.get_ident())
+            raise OSError(28, "No space left on device")
+        if not waited and threading.get_ident() not in failed:
+            waited.add(threading.get_ident())
+            deadline = time.monotonic() + 0.7
+            while not self._file.closed and time.monotonic() < deadline:
+                time.sleep(0.01)
+        return plain(self, block, roles)
+
+    monkeypatch.setenv("CIPHERBAYES_THREADS", "2")
+    monkeypatch.setattr(Spool, "write", write)
+    table = opened(path, PREPARATIONS["no constant"])
+    assert not isinstance(table._blocks, SpooledBlocks)
+    assert table.count == 3 * part
 
 
 def test_a_disk_that_fails_is_named_and_nothing_of_the_rows(path: Path) -> None:

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,6 +68,25 @@ def test_a_copy_has_the_charges_and_no_answer(ledger: Path, tmp_path: Path) -> N
     assert release(ledger, 0) == b"ANSWER-6713"  # the ledger itself goes on
     with pytest.raises(PrivacyError, match="exists already"):
         copy_ledger(ledger, copy)
+
+
+def test_answers_are_in_no_file_of_a_copy_at_any_moment(
+    ledger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill would leave it there for ever."""
+    folder = tmp_path / "backup"
+
+    class Looking(sqlite3.Connection):
+        def execute(self, *statement: Any) -> sqlite3.Cursor:
+            for file in folder.glob(".*"):
+                assert b"ANSWER-6713" not in file.read_bytes()
+            return super().execute(*statement)
+
+    real = sqlite3.connect
+    monkeypatch.setattr(
+        sqlite3, "connect", lambda *a, **k: real(*a, **k, factory=Looking)
+    )
+    copy_ledger(ledger, folder / "t.copy")
 
 
 def test_the_newest_copy_keeps_its_budget(ledger: Path, tmp_path: Path) -> None:

@@ -296,9 +296,10 @@ def _streamed(source: Source) -> tuple[Blocks, _Extent]:
         extent.widen(*ends)
         if stored is not None and kept is not None:
             stored.append(kept)
-        elif spool is not None:
-            spool.close()
+        else:
             stored = None
+    if spool is not None and stored is None:
+        spool.close()  # not before: other threads may still write to it
     if spool is None or stored is None:
         return StreamedBlocks(source, count), extent
     columns = design.width + len(source.roles)

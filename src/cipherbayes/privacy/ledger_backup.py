@@ -52,13 +52,13 @@ def copy_ledger(ledger: Path, out: Path) -> None:
     try:
         with (
             closing(sqlite3.connect(ledger, timeout=60.0)) as source,
-            closing(sqlite3.connect(partial, isolation_level=None)) as copy,
+            # Answers reach no other file, not even one that a kill would leave behind.
+            closing(sqlite3.connect(":memory:", isolation_level=None)) as copy,
         ):
             source.backup(copy)
             copy.execute("PRAGMA secure_delete = ON")
-            copy.execute("PRAGMA journal_mode = DELETE")
             copy.execute("DELETE FROM vectors")
-            copy.execute("VACUUM")
+            copy.execute("VACUUM INTO ?", (str(partial),))
         _put(partial, out)
     except sqlite3.Error:
         raise unwritable(out) from None

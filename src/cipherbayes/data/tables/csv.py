@@ -38,13 +38,19 @@ _NO_COMMAS = (
 _PLACE = re.compile(r"In CSV column #(\d+): Row #(\d+)")
 """How Arrow says which cell it could not convert."""
 
-_PARSE = pyarrow.csv.ParseOptions(newlines_in_values=True)
+_PARSE = pyarrow.csv.ParseOptions(newlines_in_values=False)
+
+_FIELD = rb'(?:"(?:[^"\r\n]|"")*+"[^,\r\n]*+|(?!")[^,\r\n]*+)'
+_WHOLE_LINES = re.compile(rb"(?:" + _FIELD + rb"(?:," + _FIELD + rb")*+(?:\r\n?|\n))*+")
+"""Lines each of which ends outside of quotes."""
+_SCANNED, _LONGEST_LINE = 1 << 22, 1 << 21
 
 
 class CsvTable(FileTable):
     """A comma-separated UTF-8 file with a header line, plain or gzipped."""
 
     def __init__(self, path: Path, where: str) -> None:
+        refuse_open_quotes(path, where)
         names: tuple[str, ...] = ()
         with _csv_errors(where, names, {}):
             reader = _open_csv(path, pyarrow.csv.ConvertOptions())
@@ -142,6 +148,7 @@ def csv_texts(path: Path, where: str) -> pyarrow.dataset.Dataset:
     """
     from pyarrow import dataset  # slow to load, and only folders of files need it
 
+    refuse_open_quotes(path, where)
     names = _header(path, where)
     _refuse_separators(where, names)
     refuse_same_names(where, names)
@@ -153,6 +160,47 @@ def csv_texts(path: Path, where: str) -> pyarrow.dataset.Dataset:
                 parse_options=_PARSE, convert_options=_texts(names)
             ),
         )
+
+
+def refuse_open_quotes(path: Path, where: str) -> None:
+    """Refuse a file with a cell in quotes that does not end in its line.
+
+    Formal guarantees
+    -----------------
+    In a file that is not refused every line is a record of its own, whatever the others
+    are: one quote too many would make a cell of all lines up to the next one.
+    """
+    line, rest = 1, b""
+    with _csv_errors(where, (), {}), pa.input_stream(str(path)) as file:
+        while block := file.read(_SCANNED):
+            lines = rest + block
+            # A line's end may be cut in two.
+            whole = max(lines.rfind(b"\n"), lines.rfind(b"\r", 0, -1)) + 1
+            line += _read_lines(lines[:whole], where, line)
+            rest = lines[whole:]
+            if len(rest) > _LONGEST_LINE:
+                return  # which Arrow refuses
+        _read_lines(rest + b"\n", where, line)
+
+
+def _read_lines(lines: bytes, where: str, first: int) -> int:
+    """How many lines there are; refuse one that ends within quotes."""
+    found = _WHOLE_LINES.match(lines) if b'"' in lines else None
+    whole = len(lines) if found is None else found.end()
+    if whole < len(lines):
+        refuse(
+            where,
+            f"line {first + _line_ends(lines[:whole])} has a cell in quotes that does "
+            "not end in this line",
+            "take line breaks out of cells, and quotes that are part of a text in two "
+            'signs each, e.g. in pandas: frame.replace(r"[\\r\\n]+", " ", regex=True)'
+            ".to_csv(NEW, index=False)",
+        )
+    return _line_ends(lines)
+
+
+def _line_ends(lines: bytes) -> int:
+    return lines.count(b"\n") + lines.count(b"\r") - lines.count(b"\r\n")
 
 
 def check_csv(path: Path, where: str) -> None:
