@@ -50,6 +50,9 @@ NOT_CERTIFIED = "not certified"
 BLOCK_GROWTH = 1.04
 """Rounds t to 1.04 t are counted with the noise of round t, the smallest."""
 
+LONG_BLOCK, TAIL_MASS = 1000, 1e-15
+"""Tails of this mass are cut off in blocks of more rounds, and always in the total."""
+
 POINTS_PER_SPREAD = 40
 LARGEST_GRID = 50_000
 
@@ -200,9 +203,10 @@ def composed_epsilon(setting: PaperSetting) -> float:
             value_discretization_interval=interval,
             sampling_prob=setting.rate,
         )
-        # Tails are cut off in the total alone: to find where costs more than it saves.
-        alike = block.self_compose(last - first + 1, tail_mass_truncation=0.0)
-        total = total.compose(alike)
+        count = last - first + 1
+        # Where tails end costs more to find than they do, unless they are long.
+        cut = TAIL_MASS if count > LONG_BLOCK else 0.0
+        total = total.compose(block.self_compose(count, tail_mass_truncation=cut))
     return float(total.get_epsilon_for_delta(setting.delta))
 
 
