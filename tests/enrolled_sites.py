@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from cipherbayes.crypto.ckks.masking import RingMask, ring_mask
 from cipherbayes.crypto.ckks.parameters import CkksParameters
 from cipherbayes.crypto.identity.roster import Member, Roster
 from cipherbayes.crypto.identity.signatures import SigningKey
 from cipherbayes.crypto.masks import ExchangeKey, PairwiseMasks
 from cipherbayes.crypto.wire.transcript import RoundId
+from cipherbayes.typing import Integers
 
 RUN, STUDY, QUESTION = b"r" * 16, b"s" * 32, b"q" * 32
 
@@ -50,3 +53,8 @@ class EnrolledSites:
 
 def round_id(roster: Roster, round: int = 0, attempt: int = 0) -> RoundId:
     return RoundId(RUN, STUDY, round, attempt, "gradient", roster.digest)
+
+
+def slot_order(ring: int) -> Integers:
+    """Where in a transform SEAL's slot j is: at the root 3^j."""
+    return np.array([pow(3, j, 2 * ring) // 2 for j in range(ring // 2)])

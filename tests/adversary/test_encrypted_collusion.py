@@ -44,7 +44,7 @@ from cipherbayes.protocols.messages import (
     encode,
 )
 from cipherbayes.protocols.questions import Question
-from enrolled_sites import EnrolledSites
+from enrolled_sites import EnrolledSites, slot_order
 
 Forge = Callable[[dict[str, CkksCiphertext]], np.ndarray]
 
@@ -179,12 +179,9 @@ class Ward:
 
     def transformed(self, polynomial: Any) -> Any:
         """A polynomial as ciphertexts hold it."""
-        scheme = ckks_scheme(self.circuit.parameters)
-        blank = scheme.coefficients(scheme._blank, self.circuit.parameters.levels)
-        moduli = np.array(self.circuit.parameters.primes, dtype=np.uint64)[:, None]
-        return (scheme.encrypted(scheme._blank, polynomial)[0] + moduli - blank[0]) % (
-            moduli
-        )
+        parameters = self.circuit.parameters
+        nothing = np.zeros((2, parameters.levels, parameters.ring), dtype=np.uint64)
+        return ckks_scheme(parameters).added(nothing, polynomial)[0]
 
     def asks_for_the_key(self, power: int) -> Any:
         """What the CSP releases of (1, weight · X^power) in place of a sum.
@@ -229,7 +226,7 @@ class Ward:
         real = undone(update, self.asks_for_the_key(0))
         turned = undone(update, self.asks_for_the_key(ring // 2))
         # X^(n/2) is i in slots at a root 1 modulo 4, and −i in the others.
-        order = ckks_scheme(self.circuit.parameters)._order
+        order = slot_order(ring)
         imaginary = np.where(order % 2, turned, -turned)
         slots = (real + 1j * imaginary) * self.circuit.message_scale(1) / self.weight
         # The slots of an integer polynomial, all of them: its inverse transform.

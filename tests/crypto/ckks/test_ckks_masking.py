@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tenseal.sealapi as sealapi
 from scipy.stats import chisquare
 
 from cipherbayes.crypto.ckks.ciphertext import add_coefficients
@@ -16,9 +17,8 @@ from cipherbayes.crypto.ckks.masking import RingMask, uniform_residues
 from cipherbayes.crypto.ckks.parameters import CkksParameters
 from cipherbayes.crypto.ckks.polynomial import minimax
 from cipherbayes.crypto.ckks.scheme import ckks_scheme
-from cipherbayes.crypto.coefficients import add_modulo, column
 from cipherbayes.errors import CryptoError, ProtocolError
-from enrolled_sites import QUESTION, EnrolledSites
+from enrolled_sites import QUESTION, EnrolledSites, slot_order
 
 NAMES = ("a", "b", "c")
 CIRCUIT = make_circuit("fast", Update(64, 3, 2.0**-16, minimax(0.01)))
@@ -76,33 +76,46 @@ def test_no_integer_is_between_two_numbers_of_digits(value: int) -> None:
     assert encode_exactly(slots, 1.7, 16).tolist() == expected
 
 
+def twist(ring: int) -> Any:
+    return np.exp(-1j * np.pi / ring * np.arange(ring))
+
+
 @pytest.mark.parametrize("circuit", ["fast", "hardened", "literal"])
 def test_an_encoding_has_the_slots_it_was_made_of(circuit: str) -> None:
     made = make_circuit(circuit, Update(64, 3, 2.0**-16, minimax(0.01)))
-    ring, scheme = made.parameters.ring, ckks_scheme(made.parameters)
+    ring = made.parameters.ring
     slots = RNG.integers(-(2**16), 2**16, ring // 2)
     scale = made.message_scale(1) * 2.0**-16
     coefficients = encode_exactly(slots, scale, ring)
-    plain = np.fft.fft(coefficients * scheme._twist)[scheme._order].conj()
+    plain = np.fft.fft(coefficients * twist(ring))[slot_order(ring)].conj()
     np.testing.assert_allclose(plain.imag, 0.0, atol=8.0 * np.sqrt(ring))
     np.testing.assert_allclose(
         plain.real / scale, slots, atol=8 * np.sqrt(ring) / scale
     )
 
 
-def test_a_short_polynomial_is_encrypted_as_a_part_of_a_long_one() -> None:
-    """What is handed to SEAL in one piece adds up with what takes two, exactly."""
-    parameters = CIRCUIT.parameters
-    scheme, moduli = ckks_scheme(parameters), column(parameters.primes)
-    zero = scheme._blank
-    short = np.arange(parameters.ring, dtype=np.int64) * 131_071 - 2**29
-    long = np.full(parameters.ring, 2**47 + 12_345, dtype=np.int64)
-    both = scheme.encrypted(zero, short + long)
-    nothing = scheme.encrypted(zero, np.zeros_like(short))
-    parts = add_modulo(
-        scheme.encrypted(zero, short), scheme.encrypted(zero, long), moduli
+def test_a_message_is_the_same_with_its_zero_read_beforehand() -> None:
+    scheme, parameters = ckks_scheme(CIRCUIT.parameters), CIRCUIT.parameters
+    zero = KEYS.public.encrypt_zero()
+    words = scheme.coefficients(zero, parameters.levels)
+    plain = RNG.integers(-(2**61), 2**61, parameters.ring)
+    at_once = scheme.encrypted(zero, plain)
+    np.testing.assert_array_equal(scheme.added(words, plain), at_once)
+    assert (at_once[0] != words[0]).any()
+    np.testing.assert_array_equal(at_once[1], words[1])
+
+
+def test_a_polynomial_is_transformed_as_seals_own_encoder_does() -> None:
+    scheme, parameters = ckks_scheme(CIRCUIT.parameters), CIRCUIT.parameters
+    zero, constant = KEYS.public.encrypt_zero(), np.zeros(parameters.ring, np.int64)
+    constant[0] = -987_654_321
+    plain, total = sealapi.Plaintext(), sealapi.Ciphertext()
+    level = scheme.level_ids[parameters.levels]
+    scheme.encoder.encode(float(constant[0]), level, 1.0, plain)
+    scheme.evaluator.add_plain(zero, plain, total)
+    np.testing.assert_array_equal(
+        scheme.encrypted(zero, constant), scheme.coefficients(total, parameters.levels)
     )
-    np.testing.assert_array_equal(add_modulo(both, nothing, moduli), parts)
 
 
 def test_integers_that_no_word_could_hold_are_refused() -> None:
@@ -256,6 +269,9 @@ class Given:
     def __init__(self, zeros: list[Any]) -> None:
         self._zeros = list(zeros)
 
+    def __len__(self) -> int:
+        return len(self._zeros)
+
     def take(self) -> Any:
         return self._zeros.pop(0)
 
@@ -274,15 +290,20 @@ def sums(masked: bool, zeros: list[Any], *, fractions: bool) -> Any:
     return add_coefficients(messages)
 
 
+def fresh_zeros() -> list[Any]:
+    encryptor = CIRCUIT.encryptor(KEYS.public)
+    return [encryptor._read_zero() for _ in NAMES]
+
+
 def test_the_sum_of_masked_messages_is_that_of_bare_ones_bit_for_bit() -> None:
-    zeros = [KEYS.public.encrypt_zero() for _ in NAMES]
+    zeros = fresh_zeros()
     bare = sums(False, zeros, fractions=False)
     np.testing.assert_array_equal(sums(True, zeros, fractions=False), bare)
 
 
 def test_with_fractions_a_sum_is_off_by_less_than_one_unit_a_site() -> None:
     """They decide how each site rounds; no unit in the last place more than that."""
-    zeros = [KEYS.public.encrypt_zero() for _ in NAMES]
+    zeros = fresh_zeros()
     scheme = ckks_scheme(CIRCUIT.parameters)
     polynomials = []
     for fractions in (False, True):
@@ -290,9 +311,10 @@ def test_with_fractions_a_sum_is_off_by_less_than_one_unit_a_site() -> None:
         plain = KEYS.secret.decrypt(scheme.load(words))
         plain.scale = 1.0
         slots = np.asarray(scheme.encoder.decode_complex(plain))
-        points = np.zeros(CIRCUIT.parameters.ring, dtype=complex)
-        points[scheme._order] = slots.conj()
-        points[::-1][scheme._order] = slots
-        polynomials.append((np.fft.ifft(points) / scheme._twist).real)
+        ring = CIRCUIT.parameters.ring
+        points = np.zeros(ring, dtype=complex)
+        points[slot_order(ring)] = slots.conj()
+        points[::-1][slot_order(ring)] = slots
+        polynomials.append((np.fft.ifft(points) / twist(ring)).real)
     difference = polynomials[1] - polynomials[0]
     assert 0.0 < np.abs(difference).max() < len(NAMES) + 0.1

@@ -21,7 +21,7 @@ from cipherbayes.crypto.ckks.masking import RingMask
 from cipherbayes.crypto.ckks.parameters import MAX_CHUNKS, CkksParameters
 from cipherbayes.crypto.ckks.scheme import ckks_scheme
 from cipherbayes.crypto.ckks.update import MAX_SITES, Update
-from cipherbayes.crypto.coefficients import add_modulo, column
+from cipherbayes.crypto.coefficients import Coefficients, add_modulo, column
 from cipherbayes.crypto.prepared_zeros import PreparedZeros
 from cipherbayes.errors import CryptoError
 from cipherbayes.typing import Floats, Integers
@@ -70,8 +70,8 @@ class SiteEncryptor:
     """A site's side: encodes and encrypts one vector a round.
 
     ``prepare`` makes encryptions of zero while the site waits
-    (:class:`~cipherbayes.crypto.prepared_zeros.PreparedZeros`); without one at hand
-    ``encrypt`` makes its own.
+    (:class:`~cipherbayes.crypto.prepared_zeros.PreparedZeros`) and reads their
+    coefficients; without one at hand ``encrypt`` makes its own.
     """
 
     def __init__(self, circuit: Circuit, public: CkksPublicKey) -> None:
@@ -80,7 +80,12 @@ class SiteEncryptor:
         self._circuit = circuit
         self._public = public
         self._scheme = ckks_scheme(public.parameters)
-        self._zeros = PreparedZeros(public.encrypt_zero)
+        self._zeros = PreparedZeros(self._read_zero)
+
+    def _read_zero(self) -> Coefficients:
+        """The coefficients of a fresh encryption of zero."""
+        levels = self._public.parameters.levels
+        return self._scheme.coefficients(self._public.encrypt_zero(), levels)
 
     @property
     def prepared(self) -> int:
@@ -122,7 +127,11 @@ class SiteEncryptor:
             plain = encode_exactly(
                 slots.astype(np.int64), scale, parameters.ring, fractions
             )
-            chunks.append(self._scheme.encrypted(self._zeros.take(), plain))
+            if len(self._zeros):
+                chunks.append(self._scheme.added(self._zeros.take(), plain))
+            else:
+                zero = self._public.encrypt_zero()
+                chunks.append(self._scheme.encrypted(zero, plain))
         polynomials = np.stack(chunks)
         if mask is not None:
             polynomials[:, 0] = add_modulo(

@@ -25,7 +25,6 @@ from cipherbayes.crypto.seal import (
 from cipherbayes.errors import CryptoError
 from cipherbayes.typing import Integers
 
-_HALF_BITS = 30
 _KEYS_HEADER = struct.Struct("<32sQ")
 _COUNT = struct.Struct("<Q")
 
@@ -46,58 +45,41 @@ class CkksScheme(KeyLayouts):
     _ciphertexts: dict[tuple[int, int], SealLayout] = field(default_factory=dict)
 
     def encrypted(self, zero: Any, plain: Integers) -> Coefficients:
-        """An encryption of zero plus an integer polynomial, coefficients below 2⁶².
+        """SEAL's encryption of zero plus an integer polynomial, as coefficients."""
+        total, moduli = self._transformed(plain), column(self.parameters.primes)
+        self.evaluator.add_inplace(total, zero)
+        first, second = self.coefficients(total, self.parameters.levels)
+        # The 1 that _transformed has there is taken off.
+        return np.stack((first, add_modulo(second, moduli - np.uint64(1), moduli)))
 
-        SEAL transforms what its encoder rounds, so the polynomial is handed over by
-        its slots, which floating point keeps exactly: with 31 bits in a coefficient an
-        error stays below 2⁻⁸. Longer coefficients go in two halves; the upper one is
-        multiplied inside a ciphertext that everyone knows, which is then taken off.
+    def added(self, zero: Coefficients, plain: Integers) -> Coefficients:
+        """The same, of an encryption of zero whose coefficients are at hand."""
+        moduli, levels = column(self.parameters.primes), self.parameters.levels
+        words = self.coefficients(self._transformed(plain), levels)[0]
+        return np.stack((add_modulo(zero[0], words, moduli), zero[1]))
+
+    def _transformed(self, plain: Integers) -> Any:
+        """A ciphertext that hides nothing: an integer polynomial, transformed, and 1.
+
+        The polynomial is handed to SEAL modulo every prime, and SEAL transforms it. A
+        second one that is zero SEAL refuses; of 1 the transform is 1 at every place.
         """
-        evaluator, levels = self.evaluator, self.parameters.levels
-        total = sealapi.Ciphertext()
-        if int(np.abs(plain).max()) < 2**_HALF_BITS:
-            evaluator.add_plain(zero, self._plain(plain), total)
-            return self.coefficients(total, levels)
-        high, low = plain >> _HALF_BITS, plain & (2**_HALF_BITS - 1)
-        evaluator.add_plain(self._blank, self._plain(high), total)
-        evaluator.multiply_plain_inplace(total, self._shift)
-        evaluator.add_inplace(total, zero)
-        evaluator.add_plain_inplace(total, self._plain(low))
-        words = self.coefficients(total, levels)
-        return add_modulo(words, self._taken_off, column(self.parameters.primes))
-
-    def _plain(self, polynomial: Integers) -> Any:
-        """A plaintext with these coefficients, each below 2³² in size."""
-        values = np.fft.fft(polynomial * self._twist)[self._order].conj()
-        plain = sealapi.Plaintext()
-        self.encoder.encode(values.tolist(), 1.0, plain)
-        return plain
+        primes = np.array(self.parameters.primes, dtype=np.int64)[:, None]
+        words = np.zeros(self._untransformed.shape, dtype=np.uint64)
+        words[0] = plain % primes
+        words[1, :, 0] = 1
+        cipher = sealapi.Ciphertext()
+        self._untransformed.write(cipher, words, self.context)
+        self.evaluator.transform_to_ntt_inplace(cipher)
+        return cipher
 
     @cached_property
-    def _twist(self) -> Any:
-        ring = self.parameters.ring
-        return np.exp(-1j * np.pi / ring * np.arange(ring))
-
-    @cached_property
-    def _order(self) -> Any:
-        """Where in a transform SEAL's slot j is: at the root 3^j."""
-        slots, modulus = self.parameters.slots, 2 * self.parameters.ring
-        return np.array([pow(3, j, modulus) // 2 for j in range(slots)])
-
-    @cached_property
-    def _shift(self) -> Any:
-        plain = sealapi.Plaintext()
-        level = self.level_ids[self.parameters.levels]
-        self.encoder.encode(2.0**_HALF_BITS, level, 1.0, plain)
-        return plain
-
-    @cached_property
-    def _taken_off(self) -> Coefficients:
-        """Minus the known ciphertext times 2³⁰."""
-        known = sealapi.Ciphertext()
-        self.evaluator.multiply_plain(self._blank, self._shift, known)
-        words = self.coefficients(known, self.parameters.levels)
-        return np.asarray(column(self.parameters.primes) - words)
+    def _untransformed(self) -> SealLayout:
+        """How SEAL stores a fresh ciphertext that is not transformed."""
+        example = sealapi.Ciphertext()
+        self.evaluator.transform_from_ntt(self._blank, example)
+        shape = (2, self.parameters.levels, self.parameters.ring)
+        return SealLayout.learn(example, shape)
 
     def ciphertext_layout(self, size: int, level: int) -> SealLayout:
         """How SEAL stores ``size`` polynomials modulo ``level`` primes."""
