@@ -104,7 +104,7 @@ class Loops:
         return (
             parts.order,
             len(parts.constants),
-            _plain(parts.back) if parts.framed else None,
+            _plain(parts.from_blocks) if parts.framed else None,
             None if parts.power is None else _plain(parts.power),
             parts.usual,
             prior.pulled_by,

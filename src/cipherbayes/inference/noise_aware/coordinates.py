@@ -101,8 +101,8 @@ class Coordinates:
         return self._shape[1]
 
     @property
-    def back(self) -> Floats:
-        """F of A = F blocks F'."""
+    def from_blocks(self) -> Floats:
+        """F of A = F blocks F': takes the blocks to the matrix that they stand for."""
         return np.asarray(self._from, dtype=np.float64)
 
     @property

@@ -16,7 +16,7 @@ Edge cases
 Other users of the same machine can open the page.
 """
 
-from cipherbayes.report.live.page import page
+from cipherbayes.report.live.live_page import page
 from cipherbayes.report.live.serving import following, serving
 from cipherbayes.report.live.snapshot import Snapshot, Watcher
 

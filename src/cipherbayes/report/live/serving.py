@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Thread
 
 from cipherbayes.errors import RunError
-from cipherbayes.report.live.page import WAITING, page
+from cipherbayes.report.live.live_page import WAITING, page
 from cipherbayes.report.live.snapshot import Snapshot, Watcher
 
 HOST = "127.0.0.1"
