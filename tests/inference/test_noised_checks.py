@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.special import expit
+from scipy.special import expit, ndtri
 
 from cipherbayes.inference.count_check import check_counts
 from cipherbayes.inference.described import bin_shares
@@ -85,6 +85,23 @@ def test_survival_of_many_rows_is_told_by_cells() -> None:
     assert spans(fit.calibration_slope, 1.0, 0.1)
     ratio = fit.observed[:, :, -1] / fit.expected[:, :, -1]
     assert np.abs(ratio.mean(axis=0) - 1.0).max() < 0.05
+
+
+def test_a_third_may_depart_early_however_alike_predictions_are() -> None:
+    """The lowest third has half of the events that were predicted in the first quarter,
+    and as many as predicted after it."""
+    score = -0.2 + 0.5 * ndtri((np.arange(900) + 0.5) / 900)
+    hazards = np.exp(score)[:, None] * np.full(INTERVALS, 1.0 / INTERVALS)
+    hazards[:300, 0] *= 0.5
+    there = np.exp(-np.cumsum(np.insert(hazards, 0, 0.0, axis=1), axis=1))
+    fates = np.zeros((score.size, 2 * INTERVALS + 1))
+    fates[:, :INTERVALS], fates[:, -1] = -np.diff(there), there[:, -1]
+    cells = np.zeros((LOG_HAZARDS.size + 1, fates.shape[1]))
+    np.add.at(cells, np.searchsorted(LOG_HAZARDS, score), fates)
+    shares = np.full(INTERVALS, 1.0 / INTERVALS)
+    fit = check_survival(cells.ravel(), 1.8, tuple(LOG_HAZARDS), shares, 900.0)
+    early = np.median(fit.observed_over_expected[:, 0, 0])
+    assert abs(early - 0.5) < 0.12
 
 
 def test_numbers_by_predicted_bin_are_those_of_the_rows() -> None:

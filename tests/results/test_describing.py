@@ -166,6 +166,18 @@ def test_an_interval_is_no_wider_than_ranges_and_noise_make_it() -> None:
     assert width["median"] <= 0.25
 
 
+def test_values_that_are_all_alike_may_have_no_spread() -> None:
+    """And others must have some."""
+    moments = np.tile([[0.4], [0.02]], 2).ravel()
+    alike, nearly = np.full(ROWS, 2.24), np.full(ROWS, 2.24)
+    nearly[:30] = 2.5
+    feature = {"low": 0.0, "high": 3.2}
+    for scales in (None, moments):
+        first, second = described_each([alike, nearly], feature, scales)
+        assert first["sd"]["lower"] == 0.0
+        assert 0.0 < second["sd"]["lower"] < nearly.std() < second["sd"]["upper"]
+
+
 def test_a_log_scale_has_no_sums_and_its_mean_is_told_by_ranges() -> None:
     rows = np.random.default_rng(3).lognormal(0.5, 0.3, ROWS)
     found = described(rows, {"low": 0.2, "high": 8.0, "transform": "log"})

@@ -13,7 +13,12 @@ from functools import cached_property
 
 import numpy as np
 
-from cipherbayes.inference.noised_counts import second_differences
+from cipherbayes.inference.noised_counts import (
+    Pull,
+    Smooth,
+    likeliest_rates,
+    second_differences,
+)
 from cipherbayes.typing import Floats
 
 POINTS = 2
@@ -112,3 +117,40 @@ class ScoreGrid:
         """Expected rows at each point of the grid, for rows of log densities."""
         logs = np.clip(phi @ self.basis.T, -60.0, 30.0)
         return np.exp(logs) / POINTS
+
+    def likeliest(self, counts: Floats, noise: float, rows: float | None) -> Floats:
+        """Likeliest masses on the grid.
+
+        Parameters
+        ----------
+        counts, noise
+            Of the rows in each bin, and the standard deviation of their noise.
+        rows
+            Rows to be expected; None where that is not known.
+        """
+        known = np.array([]) if rows is None else np.array([rows])
+        cells = _RowCells(self, bool(known.size))
+        prior = Smooth(*self.prior(rows))
+        mode, _ = likeliest_rates(np.append(counts, known), noise, cells, prior)
+        masses: Floats = self.masses(mode[None])[0]
+        return masses
+
+
+@dataclass(frozen=True)
+class _RowCells:
+    """Rows of each bin; then all of them, where ``total``."""
+
+    grid: ScoreGrid
+    total: bool
+
+    def __call__(self, phi: Floats) -> tuple[Floats, Pull]:
+        mass = self.grid.masses(phi)
+        into = self.grid.bin_of
+        if self.total:
+            into = np.concatenate([into, np.ones((len(into), 1))], axis=1)
+
+        def pull(weights: Floats) -> Floats:
+            gradient: Floats = (mass * (weights @ into.T)) @ self.grid.basis
+            return gradient
+
+        return mass @ into, pull

@@ -3,12 +3,14 @@
 A row's score s is the log of the cumulative hazard predicted for the horizon, of which
 the share w_j falls into interval j of the horizon. In truth the hazard adds up to
 
-    w_j exp(s + f(s) + a_j + b_j u + c_j u²)
+    w_j exp(s + f(s) + a_j + d_jg)
 
-there, u the place of s within the bins, from -1 to 1 or so, and f a smooth function:
-all zero if predictions are calibrated. So an interval may have a level, a slope and a
-bend of its own. Censoring has a rate in each interval and one slope along the score.
-Scores have a smooth density.
+there, f a smooth function, a_j a level of the interval and d_jg one of the third g of
+the rows that s is in: all zero if predictions are calibrated. Observed over expected is
+told of thirds, and by how much they depart in an interval has little to do with how far
+apart their scores are: a slope along the score would keep hazards proportional where
+scores are much alike. The counts of bins say beforehand where thirds begin. Censoring
+has a rate in each interval and one slope along the score. Scores have a smooth density.
 """
 
 from __future__ import annotations
@@ -30,17 +32,16 @@ from cipherbayes.inference.noised_counts import (
 from cipherbayes.inference.score_density import ScoreGrid
 from cipherbayes.typing import Floats
 
-LEVEL_SD, SLOPE_SD, BEND_SD = 0.7, 0.8, 0.25
+LEVEL_SD, SLOPE_SD, BEND_SD = 0.7, 0.8, 0.5
 """Prior standard deviations of f: its mean, its slope, and its second differences from
 bin to bin."""
-OWN_SDS = (0.7, 1.0, 0.6)
-"""Prior standard deviations of a_j, b_j and c_j."""
+INTERVAL_SD, THIRD_SD = 0.5, 1.0
+"""Prior standard deviations of a_j and d_jg."""
+LEAST_WEIGHT = 1e-9
+"""Of a point of the grid, so that it is in some third."""
 CENSORING, CENSORING_SD, CENSORING_SLOPE_SD = -2.0, 2.0, 1.0
 """Prior mean and standard deviation of the log rate of censoring in an interval, and
-standard deviation of its slope along u."""
-DENSITY = (-0.3, 0.8, 6.0)
-"""Prior mean and standard deviation of the second difference of the log density, and
-standard deviation of its values: predicted risks have more bins than log odds."""
+standard deviation of its slope along u, the place of s within the bins (-1 to 1)."""
 TREND_BEND_SD, TREND_LEVEL_SD = 0.6, 1.0
 """Those of second differences of f and of a_j where a change over time is tested, which
 must not be taken for one."""
@@ -97,8 +98,11 @@ def check_survival(
     rows
         Held-out rows to be expected; None where the study does not know.
     """
-    grid = ScoreGrid(edges, *DENSITY)
-    cells = _FateCells(_Shape(grid, shares), rows is not None)
+    grid = ScoreGrid(edges)
+    fates = 2 * shares.size + 1
+    in_bins = counts.reshape(grid.bins, fates).sum(axis=1)
+    mass = grid.likeliest(in_bins, noise * float(np.sqrt(fates)), rows)
+    cells = _FateCells(_Shape(grid, shares, _third_of(mass)), rows is not None)
     phi = sample_rates(_with_rows(counts, rows), noise, cells, cells.shape.prior(rows))
     return _measures(phi[1:], cells.shape)
 
@@ -126,7 +130,7 @@ def test_risk(
     proportional hazards may have. At the mode it is about normal, and drawn to zero by
     its prior as much as is taken back here.
     """
-    shape = _Shape(ScoreGrid(edges), shares, trend=True)
+    shape = _Shape(ScoreGrid(edges), shares, None)
     cells = _FateCells(shape, rows is not None)
     mode, covariance = likeliest_rates(
         _with_rows(counts, rows), noise, cells, shape.prior(rows)
@@ -149,14 +153,21 @@ def _with_rows(counts: Floats, rows: float | None) -> Floats:
 class _Shape:
     """How parameters make densities and hazards on the grid.
 
-    Parameters: log densities, then values of f, both at the centres of bins; a, b and c
-    of each interval, or with ``trend`` a of each and one slope that rises evenly from
-    the first to the last; log rates of censoring, and their slope.
+    Parameters: log densities, then values of f, both at the centres of bins; a of each
+    interval, then d of each third in each, or where a change over time is tested one
+    slope that rises evenly from the first interval to the last; log rates of censoring,
+    and their slope.
+
+    Attributes
+    ----------
+    third_of
+        How much of each point is in each third of the rows, ``(points, 3)``; None where
+        a change over time is tested.
     """
 
     grid: ScoreGrid
     shares: Floats
-    trend: bool = False
+    third_of: Floats | None
 
     @cached_property
     def places(self) -> Floats:
@@ -171,16 +182,16 @@ class _Shape:
         """What intervals have of their own, ``(points, intervals, d)``, and its prior
         standard deviations."""
         intervals = self.shares.size
-        powers = [
-            np.einsum("p,jk->pjk", self.places**power, np.eye(intervals))
-            for power in range(len(OWN_SDS))
-        ]
-        if not self.trend:
-            return np.concatenate(powers, axis=2), np.repeat(OWN_SDS, intervals)
-        later = np.linspace(-1.0, 1.0, intervals)
-        turn = np.einsum("p,j->pj", self.places, later)[:, :, None]
-        sds = np.append(np.full(intervals, TREND_LEVEL_SD), TREND_SD)
-        return np.concatenate([powers[0], turn], axis=2), sds
+        each = np.eye(intervals)
+        level = np.repeat(each[None], self.places.size, axis=0)
+        if self.third_of is not None:
+            thirds = np.einsum("pg,jk->pjgk", self.third_of, each)
+            own = thirds.reshape(*level.shape[:2], -1)
+            sds = np.repeat([INTERVAL_SD, THIRD_SD], [intervals, own.shape[2]])
+        else:
+            own = (self.places[:, None] * np.linspace(-1.0, 1.0, intervals))[:, :, None]
+            sds = np.append(np.full(intervals, TREND_LEVEL_SD), TREND_SD)
+        return np.concatenate([level, own], axis=2), sds
 
     @cached_property
     def by_hazard(self) -> Floats:
@@ -208,7 +219,7 @@ class _Shape:
         """Of all parameters, for about so many rows."""
         mean, density = self.grid.prior(rows)
         intervals, (first, last) = self.shares.size, self.ends
-        bend_sd = TREND_BEND_SD if self.trend else BEND_SD
+        bend_sd = BEND_SD if self.third_of is not None else TREND_BEND_SD
         rates = [CENSORING] * intervals
         sds = [CENSORING_SD] * intervals + [CENSORING_SLOPE_SD]
         root = block_diag(
@@ -367,3 +378,12 @@ def _thirds(weight: Floats) -> Floats:
     ends = np.arange(4.0) / 3.0
     inside: Floats = np.minimum(upto, ends[1:]) - np.maximum(before, ends[:-1])
     return inside.clip(0.0)
+
+
+def _third_of(mass: Floats) -> Floats:
+    """How much of each point of the grid is in each third of the rows, of all of which
+    ``mass`` says where they are."""
+    weight = np.maximum(mass / mass.sum(), LEAST_WEIGHT)
+    inside = _thirds((weight / weight.sum())[None])[0]
+    share: Floats = inside / inside.sum(axis=1, keepdims=True)
+    return share

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtri
 
 from cipherbayes.data.characteristics import SITE, WEIGHTS, Characteristics
 from cipherbayes.inference.described import bin_shares
 from cipherbayes.inference.noised_counts import about_the_mode
 from cipherbayes.protocols.rounds import Closing
+from cipherbayes.results.counted_column import CountedColumn
 from cipherbayes.results.described_columns import DescribedColumn, described_columns
 from cipherbayes.results.record import DescribeRow
 from cipherbayes.study.schema import PrivateStudy
-from cipherbayes.typing import Bools, Floats
+from cipherbayes.typing import Floats
 
 QUANTILES = {"q1": 0.25, "median": 0.5, "q3": 0.75}
 TRIED, SHORTER = 21, 0.05
@@ -28,96 +28,8 @@ NEAR_ZERO = 0.1
 this share of its end."""
 LEAST_RECORDS = 1.0
 """That a group must surely have to be described."""
-EVEN_SD = 0.1
-"""How far the mean of a range of a smooth column is from its middle, in widths of the
-range: one standard deviation."""
 STEPS = 50
 """Of repeated averaging, each of which leaves the share of one range of the error."""
-
-
-@dataclass(frozen=True)
-class _Counted:
-    """A column in a group: released counts and sums, their noise, draws of shares,
-    which of them take the column to be smooth, and the likeliest shares."""
-
-    counts: Floats
-    sums: Floats
-    noise: float
-    possible: tuple[int, int]
-    shares: Floats
-    smooth: Bools
-    likeliest: Floats
-
-    def moments(
-        self, shares: Floats, ends: Floats, present: Floats
-    ) -> tuple[Floats, Floats]:
-        """Draws of the mean place within the window, and of its mean square.
-
-        Those of the counts are moved by as much as the sums are surer of them. Values
-        are anywhere within their ranges, but nearly even within the inner ranges of a
-        smooth column.
-
-        Parameters
-        ----------
-        shares
-            Of the ranges: the likeliest, then one row for each draw.
-        ends
-            Of the ranges, as places.
-        present
-            How many records have a value, for the same rows.
-        """
-        rng = np.random.default_rng(3)
-        lows, highs = ends[:-1], ends[1:]
-        place = rng.random(shares.shape)
-        even = np.clip(0.5 + EVEN_SD * rng.standard_normal(place.shape), 0.0, 1.0)
-        smooth = np.append(True, self.smooth)[:, None]
-        place[:, 1:-1] = np.where(smooth, even, place)[:, 1:-1]
-        own = rng.random(shares.shape)
-        place[0] = own[0] = 0.5
-        mean = lows + (highs - lows) * place
-        # Around the mean of a range at most what its ends leave, evenly about a third.
-        square = mean**2 + (mean - lows) * (highs - mean) * own / 1.5
-        counted = np.stack([(shares * mean).sum(1), (shares * square).sum(1)], axis=1)
-        weights = np.array(WEIGHTS)
-        sd = self.noise / weights / present.mean()
-        error = rng.standard_normal(counted.shape)
-        error[0] = 0.0
-        summed = (self.sums + self.noise * error) / weights / present[:, None]
-        spread = np.cov(counted[1:].T)
-        gain = np.linalg.solve(spread + np.diag(sd**2), spread).T
-        first, second = (counted + (summed - counted) @ gain.T).T
-        return np.clip(first, -1.0, 1.0), np.clip(second, first**2, 1.0)
-
-    def absent(self, rows: Floats) -> Floats:
-        """Draws of the share of missing values, the last bin: its count and noise, not
-        negative, whatever the other bins are."""
-        rng = np.random.default_rng(4)
-        least = ndtr(-self.counts[-1] / self.noise)
-        place = least + (1.0 - least) * rng.random(rows.size)
-        count = self.counts[-1] + self.noise * ndtri(np.minimum(place, 1.0 - 1e-12))
-        share: Floats = np.clip(count / np.maximum(rows, 1.0), 0.0, 1.0)
-        return share
-
-    def upto(self, share: float, bins: int) -> Floats:
-        """How likely it is that a quantile is in one of the first k ranges, for each k.
-
-        With n_k records up to range k, n_k - share n is not negative from the
-        quantile's range on and negative before it: by the counts alone, whatever the
-        records are. Draws of shares, of which none is zero, would put records into
-        ranges that are empty.
-        """
-        place = np.arange(bins)
-        known = (self.possible[0] <= place) & (place < self.possible[1])
-        upto = np.cumsum(np.where(known, self.counts[:bins], 0.0))
-        balance = (upto - share * upto[-1])[:-1]
-        k, noisy = np.cumsum(known)[:-1], float(known.sum())
-        sd = self.noise * np.sqrt((1.0 - share) ** 2 * k + share**2 * (noisy - k))
-        inner = np.where(k == 0, 0.0, np.where(k == noisy, 1.0, ndtr(balance / sd)))
-        chance = np.concatenate([[0.0], inner, [1.0]])
-        # Noise may make a later one smaller; half of the way from either side.
-        up, down = np.maximum.accumulate(chance), np.minimum.accumulate(chance[::-1])
-        found: Floats = 0.5 * (up + down[::-1])
-        return found
 
 
 def describe_rows(
@@ -157,7 +69,7 @@ def _sampled(
     blocks: Floats,
     noises: Floats,
     rows: Floats,
-) -> dict[tuple[int, str], _Counted]:
+) -> dict[tuple[int, str], CountedColumn]:
     """Every column in every group, by group and name; columns alike in shape are
     sampled together."""
     ends = np.cumsum([column.size for column in columns])
@@ -169,7 +81,7 @@ def _sampled(
         kind = column.levels is None, column.missing, column.spread
         alike[(column.size, column.possible, column.widths, *kind)].append(place)
     groups = len(blocks)
-    found: dict[tuple[int, str], _Counted] = {}
+    found: dict[tuple[int, str], CountedColumn] = {}
     for (size, possible, widths, ranges, missing, spread), places in alike.items():
         own = [blocks[:, ends[place] - size : ends[place]] for place in places]
         first, last = possible
@@ -198,7 +110,7 @@ def _sampled(
         for k, place in enumerate(places):
             for g in range(groups):
                 name, problem = columns[place].name, k * groups + g
-                found[g, name] = _Counted(
+                found[g, name] = CountedColumn(
                     own[k][g],
                     sums.get(name, nothing)[g],
                     float(noises[g]),
@@ -245,7 +157,7 @@ def _blocks(
 def _by_levels(
     columns: list[DescribedColumn],
     labels: list[str],
-    results: dict[tuple[int, str], _Counted],
+    results: dict[tuple[int, str], CountedColumn],
     rows: Floats,
 ) -> None:
     """Groups by the levels of a column have as many records as the levels have."""
@@ -287,7 +199,11 @@ def _group_sizes(
 
 
 def _statistics(
-    column: DescribedColumn, label: str, counted: _Counted, rows: Floats, tail: float
+    column: DescribedColumn,
+    label: str,
+    counted: CountedColumn,
+    rows: Floats,
+    tail: float,
 ) -> Iterator[DescribeRow]:
     shares, present = counted.shares, rows[: len(counted.shares)]
     if column.missing:
@@ -318,7 +234,6 @@ def _statistics(
         bounds = about_the_mode(shares @ lows), about_the_mode(shares @ highs)
         yield _row(column.name, "mean", label, mean, tail, bounds)
         least, most = map(about_the_mode, sd_bounds(shares, lows, highs))
-        yield _row(column.name, "sd", label, sd, tail, (least, most))
     else:
         middle, half = column.window
         places = np.clip((column.ends - middle) / half, -1.0, 1.0)
@@ -333,8 +248,10 @@ def _statistics(
         bounds = mean - below, mean + above
         yield _row(column.name, "mean", label, mean, tail, bounds)
         farthest = below * (middle - lows[0]) + above * (highs[-1] - middle)
-        bounds = sd, np.sqrt(sd**2 + farthest)
-        yield _row(column.name, "sd", label, sd, tail, bounds)
+        least, most = sd, np.sqrt(sd**2 + farthest)
+    if counted.may_be_alike(ranges, max(present[0], 1.0), float(-ndtri(tail))):
+        least = np.zeros_like(least)
+    yield _row(column.name, "sd", label, sd, tail, (least, most))
     shares = shares[1:]
     below = np.concatenate([np.zeros((len(shares), 1)), np.cumsum(shares, axis=1)], 1)
     found = []

@@ -58,6 +58,26 @@ def _lifelines(kind: str, name: str, horizon: float, fitted_on: int) -> Populati
     )
 
 
+def _lung() -> Population:
+    from lifelines.datasets import load_lung
+
+    frame = load_lung().astype(float)
+    frame = frame.fillna(frame.median())
+    time, died = frame.pop("time") / 700.0, frame.pop("status")
+    return real_survival("weibull", frame, time.to_numpy(), died.to_numpy(), 90)
+
+
+def _governments() -> Population:
+    """How long governments last (Cheibub, Gandhi and Vreeland 2010)."""
+    from lifelines.datasets import load_dd
+
+    frame = load_dd()
+    x = _dummies(frame[["un_continent_name", "democracy", "regime", "start_year"]])
+    time = frame["duration"].to_numpy().astype(np.float64) / 12.0
+    ended = frame["observed"].to_numpy().astype(np.float64)
+    return real_survival("exponential", x, time, ended, 400)
+
+
 def _fair() -> Population:
     from statsmodels.datasets import fair
 
@@ -180,6 +200,9 @@ TUNING: dict[str, Maker] = {
     "exponential": partial(invented_survival, "exponential"),
     "gbsg2": lambda rng: _sksurv("weibull", "gbsg2", 1825.0, 200),
     "whas500": lambda rng: _sksurv("piecewise", "whas500", 1460.0, 150),
+    "veterans": lambda rng: _sksurv("exponential", "veterans_lung_cancer", 300.0, 50),
+    "lung": lambda rng: _lung(),
+    "governments": lambda rng: _governments(),
     "normal": partial(invented_number, "normal"),
     "poisson": partial(invented_count, "poisson"),
     "skewed errors": partial(invented_number, "skewed"),

@@ -31,10 +31,18 @@ from cipherbayes_research.datasets.physionet2012 import load_physionet2012
 
 DELTA, TAIL = 1e-5, 0.05
 OUTCOME = "outcome"
+INVENTED = 1500
 
 
 def described_table(name: str, physionet: Path | None) -> pd.DataFrame:
-    """Columns of a public table with outcomes of 0 and 1, some values missing."""
+    """Columns of a public or invented table with outcomes of 0 and 1, some values
+    missing."""
+    if name in _INVENTED:
+        rng = np.random.default_rng(0)
+        columns = _INVENTED[name](rng)
+        return pd.DataFrame(columns | {OUTCOME: rng.random(INVENTED) < 0.3}).astype(
+            float
+        )
     if name == "physionet":
         assert physionet is not None
         frame = load_physionet2012(physionet, missing="mean").to_pandas()
@@ -50,6 +58,34 @@ def described_table(name: str, physionet: Path | None) -> pd.DataFrame:
     return frame.assign(**{OUTCOME: y[y.dtype.names[0]].astype(float)})
 
 
+def _six_shapes(rng: np.random.Generator) -> dict[str, Floats]:
+    normal = rng.standard_normal((4, INVENTED))
+    second = rng.random(INVENTED) < 0.4
+    return {
+        "normal": normal[0],
+        "skewed": np.exp(0.7 * normal[1]),
+        "rounded": (50.0 + 12.0 * normal[2]).round(),
+        "even": rng.uniform(0.0, 10.0, INVENTED),
+        "four values": rng.choice(4, INVENTED, p=[0.5, 0.3, 0.15, 0.05]).astype(float),
+        "two groups": np.where(second, 6.0, 0.0) + normal[3],
+    }
+
+
+def _spikes(rng: np.random.Generator) -> dict[str, Floats]:
+    """Smooth columns of which a part has one value, as stand-ins of missing ones have;
+    and a column in which all are alike."""
+    normal = rng.standard_normal((3, INVENTED))
+    alike = rng.random((3, INVENTED)) < np.array([[0.1], [0.3], [0.5]])
+    columns = {
+        f"spike {k}": np.where(alike[k], each.mean(), each)
+        for k, each in enumerate(np.exp(0.5 * normal))
+    }
+    return columns | {"alike": np.full(INVENTED, 7.0)}
+
+
+_INVENTED = {"invented": _six_shapes, "spikes": _spikes}
+
+
 def _features(frame: pd.DataFrame) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, column in frame.drop(columns=OUTCOME).items():
@@ -57,6 +93,8 @@ def _features(frame: pd.DataFrame) -> dict[str, Any]:
             found[str(name)] = {"levels": sorted(column.unique())}
             continue
         low, high = float(column.min()), float(column.max())
+        if low == high:
+            low, high = 0.0, 3.0 * high
         found[str(name)] = {"low": low, "high": high + 0.1 * (high - low)}
         if column.isna().any():
             found[str(name)] |= {"missing": float(column.median()), "indicator": True}
