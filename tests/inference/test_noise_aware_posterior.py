@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from cipherbayes.inference.noise_aware import (
     Effort,
     NoiseAware,
     NoiseAwareState,
+    flags,
     posterior,
     rounds,
     sample_posterior,
@@ -130,8 +132,8 @@ def test_columns_that_follow_from_each_other_are_named_and_have_wide_intervals()
     found = sample_posterior(
         *release_rounds(study, 1.0, rng), seed=1, effort=Effort(4, 80, 120, 1)
     )
-    flags = {flag.code: flag for flag in found.flags}
-    assert flags["columns-alike"].parameters == (1, 2, 4)
+    told = {flag.code: flag for flag in found.flags}
+    assert told["columns-alike"].parameters == (1, 2, 4)
     flat = found.draws.theta.reshape(-1, 7)
     sd = flat.std(axis=0)
     assert sd[[1, 2, 4]].min() > 2.0 * sd[[3, 5, 6]].max()
@@ -152,8 +154,34 @@ def test_columns_are_named_that_only_the_sums_say_are_alike(
     found = sample_posterior(
         *release_rounds(study, 1.0, rng), seed=1, effort=Effort(2, 20, 10, 0)
     )
-    flags = {flag.code: flag for flag in found.flags}
-    assert set(flags["columns-alike"].parameters) <= {1, 2, 4}
+    told = {flag.code: flag for flag in found.flags}
+    assert set(told["columns-alike"].parameters) <= {1, 2, 4}
+    # Intervals of a posterior that denies it may be too narrow.
+    assert not told["columns-alike"].caution
+
+
+@pytest.mark.parametrize(
+    ("seen", "chance", "said"),
+    [
+        ([], 0.3, [((1, 2), True)]),
+        ([1, 2], 0.3, [((1, 2), False)]),
+        ([1, 2], 0.7, [((1, 2), True)]),
+        ([3], 0.7, [((3,), False), ((1, 2), True)]),
+        ([], 0.0, []),
+    ],
+)
+def test_what_a_posterior_denies_of_alike_columns_is_a_flag(
+    seen: list[int],
+    chance: float,
+    said: list[tuple[tuple[int, ...], bool]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where it counts with it, intervals are wide: a caution."""
+    monkeypatch.setattr(flags, "alike_by_sums", lambda _: seen)
+    evidence: Any = SimpleNamespace(dimension=5)
+    drawn = np.array([0.0, chance, chance, 0.0, 0.0])
+    found = flags._alike(evidence, drawn, np.eye(5))
+    assert [(flag.parameters, flag.caution) for flag in found] == said
 
 
 def test_columns_of_their_own_are_not_called_alike() -> None:
@@ -174,11 +202,11 @@ def test_a_prior_that_the_releases_contradict_is_told(
     prior = Prior(scale=scale).resolve(study.model.parameters(study.table.design))
     recursion, state = release_rounds(replace(study, prior=prior), 3.0, rng)
     found = sample_posterior(recursion, state, seed=1, effort=Effort(2, 40, 20, 0))
-    flags = {flag.code: flag for flag in found.flags}
-    assert ("beyond-the-prior" in flags) == conflict
+    told = {flag.code: flag for flag in found.flags}
+    assert ("beyond-the-prior" in told) == conflict
     if conflict:
         farthest = int(np.abs(study.truth).argmax())
-        assert farthest in flags["beyond-the-prior"].parameters
+        assert farthest in told["beyond-the-prior"].parameters
 
 
 def test_levels_that_few_records_have_are_named_once_standardised() -> None:

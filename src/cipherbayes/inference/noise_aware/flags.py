@@ -11,6 +11,7 @@ from scipy.special import chdtri, ndtri
 
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat
+from cipherbayes.inference.noise_aware.alike_columns import alike_by_sums
 from cipherbayes.inference.noise_aware.evidence import HIDDEN, Evidence
 from cipherbayes.inference.noise_aware.recursion import (
     NoiseAware,
@@ -18,10 +19,9 @@ from cipherbayes.inference.noise_aware.recursion import (
     averages,
 )
 from cipherbayes.inference.noise_aware.schedule import BURN_IN
-from cipherbayes.inference.noise_aware.shrinkage import correlations, without_means
 from cipherbayes.models.design import Design
 from cipherbayes.models.prior import ResolvedPrior
-from cipherbayes.typing import Bools, Floats
+from cipherbayes.typing import Floats
 
 HELD_BACK = 3
 """Window rounds in which the trust region was active, from which on θ never settled."""
@@ -36,13 +36,10 @@ MOSTLY_PRIOR, MOSTLY_PRIOR_FLAG = 0.5, "mostly-prior"
 LARGEST_RHAT = 1.2
 """With eight chains the mean of all draws is then off by √((R² − 1) / 8), a quarter of
 a posterior standard deviation, and a 90 % interval holds 89 in 100."""
-ALIKE, NOT_EXCLUDED = 10.0, 0.02
-"""Variance inflation factor from which on columns are called alike, and the chance of
-it from which on they are named."""
-MOST_EDGE, LOADING = 0.5, 0.3
-"""Edge of the noise's spectrum, over a column's information, from which on nothing is
-seen of small eigenvalues; and the part in such a direction that a column has at least
-to be named."""
+NOT_EXCLUDED, ALIKE_FLAG = 0.02, "columns-alike"
+"""Chance of being alike from which on columns are named."""
+DENIED = 0.5
+"""Chance of being alike below which a posterior denies what the released sums say."""
 THIN = 4.0
 """Standard deviations of its noise below which the information about a constant may
 be none at all: half of it is then within what noise does in one study of twenty."""
@@ -220,19 +217,7 @@ def flags_of(
                 caution=True,
             )
         )
-    drawn = np.zeros(0) if alike is None else alike
-    named = sorted({*map(int, np.flatnonzero(drawn > NOT_EXCLUDED)), *_seen(evidence)})
-    if named:
-        flags.append(
-            Flag(
-                "columns-alike",
-                "columns of which one almost follows from the others, or may as far as "
-                "noise tells; do not read their effects one by one, they are known "
-                "together better (drop one of them or raise ε)",
-                unusable=False,
-                parameters=_at_one_site(named, places),
-            )
-        )
+    flags += _alike(evidence, alike, places)
     every = [draws.theta, common.theta]
     every += [] if common.between is None else [common.between]
     mixing = rhat(np.concatenate(every, axis=2))
@@ -282,58 +267,45 @@ def _thin_baseline(evidence: Evidence, places: Floats) -> tuple[int, ...]:
     return tuple(map(int, np.flatnonzero((noise > 0.0) & (told < THIN * noise))))
 
 
-def follows_from_others(evidence: Evidence, information: Floats) -> Bools:
-    """Whether others explain nine tenths of a column's variance, for a stack of H.
+def _alike(
+    evidence: Evidence, drawn: Floats | None, places: Floats
+) -> tuple[Flag, ...]:
+    """What to say of columns of which one may follow from the others.
 
-    That is a variance inflation factor of ten: B_jj (B⁻¹)_jj of the information B about
-    the columns' effects, their means apart. Never of a constant, nor of a parameter of
-    no column. Shape ``(chains, d)``.
+    Where the posterior counts with it, intervals are wide. Where the released sums say
+    so and a posterior under which most columns are unrelated denies it, they may be too
+    narrow.
     """
-    constants = list(evidence.layout.constants)
-    columns = [
-        j for j in range(evidence.dimension - evidence.extra) if j not in constants
-    ]
-    found = np.zeros(information.shape[:2], dtype=bool)
-    if len(columns) < 2:
-        return found
-    own = information[:, columns][:, :, columns]
-    if constants:
-        mixed = information[:, constants][:, :, columns]
-        held = information[:, constants][:, :, constants]
-        own = own - mixed.transpose(0, 2, 1) @ np.linalg.solve(held, mixed)
-    inverse = np.linalg.inv(own)
-    inflation = np.diagonal(own, axis1=1, axis2=2) * np.diagonal(
-        inverse, axis1=1, axis2=2
-    )
-    found[:, columns] = inflation > ALIKE
-    return found
-
-
-def _seen(evidence: Evidence) -> list[int]:
-    """Columns that follow from each other by the information sums themselves.
-
-    The least eigenvalue of their correlations is below a tenth, or within two standard
-    deviations of its noise of that. A posterior under which most columns are unrelated
-    may deny it, and intervals are then too narrow.
-    """
-    constants = evidence.layout.constants
-    rest = [j for j in range(evidence.dimension) if j not in constants]
-    columns = [k for k, j in enumerate(rest) if j < evidence.dimension - evidence.extra]
-    if evidence.layout.sites is not None or len(columns) < 2:
-        return []
-    noisy, known = (
-        without_means(each, noise, constants)[1][np.ix_(columns, columns)]
-        for each, noise in (
-            (evidence.information, evidence.information_sd),
-            (evidence.estimate, 0.0),
+    chance = np.zeros(evidence.dimension) if drawn is None else drawn
+    seen = alike_by_sums(evidence)
+    denied = bool(seen) and chance[seen].max() < DENIED
+    named = {*map(int, np.flatnonzero(chance > NOT_EXCLUDED)), *seen}
+    named -= set(seen if denied else ())
+    found = []
+    if denied:
+        found.append(
+            Flag(
+                ALIKE_FLAG,
+                "intervals may be too narrow: by the released sums one of these "
+                "columns almost follows from the others, which the posterior takes for "
+                "noise; do not read their effects (drop one of them or raise ε)",
+                unusable=False,
+                parameters=_at_one_site(seen, places),
+            )
         )
-    )
-    root, noise = np.sqrt(np.diag(known)), evidence.information_sd
-    correlation, edge = correlations(noisy, noise, root)
-    values, vectors = np.linalg.eigh(correlation)
-    if edge > MOST_EDGE or values[0] > 1.0 / ALIKE + 2.0 * noise * np.mean(root**-2.0):
-        return []
-    return [rest[columns[k]] for k in np.flatnonzero(abs(vectors[:, 0]) > LOADING)]
+    if named:
+        found.append(
+            Flag(
+                ALIKE_FLAG,
+                "wide, not wrong: columns of which one almost follows from the others, "
+                "or may as far as noise tells; they are known together better than one "
+                "by one (drop one of them or raise ε)",
+                unusable=False,
+                parameters=_at_one_site(sorted(named), places),
+                caution=True,
+            )
+        )
+    return tuple(found)
 
 
 def not_calibrated(reason: str, parameters: int) -> Flag:

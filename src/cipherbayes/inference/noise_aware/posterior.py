@@ -22,6 +22,7 @@ import numpy as np
 from cipherbayes.inference.between_sites import SitePrior, typical
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat
+from cipherbayes.inference.noise_aware.alike_columns import follows_from_others
 from cipherbayes.inference.noise_aware.contrasts import evidence_of
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.flags import (
@@ -29,7 +30,6 @@ from cipherbayes.inference.noise_aware.flags import (
     CommonParameters,
     Flag,
     flags_of,
-    follows_from_others,
 )
 from cipherbayes.inference.noise_aware.information import DENSE, InformationSampler
 from cipherbayes.inference.noise_aware.recursion import (
