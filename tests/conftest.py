@@ -16,9 +16,12 @@ from hypothesis import HealthCheck, settings
 
 # No example is late: a machine that does other things too may take any time for it.
 settings.register_profile(
-    "cipherbayes", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "cipherbayes",
+    max_examples=50,  # new ones in every run
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
-# For `make check`; `make test` has all examples of a property.
+# For `make check`; `make test` has more examples of a property.
 settings.register_profile("quick", settings.get_profile("cipherbayes"), max_examples=10)
 settings.load_profile("cipherbayes")
 

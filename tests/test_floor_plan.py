@@ -16,12 +16,13 @@ TOP = {"__init__.py", "__main__.py", "errors.py", "typing.py", "version.py"}
 FOLDERS = [path.parent for path in sorted(SOURCE.glob("protocols/*/protocol.py"))]
 NAMES = {
     *("secure-sum", "encrypted-update", "pooled", "as-printed"),
-    *("noise-aware", "psgld", "averaged"),
+    *("noise-aware", "psgld", "averaged", "multilevel"),
 }
 CLASSES = {
     *("SecureSum", "EncryptedUpdate", "Pooled", "AsPrinted"),
     *("SecureSumPlan", "EncryptedPlan", "PrintedPlan"),
     *("NoiseAwareMethod", "ChainMethod", "AveragedMethod"),
+    "MultilevelMethod",
 }
 
 

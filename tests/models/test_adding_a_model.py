@@ -162,6 +162,14 @@ def test_a_private_study_file_with_it_gets_a_noise_aware_posterior(
     assert age["lower"] < 0.04 / 1.7 < age["upper"]
 
 
+def test_parameters_that_its_influence_is_silent_about_are_refused_by_a_plan(
+    probit: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(probit), "extra_parameters", lambda self: ("log_sd",))
+    with pytest.raises(StudyError, match="says nothing of log_sd"):
+        cb.plan(cb.Study(model=probit, features=FEATURES, privacy=PRIVACY))
+
+
 def test_an_unknown_kind_is_refused_with_the_kinds_there_are(
     probit: Model, tmp_path: Path
 ) -> None:

@@ -12,13 +12,21 @@ import sklearn.metrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lifelines.utils import concordance_index
+from model_scenarios import KINDS, scenario
 from scipy.special import expit
 from sklearn.calibration import calibration_curve
 from sklearn.linear_model import LogisticRegression
 from sksurv.metrics import cumulative_dynamic_auc
 from sksurv.util import Surv
 
-from cipherbayes.models import Design, Exponential, GaussianMean, Logistic, Rows
+from cipherbayes.models import (
+    Design,
+    Exponential,
+    GaussianMean,
+    Logistic,
+    Rows,
+    Survival,
+)
 from cipherbayes.models import metrics as evaluation
 from cipherbayes.typing import Floats
 
@@ -337,3 +345,19 @@ def test_c_index_of_a_hundred_thousand_rows_is_possible() -> None:
     assert found == pytest.approx(
         evaluation.c_index(time[sample], event[sample], risk[sample]), abs=0.03
     )
+
+
+SURVIVAL = [kind for kind in KINDS if isinstance(scenario(kind, 1).model, Survival)]
+
+
+@pytest.mark.parametrize("kind", SURVIVAL)
+def test_a_larger_risk_of_a_survival_model_is_a_higher_hazard(kind: str) -> None:
+    """Its effects are called hazard ratios, and its concordance is of this risk."""
+    made = scenario(kind, seed=3, count=40)
+    assert made.model.measure == "hazard ratio"
+    theta = np.random.default_rng(1).normal(0.0, 0.7, made.dimension)
+    risk = made.model.fitted(theta, made.rows)
+    assert risk is not None
+    survival = made.model.predict(theta[None], made.rows, np.array([12.0]))
+    order = np.argsort(risk)
+    assert (np.diff(survival[0, order, 0]) <= 1e-12).all()

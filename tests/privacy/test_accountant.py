@@ -232,7 +232,7 @@ def _extended_epsilon(pmf: object, rounds: int, delta: float) -> float:
 
 
 @pytest.mark.slow
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     sigma=st.floats(-0.1, 2.0).map(lambda exponent: 10.0**exponent),
     rate=st.floats(-3.0, -0.3).map(lambda exponent: 10.0**exponent),

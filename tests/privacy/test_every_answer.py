@@ -261,8 +261,8 @@ ON_PATHS = [
     pytest.param(*case.values, path, id=", ".join(map(str, [*case.values, path])))
     for case in CASES
     for path in PATHS
-    # A spool has the columns before any scales: one preparation stands for all.
-    if path != "spooled" or case.values[-1] == "private-scales"
+    # Scales are met after a spool and before a loop: one preparation stands for all.
+    if path == "compiled" or case.values[-1] == "private-scales"
 ]
 
 

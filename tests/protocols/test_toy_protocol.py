@@ -156,3 +156,14 @@ def test_a_protocol_that_nobody_registered_is_refused(study_path: Path) -> None:
     study_path.write_text(text, encoding="utf-8")
     with pytest.raises(StudyError, match="no protocol is called 'whispered-totals'"):
         cb.Study.load(study_path)
+
+
+def test_what_a_protocol_does_not_say_is_missed_before_anything_runs() -> None:
+    class Silent(CuratedProtocol):
+        name = "silent"
+        plan = PostedTotals.plan
+        curator = PostedTotals.curator
+        holds_against = PostedTotals.holds_against
+
+    with pytest.raises(ValueError, match="Silent does not say its headline"):
+        register(Silent())

@@ -23,7 +23,6 @@ from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.ledger_balance import Budget, ChargedEvent, epsilon_with
 from cipherbayes.protocols.plan import Plan
 from cipherbayes.protocols.protocol import protocol_of
-from cipherbayes.protocols.study_plan import StudyPlan
 
 LOG = "run.log"
 PARTIAL = ".posterior.partial"
@@ -168,14 +167,11 @@ class Shortfall:
 def shortfalls(plan: Plan, local: Mapping[str, LocalSettings]) -> Iterator[Shortfall]:
     """The tables that cannot pay for every round of a new run.
 
-    Ledgers are read and not changed, and none is begun. The paper's own mode promises
-    nothing, and is left to its ledgers.
+    Ledgers are read and not changed, and none is begun.
     """
-    if not isinstance(plan, StudyPlan):
+    events = plan.charges()
+    if not events:
         return
-    events: Counter[Event] = Counter()
-    for phase in plan.phases:
-        events[phase.release] += phase.rounds
     for site, settings in local.items():
         path = ledger_path(settings)
         own = settings["budget"]

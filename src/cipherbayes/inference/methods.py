@@ -12,6 +12,7 @@ from cipherbayes.inference.method import (
     RoundShares,
     register,
 )
+from cipherbayes.models.influence import LinearPredictorInfluence
 
 if TYPE_CHECKING:
     from cipherbayes.inference.chains import Draws
@@ -45,6 +46,13 @@ class NoiseAwareMethod(Method):
                 f"a private study of kind '{model.kind}' has no calibrated intervals: "
                 f'set inference.method = "{CHAIN_DEFAULT}" or "averaged" to run it all '
                 "the same, for points without intervals, or choose another model"
+            )
+        more = model.extra_parameters()
+        if more and isinstance(model.bounded_influence, LinearPredictorInfluence):
+            raise ValueError(
+                f"the bounded influence of a model of kind '{model.kind}' is that of a "
+                f"linear predictor and says nothing of {', '.join(more)}: derive it "
+                "from BoundedInfluence"
             )
 
     def round_shares(self) -> Sequence[RoundShares]:

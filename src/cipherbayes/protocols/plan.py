@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -16,6 +17,7 @@ from typing import TypeVar
 from cipherbayes.crypto.identity.signatures import Identity
 from cipherbayes.crypto.wire.transcript import transcript
 from cipherbayes.errors import ProtocolError
+from cipherbayes.privacy.events import Event
 from cipherbayes.protocols.messages import RunManifest
 from cipherbayes.protocols.protocol import Protocol, protocol_of
 from cipherbayes.study.schema import PrivateStudy, Study
@@ -115,6 +117,10 @@ class Plan(ABC):
     @abstractmethod
     def epsilon_after(self, rounds: int) -> float:
         """ε that the first rounds have spent, at the study's δ; 0 before the first."""
+
+    @abstractmethod
+    def charges(self) -> Counter[Event]:
+        """What ledgers are charged for in a whole run; nothing where only they know."""
 
     @abstractmethod
     def purpose(self, number: int) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -47,6 +48,12 @@ class StudyPlan(Plan):
     def rounds(self) -> int:
         """Releases of all phases."""
         return sum(phase.rounds for phase in self.phases)
+
+    def charges(self) -> Counter[Event]:
+        charged: Counter[Event] = Counter()
+        for phase in self.phases:
+            charged[phase.release] += phase.rounds
+        return charged
 
     @property
     def preparatory(self) -> tuple[Phase, ...]:

@@ -6,6 +6,7 @@ checked before anything that encrypts is loaded.
 
 from __future__ import annotations
 
+from inspect import get_annotations
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -53,6 +54,11 @@ _PROTOCOLS: dict[tuple[str, str], ProtocolRules] = {}
 
 def register(protocol: ProtocolRules) -> None:
     """Add a protocol; its name and noise together must be new."""
+    named = [n for each in type(protocol).__mro__ for n in get_annotations(each)]
+    if missing := [name for name in named if not hasattr(protocol, name)]:
+        raise ValueError(
+            f"{type(protocol).__name__} does not say its {' or '.join(missing)}"
+        )
     key = protocol.name, protocol.noise
     if key in _PROTOCOLS:
         raise ValueError(f"there is a protocol '{protocol.name}' already")

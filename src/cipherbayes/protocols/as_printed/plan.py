@@ -10,6 +10,7 @@ on a scaled gradient, which the proof assumes and no step enforces. The claim (T
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Container
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +21,7 @@ import numpy as np
 from cipherbayes.errors import DataError, StudyError
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.privacy.accountant import RELATION
-from cipherbayes.privacy.events import GaussianSum
+from cipherbayes.privacy.events import Event, GaussianSum
 from cipherbayes.privacy.gaussian import mu_for
 from cipherbayes.protocols.certificate import Certificate, covers, protected_unit
 from cipherbayes.protocols.paper_claim import PaperClaim, PaperSetting, paper_claim
@@ -70,6 +71,10 @@ class PrintedPlan(Plan):
     @property
     def rounds(self) -> int:
         return self.prepared + self.setting.rounds
+
+    def charges(self) -> Counter[Event]:
+        """Nothing: this mode promises nothing, and is left to its ledgers."""
+        return Counter()
 
     @property
     def scheme(self) -> str:
