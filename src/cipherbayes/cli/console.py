@@ -26,7 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cipherbayes.engine.logs import JsonLines
-from cipherbayes.storage.folders import make_folder
+from cipherbayes.storage.folders import LOG, make_folder
 
 if TYPE_CHECKING:
     from cipherbayes.results.record import MeanRow, ResultRecord
@@ -132,9 +132,7 @@ def summary_table(record: ResultRecord) -> Table:
 def logging_to(folder: Path) -> Iterator[None]:
     """Keep what the parties report in ``run.log``; they never report data."""
     make_folder(folder)
-    descriptor = os.open(
-        folder / "run.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
-    )
+    descriptor = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     handler = logging.StreamHandler(os.fdopen(descriptor, "a", encoding="utf-8"))
     handler.setFormatter(JsonLines())
     logger = logging.getLogger("cipherbayes")

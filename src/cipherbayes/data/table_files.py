@@ -87,7 +87,9 @@ class TableFile:
 
     @property
     def sure_keys(self) -> tuple[tuple[str, bytes], ...]:
-        """Those by which it is found: an inode with one name may have been another's.
+        """The keys by which a file is found again.
+
+        An inode with one name is none of them: it may have been another file's.
 
         A file system gives the place of a file that was removed to the next one.
         """

@@ -43,7 +43,7 @@ class LocalSite:
         self._site.conclude(transcript)
 
     def end(self) -> None:
-        """Nothing: :meth:`RunFolder.end` does it once the result is written."""
+        """Do nothing: :meth:`RunFolder.end` ends the run once the result is written."""
 
 
 class LocalCsp:
@@ -69,4 +69,4 @@ class LocalCsp:
         return self._seconds
 
     def end(self) -> None:
-        """Nothing: :meth:`RunFolder.end` does it once the result is written."""
+        """Do nothing: :meth:`RunFolder.end` ends the run once the result is written."""

@@ -23,9 +23,8 @@ from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.ledger_balance import Budget, ChargedEvent, epsilon_with
 from cipherbayes.protocols.plan import Plan
 from cipherbayes.protocols.protocol import protocol_of
+from cipherbayes.storage.folders import LOG, PARTIAL_POSTERIOR, not_empty
 
-LOG = "run.log"
-PARTIAL = ".posterior.partial"
 _FILES = frozenset({LOG, BEGUN, "run.json", "study.toml", "transcript.bin"})
 _FOLDERS = frozenset({"csp", "server", "sites", SNAPSHOTS})
 _NEW = "choose another --out, or remove it first"
@@ -42,26 +41,25 @@ def require_free_folder(path: Path) -> None:
     if not path.is_dir():
         raise RunError("exists and is no folder", where=str(path), remedy=_NEW)
     found = {entry.name for entry in path.iterdir()}
-    if found <= {LOG, PARTIAL, SNAPSHOTS}:
+    if found <= {LOG, PARTIAL_POSTERIOR, SNAPSHOTS}:
         return
     if "result.json" in found:
-        what = "exists and is not empty: it holds a finished run"
-        raise RunError(what, where=str(path), remedy=_NEW)
+        raise not_empty(path, "it holds a finished run", remedy=_NEW)
     begun = bool(found & {BEGUN, "run.json"}) and found <= _FILES | _FOLDERS
     if not begun:
-        raise RunError("exists and is not empty", where=str(path), remedy=_NEW)
+        raise not_empty(path, remedy=_NEW)
     if "run.json" in found and has_released(path):
         if holds_frames(path):
-            raise RunError(
-                "exists and is not empty: a run over frames was cut here after it had "
-                "released answers, and cannot go on without them",
-                where=str(path),
+            raise not_empty(
+                path,
+                "a run over frames was cut here after it had released answers, and "
+                "cannot go on without them",
                 remedy="give another folder, and count what both released; runs over "
                 "files can be resumed, and their ledgers count for you",
             )
-        raise RunError(
-            "exists and is not empty: a run was cut here after it had released answers",
-            where=str(path),
+        raise not_empty(
+            path,
+            "a run was cut here after it had released answers",
             remedy=f"go on with it, at no further cost: cipherbayes resume {path} "
             "(a new run, with another --out, spends the budget again)",
         )

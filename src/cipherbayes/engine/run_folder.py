@@ -60,7 +60,12 @@ from cipherbayes.protocols.server import Server
 from cipherbayes.protocols.site import Site
 from cipherbayes.protocols.stores import AnswerStore, Checkpoint, Heads
 from cipherbayes.storage.custody import Custody, file_digest
-from cipherbayes.storage.folders import make_folder, require_new_folder
+from cipherbayes.storage.folders import (
+    LOG,
+    PARTIAL_POSTERIOR,
+    make_folder,
+    require_new_folder,
+)
 from cipherbayes.storage.private_files import write_private
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import open_site, split_site
@@ -102,7 +107,7 @@ class RunFolder:
         require_new_folder(
             path,
             remedy="give a new folder, or go on with `cipherbayes resume`",
-            allowed=("run.log", ".posterior.partial", SNAPSHOTS),
+            allowed=(LOG, PARTIAL_POSTERIOR, SNAPSHOTS),
         )
         make_folder(path)
         _write_private(path / BEGUN, {})

@@ -94,7 +94,10 @@ class Weighting:
 
 @dataclass(frozen=True)
 class Straightening:
-    """δ = a + u (c − e^c + 1) + v (e^c − 1 − w'a), c = w'a held within ± ``limit``.
+    """The change δ in which a log-hazard is a straight line, for a step a from θ̄.
+
+    δ = a + u (c − e^c + 1) + v (e^c − 1 − w'a), c = w'a held within ± ``limit``: with
+    it the log-hazard grows by z'δ, z its gradient at θ̄.
 
     Attributes
     ----------

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 from cipherbayes.errors import RunError
 from cipherbayes.results.posterior_file import read_posterior, write_posterior
 from cipherbayes.results.record import ResultRecord
-from cipherbayes.storage.folders import make_folder
+from cipherbayes.storage.folders import PARTIAL_POSTERIOR, make_folder
 from cipherbayes.study.schema import Study
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def write_result(
 ) -> None:
     """Write the folder; ``result.json`` comes last, in one move."""
     make_folder(folder)
-    partial = folder / ".posterior.partial"
+    partial = folder / PARTIAL_POSTERIOR
     write_posterior(partial, posterior)
     digest = hashlib.sha256(partial.read_bytes()).hexdigest()
     os.replace(partial, folder / "posterior.nc")

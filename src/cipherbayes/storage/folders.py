@@ -10,6 +10,11 @@ from pathlib import Path
 
 from cipherbayes.errors import RunError
 
+LOG = "run.log"
+"""What the parties of a run report, and what went wrong."""
+PARTIAL_POSTERIOR = ".posterior.partial"
+"""A posterior until it is whole."""
+
 
 def require_new_folder(
     path: Path, *, remedy: str, allowed: Container[str] = ()
@@ -26,7 +31,13 @@ def require_new_folder(
     if not path.exists():
         return
     if not path.is_dir() or any(entry.name not in allowed for entry in path.iterdir()):
-        raise RunError("exists and is not empty", where=str(path), remedy=remedy)
+        raise not_empty(path, remedy=remedy)
+
+
+def not_empty(path: Path, what_it_is: str = "", *, remedy: str) -> RunError:
+    """The error of a folder that has something in it, which may be known."""
+    known = f": {what_it_is}" if what_it_is else ""
+    return RunError(f"exists and is not empty{known}", where=str(path), remedy=remedy)
 
 
 def make_folder(path: Path) -> None:

@@ -116,7 +116,7 @@ class KitRun(RunFolder):
         return self.path / SNAPSHOT
 
     def _require_the_rows_that_were_lost(self, name: str) -> None:
-        """Of rows that were lost and read again, keep those that the run began with."""
+        """Refuse rows that were read again and are not those that the run began with."""
         try:
             self._require_the_same_table(name)
         except PrivacyError:

@@ -23,7 +23,7 @@ from cipherbayes.engine.flare.jobs import write_job
 from cipherbayes.engine.flare.kits import ADMIN, CSP, Kit, is_loopback
 from cipherbayes.engine.round_loop import Progress
 from cipherbayes.errors import RunError, StudyError
-from cipherbayes.storage.folders import require_new_folder
+from cipherbayes.storage.folders import LOG, require_new_folder
 from cipherbayes.study.schema import Study
 from cipherbayes.typing import JsonObject
 
@@ -82,9 +82,7 @@ def _run_of(out: Path, study: Study) -> str:
     path = out / _SUBMISSION
     fingerprint = study.fingerprint()
     if not path.exists():
-        require_new_folder(
-            out, remedy="give a new folder as --out", allowed=("run.log",)
-        )
+        require_new_folder(out, remedy="give a new folder as --out", allowed=(LOG,))
         out.mkdir(parents=True, exist_ok=True)
         run = secrets.token_hex(16)
         content = {"version": 1, "run": run, "study": fingerprint}

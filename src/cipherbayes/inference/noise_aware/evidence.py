@@ -224,7 +224,7 @@ class Evidence:
         return self.dimension - len(self.layout.constants)
 
     def blurred(self) -> Evidence:
-        """With the error of the correlations counted as noise of the score sums.
+        """This evidence, with the correlations' error as more noise of the score sums.
 
         Where the correlations are not drawn but taken as estimated, H (θ − θ̄) is
         wrong by E (θ − θ̄), E_jk² about e r_j r_k: in each coordinate a variance of

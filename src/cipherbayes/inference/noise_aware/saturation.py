@@ -166,7 +166,7 @@ class SaturatingScore:
         return np.asarray(found)
 
     def growth(self, theta: Floats) -> None:
-        """Not counted."""
+        """None: how the scores' variance grows with θ is not counted here."""
 
 
 def _pushed(slope: Floats, place: Floats) -> tuple[Floats, Floats]:

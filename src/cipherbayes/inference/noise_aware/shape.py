@@ -185,7 +185,8 @@ class ScoreShape:
     def _linear_predictor(
         self, theta: Floats, information: Floats
     ) -> tuple[float, float]:
-        """Its mean and variance over the records, where it says how much they count.
+        """The predictor's mean and variance over the records, where it says how much
+        they count.
 
         H tells of records by their information, which grows with the predictor where
         that is small and not where it is large: half of the way is taken back.

@@ -14,7 +14,7 @@ from cipherbayes.typing import Floats
 def compared_sites(
     recursion: NoiseAware, prior: SitePrior, evidence: Evidence, between: Floats
 ) -> SiteComparison:
-    """For a typical τ, with the information matrix as it is estimated."""
+    """How sites compare for a typical τ, the information matrix taken as estimated."""
     h = evidence.estimate
     weight = np.linalg.solve(evidence.spread(h), h).T
     quadratic = weight @ h

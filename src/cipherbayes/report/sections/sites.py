@@ -178,7 +178,7 @@ def _together(contents: Contents) -> str:
 
 
 def _at_centres(contents: Contents) -> str:
-    """For whom levels are told: where slopes differ, that is a choice."""
+    """Says for which patient sites' levels are told, where their slopes differ."""
     hierarchy = contents.study.hierarchy
     if hierarchy is None or not hierarchy.slopes:
         return ""
