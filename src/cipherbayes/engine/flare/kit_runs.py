@@ -116,7 +116,7 @@ class KitRun(RunFolder):
         return self.path / SNAPSHOT
 
     def _require_the_rows_that_were_lost(self, name: str) -> None:
-        """Refuse rows that were read again and are not those that the run began with."""
+        """Refuse rows that were read again and are not those of the run's beginning."""
         try:
             self._require_the_same_table(name)
         except PrivacyError:
