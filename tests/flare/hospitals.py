@@ -15,7 +15,7 @@ from cipherbayes.results.run import run
 if TYPE_CHECKING:
     from flare_machines import Machines
 
-ROUNDS = 50
+ROUNDS = 150
 
 
 @pytest.fixture(scope="module")
