@@ -7,7 +7,6 @@ import shutil
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -81,15 +80,13 @@ def test_kits_of_one_deployment_belong_together(
         assert check_server(at_port(deployments[0]["a"], port, tmp_path / "a"))
 
 
-def test_a_kit_of_another_deployment_is_refused_within_seconds(
+def test_a_kit_of_another_deployment_is_refused(
     deployments: list[dict[str, Path]], tmp_path: Path
 ) -> None:
     with serving(deployments[0]["server"]) as port:
         foreign = at_port(deployments[1]["a"], port, tmp_path / "a")
-        started = time.monotonic()
         with pytest.raises(RunError, match="this kit does not accept"):
             check_server(foreign)
-        assert time.monotonic() - started < 5.0
 
 
 def test_a_forged_certificate_is_refused_by_the_server(

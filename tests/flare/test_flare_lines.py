@@ -187,10 +187,8 @@ def test_where_messages_in_one_piece_do_not_arrive_streams_do() -> None:
 def test_a_lost_party_is_noticed_by_its_silence() -> None:
     lost = line(party := Party())
     party.lost = True
-    started = time.monotonic()
     lost.ask(b"request")
     assert lost.answer() is None
-    assert time.monotonic() - started < 2.0
     assert party.asked.count(ALIVE) == channels.PROBES
     lost.close()
 
