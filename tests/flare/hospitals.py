@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -50,10 +51,14 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(
-    machines: Machines, tmp_path_factory: pytest.TempPathFactory
-) -> list[bytes]:
-    """θ of the same study on one machine, over tables of its own."""
-    folder = tmp_path_factory.mktemp("undisturbed")
+def alone(machines: Machines, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the same study on one machine, over tables of its own."""
+    folder = tmp_path_factory.mktemp("alone")
     run(write_tables(folder / "tables", machines.study), out=folder / "run")
-    return trajectory(folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(alone: Path) -> list[bytes]:
+    """θ of that run."""
+    return trajectory(alone)
