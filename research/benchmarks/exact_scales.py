@@ -79,9 +79,7 @@ def _rounds(
     }
     table = PreparedTable.from_arrays(design, records.x, model.prepare_outcome(raw))
     stated = Prior() if scale is None else Prior(scale=scale, intercept=WIDE)
-    prior = stated.filled_in(standardised=True).resolve(
-        model.parameters(design), constants=model.constants(design)
-    )
+    prior = model.prior_of(stated.filled_in(standardised=True), design)
     bound = plan.last_phase.weighting
     assert bound is not None
     recursion = NoiseAware(prior, ScoreShape.of(model, design, bound=bound))

@@ -14,7 +14,17 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from pydantic import ValidationError
 
-from cipherbayes.models import Prior, ResolvedPrior
+from cipherbayes.models import (
+    Design,
+    Linear,
+    Logistic,
+    Model,
+    Ordinal,
+    Piecewise,
+    Prior,
+    ResolvedPrior,
+    Weibull,
+)
 from cipherbayes.models.prior import PriorKind
 from cipherbayes.typing import Floats
 
@@ -161,14 +171,47 @@ def test_a_prior_survives_being_written_and_read(kind: PriorKind) -> None:
         assert Prior.model_validate(table) == prior
 
 
-def test_constants_have_a_wider_prior_where_columns_are_standardised() -> None:
-    names = ("intercept", "age")
+def test_effects_of_standardised_columns_constants_and_shapes_have_own_scales() -> None:
+    names = ("intercept", "age", "log_shape")
+    own = {"intercept": {"scale": 7.0}}
     for prior, standardised, scales in (
-        (Prior(), True, [5.0, 1.0]),
-        (Prior(), False, [1.0, 1.0]),
-        (Prior(scale=2.0), True, [2.0, 2.0]),
-        (Prior(scale=2.0, intercept=3.0), False, [3.0, 2.0]),
-        (Prior(parameters={"intercept": {"scale": 7.0}}), True, [7.0, 1.0]),
+        (Prior(), True, [5.0, 0.5, 1.0]),
+        (Prior(), False, [1.0, 1.0, 1.0]),
+        (Prior(scale=1.0), True, [1.0, 1.0, 1.0]),
+        (Prior(scale=2.0), True, [2.0, 2.0, 2.0]),
+        (Prior(scale=2.0, intercept=3.0), False, [3.0, 2.0, 2.0]),
+        (Prior(intercept=3.0), True, [3.0, 0.5, 1.0]),
+        (Prior(shape=3.0), True, [5.0, 0.5, 3.0]),
+        (Prior(shape=3.0), False, [1.0, 1.0, 3.0]),
+        (Prior(parameters=own), True, [7.0, 0.5, 1.0]),
     ):
         filled = prior.filled_in(standardised=standardised)
-        assert filled.resolve(names, constants=(0,)).scale.tolist() == scales
+        assert filled.resolve(names, (0,), (2,)).scale.tolist() == scales
+        # What is filled in may be stated.
+        again = Prior.model_validate(filled.model_dump(exclude_none=True))
+        assert again.filled_in(standardised=standardised) == filled
+
+
+SURVIVAL = {"time": "t", "event": "e", "horizon": 1.0}
+DESIGN = Design(("intercept", "age", "sex"), np.zeros(3), np.ones(3), intercept=1.0)
+
+
+@pytest.mark.parametrize(
+    ("model", "scales"),
+    [
+        (Logistic(outcome="y"), [5.0, 0.5, 0.5]),
+        (Linear(outcome="y", low=0.0, high=2.0), [5.0, 0.5, 0.5, 1.0]),
+        (Weibull(**SURVIVAL), [5.0, 0.5, 0.5, 1.0]),
+        (Ordinal(outcome="y", classes=4), [5.0, 0.5, 0.5, 1.0, 1.0]),
+        (Piecewise(**SURVIVAL, intervals=2), [0.5, 0.5, 5.0, 5.0]),
+    ],
+    ids=lambda value: getattr(value, "kind", ""),
+)
+def test_a_model_says_which_parameters_are_effects(
+    model: Model, scales: list[float]
+) -> None:
+    design = DESIGN
+    if not model.needs_intercept:
+        design = Design(DESIGN.names[1:], np.zeros(2), np.ones(2), intercept=None)
+    prior = Prior().filled_in(standardised=True)
+    assert model.prior_of(prior, design).scale.tolist() == scales

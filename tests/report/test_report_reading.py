@@ -235,7 +235,7 @@ def test_the_methods_say_what_was_fitted() -> None:
         hierarchy={"slopes": ["age"], "scale": 0.5},
     )
     assert "standardised by means and standard deviations released" in said
-    assert "normal priors of scale 1 on" in said
+    assert "normal priors of scale 0.5 on" in said
     assert "the intercept of scale 5." in said
     assert "random intercepts and random slopes of age" in said
     assert "half-normal priors of scale 0.5" in said

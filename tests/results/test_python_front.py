@@ -320,8 +320,10 @@ def test_the_prior_without_privacy_is_said_and_how_to_have_the_private_one() -> 
         sites={"north": {}, "south": {}, "east": {}},
     )
     shown = repr(cb.plan(private))
-    assert "prior       normal of scale 1 for a standard deviation" in shown
-    assert "without a [privacy] table it would be for half of a column's" in shown
+    assert "prior       normal of scale 0.5 for a standard deviation" in shown
+    assert "hazard ratios between 0.38 and 2.7 in 95 of 100" in shown
+    assert "constants 5; log_shape 1\n" in shown
+    assert "without a [privacy] table it would be of scale 1 for half of a" in shown
     assert "N = 20,000, 2 coefficients, intercept, log_shape" in shown
 
 

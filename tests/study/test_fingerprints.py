@@ -116,6 +116,12 @@ noise-aware now, and parties that would run different methods must not agree."""
 HAD_NO_SCALES = ("secure-sum", "pooled")
 """Pinned when 800 records at ε = 1 were too few for private scales. They have them now,
 and parties that would prepare columns in different ways must not agree."""
+HAD_WIDER_PRIORS: dict[str, dict[str, Any]] = {
+    "scales": {"scale": 1.0, "intercept": 5.0},
+    "moments": {"scale": 1.0},
+}
+"""Pinned when this was the default prior where scales are released. Effects have
+scale 0.5 now, and parties that would have different priors must not agree."""
 
 
 @pytest.mark.parametrize(("kind", "shape"), PINNED)
@@ -128,6 +134,10 @@ def test_a_fingerprint_stays_what_it_is(kind: str, shape: str) -> None:
         assert study.preparation_method == "private-scales"
         assert study.fingerprint() != PINNED[kind, shape]
         study = with_section(study, preparation={"method": "public-bounds"})
+    if shape in HAD_WIDER_PRIORS:
+        assert study.full_prior.scale == 0.5
+        assert study.fingerprint() != PINNED[kind, shape]
+        study = with_section(study, prior=HAD_WIDER_PRIORS[shape])
     assert study.fingerprint() == PINNED[kind, shape]
 
 
@@ -143,6 +153,7 @@ def test_the_fingerprint_of_a_formula_stays_what_it_is() -> None:
         model={"kind": "logistic", "formula": formula},
         features=features,
         reference={"age": 65, "sex": "M"},
+        prior=HAD_WIDER_PRIORS["scales"],
         **SHAPES["scales"],
     )
     assert study.fingerprint() == (

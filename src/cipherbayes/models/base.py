@@ -20,6 +20,7 @@ from cipherbayes.models import kernels
 from cipherbayes.models.design import Design
 from cipherbayes.models.formula import Formula, parse_formula
 from cipherbayes.models.metrics import Metrics
+from cipherbayes.models.prior import Prior, ResolvedPrior
 from cipherbayes.typing import Floats
 
 if TYPE_CHECKING:  # which imports this module
@@ -271,6 +272,17 @@ class Model(BaseModel, ABC):
         """Places of the parameters that multiply a constant and no feature."""
         first = self.parameters(design)[:1]
         return (0,) if design.intercept is not None and first == ("intercept",) else ()
+
+    def shapes(self, design: Design) -> tuple[int, ...]:
+        """Places of the parameters that are neither an effect nor a constant."""
+        beyond = range(design.width, len(self.parameters(design)))
+        constants = self.constants(design)
+        return tuple(place for place in beyond if place not in constants)
+
+    def prior_of(self, prior: Prior, design: Design) -> ResolvedPrior:
+        """A study's prior of the parameters, in the order of theta."""
+        names, constants = self.parameters(design), self.constants(design)
+        return prior.resolve(names, constants, self.shapes(design))
 
     @abstractmethod
     def log_likelihood(self, theta: Floats, rows: Rows) -> Floats:

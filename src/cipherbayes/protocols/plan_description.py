@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TypedDict
 
+from cipherbayes.models import Model
 from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.protocols.budget_words import (
     BudgetUse,
@@ -43,8 +44,8 @@ INSECURE_NOISE = (
     "for tests on one machine"
 )
 OTHER_PRIOR = (
-    "(without a [privacy] table it would be for half of a column's public range; "
-    'preparation.method = "public-bounds" gives both studies that one)'
+    "(without a [privacy] table it would be of scale 1 for half of a column's public "
+    'range; preparation.method = "public-bounds" gives both studies that one)'
 )
 NO_PARAMETERS = {
     "scheme": None,
@@ -264,15 +265,31 @@ def prior_in_words(study: Study) -> str:
         else ("half of a column's public range")
     )
     said = f"{prior.kind} of scale {scale:g} for {unit}"
-    if prior.kind == "normal" and str(study.model.measure).endswith("ratio"):
-        most = math.exp(1.96 * scale)
-        said += (
-            f": {study.model.measure}s between {1.0 / most:.2g} and {most:.2g} in 95 "
-            "of 100"
-        )
+    if prior.kind == "normal" and study.model.measure is not None:
+        said += f": {_effects_in_words(study.model, 1.96 * scale)} in 95 of 100"
     if prior.intercept is not None:
         said += f"; constants {prior.intercept:g}"
+    names = shapes_in_words(study)
+    if prior.shape is not None and names:
+        said += f"; {names} {prior.shape:g}"
     return said
+
+
+def shapes_in_words(study: Study) -> str:
+    """What parameters there are that are neither effects nor constants."""
+    design = preparation_of(study).design
+    names = study.model.parameters(design)
+    found = (names[place].partition("[")[0] for place in study.model.shapes(design))
+    return ", ".join(dict.fromkeys(found))
+
+
+def _effects_in_words(model: Model, most: float) -> str:
+    """Effects that change the linear predictor by so much at most."""
+    if model.family == "number":
+        # The linear predictor counts in half widths of the outcome's range.
+        return f"{model.measure}s of at most {50 * most:.2g} % of the outcome's range"
+    low, high = math.exp(-most), math.exp(most)
+    return f"{model.measure}s between {low:.2g} and {high:.2g}"
 
 
 def _noise(plan: StudyPlan) -> list[str]:

@@ -26,7 +26,7 @@ from cipherbayes.inference.method import Method, method_named
 from cipherbayes.inference.methods import CHAIN_DEFAULT, MULTILEVEL, PRIVATE_DEFAULT
 from cipherbayes.inference.settings import Inference
 from cipherbayes.models import AnyModel
-from cipherbayes.models.prior import EFFECTS, Prior
+from cipherbayes.models.prior import UNIT, Prior
 from cipherbayes.study.file import explained, read_text, require_filled_in
 from cipherbayes.study.protocol_rules import ProtocolRules, rules_of
 from cipherbayes.study.rules import require_agreement
@@ -171,15 +171,14 @@ class Study(Section):
     @property
     def full_prior(self) -> Prior:
         """The prior as stated, with what it leaves out for the study's preparation."""
-        scaled = self.preparation_method == "private-scales"
-        return self.prior.filled_in(standardised=scaled)
+        return self.prior.filled_in(standardised=self.releases_scales)
 
     @property
     def prior_is_of_ranges(self) -> bool:
         """Whether a private study's effects have the default prior for half a public
         range each, whatever that has to do with their values. A resolved study, which
         states its prior, has the same answer."""
-        default = self.prior.scale in (None, EFFECTS) and bool(self.model.roles)
+        default = self.prior.scale in (None, UNIT) and bool(self.model.roles)
         return self.private and default and not self.releases_scales
 
     @property

@@ -127,8 +127,7 @@ def site_prior(study: Study, slots: SiteSlots, common: ResolvedPrior) -> SitePri
 def resolve_prior(study: Study, design: Design) -> ResolvedPrior:
     """The prior of every parameter of one site's model, in the order of θ."""
     try:
-        names = study.model.parameters(design)
-        return study.full_prior.resolve(names, study.model.constants(design))
+        return study.model.prior_of(study.full_prior, design)
     except ValueError as error:
         raise StudyError(str(error), where=f"study '{study.name}', [prior]") from None
 

@@ -259,10 +259,7 @@ def _without_privacy(
         for role, column in model.outcome_columns().items()
     }
     table = PreparedTable.from_arrays(design, x, model.prepare_outcome(raw))
-    prior = Prior().filled_in(standardised=True)
-    resolved = prior.resolve(
-        model.parameters(design), constants=model.constants(design)
-    )
+    resolved = model.prior_of(Prior().filled_in(standardised=True), design)
     target = Target(model, resolved, [table])
     mode = target.mode()
     root = np.linalg.cholesky(np.linalg.inv(target.curvature(mode)))

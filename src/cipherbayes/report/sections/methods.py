@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from cipherbayes.data.imputing import DRAWS
 from cipherbayes.protocols.certificate import promised
+from cipherbayes.protocols.plan_description import shapes_in_words
 from cipherbayes.protocols.site_words import shapes_differ
 from cipherbayes.report.markup import Content, Markup, join, table, tag
 from cipherbayes.report.numbers import interval, number, percent, short
@@ -209,6 +210,8 @@ def _prior(study: Study) -> str:
         scale = prior.scale if prior.intercept is None else prior.intercept
         constant = "the intercept" if study.intercept else "the baseline's log hazards"
         said += f", {constant} of scale {scale:g}"
+    if prior.shape is not None and (shapes := shapes_in_words(study)):
+        said += f", {shapes} of scale {prior.shape:g}"
     if prior.parameters:
         said += f"; priors of their own had {', '.join(prior.parameters)}"
     return f"{said}."
