@@ -56,15 +56,17 @@ def trial_with_exact_scales(
     )
     below, above = np.quantile(draws, [TAIL, 1.0 - TAIL], axis=0)
     names, want = records.names, records.want
+    planned = forecast_of(plan, EVENTS[ground.events])
     return Trial(
         names,
         tuple(map(bool, (below <= want) & (want <= above))),
         tuple(map(bool, (records.low <= want) & (want <= records.high))),
         tuple(map(float, (above - below) / (records.high - records.low))),
-        forecast_of(plan, EVENTS[ground.events]).width_ratio,
+        planned.width_ratio,
         tuple((f.code, tuple(names[j] for j in f.parameters)) for f in posterior.flags),
         any(flag.unusable for flag in posterior.flags),
         away=tuple(map(float, np.abs(2.0 * want - below - above) / (above - below))),
+        likely=planned.likely or (),
     )
 
 

@@ -2,7 +2,8 @@
 
     python research/benchmarks/public_tables.py TABLES --physionet set-a.tar.gz
     python research/benchmarks/spread_coverage.py TABLES/aids.csv ... --rows FILE
-        [--studies 260] [--first 0] [--events rare] [--exact-scales [--prior 0.4]]
+        [--studies 260] [--first 0] [--events rare] [--truth prior]
+        [--exact-scales [--prior 1]]
 
 A full grid of models, budgets, ranges, sites and tables would need thousands of studies
 to say anything of one cell. Here every study draws its setting: each level of a factor
@@ -10,9 +11,9 @@ comes equally often, in an order that is shuffled for each factor by itself, so 
 coverage can be told for each level of each factor. Rows go to FILE one by one (as
 ``cipherbayes calibrate --table --results`` writes them); a second run goes on where the
 first stopped, and without ``--studies`` the file is only summed up. ``--events``: all
-studies with as many events, of models that have any where they are rare.
-``--exact-scales``: no whole studies, but :mod:`exact_scales`; with ``--prior`` under a
-prior of effects of that scale, which is the default's 1 else.
+studies with as many events, of models that have any where they are rare. ``--truth
+prior``: effects as the default prior has them. ``--exact-scales``: no whole studies but
+:mod:`exact_scales`; with ``--prior`` under a prior of effects of that scale.
 """
 
 from __future__ import annotations
@@ -26,10 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from cipherbayes.inference.noise_aware.width import likely_range
 from cipherbayes.validation.public_columns import Columns
 from cipherbayes.validation.replicates import replicated
-from cipherbayes.validation.trial_records import Ground
+from cipherbayes.validation.trial_records import TRUTHS, Ground
 from cipherbayes.validation.trials import (
     Trial,
     by_flag,
@@ -60,7 +60,11 @@ def drawn(levels: Sequence[Any], factor: str, count: int) -> list[Any]:
 
 
 def tasks(
-    tables: Sequence[Columns], first: int, studies: int, events: str | None = None
+    tables: Sequence[Columns],
+    first: int,
+    studies: int,
+    events: str | None = None,
+    truth: str = "clinical",
 ) -> dict[str, tuple[Columns, Ground, int]]:
     """The studies from ``first`` on, by key."""
     count = first + studies
@@ -73,7 +77,8 @@ def tasks(
     placed = drawn(tables, "table", count)
     found = {}
     for i in range(first, count):
-        ground = Ground(**{name: levels[i] for name, levels in chosen.items()})
+        stated = {name: levels[i] for name, levels in chosen.items()}
+        ground = Ground(**stated, truth=truth)
         found[ground.key(placed[i].name, i)] = (placed[i], ground, i)
     return found
 
@@ -123,8 +128,11 @@ def tell(rows: Sequence[dict[str, Any]]) -> None:
     expected = [(each.expected, float(np.median(each.ratio))) for _, each in found]
     near = sum(1 / 1.3 < said / width < 1.3 for said, width in expected)
     twice = sum(1 / 2 < said / width < 2 for said, width in expected)
-    ranges = [(*likely_range(said), width) for said, width in expected]
-    held = sum(low <= width <= high for low, high, width in ranges)
+    held = sum(
+        each.likely[0] <= width <= each.likely[1]
+        for (_, each), (_, width) in zip(found, expected, strict=True)
+        if each.likely
+    )
     off = np.concatenate([each.off for _, each in found])
     print(
         f"plan within 1.3: {near}, within 2: {twice}, in the plan's range: {held} of "
@@ -150,6 +158,7 @@ def main() -> None:
     parser.add_argument("--studies", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--events", choices=("usual", "rare"))
+    parser.add_argument("--truth", choices=tuple(TRUTHS), default="clinical")
     parser.add_argument("--exact-scales", action="store_true")
     parser.add_argument("--prior", type=float)
     arguments = parser.parse_args()
@@ -161,6 +170,7 @@ def main() -> None:
                 arguments.first,
                 arguments.studies,
                 arguments.events,
+                arguments.truth,
             ),
             results=arguments.rows,
             to_line=to_line,

@@ -87,7 +87,7 @@ def test_the_width_a_plan_expects_is_about_the_width_there_is(
         sensitivities=sensitivities,
         information=each,
         grows=bounded.multiplicative,
-    )
+    ).expected
     (row,) = calibrate([cell], replicates, results=results, processes=1)
     # One study's ratio varies by about a tenth.
     assert abs(math.log(row["width_ratio"] / expected)) < math.log(1.3)

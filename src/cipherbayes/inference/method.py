@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from cipherbayes.models.influence import InfluenceBound
 
@@ -34,6 +34,15 @@ class RoundShares(Protocol):
     def gradient_share(self) -> float: ...
     @property
     def information_share(self) -> float: ...
+
+
+class WidthRatio(NamedTuple):
+    """Width of an interval over that without privacy: as expected, and between what
+    ends it is in most studies."""
+
+    expected: float
+    least: float
+    most: float
 
 
 @dataclass(frozen=True)
@@ -172,8 +181,8 @@ class Method(ABC):
         mass: float,
         intervals: int,
         grows: bool,
-    ) -> float | None:
-        """Expected width of an interval over that without privacy, where rounds release
+    ) -> WidthRatio | None:
+        """Width of an interval over that without privacy, where rounds release
         information matrices too; None where the method cannot say."""
         return None
 

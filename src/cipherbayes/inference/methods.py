@@ -10,6 +10,7 @@ from cipherbayes.inference.method import (
     Progress,
     PublicFacts,
     RoundShares,
+    WidthRatio,
     register,
 )
 from cipherbayes.models.influence import LinearPredictorInfluence
@@ -105,7 +106,7 @@ class NoiseAwareMethod(Method):
         mass: float,
         intervals: int,
         grows: bool,
-    ) -> float:
+    ) -> WidthRatio:
         from cipherbayes.inference.noise_aware.width import expected_width_ratio
 
         return expected_width_ratio(

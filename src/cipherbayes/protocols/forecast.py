@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from cipherbayes.inference.method import WidthRatio
 from cipherbayes.inference.methods import POINT
-from cipherbayes.inference.noise_aware.width import likely_range
 from cipherbayes.models.influence import require_bounded_influence
 from cipherbayes.privacy.accountant import compose, epsilon
 from cipherbayes.privacy.gaussian import epsilon_of, mu_for
@@ -103,10 +103,12 @@ def forecast_of(plan: StudyPlan, events: float | None = None) -> Forecast:
     return Forecast(
         noise=noise,
         signal=signal,
-        width_ratio=ratio or math.sqrt(1.0 + noise**2 / information),
+        width_ratio=ratio.expected
+        if ratio
+        else math.sqrt(1.0 + noise**2 / information),
         records_needed=math.ceil(release.records * factor),
         epsilon_needed=_epsilon_for(mu * factor, privacy.delta),
-        likely=None if ratio is None else likely_range(ratio),
+        likely=None if ratio is None else (ratio.least, ratio.most),
     )
 
 
@@ -124,7 +126,7 @@ def _fitted_records(plan: StudyPlan) -> int:
 
 def _width_ratio(
     plan: StudyPlan, mu: float, told: tuple[float, float], inflation: float
-) -> float | None:
+) -> WidthRatio | None:
     """What the method expects where it also has to learn its information matrix.
 
     ``told`` is what a record is expected to tell of a column and of a constant.

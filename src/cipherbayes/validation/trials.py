@@ -45,6 +45,8 @@ class Trial:
         Width of the first over the second.
     expected
         What the plan said of that ratio, told how many records have the event.
+    likely
+        The range that the plan gave it.
     flags
         Names of flags and cautions with the parameters that they name; none where all
         are meant.
@@ -65,6 +67,7 @@ class Trial:
     unusable: bool
     off: tuple[float, ...] = ()
     away: tuple[float, ...] = ()
+    likely: tuple[float, ...] = ()
 
 
 def trial(columns: Columns, ground: Ground, number: int) -> Trial:
@@ -72,6 +75,7 @@ def trial(columns: Columns, ground: Ground, number: int) -> Trial:
     records = simulated(columns, ground, number)
     names, want = records.names, records.want
     study = study_on(columns, ground, wider=ground.wider)
+    planned = forecast_of(plan_releases(study), EVENTS[ground.events])
     result = run(study, _by_site(records.frame, ground.sites))
     found = {row["name"]: row for row in result.record["posterior"]}
     below = np.array([found[name]["lower"] for name in names])
@@ -82,11 +86,12 @@ def trial(columns: Columns, ground: Ground, number: int) -> Trial:
         tuple(map(bool, (below <= want) & (want <= above))),
         tuple(map(bool, (records.low <= want) & (want <= records.high))),
         tuple(map(float, (above - below) / (records.high - records.low))),
-        forecast_of(plan_releases(study), EVENTS[ground.events]).width_ratio,
+        planned.width_ratio,
         tuple((f["name"], tuple(f["parameters"])) for f in flags),
         any(f["unusable"] for f in flags),
         _scales_off(study, records.design, result.record["moments"]),
         tuple(map(float, np.abs(2.0 * want - below - above) / (above - below))),
+        planned.likely or (),
     )
 
 
@@ -168,6 +173,7 @@ def from_line(entry: Mapping[str, Any]) -> tuple[str, Trial]:
         bool(entry["unusable"]),
         tuple(entry["off"]),
         tuple(entry.get("away", ())),
+        tuple(entry.get("likely", ())),
     )
 
 

@@ -8,7 +8,9 @@ all rounds, an interval without privacy has the precision Λ + q I. Noise takes 
 
 the noise of the scores counts a times, because it is the same in directions of which
 little is known; so does that of the information matrix, s_H in each of its entries,
-which hides how columns are correlated. Where b constants belong to sites (to intervals
+which hides how columns are correlated. Counting unusual records for less takes 1 / B²
+of it whatever the noise. However much noise takes, the prior Λ is left: no interval is
+wider than the prior's. Where b constants belong to sites (to intervals
 of each), a column's means there are what noise hides most. What it varies by within
 sites is its information less that of its means, whose noise adds up to
 F = b² s_H² / 2 (N m)² of it, m a record's information about a constant; where that is
@@ -17,17 +19,19 @@ likewise, and more, because means are not much the same in all of them.
 
 How wide intervals become depends on more than public numbers: on how columns are
 correlated, and on the noise itself, which may or may not happen to hide it. So there
-is a range, too.
+is a range, too. It ends where the prior's own width is, over that of a column which is
+correlated with none, √(1 + I / Λ).
 """
 
 from __future__ import annotations
 
 import math
 
+from cipherbayes.inference.method import WidthRatio
 from cipherbayes.inference.noise_aware.schedule import rounds
 
 BOUNDED = 1.1
-"""Width that counting unusual records for less costs, noise apart."""
+"""B: width that counting unusual records for less costs, noise apart."""
 OWN_SHARE = 0.5
 """q."""
 SCORES, SCORES_GROWING = 3.0, 7.5
@@ -37,9 +41,9 @@ MATRIX = 1.1
 """b of the information matrix."""
 SITES, INTERVALS, MOST_HIDDEN = 0.5, 2.5, 3.0
 """Of F: of sites, of intervals of a baseline, and the most of it."""
-LEAST, MOST = 0.25, 3.2
+LEAST, MOST = 0.4, 2.5
 """How many times what is expected noise costs at least and at most, in nine of ten
-studies on the columns of twelve public tables, to which all of these are fitted."""
+studies on the columns of public tables, to which all of these are fitted."""
 
 
 def expected_width_ratio(
@@ -55,8 +59,8 @@ def expected_width_ratio(
     mass: float = 1.0,
     intervals: int = 1,
     grows: bool = False,
-) -> float:
-    """Expected ratio of a private interval's width to the non-private one's.
+) -> WidthRatio:
+    """Ratio of a private interval's width to the non-private one's.
 
     Parameters
     ----------
@@ -95,9 +99,7 @@ def expected_width_ratio(
         hidden = weight * matrix_noise * (constants / (records * mass)) ** 2
         blur *= 1.0 + hidden / (1.0 + hidden / MOST_HIDDEN)
     own, prior = OWN_SHARE * total, prior_sd**-2.0
-    return BOUNDED * math.sqrt((prior + own) / (prior + own / blur))
-
-
-def likely_range(expected: float) -> tuple[float, float]:
-    """Between what ratios most studies are of which this one is expected."""
-    return 1.0 + LEAST * (expected - BOUNDED), 1.0 + MOST * (expected - 1.0)
+    expected = math.sqrt((prior + own) / (prior + own / BOUNDED**2 / blur))
+    least = 1.0 + LEAST * max(expected - BOUNDED, 0.0)
+    most = min(1.0 + MOST * (expected - 1.0), math.sqrt(1.0 + total / prior))
+    return WidthRatio(expected, least, most)
