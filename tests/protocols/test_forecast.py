@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from cipherbayes.errors import StudyError
+from cipherbayes.inference.noise_aware.width import expected_width_ratio
 from cipherbayes.protocols.forecast import forecast_of
 from cipherbayes.protocols.plan_description import describe
 from cipherbayes.protocols.study_plan import plan_releases
@@ -80,3 +82,21 @@ def test_a_share_of_events_that_cannot_be_is_refused(
 ) -> None:
     with pytest.raises(StudyError, match=said):
         study_of(kind, events=events)
+
+
+@pytest.mark.parametrize("scale", [0.1, 0.5, 2.0])
+def test_no_interval_is_expected_to_be_wider_than_the_prior(scale: float) -> None:
+    """With hardly any budget the rows say nothing, and the prior is what is left."""
+    records, information = 4_000, 0.25
+    found = expected_width_ratio(
+        records=records,
+        dimension=8,
+        mu=1e-6,
+        sensitivities=(2.0, 2.0),
+        information=information,
+        prior_sd=scale,
+    )
+    alone = math.sqrt(1.0 + records * information * scale**2)
+    assert 1.0 < found.least < found.expected < found.most
+    assert found.most == pytest.approx(alone)
+    assert found.expected > 0.5 * alone
