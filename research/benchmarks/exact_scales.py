@@ -19,7 +19,7 @@ from cipherbayes.inference.noise_aware import (
     sample_posterior,
 )
 from cipherbayes.inference.released import Release
-from cipherbayes.models.prior import WIDE, Prior
+from cipherbayes.models.prior import UNIT, WIDE, Prior
 from cipherbayes.protocols.forecast import forecast_of
 from cipherbayes.protocols.study_plan import StudyPlan, plan_releases
 from cipherbayes.validation.public_columns import Columns
@@ -80,7 +80,9 @@ def _rounds(
         for role, column in model.outcome_columns().items()
     }
     table = PreparedTable.from_arrays(design, records.x, model.prepare_outcome(raw))
-    stated = Prior() if scale is None else Prior(scale=scale, intercept=WIDE)
+    stated = Prior()
+    if scale is not None:
+        stated = Prior(scale=scale, intercept=WIDE, shape=UNIT)
     prior = model.prior_of(stated.filled_in(standardised=True), design)
     bound = plan.last_phase.weighting
     assert bound is not None

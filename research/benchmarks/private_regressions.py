@@ -46,6 +46,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import expit
 
+from cipherbayes.models.prior import EFFECTS, WIDE
 from cipherbayes.privacy.gaussian import mu_for
 from cipherbayes.typing import Floats
 from cipherbayes.validation.public_columns import Columns
@@ -264,8 +265,8 @@ def others(records: Records, kind: str, mu: float, number: int) -> dict[str, Flo
     y = records.outcome[OUTCOME["y"]]
     y = y / HALF_RANGE if kind == "linear" else y
     width = len(records.x)
-    scale = np.ones(width)
-    scale[0] = 5.0  # our priors
+    scale = np.full(width, EFFECTS)
+    scale[0] = WIDE  # our priors
     want = records.want[1:width]
     plain = (records.high - records.low)[1:width]
 
