@@ -11,6 +11,7 @@ import pytest
 
 import cipherbayes as cb
 from cipherbayes.inference.between_sites import SitePrior
+from cipherbayes.inference.method import SiteRecords
 from cipherbayes.inference.multilevel import SiteTarget
 from cipherbayes.inference.noise_aware import Effort
 from cipherbayes.inference.noise_aware.coordinates import Coordinates
@@ -299,6 +300,33 @@ def test_a_site_far_below_the_others_is_expected_to_tell_less(
         assert sites.masses is not None
         assert sites.masses.sum() == pytest.approx(500.0)
         assert sites.masses[4] / sites.masses[0] == pytest.approx(expected, rel=0.01)
+
+
+def test_where_most_have_the_event_a_higher_hazard_tells_little_more() -> None:
+    """Of as many records; where events are rare it tells as much more as it is."""
+    model = Exponential(time="t", event="y", horizon=1.0)
+    fields = {"model": model, "features": FEATURES, "hierarchy": {}}
+    wanted = cb.Study(**fields, sites={site: {} for site in SITES})
+    design, slots = preparation_of(wanted).design, slots_of(wanted)
+    assert slots is not None
+    records = SiteRecords(np.full(5, 1_000.0), 1.0)
+    shape = ScoreShape.of(model, design, slots, records)
+    assert shape.unit is not None
+    theta = np.zeros(slots.dimension)
+    theta[4] = shape.unit[4]
+    ratios = []
+    for events in (10.0, 4_000.0):
+        mass = events / 5.0 / shape.unit[0] ** 2
+        noisy = mass * np.eye(slots.dimension)
+        sites = shape.layout(theta, noisy, 1e-6, by_level=True).sites
+        assert sites is not None
+        assert sites.masses is not None
+        assert sites.masses.sum() == pytest.approx(5.0 * mass)
+        ratios.append(sites.masses[4] / sites.masses[0])
+    assert ratios[0] == pytest.approx(np.e, rel=0.01)
+    chances = [1.0 - np.exp(-np.exp(level + 0.3424)) for level in (0.0, 1.0)]
+    assert (4.0 * chances[0] + chances[1]) / 5.0 == pytest.approx(0.8, abs=0.002)
+    assert ratios[1] == pytest.approx(chances[1] / chances[0], rel=0.01)
 
 
 def test_how_much_means_differ_is_told_by_the_sites_that_know_it() -> None:

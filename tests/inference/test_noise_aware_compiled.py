@@ -38,16 +38,17 @@ def finished(kind: str, dimension: int = 5) -> tuple[NoiseAware, NoiseAwareState
 
 
 def evidence_of(kind: str) -> tuple[NoiseAware, Evidence]:
-    """Of a model; ``many``: with too many parameters for S; ``sites``: by site;
-    ``intervals``: by site and interval."""
-    name = "logistic" if kind in {"many", "sites", "intervals"} else kind
+    """Of a model; ``many``: with too many parameters for S; ``sites``, ``three``: by
+    site; ``intervals``: by site and interval."""
+    owned = {"sites": [0, 1], "three": [0, 1, 2], "intervals": [0, 1, 0, 1]}
+    name = "logistic" if kind == "many" or kind in owned else kind
     recursion, state = finished(name, 64 if kind == "many" else 5)
     evidence = Evidence.of(recursion, state)
-    if kind in {"sites", "intervals"}:
-        owners = np.array([0, 1] if kind == "sites" else [0, 1, 0, 1])
+    if kind in owned:
+        owners = np.array(owned[kind])
         b = owners.size
         masses = np.diag(evidence.information)[:b].clip(10.0)
-        spread = np.array([0.4, 2.0])[owners]
+        spread = np.array([0.4, 2.0, 0.4])[owners]
         sites = SiteLayout(owners, np.full(5 - b, -1), masses, spread)
         layout = replace(evidence.layout, constants=tuple(range(b)), sites=sites)
         evidence = replace(evidence, layout=layout)
@@ -70,6 +71,7 @@ KINDS = [
     "piecewise",
     "many",
     "sites",
+    "three",
     "intervals",
 ]
 
@@ -86,6 +88,9 @@ def test_densities_gradients_and_trajectories_are_those_of_numpy(
     loops, here = sampler._loops, sampler.chains
     assert loops is not None
     law = TrajectoryLaw(here.means, prior, here.bend)
+    assert (kind == "three") == bool(
+        sampler.information_prior.normal(here.means)[2].any()
+    )
     value, gradient, built = loops.density(here.moved, law)
     expected = sampler.density(here.moved, prior)
     assert value == pytest.approx(expected[0], rel=1e-11)

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from cipherbayes.inference.noise_aware.coordinates import Coordinates
 from cipherbayes.inference.noise_aware.evidence import Evidence
-from cipherbayes.inference.noise_aware.information_prior import InformationPrior, Means
+from cipherbayes.inference.noise_aware.information_prior import InformationPrior
 from cipherbayes.inference.noise_aware.saturation import SaturatingScore
+from cipherbayes.inference.noise_aware.site_means import Means
 from cipherbayes.inference.noise_aware.tilting import TiltedBySite, TiltedScore
 from cipherbayes.typing import Floats
 
@@ -167,9 +168,8 @@ class Loops:
         return place, built, gain
 
     def _of_chains(self, law: TrajectoryLaw, some: slice) -> tuple[Floats, ...]:
-        mean, precision = self._prior.normal(law.means)
-        covariance = _plain(law.prior_covariance)
-        return mean[some], precision[some], covariance[some], law.bend[some]
+        normal = (each[some] for each in self._prior.normal(law.means))
+        return *normal, _plain(law.prior_covariance)[some], law.bend[some]
 
 
 def slice_theta(

@@ -24,7 +24,7 @@ from cipherbayes.inference.noise_aware import compiled
 from cipherbayes.inference.noise_aware.compiled import Loops, TrajectoryLaw
 from cipherbayes.inference.noise_aware.coordinates import Coordinates
 from cipherbayes.inference.noise_aware.evidence import Evidence
-from cipherbayes.inference.noise_aware.information_prior import InformationPrior, Means
+from cipherbayes.inference.noise_aware.information_prior import InformationPrior
 from cipherbayes.inference.noise_aware.saturation import (
     flattened,
     limited_bend,
@@ -32,6 +32,7 @@ from cipherbayes.inference.noise_aware.saturation import (
     unflattened,
     unflattened_all,
 )
+from cipherbayes.inference.noise_aware.site_means import Means
 from cipherbayes.typing import Floats
 
 TRAJECTORY = 1.4
@@ -169,7 +170,7 @@ class InformationSampler:
         middle = here.moved.mean(axis=0)
         rows = np.broadcast_to(middle, (jacobian.shape[1], middle.size))
         jacobian = law.chain_rule(rows, jacobian.T).T
-        prior = law.precision(middle, np.median(here.means.scale, axis=0))
+        prior = law.precision(middle, here.means)
         lower = np.linalg.cholesky(jacobian @ jacobian.T + prior)
         identity = np.eye(len(lower))
         inverse = solve_triangular(lower, identity, lower=True)

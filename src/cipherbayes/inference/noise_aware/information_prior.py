@@ -40,6 +40,7 @@ import numpy as np
 from cipherbayes.inference.noise_aware.centring import Centring, InverseGamma
 from cipherbayes.inference.noise_aware.coordinates import Coordinates
 from cipherbayes.inference.noise_aware.shrinkage import SHARE_SPREAD, SiteLayout
+from cipherbayes.inference.noise_aware.site_means import Means, drawn_by_site
 from cipherbayes.typing import Floats, Integers
 
 STRENGTH, ENTRY_DF = InverseGamma(3.0, 0.003), 0.5
@@ -50,17 +51,9 @@ SPREAD = InverseGamma(1.0, 0.05)
 """Of ω², median of ω 0.27, one in ten above 0.7."""
 MEANS = InverseGamma(1.0, 0.05)
 """Of υ²."""
-SITE_MEANS, SITE_DF = InverseGamma(0.5, 0.01), 3.0
-"""Of υ_j² where sites may differ, most likely about 0.14, and degrees of freedom of U:
-in most columns sites are much alike, in one that is confounded with site not at all,
-and small sites are less alike than large ones."""
-WALK = InverseGamma(1.0, 0.001)
-"""Of ψ_j², most likely about 0.02: how a site's means change between intervals."""
 MASS_SPREAD, UNLIKE_SPREAD = 2.0, 1.0
 """Of p, and of ℓ where it need not be like the others. Less of the first would take an
 interval of a baseline with few events for one with some, more for one with none."""
-MEAN_OF_MEANS, OWN_MEAN, NO_MEAN = 1.0, 1.0, 0.01
-"""sd of u; of the mean of a column that one site has, there, and elsewhere: zero."""
 LEARNT = 3
 """m, log ω and log ρ."""
 
@@ -99,20 +92,6 @@ class Law:
         return moved[:, self.centre], log_scale
 
 
-@dataclass(frozen=True)
-class Means:
-    """u and υ of the means U, one row a chain; of all of them, or of one each.
-
-    Where sites may differ U is a scale mixture of normals: ``scale`` is that of each
-    mean by itself and ``spread`` the υ_j of each column. A mean that another one pulls
-    has the centre and scale of the difference of the two.
-    """
-
-    centre: Floats
-    scale: Floats
-    spread: Floats | None = None
-
-
 class InformationPrior:
     """The law of all coordinates, and the form in which they are moved.
 
@@ -129,12 +108,10 @@ class InformationPrior:
         (j, s): of those the ones whose exp ℓ is about s exp p, p the constant's.
     sites
         Whose columns are whose, where sites may differ: p_k ~ N(log of the mass to
-        expect, its spread²) and U_kj ~ t(3, u_j, υ_j), with u_j and υ_j learnt for
-        each column by itself. Under one υ for all columns the means of the one that is
-        confounded with site would be shrunk, and taken for what it says within sites.
-        Where a site has a constant for each interval of a baseline, that is the law of
-        the first one, and U_kj changes by N(0, ψ_j²) from one interval to the next:
-        who is at risk is much the same.
+        expect, its spread²), and U as :mod:`~.site_means` has it. Where a site has a
+        constant for each interval of a baseline, that is the law of the first one, and
+        U_kj changes by N(0, ψ_j²) from one interval to the next: who is at risk is much
+        the same.
     """
 
     def __init__(
@@ -152,6 +129,7 @@ class InformationPrior:
         self._known = parts.diagonals_of(tuple(known))
         alike = np.setdiff1d(every[parts.diagonal], [*apart, *self._known])
         self._sites = sites
+        self._means_size = parts.means.stop - parts.means.start
         # What has no law is normal around something else that is moved, or around zero.
         self.pulled_by = np.full(self.size, -1, dtype=np.int64)
         self._offsets, self._precisions = np.zeros((2, self.size))
@@ -247,10 +225,11 @@ class InformationPrior:
                 found[:, law.centre] += by_centre
         return found
 
-    def normal(self, means: Means) -> tuple[Floats, Floats]:
+    def normal(self, means: Means) -> tuple[Floats, Floats, Floats]:
         """Mean, less what pulls it, and precision of all that has no law of its own.
 
-        Shape ``(chains, size)``; a precision of zero is none.
+        Shape ``(chains, size)``; a precision of zero is none. And a of the means
+        (:mod:`~.site_means`), whose precision is less by a a' of each constant.
         """
         chains = len(means.scale)
         mean, precision = (
@@ -258,7 +237,7 @@ class InformationPrior:
         )
         mean[:, self.parts.means] = means.centre
         precision[:, self.parts.means] = means.scale**-2.0
-        return mean, precision
+        return mean, precision, means.along(self._means_size)
 
     def log_density(self, moved: Floats, means: Means) -> tuple[Floats, Floats]:
         """Of what is moved given u and υ, and its gradient."""
@@ -273,7 +252,7 @@ class InformationPrior:
             gradient[:, law.scale] += slopes[2] + law.of_scale.slope(log_scale)
             if law.centre is not None:
                 gradient[:, law.centre] += slopes[1]
-        mean, precision = self.normal(means)
+        mean, precision, along = self.normal(means)
         pulled = self.pulled_by >= 0
         away = moved - mean
         away[:, pulled] -= moved[:, self.pulled_by[pulled]]
@@ -281,13 +260,22 @@ class InformationPrior:
         value -= 0.5 * (force * away).sum(axis=1)
         gradient -= force
         np.add.at(gradient.T, self.pulled_by[pulled], force[:, pulled].T)
+        by_row = (len(moved), len(self.parts.constants), self.parts.others)
+        length = (along * away[:, self.parts.means]).reshape(by_row).sum(axis=2)
+        value += 0.5 * (length**2).sum(axis=1)
+        together = along.reshape(by_row) * length[:, :, None]
+        gradient[:, self.parts.means] += together.reshape(along.shape)
         return value, gradient
 
-    def precision(self, moved: Floats, means: Floats) -> Floats:
+    def precision(self, moved: Floats, means: Means) -> Floats:
         """About minus the second derivative of :meth:`log_density` at one place."""
-        diagonal = self._precisions.copy()
-        diagonal[self.parts.means] = means**-2.0
-        matrix = np.diag(diagonal)
+        matrix = np.diag(self._precisions)
+        rows = np.arange(self.parts.size)[self.parts.means]
+        if rows.size:
+            rows = rows.reshape(len(self.parts.constants), -1)
+            blocks = means.precisions(*rows.shape)
+            matrix[rows[:, :, None], rows[:, None, :]] = blocks
+        diagonal = np.diag(matrix).copy()
         walking = np.arange(self.parts.size)[self.parts.means]
         walking = walking[self.pulled_by[walking] >= 0]
         by = self.pulled_by[walking]
@@ -314,58 +302,12 @@ class InformationPrior:
         """u and υ given U."""
         means = moved[:, self.parts.means]
         if self._sites is not None:
-            return self._means_by_column(self._sites, means, before, rng)
+            each = means.reshape(len(means), *self._sites.apart.shape)
+            return drawn_by_site(self._sites, each, before, rng)
         rate = MEANS.scale + 0.5 * (means**2).sum(axis=1)
         shape = MEANS.shape + 0.5 * means.shape[1]
         scale = np.sqrt(rate / rng.gamma(shape, size=rate.size))
         return Means(before.centre, scale[:, None])
-
-    def _means_by_column(
-        self, sites: SiteLayout, means: Floats, before: Means, rng: np.random.Generator
-    ) -> Means:
-        """u_j, υ_j and each site's own scale υ_j / √λ_kj, one after the other.
-
-        Student's t is normal with λ ~ gamma(df / 2, df / 2). Columns of one site are
-        held fixed.
-        """
-        chains, (b, e) = len(means), sites.apart.shape
-        first = b // sites.kinds
-        each = means.reshape(chains, b, e)[:, :first]
-        scale = np.broadcast_to(before.scale, means.shape).reshape(chains, b, e)
-        scale = scale[:, :first]
-        spread = scale[:, 0] if before.spread is None else before.spread
-        precision = (scale**-2.0).sum(axis=1) + MEAN_OF_MEANS**-2.0
-        centre = (each / scale**2).sum(axis=1) / precision
-        centre = centre + rng.standard_normal((chains, e)) / np.sqrt(precision)
-        squares = (each - centre[:, None, :]) ** 2
-        weighted = (spread[:, None, :] / scale) ** 2 * squares
-        rate = SITE_MEANS.scale + 0.5 * weighted.sum(axis=1)
-        shape = SITE_MEANS.shape + 0.5 * first
-        spread = np.sqrt(rate / rng.gamma(shape, size=rate.shape))
-        rates = 0.5 * (SITE_DF * spread[:, None, :] ** 2 + squares)
-        scale = np.sqrt(rates / rng.gamma(0.5 * (SITE_DF + 1.0), size=each.shape))
-        centres = np.zeros((chains, b, e))
-        centres[:, :first] = centre[:, None, :]
-        scales = np.empty((chains, b, e))
-        scales[:, :first] = scale
-        if first < b:
-            scales[:, first:] = self._drawn_walk(
-                means.reshape(chains, b, e), first, rng
-            )
-        one_site = sites.others >= 0
-        centres = np.where(one_site, 0.0, centres)
-        scales = np.where(one_site, OWN_MEAN, scales)
-        scales = np.where(sites.apart, NO_MEAN, scales)
-        return Means(centres.reshape(chains, -1), scales.reshape(chains, -1), spread)
-
-    def _drawn_walk(
-        self, means: Floats, first: int, rng: np.random.Generator
-    ) -> Floats:
-        """ψ_j given U, shape ``(chains, 1, e)``."""
-        changes = means[:, first:] - means[:, :-first]
-        rate = WALK.scale + 0.5 * (changes**2).sum(axis=1, keepdims=True)
-        shape = WALK.shape + 0.5 * changes.shape[1]
-        return np.asarray(np.sqrt(rate / rng.gamma(shape, size=rate.shape)))
 
 
 def _share(data: Floats, scale: float) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.special import expit
 
 from cipherbayes.inference.method import SiteRecords
@@ -26,9 +27,11 @@ from cipherbayes.models.influence import (
 )
 from cipherbayes.typing import Floats, Integers
 
-OWN_CURVATURE, UNKNOWN_SIZE = 0.4, 2.0
+OWN_CURVATURE, AT_LEVEL, UNKNOWN_SIZE = 0.4, 0.2, 2.0
 """How much a site's information differs from its share of the records, as the sd of a
-logarithm; and where its size is not known."""
+logarithm; once its level is taken into account; and where its size is not known."""
+LEAST_EVENTS, MOST_EVENTS = 1e-3, 0.95
+"""Events for each record, as far as they say how a hazard saturates."""
 LEAST_PART = 1e-3
 """Of the information of all constants, the least that one of them is taken to have."""
 SKEWED_VARIANCE = 1.2
@@ -81,6 +84,8 @@ class ScoreShape:
         None where they are by nothing that moves.
     lengths
         By which law records are weighted; None where none is known.
+    once
+        Whether a record has one event at most, and is not at risk after it.
     level_values
         What a unit of each constant adds to a site's linear predictor, where each has
         its own and the score saturates.
@@ -98,6 +103,7 @@ class ScoreShape:
     slots: SiteSlots | None = None
     site_records: SiteRecords | None = None
     lengths: RowLengths | None = None
+    once: bool = False
     level_values: Floats | None = None
 
     @classmethod
@@ -233,6 +239,7 @@ class ScoreShape:
             width=slots.dimension - extra,
             slots=slots,
             site_records=site_records,
+            once=model.predicts_over_time,
             level_values=values,
         )
 
@@ -313,10 +320,12 @@ class ScoreShape:
         owner = np.where(place < slots.slots, place % count, -1)
         constants = np.array(self.constants, dtype=np.int64)
         share, spread = np.full(count, 1.0 / count), np.full(count, UNKNOWN_SIZE)
+        counts = None
         if (known := self.site_records) is not None:
-            seen = np.maximum(known.counts, 0.5 * known.noise_sd)
-            share = seen / seen.sum()
-            spread = np.hypot(OWN_CURVATURE, known.noise_sd / seen)
+            counts = np.maximum(known.counts, 0.5 * known.noise_sd)
+            share = counts / counts.sum()
+            doubt = OWN_CURVATURE if theta is None else AT_LEVEL
+            spread = np.hypot(doubt, known.noise_sd / counts)
         own = owner[constants]
         if own.min(initial=0) < 0:  # a constant that all sites share
             return SiteLayout(own, _others(owner, constants), None, None)
@@ -326,26 +335,52 @@ class ScoreShape:
         totals = np.maximum(totals, LEAST_PART * whole)
         parts = share[own].reshape(-1, count)
         if theta is not None:
-            parts = parts * self._curvatures(theta).reshape(-1, count)
+            parts = parts * self._curvatures(theta, parts, totals, counts)
             parts = parts / parts.sum(axis=1, keepdims=True)
         expected = (totals[:, None] * parts).ravel()
         return SiteLayout(own, _others(owner, constants), expected, spread[own])
 
-    def _curvatures(self, theta: Floats) -> Floats:
-        """What a record is expected to tell of each constant at θ, up to a factor."""
-        levels = theta[list(self.constants)]
+    def _curvatures(
+        self, theta: Floats, shares: Floats, totals: Floats, counts: Floats | None
+    ) -> Floats:
+        """What a record is expected to tell of each constant at θ, up to a factor.
+
+        That is the variance of an outcome that is yes or no, and the number of events
+        of one that is counted, which grows as exp(level). Where a record has one event
+        at most it grows as 1 − exp(−exp(level + c)), c such that all sites together
+        have as many as they are seen to have.
+        """
+        constants = list(self.constants)
+        levels = theta[constants]
         if self.level_values is not None:
             chance = expit(self.level_values * levels)
-            return np.asarray(chance * (1.0 - chance))
+            return np.asarray(chance * (1.0 - chance)).reshape(shares.shape)
         if self.unit is None:
-            return np.ones_like(levels)
-        return np.asarray(np.exp(levels / self.unit[list(self.constants)]))
+            return np.ones_like(shares)
+        levels = (levels / self.unit[constants]).reshape(shares.shape)
+        if not self.once or counts is None:
+            return np.asarray(np.exp(levels))
+        units = self.unit[constants].reshape(shares.shape)[:, 0] ** 2
+        events = np.clip(totals * units / counts.sum(), LEAST_EVENTS, MOST_EVENTS)
+        return np.stack(
+            [_at_most_one(*each) for each in zip(levels, shares, events, strict=True)]
+        )
 
     def predictor(self, theta: Floats) -> Floats:
         """θ without what is no coefficient of a column."""
         return np.asarray(
             np.where(np.arange(theta.size) < (self.width or theta.size), theta, 0.0)
         )
+
+
+def _at_most_one(levels: Floats, shares: Floats, events: float) -> Floats:
+    """1 − exp(−exp(level + c)) with the mean ``events``."""
+
+    def chances(c: float) -> Floats:
+        return np.asarray(-np.expm1(-np.exp(levels + c)))
+
+    most = float(np.abs(levels).max()) + 20.0
+    return chances(brentq(lambda c: shares @ chances(c) - events, -most, most))
 
 
 def _others(owner: Integers, constants: Integers) -> Integers:

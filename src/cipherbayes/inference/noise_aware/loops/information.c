@@ -140,6 +140,17 @@ prior(const Problem *q, const ChainLaw *law_of_chain, const Work *w,
         if (by >= 0)
             gradient[by] += precision * away;
     }
+    for (int k = 0; k < q->b; k++) {
+        /* Means that are pulled by another have none. */
+        const size_t at = (size_t)q->b + (size_t)k * q->e;
+        const double *along = law_of_chain->along + (size_t)k * q->e;
+        double length = 0.0;
+        for (int j = 0; j < q->e; j++)
+            length += along[j] * (moved[at + j] - law_of_chain->mean[at + j]);
+        value += 0.5 * length * length;
+        for (int j = 0; j < q->e; j++)
+            gradient[at + j] += along[j] * length;
+    }
     return value;
 }
 

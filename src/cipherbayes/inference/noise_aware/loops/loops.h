@@ -129,7 +129,9 @@ typedef struct {
 
 /* One chain's part of the law, and of what H depends on. */
 typedef struct {
-    const double *mean, *precision, *prior_covariance;
+    const double *mean, *precision;
+    const double *along;      /* b rows: the means' precision is less by a a' of each */
+    const double *prior_covariance;
     double bend;
 } ChainLaw;
 

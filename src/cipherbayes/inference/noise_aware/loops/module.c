@@ -183,26 +183,27 @@ take_problem(Views *views, PyObject *tuple, Problem *q)
     return views->wrong ? -1 : 0;
 }
 
-/* mean, precision, prior_covariance and bend of every chain. */
+/* mean, precision, along, prior_covariance and bend of every chain. */
 static ChainLaw *
 take_laws(Views *views, PyObject *tuple, const Problem *q, Py_ssize_t *chains)
 {
-    PyObject *f[4];
-    if (views->wrong || arity(tuple, "laws", 4, f) < 0) {
+    PyObject *f[5];
+    if (views->wrong || arity(tuple, "laws", 5, f) < 0) {
         views->wrong = 1;
         return NULL;
     }
-    const Py_ssize_t n = q->moved, d = q->d;
-    const double *bend = take(views, f[3], "bend", 'd', 1, (Py_ssize_t)ANY);
+    const Py_ssize_t n = q->moved, d = q->d, means = (Py_ssize_t)q->b * q->e;
+    const double *bend = take(views, f[4], "bend", 'd', 1, (Py_ssize_t)ANY);
     *chains = size_of(views, 0);
     const double *mean = take(views, f[0], "mean", 'd', 2, *chains, n);
     const double *precision = take(views, f[1], "precision", 'd', 2, *chains, n);
+    const double *along = take(views, f[2], "along", 'd', 2, *chains, means);
     const double *covariance =
-        take(views, f[2], "prior_covariance", 'd', 3, *chains, d, d);
+        take(views, f[3], "prior_covariance", 'd', 3, *chains, d, d);
     ChainLaw *found = (ChainLaw *)memory_of(views, *chains * sizeof(ChainLaw) / 8 + 1);
     for (Py_ssize_t c = 0; !views->wrong && c < *chains; c++)
-        found[c] = (ChainLaw){mean + c * n, precision + c * n, covariance + c * d * d,
-                              bend[c]};
+        found[c] = (ChainLaw){mean + c * n, precision + c * n, along + c * means,
+                              covariance + c * d * d, bend[c]};
     return found;
 }
 
