@@ -85,11 +85,16 @@ class LedgerRecords:
         self._lasting = self.fact("lasting") == "yes"
         self.charges: Counter[ChargedEvent] = Counter()
         self.facts: dict[str, str] = {}
+        self._covered = b""
         self._studies: dict[bytes, bytes] = {}
+        # How far charges and answers have come: what lies beyond is not looked for.
+        self._last_rounds: dict[tuple[bytes, str, str], int] = {}
+        self._last_answer = 0
         self._ended: set[tuple[bytes, str]] = set()
         self.head = BEGINNING
         self._on_disk = BEGINNING
         self._version: int | None = None
+        self._journal = Path(f"{path}-wal")
         # A commit does not wait for the disk: settle() does, for all that is there.
         self.database.execute("PRAGMA synchronous = NORMAL")
         # The mark first: another process may add records and raise it in between.
@@ -170,10 +175,16 @@ class LedgerRecords:
         if not hmac.compare_digest(facts.get("seal", ""), right_seal):
             raise damaged(self.path)
         self._version, self.facts = version, facts
+        self._covered = layout.facts_text(facts)
         return None
 
     def find(self, key: ReleaseKey) -> tuple[int, ReleaseTerms] | None:
-        """Number and terms of a release that was charged; None if it was not."""
+        """Number and terms of a release that was charged; None if it was not.
+
+        As of the last refresh.
+        """
+        if key.round > self._last_rounds.get((key.run, key.site, key.purpose), -1):
+            return None
         row = self.database.execute(
             "SELECT number, study, question, event FROM entries "
             "WHERE run = ? AND site = ? AND round = ? AND purpose = ?",
@@ -189,7 +200,12 @@ class LedgerRecords:
         return self._studies.get(run)
 
     def answer(self, number: int) -> bytes | None:
-        """The answer to the charge of this number; None if there is none yet."""
+        """The answer to the charge of this number; None if there is none yet.
+
+        As of the last refresh.
+        """
+        if number > self._last_answer:
+            return None
         row = self.database.execute(
             "SELECT digest, salt, answer FROM answers LEFT JOIN vectors "
             "USING (number) WHERE number = ?",
@@ -277,13 +293,14 @@ class LedgerRecords:
 
     def _commit(self, record: layout.Record) -> None:
         """Write a record, and seal the ledger anew."""
-        facts = self.facts
+        facts, covered = self.facts, self._covered
         if isinstance(record, Change):
             facts = {**facts, record.name: record.value}
+            covered = layout.facts_text(facts)
         link = layout.append(self.database, record, self.head.link)
-        layout.write_seal(self.database, link, self._custody, facts)
+        layout.write_seal(self.database, link, self._custody, covered)
         self.database.execute("COMMIT")
-        self.facts = facts
+        self.facts, self._covered = facts, covered
         self._take(record, link)
 
     def _take(self, record: layout.Record, link: bytes) -> None:
@@ -291,6 +308,11 @@ class LedgerRecords:
         if isinstance(record, Charge):
             self.charges[ChargedEvent(record.run, record.event)] += 1
             self._studies.setdefault(record.run, record.study)
+            series = record.run, record.site, record.purpose
+            last = self._last_rounds.get(series, record.round)
+            self._last_rounds[series] = max(last, record.round)
+        elif isinstance(record, Answer):
+            self._last_answer = max(self._last_answer, record.number)
         elif isinstance(record, End):
             self._ended.add((record.run, record.site))
         self.head = Head(record.place, link)
@@ -369,7 +391,7 @@ class LedgerRecords:
         head = self.head
         try:
             with suppress(FileNotFoundError):  # all of it was moved
-                sync_file(Path(f"{self.path}-wal"))
+                sync_file(self._journal)
         except OSError:
             raise unwritable(self.path) from None
         self._on_disk = head
