@@ -47,6 +47,49 @@ def test_without_memfd_the_file_is_private_and_removed(
     assert (pair.secret.decrypt(pair.public.encrypt(vector)) == vector).all()
 
 
+def _fresh(parameters: str) -> tuple[sealapi.Ciphertext, int]:
+    """An encryption of zero, and the bytes of its coefficients and metadata."""
+    pair = generate_keys(PARAMETER_SETS[parameters])
+    parts = scheme.bfv_scheme(pair.public.parameters)
+    return pair.public._zeros.take(), parts.ciphertext.size
+
+
+@pytest.mark.skipif(seal._SET_PIPE_SIZE is None, reason="pipes of any size: Linux")
+@pytest.mark.parametrize("parameters", ["bfv-2048-22", "bfv-4096-64"])
+def test_a_pipe_gives_the_bytes_that_a_file_gives_and_leaves_nothing_open(
+    parameters: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thing, size = _fresh(parameters)
+    before = os.listdir("/proc/self/fd")
+    in_a_file = seal.saved(thing)
+    with monkeypatch.context() as patch:
+        patch.delattr(seal, "memory_file")
+        assert seal.saved(thing, size) == in_a_file
+    assert os.listdir("/proc/self/fd") == before
+
+
+@pytest.mark.parametrize("why", ["no such pipes", "too large", "too many pipes"])
+def test_where_no_pipe_is_large_enough_there_is_a_file(
+    why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thing, size = _fresh("bfv-2048-22")
+    in_a_file = seal.saved(thing)
+    before = os.listdir("/proc/self/fd")
+    if why == "no such pipes":
+        monkeypatch.setattr(seal, "_SET_PIPE_SIZE", None)
+    elif why == "too large":
+        size = seal._LARGEST_PIPE
+    else:
+
+        def refused(*_: object) -> int:
+            raise PermissionError
+
+        monkeypatch.setattr("cipherbayes.crypto.seal.fcntl.fcntl", refused)
+    assert seal._piped(thing, size) is None
+    assert seal.saved(thing, size) == in_a_file
+    assert os.listdir("/proc/self/fd") == before
+
+
 def test_every_compression_that_a_build_of_seal_may_use_is_understood() -> None:
     ciphertext = generate_keys(PARAMETERS).public.encrypt(np.arange(5, dtype=np.int64))
     parts = scheme.bfv_scheme(PARAMETERS)
