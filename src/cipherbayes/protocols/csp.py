@@ -91,7 +91,10 @@ class Csp(ABC, Generic[AnyPlan]):
 
     @abstractmethod
     def respond(self, data: bytes) -> object:
-        """The message that answers a question; refuses by raising."""
+        """The message that answers a question, or its bytes; refuses by raising."""
+
+    def prepare(self) -> None:
+        """Do now what the next round needs and its question does not change."""
 
     def join(self, data: bytes) -> None:
         """Take the run's manifest, if it is the study's."""
@@ -115,13 +118,14 @@ class Csp(ABC, Generic[AnyPlan]):
         try:
             if self._over:
                 raise RefusalError(Reason.WRONG_RUN, "the run is over")
-            return encode(self.respond(data))
+            message = self.respond(data)
+            return message if isinstance(message, bytes) else encode(message)
         except CipherbayesError as error:
             refusal = refuse("csp", error)
             log.warning("refused (%s): %s", refusal.reason.value, refusal.text)
             return encode(refusal)
 
-    def known_answer(self, exchange: RoundId) -> DecryptReply | Refusal | None:
+    def known_answer(self, exchange: RoundId) -> bytes | None:
         """The answer that a round has already; None where it is the next one's turn.
 
         Raises RefusalError where the exchange is not this run's, or not its turn.
@@ -130,10 +134,14 @@ class Csp(ABC, Generic[AnyPlan]):
             raise RefusalError(Reason.WRONG_RUN, "the request is of another run")
         if exchange.study != self._plan.study_hash:
             raise RefusalError(Reason.WRONG_STUDY, "the request is of another study")
-        known = self._store.answer(exchange.round)
+        answered = self._store.rounds()
+        known = (
+            self._store.answer(exchange.round) if exchange.round < answered else None
+        )
         if known is not None:
-            return decode(known, DecryptReply, Refusal)
-        if exchange.round != self._store.rounds():
+            decode(known, DecryptReply, Refusal)  # or it is damaged
+            return known
+        if exchange.round != answered:
             raise RefusalError(
                 Reason.WRONG_ROUND, "rounds are answered in order, one at a time"
             )
@@ -143,7 +151,7 @@ class Csp(ABC, Generic[AnyPlan]):
 
     def answer_once(
         self, exchange: RoundId, checked: Callable[[], Callable[[], Integers]]
-    ) -> DecryptReply | Refusal:
+    ) -> bytes:
         """The one answer of a round, made now or remembered.
 
         Parameters
@@ -165,4 +173,6 @@ class Csp(ABC, Generic[AnyPlan]):
             log.warning("round %d is over: %s", exchange.round, error)
         given = encode(reply)
         kept = self._store.keep(exchange.round, given)
-        return reply if kept == given else decode(kept, DecryptReply, Refusal)
+        if kept != given:
+            decode(kept, DecryptReply, Refusal)  # or it is damaged
+        return kept

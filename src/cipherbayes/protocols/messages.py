@@ -42,7 +42,7 @@ from cipherbayes.crypto.identity.signatures import (
 )
 from cipherbayes.crypto.rlwe import KEY_ID_BYTES
 from cipherbayes.crypto.wire.fields import Blob, Record, Vector, pack_body, unpack_body
-from cipherbayes.crypto.wire.framing import Kind, decode_frame, encode_frame, frame_kind
+from cipherbayes.crypto.wire.framing import Kind, encode_frame, frame_body, frame_kind
 from cipherbayes.crypto.wire.transcript import (
     HASH_BYTES,
     RUN_BYTES,
@@ -433,7 +433,7 @@ def decode(data: bytes | memoryview, *expected: Any) -> Any:
         if cls is None or (expected and cls not in expected):
             raise ProtocolError(f"a {kind.name} frame is not expected here")
         form = _FORMATS[cls]
-        body = decode_frame(data, kind, limit=form.limit)
+        body = frame_body(data, kind, limit=form.limit)
     except CryptoError as refused:
         raise ProtocolError(refused.what, remedy=refused.remedy) from None
     return unpack_body(form.record, body)

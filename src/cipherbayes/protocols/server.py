@@ -71,6 +71,7 @@ class Server(ABC, Generic[AnyPlan]):
         self._lost = checkpoint.lost()
         self._attempt = len(self._lost)
         self._manifest: RunManifest | None = None
+        self._exchange: tuple[tuple[int, int, bytes], RoundId] | None = None
         self._verified: dict[str, tuple[bytes, SiteReply]] = {}
         self.stopped: str | None = None
         """Why the run ended before its last round, in words."""
@@ -169,14 +170,20 @@ class Server(ABC, Generic[AnyPlan]):
         return roster.sites, encode(message)
 
     def exchange(self, roster: Roster) -> RoundId:
-        return RoundId(
-            run=self._run,
-            study=self._plan.study_hash,
-            round=self._rounds.round,
-            attempt=self._attempt,
-            purpose=self._rounds.purpose,
-            roster=roster.digest,
-        )
+        """The present attempt of the present round, among these sites."""
+        now = self._rounds.round, self._attempt, roster.digest
+        if self._exchange is None or self._exchange[0] != now:
+            number, attempt, digest = now
+            exchange = RoundId(
+                run=self._run,
+                study=self._plan.study_hash,
+                round=number,
+                attempt=attempt,
+                purpose=self._rounds.purpose,
+                roster=digest,
+            )
+            self._exchange = now, exchange
+        return self._exchange[1]
 
     def verify(self, site: str, data: bytes | None) -> None:
         """Check the signature of an answer while others are still on their way.

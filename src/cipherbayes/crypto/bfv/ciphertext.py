@@ -74,8 +74,8 @@ class Ciphertext:
             )
         if len(self.key_id) != rlwe.KEY_ID_BYTES or self.polynomials.shape != expected:
             raise rlwe.parts_do_not_fit()
-        largest = self.polynomials.max(axis=2)
-        reduced = int(largest.max()) < self.parameters.modulus
+        largest = np.maximum.reduce(self.polynomials, axis=2)
+        reduced = max(largest.ravel().tolist()) < self.parameters.modulus
         rlwe.require_sound(largest, reduced=reduced)
         self.polynomials.flags.writeable = False
 

@@ -33,6 +33,7 @@ Security Standard.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from cipherbayes.crypto.coefficients import byte_width
 from cipherbayes.crypto.rlwe import look_up
@@ -85,22 +86,22 @@ class ParameterSet:
         """Bits of the product of all primes: what security depends on."""
         return sum(prime.bit_length() for prime in self.primes)
 
-    @property
+    @cached_property
     def limbs(self) -> int:
         """Slots a word takes."""
         return -(-self.word_bits // self.limb_bits)
 
-    @property
+    @cached_property
     def limb_mask(self) -> int:
         """2^w - 1, the largest limb."""
         return (1 << self.limb_bits) - 1
 
-    @property
+    @cached_property
     def coefficient_bytes(self) -> int:
         """Bytes of one coefficient in a message."""
         return byte_width(max(self.primes))
 
-    @property
+    @cached_property
     def noise_bound(self) -> int:
         """E: no fresh ciphertext has a larger error."""
         fresh = ERROR_BOUND * (2 * self.ring + 1)
@@ -108,7 +109,7 @@ class ParameterSet:
             return fresh
         return -(-fresh // self.primes[1]) + (self.ring + 2) // 2
 
-    @property
+    @cached_property
     def max_summands(self) -> int:
         """Largest K for which a sum of K ciphertexts provably decrypts exactly.
 

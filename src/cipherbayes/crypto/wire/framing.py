@@ -111,6 +111,11 @@ def decode_frame(data: bytes | memoryview, kind: Kind, *, limit: int) -> memoryv
         raise CryptoError(
             f"expected a {kind.name} frame, found {found.name}", remedy=_RESEND
         )
+    return frame_body(data, kind, limit=limit)
+
+
+def frame_body(data: bytes | memoryview, kind: Kind, *, limit: int) -> memoryview:
+    """:func:`decode_frame` of a frame that :func:`frame_kind` says is of this kind."""
     view = memoryview(data).toreadonly().cast("B")
     length = _PREFIX.unpack_from(view)[4]
     if length > limit:
