@@ -52,8 +52,7 @@ class PartyEndpoint:
 
     def rest(self) -> None:
         """Between questions: what the next answer will need and can be had now."""
-        if isinstance(self._party, Site):
-            self._party.prepare()
+        self._party.prepare()
 
     def _respond(self, verb: bytes, body: bytes) -> bytes:
         party = self._party

@@ -11,7 +11,7 @@ import pytest
 from encrypted_parties import EncryptedConsortium, encrypted_study
 
 from cipherbayes.errors import RunError
-from cipherbayes.privacy.noise import InsecureRepeatableNoise
+from cipherbayes.privacy.noise import InsecureRepeatableNoise, PreparedNoise
 from cipherbayes.protocols.encrypted_update.messages import (
     Attestation,
     OutputRequest,
@@ -27,6 +27,7 @@ from cipherbayes.protocols.messages import (
     encode,
 )
 from cipherbayes.protocols.questions import Question
+from cipherbayes.typing import Integers
 from cipherbayes_research.benchmarks.reference_update import ReferenceUpdate
 
 
@@ -55,6 +56,34 @@ def test_a_site_prepares_one_encryption_while_it_waits_and_uses_it_once(
     # A forked process must not use what its parent may use as well.
     monkeypatch.setattr("cipherbayes.crypto.prepared_zeros.os.getpid", lambda: -1)
     assert site._encryptor.prepared == 0  # type: ignore[union-attr]
+
+
+class _Counting(InsecureRepeatableNoise):
+    """A source that remembers under which labels it drew."""
+
+    def __init__(self) -> None:
+        super().__init__("csp")
+        self.labels: list[str] = []
+
+    def share(self, dimension: int, scale: float, label: str = "") -> Integers:
+        self.labels.append(label)
+        return super().share(dimension, scale, label)
+
+
+def test_the_csp_draws_each_rounds_flooding_once_while_it_waits(tmp_path: Path) -> None:
+    consortium = EncryptedConsortium(tmp_path, encrypted_study(circuit="hardened"))
+    source, csp = _Counting(), consortium.csp
+    csp._noise = PreparedNoise(source)
+    for number in (1, 2):
+        csp.prepare()
+        csp.prepare()
+        drawn = [f"flooding/{round}" for round in range(1, number + 1)]
+        assert source.labels == drawn
+        consortium.play(1)
+        assert source.labels == drawn
+    csp.end()
+    csp.prepare()
+    assert source.labels == drawn
 
 
 @pytest.mark.slow

@@ -32,6 +32,7 @@ class Variant(TypedDict):
     over_unprotected: NotRequired[float]
     server_mean_ms: NotRequired[float | None]
     encrypt_online_ms: NotRequired[float]
+    decrypt_online_ms: NotRequired[float]
     iteration_online_ms: NotRequired[float]
     output_bytes: NotRequired[int]
     key_generation_s: NotRequired[float]

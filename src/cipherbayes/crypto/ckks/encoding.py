@@ -113,7 +113,8 @@ def _digits(values: Any, count: int) -> Any:
     base, half = 1 << DIGIT_BITS, 1 << (DIGIT_BITS - 1)
     rest, digits = values, []
     for _ in range(count):
-        digit = (rest + half) % base - half
+        # Of negative numbers too the low bits are the rest of a division.
+        digit = ((rest + half) & (base - 1)) - half
         digits.append(digit)
         rest = (rest - digit) >> DIGIT_BITS
     if np.any(rest != 0):

@@ -66,7 +66,10 @@ class CkksScheme(KeyLayouts):
         """
         primes = np.array(self.parameters.primes, dtype=np.int64)[:, None]
         words = np.zeros(self._untransformed.shape, dtype=np.uint64)
-        words[0] = plain % primes
+        if max(-int(plain.min()), int(plain.max())) < primes.min():
+            words[0] = np.where(plain < 0, plain + primes, plain)
+        else:
+            words[0] = plain % primes
         words[1, :, 0] = 1
         cipher = sealapi.Ciphertext()
         self._untransformed.write(cipher, words, self.context)

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
-from cipherbayes.privacy.noise import NoiseSource
+from cipherbayes.privacy.noise import NoiseSource, PreparedNoise
+from cipherbayes.protocols.encrypted_update.flooding import Flooding
 from cipherbayes.protocols.encrypted_update.key_holder import CkksCsp
 from cipherbayes.protocols.encrypted_update.messages import OutputRequest
 from cipherbayes.protocols.encrypted_update.plan import EncryptedPlan
@@ -103,9 +105,22 @@ class EncryptedCsp(CkksCsp[EncryptedPlan]):
 
     def _values(self, output: CkksCiphertext, t: int) -> Floats:
         circuit, secret = self._plan.circuit, self._keys.secret
-        if not self._plan.flooding_bits:
+        flooding = self._flooding
+        if flooding is None:
             return circuit.decrypt_exactly(secret, output, t)
-        from cipherbayes.protocols.encrypted_update.flooding import Flooding
-
-        flooding = Flooding(bits=self._plan.flooding_bits, releases=self._plan.rounds)
         return np.asarray(flooding.release(circuit, secret, output, t, self._noise))
+
+    @cached_property
+    def _flooding(self) -> Flooding | None:
+        """How outputs are flooded; None for a circuit that leaves no room for it."""
+        bits, releases = self._plan.flooding_bits, self._plan.rounds
+        return Flooding(bits=bits, releases=releases) if bits else None
+
+    def prepare(self) -> None:
+        """Draw the next round's flooding noise, which depends on the round alone."""
+        noise, flooding = self._noise, self._flooding
+        if self._over or flooding is None or not isinstance(noise, PreparedNoise):
+            return
+        number = self._store.rounds()
+        if number < self._plan.rounds:
+            noise.prepare([flooding.share(self._plan.circuit, number + 1)])

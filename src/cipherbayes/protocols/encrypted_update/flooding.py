@@ -105,6 +105,11 @@ class Flooding:
         exponent = math.floor(math.log2(circuit.noise_bound(round)))
         return float(2.0 ** (exponent - STEP_BITS))
 
+    def share(self, circuit: Circuit, round: int) -> tuple[int, float, str]:
+        """Length, scale and label of a round's noise, in steps of its own grid."""
+        scale = self.sd(circuit, round) / self._step(circuit, round)
+        return circuit.update.dimension, scale, f"flooding/{round}"
+
     def release(
         self,
         circuit: Circuit,
@@ -121,7 +126,7 @@ class Flooding:
         self, circuit: Circuit, values: Floats, round: int, noise: NoiseSource
     ) -> Floats:
         """The values of an output with the noise, on the coarser grid."""
-        step, scale = self._step(circuit, round), self.sd(circuit, round)
+        step = self._step(circuit, round)
         units = values / step
         if not (np.isfinite(units).all() and np.abs(units).max() < 2.0**61):
             raise CryptoError(
@@ -129,7 +134,7 @@ class Flooding:
                 where=f"round {round}",
                 remedy="a gradient left the box that the circuit was made for",
             )
-        flood = noise.share(len(values), scale / step, f"flooding/{round}")
+        flood = noise.share(*self.share(circuit, round))
         flooded = (np.rint(units).astype(np.int64) + flood) * step
         grid = self.grid(circuit, round)
         return np.asarray(np.rint(flooded / grid) * grid)

@@ -82,9 +82,11 @@ class EncryptedUpdate(Protocol):
         return EncryptedSite(**parts, memory=evaluator(folder, parts["name"]))
 
     def csp(self, folder: PartyFolder, parts: CspParts) -> EncryptedCsp:
+        from cipherbayes.privacy.noise import PreparedNoise
         from cipherbayes.protocols.encrypted_update.csp import EncryptedCsp
 
-        return EncryptedCsp(**parts, keys=run_keys(folder), noise=folder.noise("csp"))
+        noise = PreparedNoise(folder.noise("csp"))
+        return EncryptedCsp(**parts, keys=run_keys(folder), noise=noise)
 
     def server(self, folder: PartyFolder, parts: ServerParts) -> EncryptedServer:
         from cipherbayes.protocols.encrypted_update.server import EncryptedServer
