@@ -40,6 +40,7 @@ SEAL_HEADER_BYTES = _SEAL_HEADER.size
 
 _SET_PIPE_SIZE: int | None = getattr(fcntl, "F_SETPIPE_SZ", None)
 _PIPE_SPARE = 2**14
+_SEAL_SPARE = 2**10
 _LARGEST_PIPE = 2**20
 """What Linux lets every user have."""
 
@@ -119,7 +120,7 @@ def _piped(thing: Any, most: int) -> bytes | None:
             thing.save(f"/proc/self/fd/{writer}")
         finally:
             os.close(writer)
-        return os.read(reader, wanted)
+        return os.read(reader, most + most // 100 + _SEAL_SPARE)
     except (OSError, RuntimeError):  # too many pipes, or SEAL writes to none
         return None
     finally:
