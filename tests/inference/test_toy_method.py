@@ -14,7 +14,6 @@ from cipherbayes.errors import StudyError
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.method import (
     Method,
-    Progress,
     PublicFacts,
     register,
     unregister,
@@ -24,7 +23,7 @@ from cipherbayes.inference.settings import Inference
 from cipherbayes.inference.target import Target
 from cipherbayes.models import Model
 from cipherbayes.report.live.snapshot import Watcher
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, Progress
 from conftest import logistic_frame
 from toys import command, write_study
 

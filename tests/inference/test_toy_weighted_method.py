@@ -15,7 +15,6 @@ from cipherbayes.errors import StudyError
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.method import (
     Method,
-    Progress,
     PublicFacts,
     register,
     unregister,
@@ -23,7 +22,7 @@ from cipherbayes.inference.method import (
 from cipherbayes.inference.released import Recursion, Release, ServerState
 from cipherbayes.inference.settings import Inference
 from cipherbayes.inference.target import Target
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, Progress
 from toys import command, write_study
 
 

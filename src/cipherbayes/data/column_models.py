@@ -28,7 +28,7 @@ from cipherbayes.data.preparation import Preparation
 from cipherbayes.models.base import Rows, absent_role
 from cipherbayes.models.kernels import add_rows
 from cipherbayes.models.packing import pack, unpack
-from cipherbayes.typing import Floats
+from cipherbayes.typing import UNIT_ROUNDOFF, Floats
 
 REACH = 3.0
 """Columns are held within so many units here."""
@@ -40,7 +40,6 @@ LEAST_SHARE = 0.005
 """Of a level."""
 OUTCOME_SQUARE = 0.3
 """Guess of the mean square of an outcome as it is used here."""
-UNIT_ROUNDOFF = 2.0**-53
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,7 @@ from cipherbayes.protocols.transcripts import (
     keep_transcript,
     written,
 )
-from cipherbayes.typing import Floats
-
-Progress = Callable[[int, int], None]
+from cipherbayes.typing import Floats, Progress
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,9 @@ from typing import Any, Protocol
 
 from cipherbayes.errors import CipherbayesError, LostPartyError
 from cipherbayes.protocols.server import Server
+from cipherbayes.typing import Progress
 
 log = logging.getLogger("cipherbayes.server")
-
-Progress = Callable[[int, int], None]
-
 
 Each = Callable[[Callable[[Callable[[], Any]], Any], Sequence[Callable[[], Any]]], Any]
 """``map``, or one that calls several functions at the same time."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,12 +15,11 @@ from cipherbayes.inference.schedules import fixed_schedule
 from cipherbayes.inference.settings import Inference
 from cipherbayes.inference.site_comparison import SiteComparison
 from cipherbayes.inference.target import Target
-from cipherbayes.typing import Floats, Integers
+from cipherbayes.typing import Floats, Integers, Progress
 
 if TYPE_CHECKING:
     from cipherbayes.inference.noise_aware.flags import Flag
 
-Progress = Callable[[int, int], None]
 
 # Contraction η/2·λ of the stiffest direction in one step. An explicit Euler step
 # inflates that direction's variance by 1/(1 − 0.05): 2.6 % of its sd.

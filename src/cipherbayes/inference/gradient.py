@@ -18,9 +18,8 @@ from cipherbayes.inference import imputed
 from cipherbayes.inference.imputed import Expand
 from cipherbayes.models import kernels
 from cipherbayes.models.base import Model, RecordGradients, Rows
-from cipherbayes.typing import Floats, Integers
+from cipherbayes.typing import UNIT_ROUNDOFF, Floats, Integers
 
-UNIT_ROUNDOFF = 2.0**-53
 SMALLEST_CLIP, LARGEST_CLIP = 1e-100, 1e100
 LARGEST_NORM = 1e200
 """Within these no weight overflows or becomes subnormal."""

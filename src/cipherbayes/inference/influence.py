@@ -21,9 +21,8 @@ from cipherbayes.models.influence import (
     require_bounded_influence,
 )
 from cipherbayes.models.packing import pack, packed_length, packed_scales
-from cipherbayes.typing import Floats
+from cipherbayes.typing import UNIT_ROUNDOFF, Floats
 
-UNIT_ROUNDOFF = 2.0**-53
 SMALLEST_CLIP, LARGEST_CLIP = 1e-50, 1e50
 LARGEST_NORM = 1e100
 """Within these neither a weight nor the square of a bound leaves float64's range."""

@@ -8,7 +8,7 @@ result. A study names it; nothing outside this room asks which one it is.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
@@ -22,9 +22,7 @@ if TYPE_CHECKING:  # a study file is read without loading samplers
     from cipherbayes.inference.target import Target
     from cipherbayes.models import Design, Model
     from cipherbayes.models.prior import ResolvedPrior
-    from cipherbayes.typing import Floats
-
-Progress = Callable[[int, int], None]
+    from cipherbayes.typing import Floats, Progress
 
 
 class RoundShares(Protocol):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from cipherbayes.inference.method import (
     Method,
-    Progress,
     PublicFacts,
     RoundShares,
     WidthRatio,
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from cipherbayes.models import Design, Model
     from cipherbayes.models.influence import InfluenceBound
     from cipherbayes.models.prior import ResolvedPrior
-    from cipherbayes.typing import Floats
+    from cipherbayes.typing import Floats, Progress
 
 PRIVATE_DEFAULT, CHAIN_DEFAULT, MULTILEVEL = "noise-aware", "psgld", "multilevel"
 """Methods of studies that name none: private ones, all others, and those of them whose

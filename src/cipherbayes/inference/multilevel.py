@@ -26,14 +26,14 @@ import numpy as np
 
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.inference.between_sites import SitePrior, typical
-from cipherbayes.inference.chains import Draws, Progress
+from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.gradient import gradient_sum, log_likelihood_sum
 from cipherbayes.inference.imputed import Expand
 from cipherbayes.inference.settings import Inference
 from cipherbayes.inference.site_comparison import SiteComparison, compare_sites
 from cipherbayes.inference.target import Target
 from cipherbayes.models import Model
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, Progress
 
 CHAINS, ROUNDS = 4, 1_000
 WIDER = 1.3

@@ -15,9 +15,8 @@ import numpy as np
 
 from cipherbayes.errors import PrivacyError
 from cipherbayes.privacy.events import GaussianSum, PoissonSampled
-from cipherbayes.typing import Floats, Integers
+from cipherbayes.typing import UNIT_ROUNDOFF, Floats, Integers
 
-UNIT_ROUNDOFF = 2.0**-53
 TAIL_BITS = 60
 ROUNDING_VARIANCE = 16.0
 """Square of the parameter with which continuous noise would be rounded."""

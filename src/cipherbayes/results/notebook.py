@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-Progress = Callable[[int, int], None]
+from cipherbayes.typing import Progress
+
 EVERY = 0.2
 """Seconds between two drawings of the bar."""
 

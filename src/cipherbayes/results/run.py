@@ -23,7 +23,6 @@ from cipherbayes.engine.table_identity import (
     refuse_shared_ledgers,
 )
 from cipherbayes.errors import BudgetError, CipherbayesError, RunError, StudyError
-from cipherbayes.inference.chains import Progress
 from cipherbayes.inference.imputed import Expand
 from cipherbayes.inference.multilevel import SiteTarget
 from cipherbayes.inference.target import Target
@@ -49,7 +48,7 @@ from cipherbayes.study.tables import (
     split_tables,
     with_sites,
 )
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, Progress
 
 
 def run(

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cipherbayes.errors import RunError
-from cipherbayes.typing import JsonObject
+from cipherbayes.typing import JsonObject, Progress
 
 Task = TypeVar("Task")
 Found = TypeVar("Found")
-Progress = Callable[[int, int], None]
 
 
 def replicated(

@@ -27,9 +27,9 @@ from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.results.run import run
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
-from cipherbayes.typing import Floats, JsonObject
+from cipherbayes.typing import Floats, JsonObject, Progress
 from cipherbayes.validation.public_columns import Columns
-from cipherbayes.validation.replicates import Progress, replicated
+from cipherbayes.validation.replicates import replicated
 from cipherbayes.validation.trial_records import EVENTS, Ground, simulated, study_on
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from cipherbayes.errors import RunError
+from cipherbayes.typing import Progress
 from cipherbayes.version import __version__
 
 Outcome = dict[str, Any]
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, order=True)

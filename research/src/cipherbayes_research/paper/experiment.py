@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from cipherbayes.errors import DataError, RunError
+from cipherbayes.typing import Progress
 from cipherbayes_research.paper.cells import (
     Cell,
     CellStore,
     Outcome,
-    Progress,
     Results,
     Sources,
     compute_cells,

@@ -38,9 +38,8 @@ import numpy as np
 from cipherbayes.crypto.ckks.error_sizes import mean_errors, slot_errors
 from cipherbayes.crypto.ckks.parameters import CkksParameters
 from cipherbayes.errors import CryptoError
-from cipherbayes.typing import Floats
+from cipherbayes.typing import UNIT_ROUNDOFF, Floats
 
-UNIT_ROUNDOFF = 2.0**-53
 SCALE_MISMATCH = 1e-9
 CELLS = 512
 """Cells that V is partitioned into."""

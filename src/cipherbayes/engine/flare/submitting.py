@@ -21,11 +21,10 @@ from typing import Any
 from cipherbayes.engine.flare.handshake import check_server
 from cipherbayes.engine.flare.jobs import write_job
 from cipherbayes.engine.flare.kits import ADMIN, CSP, Kit, is_loopback
-from cipherbayes.engine.round_loop import Progress
 from cipherbayes.errors import RunError, StudyError
 from cipherbayes.storage.folders import LOG, require_new_folder
 from cipherbayes.study.schema import Study
-from cipherbayes.typing import JsonObject
+from cipherbayes.typing import JsonObject, Progress
 
 _FOLLOW = "cipherbayes"
 _POLL_SECONDS = 0.3

@@ -14,7 +14,6 @@ and Student-t priors are scale mixtures of normals: the scales are drawn given Î
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -47,9 +46,8 @@ from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.inference.noise_aware.sites import compared_sites
 from cipherbayes.inference.noise_aware.slicing import Score, slice_theta
 from cipherbayes.models.prior import ResolvedPrior
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, Progress
 
-Progress = Callable[[int, int], None]
 MIXED = 1.03
 """R-hat from which on a sampler has run long enough."""
 PATIENCE = 2
