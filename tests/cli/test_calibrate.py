@@ -22,7 +22,7 @@ def test_rows_have_the_documented_keys(
     arguments = ["calibrate", "--quick", "--replicates", "2", "--results", results]
     shown = CliRunner().invoke(app, [*arguments, "--json"])
     assert shown.exit_code == 0, shown.output
-    row = json.loads(shown.output)["rows"][0]
+    row = json.loads(shown.stdout)["rows"][0]
     wanted = [
         "model",
         "n",
