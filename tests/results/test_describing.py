@@ -14,6 +14,7 @@ from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.rounds import Closing
 from cipherbayes.protocols.study_plan import plan_releases
+from cipherbayes.results.counted_column import outward
 from cipherbayes.results.describing import describe_rows, sd_bounds
 from cipherbayes.results.record import DescribeRow
 from cipherbayes.study.tables import open_site
@@ -153,6 +154,37 @@ def test_intervals_count_that_a_place_within_a_range_is_not_known(
     for name, value in truth.items():
         assert found[name]["lower"] <= value <= found[name]["upper"], name
         assert found[name]["lower"] <= found[name]["mean"] <= found[name]["upper"]
+
+
+def test_a_value_that_most_records_have_is_held_wherever_it_is_in_its_range() -> None:
+    """The range from 1.6 to 1.78, between edges made of released scales."""
+    rng = np.random.default_rng(5)
+    smooth = np.clip(rng.normal(1.6, 0.48, ROWS), 0.0, 3.2)
+    alike = rng.random(ROWS) < 0.8
+    columns = [
+        np.where(alike, 1.6 + 0.18 * place, smooth) for place in (0.02, 0.5, 0.98)
+    ]
+    moments = np.repeat([0.0, 0.3], len(columns))
+    each = described_each(columns, {"low": 0.0, "high": 3.2}, moments)
+    for rows, found in zip(columns, each, strict=True):
+        median = found["median"]
+        assert median["lower"] <= float(np.median(rows)) <= median["upper"]
+        assert median["upper"] - median["lower"] <= 0.181
+        assert found["mean"]["lower"] <= rows.mean() <= found["mean"]["upper"]
+
+
+@pytest.mark.parametrize("steep", [-1.5, 0.0, 0.4, 3.0])
+@pytest.mark.parametrize("reach", [0.3, 1.0, 5.0])
+def test_an_outer_range_goes_on_as_the_inner_one_does(
+    steep: float, reach: float
+) -> None:
+    """Against sums of an exponential density over fine steps."""
+    x = np.linspace(0.0, 1.0, 200_001)
+    inner = np.exp(-steep * (x - 1.0)).mean()
+    density = np.exp(-steep * reach * x)
+    outer = reach * density.mean()
+    found = outward(np.array([outer]), np.array([inner]), reach)
+    assert found[0] == pytest.approx((x * density).sum() / density.sum(), abs=2e-3)
 
 
 def test_an_interval_is_no_wider_than_ranges_and_noise_make_it() -> None:

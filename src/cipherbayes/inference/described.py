@@ -1,10 +1,11 @@
 """Shares of the bins of many columns, from noised counts.
 
 Each column is a problem of its own: counts n = exp(φ) that are not negative, released
-with noise of standard deviation s. The log counts of a number's ranges bend little from
-one to the next, or each is a matter of its own: a column may be smooth, or have few
-values. Released counts say which is likelier (Laplace approximation of either's
-evidence), and draws are of both in that proportion. Levels have priors of their own.
+with noise of standard deviation s. The log counts of a number's ranges bend little or
+more from one to the next, or each is a matter of its own: a column may be smooth, or
+have few values. Released counts say which is likelier (Laplace approximation of each
+one's evidence), and draws are of all in that proportion: where noise tells little of
+how smooth a column is, intervals count that. Levels have priors of their own.
 All problems of one shape are sampled together. What is estimated are the counts of
 these very records, so intervals count the noise alone.
 """
@@ -14,17 +15,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import expit
+from scipy.special import softmax
 
 from cipherbayes.inference.noised_counts import second_differences
 from cipherbayes.typing import Bools, Floats
 
 CHAINS, BURN_IN, STEPS, THIN = 16, 300, 600, 6
-BEND_SD, RANGE_SD, ROUGH_SD, LEVEL_SD = 0.7, 5.0, 6.0, 5.0
-"""Prior standard deviations: of the bend of log counts, of the log count of a range
-beside it, of that of a range by itself, and of that of a level. Around a mean that is
-its square higher the last one is flat in the count itself, and an interval of a level's
-count that of its noise."""
+BEND_SDS, RANGE_SD, ROUGH_SD, LEVEL_SD = (0.2, 0.7), 5.0, 6.0, 5.0
+"""Prior standard deviations: of the bend of log counts (little, or more), of the log
+count of a range beside it, of that of a range by itself, and of that of a level. Around
+a mean that is its square higher the last one is flat in the count itself, and an
+interval of a level's count that of its noise."""
 LEAST_NOISE = 0.3
 """Least standard deviation of all records, in that of the noise of a count."""
 
@@ -79,20 +80,22 @@ def bin_shares(
         mean += np.log(widths)
     priors = [np.eye(bins) / LEVEL_SD]
     if bent:
-        smooth = second_differences(bins, BEND_SD, RANGE_SD)
-        priors = [smooth, np.eye(bins) / ROUGH_SD]
+        priors = [second_differences(bins, sd, RANGE_SD) for sd in BEND_SDS]
+        priors.append(np.eye(bins) / ROUGH_SD)
     noised = _Noised(counts, noise[:, None], *total)
     fits = [_drawn(noised, mean, root) for root in priors]
-    shares, modes, evidence = zip(*fits, strict=True)
-    if not bent:
-        rough = np.zeros(shares[0].shape[:2], dtype=np.bool_)
-        return BinShares(shares[0], rough, modes[0])
-    share = expit(evidence[0] - evidence[1])
-    draws = shares[0].shape[1]
-    places = np.random.default_rng(2).permutation(draws) + 0.5
-    chosen = places / draws < share[:, None]
-    likeliest = np.where(share[:, None] > 0.5, *modes)
-    return BinShares(np.where(chosen[:, :, None], *shares), chosen, likeliest)
+    shares, modes, evidence = (np.stack(each) for each in zip(*fits, strict=True))
+    # Draw k is of the prior in whose part of the unit interval its place is.
+    ends = np.cumsum(softmax(evidence, axis=0), axis=0)[:-1]
+    draws = shares.shape[2]
+    places = (np.random.default_rng(2).permutation(draws) + 0.5) / draws
+    chosen = (places > ends[:, :, None]).sum(axis=0)
+    problem = np.arange(len(counts))
+    return BinShares(
+        shares[chosen, problem[:, None], np.arange(draws)],
+        chosen < len(priors) - 1,
+        modes[np.argmax(evidence, axis=0), problem],
+    )
 
 
 class _Noised(NamedTuple):

@@ -220,14 +220,16 @@ def _statistics(
         return
     assert column.edges is not None
     assert column.ends is not None
-    ranges = len(column.ends) - 1
-    shares = np.concatenate([counted.likeliest[None], shares])[:, :ranges]
+    # Ranges reach as far as the public range does.
+    ends = np.clip(column.ends, column.ends[0], column.ends[-1])
+    edges = np.clip(column.edges, ends[0], ends[-1])
+    shares = np.concatenate([counted.likeliest[None], shares])[:, : ends.size - 1]
     present = np.append(present.mean(), present)
-    lows, highs = column.ends[:-1], column.ends[1:]
+    lows, highs = ends[:-1], ends[1:]
     if column.window is None:
         # Values lie evenly within a range.
-        middles = 0.5 * (column.edges[1:] + column.edges[:-1])
-        square = shares @ (middles**2 + np.diff(column.edges) ** 2 / 12.0)
+        middles = 0.5 * (edges[1:] + edges[:-1])
+        square = shares @ (middles**2 + np.diff(edges) ** 2 / 12.0)
         mean = shares @ middles
         sd = about_the_mode(np.sqrt(np.maximum(square - mean**2, 0.0)))
         mean = about_the_mode(mean)
@@ -236,29 +238,28 @@ def _statistics(
         least, most = map(about_the_mode, sd_bounds(shares, lows, highs))
     else:
         middle, half = column.window
-        places = np.clip((column.ends - middle) / half, -1.0, 1.0)
+        places = np.clip((ends - middle) / half, -1.0, 1.0)
         first, second = counted.moments(shares, places, np.maximum(present, 1.0))
-        mean = np.clip(middle + half * first, lows[0], highs[-1])
+        mean = np.clip(middle + half * first[1:], lows[0], highs[-1])
         sd = about_the_mode(half * np.sqrt(np.maximum(second - first**2, 0.0)))
-        mean = about_the_mode(mean)
         # Values of the outer ranges may lie beyond the window.
-        low, high = (about_the_mode(shares[:, place]) for place in (0, -1))
-        below = low * max(middle - half - lows[0], 0.0)
-        above = high * max(highs[-1] - middle - half, 0.0)
+        below = shares[1:, 0] * max(middle - half - lows[0], 0.0)
+        above = shares[1:, -1] * max(highs[-1] - middle - half, 0.0)
         bounds = mean - below, mean + above
         yield _row(column.name, "mean", label, mean, tail, bounds)
         farthest = below * (middle - lows[0]) + above * (highs[-1] - middle)
         least, most = sd, np.sqrt(sd**2 + farthest)
-    if counted.may_be_alike(ranges, max(present[0], 1.0), float(-ndtri(tail))):
+    if counted.may_be_alike(lows.size, max(present[0], 1.0), float(-ndtri(tail))):
         least = np.zeros_like(least)
     yield _row(column.name, "sd", label, sd, tail, (least, most))
     shares = shares[1:]
     below = np.concatenate([np.zeros((len(shares), 1)), np.cumsum(shares, axis=1)], 1)
     found = []
+    single = counted.single(lows.size)
     for share_below in QUANTILES.values():
         upto = counted.upto(share_below, lows.size)
-        lower, upper = _quantile(upto, column, tail)
-        values = [np.interp(share_below, each, column.edges) for each in below]
+        lower, upper = _quantile(upto, single, column, tail)
+        values = [np.interp(share_below, each, edges) for each in below]
         middle = min(max(float(np.mean(values)), lower), upper)
         found.append((middle, lower, upper))
     # Each by itself noise may bring out of order.
@@ -275,21 +276,26 @@ def _statistics(
 
 
 def _quantile(
-    upto: Floats, column: DescribedColumn, tail: float
+    upto: Floats, single: Floats, column: DescribedColumn, tail: float
 ) -> tuple[float, float]:
     """The interval of a quantile that is in one of the first ranges with probabilities
     ``upto``, anywhere in its range.
 
-    Rounded values may all be at the ends of public ranges: an interval goes a little
-    farther than places that are evenly likely would have it. Ranges made of released
-    scales end anywhere. In the outer ranges many values may be at the very end of the
-    public range, which it holds then.
+    Where values of a range may be a ``single`` one (with that probability), it is as
+    likely to be at one of the ends as anywhere, so that the interval holds it wherever
+    it is. Rounded values may all be at the ends of public ranges: an interval goes a
+    little farther than places that are evenly likely would have it. Ranges made of
+    released scales end anywhere. In the outer ranges many values may be at the very end
+    of the public range, which it holds then.
     """
-    ends = column.ends
-    assert ends is not None
+    assert column.ends is not None
+    ends = np.clip(column.ends, column.ends[0], column.ends[-1])
+    at_end = 0.5 * single * np.diff(upto)
+    steps = np.stack([upto[:-1], upto[:-1] + at_end, upto[1:] - at_end, upto[1:]], 1)
+    places = np.repeat(np.stack([ends[:-1], ends[1:]], 1), 2, axis=1)
     # Rising by a little, so that a range that it is surely not in is skipped.
-    rising = upto + 1e-9 * np.arange(upto.size)
-    lower, upper = np.interp([tail, 1.0 - tail], rising, ends)
+    rising = steps.ravel() + 1e-9 * np.arange(steps.size)
+    lower, upper = np.interp([tail, 1.0 - tail], rising, places.ravel())
     inner = ends[(ends > ends[0]) & (ends < ends[-1])]
     if inner.size:
         farther = 0.0

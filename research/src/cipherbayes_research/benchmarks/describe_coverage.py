@@ -83,7 +83,19 @@ def _spikes(rng: np.random.Generator) -> dict[str, Floats]:
     return columns | {"alike": np.full(INVENTED, 7.0)}
 
 
-_INVENTED = {"invented": _six_shapes, "spikes": _spikes}
+def _scales(rng: np.random.Generator) -> dict[str, Floats]:
+    """Scales of few values, many of them at an end."""
+    normal = rng.standard_normal((4, INVENTED))
+    return {
+        "ceiling": np.clip((8.5 + 2.5 * normal[0]).round(), 0.0, 10.0),
+        "floor": np.clip((1.5 + 3.0 * normal[1]).round(), 0.0, 12.0),
+        "apgar": 10.0 - rng.poisson(np.exp(0.4 * normal[2] - 0.2)).clip(0, 10),
+        "twenty": np.clip((14.0 + 6.0 * normal[3]).round(), 1.0, 20.0),
+        "five": rng.choice(5, INVENTED, p=[0.05, 0.05, 0.1, 0.3, 0.5]).astype(float),
+    }
+
+
+_INVENTED = {"invented": _six_shapes, "spikes": _spikes, "scales": _scales}
 
 
 def _features(frame: pd.DataFrame) -> dict[str, Any]:
