@@ -128,10 +128,10 @@ class CountedColumn:
         return bool(square - mean**2 <= reach * error * self.noise / records)
 
     def single(self, ranges: int) -> Floats:
-        """How likely it is that a record of each range has a value that many others
-        have: the column is not smooth, or the range has more than its neighbours."""
-        beyond = _beyond_neighbours(self.shares[:, :ranges])
-        found: Floats = np.where(self.smooth[:, None], beyond, 1.0).mean(axis=0)
+        """How likely it is that most records of each range have the same value: the
+        column is not smooth, or more than half are beyond the range's neighbours."""
+        most = _beyond_neighbours(self.shares[:, :ranges]) > 0.5
+        found: Floats = (most | ~self.smooth[:, None]).mean(axis=0)
         return found
 
     def upto(self, share: float, bins: int) -> Floats:
