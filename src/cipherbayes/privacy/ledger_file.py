@@ -165,32 +165,28 @@ def facts_of(database: sqlite3.Connection) -> dict[str, str]:
 
 def seal(facts: Mapping[str, str], link: bytes, custody: Custody) -> str:
     """MAC over budget, table and the last record: shows edits and lost records."""
-    return _seal(facts_text(facts), link, custody)
-
-
-def _seal(covered: bytes, link: bytes, custody: Custody) -> str:
-    return custody.mac("ledger", link + covered).hex()
+    return custody.mac("ledger", link + facts_text(facts)).hex()
 
 
 def write_seal(
     database: sqlite3.Connection,
     link: bytes,
     custody: Custody,
-    covered: bytes | None = None,
+    facts: Mapping[str, str] | None = None,
 ) -> None:
     """Seal the ledger anew, after a record or another budget.
 
     Parameters
     ----------
-    covered
-        :func:`facts_text` of the ledger's facts, where the caller knows it already.
+    facts
+        What the ledger says about itself, where the caller knows it already.
     """
-    covered = facts_text(facts_of(database)) if covered is None else covered
+    facts = facts_of(database) if facts is None else facts
     database.execute(
         # An upsert: the row keeps its place, so the index is not written again.
         "INSERT INTO about VALUES ('seal', ?) "
         "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-        (_seal(covered, link, custody),),
+        (seal(facts, link, custody),),
     )
 
 

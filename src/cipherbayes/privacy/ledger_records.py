@@ -85,7 +85,6 @@ class LedgerRecords:
         self._lasting = self.fact("lasting") == "yes"
         self.charges: Counter[ChargedEvent] = Counter()
         self.facts: dict[str, str] = {}
-        self._covered = b""
         self._studies: dict[bytes, bytes] = {}
         # How far charges and answers have come: what lies beyond is not looked for.
         self._last_rounds: dict[tuple[bytes, str, str], int] = {}
@@ -175,7 +174,6 @@ class LedgerRecords:
         if not hmac.compare_digest(facts.get("seal", ""), right_seal):
             raise damaged(self.path)
         self._version, self.facts = version, facts
-        self._covered = layout.facts_text(facts)
         return None
 
     def find(self, key: ReleaseKey) -> tuple[int, ReleaseTerms] | None:
@@ -293,14 +291,13 @@ class LedgerRecords:
 
     def _commit(self, record: layout.Record) -> None:
         """Write a record, and seal the ledger anew."""
-        facts, covered = self.facts, self._covered
+        facts = self.facts
         if isinstance(record, Change):
             facts = {**facts, record.name: record.value}
-            covered = layout.facts_text(facts)
         link = layout.append(self.database, record, self.head.link)
-        layout.write_seal(self.database, link, self._custody, covered)
+        layout.write_seal(self.database, link, self._custody, facts)
         self.database.execute("COMMIT")
-        self.facts, self._covered = facts, covered
+        self.facts = facts
         self._take(record, link)
 
     def _take(self, record: layout.Record, link: bytes) -> None:
