@@ -480,7 +480,7 @@ def test_models_that_know_no_sites_are_refused_by_their_kind(
     fields = registered[kind].model_fields
     model = {"kind": kind} | {k: v for k, v in needed.items() if k in fields}
     privacy = {"epsilon": 1.0, "records": 900} if private else None
-    with pytest.raises(StudyError, match=f"not offered .*'{kind}': use logistic"):
+    with pytest.raises(StudyError, match=f"not offered .*'{kind}': use exponential"):
         study_of(model=model, privacy=privacy)
 
 

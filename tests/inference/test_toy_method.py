@@ -150,3 +150,20 @@ def test_a_method_that_nobody_registered_is_refused(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"signs"', '"omens"'), encoding="utf-8")
     with pytest.raises(StudyError, match="no method is called 'omens'"):
         cb.Study.load(path)
+
+
+def test_what_a_method_does_not_say_is_missed_before_anything_runs() -> None:
+    class Nameless(Method):
+        default_rounds = 12
+        recursion = SignMethod.recursion
+        sample = SignMethod.sample
+
+    class Endless(Method):
+        name = "endless"
+        recursion = SignMethod.recursion
+        sample = SignMethod.sample
+
+    with pytest.raises(ValueError, match="Nameless does not say its name"):
+        register(Nameless())
+    with pytest.raises(ValueError, match="Endless does not say its default_rounds"):
+        register(Endless())

@@ -167,3 +167,73 @@ def test_what_a_protocol_does_not_say_is_missed_before_anything_runs() -> None:
 
     with pytest.raises(ValueError, match="Silent does not say its headline"):
         register(Silent())
+
+
+class WhisperedTotals(PostedTotals):
+    """Posts totals with a noise that has a name of its own, and no sums with noise."""
+
+    name = "whispered-totals"
+    noise = "in-whispers"
+    noise_aware = False
+    why_not_noise_aware = "whispers cannot be counted"
+    why_not_multilevel = "whispers do not say where they come from"
+
+
+@pytest.fixture
+def whispering() -> Iterator[None]:
+    protocol = WhisperedTotals()
+    register(protocol)
+    yield
+    unregister(protocol)
+
+
+def sections_of(**changes: Any) -> dict[str, Any]:
+    """A private study of the protocol that whispers."""
+    return {
+        "study": {"protocol": "whispered-totals", "noise": "in-whispers"},
+        "model": {"kind": "logistic", "outcome": "death"},
+        "features": {"age": {"low": 18, "high": 100}},
+        "privacy": {"epsilon": 3.0, "records": 600},
+        "sites": {"north": {}, "south": {}},
+        **changes,
+    }
+
+
+@pytest.mark.usefixtures("whispering")
+def test_a_noise_of_its_own_is_named_by_the_study() -> None:
+    study = Study(**sections_of())
+    assert isinstance(study.rules, WhisperedTotals)
+    with pytest.raises(StudyError, match=r"needs a noise of its own.*in-whispers"):
+        Study(**sections_of(study={"protocol": "whispered-totals"}))
+    other = {"protocol": "secure-sum", "noise": "in-whispers"}
+    with pytest.raises(StudyError, match='belongs to protocol = "whispered-totals"'):
+        Study(**sections_of(study=other))
+    nobodys = {"protocol": "whispered-totals", "noise": "in-shouts"}
+    with pytest.raises(StudyError, match="no protocol has the noise 'in-shouts'"):
+        Study(**sections_of(study=nobodys))
+
+
+@pytest.mark.usefixtures("whispering")
+@pytest.mark.parametrize(
+    ("section", "why"),
+    [
+        ({"hierarchy": {}}, WhisperedTotals.why_not_multilevel),
+        ({"describe": {}}, WhisperedTotals.why_not_noise_aware),
+        ({"evaluation": {"holdout": 0.2}}, WhisperedTotals.why_not_noise_aware),
+    ],
+)
+def test_its_own_words_say_what_it_cannot_do(section: dict[str, Any], why: str) -> None:
+    with pytest.raises(StudyError) as refused:
+        Study(**sections_of(**section))
+    assert why in str(refused.value)
+    # It is no remedy for itself, and what can do more is found in the registry.
+    remedy = str(refused.value).partition(why)[2]
+    assert '"secure-sum" or "pooled"' in remedy
+    assert "whispered" not in remedy
+    assert ("posted-totals" in remedy) == ("hierarchy" not in section)
+
+
+def test_refusals_list_the_models_whose_sites_may_differ() -> None:
+    model = {"kind": "weibull", "time": "days", "event": "died", "horizon": 40.0}
+    with pytest.raises(StudyError, match="use exponential, logistic, piecewise"):
+        Study(**sections_of(study={}, model=model, hierarchy={}))

@@ -121,8 +121,10 @@ class Method(ABC):
         if self.round_shares() is not None and settings.chain_settings:
             raise ValueError(
                 f"inference.{settings.chain_settings[0]} belongs to a chain: the "
-                f"{self.name} method has rounds of its own; remove it or set "
-                'method = "psgld"'
+                f"{self.name} method has rounds of its own; remove it or set method = "
+                + method_choices(
+                    lambda other: other.round_shares() is None and not other.multilevel
+                )
             )
 
     def require(self, model: Model) -> None:
@@ -216,7 +218,16 @@ _METHODS: dict[str, Method] = {}
 
 
 def register(method: Method) -> None:
-    """Add a method; its name must be new."""
+    """Add a method; its name must be new, and it must say its rounds.
+
+    A method that releases sums weighted by x has a round for each of its shares; of
+    any other a study must be able to name none.
+    """
+    says = type(method).__name__
+    if not hasattr(method, "name"):
+        raise ValueError(f"{says} does not say its name")
+    if not hasattr(method, "default_rounds") and method.round_shares() is None:
+        raise ValueError(f"{says} does not say its default_rounds or round_shares")
     if method.name in _METHODS:
         raise ValueError(f"there is a method '{method.name}' already")
     _METHODS[method.name] = method
@@ -225,6 +236,16 @@ def register(method: Method) -> None:
 def unregister(name: str) -> None:
     """Take a method out again."""
     del _METHODS[name]
+
+
+def methods() -> tuple[Method, ...]:
+    """All that are registered."""
+    return tuple(_METHODS.values())
+
+
+def method_choices(fits: Callable[[Method], bool]) -> str:
+    """Names of the methods that fit, for a remedy."""
+    return " or ".join(f'"{each.name}"' for each in methods() if fits(each))
 
 
 def method_named(name: str) -> Method:

@@ -34,6 +34,19 @@ def register(model: type[AModel]) -> type[AModel]:
     return model
 
 
+def kinds_with_sites_that_differ() -> list[str]:
+    """Kinds whose sites may differ, as far as models with their defaults say."""
+    found = []
+    for kind in sorted(registered):
+        try:
+            bounded = registered[kind].model_construct(kind=kind).bounded_influence
+        except AttributeError:  # it depends on a field that a study must state
+            continue
+        if bounded is not None and bounded.multilevel:
+            found.append(kind)
+    return found
+
+
 def _read_model(value: Any) -> Model:
     """A model from the ``[model]`` table of a study, or as it is."""
     models = [registered[kind] for kind in sorted(registered)]

@@ -21,6 +21,7 @@ from cipherbayes.privacy.gaussian import epsilon_of, mu_for
 from cipherbayes.protocols.site_words import hidden_sites, own_levels
 from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.protocols.term_costs import TermCost, columns_lost, without_term
+from cipherbayes.study.protocol_rules import choices
 from cipherbayes.study.scales import scales_budget
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
@@ -302,7 +303,8 @@ def _few_sites(study: Study) -> list[str]:
     if len(study.sites) == 1:
         return [
             "one site: there is nobody to hide its part from, and encryption adds "
-            'nothing; protocol = "pooled" under [study] gives the same for less'
+            f"nothing; protocol = {choices(lambda each: not each.federated)} under "
+            "[study] gives the same for less"
         ]
     return [
         "two sites: each can take its own part away from the total, so the other's "

@@ -14,6 +14,7 @@ import pyarrow as pa
 from cipherbayes.errors import RunError
 from cipherbayes.models import Logistic
 from cipherbayes.results.run import run
+from cipherbayes.study.protocol_rules import CURATED_DEFAULT
 from cipherbayes.study.schema import Study
 from cipherbayes.typing import Floats
 
@@ -151,7 +152,7 @@ class PrivateLogistic(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         }
         return Study.model_validate(
             {
-                "study": {"name": "private-logistic", "protocol": "pooled"},
+                "study": {"name": "private-logistic", "protocol": CURATED_DEFAULT},
                 "model": Logistic(outcome=outcome),
                 "features": features,
                 "prior": {"scale": self.prior_scale},

@@ -140,7 +140,7 @@ def _run_without_privacy(
         raise StudyError(
             f'inference.method = "{method.name}" needs the noise of a private study',
             where=f"study '{study.name}'",
-            remedy='set method = "psgld", or add a [privacy] table',
+            remedy="remove it, or add a [privacy] table",
         )
     started = time.perf_counter()
     with TemporaryFolder() as scratch:

@@ -9,6 +9,7 @@ import numpy as np
 
 from cipherbayes.data.windows import LEAST_SD
 from cipherbayes.models import Model
+from cipherbayes.study.protocol_rules import choices
 
 if TYPE_CHECKING:
     from cipherbayes.study.schema import Study
@@ -61,8 +62,8 @@ def require_checkable_rows(study: Study) -> None:
     if not study.rules.noise_aware:
         raise ValueError(
             f'[evaluation] with protected rows is not for protocol = "{study.protocol}"'
-            ': use "secure-sum" or "pooled", set holdout_is_public = true if those '
-            "rows are public, or remove it"
+            f": {study.rules.why_not_noise_aware}; use {_with_noised_sums()}, set "
+            "holdout_is_public = true if those rows are public, or remove it"
         )
     if study.inference.batch is not None:
         raise ValueError(
@@ -75,6 +76,11 @@ def require_checkable_rows(study: Study) -> None:
             "rows (nor has one with entry times): remove [evaluation], or set "
             "holdout_is_public = true if those rows are public"
         )
+
+
+def _with_noised_sums() -> str:
+    """Protocols whose studies can be checked and described."""
+    return choices(lambda protocol: protocol.noise_aware)
 
 
 def require_comparable_rival(study: Study) -> None:
@@ -164,8 +170,9 @@ def require_known_groups(study: Study, groups: Sequence[str]) -> None:
     """Refuse a description by what is neither a site nor a feature with levels."""
     if not study.rules.noise_aware:
         raise ValueError(
-            f'[describe] is not for protocol = "{study.protocol}": use "secure-sum" or '
-            '"pooled", or remove it'
+            f'[describe] is not for protocol = "{study.protocol}": '
+            f"{study.rules.why_not_noise_aware}; use {_with_noised_sums()}, or "
+            "remove it"
         )
     if study.inference.batch is not None:
         raise ValueError(

@@ -6,6 +6,7 @@ checked before anything that encrypts is loaded.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from inspect import get_annotations
 from typing import TYPE_CHECKING, ClassVar
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from cipherbayes.study.schema import Study
 
 OWN_NOISE = "in-gradient"
+FEDERATED_DEFAULT, CURATED_DEFAULT = "secure-sum", "pooled"
+"""Protocols of studies that name none: private ones with sites, and all others."""
 
 
 class ProtocolRules:
@@ -27,9 +30,12 @@ class ProtocolRules:
     federated
         Whether tables stay at sites, which talk through a server and a CSP.
     noise_aware
-        Whether what it releases suffices for the noise-aware method.
+        Whether it releases sums with noise, which the noise-aware method, checks of
+        held-out rows and descriptions are made of.
     multilevel
         Whether each site's parameters can have slots of their own in its releases.
+    why_not_noise_aware, why_not_multilevel
+        Why not, in the words of a refusal.
     """
 
     name: ClassVar[str]
@@ -37,6 +43,8 @@ class ProtocolRules:
     federated: ClassVar[bool] = True
     noise_aware: ClassVar[bool] = True
     multilevel: ClassVar[bool] = False
+    why_not_noise_aware: ClassVar[str] = "it releases no sums with noise"
+    why_not_multilevel: ClassVar[str] = "its releases do not keep sites apart"
 
     def check(self, study: Study) -> None:
         """Raise ValueError for a private study that it cannot run."""
@@ -81,13 +89,52 @@ def known_protocol(name: str) -> str:
     return name
 
 
+def known_noise(noise: str) -> str:
+    """The noise itself; raises ValueError where no protocol has it."""
+    noises = list(dict.fromkeys([OWN_NOISE, *(known for _, known in _PROTOCOLS)]))
+    if noise not in noises:
+        raise ValueError(
+            f"no protocol has the noise '{noise}': use "
+            + " or ".join(f"'{each}'" for each in noises)
+        )
+    return noise
+
+
+def protocols() -> tuple[ProtocolRules, ...]:
+    """All that are registered."""
+    return tuple(_PROTOCOLS.values())
+
+
+def choices(fits: Callable[[ProtocolRules], bool]) -> str:
+    """Names of the protocols that fit, for a remedy; defaults come first."""
+    names = {each.name for each in protocols() if fits(each)}
+    defaults = [FEDERATED_DEFAULT, CURATED_DEFAULT]
+    ranked = [name for name in defaults if name in names]
+    ranked += sorted(names.difference(defaults))
+    return " or ".join(f'"{name}"' for name in ranked)
+
+
 def rules_of(name: str, noise: str) -> ProtocolRules:
-    """The protocol of a study, by its name and where its noise is added."""
-    return _PROTOCOLS.get((name, noise)) or _PROTOCOLS[name, OWN_NOISE]
+    """The protocol of a study, by its name and where its noise is added.
+
+    Raises ValueError where the name goes with a noise that the study does not have.
+    """
+    found = _PROTOCOLS.get((name, noise)) or _PROTOCOLS.get((name, OWN_NOISE))
+    if found is None:
+        needed = [f'"{own}"' for known, own in _PROTOCOLS if known == name]
+        raise ValueError(
+            f'protocol = "{name}" needs a noise of its own: set study.noise = '
+            + " or ".join(needed)
+        )
+    return found
 
 
 def refuse_fields_of_others(study: Study) -> None:
     """Raise ValueError for fields that belong to a protocol other than the study's."""
+    noise = study.study.noise
+    if noise not in (OWN_NOISE, study.rules.noise):
+        owners = choices(lambda protocol: protocol.noise == noise)
+        raise ValueError(f'study.noise = "{noise}" belongs to protocol = {owners}')
     for protocol in _PROTOCOLS.values():
         if protocol is not study.rules:
             protocol.refuse_elsewhere(study)

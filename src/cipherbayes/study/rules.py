@@ -12,6 +12,8 @@ from cipherbayes.data.databases import open_database
 from cipherbayes.data.preparation import Preparation
 from cipherbayes.data.refusals import refuse_address
 from cipherbayes.errors import DataError
+from cipherbayes.inference.method import method_choices
+from cipherbayes.models.registry import kinds_with_sites_that_differ
 from cipherbayes.study.checking_rules import (
     require_checkable_rows,
     require_comparable_rival,
@@ -19,7 +21,7 @@ from cipherbayes.study.checking_rules import (
     require_known_groups,
     require_rows_as_they_are,
 )
-from cipherbayes.study.protocol_rules import refuse_fields_of_others
+from cipherbayes.study.protocol_rules import choices, refuse_fields_of_others
 
 if TYPE_CHECKING:
     from cipherbayes.study.schema import Study
@@ -209,9 +211,10 @@ def _persons_are_usable(study: Study) -> None:
         )
     if study.inference_method.round_shares() is None:
         raise ValueError(
-            "privacy.unit: the rows of a person are counted together by the "
-            f"noise-aware method, not by {study.method}: set inference.method = "
-            '"noise-aware", or give one row a person'
+            f'privacy.unit: inference.method = "{study.method}" does not count the '
+            "rows of a person together: set it to "
+            f"{method_choices(lambda method: method.round_shares() is not None)}, or "
+            "give one row a person"
         )
     if study.evaluation is not None and not study.checks_privately:
         raise ValueError(
@@ -226,12 +229,13 @@ def _sites_may_differ(study: Study, hierarchy: Hierarchy) -> None:
     if bounded is None or not bounded.multilevel:
         raise ValueError(
             f"[hierarchy] is not offered for models of kind '{model.kind}': use "
-            "logistic, poisson, exponential or piecewise, or remove it"
+            f"{', '.join(kinds_with_sites_that_differ())}, or remove it"
         )
     if study.private and not study.rules.multilevel:
         raise ValueError(
-            f'[hierarchy] with protocol = "{study.protocol}": its update mixes all '
-            'sites; use protocol = "secure-sum" or "pooled", or remove it'
+            f'[hierarchy] with protocol = "{study.protocol}": '
+            f"{study.rules.why_not_multilevel}; use protocol = "
+            f"{choices(lambda protocol: protocol.multilevel)}, or remove it"
         )
     if not method.multilevel or method.needs_privacy != study.private:
         raise ValueError(

@@ -28,7 +28,12 @@ from cipherbayes.inference.settings import Inference
 from cipherbayes.models import AnyModel
 from cipherbayes.models.prior import UNIT, Prior
 from cipherbayes.study.file import explained, read_text, require_filled_in
-from cipherbayes.study.protocol_rules import ProtocolRules, rules_of
+from cipherbayes.study.protocol_rules import (
+    CURATED_DEFAULT,
+    FEDERATED_DEFAULT,
+    ProtocolRules,
+    rules_of,
+)
 from cipherbayes.study.rules import require_agreement
 from cipherbayes.study.scales import scales_budget
 from cipherbayes.study.sections import (
@@ -125,7 +130,8 @@ class Study(Section):
         """As stated; else secure-sum where there are sites and a budget."""
         if self.study.protocol is not None:
             return self.study.protocol
-        return "secure-sum" if self.private and self.sites else "pooled"
+        federated = self.private and self.sites
+        return FEDERATED_DEFAULT if federated else CURATED_DEFAULT
 
     @property
     def rules(self) -> ProtocolRules:

@@ -16,12 +16,14 @@ from pydantic import (
 
 from cipherbayes.data.databases import located
 from cipherbayes.data.snapshots import Query
-from cipherbayes.study.protocol_rules import known_protocol
+from cipherbayes.study.protocol_rules import OWN_NOISE, known_noise, known_protocol
 from cipherbayes.study.rival import Rival, as_rival
 from cipherbayes.study.rules import NAME, require_one_table
 
 ProtocolName = Annotated[str, AfterValidator(known_protocol)]
 """The name of a registered protocol."""
+NoiseName = Annotated[str, AfterValidator(known_noise)]
+"""Where a registered protocol adds its noise."""
 CircuitName = Literal["literal", "fast", "hardened"]
 PreparationMethod = Literal[
     "public-bounds", "private-scales", "private-moments", "as-printed"
@@ -48,7 +50,7 @@ class Header(Section):
 
     name: str = Field(default="study", pattern=NAME)
     protocol: ProtocolName | None = None
-    noise: Literal["in-gradient", "as-printed"] = "in-gradient"
+    noise: NoiseName = OWN_NOISE
     circuit: CircuitName | None = None
     engine: Literal["in-process", "local-processes"] = "in-process"
 

@@ -22,6 +22,7 @@ from cipherbayes.inference.between_sites import Group, SitePrior
 from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models import Design
 from cipherbayes.models.prior import ResolvedPrior
+from cipherbayes.study.protocol_rules import CURATED_DEFAULT
 from cipherbayes.study.schema import Study
 
 
@@ -60,7 +61,7 @@ def as_sites(study: Study, tables: Any) -> tuple[Study, Mapping[str, Any] | None
             remedy="give a dictionary, site name -> table",
         )
     if not study.sites and study.study.protocol is None:
-        header = study.study.model_copy(update={"protocol": "pooled"})
+        header = study.study.model_copy(update={"protocol": CURATED_DEFAULT})
         study = study.model_copy(update={"study": header})
     return study, {next(iter(study.sites), "table"): tables}
 

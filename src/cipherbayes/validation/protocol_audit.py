@@ -31,10 +31,11 @@ from cipherbayes.protocols.messages import (
     encode,
 )
 from cipherbayes.protocols.phase import Phase
-from cipherbayes.protocols.protocol import protocol_of
+from cipherbayes.protocols.protocol import Protocol, protocol_of
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.study_plan import StudyPlan, plan_releases
 from cipherbayes.study import tables as site_tables
+from cipherbayes.study.protocol_rules import choices
 from cipherbayes.study.schema import Study
 from cipherbayes.typing import Floats, Integers
 from cipherbayes.validation.mechanisms import Scores
@@ -57,8 +58,11 @@ MOST_ROUNDS = 40
 def audit_protocol(study: Study, *, confidence: float = 0.95) -> StudyAudit:
     """Attack the parties of a study over invented tables; no site's table is read."""
     if study.insecure or not protocol_of(study).messages_audited:
+        audited = choices(
+            lambda each: isinstance(each, Protocol) and each.messages_audited
+        )
         raise PrivacyError(
-            "messages are audited of secure-sum studies with secure noise",
+            f"messages are audited of {audited} studies with secure noise",
             where=f"study '{study.name}'",
             remedy="leave --protocol out: the releases themselves are audited then",
         )
@@ -211,7 +215,7 @@ def _attack(
         present, absent = (np.concatenate(each) for each in noise)
         scores = Scores(present + np.sqrt(information), absent, "secure")
     result = result_of(
-        plan.study, "secure-sum messages", scores, confidence, gaussian=True
+        plan.study, f"{plan.study.protocol} messages", scores, confidence, gaussian=True
     )
     return StudyAudit(result, shifts, differences)
 

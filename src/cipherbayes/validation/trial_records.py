@@ -21,6 +21,7 @@ from cipherbayes.data.windows import LEAST_BINARY
 from cipherbayes.inference.target import Target
 from cipherbayes.models import Design, Model
 from cipherbayes.models.prior import EFFECTS, Prior
+from cipherbayes.study.protocol_rules import CURATED_DEFAULT, FEDERATED_DEFAULT
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats, JsonObject
@@ -148,7 +149,7 @@ def study_on(columns: Columns, ground: Ground, *, wider: float) -> Study:
     """The study that a ground states, on public ranges so many times too wide."""
     sites = [f"s{k}" for k in range(ground.sites)]
     return Study(
-        study={"protocol": "pooled" if ground.sites == 1 else "secure-sum"},
+        study={"protocol": CURATED_DEFAULT if ground.sites == 1 else FEDERATED_DEFAULT},
         model=_model(ground.kind),
         features=columns.features(wider),
         privacy={"epsilon": ground.epsilon, "records": ground.rows},

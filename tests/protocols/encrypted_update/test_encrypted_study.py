@@ -22,7 +22,7 @@ from cipherbayes.protocols.study_plan import plan_releases
     ("changes", "words"),
     [
         ({"privacy": {"dropouts": 1, "colluders": 0}}, "every site in every round"),
-        ({"preparation": {"method": "private-moments"}}, "belongs to secure-sum"),
+        ({"preparation": {"method": "private-moments"}}, "not for an encrypted update"),
         ({"preparation": {"method": "as-printed"}}, "exact moments"),
         ({"inference": {"method": "noise-aware"}}, "only a point"),
         ({"inference": {"preconditioner": "none"}}, "rmsprop"),

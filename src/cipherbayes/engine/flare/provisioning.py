@@ -25,6 +25,7 @@ from cipherbayes.engine.flare.service_files import service_files
 from cipherbayes.errors import RunError, StudyError
 from cipherbayes.protocols.plan import plan_study
 from cipherbayes.storage.folders import require_new_folder
+from cipherbayes.study.protocol_rules import choices
 from cipherbayes.study.schema import Study
 
 DEFAULT_PORT = 8002
@@ -55,7 +56,8 @@ class Deployment:
             raise StudyError(
                 "has no sites to deploy to",
                 where=where,
-                remedy='name them in [sites] and set protocol = "secure-sum"',
+                remedy="name them in [sites] and set protocol = "
+                + choices(lambda protocol: protocol.federated),
             )
         for name in (*self.study.sites, self.study.name):
             if not is_name(name):

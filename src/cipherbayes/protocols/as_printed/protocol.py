@@ -49,6 +49,8 @@ class AsPrinted(Protocol):
     name = "encrypted-update"
     noise = NAME
     noise_aware = False
+    why_not_noise_aware = "it releases parameters, and no sums with noise"
+    why_not_multilevel = "its update mixes all sites"
     leaves = "encrypted, signed, without noise"
     charges_every_round = False
     totals_have_range = False
@@ -89,10 +91,6 @@ class AsPrinted(Protocol):
             )
 
     def refuse_elsewhere(self, study: Study) -> None:
-        if study.study.noise == NAME:
-            raise ValueError(
-                'study.noise = "as-printed" belongs to protocol = "encrypted-update"'
-            )
         if study.paper is not None:
             raise ValueError(
                 'a [paper] table belongs to protocol = "encrypted-update" with '

@@ -34,6 +34,7 @@ from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.protocols.plan import Encryption
 from cipherbayes.protocols.releases import MOST_RECORDS, phases_of
 from cipherbayes.protocols.study_plan import StudyPlan
+from cipherbayes.study.protocol_rules import choices
 from cipherbayes.study.schema import PrivateStudy
 from cipherbayes.study.tables import preparation_of, resolve_prior
 from cipherbayes.typing import Floats
@@ -204,7 +205,8 @@ class EncryptedPlan(StudyPlan):
             "the noise that hides the CKKS error would widen the "
             "privacy noise by more than one per cent",
             where=f"study '{self.study.name}'",
-            remedy="ask for fewer rounds, or use secure-sum",
+            remedy="ask for fewer rounds, or use "
+            + choices(lambda other: other.federated and other.noise_aware),
         )
 
     def _widest(self, flooding: object) -> float:

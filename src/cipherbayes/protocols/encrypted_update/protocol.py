@@ -12,6 +12,7 @@ from cipherbayes.protocols.protocol import (
     ServerParts,
     SiteParts,
 )
+from cipherbayes.study.protocol_rules import choices
 
 if TYPE_CHECKING:
     from cipherbayes.crypto.ckks.keys import CkksKeys
@@ -42,6 +43,8 @@ class EncryptedUpdate(Protocol):
 
     name = "encrypted-update"
     noise_aware = False
+    why_not_noise_aware = "it releases the direction of its update, and no sums"
+    why_not_multilevel = "its update mixes all sites"
     certifies = True
     leaves = "masked, encrypted, signed"
     headline = "The update was computed under encryption"
@@ -160,13 +163,14 @@ def check_update(study: Study) -> None:
         )
     if study.releases_scales:
         raise ValueError(
-            f'preparation.method = "{study.preparation_method}" belongs to secure-sum: '
-            'an encrypted update uses "public-bounds"'
+            f'preparation.method = "{study.preparation_method}" is not for an '
+            'encrypted update, which uses "public-bounds"'
         )
     if study.inference.method is not None and study.inference_method.needs_privacy:
         raise ValueError(
             f"inference.method: an encrypted update has no {study.inference.method} "
-            "posterior, only a point: remove it, or use secure-sum"
+            "posterior, only a point: remove it, or use "
+            + choices(lambda protocol: protocol.noise_aware)
         )
     if study.inference.step.schedule != "constant":
         raise ValueError(
