@@ -21,7 +21,7 @@ import cipherbayes as cb
 from cipherbayes.inference.multilevel import SiteTarget
 from cipherbayes.inference.noise_aware import Effort
 from cipherbayes.inference.released import Release
-from cipherbayes.protocols.certificate import Certificate
+from cipherbayes.protocols.certificate import no_budget
 from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.study_plan import plan_releases
@@ -185,7 +185,7 @@ def private_fit(
     return assemble(
         wanted,
         draws,
-        privacy=Certificate(),
+        privacy=no_budget(),
         metrics={},
         warnings=[],
         moments=plan.scales(None, facts),

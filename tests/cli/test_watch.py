@@ -215,7 +215,7 @@ def test_the_papers_own_mode_shows_its_honest_epsilon(runs: FinishedRuns) -> Non
 def test_epsilon_after_a_round_is_one_figure_everywhere(runs: FinishedRuns) -> None:
     study = Study.load(runs["printed"] / "study.toml")
     plan = plan_study(study)
-    honest = plan.protocol.certificate(plan, plan.rounds).epsilon
+    honest = plan.protocol.certificate(plan, plan.rounds)["epsilon"]
     assert plan.epsilon_after(0) == 0.0
     # The whole run is charged with its first answer.
     assert plan.epsilon_after(1) == plan.epsilon_after(plan.rounds) == honest

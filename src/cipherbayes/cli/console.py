@@ -25,6 +25,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from cipherbayes import typing
 from cipherbayes.engine.logs import JsonLines
 from cipherbayes.storage.folders import LOG, make_folder
 
@@ -52,7 +53,7 @@ SILENCE = 10.0
 """Seconds after which a run whose output is no terminal says where it is."""
 
 
-def told_in_lines() -> Callable[[int, int], None]:
+def told_in_lines() -> typing.Progress:
     """Progress on standard error, now and then: for logs of long runs."""
     said = time.monotonic()
 
@@ -70,7 +71,7 @@ def told_in_lines() -> Callable[[int, int], None]:
 @contextmanager
 def progress_bar(
     epsilon: Callable[[int], float] | None = None,
-) -> Iterator[Callable[[int, int], None]]:
+) -> Iterator[typing.Progress]:
     """A bar with round, ε spent, ms per round and time left; off a terminal a line
     now and then.
 

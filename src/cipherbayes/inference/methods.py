@@ -29,6 +29,7 @@ PRIVATE_DEFAULT, CHAIN_DEFAULT, MULTILEVEL = "noise-aware", "psgld", "multilevel
 """Methods of studies that name none: private ones, all others, and those of them whose
 sites may differ."""
 POINT = "this method gives a point estimate without intervals"
+"""How plans, results and reports say it of a method or protocol of which it is true."""
 
 
 class NoiseAwareMethod(Method):

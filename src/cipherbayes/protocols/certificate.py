@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from cipherbayes.study.schema import PrivateStudy
 
@@ -23,7 +22,32 @@ class SingleMessages(TypedDict):
 
 
 class CertificateRecord(TypedDict):
-    """A certificate as ``result.json`` has it; see :class:`Certificate`."""
+    """(ε, δ) of what was released, and against whom it holds.
+
+    ``result.json`` has it like this; keys that are not required are there where they
+    mean something.
+
+    Attributes
+    ----------
+    epsilon, delta, relation
+        What is promised about neighbouring tables; None where nothing is.
+    certified
+        Whether the promise was kept, and nothing is missing for it.
+    holds_against
+        Whom it holds against, in words; empty where it is not certified.
+    unit, covers
+        What one record is, and whose rows and what of a result are covered.
+    spent
+        ε of the rounds that the result comes from. ``epsilon`` is that of the whole
+        study also where a run stopped early: parties may have seen answers of a round
+        whose total is not in the result.
+    mechanism, noise_multiplier, clip, sampling_rate, colluders, dropouts
+        How the promise is kept.
+    circuit, flooding_bits, not_certified_because
+        Of an update that was computed under encryption.
+    claimed_epsilon, exact_releases
+        Of the paper's own method: its claim, and what it releases without noise.
+    """
 
     epsilon: float | None
     delta: float | None
@@ -53,88 +77,40 @@ def promised(privacy: CertificateRecord) -> tuple[float, float] | None:
     return None if epsilon is None or delta is None else (epsilon, delta)
 
 
-@dataclass(frozen=True)
-class Certificate:
-    """(ε, δ) of what was released, and against whom it holds.
-
-    Attributes
-    ----------
-    epsilon, delta, relation
-        What is promised about neighbouring tables; None where nothing is.
-    certified
-        Whether the promise was kept, and nothing is missing for it.
-    holds_against
-        Whom it holds against, in words; empty where it is not certified.
-    unit, covers
-        What one record is, and whose rows and what of a result are covered.
-    spent
-        ε of the rounds that the result comes from. ``epsilon`` is that of the whole
-        study also where a run stopped early: parties may have seen answers of a round
-        whose total is not in the result.
-    mechanism, noise_multiplier, clip, sampling_rate, colluders, dropouts
-        How the promise is kept.
-    circuit, flooding_bits, not_certified_because
-        Of an update that was computed under encryption.
-    claimed_epsilon, exact_releases
-        Of the paper's own method: its claim, and what it releases without noise.
-    """
-
-    epsilon: float | None = None
-    delta: float | None = None
-    relation: str | None = None
-    certified: bool = False
-    holds_against: tuple[str, ...] = ()
-    unit: str | None = None
-    covers: str | None = None
-    spent: float | None = None
-    mechanism: str | None = None
-    noise_multiplier: float | None = None
-    clip: float | None = None
-    sampling_rate: float | None = None
-    colluders: int | None = None
-    dropouts: int | None = None
-    circuit: str | None = None
-    flooding_bits: int | None = None
-    not_certified_because: str | None = None
-    claimed_epsilon: float | None = None
-    exact_releases: tuple[str, ...] | None = None
-
-    def record(self) -> CertificateRecord:
-        """The certificate as ``result.json`` has it: its first seven fields always,
-        the others where they mean something."""
-        fields = asdict(self)
-        always = list(fields)[:7]
-        found = {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in fields.items()
-            if key in always or value is not None
-        }
-        return cast(CertificateRecord, found)
+def no_budget() -> CertificateRecord:
+    """The certificate of a study without a budget: it promises nothing."""
+    return {
+        "epsilon": None,
+        "delta": None,
+        "relation": None,
+        "certified": False,
+        "holds_against": [],
+        "unit": None,
+        "covers": None,
+    }
 
 
-def certificate(plan: StudyPlan, rounds: int) -> Certificate:
+def certificate(plan: StudyPlan, rounds: int) -> CertificateRecord:
     """The certificate of sums that are noised before they leave a site or a curator."""
     from cipherbayes.privacy.accountant import RELATION
 
     study, release = plan.study, plan.last_phase.sums
-    return Certificate(
-        epsilon=study.privacy.epsilon,
-        delta=study.privacy.delta,
-        relation=RELATION.value,
-        certified=plan.certified,
-        holds_against=tuple(plan.protocol.holds_against(study))
-        if plan.certified
-        else (),
-        unit=protected_unit(study),
-        covers=covers(plan),
-        spent=plan.epsilon_after(rounds),
-        mechanism=f"discrete Gaussian on sums of {plan.last_phase.contributions}",
-        noise_multiplier=plan.noise_multiplier,
-        clip=release.clip,
-        sampling_rate=release.rate,
-        colluders=release.colluders,
-        dropouts=release.dropouts,
-    )
+    return {
+        "epsilon": study.privacy.epsilon,
+        "delta": study.privacy.delta,
+        "relation": RELATION.value,
+        "certified": plan.certified,
+        "holds_against": plan.protocol.holds_against(study) if plan.certified else [],
+        "unit": protected_unit(study),
+        "covers": covers(plan),
+        "spent": plan.epsilon_after(rounds),
+        "mechanism": f"discrete Gaussian on sums of {plan.last_phase.contributions}",
+        "noise_multiplier": plan.noise_multiplier,
+        "clip": release.clip,
+        "sampling_rate": release.rate,
+        "colluders": release.colluders,
+        "dropouts": release.dropouts,
+    }
 
 
 def protected_unit(study: PrivateStudy) -> str:

@@ -187,7 +187,7 @@ def outlook(plan: StudyPlan, forecast: Forecast) -> list[str]:
             "records = N under [privacy], which makes N public, to see it",
         ]
     if plan.study.inference_method.is_point:
-        return ["outlook     a point estimate: this method gives no intervals"]
+        return [f"outlook     {POINT}"]
     lines = [f"intervals {_in_words(forecast, ' as wide as without privacy')}"]
     if (events := plan.study.privacy.events) is not None:
         lines[0] += f" with {_events_in_words(plan, events)}"

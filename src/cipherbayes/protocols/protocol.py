@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # a study file is read without loading parties
     from cipherbayes.data.prepared import PreparedTable
     from cipherbayes.privacy.ledger import Ledger
     from cipherbayes.privacy.noise import NoiseSource
-    from cipherbayes.protocols.certificate import Certificate, CertificateRecord
+    from cipherbayes.protocols.certificate import CertificateRecord
     from cipherbayes.protocols.contributions import Contributions
     from cipherbayes.protocols.csp import Csp
     from cipherbayes.protocols.paper_claim import PaperSetting
@@ -182,7 +182,7 @@ class Protocol(ProtocolRules, ABC):
 
     # -- what may be said --------------------------------------------------
 
-    def certificate(self, plan: Any, rounds: int) -> Certificate:
+    def certificate(self, plan: Any, rounds: int) -> CertificateRecord:
         """What a run of so many rounds may promise."""
         from cipherbayes.protocols.certificate import certificate
 

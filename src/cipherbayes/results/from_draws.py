@@ -15,7 +15,7 @@ from cipherbayes.inference.noise_aware.flags import (
 )
 from cipherbayes.models.design import Design
 from cipherbayes.models.metrics import Metrics
-from cipherbayes.protocols.certificate import Certificate
+from cipherbayes.protocols.certificate import CertificateRecord
 from cipherbayes.protocols.protocol import protocol_of
 from cipherbayes.results.checking import Checked
 from cipherbayes.results.contrasts import Contrasts
@@ -48,7 +48,7 @@ def assemble(
     study: Study,
     draws: Draws,
     *,
-    privacy: Certificate,
+    privacy: CertificateRecord,
     timing: Timing = NO_TIME,
     traffic: Bytes = NO_BYTES,
     metrics: Metrics,
@@ -92,7 +92,7 @@ def assemble(
         "method": study.method,
         "sites": sorted(study.sites),
         "rounds": draws.rounds,
-        "privacy": privacy.record(),
+        "privacy": privacy,
         "interval": study.inference.interval,
         "posterior": rows,
         "effects": effects(study.model, study.features, design, user, tail)

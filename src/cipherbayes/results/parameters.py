@@ -12,6 +12,7 @@ import numpy as np
 
 from cipherbayes.errors import RunError
 from cipherbayes.inference.diagnostics import rhat_and_ess
+from cipherbayes.inference.methods import POINT
 from cipherbayes.results.record import ParameterRow
 from cipherbayes.typing import Floats
 
@@ -97,7 +98,7 @@ def summarise(
             }
             for name, value in zip(names, user[0, 0], strict=True)
         ]
-        return rows, ["a point estimate: this method gives no intervals"]
+        return rows, [POINT]
     tail = (1.0 - interval) / 2.0
     flat = user.reshape(-1, user.shape[-1])
     lower, upper = np.quantile(flat, [tail, 1.0 - tail], axis=0)

@@ -27,7 +27,7 @@ from cipherbayes.inference.imputed import Expand
 from cipherbayes.inference.multilevel import SiteTarget
 from cipherbayes.inference.target import Target
 from cipherbayes.models.base import absent_role
-from cipherbayes.protocols.certificate import Certificate
+from cipherbayes.protocols.certificate import no_budget
 from cipherbayes.results.declared_records import warn_of_records
 from cipherbayes.results.from_draws import assemble
 from cipherbayes.results.from_private_run import assemble_private, score
@@ -173,7 +173,7 @@ def _sampled(
     return assemble(
         study,
         draws,
-        privacy=Certificate(),
+        privacy=no_budget(),
         timing={"site_s": 0.0, "server_s": 0.0, "csp_s": 0.0, "wall_s": wall},
         traffic={"per_round_site": 0, "total": 0},
         metrics=score(study, draws, test, learnt=learnt),

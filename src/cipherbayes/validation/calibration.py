@@ -9,7 +9,7 @@ calibration goes on where it stopped.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -22,7 +22,7 @@ from cipherbayes.inference.chains import sample
 from cipherbayes.inference.noise_aware import Effort, sample_posterior
 from cipherbayes.inference.settings import Inference
 from cipherbayes.inference.target import Target
-from cipherbayes.typing import Floats, JsonObject
+from cipherbayes.typing import Floats, JsonObject, Progress
 from cipherbayes.validation.replicates import replicated
 from cipherbayes.validation.simulation import (
     MODELS,
@@ -207,7 +207,7 @@ def calibrate(
     *,
     results: Path | None = None,
     processes: int = 2,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[CellRow]:
     """Coverage and width of every cell.
 

@@ -55,7 +55,7 @@ def test_the_number_of_records_is_not_released() -> None:
 
 
 def certificate(plan: Any) -> dict[str, Any]:
-    return dict(plan.protocol.certificate(plan, 4).record())
+    return dict(plan.protocol.certificate(plan, 4))
 
 
 def secure(**changes: Any) -> Any:

@@ -14,7 +14,6 @@ from cipherbayes.crypto.ckks.precomputation import (
     largest_masked,
 )
 from cipherbayes.crypto.wire.transcript import RoundId
-from cipherbayes.errors import CipherbayesError
 from cipherbayes.protocols.as_printed.plan import UNIT, PrintedPlan
 from cipherbayes.protocols.encrypted_update.key_holder import CkksCsp
 from cipherbayes.protocols.encrypted_update.messages import (
@@ -22,13 +21,11 @@ from cipherbayes.protocols.encrypted_update.messages import (
     OutputRequest,
 )
 from cipherbayes.protocols.messages import (
-    DecryptReply,
     Reason,
     decode,
-    encode,
 )
 from cipherbayes.protocols.refusals import RefusalError
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, Integers
 
 LARGEST = 2.0**22
 """Values beyond this mean that V has left the interval of the polynomial."""
@@ -47,19 +44,15 @@ class PrintedCsp(CkksCsp[PrintedPlan]):
         """Answer an :class:`OutputRequest` with whatever it holds."""
         request = decode(data, OutputRequest)
         exchange = request.round_id
-        known = self.known_answer(exchange)
-        if known is not None:
-            return known
         if exchange.purpose == "maximum" and request.stage == 0:
-            return self._largest(exchange, request)
-        try:
-            values = self._opened(exchange, request)
-            fixed = np.rint(values / UNIT).astype(np.int64)
-            reply = DecryptReply.signed(self._key, round_id=exchange, values=fixed)
-        except CipherbayesError as error:
-            raise RefusalError(Reason.RANGE, error.what) from None
-        self._store.keep(exchange.round, encode(reply))
-        return reply
+            known = self.known_answer(exchange)
+            return self._largest(exchange, request) if known is None else known
+        return self.answer_once(exchange, lambda: lambda: self._released(request))
+
+    def _released(self, request: OutputRequest) -> Integers:
+        """What the server's ciphertexts hold, on the grid of all answers."""
+        values = self._opened(request.round_id, request)
+        return np.rint(values / UNIT).astype(np.int64)
 
     def _opened(self, exchange: RoundId, request: OutputRequest) -> Floats:
         """What the server's ciphertexts hold."""

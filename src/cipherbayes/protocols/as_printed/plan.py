@@ -23,7 +23,7 @@ from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.privacy.accountant import RELATION
 from cipherbayes.privacy.events import Event, GaussianSum
 from cipherbayes.privacy.gaussian import mu_for
-from cipherbayes.protocols.certificate import Certificate, covers, protected_unit
+from cipherbayes.protocols.certificate import CertificateRecord, covers, protected_unit
 from cipherbayes.protocols.paper_claim import PaperClaim, PaperSetting, paper_claim
 from cipherbayes.protocols.plan import Plan
 from cipherbayes.study.schema import PrivateStudy
@@ -210,27 +210,28 @@ def plan_as_printed(study: PrivateStudy) -> PrintedPlan:
     return plan
 
 
-def printed_certificate(plan: PrintedPlan) -> Certificate:
+def printed_certificate(plan: PrintedPlan) -> CertificateRecord:
     """The honest figure, and that it is no certificate."""
     setting, claim = plan.setting, plan.claim
-    return Certificate(
-        epsilon=claim.honest_epsilon,
-        delta=setting.delta,
-        relation=RELATION.value,
-        certified=False,
-        unit=protected_unit(plan.study),
-        covers=covers(plan),
-        spent=claim.honest_epsilon,
-        mechanism="the paper's Algorithm 3 as printed: noise drawn by the server, "
+    return {
+        "epsilon": claim.honest_epsilon,
+        "delta": setting.delta,
+        "relation": RELATION.value,
+        "certified": False,
+        "holds_against": [],
+        "unit": protected_unit(plan.study),
+        "covers": covers(plan),
+        "spent": claim.honest_epsilon,
+        "mechanism": "the paper's Algorithm 3 as printed: noise drawn by the server, "
         "preconditioner of un-noised gradients",
-        claimed_epsilon=claim.claimed_epsilon,
-        noise_multiplier=setting.noise_multiplier(1),
-        colluders=0,
-        dropouts=0,
-        circuit="literal",
-        flooding_bits=0,
-        exact_releases=tuple(exact_releases(plan)),
-    )
+        "noise_multiplier": setting.noise_multiplier(1),
+        "colluders": 0,
+        "dropouts": 0,
+        "circuit": "literal",
+        "flooding_bits": 0,
+        "claimed_epsilon": claim.claimed_epsilon,
+        "exact_releases": exact_releases(plan),
+    }
 
 
 def exact_releases(plan: PrintedPlan) -> list[str]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cipherbayes.protocols.as_printed.plan import PrintedPlan
     from cipherbayes.protocols.as_printed.server import PrintedRounds, PrintedServer
     from cipherbayes.protocols.as_printed.site import PrintedSite
-    from cipherbayes.protocols.certificate import Certificate, CertificateRecord
+    from cipherbayes.protocols.certificate import CertificateRecord
     from cipherbayes.protocols.paper_claim import PaperSetting
     from cipherbayes.protocols.plan import Plan
     from cipherbayes.protocols.plan_description import PlanDescription
@@ -28,15 +28,6 @@ if TYPE_CHECKING:
 
 NAME = "as-printed"
 CIRCUIT = "literal"
-# Section 4.1 and appendix B of the paper.
-PARAMETERS: dict[str, str | int | None] = {
-    "scheme": "CKKS",
-    "ring": 16384,
-    "modulus_bits": 380,
-    "security_bits": 128,
-}
-MESSAGE_BYTES = 2 * 16384 * 7 * 8
-"""Two polynomials of 7 primes (55 and 6 × 45 bits) in 64-bit words."""
 
 
 class AsPrinted(Protocol):
@@ -149,7 +140,7 @@ class AsPrinted(Protocol):
 
     # -- words -------------------------------------------------------------
 
-    def certificate(self, plan: PrintedPlan, rounds: int) -> Certificate:
+    def certificate(self, plan: PrintedPlan, rounds: int) -> CertificateRecord:
         from cipherbayes.protocols.as_printed.plan import printed_certificate
 
         return printed_certificate(plan)
@@ -163,8 +154,10 @@ class AsPrinted(Protocol):
         return printed_cautions(plan)
 
     def describe(self, plan: PrintedPlan) -> PlanDescription:
+        from cipherbayes.crypto.ckks.parameters import ckks_set
         from cipherbayes.protocols.plan_description import PlanDescription
 
+        ckks = ckks_set(plan.scheme)
         study, setting, claim = plan.study, plan.setting, plan.claim
         lines = [
             f"{study.name}: {study.model.kind}, the paper's method as printed",
@@ -173,7 +166,8 @@ class AsPrinted(Protocol):
             f"honest      ε ≈ {claim.honest_epsilon:,.0f} over {claim.rounds:,} "
             f"rounds, {claim.first_round_epsilon:,.0f} from the first alone, "
             "not certified",
-            "encryption  CKKS, ring 16384, 380 bits, 128-bit security",
+            f"encryption  CKKS, ring {ckks.ring}, {ckks.modulus_bits} bits, "
+            f"{ckks.security_bits}-bit security",
         ]
         return PlanDescription(
             lines,
@@ -185,8 +179,14 @@ class AsPrinted(Protocol):
                 "claimed_epsilon": claim.claimed_epsilon,
                 "honest_epsilon": claim.honest_epsilon,
             },
-            parameters=PARAMETERS,
-            bytes_per_round_site=MESSAGE_BYTES,
+            parameters={
+                "scheme": "CKKS",
+                "ring": ckks.ring,
+                "modulus_bits": ckks.modulus_bits,
+                "security_bits": ckks.security_bits,
+            },
+            # Two polynomials, modulo each prime, in 64-bit words.
+            bytes_per_round_site=2 * ckks.ring * ckks.levels * 8,
             warnings=self.cautions(plan),
         )
 

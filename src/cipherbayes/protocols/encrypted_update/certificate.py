@@ -9,9 +9,7 @@ cannot be kept, and a certificate covers both or is not given.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from cipherbayes.protocols.certificate import Certificate, certificate
+from cipherbayes.protocols.certificate import CertificateRecord, certificate
 from cipherbayes.protocols.encrypted_update.plan import EncryptedPlan
 
 UNFLOODED = (
@@ -21,7 +19,7 @@ UNFLOODED = (
 )
 
 
-def encrypted_certificate(plan: EncryptedPlan, rounds: int) -> Certificate:
+def encrypted_certificate(plan: EncryptedPlan, rounds: int) -> CertificateRecord:
     """What a certificate says about an encrypted update.
 
     Formal guarantees
@@ -37,15 +35,16 @@ def encrypted_certificate(plan: EncryptedPlan, rounds: int) -> Certificate:
     whether another's message is an honest encryption). They then see each round's
     noised sum, as everyone does in a secure sum: ε is the same.
     """
-    unflooded = None if plan.flooding_bits else unflooded_caution(plan)
-    return replace(
-        certificate(plan, rounds),
-        mechanism="discrete Gaussian on sums of clipped per-record gradients, "
+    found: CertificateRecord = {
+        **certificate(plan, rounds),
+        "mechanism": "discrete Gaussian on sums of clipped per-record gradients, "
         "before the encrypted preconditioner and update",
-        circuit=plan.circuit_name,
-        flooding_bits=plan.flooding_bits,
-        not_certified_because=unflooded,
-    )
+        "circuit": plan.circuit_name,
+        "flooding_bits": plan.flooding_bits,
+    }
+    if not plan.flooding_bits:
+        found["not_certified_because"] = unflooded_caution(plan)
+    return found
 
 
 def unflooded_caution(plan: EncryptedPlan) -> str:

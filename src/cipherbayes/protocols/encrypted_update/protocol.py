@@ -17,7 +17,7 @@ from cipherbayes.study.protocol_rules import choices
 if TYPE_CHECKING:
     from cipherbayes.crypto.ckks.keys import CkksKeys
     from cipherbayes.data.prepared import PreparedTable
-    from cipherbayes.protocols.certificate import Certificate, CertificateRecord
+    from cipherbayes.protocols.certificate import CertificateRecord
     from cipherbayes.protocols.encrypted_update.csp import EncryptedCsp
     from cipherbayes.protocols.encrypted_update.plan import EncryptedPlan
     from cipherbayes.protocols.encrypted_update.server import (
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from cipherbayes.study.schema import PrivateStudy, Study
 
 MOST_SITES = 64
-POINT = "this protocol gives a point estimate without intervals"
 
 
 class EncryptedUpdate(Protocol):
@@ -98,7 +97,7 @@ class EncryptedUpdate(Protocol):
 
     # -- words -------------------------------------------------------------
 
-    def certificate(self, plan: EncryptedPlan, rounds: int) -> Certificate:
+    def certificate(self, plan: EncryptedPlan, rounds: int) -> CertificateRecord:
         from cipherbayes.protocols.encrypted_update.certificate import (
             encrypted_certificate,
         )
@@ -118,6 +117,8 @@ class EncryptedUpdate(Protocol):
         return [] if plan.flooding_bits else [unflooded_caution(plan)]
 
     def describe(self, plan: EncryptedPlan) -> PlanDescription:
+        from cipherbayes.inference.methods import POINT
+
         return super().describe(plan).with_warning(POINT)
 
     def method_words(self, study: Study) -> str:

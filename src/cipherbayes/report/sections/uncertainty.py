@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from cipherbayes.inference.methods import POINT
 from cipherbayes.protocols.forecast import forecast_of
 from cipherbayes.protocols.plan_description import prior_in_words
 from cipherbayes.report.charts import bar_row, trace
@@ -31,8 +32,8 @@ def uncertainty_section(contents: Contents) -> Markup:
     if text is None:
         return tag(
             "p",
-            "This method gives a point estimate. It has no intervals, so nothing here "
-            "says how far the point may be from the truth.",
+            f"{POINT[0].upper()}{POINT[1:]}, so nothing here says how far the point "
+            "may be from the truth.",
         )
     points = "This report shows points without intervals. "
     several = len(contents.result.draws()) > 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cipherbayes.inference.chains import Draws
-from cipherbayes.protocols.certificate import Certificate
+from cipherbayes.protocols.certificate import no_budget
 from cipherbayes.protocols.plan import Plan
 from cipherbayes.results.checking import check_fit
 from cipherbayes.results.from_draws import assemble
@@ -61,14 +62,11 @@ def check_result(
     except (OSError, ValueError, RecursionError):
         findings.fails("result", "result.json cannot be read, or has another version")
         return
-    # As JSON has it: tuples become lists.
-    certificate = plan.protocol.certificate(plan, replayed.rounds)
-    implied = json.loads(json.dumps(certificate.record()))
-    spent = implied["spent"]
+    implied: Mapping[str, Any] = plan.protocol.certificate(plan, replayed.rounds)
     findings.judge(
         "certificate",
         difference(record.get("privacy"), implied, "privacy"),
-        f"ε = {implied['epsilon']:.6g} ({spent:.6g} spent) at δ = "
+        f"ε = {implied['epsilon']:.6g} ({implied['spent']:.6g} spent) at δ = "
         f"{implied['delta']:g}, certified: {str(implied['certified']).lower()}, and "
         "whom it covers and holds against, follow from the rounds released",
     )
@@ -203,7 +201,7 @@ def _assembled(plan: Plan, replayed: Replayed, draws: Draws) -> Any:
     return assemble(
         plan.study,
         draws,
-        privacy=Certificate(),
+        privacy=no_budget(),
         metrics={},
         warnings=[],
         moments=replayed.moments,
