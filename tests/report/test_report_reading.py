@@ -242,13 +242,13 @@ def test_the_methods_say_what_was_fitted() -> None:
     assert "Missing values" not in said
     assert "held out" not in said
     survival = {"kind": "piecewise", "time": "t", "event": "e", "horizon": 9.0}
-    for hierarchy, baseline in (
-        ({}, "regression with a piecewise-constant baseline"),
-        ({"baseline": "stratified"}, "regression stratified by site, with piecewise"),
-        ({"effects": "fixed"}, "regression stratified by site, with piecewise"),
+    for hierarchy, stratified in (
+        ({}, "Bayesian"),
+        ({"baseline": "stratified"}, "Bayesian site-stratified"),
+        ({"effects": "fixed"}, "Bayesian site-stratified"),
     ):
         said = paragraph(model={**survival, "cuts": [3.0]}, hierarchy=hierarchy)
-        assert f"proportional-hazards {baseline}" in said
+        assert f"{stratified} proportional-hazards regression with a pi" in said
         assert ("of their own level and shape" in said) == bool(hierarchy)
     said = paragraph(
         model={"kind": "logistic", "outcome": "death"},

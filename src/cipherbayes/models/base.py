@@ -20,6 +20,7 @@ from cipherbayes.models import kernels
 from cipherbayes.models.design import Design
 from cipherbayes.models.formula import Formula, parse_formula
 from cipherbayes.models.metrics import Metrics
+from cipherbayes.models.outcomes import RANGES, OutcomeRange
 from cipherbayes.models.prior import Prior, ResolvedPrior
 from cipherbayes.typing import Floats
 
@@ -150,7 +151,9 @@ class Model(BaseModel, ABC):
         field may be None.
     family
         Sort of outcome: ``binary``, ``ordered``, ``count``, ``number``, ``survival`` or
-        ``vector``. Audits make up outcomes by it, and reports choose words.
+        ``vector``. Reports choose words by it.
+    title
+        What a paper calls the model; its kind where it states none.
     needs_intercept
         Whether the design matrix starts with a constant column.
     measure
@@ -172,6 +175,7 @@ class Model(BaseModel, ABC):
 
     roles: ClassVar[Mapping[str, str]] = {}
     family: ClassVar[str]
+    title: ClassVar[str | None] = None
     needs_intercept: ClassVar[bool] = True
     measure: ClassVar[str | None] = None
     predicts_over_time: ClassVar[bool] = False
@@ -230,6 +234,17 @@ class Model(BaseModel, ABC):
         """Role of each outcome column that is read -> the user's name for it."""
         columns = {role: getattr(self, field) for role, field in self.roles.items()}
         return {role: name for role, name in columns.items() if name is not None}
+
+    @property
+    def outcome_ranges(self) -> Mapping[str, OutcomeRange]:
+        """What the outcome columns may hold, by role; audits make up outcomes by it.
+
+        A model states it where it has several outcome columns, or where its one outcome
+        is not any value of its family (:data:`cipherbayes.models.outcomes.RANGES`).
+        """
+        if not self.roles:
+            return {}
+        return dict.fromkeys(self.roles, RANGES[self.family])
 
     @abstractmethod
     def prepare_outcome(self, raw: Mapping[str, Floats]) -> dict[str, Floats]:

@@ -12,6 +12,7 @@ from cipherbayes.models import kernels
 from cipherbayes.models.base import Model, Rows, refuse_times, require_finite
 from cipherbayes.models.design import Design
 from cipherbayes.models.metrics import Metrics, count_metrics
+from cipherbayes.models.outcomes import RANGES, OutcomeRange, between
 from cipherbayes.typing import Floats
 
 LARGEST_LOG_MEAN = 700.0
@@ -59,6 +60,10 @@ class CountModel(Model):
     def offset_column(self) -> str | None:
         """The column that exposures come from, if there is one."""
         return self.exposure or self.offset
+
+    @property
+    def outcome_ranges(self) -> Mapping[str, OutcomeRange]:
+        return {"y": RANGES[self.family], "offset": between(1.0, 2.0)}
 
     def prepare_outcome(self, raw: Mapping[str, Floats]) -> dict[str, Floats]:
         y = raw["y"]

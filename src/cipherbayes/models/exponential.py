@@ -26,6 +26,7 @@ class Exponential(Survival):
     nothing overflows.
     """
 
+    title: ClassVar[str | None] = "exponential survival regression"
     kind: Literal["exponential"] = "exponential"
 
     def log_likelihood(self, theta: Floats, rows: Rows) -> Floats:

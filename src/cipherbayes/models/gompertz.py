@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -44,6 +44,7 @@ class Gompertz(Survival):
     these stay at their values there, so that nothing overflows.
     """
 
+    title: ClassVar[str | None] = "Gompertz survival regression"
     kind: Literal["gompertz"] = "gompertz"
 
     def extra_parameters(self) -> tuple[str, ...]:

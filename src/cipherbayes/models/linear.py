@@ -29,6 +29,7 @@ from cipherbayes.models.influence import (
     mallows_weights,
 )
 from cipherbayes.models.metrics import Metrics, numeric_metrics
+from cipherbayes.models.outcomes import OutcomeRange, between
 from cipherbayes.models.registry import register
 from cipherbayes.typing import Floats
 
@@ -76,6 +77,7 @@ class Linear(Model):
     roles: ClassVar[Mapping[str, str]] = {"y": "outcome"}
     family: ClassVar[str] = "number"
     measure: ClassVar[str | None] = "difference"
+    title: ClassVar[str | None] = "linear regression"
     kind: Literal["linear"] = "linear"
     outcome: str
     low: float = Field(allow_inf_nan=False)
@@ -97,6 +99,10 @@ class Linear(Model):
     def half_width(self) -> float:
         """Of the outcome's public range."""
         return (self.high - self.low) / 2.0
+
+    @property
+    def outcome_ranges(self) -> Mapping[str, OutcomeRange]:
+        return {"y": between(self.low, self.high)}
 
     def prepare_outcome(self, raw: Mapping[str, Floats]) -> dict[str, Floats]:
         require_finite(raw["y"], self.outcome)

@@ -45,6 +45,7 @@ class Logistic(Model):
     roles: ClassVar[Mapping[str, str]] = {"y": "outcome"}
     family: ClassVar[str] = "binary"
     measure: ClassVar[str | None] = "odds ratio"
+    title: ClassVar[str | None] = "logistic regression"
     kind: Literal["logistic"] = "logistic"
     outcome: str
 

@@ -44,6 +44,7 @@ class NegativeBinomial(CountModel):
         As in a Poisson regression.
     """
 
+    title: ClassVar[str | None] = "negative-binomial regression"
     kind: Literal["negative-binomial"] = "negative-binomial"
 
     def extra_parameters(self) -> tuple[str, ...]:

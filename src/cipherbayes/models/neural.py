@@ -18,6 +18,7 @@ from cipherbayes.models.base import Model, RecordGradients, Rows
 from cipherbayes.models.design import Design
 from cipherbayes.models.logistic import Logistic
 from cipherbayes.models.metrics import Metrics
+from cipherbayes.models.outcomes import OutcomeRange
 from cipherbayes.models.registry import register
 from cipherbayes.models.survival import SurvivalCurves
 from cipherbayes.models.weibull import Weibull
@@ -288,6 +289,10 @@ class NeuralWeibull(Neural, SurvivalCurves):
     @property
     def head(self) -> Weibull:
         return Weibull(time=self.time, event=self.event, horizon=self.horizon)
+
+    @property
+    def outcome_ranges(self) -> Mapping[str, OutcomeRange]:
+        return self.head.outcome_ranges
 
     def reference_times(self) -> Floats:
         return self.head.reference_times()

@@ -21,6 +21,7 @@ from cipherbayes.models.design import Design
 from cipherbayes.models.enumerated_influence import EnumeratedInfluence, PossibleOutcome
 from cipherbayes.models.held_out_numbers import OrdinalCheck
 from cipherbayes.models.metrics import Metrics, numeric_metrics
+from cipherbayes.models.outcomes import OutcomeRange, between
 from cipherbayes.models.registry import register
 from cipherbayes.typing import Floats
 
@@ -61,9 +62,14 @@ class Ordinal(Model):
     roles: ClassVar[Mapping[str, str]] = {"y": "outcome"}
     family: ClassVar[str] = "ordered"
     measure: ClassVar[str | None] = "odds ratio"
+    title: ClassVar[str | None] = "ordinal (proportional-odds) regression"
     kind: Literal["ordinal"] = "ordinal"
     outcome: str
     classes: int = Field(ge=3, le=20)
+
+    @property
+    def outcome_ranges(self) -> Mapping[str, OutcomeRange]:
+        return {"y": between(0, self.classes - 1, whole=True)}
 
     def prepare_outcome(self, raw: Mapping[str, Floats]) -> dict[str, Floats]:
         y = raw["y"]

@@ -22,6 +22,7 @@ from cipherbayes.models.influence import (
     Weighting,
     mallows_weights,
 )
+from cipherbayes.models.outcomes import OutcomeRange
 from cipherbayes.models.registry import register
 from cipherbayes.models.survival import LARGEST_HORIZONS, Survival
 from cipherbayes.typing import Floats
@@ -63,6 +64,9 @@ class Piecewise(Survival):
         "entry": "entry",
     }
     needs_intercept: ClassVar[bool] = False
+    title: ClassVar[str | None] = (
+        "proportional-hazards regression with a piecewise-constant baseline"
+    )
     kind: Literal["piecewise"] = "piecewise"
     cuts: tuple[float, ...] | None = Field(default=None, min_length=1, max_length=1000)
     intervals: int | None = Field(default=None, ge=2, le=1000)
@@ -86,6 +90,15 @@ class Piecewise(Survival):
             return (0.0, *self.cuts)
         assert self.intervals is not None
         return tuple(self.horizon * j / self.intervals for j in range(self.intervals))
+
+    @property
+    def outcome_ranges(self) -> Mapping[str, OutcomeRange]:
+        entry = OutcomeRange((0.0, 0.1 * self.horizon), (0.0, 0.0))
+        return {**super().outcome_ranges, "entry": entry}
+
+    def parameters_after(self, time: float) -> set[str]:
+        pairs = zip(self.extra_parameters(), self.starts, strict=True)
+        return {name for name, start in pairs if start >= time}
 
     def prepare_outcome(self, raw: Mapping[str, Floats]) -> dict[str, Floats]:
         prepared = super().prepare_outcome(raw)

@@ -37,6 +37,7 @@ class Poisson(CountModel):
     :class:`~cipherbayes.models.counts.CountModel`.
     """
 
+    title: ClassVar[str | None] = "Poisson regression"
     kind: Literal["poisson"] = "poisson"
 
     def log_likelihood(self, theta: Floats, rows: Rows) -> Floats:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, PlainValidator, SerializeAsAny, TypeAdapter
 
 from cipherbayes.models.base import Model
+from cipherbayes.models.outcomes import RANGES
 
 AModel = TypeVar("AModel", bound=Model)
 
@@ -27,11 +28,32 @@ def register(model: type[AModel]) -> type[AModel]:
             f"{model.__name__} does not say its kind: give the class a field "
             '`kind: Literal["name"] = "name"`'
         )
+    _require_outcome_ranges(model)
     if registered.setdefault(kind, model) is not model:
         raise ValueError(
             f"two models of kind '{kind}': give {model.__name__} another kind"
         )
     return model
+
+
+def _require_outcome_ranges(model: type[Model]) -> None:
+    """Refuse a model of which nobody could say what its outcome columns hold."""
+    if model.predicts_over_time and not {"time", "event"} <= set(model.roles):
+        raise ValueError(
+            f"{model.__name__} predicts over time: it needs the roles 'time' and "
+            "'event', by which results and reports find these columns"
+        )
+    stating = next(each for each in model.__mro__ if "outcome_ranges" in vars(each))
+    known = getattr(stating, "roles", {})
+    unknown = [role for role in model.roles if role not in known]
+    one_of_family = len(model.roles) == 1 and getattr(model, "family", "") in RANGES
+    if unknown and not (stating is Model and one_of_family):
+        raise ValueError(
+            f"{model.__name__} does not say what its outcome '{unknown[0]}' may hold: "
+            "give it a property `outcome_ranges` with an OutcomeRange for every role. "
+            "Only a model with one outcome, whose family is "
+            f"{' or '.join(sorted(RANGES))}, needs none"
+        )
 
 
 def kinds_with_sites_that_differ() -> list[str]:

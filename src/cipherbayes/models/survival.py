@@ -14,6 +14,7 @@ from cipherbayes.models.base import Model, Rows, require_binary, require_finite
 from cipherbayes.models.design import Design
 from cipherbayes.models.held_out import SurvivalCheck
 from cipherbayes.models.metrics import Metrics, survival_metrics
+from cipherbayes.models.outcomes import OutcomeRange
 from cipherbayes.typing import Floats
 
 LARGEST_ETA = 700.0
@@ -41,12 +42,26 @@ class SurvivalCurves(ABC):
         """Median survival time of each draw and record in the user's unit, infinite
         where it is not reached by the horizon, shape ``(s, m)``."""
 
+    def parameters_after(self, time: float) -> set[str]:
+        """Parameters that say nothing of the time until then, in the user's unit."""
+        return set()
+
 
 def require_survival_curves(model: Model) -> SurvivalCurves:
     """A model that predicts survival over time; ValueError for any other."""
     if not isinstance(model, SurvivalCurves):
         raise ValueError(f"a model of kind '{model.kind}' has no survival times")
     return model
+
+
+def horizon_of(model: Model) -> float | None:
+    """The public length of a survival model's follow-up, in the unit of its times."""
+    return getattr(model, "horizon", None)
+
+
+def cause_of(model: Model) -> int | None:
+    """Code of the competing cause that is modelled; None where there is no other."""
+    return getattr(model, "cause", None)
 
 
 class Survival(Model, SurvivalCurves):
@@ -85,6 +100,16 @@ class Survival(Model, SurvivalCurves):
         if self.time == self.event:
             raise ValueError("time and event name the same column: name one for each")
         return self
+
+    @property
+    def outcome_ranges(self) -> Mapping[str, OutcomeRange]:
+        whole = self.horizon
+        return {
+            "time": OutcomeRange(
+                (0.2 * whole, whole), (1e-3 * whole, LARGEST_HORIZONS * whole)
+            ),
+            "event": OutcomeRange((0, 1), (1.0, 0.0), whole=True),
+        }
 
     def prepare_outcome(self, raw: Mapping[str, Floats]) -> dict[str, Floats]:
         time, event = raw["time"], raw["event"]

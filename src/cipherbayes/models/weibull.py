@@ -50,6 +50,7 @@ class Weibull(Survival):
     stay at their values there, so that nothing overflows.
     """
 
+    title: ClassVar[str | None] = "Weibull regression"
     kind: Literal["weibull"] = "weibull"
 
     def extra_parameters(self) -> tuple[str, ...]:

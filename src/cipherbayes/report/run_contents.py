@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cipherbayes.errors import CipherbayesError, RunError
+from cipherbayes.models.survival import cause_of
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.protocols.protocol import Protocol, protocol_of
 from cipherbayes.protocols.stores import CheckpointReader, checkpoint_file
@@ -125,7 +126,7 @@ class Contents:
 
 
 def _cause_name(result: Result) -> str:
-    cause = getattr(result.study.model, "cause", None)
+    cause = cause_of(result.study.model)
     return result.study.name if cause is None else f"{result.study.name}, cause {cause}"
 
 

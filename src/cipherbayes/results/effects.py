@@ -14,7 +14,7 @@ import numpy as np
 from cipherbayes.data.features import Feature, level_name
 from cipherbayes.models.base import Model, Rows
 from cipherbayes.models.design import Design
-from cipherbayes.models.survival import SurvivalCurves
+from cipherbayes.models.survival import SurvivalCurves, cause_of
 from cipherbayes.results.record import Baseline, EffectRow, MedianRow, MedianSurvival
 from cipherbayes.typing import Floats
 
@@ -110,7 +110,7 @@ def baseline(
         ],
         "median": median_survival(model.median(draws, rows)[:, 0], tail),
     }
-    cause = getattr(model, "cause", None)
+    cause = cause_of(model)
     if cause is not None:
         found["cause"] = cause
     return found

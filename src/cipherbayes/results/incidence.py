@@ -9,6 +9,7 @@ import numpy as np
 
 from cipherbayes.errors import RunError
 from cipherbayes.models.base import Rows
+from cipherbayes.models.survival import cause_of, horizon_of
 from cipherbayes.results.predictions import PREDICTIVE_DRAWS
 from cipherbayes.results.result import Result
 from cipherbayes.typing import Floats
@@ -98,7 +99,7 @@ def _require_other_causes(results: Mapping[str, Result]) -> None:
     seen: dict[str, dict[Any, str]] = {}
     for name, result in results.items():
         model = result.study.model
-        cause = getattr(model, "cause", None)
+        cause = cause_of(model)
         others = seen.setdefault(model.outcome_columns()["event"], {})
         # Without a cause a study counts every event of its column.
         twin = others.get(cause, others.get(None))
@@ -115,7 +116,8 @@ def _require_other_causes(results: Mapping[str, Result]) -> None:
 
 def _require_horizon(results: Mapping[str, Result], last: float) -> None:
     for name, result in results.items():
-        if last > getattr(result.study.model, "horizon", last):
+        horizon = horizon_of(result.study.model)
+        if horizon is not None and last > horizon:
             raise RunError(
                 f"times go beyond the horizon of the study of '{name}'",
                 where="cumulative_incidence",

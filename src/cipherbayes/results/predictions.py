@@ -17,8 +17,11 @@ from cipherbayes.errors import DataError, MissingValuesError, RunError
 from cipherbayes.inference.noise_aware.flags import FlagRecord
 from cipherbayes.models.base import Rows
 from cipherbayes.models.counts import CountModel
-from cipherbayes.models.piecewise import Piecewise
-from cipherbayes.models.survival import require_survival_curves
+from cipherbayes.models.survival import (
+    SurvivalCurves,
+    horizon_of,
+    require_survival_curves,
+)
 from cipherbayes.results.effects import median_survival
 from cipherbayes.results.record import BeyondRow, MedianSurvival
 from cipherbayes.study.schema import Study
@@ -274,7 +277,7 @@ def beyond_in_words(row: BeyondRow) -> str:
 
 def beyond_horizon(study: Study, times: Sequence[float] | Floats | None) -> str:
     """What to warn of where times lie beyond the horizon; nothing where none does."""
-    horizon: float | None = getattr(study.model, "horizon", None)
+    horizon = horizon_of(study.model)
     if times is None or horizon is None or not np.any(np.asarray(times) > horizon):
         return ""
     return (
@@ -300,9 +303,8 @@ def flags_of_predictions(
     """
     model = study.model
     beyond: set[str] = set()
-    if isinstance(model, Piecewise) and reach is not None:
-        pairs = zip(model.extra_parameters(), model.starts, strict=True)
-        beyond = {name for name, start in pairs if start >= reach}
+    if isinstance(model, SurvivalCurves) and reach is not None:
+        beyond = model.parameters_after(reach)
     return [
         flag
         for flag in flags

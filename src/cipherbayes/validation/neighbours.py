@@ -16,7 +16,9 @@ import pyarrow as pa
 
 from cipherbayes.data.features import level_name
 from cipherbayes.data.prepared import PreparedTable
+from cipherbayes.errors import StudyError
 from cipherbayes.models import Model
+from cipherbayes.models.outcomes import OutcomeRange
 from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.study_plan import StudyPlan
@@ -115,8 +117,8 @@ def invented_columns(
                 None if gap else value
                 for gap, value in zip(gaps, columns[name], strict=True)
             ]
-    for role, name in study.model.outcome_columns().items():
-        columns[name] = _outcome(study, role, rows, rng).tolist()
+    for name, possible in _outcome_ranges(study.model).items():
+        columns[name] = possible.made_up(rows, rng).tolist()
     if (person := _person(study)) is not None:
         columns[person] = [f"{k // ROWS_OF_A_PERSON}" for k in range(rows)]
     return columns
@@ -215,25 +217,6 @@ def _cancelling(theta: Floats, slope: Floats) -> Floats:
     return np.asarray(moved * 2.0 ** -max(math.ceil(math.log2(excess)), 0))
 
 
-def _outcome(study: Study, role: str, rows: int, rng: np.random.Generator) -> Floats:
-    model = study.model
-    horizon = float(getattr(model, "horizon", 1.0))
-    if role == "time":
-        return horizon * rng.uniform(0.2, 1.0, rows)
-    if role == "entry":
-        return horizon * rng.uniform(0.0, 0.1, rows)
-    if role == "offset":
-        return rng.uniform(1.0, 2.0, rows)
-    if role == "event" or model.family == "binary":
-        return rng.integers(2, size=rows).astype(np.float64)
-    if model.family == "ordered":
-        classes = int(getattr(model, "classes", 2))
-        return rng.integers(classes, size=rows).astype(np.float64)
-    if model.family == "count":
-        return rng.integers(5, size=rows).astype(np.float64)
-    return rng.uniform(getattr(model, "low", 0.0), getattr(model, "high", 1.0), rows)
-
-
 def _extremes(study: Study, canary: int) -> dict[str, float | str]:
     """An extreme record: features towards one end, the outcome at one of its own."""
     high, late, share = bool(canary & 1), bool(canary & 2), SHARES[canary // 4]
@@ -246,20 +229,21 @@ def _extremes(study: Study, canary: int) -> dict[str, float | str]:
             middle = least + (most - least) / 2.0
             end = most if high else least
             record[name] = end if share == 1.0 else middle + share * (end - middle)
-    model = study.model
-    horizon = float(getattr(model, "horizon", 1.0))
-    classes = float(getattr(model, "classes", 2))
-    largest = {"binary": 1.0, "count": 1e6, "ordered": classes - 1.0}.get(
-        model.family, float(getattr(model, "high", 1.0))
-    )
-    smallest = float(getattr(model, "low", 0.0)) if model.family == "number" else 0.0
-    ends = {
-        "time": (1e-3 * horizon, 10.0 * horizon),
-        "event": (1.0, 0.0),
-        "entry": (0.0, 0.0),
-        "offset": (1.0, 2.0),
-        "y": (smallest, largest),
-    }
-    for role, name in model.outcome_columns().items():
-        record[name] = ends[role][late]
+    for name, possible in _outcome_ranges(study.model).items():
+        record[name] = possible.extremes[late]
     return record
+
+
+def _outcome_ranges(model: Model) -> dict[str, OutcomeRange]:
+    """What each outcome column of a study may hold, by the user's name for it."""
+    ranges, found = model.outcome_ranges, {}
+    for role, name in model.outcome_columns().items():
+        if role not in ranges:
+            raise StudyError(
+                f"a model of kind '{model.kind}' does not say what its outcome "
+                f"'{role}' may hold, so no rows can be made up",
+                where="audit",
+                remedy="add this role to the model's outcome_ranges",
+            )
+        found[name] = ranges[role]
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cipherbayes.data.imputing import DRAWS
+from cipherbayes.models.survival import cause_of
 from cipherbayes.protocols.certificate import promised
 from cipherbayes.protocols.plan_description import shapes_in_words
 from cipherbayes.protocols.site_words import shapes_differ
@@ -16,23 +17,6 @@ from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
 
 AWARE = ", which count the noise that was added for privacy"
-MODELS = {
-    "exponential": "exponential survival regression",
-    "gompertz": "Gompertz survival regression",
-    "linear": "linear regression",
-    "logistic": "logistic regression",
-    "negative-binomial": "negative-binomial regression",
-    "ordinal": "ordinal (proportional-odds) regression",
-    "piecewise": "proportional-hazards regression with a piecewise-constant baseline",
-    "poisson": "Poisson regression",
-    "weibull": "Weibull regression",
-}
-"""What the models are called in papers."""
-STRATIFIED = (
-    "proportional-hazards regression stratified by site, with piecewise-constant "
-    "baselines"
-)
-"""The same where each site's baseline has a shape of its own."""
 MEASURES = {
     "auc": "AUC",
     "c_index": "concordance",
@@ -190,10 +174,11 @@ def performance(contents: Contents) -> str:
 
 
 def _model(study: Study) -> str:
-    kind = study.model.kind
-    if kind == "piecewise" and study.hierarchy is not None and shapes_differ(study):
-        return STRATIFIED
-    return MODELS.get(kind, f"{kind.replace('-', ' ')} model")
+    model = study.model
+    title = model.title or f"{model.kind.replace('-', ' ')} model"
+    if study.hierarchy is not None and shapes_differ(study):
+        title = f"site-stratified {title}"
+    return title
 
 
 def _prior(study: Study) -> str:
@@ -243,7 +228,7 @@ def _outcome(study: Study) -> str:
     columns = study.model.outcome_columns()
     if "time" in columns and "event" in columns:
         said, time = f"time to the event '{columns['event']}'", columns["time"]
-        cause = getattr(study.model, "cause", None)
+        cause = cause_of(study.model)
         if cause is not None:
             said = f"time to an event of cause {cause} in '{columns['event']}'"
         if "entry" in columns:
@@ -253,7 +238,8 @@ def _outcome(study: Study) -> str:
         return f"{said} ({time})"
     if "offset" in columns:
         role = "exposure" if getattr(study.model, "exposure", None) else "log exposure"
-        return f"{columns['y']} ({role}: {columns['offset']})"
+        offset = columns.pop("offset")
+        return f"{', '.join(columns.values())} ({role}: {offset})"
     return ", ".join(dict.fromkeys(columns.values())) or "the records' mean"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cipherbayes.models.survival import SurvivalCurves
+from cipherbayes.models.survival import SurvivalCurves, cause_of
 from cipherbayes.report.charts import (
     IN_PANEL,
     Chart,
@@ -78,7 +78,7 @@ def predictions_part(contents: Contents) -> Markup:
     )
     if study.hierarchy is not None:
         text += " They are of a site in the middle of this study’s; others come below."
-    cause = getattr(study.model, "cause", None)
+    cause = cause_of(study.model)
     if times is not None and cause is not None:
         text += (
             f" The curves are those of cause {cause} alone: hypothetical survival if "
