@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 import cipherbayes as cb
-from cipherbayes.models.metrics import evaluate
+from cipherbayes.models.metrics import evaluate_each
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import open_sites
 from cipherbayes_research.datasets.flchain import load_flchain
@@ -32,7 +32,8 @@ def split_rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 def held_out(result: cb.Result, test: pd.DataFrame) -> dict[str, Any]:
     """Metrics of a fit on rows it has not seen."""
     tables = open_sites(result.study, {"all": test})
-    return evaluate(result.study.model, result.draws(), list(tables.values()))
+    draws = result.draws()
+    return evaluate_each(result.study.model, [(draws, t) for t in tables.values()])
 
 
 def physionet_auc(archive: Path, splits: int) -> list[tuple[float, float]]:

@@ -20,11 +20,11 @@ from cipherbayes.engine.flare.kits import ADMIN, CSP, SERVER, Kit
 from cipherbayes.engine.flare.provisioning import Deployment, deploy
 from cipherbayes.engine.flare.starting import command, environment, start
 from cipherbayes.engine.flare.submitting import submit
-from cipherbayes.engine.table_identity import forget_public_table
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.protocols.stores import Checkpoint
 from cipherbayes.results.result import Result
 from cipherbayes.study.schema import Study
+from cipherbayes_research.datasets.forgetting import forget_public_table
 
 
 def free_port() -> int:

@@ -166,7 +166,7 @@ def private_fit(
                 for part, sd in zip(phase.split(np.asarray(total)), noise, strict=True)
             ]
             if recursion is None or state is None:
-                facts[phase.purpose] = plan.digest(phase, parts[0], facts)
+                facts[phase.purpose] = plan.summarise_release(phase, parts[0], facts)
                 continue
             matrix = (parts[1], noise[1]) if len(parts) > 1 else (None, 0.0)
             state = recursion.advance(

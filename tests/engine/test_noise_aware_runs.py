@@ -12,7 +12,7 @@ import pytest
 from parties import FEATURES, small_study, trajectory, write_tables
 from test_same_integers import decrypted_totals, plaintext_run
 
-from cipherbayes.engine.local import run_folder
+from cipherbayes.engine.local import run_parties
 from cipherbayes.errors import BudgetError, StudyError
 from cipherbayes.inference.noise_aware import Effort, released, sample_posterior
 from cipherbayes.models.packing import packed_length
@@ -278,6 +278,6 @@ def test_the_engine_runs_it_from_the_folder_alone(tmp_path: Path) -> None:
     study = write_tables(tmp_path, study_of(("a", "b")))
     ledgers = {name: tmp_path / f"{name}.ledger" for name in study.sites}
     RunFolder.create(tmp_path / "run", study, ledgers)
-    finished = run_folder(RunFolder.open(tmp_path / "run"), None, lambda *_: None)
+    finished = run_parties(RunFolder.open(tmp_path / "run"), None, lambda *_: None)
     assert finished.draws.theta.shape[-1] == D
     assert not finished.draws.is_point

@@ -8,7 +8,7 @@ from scipy.special import expit, ndtri
 
 from cipherbayes.inference.count_check import check_counts
 from cipherbayes.inference.described import bin_shares
-from cipherbayes.inference.misfit import test_groups as group_test
+from cipherbayes.inference.misfit import groups_test
 from cipherbayes.inference.number_check import check_numbers
 from cipherbayes.inference.recalibration import recalibrate
 from cipherbayes.inference.score_density import ScoreGrid
@@ -138,12 +138,12 @@ def residual_sums(bend: float, noise: float, seed: int) -> tuple[Floats, Floats]
 
 def test_a_curve_is_found_and_a_line_is_left_alone() -> None:
     along, sure = np.linspace(-1.2, 1.2, 5), np.zeros((5, 5))
-    curved = group_test(*residual_sums(0.3, 10.0, 0), (10.0, 10.0), sure, along)
+    curved = groups_test(*residual_sums(0.3, 10.0, 0), (10.0, 10.0), sure, along)
     assert curved is not None
     assert curved.p < 0.001
     assert curved.trend == 1
     tests = [
-        group_test(*residual_sums(0.0, 10.0, s), (10.0, 10.0), sure, along)
+        groups_test(*residual_sums(0.0, 10.0, s), (10.0, 10.0), sure, along)
         for s in range(200)
     ]
     alarms = [test.p < 0.05 for test in tests if test is not None]
@@ -173,7 +173,7 @@ def test_counts_and_their_rows_vary_together() -> None:
 
 def test_groups_that_drown_in_noise_are_not_tested() -> None:
     few = np.array([3.0, -2.0, 1.0])
-    assert group_test(few, np.abs(few), (50.0, 50.0), np.zeros((3, 3)), None) is None
+    assert groups_test(few, np.abs(few), (50.0, 50.0), np.zeros((3, 3)), None) is None
 
 
 def test_intervals_hold_what_groups_lack_however_few_records_they_have() -> None:
@@ -190,7 +190,9 @@ def test_intervals_hold_what_groups_lack_however_few_records_they_have() -> None
             np.bincount(group, weights=w, minlength=5) + rng.normal(0.0, noise, 5)
             for w in (y - p, p * (1.0 - p))
         )
-        found = group_test(residuals, variances, (noise, noise), np.zeros((5, 5)), None)
+        found = groups_test(
+            residuals, variances, (noise, noise), np.zeros((5, 5)), None
+        )
         assert found is not None
         away = lacking - shares @ lacking
         held.append((found.lower <= away) & (away <= found.upper))

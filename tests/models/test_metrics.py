@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,7 @@ from cipherbayes.models import (
     Exponential,
     GaussianMean,
     Logistic,
+    Model,
     Rows,
     Survival,
 )
@@ -31,6 +32,13 @@ from cipherbayes.models import metrics as evaluation
 from cipherbayes.typing import Floats
 
 HORIZON = 50.0
+
+
+def evaluate(
+    model: Model, draws: Floats, tables: Iterable[Blocks]
+) -> evaluation.Metrics:
+    """Metrics of all rows of some tables under the same draws."""
+    return evaluation.evaluate_each(model, [(draws, each) for each in tables])
 
 
 @dataclass(frozen=True)
@@ -257,7 +265,7 @@ def test_binary_study_is_judged_on_predictions_averaged_over_the_draws() -> None
     x = rng.normal(size=(2, 90))
     draws = rng.normal([1.0, -0.5], 0.4, size=(2, 30, 2))
     y = (rng.random(90) < expit(x[0] - 0.5 * x[1])).astype(float)
-    metrics = evaluation.evaluate(Logistic(outcome="y"), draws, [table(x, {"y": y})])
+    metrics = evaluate(Logistic(outcome="y"), draws, [table(x, {"y": y})])
     mean = expit(draws.reshape(60, 2) @ x).mean(axis=0)
     assert metrics["rows"] == 90
     assert metrics["auc"] == pytest.approx(sklearn.metrics.roc_auc_score(y, mean))
@@ -274,7 +282,7 @@ def test_survival_study_is_judged_in_the_users_time() -> None:
     time = np.minimum(time, 1.5 * HORIZON)
     model = Exponential(time="t", event="c", horizon=HORIZON)
     outcome = model.prepare_outcome({"time": time, "event": event})
-    metrics = evaluation.evaluate(model, theta[None], [table(x, outcome)])
+    metrics = evaluate(model, theta[None], [table(x, outcome)])
     assert metrics["c_index"] == pytest.approx(
         concordance_index(time, -theta @ x, event)
     )
@@ -291,9 +299,7 @@ def test_survival_study_is_judged_in_the_users_time() -> None:
 
 def test_gaussian_study_is_judged_by_its_log_score_alone() -> None:
     x = np.random.default_rng(9).normal(size=(2, 40))
-    metrics = evaluation.evaluate(
-        GaussianMean(variance=1.0), np.zeros((1, 2)), [table(x, {})]
-    )
+    metrics = evaluate(GaussianMean(variance=1.0), np.zeros((1, 2)), [table(x, {})])
     assert metrics.keys() == {"rows", "log_score"}
     assert metrics["log_score"] == pytest.approx(
         -np.log(2 * np.pi) - 0.5 * np.mean((x**2).sum(axis=0))
@@ -304,7 +310,7 @@ def test_thousands_of_draws_are_thinned_evenly() -> None:
     x = np.ones((1, 2))
     y = {"y": np.array([0.0, 1.0])}
     draws = np.linspace(-1.0, 3.0, 10_001)[:, None]
-    metrics = evaluation.evaluate(Logistic(outcome="y"), draws, [table(x, y)])
+    metrics = evaluate(Logistic(outcome="y"), draws, [table(x, y)])
     kept = np.linspace(-1.0, 3.0, evaluation.MOST_DRAWS)
     p = expit(kept).mean()
     assert metrics["log_score"] == pytest.approx(
@@ -315,7 +321,7 @@ def test_thousands_of_draws_are_thinned_evenly() -> None:
 def test_no_rows_give_no_metrics() -> None:
     empty = table(np.ones((1, 0)), {"y": np.empty(0)})
     for tables in ([], [empty], [empty, Blocks(())]):
-        metrics = evaluation.evaluate(Logistic(outcome="y"), np.zeros((1, 1)), tables)
+        metrics = evaluate(Logistic(outcome="y"), np.zeros((1, 1)), tables)
         assert metrics == {"rows": 0, "log_score": None}
 
 
@@ -325,9 +331,7 @@ def test_rows_of_several_sites_are_judged_together() -> None:
     parts = [table(x[:, cut], {"y": y[cut]}) for cut in (slice(90), slice(90, None))]
     together = [table(x, {"y": y})]
     model, draws = Logistic(outcome="y"), np.ones((1, 1))
-    assert evaluation.evaluate(model, draws, parts) == evaluation.evaluate(
-        model, draws, together
-    )
+    assert evaluate(model, draws, parts) == evaluate(model, draws, together)
 
 
 def test_a_log_score_too_bad_for_a_number_is_none() -> None:
@@ -335,7 +339,7 @@ def test_a_log_score_too_bad_for_a_number_is_none() -> None:
     model = Exponential(time="t", event="c", horizon=1.0)
     outcome = {"time": np.full(40_000, 10.0), "event": np.ones(40_000)}
     draws = np.full((1, 1), 700.0)
-    assert evaluation.evaluate(model, draws, [table(x, outcome)])["log_score"] is None
+    assert evaluate(model, draws, [table(x, outcome)])["log_score"] is None
 
 
 def test_c_index_of_a_hundred_thousand_rows_is_possible() -> None:

@@ -29,7 +29,7 @@ def member(records: int, run: bytes = RUN, ledger: bytes = b"n" * 16) -> Member:
 
 def met(heads: Heads, who: Member, run: bytes = RUN, answered: int = 0) -> bool:
     try:
-        heads.meet(run, [who], answered=answered, dropouts=False)
+        heads.check(run, [who], answered=answered, dropouts=False)
     except ProtocolError as error:
         return "site a" not in str(error) or not error.remedy
     return True
@@ -72,9 +72,9 @@ def test_a_lost_site_is_met_as_it_was_where_the_study_allows_for_it() -> None:
     assert met(heads, member(4))
     assert met(heads, member(9, LATER), LATER)
     assert not met(heads, member(4), answered=2)
-    heads.meet(RUN, [member(4)], answered=2, dropouts=True)
+    heads.check(RUN, [member(4)], answered=2, dropouts=True)
     with pytest.raises(ProtocolError):
-        heads.meet(RUN, [member(3)], answered=2, dropouts=True)
+        heads.check(RUN, [member(3)], answered=2, dropouts=True)
 
 
 def test_an_enrolment_states_how_far_the_ledger_is_and_is_signed(

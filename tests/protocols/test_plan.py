@@ -282,10 +282,10 @@ def test_released_moments_are_made_possible() -> None:
         study_of(privacy=WITHOUT_RECORDS, preparation={"method": "private-moments"})
     )
     count, moments, _ = plan.phases
-    assert plan.digest(count, np.array([-7.3]), {}).tolist() == [1.0]
-    assert plan.digest(count, np.array([99.6]), {}).tolist() == [100.0]
+    assert plan.summarise_release(count, np.array([-7.3]), {}).tolist() == [1.0]
+    assert plan.summarise_release(count, np.array([99.6]), {}).tolist() == [100.0]
     noisy = np.array([1e9, -1e9, 0.0, -5.0, 1e9, 25e4])
-    digest = plan.digest(moments, noisy, {"records": np.array([1e6])})
+    digest = plan.summarise_release(moments, noisy, {"records": np.array([1e6])})
     mean, sd = digest[:3], digest[3:]
     assert np.abs(mean).max() <= 1.0
     assert sd.min() > 0.0
@@ -299,7 +299,7 @@ def test_a_released_variance_is_never_below_its_noise() -> None:
         study_of(privacy=WITHOUT_RECORDS, preparation={"method": "private-moments"})
     )
     moments = plan.phases[1]
-    digest = plan.digest(moments, np.zeros(6), {"records": np.array([1e4])})
+    digest = plan.summarise_release(moments, np.zeros(6), {"records": np.array([1e4])})
     noise = moments.sums.noise_sd(moments.sums.sites) / 1e4
     assert digest[3:].min() ** 2 == pytest.approx(2.0 * noise)
 

@@ -43,7 +43,7 @@ class Finished:
     range_ends: Floats | None = None
 
 
-def run_folder(
+def run_parties(
     folder: RunFolder,
     tables: Mapping[str, PreparedTable] | None,
     progress: Progress,

@@ -78,7 +78,7 @@ def open_table_ledger(
     listed = _listed(custody, table)
     if listed is not None and (not path.exists() or _elsewhere(listed, path)):
         raise _has_another(data, listed)
-    queries = _known(custody, _as_read(table.sure_keys))
+    queries = registered_by(custody, as_read(table.sure_keys))
     for query in queries:
         if not path.exists() or _elsewhere(query, path):
             raise _is_read(data, query)
@@ -129,8 +129,8 @@ def open_query_ledger(
     people one ledger by keeping one query.
     """
     custody, path = Custody.of_user(), given.resolve()
-    known = _known(custody, _query_keys(origin, sure=True))
-    files = {file.path: _known(custody, file.sure_keys) for file in origin.files}
+    known = registered_by(custody, _query_keys(origin, sure=True))
+    files = {file.path: registered_by(custody, file.sure_keys) for file in origin.files}
     for listed in known:
         if not path.exists() or _elsewhere(listed, path):
             raise _query_has_another(origin, listed)
@@ -154,7 +154,7 @@ def open_query_ledger(
     for key in (*_query_keys(origin), _anywhere(origin, ledger)):
         custody.register(*key, ledger.id, path)
     for read in origin.files:
-        for key in _as_read(read.keys):
+        for key in as_read(read.keys):
             custody.register(*key, ledger.id, path)
     return ledger
 
@@ -181,7 +181,7 @@ def _anywhere(origin: Origin, ledger: Ledger) -> Key:
     return "query of ledger", f"{ledger.id.hex()}\n{origin.file}\n{text}".encode()
 
 
-def _known(custody: Custody, keys: Iterable[Key]) -> list[RegisteredTable]:
+def registered_by(custody: Custody, keys: Iterable[Key]) -> list[RegisteredTable]:
     """What the register says of some keys."""
     return [entry for key in keys if (entry := custody.registered(*key))]
 
@@ -191,7 +191,7 @@ def _other(known: Iterable[RegisteredTable], ledger: Ledger) -> RegisteredTable 
     return next((entry for entry in known if entry.ledger != ledger.id), None)
 
 
-def _as_read(keys: Iterable[Key]) -> tuple[Key, ...]:
+def as_read(keys: Iterable[Key]) -> tuple[Key, ...]:
     """A file's keys as those of what a query reads.
 
     They are kept apart: two queries of one file, each of other rows, are two tables.
@@ -208,16 +208,6 @@ def _query_keys(origin: Origin, *, sure: bool = False) -> tuple[Key, ...]:
         *(("query", f"{name}\n{text}".encode()) for name in names),
         *(("query file", f"{name}\n{origin.file}".encode()) for name in names),
     )
-
-
-def forget_public_table(path: Path) -> None:
-    """Forget that a table had a ledger, for one that holds nobody's records.
-
-    Example data are made again and again, and their ledgers thrown away with them.
-    """
-    custody, table = Custody.of_user(), TableFile.open(path)
-    for listed in _known(custody, (*table.keys, *_as_read(table.keys))):
-        listed.file.unlink()
 
 
 def _listed(custody: Custody, table: TableFile) -> RegisteredTable | None:

@@ -64,7 +64,7 @@ class GroupTest:
     upper: Floats
 
 
-def test_groups(
+def groups_test(
     residuals: Floats,
     variances: Floats,
     noise: tuple[float, float],
@@ -150,7 +150,7 @@ def _parabola(along: Floats, weight: Floats) -> Floats:
     return result
 
 
-def test_change(
+def change_test(
     residuals: Floats,
     variances: Floats,
     noise: tuple[float, float],
@@ -167,7 +167,7 @@ def test_change(
     residuals, variances
         S and V of each half and group, ``(2, groups)``.
     noise, unsure
-        As for :func:`test_groups`.
+        As for :func:`groups_test`.
     along
         Where the groups of a number are on its scale: a slope is looked for then, else
         any pattern.
@@ -209,7 +209,7 @@ def test_change(
     return float(chdtrc(int(told.sum()), square))
 
 
-def test_level(
+def level_test(
     residual: float, variance: float, noise: tuple[float, float], unsure: float
 ) -> GroupTest | None:
     """Test whether one sum of residuals is zero; None where there are too few records.

@@ -116,7 +116,7 @@ class RiskChange(NamedTuple):
     p: float
 
 
-def test_risk(
+def risk_test(
     counts: Floats,
     noise: float,
     edges: tuple[float, ...],

@@ -34,11 +34,6 @@ class HeldOutTable(Protocol):
     def blocks(self) -> Iterator[Rows]: ...
 
 
-def evaluate(model: Model, draws: Floats, tables: Iterable[HeldOutTable]) -> Metrics:
-    """Metrics of all rows of ``tables`` under the same draws: :func:`evaluate_each`."""
-    return evaluate_each(model, [(draws, table) for table in tables])
-
-
 def evaluate_each(
     model: Model,
     held_out: Iterable[tuple[Floats, HeldOutTable]],

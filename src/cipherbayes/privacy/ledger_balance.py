@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from cipherbayes.privacy.events import Event, Repeated, from_json, of_one_run, to_json
+from cipherbayes.privacy.events import (
+    Event,
+    Repeated,
+    from_json,
+    of_one_run,
+    tally,
+    to_json,
+)
 from cipherbayes.privacy.filters import filter_epsilon
 
 # A table that spends its budget exactly must not fail over the last digit.
@@ -95,8 +102,10 @@ class UpperBounds:
         return self._known[key]
 
 
+@lru_cache(maxsize=64)
 def _is_quick(event: str) -> bool:
-    return "poisson" not in event
+    """Whether all that an event releases is of whole tables, not of a sample."""
+    return all(rate == 1.0 for _, rate in tally(_event(event)))
 
 
 def _round_up(count: int) -> int:

@@ -169,11 +169,6 @@ class ReleasePlan:
         """Standard deviation of the noise really in a sum over ``sites`` sites."""
         return self.share_scale * math.sqrt(sites) * self.step
 
-    @property
-    def rounding_over_noise(self) -> float:
-        """Largest rounding error of a total, as a share of the noise's sd."""
-        return 0.5 * math.sqrt(self.sites) / self.share_scale
-
     def to_grid(self, total: Floats) -> Integers:
         """A site's sum as integers; refuses what no bounded records add up to."""
         scaled = total / self.step

@@ -74,7 +74,7 @@ def budget_uses(plan: StudyPlan) -> dict[str, BudgetUse]:
         return {}
     study, delta = plan.study, plan.study.privacy.delta
     records = study.privacy.records
-    held = study.evaluation.holdout if study.checks_privately else 0.0  # type: ignore[union-attr]
+    held = study.stated_evaluation.holdout if study.checks_privately else 0.0
     uses: dict[str, tuple[list[Phase], float]] = {
         "fitting": ([p for p in plan.phases if not p.closing], 1.0 - held),
         "describing": ([p for p in plan.closing if p.rows is None], 1.0),

@@ -15,7 +15,7 @@ from typing import Generic
 from cipherbayes.crypto.identity.signatures import Identity, SigningKey
 from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.errors import CipherbayesError, ProtocolError
-from cipherbayes.protocols.meeting import meet
+from cipherbayes.protocols.ledger_heads import check_ledger_heads
 from cipherbayes.protocols.messages import (
     DecryptReply,
     Reason,
@@ -100,7 +100,7 @@ class Csp(ABC, Generic[AnyPlan]):
         """Take the run's manifest, if it is the study's."""
         manifest = decode(data, RunManifest)
         self._plan.check_manifest(manifest, self._run, self._pinned)
-        meet(self.heads, self._plan, manifest, self._store.rounds())
+        check_ledger_heads(self.heads, self._plan, manifest, self._store.rounds())
         if manifest.key_id != self.key_id:
             raise ProtocolError("the manifest names another key", where="csp")
         self._manifest = manifest

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 from cipherbayes.data.characteristics import Characteristics
 from cipherbayes.data.encoders import MEAN_SQUARES
@@ -36,9 +36,6 @@ from cipherbayes.protocols.phase import Phase, Purpose
 from cipherbayes.study.scales import scales_budget
 from cipherbayes.study.schema import PrivateStudy
 from cipherbayes.study.tables import imputing_of, preparation_of, slots_of
-
-if TYPE_CHECKING:  # the server imports this module, and nothing that draws noise
-    pass
 
 MOST_ROWS = 10**10
 """Rows that no table exceeds: for so many roundings are bounded where records are

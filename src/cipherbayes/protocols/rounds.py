@@ -207,7 +207,7 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
         else:
             total = phase.sums.from_grid(values)
             facts = self._facts()
-            kept = self._plan.digest(phase, total, facts)
+            kept = self._plan.summarise_release(phase, total, facts)
             self._checkpoint.keep_fact(phase.purpose, kept.tobytes())
             if phase.purpose == "histograms":
                 ends = self._plan.piles(phase, total, facts)

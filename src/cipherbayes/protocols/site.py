@@ -22,7 +22,7 @@ from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import NoiseSource, PreparedNoise
 from cipherbayes.protocols.contributions import Contributions
-from cipherbayes.protocols.meeting import meet
+from cipherbayes.protocols.ledger_heads import check_ledger_heads
 from cipherbayes.protocols.messages import (
     Enrolment,
     Reason,
@@ -162,7 +162,7 @@ class Site(ABC, Generic[AnyPlan]):
         """Refuse to go on with a site whose ledger went back."""
         # Of the last round that this site answered another may know nothing yet.
         done = max(self._ledger.rounds(self._run, self._name) - 1, 0)
-        meet(self.heads, self._plan, agreed, done)
+        check_ledger_heads(self.heads, self._plan, agreed, done)
 
     def end(self) -> None:
         """The run is over: erase its keys and the answers in the ledger.

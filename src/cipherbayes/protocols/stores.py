@@ -319,7 +319,7 @@ class Heads(_Store):
     )
     remedy = "put it back from the newest copy"
 
-    def meet(
+    def check(
         self, run: bytes, members: Iterable[Member], *, answered: int, dropouts: bool
     ) -> None:
         """Check the sites of a run against what is remembered, and remember them.

@@ -268,7 +268,7 @@ class StudyPlan(Plan):
             facts = {}
             for phase, values in zip(self.preparatory, totals, strict=False):
                 total = phase.sums.from_grid(values)
-                facts[phase.purpose] = self.digest(phase, total, facts)
+                facts[phase.purpose] = self.summarise_release(phase, total, facts)
             self._facts_of.clear()
             self._facts_of[key] = facts
         return dict(facts)
@@ -339,7 +339,7 @@ class StudyPlan(Plan):
         noise = phase.sums.noise_sd(phase.sums.sites)
         return piles(total, noise, self.records(facts), phase.numbers)
 
-    def digest(
+    def summarise_release(
         self, phase: Phase, total: Floats, facts: Mapping[Purpose, Floats]
     ) -> Floats:
         """What is kept of a preparatory release, given those before it.

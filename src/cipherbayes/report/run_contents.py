@@ -85,7 +85,7 @@ class Contents:
 
     @property
     def rounds(self) -> int:
-        """Gradient rounds behind the draws."""
+        """Rounds of the fit, which the draws rest on."""
         return int(self.record["rounds"])
 
     @property

@@ -21,7 +21,7 @@ from cipherbayes.inference.recalibration import BinaryFit, recalibrate
 from cipherbayes.inference.survival_check import (
     GROUPS,
     check_survival,
-    test_risk,
+    risk_test,
 )
 from cipherbayes.models.base import Rows
 from cipherbayes.models.design import Design
@@ -43,8 +43,8 @@ from cipherbayes.protocols.plan import Plan
 from cipherbayes.protocols.rounds import Closing
 from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.results.describing import describe_rows
+from cipherbayes.results.fit_numbers import fit_record
 from cipherbayes.results.fit_sentences import few_events, misfit_flags
-from cipherbayes.results.fit_words import fit_record
 from cipherbayes.results.record import (
     AucAt,
     BrierAt,
@@ -123,7 +123,7 @@ def check_fit(
                 phase.cells, released, flat, design, moments, study, metrics
             )
             metrics["fit"] = found
-            flags += misfit_flags(found, study, design)
+            flags += misfit_flags(found, design)
         elif phase.characteristics is not None:
             table = describe_rows(study, phase.characteristics, released, moments, tail)
     return Checked(metrics, flags, table)
@@ -256,7 +256,7 @@ def _survival(
     shares = np.clip(np.nan_to_num(parts, nan=1.0 / INTERVALS), 1e-6, 1.0).mean(axis=0)
     edges = tuple(LOG_HAZARDS.tolist())
     fit = check_survival(counts, noise, edges, shares / shares.sum(), rows)
-    change = test_risk(counts, noise, edges, shares / shares.sum(), rows)
+    change = risk_test(counts, noise, edges, shares / shares.sum(), rows)
     reach = float(ndtri(1.0 - tail)) * change.sd
     user = (times * how.model.horizon).tolist()
     groups: list[ObservedOverExpected] = [

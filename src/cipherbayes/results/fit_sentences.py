@@ -5,7 +5,6 @@ from __future__ import annotations
 from cipherbayes.inference.noise_aware.flags import FlagRecord, flag_record
 from cipherbayes.models.design import Design
 from cipherbayes.results.record import FitTest, PrivateMetrics
-from cipherbayes.study.schema import Study
 
 SURPRISE = 0.05
 """How often any of a study's tests finds a misfit where there is none."""
@@ -114,9 +113,7 @@ def few_events(scores: PrivateMetrics) -> list[FlagRecord]:
     return [flag_record("few-events", text, unusable=False, parameters=[])]
 
 
-def misfit_flags(
-    found: list[FitTest], study: Study, design: Design
-) -> list[FlagRecord]:
+def misfit_flags(found: list[FitTest], design: Design) -> list[FlagRecord]:
     """One flag for each test that found something."""
     remedies = {
         EVEN: "give it another shape in the formula (rcs, a transform), or levels",

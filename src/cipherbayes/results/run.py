@@ -14,7 +14,7 @@ import numpy as np
 from cipherbayes.data.imputing import Expansion
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.snapshots import Query, remove_snapshot, take_snapshot
-from cipherbayes.engine.local import TemporaryFolder, run_folder
+from cipherbayes.engine.local import TemporaryFolder, run_parties
 from cipherbayes.engine.new_run import clear_folder, has_released, require_budgets
 from cipherbayes.engine.run_folder import SNAPSHOTS, RunFolder
 from cipherbayes.engine.table_identity import (
@@ -125,7 +125,7 @@ def resume(out: str | Path, *, progress: Progress | None = None) -> Result:
     started = time.perf_counter()
     folder = RunFolder.open(path)
     with held_folder(path):
-        finished = run_folder(folder, None, progress)
+        finished = run_parties(folder, None, progress)
         result = assemble_private(folder, finished, started, _held_out(folder))
         result.save(path)
         folder.end()
@@ -240,7 +240,7 @@ def _run_private(
         raise
     try:
         train, test = split_tables(study, prepared)
-        finished = run_folder(folder, train, progress)
+        finished = run_parties(folder, train, progress)
     except CipherbayesError:
         # A run that can only begin anew leaves no rows behind.
         if (path / SNAPSHOTS).exists() and not has_released(path):

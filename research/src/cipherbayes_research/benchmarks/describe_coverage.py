@@ -174,7 +174,7 @@ def described(
         facts: dict[Purpose, Floats] = {}
         for early in plan.preparatory:
             total = released(early, plan.scales(early, facts))
-            facts[early.purpose] = plan.digest(early, total, facts)
+            facts[early.purpose] = plan.summarise_release(early, total, facts)
         scales = plan.moments(facts)
         closing = Closing(released(phase, scales), phase.sums.noise_sd(1))
         how = phase.characteristics

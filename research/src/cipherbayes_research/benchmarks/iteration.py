@@ -14,6 +14,7 @@ milliseconds of protocol are not the difference of two passes over all rows.
 
 from __future__ import annotations
 
+import math
 import secrets
 import statistics
 import tempfile
@@ -141,7 +142,9 @@ def bench_iteration(
         theta = np.zeros(dimension)
         message = 0
         plan = plan_releases(study)
-        rounding = plan.last_phase.sums.rounding_over_noise
+        sums = plan.last_phase.sums
+        # Largest rounding error of a total, as a share of the noise's sd.
+        rounding = 0.5 * math.sqrt(sums.sites) / sums.share_scale
         while not server.finished:
             for _ in range(passes):
                 theta = _plaintext(plan, table, theta, clock)

@@ -23,7 +23,7 @@ from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.rounds import Closing
 from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.results.checking import scores_of
-from cipherbayes.results.fit_words import fit_record
+from cipherbayes.results.fit_numbers import fit_record
 from cipherbayes.results.record import PrivateMetrics
 from cipherbayes.study.tables import open_site, preparation_of, split_site
 from cipherbayes.typing import Floats

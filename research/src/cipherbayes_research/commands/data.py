@@ -49,7 +49,7 @@ def data(
     ] = Missing.mean,
 ) -> None:
     """Prepare PhysioNet 2012 (4,000 x 184) or FLchain (7,874 x 7) as CSV."""
-    from cipherbayes.engine.table_identity import forget_public_table
+    from cipherbayes_research.datasets.forgetting import forget_public_table
     from cipherbayes_research.datasets.splitting import split_sites, write_table
 
     if name is Name.flchain:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from cipherbayes.inference import averaged
-from cipherbayes.models.metrics import Metrics, evaluate
+from cipherbayes.models.metrics import Metrics, evaluate_each
 from cipherbayes.privacy.accountant import calibrate_noise
 from cipherbayes.protocols.stores import Checkpoint
 from cipherbayes.results.run import run
@@ -70,10 +70,12 @@ def _scored(
     study: Study, draws: Floats, trajectory: Sequence[Floats], test: pa.Table
 ) -> tuple[Metrics, list[float]]:
     """Metrics of some draws on test rows, and the score of θ after each round."""
-    held_out = [open_site(study, "test", test)]
-    return evaluate(study.model, draws, held_out), [
-        score(evaluate(study.model, t[None], held_out)) for t in trajectory
-    ]
+    held_out = open_site(study, "test", test)
+
+    def metrics(draws: Floats) -> Metrics:
+        return evaluate_each(study.model, [(draws, held_out)])
+
+    return metrics(draws), [score(metrics(theta[None])) for theta in trajectory]
 
 
 def score(metrics: Metrics) -> float:

@@ -68,7 +68,7 @@ class Snapshot:
     certified
         Whether a run of this study promises anything.
     theta
-        θ after each gradient round on the prepared scale, one list a parameter.
+        θ after each round of the fit on the prepared scale, one list a parameter.
     lost
         Sites that dropped out, and in which round.
     seconds

@@ -175,7 +175,7 @@ def _curve(contents: Contents) -> Markup:
         Chart(
             title="ε spent, round by round",
             said=f"ε grows from 0 to {number(y[-1])} over {plan.rounds} rounds; the "
-            f"budget is {short(budget)}. The result rests on {done} gradient rounds.",
+            f"budget is {short(budget)}. The result rests on {done} rounds of the fit.",
             x=Axis(0.0, float(plan.rounds)),
             y=Axis(0.0, 1.12 * budget),
             x_name="round",

@@ -68,7 +68,7 @@ def paths_differ(said: list[Floats], implied: list[Floats]) -> tuple[str | None,
     exact = True
     for number, (one, other) in enumerate(zip(said, implied, strict=True)):
         if one.shape != other.shape or not _alike(one, other):
-            return f"after gradient round {number + 1} θ is another", ""
+            return f"after round {number + 1} of the fit θ is another", ""
         exact = exact and np.array_equal(one, other)
     return None, "bit for bit" if exact else "but for rounding"
 
@@ -121,12 +121,10 @@ def _errors_between(one: Floats, other: Floats, tail: float) -> Floats:
     """Differences of means, spreads and quantiles, each in its standard errors."""
     flat, against = (x.reshape(-1, x.shape[-1]) for x in (one, other))
     with np.errstate(divide="ignore", invalid="ignore"):
-        return _in_errors(one, other, flat, against, tail)
+        return _in_errors(other, flat, against, tail)
 
 
-def _in_errors(
-    one: Floats, other: Floats, flat: Floats, against: Floats, tail: float
-) -> Floats:
+def _in_errors(other: Floats, flat: Floats, against: Floats, tail: float) -> Floats:
     # Both by the draws made here: those that are judged do not set their own margin.
     per = 2.0 / rhat_and_ess(other)[1]
     sd = against.std(axis=0)

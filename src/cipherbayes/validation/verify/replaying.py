@@ -22,7 +22,7 @@ class Replayed:
     rounds
         Totals taken.
     trajectory
-        θ after each gradient round.
+        θ after each round of the fit.
     questions
         SHA-256 of what each round must have asked.
     draws

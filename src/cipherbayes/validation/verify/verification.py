@@ -193,7 +193,7 @@ def _checkpoint(findings: Findings, evidence: RunEvidence, replayed: Replayed) -
         "theta",
         None if found is None else f"in the server's checkpoint, {found}",
         f"θ in the server's checkpoint follows from the totals after each of the "
-        f"{len(path)} gradient rounds, {alike}",
+        f"{len(path)} rounds of the fit, {alike}",
     )
 
 

@@ -13,9 +13,9 @@ from cipherbayes.data.column_bins import ColumnBins
 from cipherbayes.data.residual_cells import ResidualCells
 from cipherbayes.inference.misfit import (
     GroupTest,
-    test_change,
-    test_groups,
-    test_level,
+    change_test,
+    groups_test,
+    level_test,
 )
 from cipherbayes.models.base import Rows
 from cipherbayes.models.design import Design
@@ -156,12 +156,12 @@ def fit_record(
         unsure = rows @ covariance @ rows.T
         names = list(cells.sites) if column is None else range_names(column, moments)
         of = (SITES, None) if column is None else (FEATURE, column.column)
-        even = test_groups(*own.together(), unsure, along)
+        even = groups_test(*own.together(), unsure, along)
         if even is not None:
             found.append(_row(of, EVEN, even, scale, names))
         if kinds == 2:
-            shown = test_groups(*own.early_less_late(), np.zeros((size, size)), None)
-            p = test_change(*own, unsure, along, free=column is None)
+            shown = groups_test(*own.early_less_late(), np.zeros((size, size)), None)
+            p = change_test(*own, unsure, along, free=column is None)
             if shown is not None and p is not None:
                 found.append(_row(of, CHANGING, replace(shown, p=p), scale, names))
     scores = scores or {}
@@ -290,7 +290,7 @@ def _of_one(
     sums: tuple[Floats, Floats, tuple[float, float]], unsure: float
 ) -> GroupTest | None:
     residual, variance, noise = sums
-    return test_level(float(residual[0]), float(variance[0]), noise, unsure)
+    return level_test(float(residual[0]), float(variance[0]), noise, unsure)
 
 
 def _shares(own: _Halves) -> Floats:

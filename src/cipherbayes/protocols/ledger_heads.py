@@ -1,4 +1,4 @@
-"""How a party meets the others' ledgers when a run begins or goes on."""
+"""That no other party's ledger went back, asked when a run begins or goes on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from cipherbayes.protocols.plan import Plan
 from cipherbayes.protocols.stores import Heads
 
 
-def meet(heads: Heads | None, plan: Plan, manifest: RunManifest, answered: int) -> None:
+def check_ledger_heads(
+    heads: Heads | None, plan: Plan, manifest: RunManifest, answered: int
+) -> None:
     """Raise ProtocolError where a site's ledger went back.
 
     Parameters
@@ -20,7 +22,7 @@ def meet(heads: Heads | None, plan: Plan, manifest: RunManifest, answered: int) 
     """
     if heads is None:
         return
-    heads.meet(
+    heads.check(
         manifest.run,
         manifest.roster,
         answered=answered if plan.protocol.charges_every_round else 0,

@@ -10,8 +10,8 @@ import pytest
 import cipherbayes as cb
 from cipherbayes.protocols.rounds import Closing
 from cipherbayes.protocols.study_plan import plan_releases
+from cipherbayes.results.fit_numbers import fit_record
 from cipherbayes.results.fit_sentences import few_events, misfit_flags
-from cipherbayes.results.fit_words import fit_record
 from cipherbayes.results.record import FitTest, MeanRow, PrivateMetrics
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats
@@ -58,7 +58,7 @@ def said(
     moments = np.concatenate([np.zeros(2), np.full(2, 0.3)])
     released = Closing(total, NOISE)
     found = fit_record(cells, released, draws, design, moments, study, scores)
-    return found, [flag["message"] for flag in misfit_flags(found, study, design)]
+    return found, [flag["message"] for flag in misfit_flags(found, design)]
 
 
 def test_sites_that_differ_all_the_time_are_not_said_to_change() -> None:
