@@ -103,8 +103,8 @@ def problem_to_name(
     keys_of: Callable[[Sequence[str]], Sequence[str]],
     tables_with: Callable[[str], Sequence[str]] = lambda _: (),
 ) -> Any:
-    """Of the problems that pydantic found the one to name first: an unknown key that
-    is another one misspelt, which may be why that one is missing; else an unknown key.
+    """The problem to name first of those that pydantic found: an unknown key that is
+    another one misspelt, which may be why that one is missing; else an unknown key.
 
     Parameters
     ----------

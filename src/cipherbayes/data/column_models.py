@@ -31,13 +31,13 @@ from cipherbayes.models.packing import pack, unpack
 from cipherbayes.typing import UNIT_ROUNDOFF, Floats
 
 REACH = 3.0
-"""Columns are held within so many units here."""
+"""Largest size that a column has here: values beyond are held at it."""
 LARGEST = 10.0
-"""Of a coefficient of a column model, and of its error."""
+"""Largest size of a coefficient of a column model, and of its error."""
 LEAST_SD, LARGEST_SD = 0.02, 3.0
-"""Of a number around its model."""
+"""Standard deviations that a number may have around its column model."""
 LEAST_SHARE = 0.005
-"""Of a level."""
+"""Smallest share that a level of a column model may have."""
 OUTCOME_SQUARE = 0.3
 """Guess of the mean square of an outcome as it is used here."""
 

@@ -39,8 +39,7 @@ from cipherbayes.typing import Bools, Floats, Integers
 DRAWS = 20
 """Rows of a record with missing values."""
 SEED = 0x64726177696E67
-"""Of the hash that shifts a record's draws; none that a study would hold rows out by.
-"""
+"""Seed of the hash that shifts a record's draws; no study holds rows out by it."""
 NARROWEST = 1e-6
 """Least distance of a draw's quantile from 0 and 1."""
 

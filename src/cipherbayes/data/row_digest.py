@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 _SEEDS = (0x243F6A8885A308D3, 0x13198A2E03707344)
-"""Of the two halves of a digest of rows."""
+"""Seeds of the two halves of a digest of rows."""
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|-?inf", re.ASCII)
 

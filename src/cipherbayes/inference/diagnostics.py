@@ -127,7 +127,7 @@ def _plain_ess(draws: Floats) -> Floats:
 
 
 def _autocovariances(draws: Floats) -> Floats:
-    """Of every chain at all lags, over the number of draws."""
+    """Autocovariances of every chain at all lags, over the number of draws."""
     count = draws.shape[1]
     length = 1 << (2 * count - 1).bit_length()
     spectrum = np.fft.rfft(draws - draws.mean(axis=1, keepdims=True), length, axis=1)

@@ -26,9 +26,9 @@ POINTS = 2
 OUTER = 4
 """The open outer bins are taken to be so many bins wide."""
 BEND, BEND_SD, LEVEL_SD = -1.0, 0.8, 20.0
-"""Of the log density, where nothing else is said: prior mean of its second difference
+"""Prior of the log density where nothing else is said: mean of its second difference
 from bin to bin (that of a normal density with a standard deviation of one bin), and
-prior standard deviations of the difference and of its values. With less of a bend,
+standard deviations of this difference and of its values. With less of a bend,
 bins that noise alone fills would have rows far from all others."""
 
 

@@ -38,13 +38,13 @@ bin to bin."""
 INTERVAL_SD, THIRD_SD = 0.5, 1.0
 """Prior standard deviations of a_j and d_jg."""
 LEAST_WEIGHT = 1e-9
-"""Of a point of the grid, so that it is in some third."""
+"""Least weight of a point of the grid, so that each point is in some third."""
 CENSORING, CENSORING_SD, CENSORING_SLOPE_SD = -2.0, 2.0, 1.0
 """Prior mean and standard deviation of the log rate of censoring in an interval, and
 standard deviation of its slope along u, the place of s within the bins (-1 to 1)."""
 TREND_BEND_SD, TREND_LEVEL_SD = 0.6, 1.0
-"""Those of second differences of f and of a_j where a change over time is tested, which
-must not be taken for one."""
+"""Prior standard deviations of second differences of f and of a_j where a change over
+time is tested: what they leave over must not be taken for a change."""
 TREND_SD = 3.0
 """Prior standard deviation of a change of the slope along u over the horizon, where it
 is tested: hardly any prior."""
@@ -203,7 +203,8 @@ class _Shape:
 
     @cached_property
     def by_censoring(self) -> Floats:
-        """The same for censoring."""
+        """From parameters of censoring to the logarithms of its rates, as in
+        :attr:`by_hazard`."""
         intervals = self.shares.size
         level = np.einsum("p,jk->pjk", np.ones_like(self.places), np.eye(intervals))
         slope = np.repeat(self.places[:, None, None], intervals, axis=1)
@@ -216,7 +217,7 @@ class _Shape:
         return self.grid.bins, self.grid.bins + self.by_hazard.shape[1]
 
     def prior(self, rows: float | None) -> Smooth:
-        """Of all parameters, for about so many rows."""
+        """The prior of all parameters, for about ``rows`` rows."""
         mean, density = self.grid.prior(rows)
         intervals, (first, last) = self.shares.size, self.ends
         bend_sd = BEND_SD if self.third_of is not None else TREND_BEND_SD

@@ -20,7 +20,7 @@ from cipherbayes.models import kernels
 from cipherbayes.models.design import Design
 from cipherbayes.models.formula import Formula, parse_formula
 from cipherbayes.models.metrics import Metrics
-from cipherbayes.models.outcomes import RANGES, OutcomeRange
+from cipherbayes.models.outcomes import FAMILY_RANGES, OutcomeRange
 from cipherbayes.models.prior import Prior, ResolvedPrior
 from cipherbayes.typing import Floats
 
@@ -240,11 +240,11 @@ class Model(BaseModel, ABC):
         """What the outcome columns may hold, by role; audits make up outcomes by it.
 
         A model states it where it has several outcome columns, or where its one outcome
-        is not any value of its family (:data:`cipherbayes.models.outcomes.RANGES`).
+        is not any value of its family: see :mod:`cipherbayes.models.outcomes`.
         """
         if not self.roles:
             return {}
-        return dict.fromkeys(self.roles, RANGES[self.family])
+        return dict.fromkeys(self.roles, FAMILY_RANGES[self.family])
 
     @abstractmethod
     def prepare_outcome(self, raw: Mapping[str, Floats]) -> dict[str, Floats]:

@@ -12,7 +12,7 @@ from cipherbayes.models import kernels
 from cipherbayes.models.base import Model, Rows, refuse_times, require_finite
 from cipherbayes.models.design import Design
 from cipherbayes.models.metrics import Metrics, count_metrics
-from cipherbayes.models.outcomes import RANGES, OutcomeRange, between
+from cipherbayes.models.outcomes import FAMILY_RANGES, OutcomeRange, between
 from cipherbayes.typing import Floats
 
 LARGEST_LOG_MEAN = 700.0
@@ -63,7 +63,7 @@ class CountModel(Model):
 
     @property
     def outcome_ranges(self) -> Mapping[str, OutcomeRange]:
-        return {"y": RANGES[self.family], "offset": between(1.0, 2.0)}
+        return {"y": FAMILY_RANGES[self.family], "offset": between(1.0, 2.0)}
 
     def prepare_outcome(self, raw: Mapping[str, Floats]) -> dict[str, Floats]:
         y = raw["y"]

@@ -34,8 +34,8 @@ NUMBER_BINS = 10
 COUNT_EDGES = np.geomspace(1.0 / 16.0, 16.0, 17)
 """Edges of 18 bins of predicted counts."""
 SUMMED_BINS = 3
-"""So many bins next to each other have one sum of outcomes: each would have as much
-noise by itself."""
+"""How many neighbouring bins share one sum of outcomes: each sum has the same noise,
+however many bins it is of."""
 RESIDUAL_SDS = 3.0
 """A number's residual counts up to so many standard deviations."""
 
@@ -118,7 +118,7 @@ class NumberCheck(HeldOutCheck):
 
 @dataclass(frozen=True)
 class OrdinalCheck(NumberCheck):
-    """The same of the mean class, from the lowest class to the highest.
+    """A check by the mean class, from the lowest class to the highest.
 
     Residual s, the derivative of log p in eta, |s| ≤ 1, of variance E s² ≤ 1/3: norm
     1.06 or less.
@@ -221,7 +221,7 @@ class CountCheck(HeldOutCheck):
 
 @dataclass(frozen=True)
 class OverdispersedCheck(CountCheck):
-    """The same of counts that vary by more: they count farther.
+    """A check of counts that vary by more than Poisson counts: they count farther.
 
     Residual a s, s the derivative in eta of the log probability of the count held at
     its cap and a = min(1, 0.45 / √v, 2 / v) with v = E s², of the slope a v.

@@ -122,7 +122,7 @@ class Straightening:
         return np.asarray(straight), np.asarray(jacobian)
 
     def inside(self, basis: Floats) -> Straightening:
-        """The same of x with a = B x."""
+        """This map for coordinates x with a = B x, where B is ``basis``."""
         first, last = np.linalg.solve(basis, np.stack([self.first, self.last], 1)).T
         return Straightening(
             basis.T @ self.along, first.copy(), last.copy(), self.limit
@@ -239,7 +239,7 @@ class BoundedInfluence(ABC):
 
 
 class LinearPredictorInfluence(BoundedInfluence):
-    """Of a model whose parameters all multiply columns: g = w x r, A = w v x x'.
+    """Influence where all parameters multiply columns: g = w x r, A = w v x x'.
 
     w = min(1, (C / ‖x‖)²) are Mallows weights, r a bounded residual with mean zero
     given x under the model, and v = -dE[r] / d eta its information.

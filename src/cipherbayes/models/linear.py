@@ -92,12 +92,12 @@ class Linear(Model):
 
     @property
     def centre(self) -> float:
-        """Of the outcome's public range."""
+        """The middle of the outcome's public range."""
         return self.low + (self.high - self.low) / 2.0
 
     @property
     def half_width(self) -> float:
-        """Of the outcome's public range."""
+        """Half the width of the outcome's public range."""
         return (self.high - self.low) / 2.0
 
     @property

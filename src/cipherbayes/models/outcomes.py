@@ -43,7 +43,7 @@ def between(low: float, high: float, *, whole: bool = False) -> OutcomeRange:
     return OutcomeRange((low, high), (low, high), whole=whole)
 
 
-RANGES: Mapping[str, OutcomeRange] = {
+FAMILY_RANGES: Mapping[str, OutcomeRange] = {
     "binary": between(0, 1, whole=True),
     "count": OutcomeRange((0, 4), (0.0, 1e6), whole=True),
     "number": between(0.0, 1.0),

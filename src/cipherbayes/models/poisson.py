@@ -22,7 +22,7 @@ INFORMATION = 2.0
 """The most information of a record (times the stop c)."""
 
 NODES = 20
-"""Of a quadrature over linear predictors."""
+"""Points of a quadrature over linear predictors."""
 
 LARGEST_MEAN = 1e6
 """Records with a larger mean are left out of bounded scores."""

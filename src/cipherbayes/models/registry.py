@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, PlainValidator, SerializeAsAny, TypeAdapter
 
 from cipherbayes.models.base import Model
-from cipherbayes.models.outcomes import RANGES
+from cipherbayes.models.outcomes import FAMILY_RANGES
 
 AModel = TypeVar("AModel", bound=Model)
 
@@ -46,13 +46,15 @@ def _require_outcome_ranges(model: type[Model]) -> None:
     stating = next(each for each in model.__mro__ if "outcome_ranges" in vars(each))
     known = getattr(stating, "roles", {})
     unknown = [role for role in model.roles if role not in known]
-    one_of_family = len(model.roles) == 1 and getattr(model, "family", "") in RANGES
+    one_of_family = (
+        len(model.roles) == 1 and getattr(model, "family", "") in FAMILY_RANGES
+    )
     if unknown and not (stating is Model and one_of_family):
         raise ValueError(
             f"{model.__name__} does not say what its outcome '{unknown[0]}' may hold: "
             "give it a property `outcome_ranges` with an OutcomeRange for every role. "
             "Only a model with one outcome, whose family is "
-            f"{' or '.join(sorted(RANGES))}, needs none"
+            f"{' or '.join(sorted(FAMILY_RANGES))}, needs none"
         )
 
 

@@ -21,7 +21,7 @@ LARGEST_ETA = 700.0
 """exp is evaluated at most here, where it is still far from overflow."""
 
 LARGEST_LOG_HAZARD = 600.0
-"""The same for a cumulative hazard that gradients multiply with powers of time."""
+"""exp is evaluated at most here where gradients multiply it with powers of time."""
 
 SMALLEST_HORIZONS = 1e-12
 """A shorter time counts as this one, whose logarithm is harmless."""

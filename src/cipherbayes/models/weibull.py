@@ -33,7 +33,7 @@ SHAPE_SHARE = 1.0 / SHAPE_REACH
 """a: so much of it counts, within ±1."""
 
 LARGEST_CHANGE = 1.5
-"""Of the log shape, in the mean of a score sum taken elsewhere."""
+"""Largest change of the log shape that the mean of a score sum taken elsewhere follows."""
 
 
 @register

@@ -45,7 +45,8 @@ CENSORED = 0.05
 NUMBER_SPREAD, NUMBER_ERROR = 0.2, 0.3
 """Standard deviations of predicted numbers and of errors, in half widths of a range."""
 COUNT_LEVEL, COUNT_SPREAD, COUNT_DISPERSION = -0.12, 0.5, 0.5
-"""Of the log of predicted counts: a mean of one; and α where counts vary by more."""
+"""Mean and standard deviation of the log of predicted counts, whose mean is one; and α
+where counts vary by more."""
 GRID = 1000
 """Made-up rows, evenly spaced over their distribution."""
 

@@ -52,7 +52,7 @@ TRAINING, HELD_OUT = "training", "held-out"
 CHECKS: dict[Purpose, float] = {"check": 0.6, "residuals": 0.4}
 """Share of what describing leaves of μ² that each release on held-out rows takes."""
 COMPARED: dict[Purpose, float] = {"check": 0.5, "residuals": 0.35, "difference": 0.15}
-"""The same where predictions are compared with those of an earlier fit."""
+"""These shares where predictions are compared with those of an earlier fit."""
 RANGES, RESIDUAL_RANGES = (16, 3.0), (5, 1.5)
 """Ranges of a number, and how many released standard deviations they span on each side,
 where records are described and where residuals are added up."""

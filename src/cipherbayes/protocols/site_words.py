@@ -129,7 +129,7 @@ def sites_in_words(plan: StudyPlan) -> list[str]:
 
 
 def _intervals(study: Study) -> int:
-    """Of a baseline; 1 where there is a constant column instead."""
+    """Intervals of the baseline; 1 where there is a constant column instead."""
     return len(study.model.constants(preparation_of(study).design))
 
 
@@ -150,7 +150,7 @@ def shapes_differ(study: Study) -> bool:
 
 
 def _in_intervals(study: PrivateStudy, known: GivenAway) -> str:
-    """The same for each interval of a baseline."""
+    """What is known of a site in each interval of a baseline; nothing with one alone."""
     intervals = _intervals(study)
     if intervals == 1:
         return ""
@@ -242,7 +242,7 @@ def hidden_sites(plan: StudyPlan) -> list[str]:
 
 
 def _of_typical_sites(study: PrivateStudy, sites: int, known: GivenAway) -> list[str]:
-    """The same as shares, for a site with its share of the records and a small one."""
+    """What is known of two sites, in shares of their records: a usual and a small one."""
     declared = study.training_records
     if declared is None or known.outcomes is None:
         return []

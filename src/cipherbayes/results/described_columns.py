@@ -14,7 +14,8 @@ from cipherbayes.typing import Floats
 RANGE_SPREAD = 16.0 / 6.0
 """A released standard deviation in bins: sixteen of them span six."""
 LEAST_WIDTH = 0.05
-"""Of a range that is nearly wholly beyond the public range, in widths of the others."""
+"""Least width of a range that is nearly wholly beyond the public one, in widths of
+the others."""
 
 
 @dataclass(frozen=True)

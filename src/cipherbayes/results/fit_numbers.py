@@ -60,7 +60,7 @@ class _Halves(NamedTuple):
     noise: tuple[float, float]
 
     def of(self, place: slice) -> _Halves:
-        """Those of some groups."""
+        """The halves of some groups alone."""
         return _Halves(self.residuals[:, place], self.variances[:, place], self.noise)
 
     def together(self) -> tuple[Floats, Floats, tuple[float, float]]:

@@ -141,7 +141,7 @@ def variables(units: SitesInUnits) -> tuple[dict[str, object], dict[str, list[st
 
 
 def prepared_variables(sites: SiteDraws) -> dict[str, object]:
-    """The same on the prepared scale, one number for each parameter that differs."""
+    """Variables on the prepared scale, one number for each parameter that differs."""
     dims = ("chain", "draw")
     found: dict[str, object] = {
         "site_effect": ((*dims, "site", "place"), sites.effects)

@@ -232,7 +232,7 @@ def equal_tables(one: str, other: str) -> PrivacyError:
 
 
 def _digests(table: PreparedTable) -> list[str]:
-    """Of the rows in their order and, where these differ from each other, in any."""
+    """Digests of the rows in their order and, where they all differ, in any order."""
     ordered, unordered = hashlib.sha256(), RowDigest()
     differ = True
     for block in table.blocks():

@@ -110,7 +110,7 @@ def epsilon_lower_bound(
 def gaussian_epsilon_lower_bound(
     present: Floats, absent: Floats, delta: float, confidence: float = 0.95
 ) -> float:
-    """The same for a mechanism that claims to be Gaussian: far tighter.
+    """A lower bound on ε of a mechanism that claims to be Gaussian: far tighter.
 
     A Gaussian mechanism with parameter μ has P(S) ≤ Φ(Φ⁻¹(Q(S)) + μ) for every S, so
     μ ≥ Φ⁻¹(P) − Φ⁻¹(Q) for the S chosen, and ε is what the exact Gaussian curve says

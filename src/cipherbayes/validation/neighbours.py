@@ -40,7 +40,7 @@ Column = list[Any]
 
 
 ROWS_OF_A_PERSON = 3
-"""Of invented persons."""
+"""Rows that each invented person has."""
 
 
 @dataclass(frozen=True)

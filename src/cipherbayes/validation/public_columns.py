@@ -50,7 +50,7 @@ class Columns:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Of a CSV or Parquet file; the table is named after it."""
+        """Read a CSV or Parquet file; the table is named after it."""
         if not path.is_file():
             raise DataError("no such file", where=str(path), remedy="check the path")
         try:

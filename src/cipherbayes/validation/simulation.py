@@ -44,7 +44,7 @@ from cipherbayes.typing import Floats, JsonObject
 MODELS = ("logistic", "exponential", "weibull")
 OTHER_MODELS = ("linear", "learnt-variance", "poisson", "gompertz", "piecewise")
 INTERVALS = 3
-"""Of a piecewise exponential baseline."""
+"""Intervals of a piecewise-constant baseline."""
 DELTA = 1e-5
 QUANTILE = 0.9
 

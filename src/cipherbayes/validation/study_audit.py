@@ -29,8 +29,8 @@ from cipherbayes.validation.mechanisms import Scores, paper_releases
 from cipherbayes.validation.sensitivity import Shift, worst_shifts
 
 COORDINATES = 2
-"""Of a sum's difference the attacker looks at so many, the largest: drawing noise
-for all of them would take most of the time and add little."""
+"""How many coordinates of a sum's difference the attacker looks at, the largest ones:
+drawing noise for all of them would take most of the time and add little."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def told_apart(runs: int) -> Scores:
 def largest_coordinates(
     shift: Shift,
 ) -> Iterator[tuple[ReleasePlan, Floats]]:
-    """Of each sum of a round, the largest coordinates of the difference."""
+    """The largest coordinates of the difference, for each sum of a round."""
     assert shift.difference is not None
     pieces = shift.phase.split(shift.difference)
     for part, piece in zip(shift.phase.parts, pieces, strict=True):

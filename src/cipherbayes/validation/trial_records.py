@@ -44,7 +44,7 @@ TRUTHS = {"clinical": CLINICAL, "prior": EFFECTS}
 EVENTS = {"usual": 0.4, "rare": 0.05}
 """Share of records with the event; of counts, their mean."""
 TAIL = 0.05
-"""Of a 90 % interval, on each side."""
+"""Probability beyond each end of a 90 % interval."""
 HALF_RANGE = 5.0
 """Half of the public range of a simulated number, whose residual sd is one."""
 OUTCOME = {
@@ -53,7 +53,7 @@ OUTCOME = {
     "event": "simulated event",
 }
 DRAWS = 4_000
-"""Of the posterior without privacy."""
+"""Draws from the posterior without privacy."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Ground:
     method: str = ""
 
     def key(self, table: str, number: int) -> str:
-        """Of one study, in a file of results."""
+        """The key of one study in a file of results."""
         return f"{table} {' '.join(map(str, asdict(self).values()))} #{number}"
 
 
@@ -126,7 +126,7 @@ class Records:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the parameters."""
+        """Names of the parameters."""
         return tuple(self.study.model.parameters(self.design))
 
 

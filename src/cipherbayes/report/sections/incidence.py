@@ -73,7 +73,7 @@ class Incidences:
 
 
 def incidences(contents: Contents) -> Incidences | None:
-    """Those of the reference record and of others; None with one cause alone."""
+    """Incidences of the reference record and of others; None with one cause alone."""
     if not contents.causes:
         return None
     results = {contents.cause_name: contents.result, **contents.causes}

@@ -27,7 +27,7 @@ from cipherbayes.results.record import (
 from cipherbayes.study.tables import preparation_of
 
 MEDIAN_OF_TWO = math.sqrt(2.0) * 0.6744897501960817
-"""Of |b₁ − b₂| / τ for two sites at random (Larsen and Merlo 2005)."""
+"""Median of |b₁ − b₂| / τ for two sites at random (Larsen and Merlo 2005)."""
 ALMOST_NOTHING, MUCH = 1.1, 1.5
 """Median ratios between two sites below which they hardly differ, and above which they
 differ a lot."""
@@ -327,7 +327,7 @@ def _given_away(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
 def _known_of_each(
     hierarchy: HierarchyRecord, known: GivenAway, records: str
 ) -> Markup:
-    """The same for each site, by its number of records as it was released."""
+    """What each site gives away, by its number of records as it was released."""
     rows: list[list[Content]] = []
     for row in hierarchy.get("records", []):
         told: list[Content] = [
