@@ -47,6 +47,13 @@ class KnownSpread(BaseModel):
     sd: float | None = Field(default=None, gt=0.0, allow_inf_nan=False)
     shares: dict[str, float] | None = None
 
+    @property
+    def normal(self) -> tuple[float, float]:
+        """Mean and standard deviation of a number; ValueError for a category."""
+        if self.mean is None or self.sd is None:
+            raise ValueError("a category has shares, no mean and standard deviation")
+        return self.mean, self.sd
+
 
 class Feature(BaseModel):
     """One raw column and what is publicly known of it.

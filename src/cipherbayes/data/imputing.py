@@ -241,9 +241,8 @@ def _public(feature: Feature, quantiles: Floats) -> pa.Array:
         names = feature.level_names
         shares = np.array([[known.shares[name]] for name in names])
         return _levels(names, shares, quantiles)
-    assert known.mean is not None
-    assert known.sd is not None
-    values = known.mean + known.sd * ndtri(quantiles)
+    mean, sd = known.normal
+    values = mean + sd * ndtri(quantiles)
     return pa.array(feature.untransformed(values).ravel())
 
 

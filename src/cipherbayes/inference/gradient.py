@@ -155,8 +155,8 @@ def bounded_sum(gradients: RecordGradients, limit: float) -> Floats:
     """
     rows, score, extra = gradients.rows, gradients.score, gradients.extra
     if extra is None:
-        assert score is not None
-        bounded = kernels.clip_scores(score, rows.squared_norms, limit)
+        scores = gradients.column_scores
+        bounded = kernels.clip_scores(scores, rows.squared_norms, limit)
         return kernels.weighted_sum(rows.x, bounded)
     with np.errstate(over="ignore", invalid="ignore"):
         norms = _norms(rows, score, extra)

@@ -100,6 +100,13 @@ class RecordGradients:
     score: Floats | None
     extra: Floats | None = None
 
+    @property
+    def column_scores(self) -> Floats:
+        """``score``, for whoever relies on parameters that multiply columns."""
+        if self.score is None:
+            raise ValueError("no parameter of this model multiplies a column")
+        return self.score
+
     def matrix(self) -> Floats:
         """The gradients themselves, one column a record."""
         parts = [] if self.score is None else [self.score * self.rows.x]

@@ -326,8 +326,7 @@ class ScoreInfluence(LinearPredictorInfluence):
     def residuals(
         self, theta: Floats, rows: Rows, stop: float
     ) -> tuple[Floats, Floats]:
-        score = self.model.gradients(theta, rows).score
-        assert score is not None, "the gradient is score_i * x_i"
+        score = self.model.gradients(theta, rows).column_scores
         eta = kernels.linear_predictor(theta, rows.x)
         share = self.most_score / np.maximum(self.largest_score(eta), self.most_score)
         return share * score, share * self.information(eta)

@@ -96,8 +96,7 @@ class Neural(Model):
     def gradients(self, theta: Floats, rows: Rows) -> RecordGradients:
         eta, slopes = self._network(theta, rows, gradients=True)
         head = self.head.gradients(*self._output(theta, rows, eta))
-        assert head.score is not None
-        extra = head.score * slopes
+        extra = head.column_scores * slopes
         if head.extra is not None:
             extra = np.concatenate([extra, head.extra])
         return RecordGradients(rows, score=head.score, extra=extra)
@@ -163,15 +162,13 @@ class Neural(Model):
             head = self.head.gradients(
                 *self._output(thetas[0], repeated, eta.reshape(-1))
             )
-            assert head.score is not None
-            return head.score.reshape(eta.shape), []
+            return head.column_scores.reshape(eta.shape), []
         score, extra = np.empty_like(eta), []
         for k, theta in enumerate(thetas):
             head = self.head.gradients(*self._output(theta, rows, eta[k]))
-            assert head.score is not None
-            assert head.extra is not None
-            score[k] = head.score
-            extra.append(head.extra.sum(axis=1))
+            score[k] = head.column_scores
+            if head.extra is not None:
+                extra.append(head.extra.sum(axis=1))
         return score, [np.array(extra)]
 
     def curvature(self, design: Design) -> float:

@@ -86,9 +86,8 @@ class Piecewise(Survival):
     @cached_property
     def starts(self) -> tuple[float, ...]:
         """Where each interval starts, in the user's unit."""
-        if self.cuts is not None:
-            return (0.0, *self.cuts)
-        assert self.intervals is not None
+        if self.intervals is None:
+            return (0.0, *(self.cuts or ()))
         return tuple(self.horizon * j / self.intervals for j in range(self.intervals))
 
     @property

@@ -46,10 +46,9 @@ def _require_outcome_ranges(model: type[Model]) -> None:
     stating = next(each for each in model.__mro__ if "outcome_ranges" in vars(each))
     known = getattr(stating, "roles", {})
     unknown = [role for role in model.roles if role not in known]
-    one_of_family = (
-        len(model.roles) == 1 and getattr(model, "family", "") in FAMILY_RANGES
-    )
-    if unknown and not (stating is Model and one_of_family):
+    family = getattr(model, "family", None)
+    by_family = stating is Model and len(model.roles) == 1 and family in FAMILY_RANGES
+    if unknown and not by_family:
         raise ValueError(
             f"{model.__name__} does not say what its outcome '{unknown[0]}' may hold: "
             "give it a property `outcome_ranges` with an OutcomeRange for every role. "

@@ -33,7 +33,7 @@ SHAPE_SHARE = 1.0 / SHAPE_REACH
 """a: so much of it counts, within ±1."""
 
 LARGEST_CHANGE = 1.5
-"""Largest change of the log shape that the mean of a score sum taken elsewhere follows."""
+"""Largest change of the log shape that the mean of a score sum is followed through."""
 
 
 @register

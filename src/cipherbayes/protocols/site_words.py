@@ -150,7 +150,7 @@ def shapes_differ(study: Study) -> bool:
 
 
 def _in_intervals(study: PrivateStudy, known: GivenAway) -> str:
-    """What is known of a site in each interval of a baseline; nothing with one alone."""
+    """What is known of a site in each interval of a baseline, where there are some."""
     intervals = _intervals(study)
     if intervals == 1:
         return ""
@@ -242,7 +242,7 @@ def hidden_sites(plan: StudyPlan) -> list[str]:
 
 
 def _of_typical_sites(study: PrivateStudy, sites: int, known: GivenAway) -> list[str]:
-    """What is known of two sites, in shares of their records: a usual and a small one."""
+    """What is known of a usual site and of a small one, in shares of their records."""
     declared = study.training_records
     if declared is None or known.outcomes is None:
         return []

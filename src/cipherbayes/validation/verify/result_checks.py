@@ -72,7 +72,7 @@ def check_result(
     )
     _who(findings, evidence, plan, record)
     _warnings(findings, cautions_of(plan), record)
-    _posterior(findings, evidence, plan, replayed, record, exact=exact)
+    _posterior(findings, evidence.result, plan, replayed, record, exact=exact)
     if plan.study.evaluation is None and record.get("metrics"):
         findings.fails("scores", "there are scores, and the study holds out no rows")
     if record.get("metrics") and not plan.study.checks_privately:
@@ -124,7 +124,7 @@ def _warnings(findings: Findings, due: list[str], record: JsonObject) -> None:
 
 def _posterior(
     findings: Findings,
-    evidence: RunEvidence,
+    result: Path,
     plan: Plan,
     replayed: Replayed,
     record: JsonObject,
@@ -135,8 +135,7 @@ def _posterior(
     if replayed.draws is None:
         findings.fails("posterior", "the rounds told here do not suffice for a result")
         return
-    assert evidence.result is not None
-    opened = _opened(evidence.result / "posterior.nc", record.get("posterior_sha256"))
+    opened = _opened(result / "posterior.nc", record.get("posterior_sha256"))
     if opened is None:
         findings.fails(
             "posterior", "posterior.nc is missing, damaged, or not the file named"
