@@ -161,23 +161,26 @@ def test_columns_are_named_that_only_the_sums_say_are_alike(
 
 
 @pytest.mark.parametrize(
-    ("seen", "chance", "said"),
+    ("seen", "possible", "chance", "said"),
     [
-        ([], 0.3, [((1, 2), True)]),
-        ([1, 2], 0.3, [((1, 2), False)]),
-        ([1, 2], 0.7, [((1, 2), True)]),
-        ([3], 0.7, [((3,), False), ((1, 2), True)]),
-        ([], 0.0, []),
+        ([], [], 0.3, [((1, 2), True)]),
+        ([1, 2], [1, 2], 0.3, [((1, 2), False)]),
+        ([1, 2], [1, 2], 0.7, [((1, 2), True)]),
+        ([3], [3], 0.7, [((3,), False), ((1, 2), True)]),
+        ([], [3], 0.0, [((3,), True)]),
+        ([], [], 0.0, []),
     ],
 )
 def test_what_a_posterior_denies_of_alike_columns_is_a_flag(
     seen: list[int],
+    possible: list[int],
     chance: float,
     said: list[tuple[tuple[int, ...], bool]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where it counts with it, intervals are wide: a caution."""
-    monkeypatch.setattr(flags, "alike_by_sums", lambda _: seen)
+    """Where it counts with it, or noise hides it, that is a caution."""
+    by_sums = {flags.SAYS: seen, flags.ALLOWS: possible}
+    monkeypatch.setattr(flags, "alike_by_sums", lambda _, sds: by_sums[sds])
     evidence: Any = SimpleNamespace(dimension=5)
     drawn = np.array([0.0, chance, chance, 0.0, 0.0])
     found = flags._alike(evidence, drawn, np.eye(5))

@@ -43,11 +43,11 @@ def follows_from_others(evidence: Evidence, information: Floats) -> Bools:
     return found
 
 
-def alike_by_sums(evidence: Evidence) -> list[int]:
+def alike_by_sums(evidence: Evidence, allowance: float) -> list[int]:
     """Columns that follow from each other by the information sums themselves.
 
-    The least eigenvalue of their correlations is below a tenth, or within two standard
-    deviations of its noise of that.
+    The least eigenvalue of their correlations is below a tenth, or above it by no more
+    than ``allowance`` standard deviations of its noise.
     """
     constants = evidence.layout.constants
     rest = [j for j in range(evidence.dimension) if j not in constants]
@@ -64,6 +64,7 @@ def alike_by_sums(evidence: Evidence) -> list[int]:
     root, noise = np.sqrt(np.diag(known)), evidence.information_sd
     correlation, edge = correlations(noisy, noise, root)
     values, vectors = np.linalg.eigh(correlation)
-    if edge > MOST_EDGE or values[0] > 1.0 / ALIKE + 2.0 * noise * np.mean(root**-2.0):
+    most = 1.0 / ALIKE + allowance * noise * np.mean(root**-2.0)
+    if edge > MOST_EDGE or values[0] > most:
         return []
     return [rest[columns[k]] for k in np.flatnonzero(abs(vectors[:, 0]) > LOADING)]

@@ -40,6 +40,10 @@ NOT_EXCLUDED, ALIKE_FLAG = 0.02, "columns-alike"
 """Chance of being alike from which on columns are named."""
 DENIED = 0.5
 """Chance of being alike below which a posterior denies what the released sums say."""
+SAYS, ALLOWS = 1.0, 2.0
+"""Standard deviations of noise by which the least eigenvalue of the released
+correlations may lie above a tenth for the sums to say, or to allow, that columns are
+alike. With two, related columns (a correlation of 0.7) would often be flagged."""
 THIN = 4.0
 """Standard deviations of its noise below which the information about a constant may
 be none at all: half of it is then within what noise does in one study of twenty."""
@@ -277,9 +281,10 @@ def _alike(
     narrow.
     """
     chance = np.zeros(evidence.dimension) if drawn is None else drawn
-    seen = alike_by_sums(evidence)
+    seen = alike_by_sums(evidence, SAYS)
     denied = bool(seen) and chance[seen].max() < DENIED
-    named = {*map(int, np.flatnonzero(chance > NOT_EXCLUDED)), *seen}
+    possible = alike_by_sums(evidence, ALLOWS)
+    named = {*map(int, np.flatnonzero(chance > NOT_EXCLUDED)), *possible}
     named -= set(seen if denied else ())
     found = []
     if denied:
