@@ -324,7 +324,7 @@ def _other_model(kind: str, time: str | None) -> str:
     """What a guessed model could be instead."""
     if time is None:
         return "see the models page"
-    if kind == "logistic":
+    if registered[kind].family == "binary":
         return f"{_quoted(time)} may be a time of follow-up: then --kind exponential"
     return '"weibull", "piecewise" (Cox\'s model); "logistic" leaves the time aside'
 

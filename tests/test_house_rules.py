@@ -1,0 +1,218 @@
+"""Rules of the house that no other tool knows, each shown to find what breaks it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from cipherbayes.models.registry import registered
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "cipherbayes"
+SHIPPED = (SOURCE, ROOT / "research" / "src" / "cipherbayes_research")
+Rule = Callable[[ast.Module], Iterator[ast.AST]]
+
+
+@cache
+def modules() -> dict[Path, str]:
+    """Every module that is shipped."""
+    return {
+        path: path.read_text(encoding="utf-8")
+        for folder in SHIPPED
+        for path in sorted(folder.rglob("*.py"))
+    }
+
+
+def broken(rule: Rule, inside: Path, words: str) -> list[str]:
+    """Where modules of a folder that have a word of the rule break it."""
+    return [
+        f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+        for path, text in modules().items()
+        if path.is_relative_to(inside) and re.search(words, text)
+        for node in rule(ast.parse(text))
+    ]
+
+
+# -- records have types -------------------------------------------------------
+
+
+def untyped(tree: ast.Module) -> Iterator[ast.AST]:
+    """A dict of str and Any, by whatever name; ``JsonObject`` is for open JSON."""
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple)):
+            continue
+        of = [ast.unparse(each).split(".")[-1] for each in node.slice.elts]
+        kind = ast.unparse(node.value).split(".")[-1]
+        tables = ("dict", "defaultdict", "mutablemapping")
+        if kind.lower() in tables and of == ["str", "Any"]:
+            yield node
+
+
+def test_a_record_has_a_type_and_open_json_one_name() -> None:
+    typing = (SOURCE / "typing.py").relative_to(ROOT)
+    places = broken(untyped, SOURCE, r"\bAny\b")
+    assert [place for place in places if not place.startswith(f"{typing}:")] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x: dict[str, Any]",
+        "x: dict[str, typing.Any] = {}",
+        "def f() -> typing.Dict[str, Any]: ...",
+        "Record = list[dict[str, Any]]",
+    ],
+)
+def test_a_record_without_a_type_would_be_found(line: str) -> None:
+    assert list(untyped(ast.parse(line)))
+
+
+# -- nothing outside the package ---------------------------------------------
+
+MACHINE = re.compile(r"^(/(usr|home|root|work|opt|mnt|var|tmp|srv|Users)\b|[A-Z]:\\)")
+EXAMPLES = ("/usr/bin/env", "/srv/cipherbayes/")
+"""In the service files that kits come with, for somebody else's machine."""
+
+
+def outside(tree: ast.Module) -> Iterator[ast.AST]:
+    """Paths of one machine, and paths up from a module's own."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = node.value
+            if text not in EXAMPLES and (MACHINE.match(text) or text[:3] == "../"):
+                yield node
+        own = isinstance(node, ast.Name) and node.id == "__file__"
+        if own or (isinstance(node, ast.Attribute) and node.attr == "parents"):
+            yield node
+
+
+def test_nothing_that_is_shipped_knows_a_path_outside_its_package() -> None:
+    words = r"\"/|'/|\.\./|\bparents\b|__file__|:\\"
+    assert [
+        place for folder in SHIPPED for place in broken(outside, folder, words)
+    ] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'open("/home/someone/table.csv")',
+        'Path("/work/data")',
+        'Path("../shared/design.md")',
+        'Path(__file__).parent.parent / "shared"',
+        'here.parents[2] / "shared"',
+    ],
+)
+def test_such_a_path_would_be_found(line: str) -> None:
+    assert list(outside(ast.parse(line)))
+
+
+# -- parties are plain objects ------------------------------------------------
+
+WORLD = {
+    *("socket", "socketserver", "ssl", "http", "urllib", "requests", "selectors"),
+    *("threading", "concurrent", "multiprocessing", "asyncio", "subprocess", "signal"),
+    *("time", "datetime", "sched", "random"),
+}
+"""Networks, threads, processes and clocks; and randomness that nobody vetted."""
+
+
+def worldly(tree: ast.Module) -> Iterator[ast.AST]:
+    """Imports by which a party would do more than answer a message."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [str(node.module)]
+        else:
+            continue
+        if any(name.split(".")[0] in WORLD for name in names):
+            yield node
+
+
+def test_parties_open_no_sockets_start_no_threads_and_read_no_clock() -> None:
+    assert broken(worldly, SOURCE / "protocols", "import") == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import socket",
+        "from threading import Thread",
+        "def f():\n    from time import monotonic",
+        "import concurrent.futures",
+        "from datetime import datetime",
+    ],
+)
+def test_such_a_party_would_be_found(line: str) -> None:
+    assert list(worldly(ast.parse(line)))
+
+
+# -- a model is asked, not named ----------------------------------------------
+
+EXEMPT = (
+    # Tables are invented there, which takes another draw for each kind.
+    *("validation/simulation.py", "validation/trial_records.py"),
+    # A model's title, and its baseline between sites.
+    *("report/sections/methods.py", "results/predictions.py"),
+)
+
+
+def kinds_asked(tree: ast.Module) -> Iterator[ast.AST]:
+    """Comparisons of a kind with a name, tables by kind, and classes of models."""
+    classes = {model.__name__ for model in registered.values()}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            asks = any(ast.unparse(side).split(".")[-1] == "kind" for side in sides)
+            if asks and any(_kinds(side) for side in sides):
+                yield node
+        elif isinstance(node, ast.MatchValue):
+            if _kinds(node.value):
+                yield node
+        elif isinstance(node, ast.Dict):
+            if len([key for key in node.keys if key is not None and _kinds(key)]) > 1:
+                yield node
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in (
+            "isinstance",
+            "issubclass",
+        ):
+            asked = re.findall(r"\w+", ast.unparse(node.args[1]))
+            if classes & set(asked):
+                yield node
+
+
+def _kinds(node: ast.expr) -> bool:
+    if isinstance(node, ast.Tuple | ast.List | ast.Set):
+        return any(_kinds(each) for each in node.elts)
+    return isinstance(node, ast.Constant) and node.value in registered
+
+
+def test_nothing_but_a_model_asks_for_its_kind() -> None:
+    words = "|".join([*registered, *(model.__name__ for model in registered.values())])
+    exempt = tuple(f"src/cipherbayes/{place}:" for place in EXEMPT)
+    places = broken(kinds_asked, SOURCE, words)
+    assert [
+        place
+        for place in places
+        if not place.startswith(("src/cipherbayes/models/", *exempt))
+    ] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'if study.model.kind == "logistic": pass',
+        'if kind in ("poisson", "linear"): pass',
+        'match kind:\n    case "weibull":\n        pass',
+        'words = {"logistic": 1, "linear": 2}',
+        "if isinstance(model, models.Piecewise): pass",
+    ],
+)
+def test_such_a_kind_would_be_found(line: str) -> None:
+    assert list(kinds_asked(ast.parse(line)))
