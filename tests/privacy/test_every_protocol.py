@@ -7,6 +7,7 @@ with the same bytes, and its ledger is charged for the same rounds.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,10 @@ from cipherbayes.protocols.messages import (
     encode,
 )
 from cipherbayes.protocols.pooled.protocol import Pooled as PooledProtocol
+from cipherbayes.protocols.protocol import Protocol
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.study_plan import plan_releases
+from cipherbayes.study.protocol_rules import ProtocolRules, protocols
 from cipherbayes.validation.neighbours import neighbours
 
 ROWS = 65
@@ -155,12 +158,87 @@ SHAPES = [
 ]
 
 
+ATTACKS = {
+    ("secure-sum", "site"): (
+        "test_malicious_sites.py",
+        "test_colluding_sites_with_server_and_csp_meet_the_certified_noise",
+    ),
+    ("secure-sum", "server"): (
+        "test_malicious_server.py",
+        "test_a_single_message_is_not_decrypted_and_is_masked_if_it_were",
+    ),
+    ("secure-sum", "csp"): (
+        "test_malicious_csp.py",
+        "test_the_csp_learns_nothing_from_messages_short_of_the_roster",
+    ),
+    ("encrypted-update", "site"): (
+        "test_encrypted_collusion.py",
+        "test_a_site_cannot_cancel_all_but_one_other_site",
+    ),
+    ("encrypted-update", "server"): (
+        "test_encrypted_oracle.py",
+        "test_the_update_of_a_single_site_is_not_decrypted",
+    ),
+    ("encrypted-update", "csp"): (
+        "test_encrypted_collusion.py",
+        "test_a_masked_message_is_uniform_to_whoever_has_the_key",
+    ),
+    ("pooled", "curator"): (
+        "test_total_answers.py",
+        "test_whatever_nobody_foresaw_leaves_a_curator_as_one_text",
+    ),
+}
+"""An attack by or on each party of a protocol that certifies, in tests/adversary."""
+ADVERSARY = Path(__file__).resolve().parents[1] / "adversary"
+
+
+def unattacked(protocols: Iterable[ProtocolRules]) -> list[str]:
+    """What is still to be added before these protocols may certify anything."""
+    missing = []
+    for protocol in protocols:
+        if not (isinstance(protocol, Protocol) and protocol.certifies):
+            continue
+        if protocol.name not in {name for name, *_ in SHAPES}:
+            missing.append(
+                f"{protocol.name} certifies its results: add it to SHAPES in "
+                "tests/privacy/test_every_protocol.py, whose two consortia differ in "
+                "one record"
+            )
+        parties = ("site", "server", "csp") if protocol.federated else ("curator",)
+        missing += [
+            f"{protocol.name} certifies its results: write an attack on its {party} in "
+            "tests/adversary and name it in ATTACKS"
+            for party in parties
+            if (protocol.name, party) not in ATTACKS
+        ]
+    return missing
+
+
+def test_every_protocol_that_certifies_is_attacked() -> None:
+    assert unattacked(protocols()) == []
+    for file, test in ATTACKS.values():
+        assert f"def {test}(" in (ADVERSARY / file).read_text(encoding="utf-8")
+
+
+def test_a_protocol_that_certifies_unattacked_would_be_found() -> None:
+    class Unproven(PooledProtocol):
+        name = "unproven"
+
+    class Uncertified(Unproven):
+        certifies = False
+
+    shapes, attacks = unattacked([Unproven()])
+    assert "unproven certifies its results: add it to SHAPES" in shapes
+    assert "write an attack on its curator" in attacks
+    assert unattacked([Uncertified()]) == []
+
+
 @pytest.fixture(scope="module", params=SHAPES, ids=", ".join)
 def worlds(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Any, Any]:
     study = study_of(*request.param)
-    made = Pooled if study.protocol == "pooled" else Federated
+    made = Federated if study.rules.federated else Pooled
     folder = tmp_path_factory.mktemp("worlds")
     return made(folder / "present", study, True), made(folder / "absent", study, False)
 
