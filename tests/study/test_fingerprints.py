@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cipherbayes.models.registry import registered
 from cipherbayes.study.schema import Study
 
 SURVIVAL = {"time": "days", "event": "died", "horizon": 40.0}
@@ -163,3 +164,133 @@ def test_the_fingerprint_of_a_formula_stays_what_it_is() -> None:
     twice = {"kind": "logistic", "formula": formula, "outcome": "died"}
     again = Study.model_validate(study.model_dump(exclude_none=True) | {"model": twice})
     assert again.fingerprint() == study.fingerprint()
+
+
+LOGISTIC: dict[str, Any] = {"kind": "logistic", **MODELS["logistic"]}
+SUMS: dict[str, Any] = {"privacy": {**PRIVATE, "records": 8000}, "sites": SITES}
+NAMED: dict[str, Any] = {"privacy": {**PRIVATE, "unit": "person"}, "sites": SITES}
+EARLIER = {
+    "name": "earlier",
+    "study_hash": "00" * 32,
+    "study": {
+        "model": LOGISTIC,
+        "features": {"age": FEATURES["age"]},
+        "preparation": {"method": "public-bounds"},
+        "privacy": NAMED["privacy"],
+        "evaluation": {"holdout": 0.2, "seed": 3},
+    },
+    "draws": [[0.5, -0.25]],
+}
+WHOLE: dict[str, dict[str, Any]] = {
+    "negative-binomial": {
+        "model": {"kind": "negative-binomial", "outcome": "falls", "exposure": "days"},
+        **SUMS,
+    },
+    "ordinal": {"model": {"kind": "ordinal", "outcome": "pain", "classes": 4}, **SUMS},
+    "gaussian": {
+        "model": {"kind": "gaussian", "variance": 2.0},
+        "features": {"age": FEATURES["age"]},
+        "preparation": {"intercept": 0.0},
+    },
+    "neural-logistic": {
+        "model": {"kind": "neural-logistic", "outcome": "died", "hidden": [4]},
+    },
+    "neural-weibull": {"model": {"kind": "neural-weibull", **SURVIVAL, "hidden": [4]}},
+    "sites differ": {"hierarchy": {"slopes": ["age"], "scale": 0.5}, **SUMS},
+    "sites are fixed": {"hierarchy": {"effects": "fixed"}, **SUMS},
+    "stratified": {
+        "model": {"kind": "piecewise", **MODELS["piecewise"]},
+        "hierarchy": {"baseline": "stratified"},
+        **SUMS,
+    },
+    "groups": {
+        "hierarchy": {"groups": {"small": ["east", "west"]}},
+        "privacy": SUMS["privacy"],
+        "sites": {name: {} for name in ("north", "south", "east", "west")},
+    },
+    "gaps are drawn": {
+        "features": {**FEATURES, "dose": {"low": 1, "high": 16, "missing": "impute"}},
+        **SUMS,
+    },
+    "described": {"describe": {"by": ["site", "sex"], "share": 0.1}, **SUMS},
+    "held out": {"evaluation": {"holdout": 0.2, "seed": 3}, **SUMS},
+    "compared": {
+        "evaluation": {"holdout": 0.2, "seed": 3, "against": EARLIER},
+        **NAMED,
+    },
+    "persons": NAMED,
+    "a stated prior": {
+        "prior": {"kind": "student-t", "scale": 0.7, "intercept": 3.0, "df": 5.0},
+        "reference": {"age": 65},
+        **SUMS,
+    },
+    "a chain": {
+        "inference": {
+            "method": "psgld",
+            "rounds": 40,
+            "batch": 10,
+            "sampling": "poisson",
+            "step": {"schedule": "polynomial", "size": 0.1},
+        },
+        **SUMS,
+    },
+    "chains without privacy": {
+        "inference": {"chains": 2, "preconditioner": "fisher", "thin": 2},
+        "preparation": {"row_norm": 1.5},
+    },
+}
+PINNED_WHOLE = {
+    "negative-binomial": (
+        "718d62ae8af0c3e23439d1e8c651eb0ee749552a9417198166f18d32754e5dde"
+    ),
+    "ordinal": ("d9e9f5d8edf9f50b455675b3b86deb12a05ada1da7f3a63b2569d3600556a722"),
+    "gaussian": ("adc4c72e9995812c9714716453bc7e386859e2d7d50b4b1bfba7df1c363a40cf"),
+    "neural-logistic": (
+        "3a02bf7fda8991951381dd94e9ad3215508a99156adbb982a2a6f7999c27261f"
+    ),
+    "neural-weibull": (
+        "efe1ebfef874522f3e4d0f606716db76a5d705f24b7e691de4d37160a9364384"
+    ),
+    "sites differ": (
+        "86828651ce8af4a83d16b23206ba563a243241adfdcaa66dfa54184bfa08f8b2"
+    ),
+    "sites are fixed": (
+        "8721b4b961c4a2983e077d2c31b49993df3861d9467e2a7009b505cb405de398"
+    ),
+    "stratified": ("203205c42ed8684b444379a813b4719eba4f4b43c7f8ec712c24a1a7cfa344aa"),
+    "groups": ("4cd3770f07d7ec38a673b5e02d8a338ce0f7767c2c0ead3022977dfba571959c"),
+    "gaps are drawn": (
+        "e3673902be06c3c584e09d0bb067e685c6a6e1cd103ef3f972d269f531a08404"
+    ),
+    "described": ("232d02acbd8d0ed9961b168893b6bd524953a0dc7e878dff9bb843908a9acfcf"),
+    "held out": ("6715e2c3d7cd885903147238531525d79feb9851848ee5817eaf674c4265d39e"),
+    "compared": ("dc2c1c230b7c08a689432c961ddb45dc53e3d04e6b61f216631625ab13b5a48c"),
+    "persons": ("e9c39e09953468c47e5655237c3a806a08a9b7c9ecdf7e161812a93f91933a4d"),
+    "a stated prior": (
+        "4a149c7ddf663236915bc66124c882e44d6889cf7c8c34522e7623fce062c67d"
+    ),
+    "a chain": ("9ea6f6eb1bc9e1e24340e65f0e3773e8e2ae099deccb0278f05e7452f4c38d75"),
+    "chains without privacy": (
+        "28c03ec90d9a010114827f0abaeb3131fc770691250e91f052946cdc366ffc22"
+    ),
+}
+
+
+def whole(name: str) -> Study:
+    return Study(**{"model": LOGISTIC, "features": FEATURES, **WHOLE[name]})
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_fingerprint_of_every_section_stays_what_it_is(name: str) -> None:
+    study = whole(name)
+    assert study.fingerprint() == PINNED_WHOLE[name]
+    # A study that is read again from what was agreed on is the same.
+    assert with_section(study).fingerprint() == study.fingerprint()
+
+
+def test_every_section_and_every_kind_is_pinned() -> None:
+    studies = [*(study_of(*each) for each in PINNED), *map(whole, WHOLE)]
+    assert {study.model.kind for study in studies} == set(registered)
+    stated = {section for study in studies for section in study.model_fields_set}
+    assert stated == set(Study.model_fields)
+    assert len({study.fingerprint() for study in studies}) == len(studies)
