@@ -173,7 +173,7 @@ CATALOGUE = {
     ),
     # the noise-aware posterior
     "noise-aware without noise": Mistake(
-        ("noise-aware", "[privacy]", "psgld"),
+        ("noise-aware", "[privacy]", "remove it"),
         study=LOGISTIC + '[inference]\nmethod = "noise-aware"\n' + SITES,
     ),
     "noise-aware under encryption": Mistake(

@@ -1,16 +1,24 @@
-"""Which models a study file may name, by their ``kind``."""
+"""Which models a study file may name, by their ``kind``.
+
+Beside those of this package a study may name a model of any installed distribution that
+has an entry point of the group ``cipherbayes.models`` called as the kind is. It is
+imported when a study names it, and never otherwise.
+"""
 
 from __future__ import annotations
 
 from functools import cache, reduce
+from importlib.metadata import entry_points
 from operator import or_
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, PlainValidator, SerializeAsAny, TypeAdapter
 
+from cipherbayes.errors import StudyError
 from cipherbayes.models.base import Model
 from cipherbayes.models.outcomes import FAMILY_RANGES
 
+GROUP = "cipherbayes.models"
 AModel = TypeVar("AModel", bound=Model)
 
 registered: dict[str, type[Model]] = {}
@@ -20,7 +28,8 @@ def register(model: type[AModel]) -> type[AModel]:
     """Let study files name a model by the default of its field ``kind``.
 
     A decorator of the class. Only processes that import the class know it: those of
-    :mod:`cipherbayes.models` are known to every party.
+    :mod:`cipherbayes.models`, and of installed distributions with an entry point, are
+    known to every party.
     """
     kind = model.model_fields["kind"].default
     if not isinstance(kind, str):
@@ -70,8 +79,29 @@ def kinds_with_sites_that_differ() -> list[str]:
     return found
 
 
+def is_known(kind: str) -> bool:
+    """Whether there is a model of a kind, here or in an installed distribution."""
+    if kind in registered:
+        return True
+    for entry in entry_points(group=GROUP, name=kind):
+        try:
+            entry.load()  # which registers it
+        except Exception as error:
+            package = "a package" if entry.dist is None else f"'{entry.dist.name}'"
+            raise StudyError(
+                f"the model '{kind}' of {package} cannot be loaded: "
+                f"{type(error).__name__}",
+                where=f"{GROUP}: {entry.value}",
+                remedy="import it in Python to see why, or install a release that "
+                "fits this one",
+            ) from error
+    return kind in registered
+
+
 def _read_model(value: Any) -> Model:
     """A model from the ``[model]`` table of a study, or as it is."""
+    if isinstance(value, dict) and isinstance(value.get("kind"), str):
+        is_known(value["kind"])  # loads it
     models = [registered[kind] for kind in sorted(registered)]
     return _reader(tuple(models)).validate_python(value)
 

@@ -15,7 +15,7 @@ from cipherbayes.errors import (
     invalid_field,
     problem_to_name,
 )
-from cipherbayes.models.registry import registered
+from cipherbayes.models.registry import GROUP, registered
 
 
 def read_text(path: Path) -> str:
@@ -95,7 +95,12 @@ def explained(
     match first["type"]:
         case "union_tag_invalid":
             allowed = first["ctx"]["expected_tags"].replace("'", '"')
-            what, remedy = "unknown model.kind", f"choose one of {allowed}"
+            what = "unknown model.kind"
+            remedy = (
+                f"choose one of {allowed}; or, for a kind of your own, import it in "
+                "every process that reads the study, or install it with an entry "
+                f"point of the group {GROUP}"
+            )
             known = OTHER_NAMES.get(str(first["ctx"]["tag"]).lower())
             if known is not None:
                 remedy = f"{known}; or {remedy}"

@@ -33,7 +33,7 @@ import pyarrow.parquet
 
 from cipherbayes.data.tables import open_table
 from cipherbayes.errors import DataError, StudyError
-from cipherbayes.models.registry import registered
+from cipherbayes.models.registry import is_known, registered
 from cipherbayes.study.column_guesses import (
     likely_event,
     likely_time,
@@ -162,7 +162,7 @@ def first_study(
     if not tables:
         raise DataError("no table was given", remedy="name one table a site")
     wanted = wanted or Wanted()
-    if wanted.kind is not None and wanted.kind not in registered:
+    if wanted.kind is not None and not is_known(wanted.kind):
         known = OTHER_NAMES.get(wanted.kind.lower())
         raise StudyError(
             "no model has this name",
