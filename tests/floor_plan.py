@@ -31,6 +31,10 @@ PROTOCOL_KNOWS = {PROTOCOLS / "as_printed": PROTOCOLS / "encrypted_update"}
 """The paper's own mode is an encrypted update without its defences, and says so."""
 LOOK_UPS = frozenset({"protocol_of", "rules_of", "method_named"})
 """Functions that return a descriptor."""
+OF_ALL = frozenset({"name", "noise", "__class__", "__name__", "__module__"})
+"""Attributes that tell one descriptor from another."""
+CHANGES = frozenset({"lower", "upper", "strip", "casefold", "replace", "split"})
+"""Methods that give a name in other words."""
 WAYS = frozenset(
     {"get", "pop", "setdefault", "startswith", "endswith", "removeprefix", "index"}
     | {"find", "count", "fullmatch", "match", "search", "__eq__", "__contains__"}
@@ -301,15 +305,20 @@ def _compares_itself(node: ast.AST) -> bool:
 
 
 def _asked(node: ast.expr) -> bool:
-    """Whether an expression is a study's protocol or method, or its descriptor."""
+    """Whether an expression is a study's protocol or method, its descriptor, or a part
+    of one of them."""
     if isinstance(node, ast.Attribute):
         if ast.unparse(node).endswith("preparation.method"):
             return False  # of columns
-        return node.attr in ASKED or (node.attr == "name" and _asked(node.value))
-    if isinstance(node, ast.Call):
-        if isinstance(node.func, ast.Name) and node.func.id == "type":
-            return any(_asked(each) for each in node.args)
-        return isinstance(node.func, ast.Name) and node.func.id in LOOK_UPS
+        return node.attr in ASKED or (node.attr in OF_ALL and _asked(node.value))
+    if isinstance(node, ast.Subscript):  # also of a record
+        key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        return key in ("protocol", "method") or _asked(node.value)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        made = node.func.id in ("type", "len", "str", "repr", "id", "hash")
+        return node.func.id in LOOK_UPS or (made and any(map(_asked, node.args)))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr in CHANGES and _asked(node.func.value)
     return False
 
 

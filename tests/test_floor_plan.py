@@ -101,6 +101,11 @@ METHODS = "from cipherbayes.inference.methods import PRIVATE_DEFAULT"
         'if study.protocol in "pooled together": pass',
         'if re.match("poo", study.protocol): pass',
         "words[study.protocol]",
+        "if study.protocol[0] == first: pass",
+        "if study.protocol.upper() == other: pass",
+        "if len(study.method) == 8: pass",
+        'if record["protocol"] == other: pass',
+        "if study.rules.__class__.__name__ == other: pass",
         # Classes.
         "if isinstance(plan, EncryptedPlan): pass",
         "if isinstance(rules, (SecureSum, Pooled)): pass",
