@@ -63,7 +63,7 @@ class BackwardsCsp(SecureSumCsp):
         return np.ascontiguousarray(values[::-1])
 
 
-class Backwards(Protocol):
+class Backwards(Protocol[SecureSumPlan]):
     """Sums that travel backwards."""
 
     name = "backwards"
@@ -74,19 +74,21 @@ class Backwards(Protocol):
         return BackwardsPlan(study, phases_of(study, preparation_of(study).design))
 
     def site(
-        self, folder: PartyFolder, table: PreparedTable, parts: SiteParts
+        self, folder: PartyFolder, table: PreparedTable, parts: SiteParts[SecureSumPlan]
     ) -> BackwardsSite:
         return BackwardsSite(**parts)
 
-    def server(self, folder: PartyFolder, parts: ServerParts) -> SecureSumServer:
+    def server(
+        self, folder: PartyFolder, parts: ServerParts[SecureSumPlan]
+    ) -> SecureSumServer:
         return SecureSumServer(**parts)
 
-    def csp(self, folder: PartyFolder, parts: CspParts) -> BackwardsCsp:
+    def csp(self, folder: PartyFolder, parts: CspParts[SecureSumPlan]) -> BackwardsCsp:
         keys = folder.keys("csp")
         if any(record.run == folder.run.hex() for record in keys.records()):
             pair = keys.load_pair(folder.run)
         else:
-            pair = keys.create_pair(folder.run, folder.plan.parameters)
+            pair = keys.create_pair(folder.run, parts["plan"].parameters)
         return BackwardsCsp(**parts, pair=pair)
 
     def holds_against(self, study: PrivateStudy) -> list[str]:

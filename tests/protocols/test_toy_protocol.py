@@ -51,7 +51,7 @@ class Clerk:
         return self._curator.release(number, phase, question)
 
 
-class PostedTotals(CuratedProtocol):
+class PostedTotals(CuratedProtocol[StudyPlan]):
     """Totals that a clerk posts."""
 
     name = "posted-totals"
@@ -159,7 +159,7 @@ def test_a_protocol_that_nobody_registered_is_refused(study_path: Path) -> None:
 
 
 def test_what_a_protocol_does_not_say_is_missed_before_anything_runs() -> None:
-    class Silent(CuratedProtocol):
+    class Silent(CuratedProtocol[StudyPlan]):
         name = "silent"
         plan = PostedTotals.plan
         curator = PostedTotals.curator

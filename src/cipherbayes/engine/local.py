@@ -94,7 +94,7 @@ def run_parties(
 
 def _curated(
     folder: RunFolder,
-    protocol: CuratedProtocol,
+    protocol: CuratedProtocol[Any],
     tables: Mapping[str, PreparedTable] | None,
     progress: Progress,
 ) -> Finished:

@@ -151,7 +151,7 @@ class RunFolder:
         return cls(path, run, study, plan_study(study))
 
     @property
-    def protocol(self) -> Protocol:
+    def protocol(self) -> Protocol[Any]:
         """The study's protocol."""
         return self.plan.protocol
 
@@ -191,7 +191,7 @@ class RunFolder:
         keys = self.keys(name)
         self._require_the_same_table(name, table)
         ledger = open_ledger(self.study, name, local, self.budget_run)
-        parts: SiteParts = {
+        parts: SiteParts[Any] = {
             "name": name,
             "run": self.run,
             "plan": self.plan,
@@ -243,7 +243,7 @@ class RunFolder:
 
     def csp(self) -> Csp[Any]:
         """The CSP, with the run's keys made at the first call."""
-        parts: CspParts = {
+        parts: CspParts[Any] = {
             "run": self.run,
             "plan": self.plan,
             "key": self.keys("csp").identity(),
@@ -290,7 +290,7 @@ class RunFolder:
         """The server, where it stopped, and where the study stands."""
         checkpoint = self.checkpoint()
         rounds = self.protocol.rounds(self.plan, checkpoint)
-        parts: ServerParts = {
+        parts: ServerParts[Any] = {
             "run": self.run,
             "plan": self.plan,
             "rounds": rounds,

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from cipherbayes.crypto.identity.signatures import Identity
 from cipherbayes.crypto.wire.transcript import transcript
@@ -75,7 +75,7 @@ class Plan(ABC):
     study: PrivateStudy
 
     @property
-    def protocol(self) -> Protocol:
+    def protocol(self) -> Protocol[Any]:
         """The study's protocol."""
         return protocol_of(self.study)
 
@@ -185,4 +185,5 @@ def plan_study(study: Study) -> Plan:
     """
     private = study.with_privacy()
     resolve_prior(private, preparation_of(private).design)
-    return protocol_of(private).plan(private)
+    plan: Plan = protocol_of(private).plan(private)
+    return plan

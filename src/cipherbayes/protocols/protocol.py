@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypedDict, TypeVar
 from typing import Protocol as Interface
 
 from cipherbayes.study.protocol_rules import ProtocolRules, register, unregister
@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # a study file is read without loading parties
     from cipherbayes.protocols.server import Server
     from cipherbayes.protocols.site import Site
     from cipherbayes.protocols.stores import AnswerStore, Checkpoint
+    from cipherbayes.protocols.study_plan import StudyPlan
     from cipherbayes.study.schema import PrivateStudy, Study
     from cipherbayes.typing import Integers
 
@@ -54,6 +55,10 @@ __all__ = [
 ]
 
 
+ItsPlan = TypeVar("ItsPlan", bound="Plan")
+"""The plan of one protocol."""
+
+
 class PartyFolder(Interface):
     """A run's folder, as far as a party is made from it."""
 
@@ -67,12 +72,12 @@ class PartyFolder(Interface):
     def noise(self, name: str) -> NoiseSource: ...
 
 
-class SiteParts(TypedDict):
+class SiteParts(TypedDict, Generic[ItsPlan]):
     """What a site of any protocol is made of."""
 
     name: str
     run: bytes
-    plan: Any
+    plan: ItsPlan
     contributions: Contributions
     ledger: Ledger
     key: SigningKey
@@ -81,21 +86,21 @@ class SiteParts(TypedDict):
     pinned: dict[str, Identity]
 
 
-class ServerParts(TypedDict):
+class ServerParts(TypedDict, Generic[ItsPlan]):
     """What a server of any protocol is made of."""
 
     run: bytes
-    plan: Any
-    rounds: Any
+    plan: ItsPlan
+    rounds: StudyRounds[ItsPlan]
     checkpoint: Checkpoint
     pinned: dict[str, Identity]
 
 
-class CspParts(TypedDict):
+class CspParts(TypedDict, Generic[ItsPlan]):
     """What a CSP of any protocol is made of."""
 
     run: bytes
-    plan: Any
+    plan: ItsPlan
     key: SigningKey
     store: AnswerStore
     pinned: dict[str, Identity]
@@ -110,7 +115,7 @@ class Fact:
     alarming: bool = False
 
 
-class Protocol(ProtocolRules, ABC):
+class Protocol(ProtocolRules, ABC, Generic[ItsPlan]):
     """A protocol.
 
     Attributes
@@ -145,7 +150,7 @@ class Protocol(ProtocolRules, ABC):
     # -- what is released --------------------------------------------------
 
     @abstractmethod
-    def plan(self, study: PrivateStudy) -> Plan:
+    def plan(self, study: PrivateStudy) -> ItsPlan:
         """Lay out a study's releases within its budget.
 
         Formal guarantees
@@ -160,53 +165,53 @@ class Protocol(ProtocolRules, ABC):
 
     # -- who runs it -------------------------------------------------------
 
-    def rounds(self, plan: Any, checkpoint: Checkpoint) -> StudyRounds[Any]:
+    def rounds(self, plan: ItsPlan, checkpoint: Checkpoint) -> StudyRounds[Any]:
         """Where a run stands."""
         from cipherbayes.protocols.rounds import PhasedRounds
 
-        return PhasedRounds(plan, checkpoint)
+        return PhasedRounds(_phased(plan), checkpoint)
 
     @abstractmethod
     def site(
-        self, folder: PartyFolder, table: PreparedTable, parts: SiteParts
+        self, folder: PartyFolder, table: PreparedTable, parts: SiteParts[ItsPlan]
     ) -> Site[Any]:
         """A site over its table."""
 
     @abstractmethod
-    def csp(self, folder: PartyFolder, parts: CspParts) -> Csp[Any]:
+    def csp(self, folder: PartyFolder, parts: CspParts[ItsPlan]) -> Csp[Any]:
         """The CSP, with the run's keys made at the first call."""
 
     @abstractmethod
-    def server(self, folder: PartyFolder, parts: ServerParts) -> Server[Any]:
+    def server(self, folder: PartyFolder, parts: ServerParts[ItsPlan]) -> Server[Any]:
         """The server, where it stopped."""
 
     # -- what may be said --------------------------------------------------
 
-    def certificate(self, plan: Any, rounds: int) -> CertificateRecord:
+    def certificate(self, plan: ItsPlan, rounds: int) -> CertificateRecord:
         """What a run of so many rounds may promise."""
         from cipherbayes.protocols.certificate import certificate
 
-        return certificate(plan, rounds)
+        return certificate(_phased(plan), rounds)
 
     @abstractmethod
     def holds_against(self, study: PrivateStudy) -> list[str]:
         """Whom a certified result's promise holds against, in words."""
 
-    def cautions(self, plan: Any) -> list[str]:
+    def cautions(self, plan: ItsPlan) -> list[str]:
         """What every plan and result of it must warn of."""
         return []
 
-    def describe(self, plan: Any) -> PlanDescription:
+    def describe(self, plan: ItsPlan) -> PlanDescription:
         """What ``cipherbayes plan`` says."""
         from cipherbayes.protocols.plan_description import describe
 
-        return describe(plan)
+        return describe(_phased(plan))
 
-    def approval(self, plan: Any) -> list[str]:
+    def approval(self, plan: ItsPlan) -> list[str]:
         """What is spent and sent, for whoever decides whether a study may run."""
         from cipherbayes.protocols.plan_description import approval_lines
 
-        return approval_lines(plan)
+        return approval_lines(_phased(plan))
 
     def method_words(self, study: Study) -> str:
         """What a report calls the method."""
@@ -236,16 +241,16 @@ class TableCurator(Interface):
     def release(self, number: int, phase: Phase, question: Question) -> Integers: ...
 
 
-class CuratedProtocol(Protocol):
+class CuratedProtocol(Protocol[ItsPlan]):
     """A protocol without parties: whoever holds all tables releases the totals."""
 
     federated = False
     leaves = "not at all: whoever holds the tables adds it up"
 
-    def rounds(self, plan: Any, checkpoint: Checkpoint) -> PhasedRounds[Any]:
+    def rounds(self, plan: ItsPlan, checkpoint: Checkpoint) -> PhasedRounds[Any]:
         from cipherbayes.protocols.rounds import PhasedRounds
 
-        return PhasedRounds(plan, checkpoint)
+        return PhasedRounds(_phased(plan), checkpoint)
 
     @abstractmethod
     def curator(
@@ -254,19 +259,34 @@ class CuratedProtocol(Protocol):
         """Whoever holds the tables, each with its ledger."""
 
     def site(
-        self, folder: PartyFolder, table: PreparedTable, parts: SiteParts
+        self, folder: PartyFolder, table: PreparedTable, parts: SiteParts[ItsPlan]
     ) -> Site[Any]:
         raise NotImplementedError(f"{self.name} has no sites of their own")
 
-    def csp(self, folder: PartyFolder, parts: CspParts) -> Csp[Any]:
+    def csp(self, folder: PartyFolder, parts: CspParts[ItsPlan]) -> Csp[Any]:
         raise NotImplementedError(f"{self.name} has no CSP")
 
-    def server(self, folder: PartyFolder, parts: ServerParts) -> Server[Any]:
+    def server(self, folder: PartyFolder, parts: ServerParts[ItsPlan]) -> Server[Any]:
         raise NotImplementedError(f"{self.name} has no server")
 
 
-def protocol_of(study: Study) -> Protocol:
+def protocol_of(study: Study) -> Protocol[Any]:
     """The descriptor of a study's protocol."""
     found = study.rules
     assert isinstance(found, Protocol)
     return found
+
+
+def _phased(plan: Plan) -> StudyPlan:
+    """The plan of a protocol that releases noised sums in phases.
+
+    One of another kind says itself what rounds, certificates and descriptions are.
+    """
+    from cipherbayes.protocols.study_plan import StudyPlan
+
+    if not isinstance(plan, StudyPlan):
+        raise NotImplementedError(
+            f"{plan.protocol.name} has a plan without phases: its protocol must state "
+            "rounds, certificate, describe and approval itself"
+        )
+    return plan

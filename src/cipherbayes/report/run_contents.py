@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from cipherbayes.errors import CipherbayesError, RunError
 from cipherbayes.models.survival import cause_of
@@ -74,7 +75,7 @@ class Contents:
         return self.result.study
 
     @property
-    def protocol(self) -> Protocol:
+    def protocol(self) -> Protocol[Any]:
         """The study's protocol."""
         return protocol_of(self.study)
 

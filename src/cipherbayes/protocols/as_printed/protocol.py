@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from cipherbayes.protocols.as_printed.site import PrintedSite
     from cipherbayes.protocols.certificate import CertificateRecord
     from cipherbayes.protocols.paper_claim import PaperSetting
-    from cipherbayes.protocols.plan import Plan
     from cipherbayes.protocols.plan_description import PlanDescription
     from cipherbayes.protocols.stores import Checkpoint
     from cipherbayes.study.schema import PrivateStudy, Study
@@ -30,7 +29,7 @@ NAME = "as-printed"
 CIRCUIT = "literal"
 
 
-class AsPrinted(Protocol):
+class AsPrinted(Protocol["PrintedPlan"]):
     """Algorithms 3, 4 and 5 of the paper, whose claim (Theorem 4) is false.
 
     A study asks for it with ``protocol = "encrypted-update"`` and
@@ -98,7 +97,7 @@ class AsPrinted(Protocol):
 
     # -- releases and parties ----------------------------------------------
 
-    def plan(self, study: PrivateStudy) -> Plan:
+    def plan(self, study: PrivateStudy) -> PrintedPlan:
         from cipherbayes.protocols.as_printed.plan import plan_as_printed
 
         return plan_as_printed(study)
@@ -116,19 +115,21 @@ class AsPrinted(Protocol):
         return PrintedRounds(plan, checkpoint)
 
     def site(
-        self, folder: PartyFolder, table: PreparedTable, parts: SiteParts
+        self, folder: PartyFolder, table: PreparedTable, parts: SiteParts[PrintedPlan]
     ) -> PrintedSite:
         from cipherbayes.protocols.as_printed.site import PrintedSite
 
         return PrintedSite(**parts, table=table)
 
-    def csp(self, folder: PartyFolder, parts: CspParts) -> PrintedCsp:
+    def csp(self, folder: PartyFolder, parts: CspParts[PrintedPlan]) -> PrintedCsp:
         from cipherbayes.protocols.as_printed.csp import PrintedCsp
         from cipherbayes.protocols.encrypted_update.protocol import run_keys
 
         return PrintedCsp(**parts, keys=run_keys(folder))
 
-    def server(self, folder: PartyFolder, parts: ServerParts) -> PrintedServer:
+    def server(
+        self, folder: PartyFolder, parts: ServerParts[PrintedPlan]
+    ) -> PrintedServer:
         from cipherbayes.protocols.as_printed.server import PrintedServer
         from cipherbayes.protocols.encrypted_update.protocol import evaluator
 

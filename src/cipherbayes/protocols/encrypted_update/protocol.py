@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         EncryptedServer,
     )
     from cipherbayes.protocols.encrypted_update.site import EncryptedSite
-    from cipherbayes.protocols.plan import Plan
     from cipherbayes.protocols.plan_description import PlanDescription
     from cipherbayes.protocols.stores import Checkpoint
     from cipherbayes.study.schema import PrivateStudy, Study
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 MOST_SITES = 64
 
 
-class EncryptedUpdate(Protocol):
+class EncryptedUpdate(Protocol["EncryptedPlan"]):
     """Sites' noised sums are preconditioned and added to θ under encryption.
 
     Beside what every run keeps, the server and each site keep their evaluator's state
@@ -66,7 +65,7 @@ class EncryptedUpdate(Protocol):
 
     # -- releases and parties ----------------------------------------------
 
-    def plan(self, study: PrivateStudy) -> Plan:
+    def plan(self, study: PrivateStudy) -> EncryptedPlan:
         from cipherbayes.protocols.encrypted_update.plan import plan_encrypted
 
         return plan_encrypted(study)
@@ -77,20 +76,22 @@ class EncryptedUpdate(Protocol):
         return EncryptedRounds(plan, checkpoint)
 
     def site(
-        self, folder: PartyFolder, table: PreparedTable, parts: SiteParts
+        self, folder: PartyFolder, table: PreparedTable, parts: SiteParts[EncryptedPlan]
     ) -> EncryptedSite:
         from cipherbayes.protocols.encrypted_update.site import EncryptedSite
 
         return EncryptedSite(**parts, memory=evaluator(folder, parts["name"]))
 
-    def csp(self, folder: PartyFolder, parts: CspParts) -> EncryptedCsp:
+    def csp(self, folder: PartyFolder, parts: CspParts[EncryptedPlan]) -> EncryptedCsp:
         from cipherbayes.privacy.noise import PreparedNoise
         from cipherbayes.protocols.encrypted_update.csp import EncryptedCsp
 
         noise = PreparedNoise(folder.noise("csp"))
         return EncryptedCsp(**parts, keys=run_keys(folder), noise=noise)
 
-    def server(self, folder: PartyFolder, parts: ServerParts) -> EncryptedServer:
+    def server(
+        self, folder: PartyFolder, parts: ServerParts[EncryptedPlan]
+    ) -> EncryptedServer:
         from cipherbayes.protocols.encrypted_update.server import EncryptedServer
 
         return EncryptedServer(**parts, memory=evaluator(folder, "server"))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cipherbayes.study.schema import PrivateStudy
 
 
-class Pooled(CuratedProtocol):
+class Pooled(CuratedProtocol["StudyPlan"]):
     """All tables in one place."""
 
     name = "pooled"

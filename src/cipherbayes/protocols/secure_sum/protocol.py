@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cipherbayes.study.schema import PrivateStudy
 
 
-class SecureSum(Protocol):
+class SecureSum(Protocol["SecureSumPlan"]):
     """Sites mask and encrypt noised sums; server and CSP add and open them."""
 
     name = "secure-sum"
@@ -41,18 +41,20 @@ class SecureSum(Protocol):
         return SecureSumPlan(study, phases_of(study, preparation_of(study).design))
 
     def site(
-        self, folder: PartyFolder, table: PreparedTable, parts: SiteParts
+        self, folder: PartyFolder, table: PreparedTable, parts: SiteParts[SecureSumPlan]
     ) -> SecureSumSite:
         from cipherbayes.protocols.secure_sum.site import SecureSumSite
 
         return SecureSumSite(**parts)
 
-    def server(self, folder: PartyFolder, parts: ServerParts) -> SecureSumServer:
+    def server(
+        self, folder: PartyFolder, parts: ServerParts[SecureSumPlan]
+    ) -> SecureSumServer:
         from cipherbayes.protocols.secure_sum.server import SecureSumServer
 
         return SecureSumServer(**parts)
 
-    def csp(self, folder: PartyFolder, parts: CspParts) -> SecureSumCsp:
+    def csp(self, folder: PartyFolder, parts: CspParts[SecureSumPlan]) -> SecureSumCsp:
         from cipherbayes.protocols.secure_sum.csp import SecureSumCsp
 
         keys = folder.keys("csp")
@@ -60,7 +62,7 @@ class SecureSum(Protocol):
         pair = (
             keys.load_pair(folder.run)
             if known
-            else keys.create_pair(folder.run, folder.plan.parameters)
+            else keys.create_pair(folder.run, parts["plan"].parameters)
         )
         return SecureSumCsp(**parts, pair=pair)
 
