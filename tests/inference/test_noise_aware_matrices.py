@@ -13,7 +13,7 @@ from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.inference.noise_aware.shrinkage import (
     SHARE_SPREAD,
     InformationLayout,
-    left_out,
+    estimation_error,
     shrunk,
 )
 from cipherbayes.models.influence import InfluenceBound
@@ -202,7 +202,7 @@ def test_what_shrinking_leaves_out_is_about_its_error() -> None:
     for _ in range(10):
         noise = rng.standard_normal((d, d))
         noisy = truth + 800.0 * (noise + noise.T) / 2.0
-        error, sizes = left_out(noisy, 800.0, ())
+        error, sizes = estimation_error(noisy, 800.0, ())
         wrong = (shrunk(noisy, 800.0) - truth)[~np.eye(d, dtype=bool)]
         errors.append((wrong**2).mean())
         expected.append(error * sizes.mean() ** 2)

@@ -1,16 +1,17 @@
-"""What the releases say about the information matrix H.
+"""What the releases say about the information matrix H: its log likelihood.
 
     log p(releases | H) = −‖H̃ − H‖_F² / 2 s_H²
         + log N(ḡ + H (θ̄ − μ₀); 0, s² I + V + H Λ⁻¹ H)
         − ½ Σ_t ‖(g_t − ḡ) + H m_t‖² / σ_t²,
 
-θ* integrated out. The first term is the noise of the information sums, the second the
-averaged score sum (mean H (θ* − θ̄), variance V + s² I; V = K H K is less than H
-because records are weighted, :mod:`~.down_weighting`), the third the contrasts between
-rounds (:mod:`~.contrasts`; m_t is how far θ_t is from θ̄), which hold no sampling
-variation but only the known noise. All rounds count,
-those far from the window with a larger σ_t (:func:`~.recursion.everything`): the
-window alone would forget that θ̄ is where it is because the rounds before brought it.
+with the true θ* integrated out. The first term is the likelihood of the information
+sums. The second is that of the averaged score sum, which has mean H (θ* − θ̄) and
+variance V + s² I; V = K H K is less than H because records are weighted
+(:mod:`~.down_weighting`). The third is that of the differences between rounds
+(:mod:`~.contrasts`; m_t is how far θ_t is from θ̄): the records are the same in all
+rounds, so these vary by the known noise only. All rounds count, those far from the
+window with a larger σ_t (:func:`~.recursion.averages_of_all_rounds`). With the window
+alone the likelihood would not know that earlier rounds chose θ̄.
 """
 
 from __future__ import annotations
@@ -22,53 +23,55 @@ import numpy as np
 from cipherbayes.inference.noise_aware.recursion import (
     NoiseAware,
     NoiseAwareState,
-    everything,
+    averages_of_all_rounds,
     information_estimate,
 )
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.inference.noise_aware.shrinkage import (
     InformationLayout,
     by_site,
-    left_out,
+    estimation_error,
     shrunk,
     without_means,
 )
 from cipherbayes.typing import Floats
 
 HIDDEN = 2.0
-"""Standard deviations of its noise that a column's information must have."""
+"""Noise standard deviations below which a column's information counts as hidden."""
 CONFOUNDED = 0.2
-"""Share of a column's information from which on what differs between sites counts."""
+"""Share of a column's information that lies between sites (in its means) from which on
+the column is treated as confounded with site."""
 RARE = 0.3
-"""Up to this share of columns, those that are hidden are so because they are rare."""
+"""Largest share of parameters that may be hidden for them to be taken for rare levels.
+If more are hidden, noise is the likelier reason."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Averages over the rounds, in internal units.
+    """What all rounds released, as averages over the rounds in internal units.
 
     Attributes
     ----------
     place, gradient, variance
-        θ̄, ḡ and s².
+        θ̄, ḡ and s²: the average θ, the average score sum and its noise variance.
     information, information_sd
-        H̃ and s_H.
+        H̃, the average information sum, and s_H, the noise sd of its diagonal.
     quadratic, linear
         B = Σ m_t m_t' / σ_t² and A = Σ a_t m_t' / σ_t² with m_t = θ_t − θ̄ and
         a_t = g_t − ḡ: the contrasts are −½ tr(H B H) − tr(A' H) up to a constant.
-        Where the score is no line they are those of :mod:`~.contrasts`.
+        Where the score is not linear in θ, m_t is that of :mod:`~.contrasts`.
     prior_mean, prior_covariance
-        μ₀ and Λ⁻¹; of a prior that is not normal, with its scales for sds.
+        μ₀ and Λ⁻¹. A prior that is not normal has its scales taken for sds.
     visited, weights
-        Every θ_t, and each one's weight in θ̄.
+        θ_t of every round, and the weight of each in θ̄.
     first_trace
         Trace of the first round's information sum, and the sd of its noise.
     layout
-        What is known about H at θ̄ besides.
-    extra
-        How many parameters, the last ones, are no coefficients of columns.
+        What is known about the structure of H at θ̄.
     variation
-        The diagonal of K.
+        The diagonal of K: √κ of every parameter.
+    extra
+        How many of the last parameters are not coefficients of columns.
     """
 
     place: Floats
@@ -92,16 +95,18 @@ class Evidence:
         cls,
         recursion: NoiseAware,
         state: NoiseAwareState,
-        besides: Floats | float = 0.0,
+        more_variance: Floats | float = 0.0,
     ) -> Evidence:
-        """What a finished recursion knows, of a score that is a line.
+        """The evidence of a finished recursion, the score taken to be linear in θ.
 
-        ``besides`` is a variance that each round's score sum has besides its noise.
+        ``more_variance`` is added to the noise variance of each round's score sum.
         """
         if state.rounds != ROUNDS:
             raise ValueError("the posterior needs all rounds")
         shape = recursion.shape
-        place, gradient, variance, trust = everything(state, shape, besides)
+        place, gradient, variance, trust = averages_of_all_rounds(
+            state, shape, more_variance
+        )
         moved, rest = state.visited - place, state.gradients - gradient
         weights = trust[:, None]
         information, information_sd = information_estimate(state)
@@ -134,10 +139,12 @@ class Evidence:
         """A positive definite estimate of H."""
         return shrunk(self.information, self.information_sd, self.layout)
 
-    def spread(self, information: Floats, growth: Floats | None = None) -> Floats:
-        """γ V + s² I, the covariance of ḡ given θ, of one H or a stack.
+    def score_covariance(
+        self, information: Floats, growth: Floats | None = None
+    ) -> Floats:
+        """γ V + s² I, the covariance of ḡ given θ, for one H or a stack of them.
 
-        γ is one where None.
+        ``growth`` is γ, how many times as much scores vary as at θ̄; None for one.
         """
         total = information * (self.variation[:, None] * self.variation)
         if growth is not None:
@@ -148,7 +155,10 @@ class Evidence:
 
     @property
     def own_information(self) -> dict[int, float]:
-        """What is seen of each column's information by itself, means apart."""
+        """The noised information about each varying column, its means taken off.
+
+        By the parameter's number; it may be negative.
+        """
         information, noise = self.information, self.information_sd
         constants, frame = self.layout.constants, self.layout.frame
         varying = [j for j in range(self.dimension) if j not in constants]
@@ -163,16 +173,17 @@ class Evidence:
 
     @property
     def hidden(self) -> tuple[int, ...]:
-        """Parameters whose own information, means apart, is not clear of its noise."""
+        """Parameters whose :attr:`own_information` is within two sds of its noise."""
         least = HIDDEN * self.information_sd
         return tuple(j for j, own in self.own_information.items() if own < least)
 
     @property
     def unlike(self) -> tuple[int, ...]:
-        """Parameters whose information need not be like that of the others.
+        """Parameters whose information is not assumed to be like that of the others.
 
-        Those that are no coefficients of columns, columns that are hidden where most
-        are not: rare levels, and columns that are confounded with site.
+        They are those that are not coefficients of columns, those of rare levels
+        (columns that are hidden where most are not), the columns of one site, and
+        columns that are confounded with site.
         """
         extra = range(self.dimension - self.extra, self.dimension)
         hidden = self.hidden
@@ -181,7 +192,7 @@ class Evidence:
 
     @property
     def _own_columns(self) -> tuple[int, ...]:
-        """Columns of one site each, whose information depends on its size."""
+        """Columns that one site has: their information depends on the site's size."""
         sites, constants = self.layout.sites, self.layout.constants
         if sites is None:
             return ()
@@ -192,10 +203,10 @@ class Evidence:
 
     @property
     def _confounded(self) -> tuple[int, ...]:
-        """Columns of all sites that tell less within them than others do.
+        """Columns whose means differ so much between sites that little is left within.
 
-        Columns are alike in what they tell between and within sites together; of one
-        whose means differ much between sites, what is left within them is less.
+        Standardised columns have about the same information in all. Where much of it
+        lies between sites, what is left within them is less than other columns have.
         """
         sites, constants = self.layout.sites, self.layout.constants
         if sites is None or sites.masses is None:
@@ -214,9 +225,9 @@ class Evidence:
 
     @property
     def varying(self) -> int:
-        """Parameters whose columns' correlations are to be learnt.
+        """How many parameters have columns whose correlations are to be learnt.
 
-        All, but where sites may differ those only that are no site's indicator.
+        All of them; where sites may differ, all but the sites' indicators.
         """
         sites = self.layout.sites
         if sites is None or sites.masses is None:
@@ -224,21 +235,22 @@ class Evidence:
         return self.dimension - len(self.layout.constants)
 
     def blurred(self) -> Evidence:
-        """This evidence, with the correlations' error as more noise of the score sums.
+        """This evidence with the error of the estimated correlations as more noise.
 
-        Where the correlations are not drawn but taken as estimated, H (θ − θ̄) is
-        wrong by E (θ − θ̄), E_jk² about e r_j r_k: in each coordinate a variance of
-        e r̄ q, q = Σ_k r_k (θ_k − θ̄_k)², of which the posterior mean is found by
-        fixed-point iteration.
+        Where correlations are not drawn but taken as estimated, H (θ − θ̄) is wrong by
+        E (θ − θ̄) with E_jk² about e r_j r_k (:func:`~.shrinkage.estimation_error`).
+        That adds the variance e r̄ q to each coordinate of the score sum, with
+        q = Σ_k r_k (θ_k − θ̄_k)², whose posterior mean is found by fixed-point
+        iteration.
         """
-        error, sizes = left_out(
+        error, sizes = estimation_error(
             self.information, self.information_sd, self.layout.constants
         )
         h = self.estimate
         prior = np.linalg.inv(self.prior_covariance)
         variance = self.variance
         for _ in range(20):
-            noisy = replace(self, variance=variance).spread(h)
+            noisy = replace(self, variance=variance).score_covariance(h)
             weight = np.linalg.solve(noisy, h).T
             covariance = np.linalg.inv(weight @ h + prior)
             right = prior @ self.prior_mean + weight @ (self.gradient + h @ self.place)

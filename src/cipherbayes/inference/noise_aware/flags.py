@@ -16,7 +16,7 @@ from cipherbayes.inference.noise_aware.evidence import HIDDEN, Evidence
 from cipherbayes.inference.noise_aware.recursion import (
     NoiseAware,
     NoiseAwareState,
-    averages,
+    window_averages,
 )
 from cipherbayes.inference.noise_aware.schedule import BURN_IN
 from cipherbayes.models.design import Design
@@ -150,7 +150,7 @@ def flags_of(
     judged = common.theta.reshape(-1, common.theta.shape[-1])
     flags = []
     held = state.held_back[BURN_IN:].sum() >= HELD_BACK
-    window = recursion.shape.outside(averages(state)[0])
+    window = recursion.shape.outside(window_averages(state)[0])
     if held or _distance(flat, window) > FAR_FROM_WINDOW:
         flags.append(
             Flag(
@@ -391,7 +391,9 @@ def _conflict(evidence: Evidence, *, normal: bool) -> tuple[int, ...] | None:
     """
     h = evidence.estimate
     inverse = np.linalg.inv(h)
-    expected = evidence.prior_covariance + inverse @ evidence.spread(h) @ inverse
+    expected = (
+        evidence.prior_covariance + inverse @ evidence.score_covariance(h) @ inverse
+    )
     away = evidence.place + inverse @ evidence.gradient - evidence.prior_mean
     each = np.abs(away) / np.sqrt(np.diag(expected))
     farthest = -ndtri(0.5 * SURPRISE / away.size) if normal else FAR

@@ -34,7 +34,7 @@ from cipherbayes.inference.noise_aware.information import DENSE, InformationSamp
 from cipherbayes.inference.noise_aware.recursion import (
     NoiseAware,
     NoiseAwareState,
-    averages,
+    window_averages,
 )
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.inference.noise_aware.scores import (
@@ -109,7 +109,7 @@ def sample_posterior(
     progress
         Called with (sweeps done, sweeps in all).
     """
-    recursion, state = recursion.measured_at(averages(state)[0], state)
+    recursion, state = recursion.measured_at(window_averages(state)[0], state)
     shape = recursion.shape
     evidence = evidence_of(recursion, state)
     if evidence.varying > DENSE:
@@ -244,7 +244,7 @@ class _Walk:
     ) -> None:
         """τ, with θ where it follows, given H."""
         evidence, shape = self.evidence, self.recursion.shape
-        inverse = np.linalg.inv(evidence.spread(information))
+        inverse = np.linalg.inv(evidence.score_covariance(information))
 
         def log_likelihood(theta: Floats) -> Floats:
             inside = shape.inside(theta)
@@ -300,7 +300,7 @@ def _draw_theta(
     prior_precision: Floats,
 ) -> Floats:
     """One θ for every H of a stack."""
-    weight = np.linalg.solve(evidence.spread(information), information)
+    weight = np.linalg.solve(evidence.score_covariance(information), information)
     weight = weight.transpose(0, 2, 1)
     precision = weight @ information
     precision = 0.5 * (precision + precision.transpose(0, 2, 1)) + prior_precision

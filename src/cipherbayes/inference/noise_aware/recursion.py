@@ -1,21 +1,23 @@
 """The rounds: from released sums to the θ at which the next ones are taken.
 
-With ḡ, θ̄ precision-weighted averages of the released score sums and of where they
-were taken, s² the variance of ḡ and H the shrunk information sum,
+Each round makes a Newton step to the posterior mean m given the releases so far,
+shortened where it is long. With ḡ and θ̄ the precision-weighted averages of the released
+score sums and of the θ at which they were taken, s² the noise variance of ḡ and H the
+shrunk information sum,
 
     ḡ ~ N(H (θ* − θ̄), H + s² I),     θ* ~ N(μ₀, Λ⁻¹),
     K = H (H + s² I)⁻¹,  J = Λ + K H,  m = J⁻¹ (Λ μ₀ + K (ḡ + H θ̄)),
     θ ← θ + (m − θ) min(1, r √d / ‖m − θ‖).
 
-Before the window a score sum taken at θ_t counts as if its variance were
-σ_t² + (λ² / d) ‖H (θ_t − θ)‖²: along the way from θ_t to θ the curvature changes by
-about a share λ, so what was seen far away is soon forgotten. In the window only the
-noise counts, and half of a step is made, as where θ turns back. The trust region r is
-needed: far from its place the curvature says little (the hazard models diverge without
-it). Everything here is post-processing.
+Before the window a score sum taken at θ_t is given the variance
+σ_t² + (λ² / d) ‖H (θ_t − θ)‖²: between θ_t and θ the curvature changes by about a share
+λ, so sums taken far away count for less. In the window the variance is the noise's
+alone, and only half of a step is made; so it is wherever θ turns back. The trust region
+r is needed because a curvature says little far from where it was taken: without it the
+hazard models diverge. Everything here is post-processing.
 
-Where scores are of residuals over a scale σ that is learnt, all this is in units of the
-scale at one θ (:meth:`NoiseAware.measured_at`).
+Where a model divides residuals by a scale σ that is learnt, all of this is in units of
+the scale at one θ (:meth:`NoiseAware.measured_at`).
 """
 
 from __future__ import annotations
@@ -38,15 +40,20 @@ from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
 
 TRUST = 0.7
+"""r, largest step in prior standard deviations, over √d."""
 CURVATURE_CHANGE = 0.3
-"""λ."""
+"""λ, share by which the curvature is taken to change between a round's θ and the
+present one: it says how much less the scores taken there count."""
 FORGETTING = 0.25
-"""Weight of the information sums so far when another arrives before the window."""
-HALF, TURN = 0.5, -0.5
-"""Share of a step that is made within the window, whose sums are averaged: the average
-of sums is the sum at the average place only where these are close. And of a step whose
-cosine with the last one is below -½: with too small an H whole steps leap from one side
-of the mode to the other and back."""
+"""Weight that the information sums so far keep when another arrives before the window:
+they were taken at a θ that has been left."""
+PART_OF_STEP = 0.5
+"""Share of a Newton step that is made within the window, and where θ turns back. The
+window's sums are averaged, which is right only where their θ are close together; and
+with an estimate of H that is too small, whole steps would leap across the mode and
+back."""
+TURNS_BACK = -0.5
+"""Cosine between a step and the one before it below which θ turns back."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,8 @@ class NoiseAwareState:
     visited, gradients
         θ and score sum of every round, shape ``(24, d)``; zero where not yet done.
     gradient_sd, held_back
-        Noise of every score sum; 1 where the trust region shortened the step.
+        Noise sd of every score sum; 1 in rounds whose step the trust region shortened,
+        0 in others.
     information, information_precision
         Packed sums Σ H̃_t / sd² and Σ 1 / sd² of the early rounds and the window,
         shapes ``(2, d (d + 1) / 2)`` and ``(2,)``.
@@ -88,7 +96,7 @@ class NoiseAwareState:
 
     @classmethod
     def from_vector(cls, vector: Floats) -> NoiseAwareState:
-        """The inverse of :meth:`to_vector`."""
+        """The state that :meth:`to_vector` turned into this vector."""
         dimension = int(vector[0]) if vector.size > 2 else 0
         shapes = _shapes(dimension)
         sizes = [int(np.prod(shape)) for shape in shapes.values()]
@@ -103,6 +111,7 @@ class NoiseAwareState:
 
 
 def _shapes(dimension: int) -> dict[str, tuple[int, ...]]:
+    """Shape of each array of a state, in the order of its vector."""
     return {
         "theta": (dimension,),
         "visited": (ROUNDS, dimension),
@@ -117,14 +126,17 @@ def _shapes(dimension: int) -> dict[str, tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class NoiseAware:
-    """The recursion of one study.
+    """The rounds of one study: its prior and what is public about its score sums.
+
+    "Internal units" are those of the releases: θ = B · (internal θ), B the basis of
+    :class:`~.shape.ScoreShape`.
 
     Attributes
     ----------
     prior
-        Of θ on the prepared scale.
+        Prior of θ on the prepared scale.
     shape
-        Of the model's score sums.
+        How the mean of the model's score sum depends on θ.
     """
 
     prior: ResolvedPrior
@@ -136,8 +148,11 @@ class NoiseAware:
         return self.shape.inside(self.prior.mean)
 
     def prior_covariance(self) -> Floats:
-        """Λ⁻¹ in internal units: of a prior that is not normal, with its scales for
-        sds; where sites may differ, as far as they are expected to."""
+        """Λ⁻¹, the covariance of the prior in internal units.
+
+        A prior that is not normal has its scales taken for standard deviations. Where
+        sites may differ, they differ by the τ that the sampler starts from.
+        """
         if isinstance(self.prior, SitePrior):
             covariance = self.prior.covariance(self.prior.start)
             return self.shape.covariance_inside(covariance)
@@ -196,10 +211,10 @@ class NoiseAware:
         here = self.shape.outside(step) / self.prior.scale
         last = self.shape.outside(state.theta - state.visited[t - 1]) / self.prior.scale
         length = float(np.linalg.norm(here))
-        turns_back = t > 0 and here @ last < TURN * length * np.linalg.norm(last)
+        turns_back = t > 0 and here @ last < TURNS_BACK * length * np.linalg.norm(last)
         if t >= BURN_IN or turns_back:
-            step *= HALF
-            length *= HALF
+            step *= PART_OF_STEP
+            length *= PART_OF_STEP
         most = TRUST * np.sqrt(step.size)
         if length > most:
             held[t] = 1.0
@@ -209,12 +224,13 @@ class NoiseAware:
     def measured_at(
         self, theta: Floats, state: NoiseAwareState
     ) -> tuple[NoiseAware, NoiseAwareState]:
-        """Recursion and state in units of the scale at an internal θ.
+        """This recursion and its state in units of the residual scale σ at ``theta``.
 
-        A score sum of residuals over σ_t has the slope H in units of σ_t. With λ =
-        σ_t / σ that sum times λ has it in units of σ, whatever σ_t; a learnt log scale,
-        whose score sum grows as e^(2Δ) − 1, Δ = log σ* − log σ_t, almost so:
-        e^Δ − e^−Δ where λ = e^−Δ. Its noise is λ times as large, too.
+        A score sum of residuals over σ_t becomes one of residuals over σ when it is
+        multiplied by λ = σ_t / σ, and so does its noise. For the coefficients this is
+        exact. The score sum of the log scale itself grows as
+        e^(2Δ) − 1 with Δ = log σ* − log σ_t; times λ = e^−Δ it is e^Δ − e^−Δ, which is
+        nearly linear. Where no scale is learnt, nothing changes.
         """
         shape = self.shape.measured_at(theta)
         if shape is self.shape:
@@ -235,16 +251,17 @@ class NoiseAware:
         )
 
     def _posterior_mean(self, state: NoiseAwareState) -> Floats:
-        """m, in units of the recursion's own."""
+        """m of the module's equations, in this recursion's own units."""
         recursion, measured = self.measured_at(state.theta, state)
         if recursion is self:
             return self._mean(state)
         return self.shape.inside(recursion.shape.outside(recursion._mean(measured)))
 
     def _mean(self, state: NoiseAwareState) -> Floats:
+        """m where state and recursion are in the same units already."""
         information = estimate_at(self.shape, state.theta, *_information_so_far(state))
         if state.rounds > BURN_IN:
-            place, gradient, variance = averages(state)
+            place, gradient, variance = window_averages(state)
         else:
             place, gradient, variance = _recent(state, information)
         noise = variance * np.eye(place.size)
@@ -258,33 +275,33 @@ class NoiseAware:
         return np.asarray(np.linalg.solve(precision + weight @ information, right))
 
 
-def averages(state: NoiseAwareState) -> tuple[Floats, Floats, float]:
-    """(θ̄, ḡ, s²) of the window's rounds so far."""
+def window_averages(state: NoiseAwareState) -> tuple[Floats, Floats, float]:
+    """(θ̄, ḡ, s²) averaged over the window's rounds so far."""
     window = slice(BURN_IN, state.rounds)
     return _averaged(state, window, 1.0 / state.gradient_sd[window] ** 2)
 
 
-def everything(
-    state: NoiseAwareState, shape: ScoreShape, besides: Floats | float = 0.0
+def averages_of_all_rounds(
+    state: NoiseAwareState, shape: ScoreShape, more_variance: Floats | float = 0.0
 ) -> tuple[Floats, Floats, float, Floats]:
-    """(θ̄, ḡ, s²) of all rounds, and the precision of each round's score sum.
+    """(θ̄, ḡ, s²) averaged over all rounds, and the precision of each round's score sum.
 
-    Those taken far from the window count less, as in the steps; ``besides`` is a
-    variance that each has besides.
+    Sums taken far from the window count for less, as in the steps. ``more_variance`` is
+    added to the variance of each round's score sum.
     """
-    centre = averages(state)[0]
+    centre = window_averages(state)[0]
     information = estimate_at(shape, centre, *information_estimate(state))
     moved = (state.visited - centre) @ information
     change = CURVATURE_CHANGE**2 * (moved**2).mean(axis=1)
     change[BURN_IN:] = 0.0
-    weights = 1.0 / (state.gradient_sd**2 + change + besides)
+    weights = 1.0 / (state.gradient_sd**2 + change + more_variance)
     return *_averaged(state, slice(0, ROUNDS), weights), weights
 
 
 def _recent(
     state: NoiseAwareState, information: Floats
 ) -> tuple[Floats, Floats, float]:
-    """(θ̄, ḡ, s²) of all rounds so far, those taken far from θ counting less."""
+    """(θ̄, ḡ, s²) averaged over all rounds so far, those far from θ counting less."""
     done = slice(0, state.rounds)
     moved = (state.visited[done] - state.theta) @ information
     change = CURVATURE_CHANGE**2 * (moved**2).mean(axis=1)
@@ -295,6 +312,7 @@ def _recent(
 def _averaged(
     state: NoiseAwareState, chosen: slice, weights: Floats
 ) -> tuple[Floats, Floats, float]:
+    """(θ̄, ḡ, s²) of the chosen rounds, averaged with these precisions."""
     total = float(weights.sum())
     place = weights @ state.visited[chosen] / total
     gradient = weights @ state.gradients[chosen] / total
@@ -304,17 +322,21 @@ def _averaged(
 def estimate_at(
     shape: ScoreShape, theta: Floats, noisy: Floats, noise_sd: float
 ) -> Floats:
-    """A positive definite estimate of H from sums taken at θ."""
+    """A positive definite estimate of H from a noised information sum taken at θ."""
     return shrunk(noisy, noise_sd, shape.layout(theta, noisy, noise_sd))
 
 
 def information_estimate(state: NoiseAwareState) -> tuple[Floats, float]:
-    """(H̃, s_H) of the window."""
+    """(H̃, s_H): the average of the window's information sums, and its noise sd."""
     precision = float(state.information_precision[1])
     return unpack(state.information[1] / precision), float(precision**-0.5)
 
 
 def _information_so_far(state: NoiseAwareState) -> tuple[Floats, float]:
-    """(H̃, s_H) of all rounds: a step may be wrong where the posterior may not."""
+    """(H̃, s_H) averaged over all rounds so far, those before the window too.
+
+    They were taken at another θ. That is good enough for a step, which later rounds
+    correct; the posterior uses the window's only.
+    """
     precision = float(state.information_precision.sum())
     return unpack(state.information.sum(axis=0) / precision), float(precision**-0.5)

@@ -1,11 +1,14 @@
-"""Which sums are released when, of records followed how far, for what share of ε.
+"""Which sums each round releases, and which share of the privacy budget they take.
 
-Twenty-four rounds: twenty that bring θ to its place, then a window of four that takes
-most of the budget. All of them are data of the posterior. Every round releases the
-weighted score sum; rounds 0, 4, 8, 12, 16 and the window release the weighted
-information sum too. A release with share f of μ² has noise Δ / (μ √f); the shares add
-to one, so all releases together are exactly μ-GDP (Dong, Roth and Su 2022, Corollary
-3.3).
+There are twenty-four rounds: twenty that move θ towards the posterior's mode, then a
+window of four around it that takes most of the budget. The posterior uses the releases
+of all rounds. Every round releases the weighted score sum; rounds 0, 4, 8, 12, 16 and
+the window also release the weighted information sum. A release with the share f of μ²
+has noise of standard deviation Δ / (μ √f); the shares add up to one, so that all
+releases together are exactly μ-GDP (Dong, Roth and Su 2022, Corollary 3.3).
+
+:func:`influence_bound` and :func:`loosened` choose from public numbers how much one
+record may contribute.
 """
 
 from __future__ import annotations
@@ -16,28 +19,40 @@ from dataclasses import dataclass
 from cipherbayes.models.base import Model
 from cipherbayes.models.influence import InfluenceBound, require_bounded_influence
 
-BURN_IN, WINDOW = 20, 4
+BURN_IN = 20
+"""Rounds before the window. Many cheap ones, because a score sum taken far from where
+θ ends says little: Newton's method must reach its noise floor before the window."""
+WINDOW = 4
+"""Rounds of the window."""
 ROUNDS = BURN_IN + WINDOW
+"""Rounds in all."""
 EARLY_INFORMATION = (0, 4, 8, 12, 16)
+"""Rounds before the window that release an information sum."""
 
-GRADIENTS, GRADIENTS_IN_WINDOW = 0.75, 0.7
-"""Share of all score sums; share of theirs that the window takes."""
-INFORMATION_IN_WINDOW, FIRST_INFORMATION = 0.7, 0.1
-"""Shares of the information sums' budget that the window takes, and round 0: its
-information sum is what the curvature's fall on the way is measured against."""
+GRADIENTS = 0.75
+"""Share of the budget that all score sums take; the information sums take the rest."""
+GRADIENTS_IN_WINDOW = 0.7
+"""Share of the score sums' budget that the window takes."""
+INFORMATION_IN_WINDOW = 0.7
+"""Share of the information sums' budget that the window takes."""
+FIRST_INFORMATION = 0.1
+"""Share of the information sums' budget that round 0 takes. Its information sum is
+what the later ones are compared with, to see how much the curvature has fallen."""
 GROWTH = 1.15
-"""A burn-in round's share over that of the round before: the nearer θ is to its
-place, the more accurate a step must be. Many cheap rounds, because a score sum taken
-far from where θ ends says little: Newton's method must reach its noise floor before
-the window starts."""
+"""A burn-in round's share over that of the round before: the nearer θ is to the mode,
+the more accurate a step must be."""
 
 QUIET = 0.003
-"""Times N: a variance of all score sums together below that is small."""
+"""Noise variance of all score sums together, over N, below which noise counts as small
+and records are followed farther (:func:`influence_bound`)."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """Shares of μ² of one round's releases; no information sum where its share is 0."""
+    """Shares of μ² that one round's score sum and information sum take.
+
+    A share of zero is that of a round without an information sum.
+    """
 
     number: int
     gradient_share: float
@@ -49,7 +64,7 @@ class Round:
 
 
 def rounds() -> tuple[Round, ...]:
-    """All rounds, in order.
+    """The rounds of a study in order, each with its shares of the budget.
 
     Formal guarantees
     -----------------
@@ -71,14 +86,18 @@ def rounds() -> tuple[Round, ...]:
     return burn_in + tuple(Round(t, late, last) for t in range(BURN_IN, ROUNDS))
 
 
-LOOSER, MOST_LOOSE = 0.14, 3.0
-"""How C grows as noise falls, and the most that it grows by: a rule of thumb. The less
-noise there is, the more it costs to count unusual rows for less."""
+LOOSER = 0.14
+"""Power of the noise with which C of :func:`loosened` grows as noise falls: a rule of
+thumb. The less noise there is, the more of an interval's width is due to weighting
+unusual rows down."""
+MOST_LOOSE = 3.0
+"""Largest factor by which C grows."""
 NOISY = 1.0 / 16.0
-"""ρ of :func:`loosened` above which C stays what it is."""
+"""ρ of :func:`loosened`, noise variance over information, above which C stays as it
+is."""
 MOST_BLUR = 0.02
-"""Most noise of the information matrix over a column's information that a larger C may
-lead to: it grows with C², and columns that are alike are soon hidden in it."""
+"""Largest noise of the information matrix, over a column's information, that a larger C
+may lead to. That noise grows with C² and soon hides how columns are correlated."""
 
 
 def loosened(
@@ -90,10 +109,11 @@ def loosened(
     mu: float,
     excess: float = 1.0,
 ) -> float:
-    """A larger C where noise is small: weights then cost more than noise does.
+    """The norm C at which rows are weighted down, larger where there is little noise.
 
-    With ρ = excess C² / (¾ μ² N v), the variance of all score sums' noise over the
-    information of a standardised column, C grows by (16 ρ)^(−0.14), at most threefold.
+    Weighting then costs more than noise does. With ρ = excess C² / (¾ μ² N v), the
+    variance of all score sums' noise over the information of a standardised column, C
+    grows by (16 ρ)^(−0.14), at most threefold.
 
     Parameters
     ----------
@@ -114,26 +134,28 @@ def loosened(
 def influence_bound(
     model: Model, clip: float, *, records: int | None, mu: float, excess: float = 1.0
 ) -> InfluenceBound:
-    """C, and how far a record is followed, from public numbers alone.
+    """How much a record may contribute, and how far its hazard is followed.
+
+    Both follow from public numbers alone.
 
     Parameters
     ----------
     records
-        N where it is public: where it is not, noise is not taken to be small.
+        N where it is public; None where it is not, and noise is then taken to be large.
     mu
         μ of the whole budget.
     excess
         Variance really present over the certified one, K / (K − c − r).
     """
-    bounded, usual = require_bounded_influence(model), InfluenceBound(clip)
+    bounded, default = require_bounded_influence(model), InfluenceBound(clip)
     if records is None:
-        return usual
-    noise = excess * (bounded.sensitivities(usual)[0] / mu) ** 2
+        return default
+    noise = excess * (bounded.sensitivities(default)[0] / mu) ** 2
     if noise < QUIET * records:
         return InfluenceBound(clip, bounded.quiet_stop)
-    return usual
+    return default
 
 
 def noise_multiplier(mu: float, share: float) -> float:
-    """σ of a release that may spend ``share`` of μ²."""
+    """Noise sd over sensitivity of a release that takes ``share`` of μ²."""
     return 1.0 / (mu * math.sqrt(share))

@@ -321,7 +321,7 @@ def _standing_out(correlation: Floats, far: float) -> tuple[Floats, Floats]:
     return values[chosen], vectors[:, chosen]
 
 
-def left_out(
+def estimation_error(
     noisy: Floats, noise_sd: float, constants: tuple[int, ...]
 ) -> tuple[float, Floats]:
     """What :func:`shrunk` is wrong by: (e, r) with E(H_jk − Ĥ_jk)² about e r_j r_k.

@@ -16,7 +16,7 @@ def compared_sites(
 ) -> SiteComparison:
     """How sites compare for a typical τ, the information matrix taken as estimated."""
     h = evidence.estimate
-    weight = np.linalg.solve(evidence.spread(h), h).T
+    weight = np.linalg.solve(evidence.score_covariance(h), h).T
     quadratic = weight @ h
     linear = weight @ (evidence.gradient + h @ evidence.place)
     inverse = np.linalg.inv(recursion.shape.basis)

@@ -94,14 +94,14 @@ def sliced(
     precision and ``random`` are the normals, levels and angles of every slice.
     """
     information, prior_precision = matrices
-    fixed = np.asarray(np.linalg.inv(evidence.spread(information)))
+    fixed = np.asarray(np.linalg.inv(evidence.score_covariance(information)))
     mean = evidence.prior_mean
 
     def inverse_at(here: Floats) -> tuple[Floats, Floats | float]:
         """Of the covariance, and the log of its determinant unless that is constant."""
         if (growth := score.growth(here)) is None:
             return fixed, 0.0
-        total = evidence.spread(information, growth)
+        total = evidence.score_covariance(information, growth)
         return np.asarray(np.linalg.inv(total)), np.linalg.slogdet(total).logabsdet
 
     def log_density(here: Floats) -> Floats:

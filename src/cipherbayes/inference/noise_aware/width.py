@@ -1,26 +1,30 @@
 """How wide private intervals will be, from public numbers alone.
 
-With v the information of a typical record about a typical column, I = N v, q the part
-of it that other columns do not hold too, and s the noise of the averaged score sum of
-all rounds, an interval without privacy has the precision Λ + q I. Noise takes of q I
+Let v be the information of one record about a typical coefficient, I = N v that of all
+records, and q the share of I that is left once the other columns are accounted for.
+Without privacy the posterior precision is Λ + q I, with Λ the prior's. With privacy it
+is about
 
-    q I / (1 + a s² / I) (1 + b d s_H² / I²) (1 + F):
+    Λ + q I / (B² (1 + a s² / I) (1 + k d s_H² / I²) (1 + F / (1 + F / 3))),
 
-the noise of the scores counts a times, because it is the same in directions of which
-little is known; so does that of the information matrix, s_H in each of its entries,
-which hides how columns are correlated. Counting unusual records for less takes 1 / B²
-of it whatever the noise. However much noise takes, the prior Λ is left: no interval is
-wider than the prior's. Where b constants belong to sites (to intervals
-of each), a column's means there are what noise hides most. What it varies by within
-sites is its information less that of its means, whose noise adds up to
-F = b² s_H² / 2 (N m)² of it, m a record's information about a constant; where that is
-much, sites are taken to be more alike: F / (1 + F / 3). Intervals of one baseline cost
-likewise, and more, because means are not much the same in all of them.
+and the ratio of widths is the square root of the ratio of precisions. The factors are
 
-How wide intervals become depends on more than public numbers: on how columns are
-correlated, and on the noise itself, which may or may not happen to hide it. So there
-is a range, too. It ends where the prior's own width is, over that of a column which is
-correlated with none, √(1 + I / Λ).
+- B²: records with unusual rows count for less, whatever the noise;
+- 1 + a s² / I: noise of standard deviation s in the averaged score sum. It is the same
+  in every direction, so it costs most in directions with little information: a > 1;
+- 1 + k d s_H² / I²: noise of standard deviation s_H in each entry of the information
+  matrix, which hides how the d columns are correlated;
+- F = f c² s_H² / (N m)²: only where c > 1 constant columns (of sites, or of intervals
+  of a baseline hazard) each have a mean of every other column to be learnt. What a
+  column varies by within sites is its information less that of these means, and their
+  noise adds up to F; m is a record's information about its constant.
+
+However large the noise, Λ is left: no interval is wider than the prior's. How wide it
+becomes also depends on what is not public, the correlations of the columns and the
+noise that happens to be drawn, so a range is returned too. It ends at √(1 + I / Λ), the
+prior's width over that of a column that is correlated with none.
+
+All constants here were fitted to simulated studies on the columns of public tables.
 """
 
 from __future__ import annotations
@@ -30,20 +34,29 @@ import math
 from cipherbayes.inference.method import WidthRatio
 from cipherbayes.inference.noise_aware.schedule import rounds
 
-BOUNDED = 1.1
-"""B: width that counting unusual records for less costs, noise apart."""
+WEIGHTING_COST = 1.1
+"""B, factor by which intervals widen because unusual records are weighted down, even
+without noise."""
 OWN_SHARE = 0.5
-"""q."""
-SCORES, SCORES_GROWING = 3.0, 7.5
-"""a; of scores that grow with the linear predictor, whose information few records
-hold."""
-MATRIX = 1.1
-"""b of the information matrix."""
-SITES, INTERVALS, MOST_HIDDEN = 0.5, 2.5, 3.0
-"""Of F: of sites, of intervals of a baseline, and the most of it."""
+"""q, share of a column's information that the other columns do not explain."""
+SCORE_NOISE = 3.0
+"""a, weight of the noise of the score sums relative to the information."""
+SCORE_NOISE_GROWING = 7.5
+"""a of models whose score grows with the exponential of the linear predictor: few
+records hold most of their information, so noise hides more of it."""
+MATRIX_NOISE = 1.1
+"""k, weight of the noise of the information matrix."""
+SITE_MEANS_NOISE = 0.5
+"""f, weight of the noise of the column means where the constants are sites'."""
+INTERVAL_MEANS_NOISE = 2.5
+"""f where the constants are intervals of a baseline: larger, because the means of a
+column are not taken to be alike in all intervals."""
+MOST_HIDDEN = 3.0
+"""Largest value of F / (1 + F / 3): with much noise, the posterior takes sites to be
+alike and loses no more."""
 LEAST, MOST = 0.4, 2.5
-"""How many times what is expected noise costs at least and at most, in nine of ten
-studies on the columns of public tables, to which all of these are fitted."""
+"""Lower and upper end of the range, as multiples of the expected widening: nine of ten
+studies were between them."""
 
 
 def expected_width_ratio(
@@ -60,16 +73,16 @@ def expected_width_ratio(
     intervals: int = 1,
     grows: bool = False,
 ) -> WidthRatio:
-    """Ratio of a private interval's width to the non-private one's.
+    """How many times as wide an interval is as it would be without privacy.
 
     Parameters
     ----------
     records, dimension
         N and d.
     mu
-        μ of the whole budget.
+        μ of Gaussian differential privacy that the whole budget allows.
     sensitivities
-        (Δ_g, Δ_H).
+        (Δ_g, Δ_H), of a score sum and of an information sum.
     information
         v: a public guess of a record's mean information in a typical coordinate,
         e.g. ``model.curvature(design)`` times the mean square of a column.
@@ -78,9 +91,10 @@ def expected_width_ratio(
     excess
         Variance really present over the certified one, K / (K − c − r).
     levels, mass
-        Constants of sites, and m; none where sites are alike.
+        How many constant columns belong to one site each (0 where sites do not differ),
+        and m.
     intervals
-        Of a baseline that all sites share.
+        How many intervals a baseline has that all sites share.
     grows
         Whether scores grow with the exponential of the linear predictor.
     """
@@ -91,15 +105,18 @@ def expected_width_ratio(
     score_noise = excess * (sensitivities[0] / mu) ** 2 / score_share
     matrix_noise = excess * (sensitivities[1] / mu) ** 2 / information_share
     total = records * information
-    scores = SCORES_GROWING if grows else SCORES
-    blur = 1.0 + scores * score_noise / total
-    blur *= 1.0 + MATRIX * dimension * matrix_noise / total**2
-    constants, weight = (levels, SITES) if levels else (intervals, INTERVALS)
+    score_weight = SCORE_NOISE_GROWING if grows else SCORE_NOISE
+    blur = 1.0 + score_weight * score_noise / total
+    blur *= 1.0 + MATRIX_NOISE * dimension * matrix_noise / total**2
+    if levels:
+        constants, weight = levels, SITE_MEANS_NOISE
+    else:
+        constants, weight = intervals, INTERVAL_MEANS_NOISE
     if constants > 1:
         hidden = weight * matrix_noise * (constants / (records * mass)) ** 2
         blur *= 1.0 + hidden / (1.0 + hidden / MOST_HIDDEN)
     own, prior = OWN_SHARE * total, prior_sd**-2.0
-    expected = math.sqrt((prior + own) / (prior + own / BOUNDED**2 / blur))
-    least = 1.0 + LEAST * max(expected - BOUNDED, 0.0)
+    expected = math.sqrt((prior + own) / (prior + own / WEIGHTING_COST**2 / blur))
+    least = 1.0 + LEAST * max(expected - WEIGHTING_COST, 0.0)
     most = min(1.0 + MOST * (expected - 1.0), math.sqrt(1.0 + total / prior))
     return WidthRatio(expected, least, most)

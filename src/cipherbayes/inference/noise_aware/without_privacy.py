@@ -15,7 +15,7 @@ import numpy as np
 from cipherbayes.inference.between_sites import SitePrior
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.lost_sites import prior_without, remembered
-from cipherbayes.inference.noise_aware.recursion import NoiseAware, averages
+from cipherbayes.inference.noise_aware.recursion import NoiseAware, window_averages
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.inference.noise_aware.sites import compared_sites
@@ -45,10 +45,10 @@ def expected_sd(
         prior = prior_without(prior, lost)
     slots = prior.slots if isinstance(prior, SitePrior) else None
     recursion = NoiseAware(prior, ScoreShape.of(model, design, slots, bound=bound))
-    recursion, state = recursion.measured_at(averages(state)[0], state)
+    recursion, state = recursion.measured_at(window_averages(state)[0], state)
     evidence = Evidence.of(recursion, state)
     shape, h = recursion.shape, evidence.estimate
-    told = h @ np.linalg.solve(replace(evidence, variance=0.0).spread(h), h)
+    told = h @ np.linalg.solve(replace(evidence, variance=0.0).score_covariance(h), h)
     if isinstance(prior, SitePrior):
         compared = compared_sites(recursion, prior, evidence, prior.start)
         root = np.linalg.inv(shape.basis)
