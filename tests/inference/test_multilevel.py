@@ -19,16 +19,16 @@ from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.flags import hidden_columns
 from cipherbayes.inference.noise_aware.information import InformationSampler
 from cipherbayes.inference.noise_aware.information_prior import InformationPrior
+from cipherbayes.inference.noise_aware.layout import (
+    ExpectedMasses,
+    InformationLayout,
+    SiteLayout,
+)
 from cipherbayes.inference.noise_aware.posterior import sample_posterior
 from cipherbayes.inference.noise_aware.recursion import NoiseAware, NoiseAwareState
 from cipherbayes.inference.noise_aware.schedule import BURN_IN, EARLY_INFORMATION
 from cipherbayes.inference.noise_aware.shape import ScoreShape
-from cipherbayes.inference.noise_aware.shrinkage import (
-    InformationLayout,
-    SiteLayout,
-    by_site,
-    shrunk,
-)
+from cipherbayes.inference.noise_aware.shrinkage import by_site, shrunk
 from cipherbayes.inference.noise_aware.tilting import TiltedBySite
 from cipherbayes.inference.noise_aware.without_privacy import expected_sd
 from cipherbayes.inference.released import Release
@@ -224,7 +224,9 @@ def test_means_of_a_column_that_is_confounded_with_site_are_not_taken_for_its_ow
             [(masses[:, None] * means).T, (means.T * masses) @ means + within],
         ]
     )
-    sites = SiteLayout(np.arange(4), np.full(3, -1), masses, np.full(4, 0.4))
+    sites = SiteLayout(
+        np.arange(4), np.full(3, -1), ExpectedMasses(masses, np.full(4, 0.4))
+    )
     rng = np.random.default_rng(0)
     noise = rng.normal(scale=20.0, size=(7, 7))
     noisy = matrix + np.triu(noise) / np.sqrt(2.0) + np.triu(noise).T / np.sqrt(2.0)
@@ -243,9 +245,8 @@ def test_a_column_that_is_confounded_with_site_need_not_tell_as_much_as_others()
     count = len(evidence.layout.constants)
     others = evidence.dimension - count
     masses = np.linspace(200.0, 600.0, count)
-    sites = SiteLayout(
-        np.arange(count), np.full(others, -1), masses, np.full(count, 0.4)
-    )
+    expected = ExpectedMasses(masses, np.full(count, 0.4))
+    sites = SiteLayout(np.arange(count), np.full(others, -1), expected)
     layout = InformationLayout(tuple(range(count)), sites=sites)
     for spread, unlike in ((0.02, ()), (1.0, (count,))):
         means = np.zeros((count, others))
@@ -298,8 +299,9 @@ def test_a_site_far_below_the_others_is_expected_to_tell_less(
         sites = shape.layout(theta, noisy, 10.0, by_level=by_level).sites
         assert sites is not None
         assert sites.masses is not None
-        assert sites.masses.sum() == pytest.approx(500.0)
-        assert sites.masses[4] / sites.masses[0] == pytest.approx(expected, rel=0.01)
+        masses = sites.masses.values
+        assert masses.sum() == pytest.approx(500.0)
+        assert masses[4] / masses[0] == pytest.approx(expected, rel=0.01)
 
 
 def test_where_most_have_the_event_a_higher_hazard_tells_little_more() -> None:
@@ -321,8 +323,9 @@ def test_where_most_have_the_event_a_higher_hazard_tells_little_more() -> None:
         sites = shape.layout(theta, noisy, 1e-6, by_level=True).sites
         assert sites is not None
         assert sites.masses is not None
-        assert sites.masses.sum() == pytest.approx(5.0 * mass)
-        ratios.append(sites.masses[4] / sites.masses[0])
+        masses = sites.masses.values
+        assert masses.sum() == pytest.approx(5.0 * mass)
+        ratios.append(masses[4] / masses[0])
     assert ratios[0] == pytest.approx(np.e, rel=0.01)
     chances = [1.0 - np.exp(-np.exp(level + 0.3424)) for level in (0.0, 1.0)]
     assert (4.0 * chances[0] + chances[1]) / 5.0 == pytest.approx(0.8, abs=0.002)
@@ -333,14 +336,15 @@ def test_how_much_means_differ_is_told_by_the_sites_that_know_it() -> None:
     """Fifteen small sites hide in their noise what five large ones say."""
     rng = np.random.default_rng(3)
     masses = np.array([40.0] * 15 + [400.0] * 5)
-    sites = SiteLayout(np.arange(20), np.array([-1]), masses, np.full(20, 0.01))
+    expected = ExpectedMasses(masses, np.full(20, 0.01))
+    sites = SiteLayout(np.arange(20), np.array([-1]), expected)
     explained = []
     for _ in range(40):
         means = rng.normal(scale=0.7, size=(20, 1))
         mixed = masses[:, None] * means + rng.normal(scale=49.0, size=(20, 1))
         corner = np.array([[3000.0 + float(masses @ means[:, 0] ** 2)]])
         noisy = np.block([[np.diag(masses), mixed], [mixed.T, corner]])
-        rest = by_site(noisy, 69.0, tuple(range(20)), sites)[2]
+        rest = by_site(noisy, 69.0, tuple(range(20)), sites, expected)[2]
         explained.append(float(rest[0, 0]) / 3000.0 - 1.0)
     assert abs(np.mean(explained)) < 0.05
     assert np.std(explained) < 0.1
@@ -352,7 +356,11 @@ def test_a_sites_means_are_much_the_same_from_interval_to_interval() -> None:
     Sites' means of -1 to 1 that do not change leave no room for a change, and differ
     by as much as ever from one site to the next.
     """
-    sites = SiteLayout(np.tile(np.arange(4), 2), np.array([-1]), np.ones(8), np.ones(8))
+    sites = SiteLayout(
+        np.tile(np.arange(4), 2),
+        np.array([-1]),
+        ExpectedMasses(np.ones(8), np.ones(8)),
+    )
     parts = Coordinates(np.eye(9), tuple(range(8)))
     prior = InformationPrior(parts, (), (), sites)
     moved, means = prior.start(200)
@@ -390,7 +398,8 @@ def test_a_sites_own_level_counts_with_its_exponential() -> None:
         visited=np.tile(place, (24, 1)),
         weights=np.full(24, 1.0 / 24.0),
     )
-    score = TiltedBySite.of(evidence, shape, matrix[None])
+    assert shape.unit is not None
+    score = TiltedBySite.of(evidence, shape, shape.unit, matrix[None])
     assert score.mean(place[None]) == pytest.approx(np.zeros((1, 7)), abs=1e-9)
     away = np.zeros(7)
     away[1] = 0.3

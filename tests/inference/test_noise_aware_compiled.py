@@ -15,9 +15,9 @@ from cipherbayes.inference.noise_aware import Effort, compiled, sample_posterior
 from cipherbayes.inference.noise_aware.compiled import TrajectoryLaw
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.information import InformationSampler
+from cipherbayes.inference.noise_aware.layout import ExpectedMasses, SiteLayout
 from cipherbayes.inference.noise_aware.recursion import NoiseAware, NoiseAwareState
 from cipherbayes.inference.noise_aware.saturation import SaturatingScore, SiteLevels
-from cipherbayes.inference.noise_aware.shrinkage import SiteLayout
 from cipherbayes.inference.noise_aware.slicing import Score, sliced
 from cipherbayes.inference.noise_aware.tilting import TiltedBySite, TiltedScore
 from cipherbayes.typing import Floats
@@ -49,7 +49,7 @@ def evidence_of(kind: str) -> tuple[NoiseAware, Evidence]:
         b = owners.size
         masses = np.diag(evidence.information)[:b].clip(10.0)
         spread = np.array([0.4, 2.0, 0.4])[owners]
-        sites = SiteLayout(owners, np.full(5 - b, -1), masses, spread)
+        sites = SiteLayout(owners, np.full(5 - b, -1), ExpectedMasses(masses, spread))
         layout = replace(evidence.layout, constants=tuple(range(b)), sites=sites)
         evidence = replace(evidence, layout=layout)
     return recursion, evidence
@@ -149,10 +149,11 @@ def score_of(kind: str) -> tuple[Evidence, Score, Floats, Floats]:
         bend = sampler.chains.bend
         score = SaturatingScore.of(evidence, sampler.slope(), bend, levels)
     elif kind == "sites":
-        shape = replace(shape, unit=np.array([1.0, 0.5, 0, 0, 0]), constants=(0, 1))
-        score = TiltedBySite.of(evidence, shape, h)
+        unit = np.array([1.0, 0.5, 0, 0, 0])
+        shape = replace(shape, unit=unit, constants=(0, 1))
+        score = TiltedBySite.of(evidence, shape, unit, h)
     elif shape.unit is not None:
-        score = TiltedScore.of(evidence, shape, h)
+        score = TiltedScore.of(evidence, shape, shape.unit, h)
     else:
         score = SaturatingScore.of(evidence, sampler.slope(), sampler.chains.bend)
     return evidence, score, h, np.asarray(np.linalg.inv(prior), dtype=np.float64)

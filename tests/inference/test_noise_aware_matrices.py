@@ -9,10 +9,10 @@ from cipherbayes.inference.influence import influence_sums
 from cipherbayes.inference.noise_aware.alike_columns import follows_from_others
 from cipherbayes.inference.noise_aware.coordinates import Coordinates
 from cipherbayes.inference.noise_aware.evidence import Evidence
+from cipherbayes.inference.noise_aware.layout import InformationLayout
 from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.inference.noise_aware.shrinkage import (
     SHARE_SPREAD,
-    InformationLayout,
     estimation_error,
     shrunk,
 )

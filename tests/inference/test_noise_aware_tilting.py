@@ -58,9 +58,9 @@ def test_the_mean_of_a_hazard_score_is_closer_than_a_line(kind: str) -> None:
 def test_scores_vary_as_much_more_as_there_are_more_events() -> None:
     _, _, score = taken_elsewhere("exponential", 1)
     assert score.shape.unit is not None
-    assert score.growth(score.place[None]) == pytest.approx(1.0)
+    assert score.variance_growth(score.place[None]) == pytest.approx(1.0)
     doubled = score.place + np.log(2.0) * score.shape.unit
-    assert score.growth(doubled[None]) == pytest.approx(2.0, rel=0.02)
+    assert score.variance_growth(doubled[None]) == pytest.approx(2.0, rel=0.02)
 
 
 @pytest.mark.parametrize("kind", ["exponential", "weibull"])

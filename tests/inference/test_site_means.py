@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cipherbayes.inference.noise_aware.shrinkage import SiteLayout
+from cipherbayes.inference.noise_aware.layout import ExpectedMasses, SiteLayout
 from cipherbayes.inference.noise_aware.site_means import Means, drawn_by_site
 from cipherbayes.typing import Floats
 
@@ -19,7 +19,7 @@ def layout(kinds: int = 1, own: bool = False) -> SiteLayout:
         others[-1] = 3
     constants = np.tile(np.arange(SITES), kinds)
     masses = np.ones(constants.size)
-    return SiteLayout(constants, others, masses, masses)
+    return SiteLayout(constants, others, ExpectedMasses(masses, masses))
 
 
 def walked(sites: SiteLayout, means: Floats, sweeps: int = 200) -> list[Means]:
@@ -84,6 +84,8 @@ def test_later_intervals_and_columns_of_one_site_have_nothing_in_common() -> Non
 
 
 def test_two_sites_have_no_direction_in_common() -> None:
-    sites = SiteLayout(np.arange(2), np.full(COLUMNS, -1), np.ones(2), np.ones(2))
+    sites = SiteLayout(
+        np.arange(2), np.full(COLUMNS, -1), ExpectedMasses(np.ones(2), np.ones(2))
+    )
     last = walked(sites, selected()[:2], 5)[-1]
     assert not last.along(2 * COLUMNS).any()

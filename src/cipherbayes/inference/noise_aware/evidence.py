@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cipherbayes.inference.noise_aware.layout import InformationLayout
 from cipherbayes.inference.noise_aware.recursion import (
     NoiseAware,
     NoiseAwareState,
@@ -28,7 +29,6 @@ from cipherbayes.inference.noise_aware.recursion import (
 )
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.inference.noise_aware.shrinkage import (
-    InformationLayout,
     by_site,
     estimation_error,
     shrunk,
@@ -166,7 +166,9 @@ class Evidence:
             information = frame @ information @ frame.T
         sites = self.layout.sites
         if sites is not None and sites.masses is not None:
-            own = np.diag(by_site(information, noise, constants, sites)[2])
+            own = np.diag(
+                by_site(information, noise, constants, sites, sites.masses)[2]
+            )
         else:
             own = np.diag(without_means(information, noise, constants)[1])
         return dict(zip(varying, own.tolist(), strict=True))
@@ -212,7 +214,7 @@ class Evidence:
         if sites is None or sites.masses is None:
             return ()
         masses, means, rest = by_site(
-            self.information, self.information_sd, constants, sites
+            self.information, self.information_sd, constants, sites, sites.masses
         )
         away = means - masses @ means / masses.sum()
         between, within = masses @ away**2, np.maximum(np.diag(rest), 0.0)

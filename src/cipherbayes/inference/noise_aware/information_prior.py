@@ -16,7 +16,7 @@ With m, υ, ω and ρ learnt,
 and m flat. Where the information of one need not be like the others', its ℓ_j has
 another law: N(m, 1) of a parameter that is no coefficient of a column, and of a rare
 level; N(p + log s, 0.2²) of a Weibull shape, whose s is known
-(:class:`~.shrinkage.InformationLayout`). Where sites may differ,
+(:class:`~.layout.InformationLayout`). Where sites may differ,
 :class:`InformationPrior` says how p and U do.
 
 The law of S is the one that matters, because a small eigenvalue of R that noise hides
@@ -39,7 +39,8 @@ import numpy as np
 
 from cipherbayes.inference.noise_aware.centring import Centring, InverseGamma
 from cipherbayes.inference.noise_aware.coordinates import Coordinates
-from cipherbayes.inference.noise_aware.shrinkage import SHARE_SPREAD, SiteLayout
+from cipherbayes.inference.noise_aware.layout import SiteLayout
+from cipherbayes.inference.noise_aware.shrinkage import SHARE_SPREAD
 from cipherbayes.inference.noise_aware.site_means import Means, drawn_by_site
 from cipherbayes.typing import Floats, Integers
 
@@ -137,9 +138,9 @@ class InformationPrior:
         self._precisions[self._known] = SHARE_SPREAD**-2.0
         self._offsets[self._known] = np.log([share for _, share in shares])
         self.pulled_by[apart], self.pulled_by[self._known] = middle, 0
-        if sites is not None and sites.masses is not None and sites.spread is not None:
-            self._precisions[parts.masses] = sites.spread**-2.0
-            self._offsets[parts.masses] = np.log(sites.masses)
+        if sites is not None and sites.masses is not None:
+            self._precisions[parts.masses] = sites.masses.log_sd**-2.0
+            self._offsets[parts.masses] = np.log(sites.masses.values)
         else:
             self._precisions[parts.masses] = MASS_SPREAD**-2.0
             self._offsets[parts.masses] = -np.log(max(len(parts.constants), 1))
@@ -302,7 +303,7 @@ class InformationPrior:
         """u and υ given U."""
         means = moved[:, self.parts.means]
         if self._sites is not None:
-            each = means.reshape(len(means), *self._sites.apart.shape)
+            each = means.reshape(len(means), *self._sites.of_another_site.shape)
             return drawn_by_site(self._sites, each, before, rng)
         rate = MEANS.scale + 0.5 * (means**2).sum(axis=1)
         shape = MEANS.shape + 0.5 * means.shape[1]

@@ -1,6 +1,6 @@
-"""The mean of the score sum far from where it was taken.
+"""The mean of a score sum that saturates, as that of a logistic regression does.
 
-A score sum at θ̄ has mean H (θ − θ̄) only where the curvature is constant. Where the
+A score sum taken at θ̄ has mean H (θ − θ̄) only where the curvature is constant. If the
 linear predictor is about normal with variance v(θ) = θ'Mθ, Stein's lemma gives
 
     E g(θ̄) = N M (κ(v(θ)) θ − κ(v(θ̄)) θ̄),    κ(v) = E l''(√v Z),
@@ -10,18 +10,19 @@ and with κ(v) ∝ (1 + b v)^(−½), as for a logistic curve (b = π / 8, MacKa
     E g(θ̄) = A (k(θ) θ − θ̄),    k(θ) = √((1 + β) / (1 + β θ'Aθ / θ̄'Aθ̄)),
     H = A − β / (1 + β) · A θ̄ θ̄'A / θ̄'A θ̄,    A = κ(v(θ̄)) N M,    β = b v(θ̄),
 
-in which neither N nor M occurs. β = 0 is H (θ − θ̄); the slope at θ̄ is H always. H is
-A with the one direction flattened in which θ̄ itself lies: a prior that knows of no
-directions belongs to A, not to H, whose least informed direction it would fill up.
+in which neither N nor M occurs. With β = 0 this is H (θ − θ̄), and the slope at θ̄ is H
+for every β. H is A with less information in one direction, that of θ̄ itself. The prior
+of :mod:`~.information_prior` prefers no direction, so it is stated for A: as a prior of
+H it would add information in just that direction.
 
-Where sites may differ, that knows of no site by itself: one with few records hardly
-changes θ'Aθ, whatever its own level a. With ā its level at θ̄ and p the logistic curve,
-its outcomes then come with p(a) and not p(ā) + p'(ā)(a − ā), so its level is counted as
+Where sites may differ, the formula above does not see one site's own level a: a site
+with few records hardly changes θ'Aθ. With ā its level at θ̄ and p the logistic curve,
+its outcomes have the probability p(a) and not p(ā) + p'(ā)(a − ā). So its level enters
+all of the above as
 
-    ā + (p(a) − p(ā)) / p'(ā)
+    ā + (p(a) − p(ā)) / p'(ā).
 
-in all of the above: of a site without any outcome the score tells that a is low, and
-not how low.
+A site without any events then says that a is low, and not how low.
 
 References
 ----------
@@ -41,21 +42,23 @@ from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.typing import Floats, Integers
 
 LARGEST_FALL = 0.15
-"""The curvature is never taken to have fallen below this share of its start."""
+"""Smallest curvature at θ̄ that is believed, as a share of that at θ = 0."""
 LARGEST_LEVEL = 6.0
-"""A site's level is taken to be no farther from zero than this, one in 400."""
+"""Largest distance of a site's level from zero, on the logit scale: one event in 400
+records."""
 LARGEST_UNDER_PRIOR = 20.0
-"""Largest b v of a θ that is typical of the prior."""
+"""Largest b v(θ) that a θ typical of the prior may have; it bounds β."""
 
 
 @dataclass(frozen=True)
 class SiteLevels:
-    """Sites' levels, as the outcomes of each site count them.
+    """The sites' own levels, and how the logistic curve turns them into outcomes.
 
     Attributes
     ----------
     constants, values
-        Places of the constant columns, and what they are where they are not zero.
+        Numbers of the parameters with constant columns, and what each such column is in
+        the records where it is not zero.
     place
         θ̄.
     level
@@ -69,7 +72,7 @@ class SiteLevels:
 
     @classmethod
     def of(cls, evidence: Evidence, information: Floats, values: Floats) -> SiteLevels:
-        """At the sites' means of all columns, as H has them."""
+        """Levels at θ̄ of records with the mean columns of their site, taken from H."""
         constants = np.array(evidence.layout.constants, dtype=np.int64)
         others = np.setdiff1d(np.arange(evidence.dimension), constants)
         masses = np.maximum(information[:, constants, constants], 1e-300)
@@ -80,7 +83,10 @@ class SiteLevels:
         return cls(constants, values, place, far)
 
     def counted(self, theta: Floats) -> tuple[Floats, Floats]:
-        """θ with levels as they count, of a stack; how much more per unit of each."""
+        """θ with each level a replaced by ā + (p(a) − p(ā)) / p'(ā), of a stack of θ.
+
+        And the derivative of each replaced level by the level.
+        """
         place = self.place[self.constants]
         moved = self.values * (theta[..., self.constants] - place)
         here = expit(self.level)
@@ -92,7 +98,7 @@ class SiteLevels:
 
 @dataclass(frozen=True)
 class SaturatingScore:
-    """E ḡ as a function of θ, for a stack of H and β.
+    """The mean of ḡ as a function of θ, for the A and β of every chain.
 
     Attributes
     ----------
@@ -122,7 +128,7 @@ class SaturatingScore:
         bend: Floats,
         sites: SiteLevels | None = None,
     ) -> SaturatingScore:
-        """With θ̄ and the θ_t of all rounds."""
+        """The score of a finished study, for the A and β of every chain."""
         pushed, length = _pushed(slope, evidence.place)
         strength = bend / length
         score = cls(slope, strength, bend, np.zeros_like(pushed), sites)
@@ -146,7 +152,7 @@ class SaturatingScore:
         return np.sqrt((1.0 + self.bend) / below), along, below
 
     def mean(self, theta: Floats) -> Floats:
-        """A (k(θ) θ − origin), of a stack of θ."""
+        """E ḡ = A (k(θ) θ − origin) for the θ of every chain."""
         if self.sites is not None:
             theta = self.sites.counted(theta)[0]
         factor, along, _ = self._factor(theta)
@@ -165,8 +171,9 @@ class SaturatingScore:
             found[:, :, self.sites.constants] *= more[:, None, :]
         return np.asarray(found)
 
-    def growth(self, theta: Floats) -> None:
-        """None: how the scores' variance grows with θ is not counted here."""
+    def variance_growth(self, theta: Floats) -> Floats | None:
+        """None: the variance of the scores is taken to be that at θ̄."""
+        return None
 
 
 def _pushed(slope: Floats, place: Floats) -> tuple[Floats, Floats]:
@@ -176,7 +183,7 @@ def _pushed(slope: Floats, place: Floats) -> tuple[Floats, Floats]:
 
 
 def flattened(slope: Floats, place: Floats, bend: Floats) -> Floats:
-    """H of a stack of A."""
+    """H of every chain from its A: less information in the direction of θ̄."""
     pushed, length = _pushed(slope, place)
     share = bend / (1.0 + bend) / length
     outer = pushed[:, :, None] * pushed[:, None, :]
@@ -184,35 +191,35 @@ def flattened(slope: Floats, place: Floats, bend: Floats) -> Floats:
 
 
 def unflattened(information: Floats, place: Floats, bend: float) -> Floats:
-    """A of one H, the inverse of :func:`flattened`."""
+    """A from one H, the inverse of :func:`flattened`."""
     pushed = information @ place
     length = max(float(pushed @ place), 1e-300)
     return np.asarray(information + bend / length * np.outer(pushed, pushed))
 
 
 def unflattened_all(information: Floats, place: Floats, bend: Floats) -> Floats:
-    """A of a stack of H, the inverse of :func:`flattened`."""
+    """A of every chain from its H, the inverse of :func:`flattened`."""
     pushed, length = _pushed(information, place)
     outer = pushed[:, :, None] * pushed[:, None, :]
     return np.asarray(information + (bend / length)[:, None, None] * outer)
 
 
 def pulled_back(gradient: Floats, slope: Floats, place: Floats, bend: Floats) -> Floats:
-    """The gradient with respect to A from that with respect to H."""
+    """The gradient by A of something whose gradient by H is ``gradient``."""
     pushed, length = _pushed(slope, place)
     share = (bend / (1.0 + bend) / length)[:, None]
     turned = np.matvec(gradient, pushed)
     along = ((turned * pushed).sum(axis=1) / length)[:, None]
-    # Of aa'/θ̄'a with a = Aθ̄: da = dA θ̄ in both factors and in the denominator.
+    # The derivative of aa' / θ̄'a, a = Aθ̄: da = dA θ̄ is in both factors and below.
     half = share * (turned - 0.5 * along * place)
     outer = half[:, :, None] * place
     return np.asarray(gradient - outer - outer.transpose(0, 2, 1))
 
 
 def limited_bend(evidence: Evidence, slope: Floats, bend: Floats) -> Floats:
-    """β no larger than a θ typical of the prior allows.
+    """β, held below what is plausible for a θ that is typical of the prior.
 
-    β is b v(θ̄), so where θ̄ is almost zero so is β, whatever noise says.
+    β = b v(θ̄), so where θ̄ is almost zero β must be, whatever the noised traces say.
     """
     length = _pushed(slope, evidence.place)[1]
     typical = np.einsum("cjk,jk->c", slope, evidence.prior_covariance)

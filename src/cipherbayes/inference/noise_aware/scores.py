@@ -1,4 +1,9 @@
-"""Which mean the score sum of a model has: a line, saturating, or growing."""
+"""Which mean a model's averaged score sum has as a function of θ.
+
+Linear, H (θ − θ̄), unless the model says otherwise; of :mod:`~.saturation` where the
+score is bounded (logistic), of :mod:`~.tilting` where it grows with the exponential of
+the linear predictor (hazards and counts).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +27,7 @@ from cipherbayes.typing import Floats
 def score_of(
     shape: ScoreShape, evidence: Evidence, information: Floats, bend: Floats
 ) -> Score | None:
-    """The mean of the score where it is not a line, for a stack of H."""
+    """The mean of the score sum for a stack of H; None where it is linear in θ."""
     if bend.any() or shape.level_values is not None:
         slope = unflattened_all(information, evidence.place, bend)
         levels = None
@@ -33,18 +38,21 @@ def score_of(
         return None
     sites = evidence.layout.sites
     if sites is not None and sites.masses is not None:
-        return TiltedBySite.of(evidence, shape, information)
-    return TiltedScore.of(evidence, shape, information)
+        return TiltedBySite.of(evidence, shape, shape.unit, information)
+    return TiltedScore.of(evidence, shape, shape.unit, information)
 
 
 def estimated_score(shape: ScoreShape, evidence: Evidence) -> Score | None:
-    """That of the shrunk information sums, a stack of one."""
+    """:func:`score_of` for the shrunk estimate of H, as a stack of one."""
     bend = np.array([first_bend(shape, evidence)])
     return score_of(shape, evidence, evidence.estimate[None], bend)
 
 
 def first_bend(shape: ScoreShape, evidence: Evidence) -> float:
-    """β of the shrunk information sums, by fixed-point iteration."""
+    """β for the shrunk estimate of H, by fixed-point iteration.
+
+    β depends on A, and A of the estimate of H depends on β.
+    """
     start, bend = evidence.estimate, np.zeros(1)
     for _ in range(30):
         slope = unflattened(start, evidence.place, float(bend[0]))
@@ -56,6 +64,10 @@ def first_bend(shape: ScoreShape, evidence: Evidence) -> float:
 
 
 def bend_of_traces(shape: ScoreShape, now: Floats, first: Floats) -> Floats:
-    """β, from the trace of A now and of the first round's information sum."""
+    """β from how far the curvature has fallen since the first round.
+
+    ``now`` is the trace of A of every chain, ``first`` that of the first round's
+    information sum.
+    """
     fall = now / np.maximum(first, now)
     return shape.bend(np.maximum(fall, LARGEST_FALL))

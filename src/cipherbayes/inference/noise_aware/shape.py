@@ -1,4 +1,11 @@
-"""What the mean of a model's score sum looks like, away from where it was taken."""
+"""Public facts about a model's score sums: what the posterior needs to know of a model.
+
+:class:`ScoreShape` says in which units sums are released, which columns are constant,
+and whether the score saturates or grows with the exponential of the linear predictor.
+From these and a noised information sum it derives the layout of the information matrix
+(:meth:`ScoreShape.layout`) and how much the weighted scores vary
+(:meth:`ScoreShape.variation`).
+"""
 
 from __future__ import annotations
 
@@ -12,11 +19,12 @@ from scipy.special import expit
 
 from cipherbayes.inference.method import SiteRecords
 from cipherbayes.inference.noise_aware.down_weighting import RowLengths, variation
-from cipherbayes.inference.noise_aware.shrinkage import (
+from cipherbayes.inference.noise_aware.layout import (
+    ExpectedMasses,
     InformationLayout,
     SiteLayout,
-    fitted_frame,
 )
+from cipherbayes.inference.noise_aware.shrinkage import fitted_frame
 from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models.base import Model
 from cipherbayes.models.design import Design
@@ -27,29 +35,38 @@ from cipherbayes.models.influence import (
 )
 from cipherbayes.typing import Floats, Integers
 
-OWN_CURVATURE, AT_LEVEL, UNKNOWN_SIZE = 0.4, 0.2, 2.0
-"""How much a site's information differs from its share of the records, as the sd of a
-logarithm; once its level is taken into account; and where its size is not known."""
+OWN_CURVATURE = 0.4
+"""Prior sd of the log of a site's information over its share of the records, where the
+site's level is not known yet."""
+AT_LEVEL = 0.2
+"""The same sd once the site's level, which changes a record's information, is taken
+into account."""
+UNKNOWN_SIZE = 2.0
+"""The same sd where it is not known how many records the site has."""
 LEAST_EVENTS, MOST_EVENTS = 1e-3, 0.95
-"""Events for each record, as far as they say how a hazard saturates."""
+"""Range within which the estimated number of events per record is kept before sites are
+compared by it: noise may put it outside of 0 to 1."""
 LEAST_PART = 1e-3
-"""Of the information of all constants, the least that one of them is taken to have."""
+"""Smallest information of all sites about one kind of constant (such as one interval of
+a baseline), as a share of that about all kinds."""
 SKEWED_VARIANCE = 1.2
-"""Of a column with a part 1 − E, its frame taken off, over what is lived through: one,
-and more where records are not followed equally far."""
+"""Variance of the column of a Weibull shape parameter, once its frame has removed what
+depends on the linear predictor, per unit of cumulative hazard. Weighted by its
+cumulative hazard, the column of one record is a constant minus a unit exponential
+variable, whose variance is one; that records reach different cumulative hazards before
+censoring adds to it."""
 
 
 def saturating_bend(fall: Floats) -> Floats:
-    """β = b v of :mod:`~cipherbayes.inference.noise_aware.saturation`.
+    """β = b v of :mod:`~.saturation`, from the fall of the curvature.
 
-    ``fall`` = (1 + b v)^(−½) is the mean curvature at θ̄ over that at θ = 0, of any
-    shape.
+    ``fall`` = (1 + b v)^(−½) is the mean curvature at θ̄ over that at θ = 0.
     """
     return np.asarray(np.minimum(fall, 1.0) ** -2.0 - 1.0)
 
 
-def _straight(fall: Floats) -> Floats:
-    """β = 0: the score does not saturate."""
+def _no_bend(fall: Floats) -> Floats:
+    """β = 0, of a score that does not saturate."""
     return np.zeros_like(fall)
 
 
@@ -60,16 +77,16 @@ class ScoreShape:
     Attributes
     ----------
     basis
-        Of the model's :class:`~cipherbayes.models.influence.BoundedInfluence`: B of
-        θ = B · (internal θ).
+        B of θ = B · (internal θ), as the model's
+        :class:`~cipherbayes.models.influence.BoundedInfluence` states it.
     bend
         β as a function of the curvature's fall; zero where the score does not saturate.
     constants
         Parameters whose columns are constant, or exclude each other.
     unit
-        The direction along which the linear predictor of every record grows by one:
-        only where the score grows with the exponential of the linear predictor, else
-        None.
+        The direction of θ along which the linear predictor of every record grows by
+        one; None where the score does not grow with the exponential of the linear
+        predictor.
     straightening, frame
         As the model's bounded influence states them, in internal units.
     width
@@ -80,19 +97,20 @@ class ScoreShape:
         Where sites may differ: where the parameters of each stand, and how many
         records it has.
     scale
-        Of the residuals at a θ in internal units, which scores there are divided by;
-        None where they are by nothing that moves.
+        The scale by which residuals are divided, as a function of an internal θ; it
+        returns None where no scale is learnt.
     lengths
-        By which law records are weighted; None where none is known.
+        How records are weighted by the length of their row; None where that is not
+        known.
     once
-        Whether a record has one event at most, and is not at risk after it.
+        Whether a record has one event at most and leaves the risk set after it.
     level_values
         What a unit of each constant adds to a site's linear predictor, where each has
         its own and the score saturates.
     """
 
     basis: Floats
-    bend: Callable[[Floats], Floats] = _straight
+    bend: Callable[[Floats], Floats] = _no_bend
     constants: tuple[int, ...] = ()
     unit: Floats | None = None
     straightening: Straightening | None = None
@@ -115,9 +133,10 @@ class ScoreShape:
         site_records: SiteRecords | None = None,
         bound: InfluenceBound | None = None,
     ) -> ScoreShape:
-        """Of a model's influences on prepared columns, at one site or at all.
+        """The shape of a model's scores on a design's columns.
 
-        ``bound`` is that of the releases; only the posterior needs it.
+        ``slots`` where sites may differ. ``bound`` is the bound on a record's influence
+        with which sums were released; only the posterior needs it.
         """
         if slots is not None:
             found = cls._of_sites(model, design, slots, site_records)
@@ -141,7 +160,7 @@ class ScoreShape:
         skew = bounded.skew(design)
         found = cls(
             basis,
-            saturating_bend if bounded.saturates else _straight,
+            saturating_bend if bounded.saturates else _no_bend,
             constants,
             unit,
             None if form is None else form.inside(basis),
@@ -155,7 +174,7 @@ class ScoreShape:
     def _weighted(
         self, model: Model, design: Design, bound: InfluenceBound | None
     ) -> ScoreShape:
-        """With the law of the records' weights."""
+        """This shape with how records are weighted under a bound on their influence."""
         if bound is None:
             return self
         bounded = require_bounded_influence(model)
@@ -177,7 +196,7 @@ class ScoreShape:
     def variation(
         self, theta: Floats, information: Floats, information_sd: float
     ) -> Floats:
-        """K of the score sum's variance K H K at θ, from an estimate of H."""
+        """Diagonal of K in V = K H K, the variance of the score sum at θ."""
         if self.lengths is None:
             return np.ones(len(information))
         return variation(
@@ -191,11 +210,11 @@ class ScoreShape:
     def _linear_predictor(
         self, theta: Floats, information: Floats
     ) -> tuple[float, float]:
-        """The predictor's mean and variance over the records, where it says how much
-        they count.
+        """Mean and variance of the linear predictor over the records; zero if unused.
 
-        H tells of records by their information, which grows with the predictor where
-        that is small and not where it is large: half of the way is taken back.
+        H weights records by their information. That grows with the exponential of the
+        predictor where it is small and not at all where it is large, so half of the
+        shift of the mean that full weighting would cause, the variance, is taken off.
         """
         if self.unit is None:
             return 0.0, 0.0
@@ -213,10 +232,10 @@ class ScoreShape:
         slots: SiteSlots,
         site_records: SiteRecords | None,
     ) -> ScoreShape:
-        """The same where each site's own parameters have slots.
+        """The shape where sites may differ, with slots for each site's own parameters.
 
-        A site's indicator takes the place of the constant column: of all of them one
-        is not zero in a record, as of the intervals of a baseline hazard.
+        Indicators of the sites take the place of the constant column: in each record
+        one of them is not zero, as one interval of a baseline hazard is.
         """
         bounded = require_bounded_influence(model)
         assert bounded.multilevel
@@ -233,7 +252,7 @@ class ScoreShape:
         extra = sum(place >= design.width for place in slots.shared)
         return cls(
             np.diag(units),
-            saturating_bend if bounded.saturates else _straight,
+            saturating_bend if bounded.saturates else _no_bend,
             constants,
             unit,
             width=slots.dimension - extra,
@@ -244,9 +263,9 @@ class ScoreShape:
         )
 
     def measured_at(self, theta: Floats) -> ScoreShape:
-        """The same in units of the scale at an internal θ.
+        """This shape in units of the residual scale at an internal θ.
 
-        Only of scores that know neither frame nor skew, and are not straightened.
+        Models that learn a scale have neither frame, skew nor straightening.
         """
         scale = self.scale(theta)
         if scale is None:
@@ -256,23 +275,23 @@ class ScoreShape:
         return replace(self, basis=basis, scale=lambda theta: None)
 
     def outside(self, internal: Floats) -> Floats:
-        """θ on the prepared scale, of one or a stack of internal ones."""
+        """θ on the prepared scale of one internal θ, or of a stack of them."""
         return np.asarray(internal @ self.basis.T)
 
     def inside(self, theta: Floats) -> Floats:
-        """The inverse of :meth:`outside`."""
+        """Internal θ of one θ on the prepared scale, or of a stack of them."""
         return np.asarray(np.linalg.solve(self.basis, theta.T).T)
 
     def prior_covariance(self, variances: Floats) -> Floats:
-        """Λ⁻¹ of parameters with independent priors of these variances.
+        """Λ⁻¹ in internal units of independent priors with these variances.
 
-        For a stack of variances a stack of matrices.
+        For a stack of variances, a stack of matrices.
         """
         root = np.linalg.inv(self.basis)
         return np.asarray((root * variances[..., None, :]) @ root.T)
 
     def prior_precision(self, variances: Floats) -> Floats:
-        """Λ, as :meth:`prior_covariance`."""
+        """Λ, the inverse of :meth:`prior_covariance`."""
         return np.asarray((self.basis.T / variances[..., None, :]) @ self.basis)
 
     def covariance_inside(self, covariance: Floats) -> Floats:
@@ -283,10 +302,10 @@ class ScoreShape:
     def layout(
         self, theta: Floats, noisy: Floats, noise_sd: float, *, by_level: bool = False
     ) -> InformationLayout:
-        """What is known about H at θ, the frame as a noised H says.
+        """What is known about H at θ, with a frame fitted to the noised H.
 
-        ``by_level``: with the levels at θ for what a site's record is expected to tell;
-        rounds, whose θ still moves, do without.
+        With ``by_level`` the sites' levels at θ say how much information a record of
+        each site has. The rounds do without, because their θ still moves.
         """
         if self.slots is not None:
             return InformationLayout(
@@ -311,10 +330,10 @@ class ScoreShape:
     def _site_layout(
         self, slots: SiteSlots, noisy: Floats, noise_sd: float, theta: Floats | None
     ) -> SiteLayout:
-        """Masses to expect: as many of a constant's as the site has of the records.
+        """The sites' layout: a site's mass is expected to be its share of the records.
 
-        All of them together are at least what noise would hide: what is seen of them
-        may be negative.
+        The total that is shared out is what was released, but at least its noise: what
+        is seen of it may be negative.
         """
         count, place = len(slots.sites), np.arange(slots.dimension)
         owner = np.where(place < slots.slots, place % count, -1)
@@ -328,7 +347,7 @@ class ScoreShape:
             spread = np.hypot(doubt, known.noise_sd / counts)
         own = owner[constants]
         if own.min(initial=0) < 0:  # a constant that all sites share
-            return SiteLayout(own, _others(owner, constants), None, None)
+            return SiteLayout(own, _others(owner, constants), None)
         # Constants of one kind, the same of every site, stand next to each other.
         totals = np.diag(noisy)[constants].reshape(-1, count).sum(axis=1)
         whole = max(float(totals.sum()), noise_sd)
@@ -337,18 +356,18 @@ class ScoreShape:
         if theta is not None:
             parts = parts * self._curvatures(theta, parts, totals, counts)
             parts = parts / parts.sum(axis=1, keepdims=True)
-        expected = (totals[:, None] * parts).ravel()
-        return SiteLayout(own, _others(owner, constants), expected, spread[own])
+        expected = ExpectedMasses((totals[:, None] * parts).ravel(), spread[own])
+        return SiteLayout(own, _others(owner, constants), expected)
 
     def _curvatures(
         self, theta: Floats, shares: Floats, totals: Floats, counts: Floats | None
     ) -> Floats:
-        """What a record is expected to tell of each constant at θ, up to a factor.
+        """A record's information about each constant at θ, up to a common factor.
 
-        That is the variance of an outcome that is yes or no, and the number of events
-        of one that is counted, which grows as exp(level). Where a record has one event
-        at most it grows as 1 − exp(−exp(level + c)), c such that all sites together
-        have as many as they are seen to have.
+        For a binary outcome it is the variance p (1 − p). For counts it is the expected
+        number of events, which grows as exp(level); where a record has one event at
+        most, as 1 − exp(−exp(level + c)), with c such that all sites together have as
+        many events as was released.
         """
         constants = list(self.constants)
         levels = theta[constants]
@@ -367,14 +386,14 @@ class ScoreShape:
         )
 
     def predictor(self, theta: Floats) -> Floats:
-        """θ without what is no coefficient of a column."""
+        """θ with zero for all that is not a coefficient of a column."""
         return np.asarray(
             np.where(np.arange(theta.size) < (self.width or theta.size), theta, 0.0)
         )
 
 
 def _at_most_one(levels: Floats, shares: Floats, events: float) -> Floats:
-    """1 − exp(−exp(level + c)) with the mean ``events``."""
+    """1 − exp(−exp(level + c)) of each site, c such that their mean is ``events``."""
 
     def chances(c: float) -> Floats:
         return np.asarray(-np.expm1(-np.exp(levels + c)))
@@ -384,5 +403,5 @@ def _at_most_one(levels: Floats, shares: Floats, events: float) -> Floats:
 
 
 def _others(owner: Integers, constants: Integers) -> Integers:
-    """Whose columns those are that are not constant; -1 for a column of all sites."""
+    """The site of each column that is not constant; -1 for a column of all sites."""
     return np.delete(owner, constants)

@@ -1,100 +1,63 @@
-"""A positive definite estimate of the information matrix from a noised one."""
+"""A positive definite estimate of the information matrix H from a noised one, H̃.
+
+A noised matrix may have negative eigenvalues, and its small ones are mostly noise.
+:func:`shrunk` splits H̃ into the masses P of the constant columns, the means U of the
+other columns and what is left of these, B,
+
+    H = [P, PU; U'P, U'PU + B],
+
+and shrinks U, the diagonal of B and its correlations, each by the share of its spread
+that the known noise explains:
+
+    shrunk value = centre + (seen − centre) · spread² / (spread² + noise²).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
 
-from cipherbayes.typing import Bools, Floats, Integers
+from cipherbayes.inference.noise_aware.layout import (
+    NOTHING,
+    ExpectedMasses,
+    InformationLayout,
+    SiteLayout,
+)
+from cipherbayes.typing import Floats
 
 LEAST_FLOOR, MOST_FLOOR = 0.002, 0.1
-"""Floor of a shrunk correlation's eigenvalues, with little and with much noise."""
-SPIKE, SPIKES = 1.5, 3
-"""How far out of the noise's spectrum a spike is, and how many there are at most."""
-HEIGHT, LEAST_HEIGHT = 0.3, 0.1
-"""How much the height along the linear predictor differs from the usual, and its
-least."""
+"""Smallest eigenvalue that a shrunk correlation matrix may have: the first where there
+is little noise, the second where there is much."""
+SPIKE = 1.5
+"""Distance of an eigenvalue from one, in units of the noise's largest eigenvalue, from
+which on it is taken for real and not for noise."""
+SPIKES = 3
+"""Largest number of eigenvalues that are taken for real in this way."""
+HEIGHT = 0.3
+"""Prior sd of the information along the linear predictor, over what other directions
+suggest for it."""
+LEAST_HEIGHT = 0.1
+"""Smallest information along the linear predictor, as an eigenvalue of a correlation
+matrix."""
 MIDDLE, MIDDLE_SPREAD = 0.5, 0.3
-"""g of :func:`fitted_frame`, where nothing is seen of it, and how much it differs."""
+"""Prior mean and sd of g in :func:`fitted_frame`."""
 SHARE_SPREAD = 0.2
-"""Of the logarithm of a column's information where it is known."""
+"""Prior sd of the log information of a column whose share of the mass is known."""
 LEAST_MASS = 0.2
-"""Share of the mass to expect that a site's estimated mass has at least."""
-SPREAD_STEPS, LEAST = 10, 0.01
-"""Steps of the iteration for the variance of a column's means, and its least."""
+"""Smallest estimate of a site's mass, as a share of what is expected of it."""
+SPREAD_STEPS = 10
+"""Fixed-point steps for the variance of a column's means over the sites."""
+LEAST_VARIANCE = 0.01
+"""Smallest variance of a column's means by which sites are weighted."""
 CLEAR = 3.0
-"""How far out of its noise the mass of a constant column must be to be divided by."""
+"""Noise standard deviations that a mass must have before anything is divided by it."""
 
 
-@dataclass(frozen=True)
-class SiteLayout:
-    """Whose columns are whose, where sites may differ.
-
-    Attributes
-    ----------
-    constants, others
-        The site of each constant column, and of each other; -1 for all sites.
-    masses, spread
-        The mass to expect of each constant, and the sd of its logarithm; None where
-        the constants belong to all sites.
-    """
-
-    constants: Integers
-    others: Integers
-    masses: Floats | None
-    spread: Floats | None
-
-    @property
-    def kinds(self) -> int:
-        """Constants of every site: the intervals of a baseline, or one."""
-        if self.masses is None:
-            return 1
-        return self.constants.size // np.unique(self.constants).size
-
-    @property
-    def apart(self) -> Bools:
-        """Where a mean is zero because its column is another site's, ``(b, e)``."""
-        one, other = self.constants[:, None], self.others[None, :]
-        return np.asarray((one >= 0) & (other >= 0) & (one != other))
-
-
-@dataclass(frozen=True)
-class InformationLayout:
-    """What is known about H at one θ before it is seen.
-
-    Attributes
-    ----------
-    constants
-        Which parameters have a constant column, or columns that exclude each other.
-    frame
-        R of unrelated columns R z.
-    along
-        Coefficients of which the direction may be flatter than others: where the weight
-        of a record depends on its linear predictor, that varies less.
-    shares
-        (j, s) where the information of column j of R z, its mean apart, is about s
-        times the mass of the constant column.
-    sites
-        Whose columns are whose, where sites may differ.
-    """
-
-    constants: tuple[int, ...] = ()
-    frame: Floats | None = None
-    along: Floats | None = None
-    shares: tuple[tuple[int, float], ...] = ()
-    sites: SiteLayout | None = None
-
-    def expected(self, masses: Floats) -> dict[int, float]:
-        """Information by the column's number among those that vary."""
-        before = {j: sum(c < j for c in self.constants) for j, _ in self.shares}
-        return {j - before[j]: share * float(masses[0]) for j, share in self.shares}
-
-
-NOTHING = InformationLayout()
 NONE: Mapping[int, float] = MappingProxyType({})
+"""No column has an expected information."""
 
 
 def shrunk(
@@ -104,13 +67,13 @@ def shrunk(
 
     With P the masses of the constant columns and U = P⁻¹ H̃₁₂ the means of the others,
     the means are shrunk to zero by the share of their size that noise explains, and
-    B = H̃₂₂ − U'PU + Σ_j s_H² / 2 P_j (the noise of U, squared, taken off again) is
-    shrunk as below. Plain where a mass is hidden in its noise. In a frame R all this is
-    done to R H̃ R'.
+    B = H̃₂₂ − U'PU + Σ_j s_H² / 2 P_j is shrunk as below; the last term takes the noise
+    that U'PU adds off again. Where a mass is hidden in its noise, all of H̃ is shrunk
+    like B. With a frame R this is done to R H̃ R' and turned back.
 
-    The diagonal is shrunk to its mean by the share of its spread that the known
-    noise explains, or to what is expected of it, the correlations to zero as far as
-    their noise has eigenvalues of their own size; eigenvalues get a floor.
+    The diagonal of B is shrunk to its own mean (or to what the layout expects), its
+    correlations to zero as far as noise of this size would produce them. Eigenvalues
+    below a floor are raised to it.
     """
     constants, along = layout.constants, layout.along
     if (frame := layout.frame) is not None:
@@ -121,8 +84,11 @@ def shrunk(
         return np.asarray(inverse @ inside @ inverse.T)
     masses = np.diag(noisy)[list(constants)]
     rest = [j for j in range(len(noisy)) if j not in constants]
-    if layout.sites is not None and layout.sites.masses is not None and rest:
-        masses, means, remainder = by_site(noisy, noise_sd, constants, layout.sites)
+    sites = layout.sites
+    if sites is not None and sites.masses is not None and rest:
+        masses, means, remainder = by_site(
+            noisy, noise_sd, constants, sites, sites.masses
+        )
     elif not constants or not rest or masses.min() < CLEAR * noise_sd:
         return _shrunk(noisy, noise_sd, along)
     else:
@@ -144,13 +110,13 @@ def shrunk(
 def fitted_frame(
     frame: Floats, noisy: Floats, noise_sd: float, constants: tuple[int, ...]
 ) -> Floats:
-    """A frame whose rows add as much of other columns as H̃ says, in unit length.
+    """The frame R with as much of the other columns in each row as H̃ suggests.
 
-    Row i of R is e_i + b; with C the part of H̃ around the means, g b with
-    g = −e_i'Cb / b'Cb makes it unrelated to b'z. A noised g is shrunk to one half: the
-    shape of a Weibull hazard has one where every record is followed as far as its
-    hazard goes, and zero where all are followed for the same time. Rows of one length,
-    because noise is then about the same in every entry of R H̃ R'.
+    Row i of the model's frame is e_i + b. With C the part of H̃ around the means, the
+    row e_i + g b with g = −e_i'Cb / b'Cb is uncorrelated with b'z. What H̃ says of g is
+    shrunk to one half: for the shape of a Weibull hazard g is one where every record is
+    followed until its event, and zero where all are followed for the same time. Rows
+    have unit length, so that noise is about the same in every entry of R H̃ R'.
     """
     result = frame.copy()
     varying = [j for j in range(len(noisy)) if j not in constants]
@@ -162,20 +128,20 @@ def fitted_frame(
         length, size = np.linalg.norm(added), float(added @ around @ added)
         if length == 0.0:
             continue
-        found = MIDDLE
+        part = MIDDLE
         if size > CLEAR * noise_sd * length**2:
             seen = -float(around[row] @ added) / size
             error = noise_sd * length / (np.sqrt(2.0) * size)
             trust = MIDDLE_SPREAD**2 / (MIDDLE_SPREAD**2 + error**2)
-            found += trust * (seen - MIDDLE)
-        result[j] += (found - 1.0) * others
+            part += trust * (seen - MIDDLE)
+        result[j] += (part - 1.0) * others
     return np.asarray(result / np.linalg.norm(result, axis=1, keepdims=True))
 
 
 def without_means(
     noisy: Floats, noise_sd: float, constants: tuple[int, ...]
 ) -> tuple[Floats, Floats]:
-    """(U, B) of :func:`shrunk`, before anything is shrunk."""
+    """The means U and the remainder B of :func:`shrunk`, before they are shrunk."""
     masses = np.diag(noisy)[list(constants)]
     rest = [j for j in range(len(noisy)) if j not in constants]
     means = noisy[np.ix_(constants, rest)] / masses[:, None]
@@ -185,31 +151,32 @@ def without_means(
 
 
 def by_site(
-    noisy: Floats, noise_sd: float, constants: tuple[int, ...], sites: SiteLayout
+    noisy: Floats,
+    noise_sd: float,
+    constants: tuple[int, ...],
+    sites: SiteLayout,
+    expected: ExpectedMasses,
 ) -> tuple[Floats, Floats, Floats]:
-    """(P, U, B) where each constant column is a site's, P and U shrunk.
+    """(P, U, B) of a noised H whose constant columns are sites', P and U shrunk.
 
-    A site's mass is what is seen of it and what its size says, weighted by their
-    noise: a small site's mass by itself may be hidden or negative. The means of one
-    column, over the sites, are shrunk to their own mean by the share of their own
-    spread that noise explains: where a column is confounded with site its means
-    spread, and what they explain must not be left in B, which is what tells of its
-    effect within sites. What noise hides of U P U is taken off B with it.
+    The mass of a site is a compromise between what is seen and what is expected of it,
+    because that of a small site may be hidden in noise or even negative. The means of
+    a column are shrunk to their average over the sites, by the share of their spread
+    that noise explains. A column that is confounded with site keeps means that differ:
+    what they explain must not be left in B, which stands for the column's information
+    within sites. B is also less by what the shrunk means are expected to miss.
     """
-    assert sites.masses is not None
-    assert sites.spread is not None
     rest = [j for j in range(len(noisy)) if j not in constants]
-    seen, doubt = np.diag(noisy)[list(constants)], sites.masses * sites.spread
+    seen, doubt = np.diag(noisy)[list(constants)], expected.values * expected.log_sd
     trust = doubt**2 / (doubt**2 + noise_sd**2)
-    masses = sites.masses + trust * (seen - sites.masses)
-    masses = np.maximum(masses, LEAST_MASS * sites.masses)
-    means = np.where(sites.apart, 0.0, noisy[np.ix_(constants, rest)] / masses[:, None])
+    masses = expected.values + trust * (seen - expected.values)
+    masses = np.maximum(masses, LEAST_MASS * expected.values)
+    absent = sites.of_another_site
+    means = np.where(absent, 0.0, noisy[np.ix_(constants, rest)] / masses[:, None])
     blurred = 0.5 * (noise_sd / masses[:, None]) ** 2
     centre, size = _spread_of_means(means, blurred, sites)
-    means = np.where(
-        sites.apart, 0.0, centre + (means - centre) * size / (size + blurred)
-    )
-    hidden = np.where(sites.apart, 0.0, size * blurred / (size + blurred))
+    means = np.where(absent, 0.0, centre + (means - centre) * size / (size + blurred))
+    hidden = np.where(absent, 0.0, size * blurred / (size + blurred))
     remainder = noisy[np.ix_(rest, rest)] - (means.T * masses) @ means
     remainder = remainder - np.diag(masses @ hidden)
     return masses, means, remainder
@@ -218,16 +185,17 @@ def by_site(
 def _spread_of_means(
     means: Floats, blurred: Floats, sites: SiteLayout
 ) -> tuple[Floats, Floats]:
-    """Mean and variance over sites of each column's means, their noise taken off.
+    """Mean and variance over the sites of each column's means, without their noise.
 
-    Sites count by what they tell, 1 / (variance + noise)² of the variance, which is
-    found by fixed-point iteration.
+    In the variance a site has the weight 1 / (variance + its noise)², found by
+    fixed-point iteration.
     """
     size = np.ones(means.shape[1])
     centre = np.zeros(means.shape[1])
     for _ in range(SPREAD_STEPS):
-        weights = np.where(sites.apart, 0.0, 1.0 / (blurred + np.maximum(size, LEAST)))
-        # A column of one site has one mean, which no other tells of.
+        weights = 1.0 / (blurred + np.maximum(size, LEAST_VARIANCE))
+        weights = np.where(sites.of_another_site, 0.0, weights)
+        # A column that one site has, has one mean: there is nothing to shrink it to.
         centre = (weights * means).sum(axis=0) / weights.sum(axis=0)
         centre = np.where(sites.others >= 0, 0.0, centre)
         weights = weights**2
@@ -242,11 +210,15 @@ def _shrunk(
     along: Floats | None = None,
     expected: Mapping[int, float] = NONE,
 ) -> Floats:
+    """A positive definite estimate of a matrix without constant columns.
+
+    ``expected`` is the information to expect of some columns, by their number.
+    """
     dimension = noisy.shape[0]
     seen = np.diag(noisy)
-    usual = np.delete(seen, list(expected)) if len(expected) < dimension else seen
-    centre = max(float(usual.mean()), noise_sd / np.sqrt(dimension))
-    spread = max(float(((usual - centre) ** 2).mean()) - noise_sd**2, 0.0)
+    others = np.delete(seen, list(expected)) if len(expected) < dimension else seen
+    centre = max(float(others.mean()), noise_sd / np.sqrt(dimension))
+    spread = max(float(((others - centre) ** 2).mean()) - noise_sd**2, 0.0)
     diagonal = centre + (seen - centre) * spread / (spread + noise_sd**2)
     diagonal = np.maximum(diagonal, 0.1 * centre)
     for j, own in expected.items():
@@ -257,12 +229,13 @@ def _shrunk(
     correlation, edge = correlations(noisy, noise_sd, root)
     floor = MOST_FLOOR
     if dimension > 1:
-        # Noise of this size has eigenvalues up to its edge: what is no spike is kept
-        # as far as that stays below one half. Entry by entry a direction with little
-        # information, a small entry in many places, would be shrunk away.
-        centre_of = spiked(correlation, edge, None if along is None else root * along)
+        # Noise of this size has eigenvalues up to `edge`. All that is not a spike is
+        # multiplied by one number, such that its noise has eigenvalues up to one half.
+        # Shrinking entry by entry would remove a direction with little information,
+        # which is a small entry in many places.
+        target = spiked(correlation, edge, None if along is None else root * along)
         kept = min(1.0, 0.5 / edge)
-        correlation = centre_of + kept * (correlation - centre_of)
+        correlation = target + kept * (correlation - target)
         np.fill_diagonal(correlation, 1.0)
         floor = min(MOST_FLOOR, max(LEAST_FLOOR, edge))
     values, vectors = np.linalg.eigh(correlation)
@@ -272,9 +245,10 @@ def _shrunk(
 
 
 def correlations(noisy: Floats, noise_sd: float, root: Floats) -> tuple[Floats, float]:
-    """H̃ scaled by D^-½ on both sides, and where the spectrum of its noise ends.
+    """Correlations D^-½ H̃ D^-½ of H̃, and the largest eigenvalue of their noise.
 
-    Symmetric noise of variance v off the diagonal has eigenvalues within ± 2 √(d v).
+    ``root`` is the diagonal of D^½. Symmetric noise of variance v off the diagonal has
+    eigenvalues within ± 2 √(d v).
     """
     scales = np.outer(root, root)
     correlation = noisy / scales
@@ -285,33 +259,33 @@ def correlations(noisy: Floats, noise_sd: float, root: Floats) -> tuple[Floats, 
 
 
 def spiked(correlation: Floats, edge: float, along: Floats | None = None) -> Floats:
-    """A multiple of the identity, and the few directions that stand out of the noise.
+    """The matrix to which correlations are shrunk.
 
-    And the one direction ``along``, whose height is as measured, shrunk by its noise.
-
-    Columns with a mean, or with a factor in common, give H one eigenvalue far above
-    all others; no amount of shrinking entry by entry does justice to both.
+    A multiple of the identity, except in the few directions whose eigenvalues stand
+    clear of the noise and in the direction ``along``, where the measured value, shrunk
+    by its noise, is kept. Columns with a mean or a factor in common give H one
+    eigenvalue far above all others, which shrinking to the identity would lose.
     """
     dimension = len(correlation)
-    heights, apart = _standing_out(correlation, SPIKE * edge)
+    heights, spikes = _standing_out(correlation, SPIKE * edge)
     least = 1.0 / dimension
     bulk = (dimension - heights.sum()) / (dimension - heights.size)
     bulk = max(float(bulk), least)
-    centre = bulk * np.eye(dimension) + (apart * (heights - bulk)) @ apart.T
+    centre = bulk * np.eye(dimension) + (spikes * (heights - bulk)) @ spikes.T
     if along is None or not np.any(along):
         return np.asarray(centre)
     direction = along / np.linalg.norm(along)
     pushed = centre @ direction
-    usual, seen = direction @ pushed, direction @ correlation @ direction
+    before, seen = direction @ pushed, direction @ correlation @ direction
     trust = HEIGHT**2 / (HEIGHT**2 + edge**2 / (2.0 * dimension))
-    height = max(float(usual + trust * (seen - usual)), LEAST_HEIGHT)
+    height = max(float(before + trust * (seen - before)), LEAST_HEIGHT)
     return np.asarray(
-        centre - (1.0 - height / usual) / usual * np.outer(pushed, pushed)
+        centre - (1.0 - height / before) / before * np.outer(pushed, pushed)
     )
 
 
 def _standing_out(correlation: Floats, far: float) -> tuple[Floats, Floats]:
-    """Eigenvalues far out of the noise, at least 1 / d, and their vectors."""
+    """Eigenvalues farther than ``far`` from one, at least 1 / d, and their vectors."""
     values, vectors = np.linalg.eigh(correlation)
     values = np.maximum(values, 1.0 / values.size)
     strengths = np.abs(np.log(values))
@@ -324,11 +298,11 @@ def _standing_out(correlation: Floats, far: float) -> tuple[Floats, Floats]:
 def estimation_error(
     noisy: Floats, noise_sd: float, constants: tuple[int, ...]
 ) -> tuple[float, Floats]:
-    """What :func:`shrunk` is wrong by: (e, r) with E(H_jk − Ĥ_jk)² about e r_j r_k.
+    """The error of :func:`shrunk`: (e, r) with E(H_jk − Ĥ_jk)² about e r_j r_k.
 
-    Off the diagonal of the columns that vary; r is zero elsewhere. With n the noise
-    of a correlation, t the mean square of the true ones around their spikes and k the
-    share of them that was kept, e = k² n + (1 − k)² t.
+    For entries off the diagonal between columns that vary; r is zero elsewhere. With n
+    the noise variance of a correlation, t the mean square of the true correlations
+    around their spikes and k the share of them that was kept, e = k² n + (1 − k)² t.
     """
     varying = np.array([j for j in range(len(noisy)) if j not in constants])
     remainder = without_means(noisy, noise_sd, constants)[1] if constants else noisy

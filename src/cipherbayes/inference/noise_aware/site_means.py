@@ -31,7 +31,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cipherbayes.inference.noise_aware.centring import InverseGamma
-from cipherbayes.inference.noise_aware.shrinkage import SiteLayout
+from cipherbayes.inference.noise_aware.layout import SiteLayout
 from cipherbayes.typing import Bools, Floats
 
 SITE_MEANS, SITE_DF = InverseGamma(0.5, 0.0025), 10.0
@@ -128,7 +128,7 @@ def drawn_by_site(
         scales[:, first:] = _drawn_walk(means, first, rng)
     centres = np.where(shared, centres, 0.0)
     scales = np.where(shared, scales, OWN_MEAN)
-    scales = np.where(sites.apart, NO_MEAN, scales)
+    scales = np.where(sites.of_another_site, NO_MEAN, scales)
     return Means(
         centres.reshape(chains, -1), scales.reshape(chains, -1), spread, loadings
     )

@@ -1,12 +1,12 @@
-"""Draws of θ given H where the mean of the score is not a line.
+"""Draws of θ given H by elliptical slice sampling, where the score is not linear in θ.
 
     ḡ ~ N(E ḡ(θ), γ(θ) V + s² I),     θ ~ N(μ₀, Λ⁻¹),
 
-γ(θ) how much more the scores of the records vary under θ than under θ̄, where the score
-grows with the exponential of the linear predictor (:mod:`~.tilting`); one elsewhere.
-With the V of θ̄ everywhere, releases would be taken for possible under a baseline so low
-that there are no events, of which nothing can be learnt and which has all the room of
-the prior.
+with γ(θ) how many times as much the scores vary under θ as under θ̄. It is other than
+one where the score grows with the exponential of the linear predictor
+(:mod:`~.tilting`). There the variance must shrink with the number of events: with the V
+of θ̄ everywhere, the releases would seem possible under a baseline so low that there are
+no events at all, and under a wide prior most of the posterior would lie there.
 
 References
 ----------
@@ -25,28 +25,31 @@ from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.typing import Floats
 
 NEWTON_STEPS = 3
+"""Most Newton steps towards the mode; it need not be exact, and the next call goes on
+from where this one ended."""
 NEAR_ENOUGH = 0.1
-"""Squared length of a Newton step, in standard deviations, after which none follows."""
-LESS = (0.3, 0.65) * 3
-"""The precision of the ellipse is that of the normal at the mode, less this share in
-up to forty dimensions and √(40 / d) of it in d, for one slice after the other: a target
-with tails heavier than its ellipse is explored slowly, and so is one that is much
-narrower in many dimensions."""
+"""Squared length of a Newton step, in posterior standard deviations, after which no
+other follows."""
+WIDENING = (0.3, 0.65) * 3
+"""Share by which the precision of the ellipse is less than that of the normal at the
+mode, for each slice of an update. In d > 40 dimensions it is √(40 / d) of this. A
+posterior with heavier tails than its ellipse is explored slowly, and so is one that is
+much narrower than its ellipse in many dimensions: so slices of two widths alternate."""
 TRIES = 40
-"""Angles after which a slice stays where it was; a few do where nothing is broken."""
+"""Angles tried before a slice leaves θ where it was. Most slices need a few."""
 
 
 class Score(Protocol):
-    """The mean of a score sum, for a stack of H."""
+    """Mean and variance of the averaged score sum as functions of θ, by chain."""
 
     def mean(self, theta: Floats) -> Floats:
-        """E ḡ of a stack of θ."""
+        """E ḡ for the θ of every chain."""
 
     def derivative(self, theta: Floats) -> Floats:
-        """Its derivative, shape ``(chains, d, d)``."""
+        """The derivative of :meth:`mean` by θ, shape ``(chains, d, d)``."""
 
-    def growth(self, theta: Floats) -> Floats | None:
-        """γ of every chain; None where it is one."""
+    def variance_growth(self, theta: Floats) -> Floats | None:
+        """γ(θ) of every chain; None where the variance is taken not to depend on θ."""
 
 
 def slice_theta(
@@ -58,14 +61,14 @@ def slice_theta(
     theta: Floats,
     near: Floats,
 ) -> tuple[Floats, Floats]:
-    """θ given H and the mean of the score, from the θ before.
+    """The next θ of every chain given H, and the mode of θ given H.
 
-    By elliptical slice sampling. The ellipse is that of a normal at the mode, somewhat
-    widened; the slice corrects for what the posterior is not that normal. The mode is
-    looked for from ``near``, that of the H before, and returned beside θ.
+    The ellipse is that of a normal at the mode, somewhat widened; the slice corrects
+    for the difference between that normal and the posterior. The search for the mode
+    starts at ``near``, the mode for the H before.
     """
     chains, d = theta.shape
-    kept = 1.0 - np.array(LESS) * min(1.0, np.sqrt(40.0 / d))
+    kept = 1.0 - np.array(WIDENING) * min(1.0, np.sqrt(40.0 / d))
     random = (
         rng.standard_normal((chains, kept.size, d)),
         rng.random((chains, kept.size)),
@@ -88,18 +91,19 @@ def sliced(
     theta: Floats,
     near: Floats,
 ) -> tuple[Floats, Floats]:
-    """:func:`slice_theta` by numpy, with random numbers.
+    """:func:`slice_theta` in numpy, given the random numbers to use.
 
-    ``matrices`` are H and the prior's precision; ``kept`` is the share of the ellipse's
-    precision and ``random`` are the normals, levels and angles of every slice.
+    ``matrices`` are H and the prior's precision, ``kept`` is the precision of each
+    slice's ellipse over that of the normal at the mode, and ``random`` holds the
+    normals, levels and angles of every slice.
     """
     information, prior_precision = matrices
     fixed = np.asarray(np.linalg.inv(evidence.score_covariance(information)))
     mean = evidence.prior_mean
 
     def inverse_at(here: Floats) -> tuple[Floats, Floats | float]:
-        """Of the covariance, and the log of its determinant unless that is constant."""
-        if (growth := score.growth(here)) is None:
+        """Inverse of the covariance of ḡ, and the log determinant; 0 if constant."""
+        if (growth := score.variance_growth(here)) is None:
             return fixed, 0.0
         total = evidence.score_covariance(information, growth)
         return np.asarray(np.linalg.inv(total)), np.linalg.slogdet(total).logabsdet
@@ -112,6 +116,7 @@ def sliced(
         return np.asarray(-0.5 * value)
 
     def normal_at(here: Floats) -> tuple[Floats, Floats, Floats]:
+        """Precision, Newton step, and the step's squared length in that precision."""
         derivative, inverse = score.derivative(here), inverse_at(here)[0]
         pulled = derivative.transpose(0, 2, 1) @ inverse
         precision = pulled @ derivative + prior_precision
@@ -121,7 +126,7 @@ def sliced(
         step = np.linalg.solve(precision, gradient[..., None])[..., 0]
         return precision, step, np.vecdot(step, gradient)
 
-    # Every chain by itself: once its step is short neither mode nor precision moves.
+    # Chains are independent: one whose step was short keeps its mode and precision.
     mode, precision = near, np.empty_like(information)
     height, found = log_density(mode), np.zeros(len(near), dtype=bool)
     for _ in range(NEWTON_STEPS):
@@ -163,7 +168,7 @@ def _slice(
     angles: Floats,
     log_ratio: Callable[[Floats], Floats],
 ) -> Floats:
-    """One elliptical slice update of every chain."""
+    """One elliptical slice update of every chain; ``away`` is θ less the mode."""
     angle = 2.0 * np.pi * angles[:, 0]
     low, high = angle - 2.0 * np.pi, angle.copy()
     for share in (*angles[:, 1:].T, None):

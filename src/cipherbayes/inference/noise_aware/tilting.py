@@ -1,13 +1,14 @@
 """The mean of a score sum that grows with the exponential of the linear predictor.
 
-A hazard model's score at θ̄ is a sum over records and over the hazard they have lived
-through, g = Σ ∫ z (dN − dL̄), with information sum H = Σ ∫ zz' dL̄. Under θ events come
-e^u times as often as under θ̄, u = z'(θ − θ̄), so that given the same time at risk
+A hazard model's score at θ̄ is a sum over records of an integral over their time at
+risk, g = Σ ∫ z (dN − dL̄), with N the events and L̄ the cumulative hazard under θ̄; its
+information sum is H = Σ ∫ zz' dL̄. Under θ events come e^u times as often as under θ̄,
+u = z'(θ − θ̄), so that given the same time at risk
 
     E g(θ̄) = Σ ∫ z (e^u − 1) dL̄,
 
 of which H (θ − θ̄) is the first term; a Poisson model is the same with its mean for
-dL̄. With the z of the mass M about normal, of mean m and variance V,
+dL̄. Let M = Σ ∫ dL̄. If z, weighted by dL̄, is about normal with mean m and variance V,
 
     E g(θ̄) = F(θ) − F(θ̄),    F(θ) = M (m + V δ) exp(m'δ + δ'V δ / 2),    δ = θ − θ̄,
 
@@ -15,10 +16,10 @@ and the mean of ḡ = Σ w_t g(θ_t) is F(θ) − Σ w_t F(θ_t).
 
 Along the direction e in which u of every record grows by one (the intercept), z'e = 1:
 M = e'He, M m = He and M V = H − He e'H / M, so nothing but H is needed. For a Weibull
-hazard u is not linear in the shape; δ is first made such that it is
-(``BoundedInfluence.straightening``). Nor is the shape's column normal: ln L, over the L
-that a record lives through, is minus a unit exponential. Where z has a part (1 − E) b,
-its cumulants are those of 1 − E, and with t = b'δ
+hazard u is not linear in the shape; δ is first transformed such that it is
+(``BoundedInfluence.straightening``). Nor is the shape's column normal: weighted by dL,
+ln L of one record is a constant minus a unit exponential E. Where z has a part
+(1 − E) b, its cumulants are those of 1 − E, and with t = b'δ
 
     log E exp(u) = m'δ + ½ (δ'V δ − t²) + t − log(1 + t),
 
@@ -29,7 +30,8 @@ other columns have a mean of their own there: with M_c, m_c of each and V of all
 
     F(θ) = Σ_c M_c (m_c + V δ) exp(m_c'δ + δ'V δ / 2),
 
-so that a site's own parameter counts with its exponential, however few its records.
+so that each site's own parameter enters by its exponential, however few records the
+site has.
 
 References
 ----------
@@ -48,19 +50,20 @@ from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.typing import Floats, Integers
 
 LARGEST_EXPONENT = 3.0
-"""The exponent bends towards ±3: far out the columns are not normal."""
+"""Limit L of the exponent x, for which L tanh(x / L) is used: far from θ̄ columns are
+not normal, and the exponential of a normal law's exponent would be too large."""
 LEAST_SKEWED = -0.9
-"""t is held above it."""
+"""Smallest t that is used: log(1 + t) ends at −1."""
 
 
 @dataclass(frozen=True)
 class TiltedScore:
-    """E ḡ as a function of θ, for a stack of H.
+    """The mean of ḡ as a function of θ, for the H of every chain.
 
     Attributes
     ----------
     shape
-        With a direction ``unit``.
+        The model's score, of which the straightening and the skew are used.
     place
         θ̄.
     information, pull, mass
@@ -78,18 +81,17 @@ class TiltedScore:
 
     @classmethod
     def of(
-        cls, evidence: Evidence, shape: ScoreShape, information: Floats
+        cls, evidence: Evidence, shape: ScoreShape, unit: Floats, information: Floats
     ) -> TiltedScore:
-        """With θ̄ and the θ_t of all rounds."""
-        assert shape.unit is not None
-        pull = information @ shape.unit
-        mass = np.maximum(pull @ shape.unit, 1e-300)
+        """The score of a finished study; ``unit`` is e of the module's equations."""
+        pull = information @ unit
+        mass = np.maximum(pull @ unit, 1e-300)
         score = cls(shape, evidence.place, information, pull, mass, pull)
         everywhere = score.mean(evidence.visited[:, None, :]) + pull
         return replace(score, origin=np.tensordot(evidence.weights, everywhere, 1))
 
     def mean(self, theta: Floats) -> Floats:
-        """E ḡ of a stack of θ."""
+        """E ḡ for the θ of every chain."""
         moved, growth, _, _, _ = self._parts(theta)
         return np.asarray(growth[..., None] * moved - self.origin)
 
@@ -103,15 +105,21 @@ class TiltedScore:
         found = growth[:, None, None] * found
         return np.asarray(found if jacobian is None else found @ jacobian)
 
-    def growth(self, theta: Floats) -> Floats:
-        """γ = exp(m'δ + δ'V δ / 2): how many more events there are than under θ̄."""
+    def variance_growth(self, theta: Floats) -> Floats:
+        """γ = exp(m'δ + δ'V δ / 2): how many times as many events come as under θ̄.
+
+        The variance of the scores grows as the number of events does.
+        """
         return self._parts(theta)[1]
 
     def _parts(
         self, theta: Floats
     ) -> tuple[Floats, Floats, Floats, Floats, Floats | None]:
-        """M times the gradient of the log of E exp(u), the exponential, the slope of
-        its held exponent, what M V differs by from M times the log's Hessian, dδ / dθ.
+        """What mean and derivative are made of, with x = log E exp(u).
+
+        They are M times the gradient of x by δ; exp x, with x held below a limit; the
+        derivative of the held x by x; M times (the Hessian of x − V), zero where
+        nothing is skewed; and dδ / dθ, None where δ = θ − θ̄.
         """
         away, jacobian = theta - self.place, None
         if (straightening := self.shape.straightening) is not None:
@@ -135,18 +143,18 @@ class TiltedScore:
 
 @dataclass(frozen=True)
 class TiltedBySite:
-    """E ḡ as a function of θ, for a stack of H, where constants are sites'.
+    """The mean of ḡ as a function of θ, where each constant column is one site's.
 
     Attributes
     ----------
     constants, others
-        Places of the constant columns, and of the others.
+        Numbers of the parameters with constant columns, and of the others.
     values
-        Of the constant columns, where they are not zero.
+        What each constant column is in the records where it is not zero.
     place
         θ̄.
     masses, means, within
-        M, the others' means where each constant is not zero, and V, of every chain.
+        M_c, m_c of the other columns, and V, for the H of every chain.
     origin
         Σ w_t F(θ_t) of every chain.
     """
@@ -162,13 +170,12 @@ class TiltedBySite:
 
     @classmethod
     def of(
-        cls, evidence: Evidence, shape: ScoreShape, information: Floats
+        cls, evidence: Evidence, shape: ScoreShape, unit: Floats, information: Floats
     ) -> TiltedBySite:
-        """With θ̄ and the θ_t of all rounds."""
-        assert shape.unit is not None
+        """The score of a finished study; ``unit`` is e of the module's equations."""
         constants = np.array(shape.constants, dtype=np.int64)
         others = np.setdiff1d(np.arange(evidence.dimension), constants)
-        values = 1.0 / shape.unit[constants]
+        values = 1.0 / unit[constants]
         masses = information[:, constants, constants] / values**2
         masses = np.maximum(masses, 1e-300)
         mixed = information[:, constants[:, None], others]
@@ -184,7 +191,7 @@ class TiltedBySite:
         return replace(score, origin=np.tensordot(evidence.weights, everywhere, 1))
 
     def mean(self, theta: Floats) -> Floats:
-        """E ḡ of a stack of θ."""
+        """E ḡ for the θ of every chain."""
         moved, growth, _ = self._parts(theta)
         found = np.empty((*growth.shape[:-1], self.place.size))
         found[..., self.constants] = self.values * growth
@@ -205,12 +212,13 @@ class TiltedBySite:
         found[:, o[:, None], o] = spread + own
         return found
 
-    def growth(self, theta: Floats) -> None:
-        """Not counted: it differs between sites."""
+    def variance_growth(self, theta: Floats) -> Floats | None:
+        """None: γ would differ between sites, and V is taken to be that of θ̄."""
+        return None
 
     def _parts(self, theta: Floats) -> tuple[Floats, Floats, Floats]:
-        """m_c + V δ of the others, M_c times the exponential, the slope of its held
-        exponent."""
+        """m_c + V δ of the other columns, M_c times the exponential, and the derivative
+        of the held exponent by the one that is not."""
         away = theta - self.place
         rest = away[..., self.others]
         along = np.matvec(self.within, rest)
