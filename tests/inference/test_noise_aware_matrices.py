@@ -35,7 +35,7 @@ def matrix(d: int, constants: tuple[int, ...], seed: int = 0) -> Floats:
 
 def assert_derivatives(parts: Coordinates, rng: np.random.Generator, d: int) -> None:
     """Near the usual place they are those of differences."""
-    place = parts.usual + 0.1 * rng.standard_normal(parts.size)
+    place = parts.reference + 0.1 * rng.standard_normal(parts.size)
     gradient = rng.standard_normal((d, d))
     gradient = gradient + gradient.T
     found = parts.pulled_back(parts.build(place[None]), gradient[None])[0]
@@ -73,20 +73,20 @@ def test_a_frame_changes_what_the_coordinates_mean_and_not_the_matrix() -> None:
     frame = np.eye(5)
     frame[4, :4] = rng.standard_normal(4)
     parts = Coordinates(truth, (0,), frame=frame)
-    assert np.allclose(parts.build(parts.usual[None]).matrix[0], truth, rtol=1e-6)
+    assert np.allclose(parts.build(parts.reference[None]).matrix[0], truth, rtol=1e-6)
     assert_derivatives(parts, rng, 5)
 
 
 def test_every_place_is_positive_definite() -> None:
     rng, truth = np.random.default_rng(2), matrix(5, (0,))
     parts = Coordinates(truth, (0,))
-    places = parts.usual + 2.0 * rng.standard_normal((50, parts.size))
+    places = parts.reference + 2.0 * rng.standard_normal((50, parts.size))
     assert np.linalg.eigvalsh(parts.build(places).matrix).min() > 0.0
 
 
 def test_a_model_of_constants_alone_has_coordinates_too() -> None:
     parts = Coordinates(np.diag([2.0, 3.0]), (0, 1))
-    rebuilt = parts.build(parts.usual[None]).matrix[0]
+    rebuilt = parts.build(parts.reference[None]).matrix[0]
     assert np.allclose(rebuilt, np.diag([2.0, 3.0]))
 
 
@@ -172,9 +172,9 @@ def test_correlations_and_the_diagonal_are_coordinates_of_their_own() -> None:
     rng, d = np.random.default_rng(8), 5
     root = rng.standard_normal((d, 9))
     parts = Coordinates(root @ root.T, (0,))
-    place = parts.usual.copy()
+    place = parts.reference.copy()
     place[parts.diagonal] += np.log(3.0)
-    before, after = parts.build(np.stack([parts.usual, place])).rest
+    before, after = parts.build(np.stack([parts.reference, place])).rest
     assert np.diag(after) == pytest.approx(3.0 * np.diag(before))
     place[parts.entries] *= 0.5
     weaker = parts.build(place[None]).rest[0]

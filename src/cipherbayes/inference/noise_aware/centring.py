@@ -1,12 +1,12 @@
-"""Coordinates that share a law whose scale is learnt, in a form that mixes.
+"""Partly centred coordinates y of a hierarchical prior x_j ~ N(μ, σ²), σ learnt.
 
-With x_j ~ N(μ, σ²), or Student's t around μ with scale σ, σ unknown, moves of x and of
-σ hinder each other: where the data say little about x, x follows σ; where they say
-much, (x − μ)/σ does. In between,
+A sampler that moves x and σ mixes badly where the data say little about x, which must
+then follow σ. One that moves (x − μ)/σ and σ does where they say much. In between,
 
     x = μ + σ^(1−λ) (y − λ μ),   y ~ N(λ μ, σ^(2λ)),
 
-with λ the share of what is known about x that comes from the data.
+with λ the share of the precision of x that comes from the data; λ = 1 is the centred
+form and λ = 0 the non-centred one. The same holds of Student's t around μ with scale σ.
 
 References
 ----------
@@ -26,50 +26,57 @@ from cipherbayes.typing import Floats
 
 @dataclass(frozen=True)
 class InverseGamma:
-    """Law of a squared scale, as one of the scale's logarithm."""
+    """Inverse gamma prior of a squared scale σ², as a density of log σ.
+
+    Attributes
+    ----------
+    shape, scale
+        a and b of the density ∝ (σ²)^(−a−1) exp(−b / σ²).
+    """
 
     shape: float
     scale: float
 
     def log_density(self, log_scale: Floats) -> Floats:
+        """log p(log σ), up to a constant."""
         return np.asarray(
             -2.0 * self.shape * log_scale - self.scale * np.exp(-2.0 * log_scale)
         )
 
     def slope(self, log_scale: Floats) -> Floats:
-        """Its derivative."""
+        """The derivative of :meth:`log_density`."""
         return np.asarray(
             -2.0 * self.shape + 2.0 * self.scale * np.exp(-2.0 * log_scale)
         )
 
     @property
     def precision(self) -> float:
-        """Minus its second derivative at the mode."""
+        """Minus the second derivative of :meth:`log_density` at its mode."""
         return 4.0 * self.shape
 
 
 @dataclass(frozen=True)
 class Centring:
-    """y for x, λ being ``share``. μ and log σ have one entry a chain."""
+    """The map between x and y; λ is ``share``. Each chain has its own μ and log σ."""
 
     share: float
 
     def to_coordinates(self, y: Floats, centre: Floats, log_scale: Floats) -> Floats:
-        """The coordinate x of what is moved, y."""
+        """x for y."""
         away = y - self.share * centre[:, None]
         return np.asarray(centre[:, None] + self._stretch(log_scale) * away)
 
     def from_coordinates(self, x: Floats, centre: Floats, log_scale: Floats) -> Floats:
-        """What is moved, y, of the coordinate x."""
+        """y for x."""
         away = (x - centre[:, None]) / self._stretch(log_scale)
         return np.asarray(self.share * centre[:, None] + away)
 
     def log_density(
         self, y: Floats, centre: Floats, log_scale: Floats, df: float | None = None
     ) -> tuple[Floats, tuple[Floats, Floats, Floats]]:
-        """Of y given μ and σ, with its derivatives by y, μ and log σ.
+        """log p(y | μ, σ) and its derivatives by y, μ and log σ.
 
-        Normal, or Student's t with ``df`` degrees of freedom.
+        The law is normal, or Student's t with ``df`` degrees of freedom.
         """
         share = self.share
         away = y - share * centre[:, None]
@@ -88,7 +95,7 @@ class Centring:
     def chain_rule(
         self, y: Floats, centre: Floats, log_scale: Floats, slope: Floats
     ) -> tuple[Floats, Floats, Floats]:
-        """Derivatives by y, μ and log σ of what has those by x in ``slope``."""
+        """Derivatives by y, μ and log σ, given those by x in ``slope``."""
         share, stretch = self.share, self._stretch(log_scale)
         away = y - share * centre[:, None]
         by_centre = ((1.0 - share * stretch) * slope).sum(axis=1)
@@ -96,4 +103,5 @@ class Centring:
         return stretch * slope, by_centre, by_scale
 
     def _stretch(self, log_scale: Floats) -> Floats:
+        """σ^(1−λ), as a column."""
         return np.asarray(np.exp((1.0 - self.share) * log_scale)[:, None])

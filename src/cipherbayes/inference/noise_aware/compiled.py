@@ -107,7 +107,7 @@ class Loops:
             len(parts.constants),
             _plain(parts.from_blocks) if parts.framed else None,
             None if parts.power is None else _plain(parts.power),
-            parts.usual,
+            parts.reference,
             prior.pulled_by,
             *self._laws,
             evidence.place,

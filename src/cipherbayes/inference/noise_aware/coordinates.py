@@ -1,16 +1,17 @@
-"""Coordinates in which every information matrix is positive definite.
+"""Coordinates of A whose every value gives a positive definite matrix.
 
-Columns that are constant, or of which only one is not zero (the intercept, the
-intervals of a baseline hazard), come first. With P their masses, U the means of the
-other columns where each of them is not zero, and B what is left of the others,
+Constant columns come first: the intercept, or the intervals of a baseline hazard, of
+which one is not zero in each record. With P their masses, U the means of the other
+columns where each of them is not zero, and B the information that is left about the
+others,
 
     A = [P, PU; U'P, U'PU + B],   B = D^½ R D^½,   P = diag(exp p),   D = diag(exp ℓ),
     R_ij = E_ij / √(E_ii E_jj),   E = exp(S),   S symmetric with zero diagonal,
 
 and the coordinates are (p, U, ℓ, S): exp ℓ is the diagonal of B and R its correlations,
-so that what is known of one says nothing of the other. A column whose mean is far from
-zero looks almost like the intercept: in a prior that knows of no means that is a very
-small eigenvalue, which noise hides and the prior fills up.
+each free of the other. Means are coordinates of their own because a column whose mean
+is far from zero looks almost like the intercept. Without means in the model that would
+be a very small eigenvalue of A, which noise hides and a prior would make larger.
 
 References
 ----------
@@ -28,12 +29,25 @@ from cipherbayes.models.packing import pack
 from cipherbayes.typing import Floats, Integers
 
 LARGEST_LOG = 12.0
-"""Eigenvalues and diagonals are held within e^±12 of the usual."""
+"""Largest distance of p and ℓ from the reference's, and of an eigenvalue of S from
+zero: beyond it a trajectory that has gone astray would overflow."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """A of every chain, and what its derivatives are made of."""
+    """A of every chain, and what its derivatives are computed from.
+
+    Attributes
+    ----------
+    matrix
+        A.
+    masses, means, rest
+        P, U and B.
+    root
+        The factors by which rows and columns of exp(S) are multiplied to give B.
+    values, vectors
+        Eigenvalues and eigenvectors of S.
+    """
 
     matrix: Floats
     masses: Floats
@@ -45,29 +59,37 @@ class Built:
 
 
 class Coordinates:
-    """The map from coordinates to A.
+    """The map from the coordinates (p, U, ℓ, S) to A, and back.
 
     Parameters
     ----------
-    usual
-        A matrix around which coordinates are held.
+    reference
+        A matrix of the size that A is expected to have: coordinates are kept within
+        bounds around its own.
     constants
         Which parameters have a constant column, or columns that exclude each other.
     correlated
-        Whether S is among the coordinates; otherwise exp(S) is that of ``usual``.
+        Whether S is among the coordinates; otherwise S is that of ``reference``.
     frame
-        R, where R A R' and not A is made of the blocks above.
+        R, where the blocks above are those of R A R' and not of A.
+
+    Attributes
+    ----------
+    masses, means, diagonal, entries
+        Where p, U, ℓ and S stand in a vector of coordinates.
+    reference
+        The coordinates of the matrix ``reference``.
     """
 
     def __init__(
         self,
-        usual: Floats,
+        reference: Floats,
         constants: tuple[int, ...],
         *,
         correlated: bool = True,
         frame: Floats | None = None,
     ) -> None:
-        d = len(usual)
+        d = len(reference)
         self.constants = constants if len(constants) < d else ()
         b = len(self.constants)
         others = [j for j in range(d) if j not in self.constants]
@@ -86,8 +108,8 @@ class Coordinates:
         )
         self.size = int(ends[-1])
         self._shape = (b, d - b)
-        parts, logarithm = self._split(usual)
-        self.usual = self._joined(*parts, logarithm[self._above])
+        parts, logarithm = self._split(reference)
+        self.reference = self._joined(*parts, logarithm[self._above])
         self._fixed_eigen: tuple[Floats, Floats] | None = None
         self._fixed_power: Floats | None = None
         if not correlated:
@@ -102,12 +124,12 @@ class Coordinates:
 
     @property
     def from_blocks(self) -> Floats:
-        """F of A = F blocks F': takes the blocks to the matrix that they stand for."""
+        """F of A = F blocks F', the blocks being those of the module's equation."""
         return np.asarray(self._from, dtype=np.float64)
 
     @property
     def power(self) -> Floats | None:
-        """exp(S) where S is not among the coordinates."""
+        """exp(S) where S is fixed; None where it is among the coordinates."""
         return None if self._fixed_power is None else self._fixed_power[0]
 
     def of(self, matrix: Floats) -> Floats:
@@ -116,9 +138,11 @@ class Coordinates:
         return self._joined(*parts, logarithm[self._above])
 
     def _joined(self, p: Floats, u: Floats, diagonal: Floats, s: Floats) -> Floats:
+        """One vector of all coordinates, without S where that is fixed."""
         return np.concatenate([p, u.ravel(), diagonal, s])[: self.size]
 
     def _split(self, matrix: Floats) -> tuple[tuple[Floats, Floats, Floats], Floats]:
+        """((p, U, ℓ), S) of a positive definite matrix."""
         masses, means, remainder = self.blocks(matrix)
         logarithm = log_parts(remainder)[1]
         return (np.log(masses), means, np.log(np.diag(remainder))), logarithm
@@ -132,15 +156,15 @@ class Coordinates:
         return masses, means, ordered[b:, b:] - (means.T * masses) @ means
 
     def diagonals_of(self, parameters: tuple[int, ...]) -> Integers:
-        """Where the ℓ of those parameters are that have one."""
+        """Indices of the coordinates ℓ of these parameters; constants have none."""
         found = [k for k, j in enumerate(self._others) if j in parameters]
         return np.array(found, dtype=np.int64) + self.diagonal.start
 
     def build(self, place: Floats) -> Built:
-        """A of every row of ``place``."""
+        """A for every row of coordinates."""
         (b, e), chains = self._shape, len(place)
-        usual = self.usual
-        held = np.clip(place, usual - LARGEST_LOG, usual + LARGEST_LOG)
+        middle = self.reference
+        held = np.clip(place, middle - LARGEST_LOG, middle + LARGEST_LOG)
         masses = np.exp(held[:, self.masses])
         means = place[:, self.means].reshape(chains, b, e)
         values, vectors = self._eigen(place)
@@ -170,9 +194,9 @@ class Coordinates:
         return np.clip(values, -LARGEST_LOG, LARGEST_LOG), vectors
 
     def pulled_back(self, built: Built, gradient: Floats) -> Floats:
-        """The gradient with respect to the coordinates from that with respect to A.
+        """The gradient by the coordinates of something whose gradient by A is known.
 
-        ``gradient`` G is symmetric with d log p = tr(G dA).
+        ``gradient`` is G, symmetric, with d log p = tr(G dA).
         """
         b = self._shape[0]
         ordered = self._from.T @ gradient @ self._from
@@ -187,14 +211,14 @@ class Coordinates:
         for_masses = for_masses + ((2.0 * mixed + along) * means).sum(axis=2)
         for_means = 2.0 * masses[:, :, None] * (mixed + along)
         parts = [masses * for_masses, for_means.reshape(len(masses), -1)]
-        # d/dℓ: half of each factor D^½, that is the diagonal of B G.
+        # By ℓ_j, half from each factor D^½: the diagonal of B G.
         by_diagonal = (built.rest * rest).sum(axis=2)
         parts.append(by_diagonal)
         if self.correlated:
             # Daleckii–Krein: the derivative of exp(S) in the basis of S.
             root, values, vectors = built.root, built.values, built.vectors
             scaled = rest * root[:, :, None] * root[:, None, :]
-            # What E_jj grows by, R is divided by: E_jj is B_jj / root_j².
+            # R is divided by √(E_ii E_jj), which S changes too; E_jj = B_jj / root_j².
             index = np.arange(len(self._others))
             own = root**2 / built.rest[:, index, index]
             scaled[:, index, index] -= by_diagonal * own
@@ -205,7 +229,7 @@ class Coordinates:
         return np.concatenate(parts, axis=1)
 
     def jacobian(self, place: Floats) -> Floats:
-        """Derivatives of the packed A at one place, one row a coordinate."""
+        """Derivatives of the packed A at one place, one row for each coordinate."""
         (b, e), built = self._shape, self.build(place[None])
         d = b + e
         masses, means, root = built.masses[0], built.means[0], built.root[0]
@@ -239,7 +263,7 @@ class Coordinates:
 
 
 def divided_differences(values: Floats) -> Floats:
-    """(e^a − e^b) / (a − b), e^a where a = b, of all pairs."""
+    """(e^a − e^b) / (a − b) for all pairs of values, e^a where a = b."""
     half = 0.5 * (values[:, :, None] - values[:, None, :])
     middle = np.exp(0.5 * (values[:, :, None] + values[:, None, :]))
     small = np.abs(half) < 1e-4
@@ -249,10 +273,10 @@ def divided_differences(values: Floats) -> Floats:
 
 
 def log_parts(matrix: Floats) -> tuple[Floats, Floats]:
-    """(log D, S) of a positive definite D^½ exp(S) D^½, by fixed-point iteration.
+    """(log D, S) with B = D^½ exp(S) D^½ and a zero diagonal of S.
 
-    D is such that log(D^-½ B D^-½) has a zero diagonal (Archakov and Hansen 2021,
-    section 3, where convergence is shown).
+    By fixed-point iteration (Archakov and Hansen 2021, section 3, who show that it
+    converges).
     """
     log_diagonal = np.log(np.diag(matrix))
     logarithm = np.zeros_like(matrix)

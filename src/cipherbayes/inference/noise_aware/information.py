@@ -1,11 +1,16 @@
 """Draws of the information matrix H, given the releases, by Hamiltonian Monte Carlo.
 
-The prior is that of :mod:`~.information_prior`. HMC moves all coordinates and the
-scales m, ω and ρ of their prior together, in a metric that combines the precision of
-the prior and of the noise in the information sums: by themselves the scales would
-creep, held by hundreds of coordinates. υ² has a conjugate conditional. With more than
-60 parameters S is not moved but taken as estimated: what that leaves out is in the
-evidence's noise
+The density is the prior of :mod:`~.information_prior` times the likelihood of
+:mod:`~.evidence`. HMC moves all coordinates of H and the scales m, ω and ρ of their
+prior together: moved by themselves, the scales would hardly move at all, held in place
+by hundreds of coordinates. A step is
+
+    z += ε/2 M'g,   x += ε M z,   z += ε/2 M'g,
+
+g the gradient and M M' the inverse of the prior's precision plus that of the noise in
+the information sums. The scales of the means (υ and those of :mod:`~.site_means`) are
+drawn from their conditional laws. With more than 60 parameters S is not moved but taken
+as estimated, and the error of that is counted as noise
 (:meth:`~.evidence.Evidence.blurred`).
 
 References
@@ -36,30 +41,35 @@ from cipherbayes.inference.noise_aware.site_means import Means
 from cipherbayes.typing import Floats
 
 TRAJECTORY = 1.4
-"""Length of a trajectory in the metric's units; π/2 forgets a Gaussian's start."""
+"""Length of a trajectory in the metric's units. After π/2 that of a Gaussian no longer
+depends on where it started."""
 MOST_LEAPS = 24
+"""Most leapfrog steps of a trajectory."""
 FIRST_STEP = 0.25
+"""Step size before any adaptation, in the metric's units."""
 DENSE = 60
-"""Largest d for which S is among the coordinates (1,830 of them)."""
+"""Largest number of parameters for which S is among the coordinates; it then has up to
+1,770 entries."""
 LARGEST_COORDINATE = 1e3
-"""No coordinate of a sane trajectory is so large."""
+"""Size of a coordinate beyond which a trajectory is taken to have diverged."""
 ACCEPTANCE = 0.8
+"""Share of trajectories to accept, at which step sizes are adapted."""
 
 
 @dataclass
 class Chains:
-    """Where all chains stand, one row a chain.
+    """Where all chains stand, one row for each chain.
 
     Attributes
     ----------
     moved
-        (p, U, y of ℓ, y of S, t, m, log ω, log ρ): what HMC moves.
+        The vector that HMC moves, (p, U, y of ℓ, y of S, m, log ω, log ρ).
     built
-        A; H itself where sites may differ.
+        A, built from it; H itself where sites may differ.
     means
-        u and υ.
+        The laws of the means U: their centres and scales.
     step, bend
-        Step size; β.
+        Step size, and β of :mod:`~.saturation`.
     """
 
     moved: Floats
@@ -94,7 +104,8 @@ class InformationSampler:
         self.evidence = evidence
         self.rng = rng
         layout = evidence.layout
-        # Sites' indicators exclude each other in H, not in A.
+        # Of the sites' indicators one is not zero in each record, so their block is
+        # diagonal in H; in A it is not.
         self._direct = layout.sites is not None
         start = evidence.estimate
         if not self._direct:
@@ -120,7 +131,8 @@ class InformationSampler:
             bend=np.full(chains, bend),
         )
         self.renew_metric()
-        # Twice as wide as the posterior is in the metric, so that R-hat can tell.
+        # Start wider than the posterior is, so that R-hat can tell chains that do not
+        # mix.
         white = rng.standard_normal(self.chains.moved.shape)
         wide = 2.0 / evidence.dimension * (white @ self._metric.T)
         self.chains.moved = self.chains.moved + wide
@@ -140,11 +152,11 @@ class InformationSampler:
         return unflattened_all(self.chains.built, self.evidence.place, self.chains.bend)
 
     def set_bend(self, bend: Floats) -> None:
-        """Take β from now on, A (or H, where that is built) as it is."""
+        """Use this β from now on, within its limit; what was built stays the same."""
         self.chains.bend = limited_bend(self.evidence, self.slope(), bend)
 
     def sweep(self, prior_covariance: Floats, *, adapting: bool) -> Floats:
-        """One update of everything; the chance with which each move was accepted."""
+        """Update H and the laws of its means; the probability of each acceptance."""
         accepted = self._hmc(prior_covariance)
         if adapting:
             self.chains.step = self._steps.update(accepted)
@@ -155,10 +167,10 @@ class InformationSampler:
         return accepted
 
     def renew_metric(self) -> None:
-        """Take the metric, and λ, at where the chains are now.
+        """Compute the metric, and the λ of the centring, at where the chains are now.
 
         The metric is M with M M' the inverse of J'J / s_H² + the prior's precision,
-        J = dA / dx: the noise of an information sum is isotropic in H.
+        J = dA / dx: the noise of a packed information sum is the same in each entry.
         """
         here, law = self.chains, self.information_prior
         place = law.to_coordinates(here.moved).mean(axis=0)
@@ -166,7 +178,7 @@ class InformationSampler:
         here.moved = law.recentred(here.moved, (jacobian**2).sum(axis=1))
         if self._loops is not None:
             self._loops.renew()
-        # The chain rule, for every entry of A.
+        # From derivatives by coordinates to those by the moved vector, for every entry.
         middle = here.moved.mean(axis=0)
         rows = np.broadcast_to(middle, (jacobian.shape[1], middle.size))
         jacobian = law.chain_rule(rows, jacobian.T).T
@@ -174,8 +186,8 @@ class InformationSampler:
         lower = np.linalg.cholesky(jacobian @ jacobian.T + prior)
         identity = np.eye(len(lower))
         inverse = solve_triangular(lower, identity, lower=True)
-        # In single precision: any metric is as right as any other, and this is read
-        # over and over.
+        # In single precision, because it is read over and over: any metric gives the
+        # right distribution.
         self._metric = np.ascontiguousarray(np.triu(inverse.T), dtype=np.float32)
         self._steps = _StepAdaptation(here.step.size)
 
@@ -186,15 +198,15 @@ class InformationSampler:
     def density(
         self, moved: Floats, prior_covariance: Floats
     ) -> tuple[Floats, Floats, Floats]:
-        """log p(what is moved | u, υ, releases), its gradient, and what is built.
+        """log p(moved vector | laws of the means, releases), its gradient, and A.
 
-        −∞ where what is moved is out of all bounds.
+        −∞ where the vector is out of bounds. ``H`` for A where sites may differ.
         """
         place, bend = self.evidence.place, self.chains.bend
         coordinates = self.information_prior.to_coordinates(moved)
         # A scale may have grown such that the coordinates overflow.
         lost = ~(np.abs(coordinates) < LARGEST_COORDINATE).all(axis=1)
-        coordinates[lost] = self.parts.usual
+        coordinates[lost] = self.parts.reference
         built = self.parts.build(coordinates)
         information = built.matrix
         if not self._direct:
@@ -210,6 +222,7 @@ class InformationSampler:
         return value, gradient + pull, built.matrix
 
     def _hmc(self, prior_covariance: Floats) -> Floats:
+        """Move every chain along one trajectory; the probability of each acceptance."""
         here, rng = self.chains, self.rng
         step = here.step * rng.uniform(0.8, 1.2, here.step.size)
         leaps = int(np.clip(np.ceil(TRAJECTORY / step.mean()), 2, MOST_LEAPS))
@@ -230,8 +243,10 @@ class InformationSampler:
     def leapfrog(
         self, step: Floats, leaps: int, momentum: Floats, prior_covariance: Floats
     ) -> tuple[Floats, Floats, Floats]:
-        """Where trajectories end, what is built there, and the log of the ratio of
-        densities with momentum; NaN where a trajectory left all bounds."""
+        """Where trajectories end, A there, and the log of the acceptance ratio.
+
+        The ratio is NaN where a trajectory went out of bounds.
+        """
         metric = self._metric.astype(np.float64)
         place, size = self.chains.moved, step[:, None]
         value, gradient, built = self.density(place, prior_covariance)
@@ -261,6 +276,7 @@ class _StepAdaptation:
         self._count = 0
 
     def update(self, accepted: Floats) -> Floats:
+        """The next step sizes, after trajectories accepted with these probabilities."""
         self._count += 1
         share = 1.0 / (self._count + 10.0)
         self._error = (1.0 - share) * self._error + share * (ACCEPTANCE - accepted)
@@ -272,4 +288,5 @@ class _StepAdaptation:
 
     @property
     def averaged(self) -> Floats:
+        """The step sizes to use once adaptation ends."""
         return np.asarray(np.exp(self._log_average))

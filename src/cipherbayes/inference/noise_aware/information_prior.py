@@ -1,30 +1,31 @@
-"""The prior of the information matrix H: the whole model of it.
+"""The prior of the information matrix H.
 
-    H̃ = H + E,  E symmetric, E_jj ~ N(0, s_H²), E_jk ~ N(0, s_H² / 2);   H = A,
+The information sums release H̃ = H + E, with E symmetric, E_jj ~ N(0, s_H²) and
+E_jk ~ N(0, s_H² / 2). H is A, or A with less information in the direction of θ̄ where
+the score saturates (:mod:`~.saturation`). A is built from (p, U, ℓ, S), defined in
+:mod:`~.coordinates`: the masses exp p of the b constant columns, the means U of the d
+other columns, the information exp ℓ that is left about each of these, and their
+correlations R, given by exp S. With m, υ, ω and ρ learnt, the prior is
 
-or A flattened along θ̄ where the score saturates (:mod:`~.saturation`). What else the
-releases say of H is in :mod:`~.evidence`. A is made of (p, U, ℓ, S) as
-:mod:`~.coordinates` has it: masses exp p of the constant columns, means U of the d
-other columns there, their own information exp ℓ, and correlations R, those of exp S.
-With m, υ, ω and ρ learnt,
+    p_j  ~ N(m − log b, 2²)   constants share the information that one column has
+    U_jk ~ N(0, υ²)           υ² ~ IG(1, 0.05): columns lie within [-1, 1]
+    ℓ_j  ~ N(m, ω²)           ω² ~ IG(1, 0.05): standardised columns are much alike
+    S_jk ~ t(½, 0, ρ / √d)    ρ² ~ IG(3, 0.003): most columns are hardly correlated,
+                              some closely
 
-    p_j  ~ N(m − log b, 2²) of b constants each has a share of what a column has
-    U_jk ~ N(0, υ²)         υ² ~ IG(1, 0.05): columns lie within [-1, 1]
-    ℓ_j  ~ N(m, ω²)         ω² ~ IG(1, 0.05): they are standardised, hence much alike
-    S_jk ~ t(½, 0, ρ / √d)  ρ² ~ IG(3, 0.003): few are related, those may be closely
+and m flat. Some parameters need not have as much information as the others. Their ℓ_j
+is N(m, 1) for a parameter that is not a coefficient of a column and for a rare level,
+and N(p + log s, 0.2²) for the shape of a Weibull hazard, whose share s of the mass is
+known (:class:`~.layout.InformationLayout`). Where sites may differ, p and U have the
+priors that :class:`InformationPrior` states.
 
-and m flat. Where the information of one need not be like the others', its ℓ_j has
-another law: N(m, 1) of a parameter that is no coefficient of a column, and of a rare
-level; N(p + log s, 0.2²) of a Weibull shape, whose s is known
-(:class:`~.layout.InformationLayout`). Where sites may differ,
-:class:`InformationPrior` says how p and U do.
-
-The law of S is the one that matters, because a small eigenvalue of R that noise hides
-makes every interval wide or, denied, too narrow. It treats R and R⁻¹ alike, where a
-Wishart law with few degrees of freedom puts its smallest eigenvalues near zero. With
-ten columns half of the pairs are below 0.02 in absolute value, one in ten is above a
-half, and one in twenty above two, where one column almost follows from others: a
-table's columns are unrelated, but for some that measure the same thing.
+The prior of S matters most. A small eigenvalue of R that noise hides makes intervals
+wide if the prior allows it, and too narrow if the prior denies it and is wrong. This
+prior treats R and R⁻¹ alike, while a Wishart prior with few degrees of freedom puts the
+smallest eigenvalues near zero. With ten columns it has half of the |S_jk| below 0.02,
+one in ten above a half, and one in twenty above two, where one column almost follows
+from the others: the columns of a table are mostly unrelated, but for some that measure
+the same thing.
 
 References
 ----------
@@ -44,35 +45,45 @@ from cipherbayes.inference.noise_aware.shrinkage import SHARE_SPREAD
 from cipherbayes.inference.noise_aware.site_means import Means, drawn_by_site
 from cipherbayes.typing import Floats, Integers
 
-STRENGTH, ENTRY_DF = InverseGamma(3.0, 0.003), 0.5
-"""Of ρ², median of ρ 0.03; degrees of freedom of S. Less of a tail would deny that
-columns may follow from others, a larger ρ would fill the posterior with almost singular
-H wherever noise hides the correlations."""
+STRENGTH = InverseGamma(3.0, 0.003)
+"""Prior of ρ², the squared scale of S; the median of ρ is 0.03. A larger ρ would fill
+the posterior with almost singular H wherever noise hides the correlations."""
+ENTRY_DF = 0.5
+"""Degrees of freedom of the entries of S. Lighter tails would deny that a column may
+follow from others."""
 SPREAD = InverseGamma(1.0, 0.05)
-"""Of ω², median of ω 0.27, one in ten above 0.7."""
+"""Prior of ω², the variance of ℓ over columns; the median of ω is 0.27, and one in ten
+is above 0.7."""
 MEANS = InverseGamma(1.0, 0.05)
-"""Of υ²."""
-MASS_SPREAD, UNLIKE_SPREAD = 2.0, 1.0
-"""Of p, and of ℓ where it need not be like the others. Less of the first would take an
-interval of a baseline with few events for one with some, more for one with none."""
+"""Prior of υ², the variance of the columns' means."""
+MASS_SPREAD = 2.0
+"""Prior sd of p, the log mass of a constant. With a smaller one, an interval of a
+baseline with few events would be taken to have some; with a larger one, to have
+none."""
+UNLIKE_SPREAD = 1.0
+"""Prior sd of ℓ of a parameter whose information need not be like the others'."""
 LEARNT = 3
-"""m, log ω and log ρ."""
+"""How many scales HMC moves with the coordinates: m, log ω and log ρ."""
 
 
 @dataclass(frozen=True)
 class Law:
-    """A law with a learnt scale, as :class:`~.centring.Centring` has it.
+    """A prior N(μ, σ²) or t of some coordinates, with σ learnt.
+
+    HMC moves the coordinates in the form of :class:`~.centring.Centring`.
 
     Attributes
     ----------
     which
-        The coordinates that have it.
+        Indices of the coordinates that have this prior.
     centre, scale
-        Where μ and log σ stand among what is moved; μ = 0 where None.
+        Indices of μ and log σ in the vector that HMC moves; μ = 0 where None.
     offset
-        What log σ is more than what is moved.
-    form, of_scale
-        λ; the prior of σ² without the offset.
+        What is added to the moved entry to get log σ.
+    form
+        The centring, with its share λ.
+    of_scale
+        The prior of σ² before the offset is added.
     df
         Degrees of freedom of a Student's t; normal where None.
     """
@@ -94,10 +105,12 @@ class Law:
 
 
 class InformationPrior:
-    """The law of all coordinates, and the form in which they are moved.
+    """The prior of all coordinates, and the form in which HMC moves them.
 
-    What is moved, one row a chain, is (p, U, y of ℓ, y of S, m, log ω, log ρ), with
-    y as :class:`~.centring.Centring` has it.
+    HMC moves one vector for each chain, (p, U, y of ℓ, y of S, m, log ω, log ρ), with
+    y the centred form of :class:`~.centring.Centring`. The prior is stated in tables
+    that the C loops read too: ``laws`` for what has a learnt scale, ``pulled_by`` and
+    :meth:`normal` for all else.
 
     Parameters
     ----------
@@ -106,13 +119,21 @@ class InformationPrior:
     unlike
         Parameters whose ℓ need not be like the others'.
     shares
-        (j, s): of those the ones whose exp ℓ is about s exp p, p the constant's.
+        (j, s) for each of these whose exp ℓ is about s exp p, p the constant's.
     sites
-        Whose columns are whose, where sites may differ: p_k ~ N(log of the mass to
-        expect, its spread²), and U as :mod:`~.site_means` has it. Where a site has a
-        constant for each interval of a baseline, that is the law of the first one, and
-        U_kj changes by N(0, ψ_j²) from one interval to the next: who is at risk is much
-        the same.
+        Which site each column belongs to, where sites may differ. Then p_k is normal
+        around the log of the mass to expect, and U has the prior of
+        :mod:`~.site_means`. Where a site has a constant for each interval of a
+        baseline, that is the prior of the first interval's means, and U_kj changes by
+        N(0, ψ_j²) from one interval to the next: much the same records are at risk.
+
+    Attributes
+    ----------
+    laws
+        The priors of ℓ and of S.
+    pulled_by
+        For each moved entry without a law, the index of the entry that its normal
+        prior is centred on; -1 for a fixed centre.
     """
 
     def __init__(
@@ -126,18 +147,18 @@ class InformationPrior:
         self.size = parts.size + LEARNT
         every, middle = np.arange(parts.size), self.size - LEARNT
         known = [j for j, _ in shares]
-        apart = parts.diagonals_of(tuple(j for j in unlike if j not in known))
+        free = parts.diagonals_of(tuple(j for j in unlike if j not in known))
         self._known = parts.diagonals_of(tuple(known))
-        alike = np.setdiff1d(every[parts.diagonal], [*apart, *self._known])
+        alike = np.setdiff1d(every[parts.diagonal], [*free, *self._known])
         self._sites = sites
         self._means_size = parts.means.stop - parts.means.start
-        # What has no law is normal around something else that is moved, or around zero.
+        # What has no law is normal around another moved entry or around a number.
         self.pulled_by = np.full(self.size, -1, dtype=np.int64)
         self._offsets, self._precisions = np.zeros((2, self.size))
-        self._precisions[apart] = UNLIKE_SPREAD**-2.0
+        self._precisions[free] = UNLIKE_SPREAD**-2.0
         self._precisions[self._known] = SHARE_SPREAD**-2.0
         self._offsets[self._known] = np.log([share for _, share in shares])
-        self.pulled_by[apart], self.pulled_by[self._known] = middle, 0
+        self.pulled_by[free], self.pulled_by[self._known] = middle, 0
         if sites is not None and sites.masses is not None:
             self._precisions[parts.masses] = sites.masses.log_sd**-2.0
             self._offsets[parts.masses] = np.log(sites.masses.values)
@@ -145,7 +166,7 @@ class InformationPrior:
             self._precisions[parts.masses] = MASS_SPREAD**-2.0
             self._offsets[parts.masses] = -np.log(max(len(parts.constants), 1))
             self.pulled_by[parts.masses] = middle
-        self._walking(sites)
+        self._chain_intervals(sites)
         half, rows = Centring(0.5), every[parts.entries]
         thin = -0.5 * float(np.log(parts.others)) if parts.others else 0.0
         self.laws = (
@@ -153,19 +174,22 @@ class InformationPrior:
             Law(rows, None, middle + 2, thin, half, STRENGTH, ENTRY_DF),
         )
 
-    def _walking(self, sites: SiteLayout | None) -> None:
-        """Have the means of an interval pulled by those of the one before."""
+    def _chain_intervals(self, sites: SiteLayout | None) -> None:
+        """Centre the means of each baseline interval on those of the one before."""
         means = np.arange(self.parts.size)[self.parts.means]
         if sites is None or not means.size:
             return
-        # Constants of one kind, the same of every site, stand next to each other.
+        # One kind of constant at all sites, then the next kind at all sites.
         each = means.reshape(sites.kinds, -1, sites.others.size)
         of_all = sites.others < 0
         self.pulled_by[each[1:, :, of_all]] = each[:-1, :, of_all]
 
     def start(self, chains: int) -> tuple[Floats, Means]:
-        """Where to begin, u and υ: at the usual, with the scales that it has."""
-        parts, place = self.parts, self.parts.usual
+        """Where the chains begin: at the estimate of H, with the scales that it has.
+
+        The vector that HMC moves, and the laws of the means.
+        """
+        parts, place = self.parts, self.parts.reference
         rest, diagonal = place[parts.entries], place[self.laws[0].which]
         if not diagonal.size:  # every column is one site's
             diagonal = place[parts.diagonal]
@@ -186,7 +210,10 @@ class InformationPrior:
         return moved, Means(np.zeros((chains, 1)), scales)
 
     def recentred(self, moved: Floats, data: Floats) -> Floats:
-        """What is moved with λ renewed; ``data`` is what they say of (p, U, ℓ, S)."""
+        """The moved vector in a form with new λ, the coordinates being the same.
+
+        ``data`` is the precision that the information sums give each coordinate.
+        """
         parts, place = self.parts, self.to_coordinates(moved)
         _, spread, strength = np.exp(np.median(moved[:, -LEARNT:], axis=0))
         strength = strength / np.sqrt(parts.others)
@@ -198,7 +225,7 @@ class InformationPrior:
         return self.from_coordinates(place, moved[:, parts.size :])
 
     def to_coordinates(self, moved: Floats) -> Floats:
-        """(p, U, ℓ, S) of what is moved."""
+        """The coordinates (p, U, ℓ, S) of every chain's moved vector."""
         place = moved[:, : self.parts.size].copy()
         for law in self.laws:
             which = law.which
@@ -206,7 +233,7 @@ class InformationPrior:
         return np.asarray(place)
 
     def from_coordinates(self, place: Floats, learnt: Floats) -> Floats:
-        """What is moved, of (p, U, ℓ, S) and (m, log ω, log ρ)."""
+        """The moved vector of coordinates (p, U, ℓ, S) and scales (m, log ω, log ρ)."""
         moved = np.hstack([place, learnt])
         for law in self.laws:
             which = law.which
@@ -214,7 +241,7 @@ class InformationPrior:
         return moved
 
     def chain_rule(self, moved: Floats, slope: Floats) -> Floats:
-        """Derivatives by what is moved, of those by (p, U, ℓ, S)."""
+        """Derivatives by the moved vector, given those by (p, U, ℓ, S) in ``slope``."""
         found = np.hstack([slope, np.zeros((len(slope), LEARNT))])
         for law in self.laws:
             which = law.which
@@ -227,10 +254,12 @@ class InformationPrior:
         return found
 
     def normal(self, means: Means) -> tuple[Floats, Floats, Floats]:
-        """Mean, less what pulls it, and precision of all that has no law of its own.
+        """The normal prior of every moved entry that has no law of its own.
 
-        Shape ``(chains, size)``; a precision of zero is none. And a of the means
-        (:mod:`~.site_means`), whose precision is less by a a' of each constant.
+        Its mean (less the entry named in ``pulled_by``) and its precision, shape
+        ``(chains, size)``; a precision of zero stands for no such prior. And a of
+        :mod:`~.site_means`: the precision matrix of one constant's means is less by
+        a a'.
         """
         chains = len(means.scale)
         mean, precision = (
@@ -241,7 +270,7 @@ class InformationPrior:
         return mean, precision, means.along(self._means_size)
 
     def log_density(self, moved: Floats, means: Means) -> tuple[Floats, Floats]:
-        """Of what is moved given u and υ, and its gradient."""
+        """log p(moved vector | laws of the means), and its gradient."""
         value, gradient = np.zeros(len(moved)), np.zeros_like(moved)
         for law in self.laws:
             here, slopes = law.form.log_density(
@@ -269,7 +298,7 @@ class InformationPrior:
         return value, gradient
 
     def precision(self, moved: Floats, means: Means) -> Floats:
-        """About minus the second derivative of :meth:`log_density` at one place."""
+        """Minus the second derivative of :meth:`log_density` at one place, about."""
         matrix = np.diag(self._precisions)
         rows = np.arange(self.parts.size)[self.parts.means]
         if rows.size:
@@ -289,7 +318,7 @@ class InformationPrior:
             own = 2.0 * which.size * share**2
             matrix[law.scale, law.scale] = law.of_scale.precision + own
             if law.centre is not None:
-                # Of m the law of the others is left out, which is wide.
+                # The wide priors that are centred on m too are left out.
                 matrix[law.centre, law.centre] = 1e-2 + which.size * share**2 * pull
                 matrix[which, law.centre] = matrix[law.centre, which] = -share * pull
         sharp = SHARE_SPREAD**-2.0
@@ -300,7 +329,7 @@ class InformationPrior:
     def drawn_means(
         self, moved: Floats, before: Means, rng: np.random.Generator
     ) -> Means:
-        """u and υ given U."""
+        """A draw of the laws of the means (u, υ and more), given the means U."""
         means = moved[:, self.parts.means]
         if self._sites is not None:
             each = means.reshape(len(means), *self._sites.of_another_site.shape)
@@ -312,7 +341,7 @@ class InformationPrior:
 
 
 def _share(data: Floats, scale: float) -> float:
-    """λ: of what is known about a coordinate, the data's share."""
+    """λ: the share of a coordinate's precision that comes from the data, on average."""
     if not data.size:
         return 0.5
     return float((data / (data + scale**-2.0)).mean())

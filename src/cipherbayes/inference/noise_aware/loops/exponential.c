@@ -1,4 +1,4 @@
-/* exp(S) of a symmetric S, and what a gradient by it is by S.
+/* exp(S) of a symmetric S, and the gradient by S of what has a known one by exp(S).
  *
  * exp(S) = T(S / 2^s)^(2^s) with T the Taylor polynomial of degree 8, in three products
  * (Bader, Blanes and Casas 2019, Computing the matrix exponential with an optimized
@@ -190,7 +190,7 @@ divided_difference(double a, double b)
     return middle * (sinh(half) / half);
 }
 
-/* Daleckii and Krein: in the basis of S. */
+/* The formula of Daleckii and Krein, in the eigenbasis of S. */
 static void
 back_through_eigenvalues(Exponential *x, double *by)
 {

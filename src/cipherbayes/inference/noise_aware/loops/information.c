@@ -76,7 +76,7 @@ to_coordinates(const Problem *q, Work *w, const double *moved)
     return lost;
 }
 
-/* Derivatives by what is moved, of those by the coordinates in w->slope. */
+/* Derivatives by what is moved, given those by the coordinates in w->slope. */
 static void
 chain_rule(const Problem *q, const Work *w, const double *moved, double *gradient)
 {
@@ -98,7 +98,7 @@ chain_rule(const Problem *q, const Work *w, const double *moved, double *gradien
     }
 }
 
-/* log of the prior of what is moved; adds its gradient. */
+/* Returns log of the prior of what is moved, and adds its gradient to `gradient`. */
 static double
 prior(const Problem *q, const ChainLaw *law_of_chain, const Work *w,
       const double *moved, double *gradient)
@@ -141,7 +141,7 @@ prior(const Problem *q, const ChainLaw *law_of_chain, const Work *w,
             gradient[by] += precision * away;
     }
     for (int k = 0; k < q->b; k++) {
-        /* Means that are pulled by another have none. */
+        /* `along` is zero for means that are centred on another entry. */
         const size_t at = (size_t)q->b + (size_t)k * q->e;
         const double *along = law_of_chain->along + (size_t)k * q->e;
         double length = 0.0;
@@ -156,7 +156,7 @@ prior(const Problem *q, const ChainLaw *law_of_chain, const Work *w,
 
 /* ---------------------------------------------------------- coordinates -> A */
 
-/* exp(S) to w->rest. */
+/* exp(S) goes to w->rest. */
 static int
 power_of_entries(const Problem *q, Work *w)
 {
@@ -170,21 +170,21 @@ power_of_entries(const Problem *q, Work *w)
     return exponential(&w->exponential, w->entries, w->rest);
 }
 
-/* A of the coordinates; w keeps what its derivatives are made of. */
+/* Builds A from the coordinates; w keeps what its derivatives are computed from. */
 static int
 build(const Problem *q, Work *w, double *built)
 {
     const int d = q->d, b = q->b, e = q->e;
     const double *means = w->place + b, *diagonal = means + (size_t)b * e;
     for (int i = 0; i < b; i++)
-        w->masses[i] = exp(held(w->place[i], q->usual[i], LARGEST_LOG));
+        w->masses[i] = exp(held(w->place[i], q->reference[i], LARGEST_LOG));
     if (q->power != NULL)
         memcpy(w->rest, q->power, (size_t)e * e * sizeof(double));
     else if (power_of_entries(q, w) != 0)
         return -1;
     for (int i = 0; i < e; i++) {
         const int at = b + b * e + i;
-        const double size = held(diagonal[i], q->usual[at], LARGEST_LOG);
+        const double size = held(diagonal[i], q->reference[at], LARGEST_LOG);
         w->root[i] = exp(0.5 * size) / sqrt(w->rest[(size_t)i * e + i]);
     }
     for (int i = 0; i < e; i++)
@@ -220,7 +220,7 @@ build(const Problem *q, Work *w, double *built)
     return 0;
 }
 
-/* The derivatives by S, of those by B. */
+/* The derivatives by S, given those by B. */
 static void
 by_entries(const Problem *q, Work *w, const double *rest, const double *diagonal,
            double *out)
@@ -230,7 +230,7 @@ by_entries(const Problem *q, Work *w, const double *rest, const double *diagonal
         for (int j = 0; j < e; j++)
             w->entries[(size_t)i * e + j] =
                 rest[(size_t)i * q->d + j] * w->root[i] * w->root[j];
-    /* What E_ii grows by, the correlations are divided by. */
+    /* Correlations are exp(S) divided by the roots of its diagonal, which S changes. */
     for (int i = 0; i < e; i++)
         w->entries[(size_t)i * e + i] -=
             diagonal[i] * w->root[i] * w->root[i] / w->rest[(size_t)i * e + i];
@@ -240,7 +240,7 @@ by_entries(const Problem *q, Work *w, const double *rest, const double *diagonal
             *out++ = 2.0 * w->entries[(size_t)i * e + j];
 }
 
-/* The derivatives by the coordinates, of those by A. */
+/* The derivatives by the coordinates, given those by A. */
 static void
 pulled_back(const Problem *q, Work *w, const double *gradient)
 {
@@ -277,7 +277,7 @@ pulled_back(const Problem *q, Work *w, const double *gradient)
 
 /* --------------------------------------------------------------- H -> log p */
 
-/* log p(releases | H), and its gradient by H to w->turned. */
+/* Returns log p(releases | H); its gradient by H goes to w->turned. */
 static double
 evidence(const Problem *q, Work *w, const double *h, const double *covariance)
 {
@@ -363,7 +363,7 @@ flattened(const Problem *q, Work *w, const double *built, double bend, double *l
     return w->h;
 }
 
-/* The gradient by A of that by H, in place. */
+/* Turns the gradient by H into that by A, in place. */
 static void
 unflattened(const Problem *q, Work *w, double bend, double length, double *gradient)
 {

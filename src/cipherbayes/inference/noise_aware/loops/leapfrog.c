@@ -99,8 +99,9 @@ trajectory_memory(const Problem *q, int chains)
     return lay_out_all(q, chains, NULL, &work, &gradient, &way);
 }
 
-/* A chain that has no density anywhere on its way is lost: from its end the way back
- * would be too, so that refusing it is right.  No force moves it from then on. */
+/* A chain whose density is zero somewhere on its trajectory is lost and will be refused.
+ * That is right: the trajectory back from its end would be refused too.  From then on no
+ * force moves it. */
 static void
 evaluate(const Problem *q, const Trajectories *t, int c, Work *work, double *gradient,
          double *value)

@@ -83,9 +83,9 @@ void solve_lower_matrix(const double *lower, double *a, int n, int m);
 
 #define MOST_SQUARINGS 6
 
-/* exp(S) and what it was made of. */
+/* exp(S) and the intermediate matrices that its derivative needs. */
 typedef struct {
-    int n, squarings;          /* how often squared; -1: by eigenvalues */
+    int n, squarings;          /* number of squarings; -1: computed by eigenvalues */
     double *scaled;            /* X = S / 2^s, or eigenvectors in rows */
     double *square, *fourth;   /* X^2, X^4 and some X^3 */
     double *factor, *left, *right;
@@ -99,7 +99,7 @@ typedef struct {
 void lay_out_exponential(Exponential *x, Arena *arena, int n);
 /* exp(S) to `out`; 0 where all went well. */
 int exponential(Exponential *x, const double *s, double *out);
-/* In place: the gradient by S, of the symmetric one by exp(S) that was computed last. */
+/* In place: turns a symmetric gradient by exp(S), as computed last, into that by S. */
 void back_through_exponential(Exponential *x, double *by);
 
 /* ------------------------------------------------------------- information */
@@ -109,25 +109,26 @@ enum { SHARE, CENTRE, SCALE, OFFSET, DF, GAMMA_SHAPE, GAMMA_SCALE, LAW_WIDTH };
 /* What density() needs, the same for all chains; names as in information.py. */
 typedef struct {
     int d, b, e;              /* parameters; constant columns; others */
-    int size, moved;          /* (p, U, l, S); all that is moved */
+    int size, moved;          /* coordinates (p, U, l, S); all that HMC moves */
     int laws;
-    int rank;                 /* of the contrasts */
+    int rank;                 /* rows of the contrasts */
     int direct;               /* H itself is built, not A */
-    int diagonal;             /* the prior's covariance is */
+    int diagonal;             /* the prior's covariance is diagonal */
     double variance, information_sd;
-    const int64_t *order;     /* of the columns in the blocks */
+    const int64_t *order;     /* parameter of each row of the blocks */
     const double *frame;      /* F of A = F blocks F', or NULL: the order alone */
-    const double *usual;
+    const double *reference; /* coordinates that others are kept near */
     const double *power;      /* exp(S) where that is fixed, or NULL */
-    const int64_t *law_of;    /* of every coordinate, or -1 */
+    const int64_t *law_of;    /* the law of every coordinate, or -1 for none */
     const double *law;        /* rows of LAW_WIDTH */
-    const int64_t *pulled_by; /* another that is moved, or -1 */
+    const int64_t *pulled_by; /* the moved entry that a prior is centred on, or -1 */
     const double *place, *gradient, *away, *information, *linear;
     const double *variation;  /* diagonal of K in V = K H K */
     const double *contrasts;  /* C, rank rows, with C'C the quadratic */
 } Problem;
 
-/* One chain's part of the law, and of what H depends on. */
+/* What differs between chains: the normal priors (InformationPrior.normal), the prior
+ * covariance of theta and beta. */
 typedef struct {
     const double *mean, *precision;
     const double *along;      /* b rows: the means' precision is less by a a' of each */
@@ -164,7 +165,7 @@ typedef struct {
     const ChainLaw *law;
     double *moved, *momentum; /* in: the start; out: the end */
     double *built;            /* out: A at the end */
-    double *gain;             /* out: log of the ratio of densities; NaN where lost */
+    double *gain;             /* out: log acceptance ratio; NaN where out of bounds */
 } Trajectories;
 
 size_t trajectory_memory(const Problem *problem, int chains);

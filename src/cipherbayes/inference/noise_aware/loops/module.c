@@ -13,7 +13,7 @@
 
 /* ------------------------------------------------------------------ arrays */
 
-/* All that a call has borrowed; `wrong` once something did not fit. */
+/* All arrays that a call has borrowed; `wrong` is set once one did not fit. */
 typedef struct {
     Py_buffer view[MOST_VIEWS];
     int count, wrong;
@@ -136,7 +136,7 @@ check_laws(Views *views, const Problem *q)
     }
 }
 
-/* Fields in the order of compiled.Tables. */
+/* Fields in the order of Loops._problem in compiled.py. */
 static int
 take_problem(Views *views, PyObject *tuple, Problem *q)
 {
@@ -157,7 +157,7 @@ take_problem(Views *views, PyObject *tuple, Problem *q)
     q->power = TAKE_OR_NONE(views, f[3], "power", 'd', 2, e, e);
     const Py_ssize_t size = q->b + q->b * e + e + (q->power ? 0 : e * (e - 1) / 2);
     q->size = (int)size;
-    q->usual = take(views, f[4], "usual", 'd', 1, size);
+    q->reference = take(views, f[4], "reference", 'd', 1, size);
     q->pulled_by = take(views, f[5], "pulled_by", 'i', 1, (Py_ssize_t)ANY);
     q->moved = size_of(views, 0);
     if (q->moved < q->size)
@@ -288,7 +288,8 @@ py_leapfrog(PyObject *self, PyObject *args)
 
 /* ----------------------------------------------------------------- slicing */
 
-/* The score of all chains: of chain c every pointer moves on by its own stride. */
+/* The score of all chains: for chain c each pointer of `first` is moved on by c times its
+ * stride. */
 typedef struct {
     Score first;
     Py_ssize_t matrix, pull, origin, masses, means;

@@ -46,6 +46,8 @@ slicing_memory(int d)
     return counting.used;
 }
 
+/* exp of the exponent, which tanh keeps within +-LARGEST_EXPONENT, and the derivative of
+ * the kept exponent by the given one. */
 static double
 held_exponential(double exponent, double *slope)
 {
@@ -56,7 +58,8 @@ held_exponential(double exponent, double *slope)
 
 /* ------------------------------------------------------------- saturating */
 
-/* theta with sites' levels as they count, and how much more per unit of each. */
+/* SiteLevels.counted: theta with each site's level replaced, in m->rest, and the
+ * derivatives of the replaced levels in m->slope. */
 static const double *
 counted(const Score *s, Memory *m, const double *theta)
 {
@@ -75,7 +78,7 @@ counted(const Score *s, Memory *m, const double *theta)
     return m->rest;
 }
 
-/* k(theta), with A theta in m->along and the denominator. */
+/* Returns k(theta); A theta goes to m->along, the denominator under the root to `below`. */
 static double
 saturating_factor(const Score *s, Memory *m, const double *theta, double *below)
 {
@@ -111,9 +114,10 @@ saturating_derivative(const Score *s, Memory *m, const double *theta, double *ou
 
 /* ----------------------------------------------------------------- tilted */
 
-/* What F is made of: M times the gradient of the log in m->moved, the exponential
- * returned, the slope of its held exponent, how M V is changed along the skew, and
- * e^change of the straightening. */
+/* TiltedScore._parts, with x = log E exp(u).  Returns exp(x), x kept within a limit; M
+ * times the gradient of x goes to m->moved.  `slope` is the derivative of the kept x by
+ * x, `bulge` what the skew adds to M times the Hessian along it, and `grown` is e^change
+ * of the straightening. */
 static double
 tilted_parts(const Score *s, Memory *m, const double *theta, double *slope,
              double *bulge, double *grown)
@@ -176,7 +180,8 @@ tilted_derivative(const Score *s, Memory *m, const double *theta, double *out)
         }
     if (s->along == NULL)
         return;
-    /* Times I + (1 - e^change) first along' + (e^change - 1) last along'. */
+    /* Times d delta / d theta = I + (1 - e^change) first along'
+     * + (e^change - 1) last along'. */
     for (int i = 0; i < d; i++) {
         double *row = out + (size_t)i * d;
         const double by = (grown - 1.0) * (dot(row, s->last, d) - dot(row, s->first, d));
@@ -187,7 +192,8 @@ tilted_derivative(const Score *s, Memory *m, const double *theta, double *out)
 
 /* ------------------------------------------------------- tilted, by site */
 
-/* m_c + V delta in m->moved, M_c times the exponential, and its slope. */
+/* TiltedBySite._parts: m_c + V delta goes to m->moved, M_c times the exponential to
+ * m->growth, and the derivative of the kept exponent to m->slope. */
 static void
 by_site_parts(const Score *s, Memory *m, const double *theta)
 {
@@ -247,7 +253,8 @@ by_site_derivative(const Score *s, Memory *m, const double *theta, double *out)
                 spread[(size_t)i * e + j] + whole * s->matrix[(size_t)i * e + j];
 }
 
-/* The mean to m->mean and how much more the scores vary than at the place. */
+/* The mean of the score sum goes to m->mean.  Returns gamma: how many times as much the
+ * scores vary as at the place. */
 static double
 mean_of(const Score *s, Memory *m, const double *theta)
 {
@@ -273,7 +280,7 @@ derivative_of(const Score *s, Memory *m, const double *theta, double *out)
 
 /* ----------------------------------------------------------------- slices */
 
-/* L of the covariance of the score sum to m->total. */
+/* The Cholesky factor L of the covariance of the score sum goes to m->total. */
 static int
 spread_at(const Target *t, const ThetaChain *c, Memory *m, double growth)
 {
@@ -288,7 +295,7 @@ spread_at(const Target *t, const ThetaChain *c, Memory *m, double growth)
     return factor(m->total, d);
 }
 
-/* L⁻¹ times the residual to m->residual. */
+/* L^-1 times the residual goes to m->residual, L as of spread_at(). */
 static int
 residual_at(const Target *t, const Score *s, const ThetaChain *c, Memory *m,
             const double *theta)
@@ -318,8 +325,9 @@ log_density(const Target *t, const Score *s, const ThetaChain *c, Memory *m,
     return -0.5 * (value + dot(m->away, m->solved, d));
 }
 
-/* The precision of a normal at `theta`, to m->precision, L of it to m->lower and the
- * way from there to its middle to m->step; the square of that in its own units. */
+/* The normal that approximates the posterior at `theta`: its precision goes to
+ * m->precision, the Cholesky factor of that to m->lower, the Newton step from `theta` to
+ * its mean to m->step, and the step's squared length in that precision to `squared`. */
 static int
 normal_at(const Target *t, const Score *s, const ThetaChain *c, Memory *m,
           const double *theta, double *squared)
@@ -356,8 +364,8 @@ add(const double *a, const double *b, int n, double *out)
         out[i] = a[i] + b[i];
 }
 
-/* By Newton steps, halved while they lead down, until one is short; m->precision is then
- * that of the place before it. */
+/* Moves m->mode by Newton steps, each halved while it leads down, until one is short.
+ * m->precision is then that at the place before the last step. */
 static int
 find_mode(const Target *t, const Score *s, const ThetaChain *c, Memory *m)
 {
