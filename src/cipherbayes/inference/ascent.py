@@ -1,4 +1,4 @@
-"""θ from directions that were computed, preconditioned, under encryption.
+"""Ascent along preconditioned gradients that were computed under encryption.
 
     θ ← θ + η · u_t,    u_t = P(V_t) (h_t + s ∇log p(θ_t)),
 
@@ -28,10 +28,11 @@ from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
 
 MORE_ROUNDS_ABOVE = 1.0
+"""ε above which a study that names no number of rounds has forty and not ten."""
 
 
 def default_rounds(epsilon: float) -> int:
-    """Rounds of a study that names none: ten where noise is most of a gradient."""
+    """Rounds of a study that states none: few where noise is most of a step."""
     return 10 if epsilon <= MORE_ROUNDS_ABOVE else 40
 
 
@@ -40,6 +41,8 @@ class EncryptedAscent(Recursion):
 
     Parameters
     ----------
+    rounds
+        Rounds in all; those after half of them are averaged.
     size
         η of each parameter.
     """
@@ -47,9 +50,8 @@ class EncryptedAscent(Recursion):
     def __init__(
         self, settings: Inference, prior: ResolvedPrior, *, rounds: int, size: Floats
     ) -> None:
-        super().__init__(
-            settings, prior, records=1.0, rounds=rounds, rate=1.0, curvature=1.0
-        )
+        super().__init__(settings, prior)
+        self.rounds = rounds
         self.size = size
 
     def advance(self, state: ServerState, release: Release) -> ServerState:

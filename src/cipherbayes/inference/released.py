@@ -23,11 +23,12 @@ from cipherbayes.inference.settings import Inference
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
 
-# Share of the Langevin variance that the privacy noise may bring by itself. Below
-# one, because V, and with it G, fluctuates around its mean.
 PRIVACY_SHARE = 0.8
-# Contraction η/2·λ in the stiffest direction that the automatic step allows.
+"""Largest share of the Langevin variance that may come from the privacy noise. Below
+one, because V, and with it G, fluctuates around its mean."""
 STIFFEST_STEP = 0.5
+"""Contraction η/2·λ that the automatic step has in the direction of largest curvature
+λ."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,31 @@ class ServerState:
 
 
 class Recursion(ABC):
-    """θ_{t+1} from θ_t and one release."""
+    """How a server gets from θ_t and one release to θ_{t+1}, and at last to draws."""
+
+    def __init__(self, settings: Inference, prior: ResolvedPrior) -> None:
+        self.settings = settings
+        self.prior = prior
+
+    def start(self) -> ServerState:
+        """The state before the first round: θ at the prior mean."""
+        theta = np.array(self.prior.mean, dtype=np.float64)
+        return ServerState(theta, np.zeros_like(theta), 0)
+
+    @abstractmethod
+    def advance(self, state: ServerState, release: Release) -> ServerState:
+        """The state after one more release."""
+
+    @abstractmethod
+    def draws(self, trajectory: Sequence[Floats], last: ServerState) -> Draws | None:
+        """What the run reports, from θ after each round; None if that is too soon."""
+
+
+class GradientRecursion(Recursion):
+    """A recursion that steps along mean gradients, as clipped and sampled records give.
+
+    ĝ = (released sum) / (N · rate).
+    """
 
     def __init__(
         self,
@@ -93,8 +118,7 @@ class Recursion(ABC):
             A public guess of the largest eigenvalue of a record's mean
             information, which bounds the automatic step.
         """
-        self.settings = settings
-        self.prior = prior
+        super().__init__(settings, prior)
         self.records = records
         self.rounds = rounds
         self.rate = rate
@@ -117,21 +141,8 @@ class Recursion(ABC):
         taken = self.records * self.rate
         return release.gradient_sum / taken, release.noise_sd / taken
 
-    def start(self) -> ServerState:
-        """The prior mean."""
-        theta = np.array(self.prior.mean, dtype=np.float64)
-        return ServerState(theta, np.zeros_like(theta), 0)
 
-    @abstractmethod
-    def advance(self, state: ServerState, release: Release) -> ServerState:
-        """One round."""
-
-    @abstractmethod
-    def draws(self, trajectory: Sequence[Floats], last: ServerState) -> Draws | None:
-        """What the run reports, from θ after each round; None if that is too soon."""
-
-
-class PrivatePsgld(Recursion):
+class PrivatePsgld(GradientRecursion):
     """pSGLD (or SGLD) whose Langevin noise is, as far as it goes, the privacy noise.
 
     With ĝ the released mean gradient and s its noise's standard deviation the
@@ -165,7 +176,7 @@ class PrivatePsgld(Recursion):
         return ServerState(inner.theta, inner.second_moment, inner.rounds)
 
     def _floor(self, state: psgld.PsgldState) -> float:
-        """λ; where the step is automatic, at least half the largest √V.
+        """λ of the preconditioner; with automatic steps at least half the largest √V.
 
         G then varies by a factor of three at most. Without that bound the
         coordinate with the smallest gradient sets the step of all others, and a
@@ -178,11 +189,14 @@ class PrivatePsgld(Recursion):
         return max(self.settings.floor, 0.5 * largest if automatic else 0.0)
 
     def _alpha(self, state: ServerState) -> float:
-        """The first V is ĝ² itself, not (1 − α) ĝ²: a tenth of it steps too far."""
+        """α; zero in the first round, so that V is ĝ² there and not (1 − α) ĝ².
+
+        With V a tenth of ĝ², the first step would be too long.
+        """
         return self.settings.alpha if state.rounds else 0.0
 
     def _schedule(self, noise: float, scale: float) -> Schedule:
-        """The study's steps, or the largest that this round's G allows."""
+        """The study's step sizes, or the largest that this round's G allows."""
         settings = self.settings
         fixed = fixed_schedule(
             settings.step,
@@ -207,7 +221,7 @@ class PrivatePsgld(Recursion):
         return Draws(kept, sizes, is_point=False, rounds=len(trajectory))
 
 
-class PrivateAverage(Recursion):
+class PrivateAverage(GradientRecursion):
     """Noisy gradient ascent, averaged over its last half: a point, no intervals."""
 
     def advance(self, state: ServerState, release: Release) -> ServerState:

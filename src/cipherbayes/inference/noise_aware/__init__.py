@@ -1,8 +1,12 @@
-"""A posterior that knows of its noise: schedule, rounds, and draws afterwards.
+"""A posterior of θ that accounts for the privacy noise in everything released.
 
-See :mod:`~cipherbayes.inference.noise_aware.schedule` for what is released,
-:mod:`~cipherbayes.inference.noise_aware.recursion` for the rounds and
-:mod:`~cipherbayes.inference.noise_aware.posterior` for what comes after them.
+What is released is decided in :mod:`~.schedule`; :mod:`~.recursion` chooses the θ of
+each round, and after the last one :mod:`~.posterior` draws from the posterior by way of
+
+- :mod:`~.evidence`: the likelihood of the releases given the information matrix H,
+- :mod:`~.information_prior` and :mod:`~.information`: the prior of H and its draws,
+- :mod:`~.scores` and :mod:`~.slicing`: draws of θ given H,
+- :mod:`~.flags`: the warnings about the result.
 """
 
 from __future__ import annotations

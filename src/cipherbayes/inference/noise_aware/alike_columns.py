@@ -1,4 +1,10 @@
-"""Columns of which one almost follows from the others."""
+"""Which columns almost follow from the others.
+
+Column j does where its variance inflation factor B_jj (B⁻¹)_jj is above ten, B being
+the information about the columns' effects, their means taken off. It is judged for each
+drawn H (:func:`follows_from_others`) and from the released sums alone
+(:func:`alike_by_sums`).
+"""
 
 from __future__ import annotations
 
@@ -9,19 +15,21 @@ from cipherbayes.inference.noise_aware.shrinkage import correlations, without_me
 from cipherbayes.typing import Bools, Floats
 
 ALIKE = 10.0
-"""Variance inflation factor from which on columns are called alike."""
-MOST_EDGE, LOADING = 0.5, 0.3
-"""Edge of the noise's spectrum, over a column's information, from which on nothing is
-seen of small eigenvalues; and the part in such a direction that a column has at least
-to be named."""
+"""Variance inflation factor above which a column is said to follow from the others:
+they explain nine tenths of its variance."""
+MOST_EDGE = 0.5
+"""Largest eigenvalue of the correlations' noise above which small eigenvalues cannot be
+seen, and nothing is said."""
+LOADING = 0.3
+"""Smallest entry in the eigenvector of the least eigenvalue for which a column is
+named."""
 
 
 def follows_from_others(evidence: Evidence, information: Floats) -> Bools:
-    """Whether others explain nine tenths of a column's variance, for a stack of H.
+    """Whether the other columns explain nine tenths of each column's variance.
 
-    That is a variance inflation factor of ten: B_jj (B⁻¹)_jj of the information B about
-    the columns' effects, their means apart. Never of a constant, nor of a parameter of
-    no column. Shape ``(chains, d)``.
+    For a stack of H, shape ``(chains, d)``. Always false for constants and for
+    parameters that are not coefficients of columns.
     """
     constants = list(evidence.layout.constants)
     columns = [
@@ -44,10 +52,10 @@ def follows_from_others(evidence: Evidence, information: Floats) -> Bools:
 
 
 def alike_by_sums(evidence: Evidence, allowance: float) -> list[int]:
-    """Columns that follow from each other by the information sums themselves.
+    """Columns that follow from each other according to the released information sums.
 
-    The least eigenvalue of their correlations is below a tenth, or above it by no more
-    than ``allowance`` standard deviations of its noise.
+    There are some where the least eigenvalue of the columns' correlations is below a
+    tenth, or above it by at most ``allowance`` standard deviations of its noise.
     """
     constants = evidence.layout.constants
     rest = [j for j in range(evidence.dimension) if j not in constants]

@@ -1,9 +1,10 @@
-"""The inner loops of the posterior, compiled where a C compiler was present.
+"""The inner loops of the posterior, in C where a compiler was present.
 
-The C code (``loops/``) computes what :mod:`~.information` and :mod:`~.slicing` say in
-numpy, which is used where the extension was not built and which tests compare it with.
-It takes random numbers instead of drawing them, and what it computes of one chain does
-not depend on the others: for a seed the draws are the same with any number of threads.
+The C code (``loops/``) computes the same as the numpy of :mod:`~.information` and
+:mod:`~.slicing`. The numpy is used where the extension was not built, and tests compare
+the two. C is given random numbers and draws none, and what it computes for one chain
+does not depend on the others, so a seed gives the same draws with any number of
+threads.
 """
 
 from __future__ import annotations
@@ -35,19 +36,31 @@ except ImportError:  # no C compiler when the package was installed
     _loops = None
 
 COMPILED: bool = _loops is not None
+"""Whether the extension was built."""
 
 SCORES = (SaturatingScore, TiltedScore, TiltedBySite)
-"""Whose means C knows."""
+"""Classes of scores whose mean and derivative C can compute."""
 
 Metric = NDArray[np.float32]
+"""M of :mod:`~.information`, upper triangular."""
 
 SMALLEST_RANK = 1e-15
-"""Of the largest eigenvalue of the contrasts' matrix; less is rounding."""
+"""Eigenvalues of the contrasts' matrix, over the largest, that are rounding error."""
 
 
 @dataclass(frozen=True)
 class TrajectoryLaw:
-    """What a trajectory depends on besides its evidence, of every chain."""
+    """What the density depends on besides the evidence, for every chain.
+
+    Attributes
+    ----------
+    means
+        The laws of the columns' means.
+    prior_covariance
+        Λ⁻¹ of θ.
+    bend
+        β.
+    """
 
     means: Means
     prior_covariance: Floats
@@ -55,12 +68,11 @@ class TrajectoryLaw:
 
 
 class Loops:
-    """Densities and trajectories of what HMC moves, as C reads them.
+    """The density of what HMC moves, and HMC's trajectories, computed by C.
 
-    The tables hold the law of all that is moved: another prior of H changes them and
-    not the C code, as long as everything that is moved either has a
-    :class:`~.information_prior.Law` or is normal around a number, or around something
-    else that is moved.
+    C reads the prior of H from tables. Another prior changes the tables and not the C
+    code, as long as every moved entry either has a :class:`~.information_prior.Law` or
+    is normal around a number or around another moved entry.
     """
 
     def __init__(
@@ -76,7 +88,7 @@ class Loops:
         self.renew()
 
     def renew(self) -> None:
-        """Read the laws again; λ may have changed."""
+        """Read the laws of the prior again, after their λ changed."""
         parts, prior = self._parts, self._prior
         rows, law_of = [], np.full(parts.size, -1, dtype=np.int64)
         for number, law in enumerate(prior.laws):
@@ -126,7 +138,7 @@ class Loops:
     def density(
         self, moved: Floats, law: TrajectoryLaw
     ) -> tuple[Floats, Floats, Floats]:
-        """log p, its gradient, and what is built; −∞ where out of all bounds."""
+        """log p, its gradient and A, as ``InformationSampler.density`` has them."""
         chains, d = len(moved), self._evidence.dimension
         value, gradient = np.empty(chains), np.empty(moved.shape)
         built = np.empty((chains, d, d))
@@ -144,8 +156,10 @@ class Loops:
         momentum: Floats,
         law: TrajectoryLaw,
     ) -> tuple[Floats, Floats, Floats]:
-        """Where trajectories end, what is built there, and the log of the ratio of
-        densities with momentum; NaN where a trajectory left all bounds."""
+        """Where trajectories end, A there, and the log of the acceptance ratio.
+
+        The ratio is NaN where a trajectory went out of bounds.
+        """
         chains, d = len(moved), self._evidence.dimension
         place, momentum = moved.copy(), momentum.copy()
         built, gain = np.empty((chains, d, d)), np.empty(chains)
@@ -168,6 +182,7 @@ class Loops:
         return place, built, gain
 
     def _of_chains(self, law: TrajectoryLaw, some: slice) -> tuple[Floats, ...]:
+        """The fields of ``ChainLaw`` in loops.h, of some chains."""
         normal = (each[some] for each in self._prior.normal(law.means))
         return *normal, _plain(law.prior_covariance)[some], law.bend[some]
 
@@ -181,11 +196,7 @@ def slice_theta(
     theta: Floats,
     mode: Floats,
 ) -> tuple[Floats, Floats]:
-    """θ and the mode, as :func:`~.slicing.slice_theta` has them.
-
-    ``matrices`` are H and the prior's precision; ``kept`` is the share of the ellipse's
-    precision and ``random`` are the normals, levels and angles of every slice.
-    """
+    """θ and the mode of every chain, as :func:`~.slicing.sliced` computes them."""
     theta, mode = theta.copy(), mode.copy()
     target = (
         evidence.gradient,
@@ -213,7 +224,7 @@ def slice_theta(
 def _fields(
     score: SaturatingScore | TiltedScore | TiltedBySite, some: slice
 ) -> tuple[int, tuple[Any, ...]]:
-    """The kind of a score, and its fields in the order of module.c."""
+    """The number of a score's class in loops.h, and its fields in module.c's order."""
     if isinstance(score, SaturatingScore):
         each = (score.slope, score.strength, score.bend, score.fixed)
         levels = None
@@ -252,28 +263,29 @@ def share_out(run: Callable[[slice], None], chains: int) -> None:
 
 @cache
 def _pool(workers: int) -> ThreadPoolExecutor:
+    """The threads that work beside the calling one."""
     return ThreadPoolExecutor(max(workers - 1, 1), "cipherbayes-chains")
 
 
 if hasattr(os, "register_at_fork"):
-    # A child has none of its parent's threads.
+    # A forked child does not have its parent's threads.
     os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def _cores() -> int:
-    """That this process may use."""
+    """How many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _half(quadratic: Floats) -> Floats:
-    """C with C'C a positive semidefinite matrix, as few rows as its rank."""
+    """C with C'C this positive semidefinite matrix, with as many rows as its rank."""
     values, vectors = np.linalg.eigh(quadratic)
     some = values > SMALLEST_RANK * max(float(values[-1]), 1e-300)
     return _plain((vectors[:, some] * np.sqrt(values[some])).T)
 
 
 def _plain(values: Floats) -> Floats:
-    """The same in rows without gaps."""
+    """The values as a contiguous float64 array in C order, as the C code reads it."""
     return np.ascontiguousarray(values, dtype=np.float64)

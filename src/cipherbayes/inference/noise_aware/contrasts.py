@@ -1,22 +1,22 @@
 """What the differences between the rounds say about the information matrix.
 
-The score sums of two rounds differ by their noise and by where they were taken, and by
-nothing else: they are sums over the same records and outcomes. With F(θ) the part of a
-score sum that θ changes and a weighted mean over the rounds taken off,
+The score sums of two rounds are over the same records and outcomes. They differ only by
+their noise and by the θ at which they were taken. With F(θ) the part of a score sum
+that depends on θ, and weighted means over the rounds subtracted,
 
     g_t − ḡ = −(F(θ_t) − Σ_s w_s F(θ_s)) + noise = −H m_t + noise,
 
-m_t = θ_t − θ̄ where the score is a line. Where it is not, rounds that came from far
-would tell of the curvature there: a hazard's intercept comes down from where every
-record has the event, and the curvature along that way is many times the one at its end.
-There F is that of :mod:`~.tilting` or :mod:`~.saturation`, H times a vector that
-depends on H through a few numbers only (by how much the linear predictor changes, on
-average and in its spread), for which the estimated Ĥ is good enough:
+where m_t = θ_t − θ̄ if the score is linear in θ. If it is not, early rounds would tell
+about the curvature far from θ̄: a hazard's intercept starts where every record has the
+event, and the curvature on the way is many times that at its end. There F is that of
+:mod:`~.tilting` or :mod:`~.saturation`. It is H times a vector that depends on H only
+through the mean and the variance of the change of the linear predictor, for which the
+estimate Ĥ is good enough:
 
     m_t = Ĥ⁻¹ (F̂(θ_t) − Σ_s w_s F̂(θ_s)).
 
-How much that is away from H (θ_t − θ̄) counts as noise: so far, at most, the columns'
-laws and Ĥ may be wrong about it.
+The difference between F̂ and the linear H (θ_t − θ̄) is added to the noise, because F̂
+may be wrong by that much: the columns need not be normal, and Ĥ is an estimate.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ from cipherbayes.typing import Floats
 
 
 def evidence_of(recursion: NoiseAware, state: NoiseAwareState) -> Evidence:
-    """What a finished recursion knows, with the contrasts of its score."""
+    """The evidence of a finished recursion, its contrasts as the score bends them."""
     evidence = Evidence.of(recursion, state)
     if (score := estimated_score(recursion.shape, evidence)) is None:
         return evidence
     line = (state.visited - evidence.place) @ evidence.estimate
     bend = _changes(evidence, score) - line
-    # Of the contrasts and of ḡ alike: together they are the likelihood of all rounds.
+    # Added to the noise of the contrasts and of ḡ alike: together they are the
+    # likelihood of all rounds.
     evidence = Evidence.of(recursion, state, (bend**2).mean(axis=1))
     if (score := estimated_score(recursion.shape, evidence)) is None:
         return evidence
@@ -51,5 +52,5 @@ def evidence_of(recursion: NoiseAware, state: NoiseAwareState) -> Evidence:
 
 
 def _changes(evidence: Evidence, score: Score) -> Floats:
-    """F̂(θ_t) − Σ_s w_s F̂(θ_s) of every round."""
+    """F̂(θ_t) − Σ_s w_s F̂(θ_s) for every round t."""
     return np.asarray(score.mean(evidence.visited[:, None, :])[:, 0])

@@ -1,23 +1,24 @@
-"""How much a sum of weighted scores varies.
+"""The variance V of a weighted score sum, given its slope H.
 
-A record with a long row counts for less: w_i = min(1, S / q_i) with q_i its squared
-length. The slope of the score sum is H = Σ w v z z', its variance V = Σ w² v z z'. That
-is 2 to 30 % less in real tables. Here
+A record with a long row has a small weight, w_i = min(1, S / q_i) with q_i the squared
+length of its row. The slope of the score sum is H = Σ w v z z' and its variance
+V = Σ w² v z z', which is 2 to 30 % less in real tables. Here
 
     V = K H K,   K = diag(√κ_j),   κ_j = E_j[w²] / E_j[w],
 
-E_j a mean over the records by their information about parameter j. How long rows are is
-told by H itself. With P the information of the constants and B that of the columns,
-their means taken off, tr B / tr P = E[w ‖x‖²] / E[w]; and if ‖x‖² has a gamma law of
-mean m,
+E_j a mean over the records weighted by their information about parameter j. H itself
+says how long rows are. With P the information about the constants and B that about the
+columns, their means taken off, tr B / tr P = E[w ‖x‖²] / E[w]. If ‖x‖² has a gamma law
+with mean m,
 
     q = b + m G,   G ~ Gamma(e / 3, 1) / (e / 3),   e columns,
 
-(normal and unrelated columns have e / 2; real ones are skewed and related) that
-ratio says what m is, and m what κ is of a constant, κ₀, and of a column, κ₁: averages
-over the m that the noise of the ratio leaves. One κ₁ for all columns is too small for
-those that are within bounds, too large for those with a long tail or a rare level; in
-hazard models B_jj does not tell which is which. All of it is post-processing.
+(for independent normal columns the shape would be e / 2; real ones are skewed and
+correlated), then this ratio gives m, and m gives κ₀ of a constant and κ₁ of a column.
+Both are averaged over the values of m that the noise of the ratio allows. One κ₁ for
+all columns is too small for columns within narrow bounds and too large for those with a
+long tail or a rare level, but in hazard models B_jj does not say which is which. All of
+this is post-processing.
 
 References
 ----------
@@ -35,9 +36,11 @@ from scipy.special import gammaincinv
 from cipherbayes.typing import Floats
 
 SHAPE = 3.0
-"""Columns for a unit of the gamma law's shape."""
-NODES, PLACES = 200, 121
-"""Quantiles of G, and places of log m from 1/50 to 20 times S."""
+"""Number of columns that add one to the shape of the gamma law; see above."""
+NODES = 200
+"""Number of quantiles of G over which means are taken."""
+PLACES = 121
+"""Number of grid points of log m, from 1/50 to 20 times S."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +52,16 @@ class RowLengths:
     square, constant
         S and b: w = min(1, S / (b + ‖x‖²)).
     value
-        Of the constant columns, where they are not zero.
+        What a constant column is in the records where it is not zero.
     count
-        e.
+        e, the number of columns that vary.
     columns
-        Of the parameters, those that multiply columns that vary.
+        Numbers of the parameters that are coefficients of these columns.
     width
-        Parameters before the ones that multiply no column.
+        How many of the first parameters are coefficients of any column.
     shares
-        κ if all weights were one, of the former and of the latter, by mean and variance
-        of the linear predictor.
+        κ that a model has even if all weights are one, for coefficients and for other
+        parameters, as a function of mean and variance of the linear predictor.
     """
 
     square: float
@@ -77,10 +80,10 @@ def variation(
     constants: tuple[int, ...],
     predictor: tuple[float, float] = (0.0, 0.0),
 ) -> Floats:
-    """√κ of every parameter, from a positive definite H with noise ``information_sd``.
+    """√κ of every parameter, from an estimate of H with noise ``information_sd``.
 
-    ``predictor`` has the mean and variance of the linear predictor. Without a constant,
-    or without columns, nothing is known of the weights.
+    ``predictor`` is the mean and variance of the linear predictor. Without constants or
+    without columns nothing is known about the weights, and all are taken to be one.
     """
     root = np.empty(len(information))
     root[: lengths.width], root[lengths.width :] = np.sqrt(lengths.shares(*predictor))
@@ -92,7 +95,7 @@ def variation(
     own = own - (information[np.ix_(fixed, columns)] ** 2 / masses[:, None]).sum(axis=0)
     mass = float(masses.sum()) / lengths.value**2
     ratio = float(own.sum()) / mass
-    # Of the trace, and of the mass that it is divided by.
+    # The noise of the trace and of the mass that it is divided by.
     noise = information_sd / mass
     noise = noise * np.sqrt(len(columns) + len(fixed) * (ratio / lengths.value**2) ** 2)
     constant, column = _ratios(lengths, ratio, float(noise))
@@ -102,18 +105,18 @@ def variation(
 
 
 def _ratios(lengths: RowLengths, ratio: float, noise: float) -> tuple[float, float]:
-    """κ₀ and κ₁, averaged over what the ratio leaves open of m."""
+    """κ₀ and κ₁, averaged over the m that the noised ratio tr B / tr P allows."""
     shape = lengths.count / SHAPE
     levels = (np.arange(NODES) + 0.5) / NODES
-    usual = gammaincinv(shape, levels)
-    usual = usual / usual.mean()
+    quantiles = gammaincinv(shape, levels)
+    quantiles = quantiles / quantiles.mean()
     places = np.exp(np.linspace(np.log(0.02), np.log(20.0), PLACES))
-    squares = lengths.square * places[:, None] * usual
+    squares = lengths.square * places[:, None] * quantiles
     weights = np.minimum(1.0, lengths.square / (lengths.constant + squares))
     mean = weights.mean(axis=1)
     sizes = (weights * squares).mean(axis=1)
     expected = sizes / mean
-    # Never narrower than the grid.
+    # At least as wide as the grid is fine.
     width = np.hypot(noise, 0.05 * ratio)
     log_density = -0.5 * ((expected - ratio) / width) ** 2
     density = np.exp(log_density - log_density.max())

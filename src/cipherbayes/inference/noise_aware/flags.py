@@ -1,4 +1,8 @@
-"""What must be said about a noise-aware posterior before it is used."""
+"""Warnings about a noise-aware posterior, found from its releases and its draws.
+
+A flag that makes a posterior unusable says that its intervals may be wrong; a caution
+says that they are wide because of the noise or the data, and right.
+"""
 
 from __future__ import annotations
 
@@ -24,36 +28,52 @@ from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
 
 HELD_BACK = 3
-"""Window rounds in which the trust region was active, from which on θ never settled."""
+"""Rounds of the window whose step the trust region shortened, from which on θ is taken
+not to have settled."""
 FAR = 4.0
-"""Prior standard deviations beyond which a posterior mean is not to be believed."""
+"""Distance between releases and prior, in expected standard deviations, beyond which a
+parameter with a heavy-tailed prior is flagged."""
 SURPRISE = 0.01
-"""Of a normal prior: what it says happens in one study of a hundred is too far too."""
+"""Probability under a normal prior below which the distance between releases and prior
+is flagged."""
 FAR_FROM_WINDOW = 2.0
-"""Posterior standard deviations (root mean square over directions) from where the
-sums were taken to the posterior mean, beyond which the sums say little about it."""
-MOSTLY_PRIOR, MOSTLY_PRIOR_FLAG = 0.5, "mostly-prior"
+"""Distance between the posterior mean and the θ at which the window's sums were taken,
+in posterior standard deviations (root mean square over directions), beyond which the
+sums say little about the posterior."""
+MOSTLY_PRIOR = 0.5
+"""Posterior sd over prior sd above which a parameter is mostly its prior."""
+MOSTLY_PRIOR_FLAG = "mostly-prior"
+"""Code of the flag for such parameters."""
 LARGEST_RHAT = 1.2
-"""With eight chains the mean of all draws is then off by √((R² − 1) / 8), a quarter of
-a posterior standard deviation, and a 90 % interval holds 89 in 100."""
-NOT_EXCLUDED, ALIKE_FLAG = 0.02, "columns-alike"
-"""Chance of being alike from which on columns are named."""
+"""Largest R-hat of usable draws. With eight chains the mean of all draws is then off by
+√((R² − 1) / 8), a quarter of a posterior standard deviation, and a 90 % interval covers
+in 89 of 100 cases."""
+NOT_EXCLUDED = 0.02
+"""Posterior probability of following from the others that gets a column named."""
+ALIKE_FLAG = "columns-alike"
+"""Code of the flags for such columns."""
 DENIED = 0.5
-"""Chance of being alike below which a posterior denies what the released sums say."""
-SAYS, ALLOWS = 1.0, 2.0
+"""The same probability, below which the posterior contradicts released sums that say
+that columns follow from each other."""
+SAYS = 1.0
 """Standard deviations of noise by which the least eigenvalue of the released
-correlations may lie above a tenth for the sums to say, or to allow, that columns are
-alike. With two, related columns (a correlation of 0.7) would often be flagged."""
+correlations may lie above a tenth for the sums to say that columns follow from each
+other. With two, columns with a correlation of 0.7 would often be flagged."""
+ALLOWS = 2.0
+"""The same for the sums to allow it, which is a caution."""
 THIN = 4.0
-"""Standard deviations of its noise below which the information about a constant may
-be none at all: half of it is then within what noise does in one study of twenty."""
+"""Information about a constant, in standard deviations of its noise, below which there
+may be hardly any: noise makes half of that in one study of twenty."""
 RARE_LEVEL = 0.2
-"""Released standard deviation of a 0/1 column: one record of 24 has the level."""
+"""Released standard deviation of a 0/1 column below which its level is rare: fewer than
+one record in 24 has it."""
 
 
 class FlagRecord(TypedDict):
-    """A flag, or a caution, as ``result.json`` has it; ``code`` and ``message`` are
-    older names."""
+    """A flag or a caution as in ``result.json``.
+
+    ``code`` and ``message`` repeat ``name`` and ``text`` for older readers.
+    """
 
     name: str
     parameters: list[str]
@@ -66,7 +86,7 @@ class FlagRecord(TypedDict):
 def flag_record(
     name: str, text: str, *, unusable: bool, parameters: Sequence[str] = ()
 ) -> FlagRecord:
-    """A flag by its name, in words, and about which parameters."""
+    """The record of a flag: its name, its text and the parameters it is about."""
     return {
         "name": name,
         "parameters": list(parameters),
@@ -79,21 +99,21 @@ def flag_record(
 
 @dataclass(frozen=True)
 class Flag:
-    """One warning.
+    """One warning about a posterior.
 
     Attributes
     ----------
     code
-        Stable, for programs.
+        A stable name, for programs.
     message
-        In words.
+        The warning in words.
     unusable
         Whether the intervals must not be used.
     parameters
-        Which parameters it is about; all where empty.
+        Numbers of the parameters it is about; all where empty.
     caution
-        Whether it says that intervals are wide and nothing against them: a result
-        records it among its cautions.
+        Whether intervals are merely wide, not doubtful: a result then records it among
+        its cautions.
     """
 
     code: str
@@ -103,7 +123,7 @@ class Flag:
     caution: bool = False
 
     def as_record(self, names: Sequence[str]) -> FlagRecord:
-        """As a result records it, its parameters by name."""
+        """The flag as a result records it, with the parameters' names."""
         about = [names[index] for index in self.parameters]
         every = 1 < len(about) == len(names)
         shown = "all parameters" if every else ", ".join(about)
@@ -113,16 +133,20 @@ class Flag:
 
 @dataclass(frozen=True)
 class CommonParameters:
-    """What is judged where sites may differ, whose own priors are not independent.
+    """The parameters that are compared with their prior.
+
+    Where sites may differ these are the common ones, because the priors of the sites'
+    own parameters are not independent.
 
     Attributes
     ----------
     theta, prior
         Draws and prior of the common parameters.
     loading
-        Row j says to which of them the j-th of all parameters belongs.
+        Row j is not zero for the common parameter that the j-th of all parameters
+        belongs to.
     between
-        Draws of how much sites differ.
+        Draws of τ, by how much sites differ.
     """
 
     theta: Floats
@@ -139,9 +163,10 @@ def flags_of(
     alike: Floats | None = None,
     common: CommonParameters | None = None,
 ) -> tuple[Flag, ...]:
-    """The flags of a finished run, by the parameters of one site's model.
+    """All flags of a finished run, with parameters by their number in one site's model.
 
-    ``alike`` is the chance of each column that it almost follows from the others.
+    ``alike`` is the posterior probability of each column that it almost follows from
+    the others.
     """
     flat = draws.theta.reshape(-1, draws.theta.shape[-1])
     if common is None:
@@ -221,7 +246,7 @@ def flags_of(
                 caution=True,
             )
         )
-    flags += _alike(evidence, alike, places)
+    flags += _alike_flags(evidence, alike, places)
     every = [draws.theta, common.theta]
     every += [] if common.between is None else [common.between]
     mixing = rhat(np.concatenate(every, axis=2))
@@ -239,46 +264,48 @@ def flags_of(
 
 
 def _at_one_site(parameters: Sequence[int], places: Floats) -> tuple[int, ...]:
-    """Parameters by their place in one site's model."""
+    """The numbers in one site's model of these parameters of all sites."""
     return tuple(map(int, np.flatnonzero(places[list(parameters)].any(axis=0))))
 
 
 def hidden_columns(
     evidence: Evidence, places: Floats, known: Sequence[int] = ()
 ) -> tuple[int, ...]:
-    """Columns whose information, of all sites together, is not clear of its noise.
+    """Columns whose information, summed over the sites, is not clear of its noise.
 
-    By their place in one site's model. Where an effect differs between sites, small
-    sites say little of it: that is in their intervals, and no reason to drop it.
+    By their number in one site's model; ``known`` columns are left out. The sum counts
+    because small sites always say little about an effect of their own: their intervals
+    show it, and it is no reason to drop the column.
     """
-    told, copies = np.zeros((2, places.shape[1]))
+    information, copies = np.zeros((2, places.shape[1]))
     for j, own in evidence.own_information.items():
         if j not in known:
-            told += own * (places[j] != 0.0)
+            information += own * (places[j] != 0.0)
             copies += places[j] != 0.0
     least = HIDDEN * evidence.information_sd * np.sqrt(copies)
-    return tuple(map(int, np.flatnonzero((copies > 0.0) & (told < least))))
+    return tuple(map(int, np.flatnonzero((copies > 0.0) & (information < least))))
 
 
 def _thin_baseline(evidence: Evidence, places: Floats) -> tuple[int, ...]:
-    """Constants whose information, of all sites together, noise may have made."""
+    """Constants whose information, summed over the sites, may be nothing but noise."""
     constants = list(evidence.layout.constants)
     if not constants:
         return ()
     owns = (places[constants] != 0.0).astype(float)
-    told = np.diag(evidence.information)[constants] @ owns
+    information = np.diag(evidence.information)[constants] @ owns
     noise = evidence.information_sd * np.sqrt(owns.sum(axis=0))
-    return tuple(map(int, np.flatnonzero((noise > 0.0) & (told < THIN * noise))))
+    thin = (noise > 0.0) & (information < THIN * noise)
+    return tuple(map(int, np.flatnonzero(thin)))
 
 
-def _alike(
+def _alike_flags(
     evidence: Evidence, drawn: Floats | None, places: Floats
 ) -> tuple[Flag, ...]:
-    """What to say of columns of which one may follow from the others.
+    """Flags about columns of which one may almost follow from the others.
 
-    Where the posterior counts with it, intervals are wide. Where the released sums say
-    so and a posterior under which most columns are unrelated denies it, they may be too
-    narrow.
+    Where the posterior allows for it, intervals are wide and right. Where the released
+    sums say so and the posterior, whose prior expects most columns to be unrelated,
+    contradicts them, intervals may be too narrow.
     """
     chance = np.zeros(evidence.dimension) if drawn is None else drawn
     seen = alike_by_sums(evidence, SAYS)
@@ -314,7 +341,7 @@ def _alike(
 
 
 def not_calibrated(reason: str, parameters: int) -> Flag:
-    """Of a private run whose draws are no intervals, for a reason in words."""
+    """The flag of a private run whose draws give no intervals, with the reason."""
     return Flag(
         "not-calibrated",
         f"points without intervals. {reason} Without an interval",
@@ -324,10 +351,11 @@ def not_calibrated(reason: str, parameters: int) -> Flag:
 
 
 def prior_of_ranges(found: Sequence[Flag]) -> list[Flag]:
-    """The flags of a study whose prior nobody stated and whose scales nobody released.
+    """These flags for a study with the default prior and without released scales.
 
-    The default prior is then of half a public range: where ranges are wider than the
-    values it is far narrower than effects are, and what is mostly prior is wrong.
+    The default prior is then on the scale of half a public range. Where ranges are much
+    wider than the values, it is far narrower than real effects are, so a parameter that
+    is mostly its prior is wrong, not just wide.
     """
     return [
         replace(
@@ -346,15 +374,16 @@ def prior_of_ranges(found: Sequence[Flag]) -> list[Flag]:
 
 
 def rare_levels(public: Design, standardised: Design) -> tuple[Flag, ...]:
-    """A flag for 0/1 columns that standardising has blown up.
+    """A flag for 0/1 columns of rare levels, if there are any.
 
-    A level of few records lies many standard deviations out once it is divided by its
-    own: such records are weighted down, and their scores are far from a line.
+    Divided by its small standard deviation, a rare level lies many standard deviations
+    from the mean: its records are weighted down, and their scores are far from linear
+    in θ.
     """
     rare = tuple(
         j
         for j, name in enumerate(public.names)
-        # A number's own name may end so too: dose [mg].
+        # The name of a numeric column may end so too: dose [mg].
         if name.endswith("]")
         and (public.centre[j], public.half_width[j]) == (0.0, 1.0)
         and standardised.half_width[j] < RARE_LEVEL
@@ -373,7 +402,7 @@ def rare_levels(public: Design, standardised: Design) -> tuple[Flag, ...]:
 
 
 def _distance(draws: Floats, place: Floats) -> float:
-    """Root mean square, over directions, of (mean − place) in posterior sds."""
+    """Distance of the draws' mean from ``place``, in posterior sds, over √d."""
     away = draws.mean(axis=0) - place
     spread = np.atleast_2d(np.cov(draws, rowvar=False))
     spread = spread + 1e-12 * np.trace(spread) * np.eye(away.size)
@@ -381,13 +410,13 @@ def _distance(draws: Floats, place: Floats) -> float:
 
 
 def _conflict(evidence: Evidence, *, normal: bool) -> tuple[int, ...] | None:
-    """Parameters where releases and prior disagree; None where they do not.
+    """Parameters for which releases and prior disagree; None where they do not.
 
-    The averaged score sum says θ̂ = θ̄ + H⁻¹ ḡ by itself, with variance
-    H⁻¹ (V + s² I) H⁻¹. Before it is seen the prior expects θ̂ − μ₀ to be normal with
-    covariance Λ⁻¹ plus that: its length is then χ² distributed (Box 1980). The
-    posterior mean would be shrunk by the prior that is to be judged. Priors with
-    heavier tails than a normal are judged parameter by parameter only.
+    Without a prior the averaged score sum says θ̂ = θ̄ + H⁻¹ ḡ, with variance
+    H⁻¹ (V + s² I) H⁻¹. Under the prior θ̂ − μ₀ is normal with covariance Λ⁻¹ plus that,
+    so its squared length is χ² distributed (Box 1980). The posterior mean would not do,
+    because the prior that is being judged has shrunk it. With heavy-tailed priors only
+    single parameters are judged.
     """
     h = evidence.estimate
     inverse = np.linalg.inv(h)

@@ -1,9 +1,10 @@
-"""A site that is lost on the way, where each site has parameters of its own.
+"""What becomes of a study whose sites may differ when it loses a site between rounds.
 
-Sums that were released before the loss hold the site's records, those after it do not,
-and what all sites share cannot be told apart. So rounds count from the loss on, with
-the sites that are left, and those before it say where to go on from only. The lost site
-is in the posterior as one that took no part: b ~ N(0, τ²).
+Sums released before the loss contain the site's records, sums after it do not, and in
+the parameters that all sites share the two cannot be separated. So only rounds after
+the loss count in the posterior, with the sites that are left; those before it only say
+where θ goes on from. In the posterior the lost site is like one that took no part: its
+deviation is b ~ N(0, τ²).
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats, Integers
 
 FORGOTTEN = 1e4
-"""How many times as noisy a sum counts that was released before a site was lost."""
+"""Factor on the noise sd of sums that were released before a site was lost: large
+enough that they have no weight."""
 
 
-def remembered(
+def read_memory(
     memory: Floats, prior: ResolvedPrior
 ) -> tuple[Floats, tuple[str, ...], NoiseAwareState]:
-    """Since when each site is lost, which ones are, and the state of the others.
+    """Since when each site is lost, the names of lost sites, and the rounds' state.
 
     A server's memory of a study whose sites may differ begins with a number for each
     site: the round since which it is lost, counted from one, or zero.
@@ -40,15 +42,15 @@ def remembered(
     return since, lost, NoiseAwareState.from_vector(memory[len(sites) :])
 
 
-def without(slots: SiteSlots, lost: tuple[str, ...]) -> SiteSlots:
-    """The layout of the sites that are left."""
+def slots_without(slots: SiteSlots, lost: tuple[str, ...]) -> SiteSlots:
+    """The layout of the parameters of the sites that are left."""
     left = tuple(site for site in slots.sites if site not in lost)
     return replace(slots, sites=left)
 
 
 def places_left(slots: SiteSlots, lost: tuple[str, ...]) -> Integers:
-    """Where the numbers of the sites that are left stand among those of all."""
-    left = without(slots, lost)
+    """Indices, among all sites' parameters, of those of the sites that are left."""
+    left = slots_without(slots, lost)
     found = np.empty(left.dimension, dtype=np.int64)
     for site in left.sites:
         found[left.of_site(site)] = slots.of_site(site)
@@ -62,14 +64,14 @@ def prior_without(prior: SitePrior, lost: tuple[str, ...]) -> SitePrior:
     for group in prior.groups:
         loading = group.loading[kept]
         groups.append(Group(group.name, loading[:, loading.any(axis=0)]))
-    slots = without(prior.slots, lost)
+    slots = slots_without(prior.slots, lost)
     return SitePrior.of(prior.common, slots, tuple(groups), prior.width)
 
 
 def records_without(
     records: SiteRecords | None, slots: SiteSlots, lost: tuple[str, ...]
 ) -> SiteRecords | None:
-    """How many records each site that is left has."""
+    """The numbers of records of the sites that are left."""
     if records is None:
         return None
     left = [k for k, site in enumerate(slots.sites) if site not in lost]
@@ -79,15 +81,18 @@ def records_without(
 def state_without(
     state: NoiseAwareState, slots: SiteSlots, lost: tuple[str, ...], share: float
 ) -> NoiseAwareState:
-    """A state of ``slots`` as one of the sites that are left, from this round on.
+    """The rounds' state for the sites that are left, when sites are lost.
 
     Parameters
     ----------
+    slots
+        The layout of ``state``.
     share
-        Of the records, those that are left.
+        Share of the records that the sites that are left have.
     """
     kept = places_left(slots, lost)
-    fading = np.array([1.0, FORGOTTEN**-2.0])  # early rounds' lead the way only
+    # The early rounds' information only guides the steps, so it keeps its weight.
+    fading = np.array([1.0, FORGOTTEN**-2.0])
     return replace(
         state,
         theta=state.theta[kept],
@@ -101,15 +106,17 @@ def state_without(
     )
 
 
-def with_lost(
-    draws: Draws, prior: SitePrior, lost: tuple[str, ...], rng: np.random.Generator
-) -> Draws:
-    """The posterior of the sites that are left, with the lost ones as new sites."""
+def with_lost_sites(draws: Draws, prior: SitePrior, rng: np.random.Generator) -> Draws:
+    """The posterior of the sites that are left, with the lost ones as new sites.
+
+    ``prior`` is that of all sites; those that ``draws`` does not have were lost.
+    """
     sites, comparison = draws.sites, draws.comparison
-    assert sites is not None
-    assert comparison is not None
+    if sites is None or comparison is None:
+        raise ValueError("these draws have no sites")
     effects = np.concatenate(
-        [_site(draws, sites, prior, site, rng) for site in prior.slots.sites], axis=-2
+        [_deviations(draws, sites, prior, site, rng) for site in prior.slots.sites],
+        axis=-2,
     )
     influence = np.zeros((len(prior.slots.sites), comparison.influence.shape[1]))
     for k, site in enumerate(sites.sites):
@@ -121,14 +128,17 @@ def with_lost(
     )
 
 
-def _site(
+def _deviations(
     draws: Draws,
     sites: SiteDraws,
     prior: SitePrior,
     site: str,
     rng: np.random.Generator,
 ) -> Floats:
-    """One site's deviations, shape ``(chains, draws, 1, q)``."""
+    """Draws of one site's deviations, shape ``(chains, draws, 1, q)``.
+
+    Those of a lost site are drawn from the law of a new site.
+    """
     if site in sites.sites:
         return sites.effects[..., [sites.sites.index(site)], :]
     places, common = list(sites.places), draws.theta
@@ -143,7 +153,7 @@ def _site(
 
 
 def flag_of(lost: tuple[str, ...], counted: int, rounds: int) -> Flag:
-    """That sites were lost, and what that cost."""
+    """The flag that says which sites were lost and how many rounds still count."""
     names, one = ", ".join(lost), len(lost) == 1
     return Flag(
         "site-lost",

@@ -1,15 +1,16 @@
-"""The posterior of θ after the rounds, the noise of every release counted.
+"""Draws of the posterior of θ after all rounds, counting the noise of every release.
 
-Given H the averaged score sum is Gaussian, ḡ ~ N(H (θ − θ̄), V + s² I), so
+The sampler alternates between the information matrix H, which is known only through
+noise (:class:`~.information.InformationSampler`), and θ. Given H the averaged score sum
+is Gaussian, ḡ ~ N(H (θ − θ̄), V + s² I), so
 
     θ | H ~ N(J⁻¹ (Λ μ₀ + L (ḡ + H θ̄)), J⁻¹),  L = H (V + s² I)⁻¹,  J = Λ + L H,
 
-V = K H K what the score sum of the records varies by (:mod:`~.down_weighting`);
-
-where the model's score saturates or grows, θ is drawn with its mean
-(:mod:`~.saturation`, :mod:`~.tilting`) by :mod:`~.slicing` instead. H itself is only
-known through noise and is drawn by :class:`~.information.InformationSampler`. Laplace
-and Student-t priors are scale mixtures of normals: the scales are drawn given θ.
+with V = K H K the variance of the records' score sum (:mod:`~.down_weighting`). Where
+the model's score saturates or grows with the exponential of the linear predictor, its
+mean is that of :mod:`~.saturation` or :mod:`~.tilting`, and θ is drawn by
+:mod:`~.slicing`. Laplace and Student-t priors are scale mixtures of normals, whose
+scales are drawn given θ.
 """
 
 from __future__ import annotations
@@ -49,16 +50,17 @@ from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats, Progress
 
 MIXED = 1.03
-"""R-hat from which on a sampler has run long enough."""
+"""R-hat at or below which the sampler has run long enough."""
 PATIENCE = 2
-"""Further doublings where a result could not be used otherwise: its budget is spent."""
+"""Further doublings where R-hat is so large that the result could not be used: the
+privacy budget is spent, and only computing time can save it."""
 WALK = 0.9
-"""Correlation of a chain's guess of the first trace from sweep to sweep."""
+"""Correlation from sweep to sweep of a chain's draw of the first round's noise."""
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """Draws of θ on the prepared scale, and what must be said about them."""
+    """Draws of θ on the prepared scale, and the warnings about them."""
 
     draws: Draws
     flags: tuple[Flag, ...]
@@ -66,11 +68,11 @@ class Posterior:
 
 @dataclass(frozen=True)
 class Effort:
-    """Chains, discarded and kept sweeps of each, and how often they may double.
+    """How long the sampler runs: chains, discarded and kept sweeps, and doublings.
 
-    While R-hat is above 1.03 the kept sweeps are discarded and twice as many run, of
-    which as many are kept, at most ``doublings`` times; while it is above 1.2, where
-    the result could not be used, twice more.
+    While R-hat is above 1.03 the kept sweeps are discarded and a run of twice the
+    length follows, thinned to as many draws, at most ``doublings`` times. While it is
+    above 1.2, where the result could not be used, this is done up to twice more.
     """
 
     chains: int = 8
@@ -80,7 +82,7 @@ class Effort:
 
     @classmethod
     def for_dimension(cls, dimension: int) -> Effort:
-        """What a study gets: fewer sweeps where one is expensive."""
+        """The effort for a number of parameters: fewer sweeps where each costs more."""
         if dimension <= 20:
             return cls()
         if dimension <= DENSE:
@@ -96,14 +98,14 @@ def sample_posterior(
     effort: Effort | None = None,
     progress: Progress | None = None,
 ) -> Posterior:
-    """Draws of θ given everything that a finished recursion has seen.
+    """Draws of θ given everything that a finished recursion was given.
 
     Parameters
     ----------
     recursion, state
-        After the last round.
+        The rounds, and their state after the last one.
     seed
-        Of the sampler's randomness, which protects nobody.
+        Seed of the sampler's randomness, which protects nobody.
     effort
         Chains and sweeps; chosen by the dimension where None.
     progress
@@ -157,7 +159,7 @@ def sample_posterior(
 
 
 class _Walk:
-    """All chains: H, the scales of the prior, and θ."""
+    """The state of all chains: H, the scales of the prior, and θ."""
 
     def __init__(
         self,
@@ -183,25 +185,25 @@ class _Walk:
         )
 
     def set_prior(self, variances: Floats) -> None:
-        """Take these variances of every chain's independent priors from now on."""
+        """Use these variances of independent priors from now on, one row a chain."""
         shape = self.recursion.shape
         self.covariance = _moderate(shape, shape.prior_covariance(variances))
         self.precision = shape.prior_precision(variances)
 
     def set_between(self, prior: SitePrior, between: Floats) -> None:
-        """Take this τ of every chain from now on."""
+        """Use this τ, by how much sites differ, of every chain from now on."""
         self.between = between
         covariance = prior.covariance(between)
         self.covariance = self.recursion.shape.covariance_inside(covariance)
         self.precision = np.asarray(np.linalg.inv(self.covariance))
 
     def forget(self) -> None:
-        """Begin to count columns that are alike anew."""
+        """Start counting anew how often columns follow from the others."""
         self._seen, self._alike = 0, np.zeros(self.evidence.dimension)
 
     @property
     def alike(self) -> Floats:
-        """How often each column almost followed from the others, of all chains."""
+        """Share of the draws in which each column almost followed from the others."""
         return np.asarray(self._alike / max(self._seen, 1))
 
     def run(self, sweeps: int) -> tuple[Floats, Floats, Floats]:
@@ -214,6 +216,7 @@ class _Walk:
         return self.theta, self.between, self.common
 
     def step(self, *, adapting: bool) -> None:
+        """One sweep: H, β, θ, and then τ or the scales of the prior."""
         self.sampler.sweep(self.covariance, adapting=adapting)
         self.sampler.set_bend(self._bend())
         information = self.sampler.information()
@@ -242,7 +245,7 @@ class _Walk:
     def _move_between(
         self, prior: SitePrior, information: Floats, score: Score | None
     ) -> None:
-        """τ, with θ where it follows, given H."""
+        """Update τ given H, and the θ that moves with it."""
         evidence, shape = self.evidence, self.recursion.shape
         inverse = np.linalg.inv(evidence.score_covariance(information))
 
@@ -253,8 +256,8 @@ class _Walk:
             else:
                 mean = score.mean(inside)
             residual = evidence.gradient - mean
-            found = np.vecdot(residual, np.matvec(inverse, residual))
-            return np.asarray(-0.5 * found)
+            squared = np.vecdot(residual, np.matvec(inverse, residual))
+            return np.asarray(-0.5 * squared)
 
         theta, between, self.common = prior.update(
             self.rng, shape.outside(self.theta), self.between, log_likelihood
@@ -263,27 +266,28 @@ class _Walk:
         self.set_between(prior, between)
 
     def _bend(self) -> Floats:
-        """β: how far the curvature has fallen since the first round, with its noise.
+        """The next β, from how far the curvature has fallen since the first round.
 
-        At θ = 0 A is H, so tr A now over tr H then is the fall. Nothing else tells
-        about tr H then: its posterior is its noise, walked through slowly enough for
-        A to follow.
+        At θ = 0, where the first round usually is, A is H, so tr A now over tr H then
+        is the fall. Only its own noised release says what tr H was then: its posterior
+        is the release plus noise, which changes slowly enough for A to follow.
         """
         white = self.rng.standard_normal(self.first.shape)
         self.first = WALK * self.first + np.sqrt(1.0 - WALK**2) * white
         trace, noise = self.evidence.first_trace
         now = np.trace(self.sampler.slope(), axis1=1, axis2=2)
         bend = bend_of_traces(self.recursion.shape, now, trace + noise * self.first)
-        # Half of the way: A follows β and β follows A.
+        # Half of the way only, because A depends on β and β on A.
         return 0.5 * (self.sampler.chains.bend + bend)
 
 
 def _moderate(shape: ScoreShape, covariance: Floats) -> Floats:
-    """Λ⁻¹ as H is judged by it: an effect is a unit of the linear predictor at most.
+    """Λ⁻¹ as used in the density of H, with no effect's prior sd above one.
 
-    The wider the prior of θ, the more ḡ speaks for directions without information, in
-    which θ may be anything (Lindley's paradox). A prior of half a public range of the
-    outcome, many times the residuals' sd, is not meant to say that.
+    The wider the prior of θ, the more a given ḡ speaks for an H with directions without
+    information, in which θ may be anything (Lindley's paradox). A very wide prior, such
+    as half the public range of an outcome, many times the residuals' sd, is not meant
+    to say that.
     """
     width = len(shape.basis) if shape.width is None else shape.width
     columns = np.array([j for j in range(width) if j not in shape.constants], int)
@@ -299,7 +303,7 @@ def _draw_theta(
     information: Floats,
     prior_precision: Floats,
 ) -> Floats:
-    """One θ for every H of a stack."""
+    """A draw of θ for every H of a stack, where the score is linear in θ."""
     weight = np.linalg.solve(evidence.score_covariance(information), information)
     weight = weight.transpose(0, 2, 1)
     precision = weight @ information
@@ -317,7 +321,7 @@ def _draw_theta(
 def _draw_scales(
     rng: np.random.Generator, recursion: NoiseAware, theta: Floats
 ) -> Floats:
-    """Variances of a scale mixture of normals given θ.
+    """A draw of the prior's variances, of a scale mixture of normals, given θ.
 
     Laplace: 1/v ~ inverse Gaussian(1 / (b |u|), 1 / b²) (Park and Casella 2008);
     Student-t: v ~ inverse gamma((df + 1) / 2, (df b² + u²) / 2), u = θ − μ₀.

@@ -1,22 +1,24 @@
-"""How the means of columns differ between sites.
+"""The prior of the columns' means where they may differ between sites.
 
-With U_kj the mean of column j at site k, and all but U learnt,
+With U_kj the mean of column j at site k, the prior is
 
     U_kj = u_j + λ_j f_k + e_kj,   f_k ~ N(0, 1),   e_kj ~ t(10, 0, υ_j),
     u_j ~ N(0, 1),   λ_j ~ N(0, (2 υ_j)²),   υ_j² ~ IG(½, 0.0025).
 
-Who comes to a site depends on something that patients have more or less of, their age
-or how ill they are. Columns that go with it among patients then go with it among sites,
-in proportion to λ, and with each other (Pearson 1903). Were a site's means taken for
-unrelated, then what noise hides of them would be taken for correlations within sites.
+with u, λ, f and υ learnt. Which patients come to a site depends on some factor f, such
+as their age or how ill they are. Columns that are correlated with it among patients
+then differ with it between sites, in proportion to λ, and together (Pearson 1903). If
+the means of a site were taken to be independent, the part of them that noise hides
+would be mistaken for correlations within sites. Each column has a υ of its own: with
+one for all, the means of a column that is confounded with site would be shrunk too
+much, and what they explain would be mistaken for information within sites.
 
-Given λ and each e's own scale s_kj (t is a mixture of normals), f_k is integrated out
-of what HMC moves: a site's means are normal with the precision
+A t law is a mixture of normals, so e_kj has a scale s_kj of its own. Given λ and s, HMC
+moves U with f integrated out: the means of site k are normal with precision
 
     S⁻¹ − a a',   a = S⁻¹λ / √(1 + λ'S⁻¹λ),   S = diag(s_k²).
 
-Under one υ for all columns the means of one that is confounded with site would be
-shrunk, and taken for what it says within sites.
+All else is drawn from its conditional laws (:func:`drawn_by_site`).
 
 References
 ----------
@@ -34,27 +36,44 @@ from cipherbayes.inference.noise_aware.centring import InverseGamma
 from cipherbayes.inference.noise_aware.layout import SiteLayout
 from cipherbayes.typing import Bools, Floats
 
-SITE_MEANS, SITE_DF = InverseGamma(0.5, 0.0025), 10.0
-"""Of υ_j², most likely about 0.07, and degrees of freedom of e: in most columns sites
-are much alike, in some not at all, and small sites are less alike than large ones."""
+SITE_MEANS = InverseGamma(0.5, 0.0025)
+"""Prior of υ_j², the variance between sites of a column's means; the median of υ_j is
+about 0.1. It has a heavy tail: in most columns sites are much alike, in some not at
+all."""
+SITE_DF = 10.0
+"""Degrees of freedom of e: a few sites, often small ones, are far from the others."""
 LOADING = 2.0
-"""Scale of λ_j over υ_j."""
+"""Prior sd of λ_j, in units of υ_j."""
 WALK = InverseGamma(1.0, 0.001)
-"""Of ψ_j², most likely about 0.02: how a site's means change between intervals."""
-MEAN_OF_MEANS, OWN_MEAN, NO_MEAN = 1.0, 1.0, 0.01
-"""sd of u; of the mean of a column that one site has, there, and elsewhere: zero."""
+"""Prior of ψ_j², the variance of the change of a site's mean from one baseline interval
+to the next; the median of ψ_j is about 0.04."""
+MEAN_OF_MEANS = 1.0
+"""Prior sd of u_j, a column's mean over all sites; columns lie within [-1, 1]."""
+OWN_MEAN = 1.0
+"""Prior sd of the mean of a column that one site has, at that site."""
+NO_MEAN = 0.01
+"""Prior sd of the mean of such a column at the other sites, where it is zero."""
 LEAST_TOGETHER = 3
-"""Sites, from which on a direction that they have in common can be told."""
+"""Fewest sites for which the common factor f is used; with fewer, it cannot be told
+from e."""
 
 
 @dataclass(frozen=True)
 class Means:
-    """u and υ of the means U, one row a chain; of all of them, or of one each.
+    """The normal law of the means U, one row for each chain.
 
-    Where sites may differ ``centre`` and ``scale`` are u_j and s_kj of each mean,
-    ``spread`` is υ_j of each column and ``loading`` λ_j of each mean, shape
-    ``(chains, b, e)``. A mean that another one pulls has the centre and scale of the
-    difference of the two, and no λ.
+    Where sites do not differ there is one centre and one scale, υ, for all means. Where
+    they may, a mean that is centred on that of the interval before has the centre and
+    the scale of the difference, and no λ.
+
+    Attributes
+    ----------
+    centre, scale
+        u_j and s_kj of each mean.
+    spread
+        υ_j of each column; None where sites do not differ.
+    loading
+        λ_j of each mean, shape ``(chains, b, e)``; None where sites do not differ.
     """
 
     centre: Floats
@@ -63,7 +82,7 @@ class Means:
     loading: Floats | None = None
 
     def along(self, size: int) -> Floats:
-        """a of every mean, zero where there is none, shape ``(chains, size)``."""
+        """a of every mean, zero where there is no λ, shape ``(chains, size)``."""
         if self.loading is None:
             return np.zeros((len(self.scale), size))
         pull = self.loading / self.scale.reshape(self.loading.shape) ** 2
@@ -71,9 +90,9 @@ class Means:
         return np.asarray((pull / length).reshape(-1, size))
 
     def precisions(self, rows: int, columns: int) -> Floats:
-        """About the precision of each row of U, over all chains, ``(rows, e, e)``.
+        """Typical precision matrix of each row of U over the chains, ``(rows, e, e)``.
 
-        Of the typical scale and the mean of λλ', whose sign means nothing.
+        From the median scale and the mean of λλ', because the sign of λ is arbitrary.
         """
         scale = np.broadcast_to(np.median(self.scale, axis=0), rows * columns)
         scale = scale.reshape(rows, 1, columns)
@@ -87,10 +106,11 @@ class Means:
 def drawn_by_site(
     sites: SiteLayout, means: Floats, before: Means, rng: np.random.Generator
 ) -> Means:
-    """λ, u, υ and s given U of shape ``(chains, b, e)``, one after the other.
+    """A draw of λ, u, υ and s given U of shape ``(chains, b, e)``, one after the other.
 
-    f is drawn for it and forgotten. Columns of one site are held fixed; of the
-    intervals of a baseline all this is of the first.
+    f is drawn for this and then dropped. The laws of columns that one site has are
+    fixed. Where a baseline has intervals, λ, u, υ and s are those of the first one, and
+    ψ is drawn for the others.
     """
     chains, b, e = means.shape
     first = b // sites.kinds
@@ -135,7 +155,7 @@ def drawn_by_site(
 
 
 def _first_loading(means: Floats, shared: Bools) -> Floats:
-    """λ to begin with: the direction in which the means differ most."""
+    """A first guess of λ: the direction in which the sites' means differ most."""
     away = np.where(shared, means - means.mean(axis=1, keepdims=True), 0.0)
     _, sizes, directions = np.linalg.svd(away, full_matrices=False)
     return np.asarray(directions[:, 0] * sizes[:, :1] / np.sqrt(means.shape[1]))
@@ -144,7 +164,7 @@ def _first_loading(means: Floats, shared: Bools) -> Floats:
 def _drawn_lines(
     means: Floats, own: Floats, scale: Floats, spread: Floats, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:
-    """u_j and λ_j: intercept and slope of each column's means over f."""
+    """A draw of u_j and λ_j, intercept and slope of each column's means over f."""
     weights, along = scale**-2.0, own[:, :, None]
     p = weights.sum(axis=1) + MEAN_OF_MEANS**-2.0
     q = (weights * along).sum(axis=1)
@@ -158,7 +178,7 @@ def _drawn_lines(
 
 
 def _drawn_walk(means: Floats, first: int, rng: np.random.Generator) -> Floats:
-    """ψ_j given U, shape ``(chains, 1, e)``."""
+    """A draw of ψ_j given U, shape ``(chains, 1, e)``."""
     changes = means[:, first:] - means[:, :-first]
     rate = WALK.scale + 0.5 * (changes**2).sum(axis=1, keepdims=True)
     shape = WALK.shape + 0.5 * changes.shape[1]

@@ -1,4 +1,8 @@
-"""The sites of a private study beside each other, from what was released."""
+"""How the sites of a private study compare, from what was released.
+
+Given H the log likelihood of the releases is quadratic in θ, with matrix L H and linear
+term L (ḡ + H θ̄), L = H (V + s² I)⁻¹. The comparison of sites needs no more.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from cipherbayes.typing import Floats
 def compared_sites(
     recursion: NoiseAware, prior: SitePrior, evidence: Evidence, between: Floats
 ) -> SiteComparison:
-    """How sites compare for a typical τ, the information matrix taken as estimated."""
+    """How the sites compare, at a typical τ and with H as estimated."""
     h = evidence.estimate
     weight = np.linalg.solve(evidence.score_covariance(h), h).T
     quadratic = weight @ h

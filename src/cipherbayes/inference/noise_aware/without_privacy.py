@@ -1,9 +1,9 @@
 """How wide an interval would be without privacy, from what was released.
 
-A noise-aware run releases noised information matrices. With H their shrunk average, V
-the variance of the weighted score sum (:mod:`~.down_weighting`) and Λ the prior's
-precision, the posterior of the same sums without noise would have about the covariance
-(H V⁻¹ H + Λ)⁻¹; nothing but released sums is used.
+With H the shrunk average of the released information matrices, V the variance of the
+weighted score sum (:mod:`~.down_weighting`) and Λ the prior's precision, the posterior
+of the same sums without noise would have about the covariance (H V⁻¹ H + Λ)⁻¹. Nothing
+but released sums is used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from cipherbayes.inference.between_sites import SitePrior
 from cipherbayes.inference.noise_aware.evidence import Evidence
-from cipherbayes.inference.noise_aware.lost_sites import prior_without, remembered
+from cipherbayes.inference.noise_aware.lost_sites import prior_without, read_memory
 from cipherbayes.inference.noise_aware.recursion import NoiseAware, window_averages
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.inference.noise_aware.shape import ScoreShape
@@ -35,10 +35,10 @@ def expected_sd(
 ) -> tuple[float, ...] | None:
     """Posterior sd to expect without privacy noise, on the prepared scale.
 
-    Where sites may differ, of the common parameters. None where the run has not
-    finished.
+    Where sites may differ, it is that of the common parameters. None where the run has
+    not finished.
     """
-    _, lost, state = remembered(memory, prior)
+    _, lost, state = read_memory(memory, prior)
     if state.rounds != ROUNDS:
         return None
     if lost and isinstance(prior, SitePrior):
@@ -48,12 +48,14 @@ def expected_sd(
     recursion, state = recursion.measured_at(window_averages(state)[0], state)
     evidence = Evidence.of(recursion, state)
     shape, h = recursion.shape, evidence.estimate
-    told = h @ np.linalg.solve(replace(evidence, variance=0.0).score_covariance(h), h)
+    from_records = h @ np.linalg.solve(
+        replace(evidence, variance=0.0).score_covariance(h), h
+    )
     if isinstance(prior, SitePrior):
         compared = compared_sites(recursion, prior, evidence, prior.start)
         root = np.linalg.inv(shape.basis)
-        quadratic = root.T @ told @ root
+        quadratic = root.T @ from_records @ root
         return tuple(common_sd(prior, quadratic, prior.spreads(compared.likely)))
-    precision = told + np.linalg.inv(evidence.prior_covariance)
+    precision = from_records + np.linalg.inv(evidence.prior_covariance)
     covariance = shape.basis @ np.linalg.inv(precision) @ shape.basis.T
     return tuple(np.sqrt(np.diag(covariance)).tolist())

@@ -78,7 +78,7 @@ counted(const Score *s, Memory *m, const double *theta)
     return m->rest;
 }
 
-/* Returns k(theta); A theta goes to m->along, the denominator under the root to `below`. */
+/* Returns k(theta); A theta goes to m->along, the denominator in the root to `below`. */
 static double
 saturating_factor(const Score *s, Memory *m, const double *theta, double *below)
 {
