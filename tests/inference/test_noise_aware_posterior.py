@@ -183,7 +183,7 @@ def test_what_a_posterior_denies_of_alike_columns_is_a_flag(
     monkeypatch.setattr(flags, "alike_by_sums", lambda _, sds: by_sums[sds])
     evidence: Any = SimpleNamespace(dimension=5)
     drawn = np.array([0.0, chance, chance, 0.0, 0.0])
-    found = flags._alike(evidence, drawn, np.eye(5))
+    found = flags._alike_flags(evidence, drawn, np.eye(5))
     assert [(flag.parameters, flag.caution) for flag in found] == said
 
 

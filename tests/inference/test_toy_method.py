@@ -64,7 +64,7 @@ class SignMethod(Method):
             raise ValueError("inference.batch: signs are of all rows")
 
     def recursion(self, facts: PublicFacts) -> Recursion:
-        return SignWalk.of(facts)
+        return SignWalk(facts.settings, facts.prior)
 
     def sample(self, target: Target, settings: Inference, progress: Progress) -> Draws:
         theta = np.zeros((1, 10, target.start.size))

@@ -69,7 +69,7 @@ class Newton(Method):
         return [Shares(0.15, 0.1)] * 3 + [Shares(0.25, 0.0)]
 
     def recursion(self, facts: PublicFacts) -> Recursion:
-        return NewtonSteps.of(facts)
+        return NewtonSteps(facts.settings, facts.prior)
 
     def sample(self, target: Target, settings: Inference, progress: Progress) -> Draws:
         raise NotImplementedError

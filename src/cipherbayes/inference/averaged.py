@@ -21,7 +21,7 @@ from cipherbayes.typing import Floats
 
 @dataclass(frozen=True)
 class AveragedState:
-    """The iterate, and the mean of those after half of all rounds."""
+    """θ after some rounds, and the mean of the θ after half of all rounds."""
 
     theta: Floats
     average: Floats

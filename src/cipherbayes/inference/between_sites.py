@@ -1,16 +1,17 @@
 """The prior of sites that may differ: θ = E c + Σ_g F_g b_g.
 
-c are the common parameters with the study's prior, b_g the deviations of group g (the
-sites' intercepts, their slopes for one column), b_g ~ N(0, τ_g²), τ_g half-normal. E
-repeats a common parameter at every site (:class:`~.site_slots.SiteSlots`), F_g puts a
-deviation where it belongs. Given τ, θ is normal with covariance
+c are the common parameters, with the study's prior. b_g are the deviations of group g
+(such as the sites' intercepts, or their slopes for one column), b_g ~ N(0, τ_g²) with
+τ_g half-normal. E repeats each common parameter at every site
+(:class:`~.site_slots.SiteSlots`), F_g adds each deviation to the entries of θ that it
+moves. Given τ, θ is normal with covariance
 
-    E diag(σ₀²) E' + Σ_g τ_g² F_g F_g';
+    E diag(σ₀²) E' + Σ_g τ_g² F_g F_g'.
 
-c and b given θ are a linear function of a draw from their prior (Matheron's rule), τ
-given b has a density in one dimension. Where sites are ``fixed`` there is no group:
-every slot has the study's prior by itself, and the common parameter is the mean over
-the sites.
+Given θ, c and b are drawn by Matheron's rule, as a linear function of a draw from their
+prior; given b, each τ is drawn from a one-dimensional density. Where sites' effects are
+``fixed`` there is no group: every site's parameter has the study's prior by itself, and
+the common parameter is the mean over the sites.
 
 References
 ----------
@@ -32,25 +33,26 @@ from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
 
 GRID = 400
-"""Values of τ at which its density is looked at."""
+"""Number of values of τ at which its density is computed."""
 SMALLEST, LARGEST = 1e-3, 6.0
-"""τ lies between these multiples of its prior's scale."""
+"""Smallest and largest τ, as multiples of its prior's scale."""
 NUGGET = 0.02
-"""sd of a slot around what its group says, where a group moves several slots alike."""
+"""sd of an entry of θ around E c + F b, where one deviation moves several entries:
+without it their covariance would be singular."""
 STEPS = (0.1, 0.4, 1.5)
-"""Sizes of moves of log τ with b / τ held still."""
+"""sds of proposed moves of log τ with b / τ kept fixed; one is chosen at random."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Deviations with one τ.
+    """Deviations that share one τ.
 
     Attributes
     ----------
     name
-        Of the parameter that differs.
+        Name of the parameter that differs between sites.
     loading
-        F, shape ``(D, m)``: one column a deviation.
+        F, shape ``(D, m)``: one column for each deviation.
     """
 
     name: str
@@ -59,12 +61,12 @@ class Group:
 
 @dataclass(frozen=True)
 class SiteDraws:
-    """What differs between sites, on the prepared scale.
+    """Draws of what differs between sites, on the prepared scale.
 
     Attributes
     ----------
     sites, places
-        The sites, and which parameters of the model differ.
+        The sites, and the numbers of the model's parameters that differ.
     effects
         A site's parameters less the common ones, shape ``(…, K, q)``.
     groups, between
@@ -79,13 +81,13 @@ class SiteDraws:
     between: Floats
 
     def at_site(self, common: Floats, site: str) -> Floats:
-        """A site's own parameters, of draws of the common ones."""
+        """Draws of one site's parameters, given those of the common ones."""
         theta = common.copy()
         theta[..., list(self.places)] += self.effects[..., self.sites.index(site), :]
         return theta
 
     def at_all_sites(self, common: Floats) -> Floats:
-        """θ of all sites together, of draws of the common parameters."""
+        """Draws of θ of all sites together, given those of the common parameters."""
         slots = SiteSlots(self.sites, common.shape[-1], self.places)
         theta = np.empty((*common.shape[:-1], slots.dimension))
         for site in self.sites:
@@ -102,9 +104,9 @@ class SitePrior(ResolvedPrior):
     slots
         The layout of θ.
     common
-        The prior of c.
+        The prior of the common parameters c.
     groups
-        Deviations; none where sites are fixed.
+        The groups of deviations; none where sites' effects are fixed.
     width
         Scale of the half-normal prior of every τ.
     """
@@ -122,6 +124,7 @@ class SitePrior(ResolvedPrior):
         groups: tuple[Group, ...],
         width: float,
     ) -> SitePrior:
+        """The prior with the mean and the scale of each entry of θ computed."""
         variances = slots.expanded(common.scale**2)
         for group in groups:
             variances = variances + width**2 * (group.loading**2).sum(axis=1)
@@ -138,12 +141,12 @@ class SitePrior(ResolvedPrior):
 
     @property
     def start(self) -> Floats:
-        """τ of every group to begin with."""
+        """The τ of every group from which samplers start."""
         return np.full(len(self.groups), 0.5 * self.width)
 
     @cached_property
     def _nugget(self) -> Floats:
-        """Variance of every entry beyond what c and b say."""
+        """Variance of every entry of θ around E c + Σ F b."""
         alike = [g for g in self.groups if (g.loading.sum(axis=0) > 1.0).any()]
         own = [g for g in self.groups if not (g.loading.sum(axis=0) > 1.0).any()]
         found = np.zeros(self.slots.dimension)
@@ -155,7 +158,7 @@ class SitePrior(ResolvedPrior):
         return found
 
     def spreads(self, by_place: Floats) -> Floats:
-        """τ of every group, of those of the parameters that differ."""
+        """τ of every group, from one for each parameter that differs, averaged."""
         count = len(self.slots.sites)
         found = []
         for group in self.groups:
@@ -180,7 +183,7 @@ class SitePrior(ResolvedPrior):
     def split(
         self, rng: np.random.Generator, theta: Floats, between: Floats
     ) -> tuple[Floats, list[Floats]]:
-        """c and b of every group given θ and τ, one row a chain."""
+        """A draw of c and of b of every group given θ and τ, one row for each chain."""
         slots, chains = self.slots, len(theta)
         if not self.groups:
             common = np.empty((chains, slots.width))
@@ -206,7 +209,7 @@ class SitePrior(ResolvedPrior):
         return common, deviations
 
     def joined(self, common: Floats, deviations: list[Floats]) -> Floats:
-        """E c + Σ F b."""
+        """θ = E c + Σ F b."""
         theta = self.slots.expanded(common)
         for group, b in zip(self.groups, deviations, strict=True):
             theta = theta + b @ group.loading.T
@@ -219,11 +222,12 @@ class SitePrior(ResolvedPrior):
         between: Floats,
         log_likelihood: Callable[[Floats], Floats],
     ) -> tuple[Floats, Floats, Floats]:
-        """(θ, τ, c) after one sweep over τ: centred, then with b / τ held still.
+        """(θ, τ, c) after one sweep over τ, with two kinds of moves.
 
-        ``log_likelihood`` is that of a stack of θ, one row a chain. Both moves leave
-        the joint posterior as it is; the first is quick where sites' parameters are
-        well known against τ, the second where they are not.
+        The first draws τ given b, the second moves τ with b / τ kept fixed, and θ with
+        it. Both leave the joint posterior invariant. The first mixes well where sites'
+        parameters are known well compared with τ, the second where they are not.
+        ``log_likelihood`` takes a stack of θ, one row for each chain.
         """
         between = between.copy()
         common, deviations = self.split(rng, theta, between)
@@ -251,7 +255,7 @@ class SitePrior(ResolvedPrior):
         return theta, between, common
 
     def _drawn_between(self, rng: np.random.Generator, b: Floats) -> Floats:
-        """τ given its deviations: half-normal(τ) Π N(b; 0, τ²), on a grid of log τ."""
+        """A draw of τ ∝ half-normal(τ) Π N(b; 0, τ²), on a grid of log τ."""
         grid = np.linspace(np.log(SMALLEST), np.log(LARGEST), GRID)
         grid = grid + np.log(self.width)
         square, count = (b**2).sum(axis=1)[:, None], b.shape[1]
@@ -268,7 +272,7 @@ class SitePrior(ResolvedPrior):
     def at_new_site(
         self, rng: np.random.Generator, common: Floats, between: Floats
     ) -> Floats:
-        """Parameters of a site that took no part, one row a draw."""
+        """Draws of the parameters of a site that took no part, one row for each."""
         first = self.slots.of_site(self.slots.sites[0])
         theta = common.copy()
         for g, group in enumerate(self.groups):
@@ -279,7 +283,7 @@ class SitePrior(ResolvedPrior):
         return theta
 
     def site_draws(self, theta: Floats, common: Floats, between: Floats) -> SiteDraws:
-        """What differs between sites, of stacks of θ, c and τ of any shape."""
+        """What differs between sites, from draws of θ, c and τ of any leading shape."""
         slots = self.slots
         effects = np.stack(
             [
@@ -294,5 +298,5 @@ class SitePrior(ResolvedPrior):
 
 
 def typical(between: Floats) -> Floats:
-    """The median of every τ, over draws of shape ``(chains, draws, G)``."""
+    """The median of each group's τ, over draws of shape ``(chains, draws, G)``."""
     return np.array([np.median(each) for each in between.T])

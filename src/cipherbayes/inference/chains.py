@@ -1,4 +1,9 @@
-"""Chains over pooled tables without privacy: the paper's setting (1)."""
+"""Langevin chains and gradient ascent over pooled tables, without privacy.
+
+This is the paper's setting (1). A chain takes steps of :mod:`~.psgld` or
+:mod:`~.fisher`, whose step size is chosen here where the study states none; the point
+estimate takes those of :mod:`~.averaged`.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +26,17 @@ if TYPE_CHECKING:
     from cipherbayes.inference.noise_aware.flags import Flag
 
 
-# Contraction η/2·λ of the stiffest direction in one step. An explicit Euler step
-# inflates that direction's variance by 1/(1 − 0.05): 2.6 % of its sd.
 STIFFEST_STEP = 0.1
-# Contraction of every direction in one step in the Fisher metric, where the
-# inflation is undone exactly for a Gaussian posterior.
+"""Contraction η/2·λ in one step of the direction with the largest curvature λ. An
+explicit Euler step inflates that direction's variance by 1/(1 − 0.05), its sd by
+2.6 %."""
 FISHER_STEP = 0.25
-# Prior scales beyond which a place is no draw of any posterior.
+"""Contraction of every direction in one step in the Fisher metric, where the inflation
+is undone exactly for a Gaussian posterior."""
 FARTHEST = 1e4
-# Variance that minibatch noise may add to θ, as a share of the Langevin noise.
+"""Distance from the prior mean, in prior scales, beyond which a chain has diverged."""
 MINIBATCH_SHARE = 0.05
+"""Variance that minibatch noise may add to θ, as a share of the Langevin noise."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +54,14 @@ class Draws:
     rounds
         Rounds of each chain, burn-in included.
     flags
-        What must be said about them before they are used.
+        Warnings about the draws.
     sites
         What differs between sites; None where they are taken to be alike. ``theta``
         are then the common parameters.
     comparison
-        The sites beside each other, where they may differ.
+        How the sites compare, where they may differ.
     site_records
-        How many records each site has as it was released, where that was.
+        The released number of records of each site, where it was released.
     """
 
     theta: Floats
@@ -105,6 +111,7 @@ def sample(target: Target, settings: Inference, progress: Progress) -> Draws:
 
 
 def _refuse_divergence(target: Target, theta: Floats, t: int) -> None:
+    """Raise :class:`RunError` where a chain is far outside of its prior."""
     away = np.abs(theta - target.prior.mean) / target.prior.scale
     if not np.all(away < FARTHEST):  # NaN included
         raise RunError(
@@ -159,8 +166,8 @@ def _rmsprop_walk(
 ) -> Iterator[tuple[Floats, Floats]]:
     """The paper's sampler, all chains side by side; plain SGLD where not ``adaptive``.
 
-    θ and all that goes with it has one row a chain, so that a model may take the
-    gradients of all chains at once.
+    θ, V and G have one row for each chain, so that a model can compute the gradients of
+    all chains at once.
     """
     rngs = _sources(settings, chains)
     burn_in = int(settings.burn_in * rounds)
@@ -227,7 +234,7 @@ def _mean_gradients(
     thetas: Floats,
     settings: Inference,
 ) -> Floats:
-    """ĝ of every chain: of all records, or of a minibatch of its own."""
+    """ĝ of every chain, over all records or over a minibatch of its own."""
     batches = [_minibatch(rng, target.records, settings) for rng in rngs]
     if all(rows is None for rows, _ in batches):
         return target.likelihood_gradients(thetas) / target.records

@@ -1,14 +1,15 @@
-"""Have the chains mixed? R-hat and effective sample size.
+"""Whether chains have mixed: R-hat and the effective sample size.
 
-Both are of the normal scores of the ranks of all draws, of chains split in halves.
-R-hat is the larger one of the draws and of their distances from the median. The
-effective sample size is that of the bulk,
+Chains are split in halves and draws replaced by the normal scores of their ranks.
+R-hat is the larger of that of the draws and that of their distances from the median.
+The effective sample size is that of the bulk,
 
     S / τ,    τ = −1 + 2 Σ_k P_k,    P_k = ρ_2k + ρ_2k+1,
 
-ρ the autocorrelations over all chains, summed while P is positive (Geyer 1992) and
-held from growing. Written here because a library takes longer to load than a posterior
-takes to sample; tests compare with ArviZ.
+with ρ the autocorrelations over all chains. The P_k are summed while they are positive,
+none counting for more than the one before it (Geyer 1992). It is implemented here
+because ArviZ takes longer to load than a posterior takes to sample; tests compare the
+two.
 
 References
 ----------
@@ -24,10 +25,11 @@ from scipy.special import ndtri
 from cipherbayes.typing import Floats
 
 BLOM = 3.0 / 8.0
+"""Blom's constant c in the normal score Φ⁻¹((r − c) / (S − 2c + 1)) of rank r of S."""
 
 
 def rhat(draws: Floats) -> Floats:
-    """The first of :func:`rhat_and_ess`, which takes a fraction of the time."""
+    """R-hat of each parameter, in a fraction of the time of :func:`rhat_and_ess`."""
     chains, count, width = draws.shape
     if chains < 2 or count < 4:
         return np.full(width, np.nan)
@@ -36,7 +38,7 @@ def rhat(draws: Floats) -> Floats:
 
 
 def _larger_rhat(halves: Floats, scores: Floats) -> Floats:
-    """R-hat of the draws or of their distances from the median."""
+    """The larger of R-hat of the draws and of their distances from the median."""
     folded = np.abs(halves - np.median(halves, axis=(0, 1)))
     return np.fmax(_plain_rhat(scores), _plain_rhat(_normal_scores(folded)))
 
@@ -59,11 +61,12 @@ def rhat_and_ess(draws: Floats) -> tuple[Floats, Floats]:
 
 
 def _where_finite(draws: Floats, found: Floats) -> Floats:
+    """What was found, NaN for parameters with draws that are not finite."""
     return np.where(np.isfinite(draws).all(axis=(0, 1)), found, np.nan)
 
 
 def _halves(draws: Floats) -> Floats:
-    """Every chain as two; the draw in the middle of an odd number is left out."""
+    """Every chain split in two; the middle draw of an odd number is left out."""
     half = draws.shape[1] // 2
     return np.concatenate([draws[:, :half], draws[:, -half:]])
 
@@ -89,10 +92,12 @@ def _normal_scores(draws: Floats) -> Floats:
 
 
 def _score(ranks: Floats, size: int) -> Floats:
+    """Normal scores of ranks among ``size`` draws."""
     return np.asarray(ndtri((ranks - BLOM) / (size - 2.0 * BLOM + 1.0)))
 
 
 def _plain_rhat(draws: Floats) -> Floats:
+    """R-hat of each parameter, from the variances between and within chains."""
     count = draws.shape[1]
     between = count * draws.mean(axis=1).var(axis=0, ddof=1)
     within = draws.var(axis=1, ddof=1).mean(axis=0)
@@ -101,6 +106,7 @@ def _plain_rhat(draws: Floats) -> Floats:
 
 
 def _plain_ess(draws: Floats) -> Floats:
+    """Effective sample size of each parameter, as in the module's equation."""
     chains, count, width = draws.shape
     covariances = _autocovariances(draws).mean(axis=0)
     within = covariances[0] * count / (count - 1.0)
@@ -114,7 +120,8 @@ def _plain_ess(draws: Floats) -> Floats:
     most = max(count - 3, 0) // 2  # pairs looked at beyond the first
     pairs = correlations[: 2 * most + 2].reshape(most + 1, 2, width).sum(axis=1)
     ended = np.vstack([pairs[:most] <= 0.0, np.ones((1, width), dtype=bool)])
-    # The first pair that is not positive, or the last: of it one half counts at most.
+    # The sum ends before the first pair that is not positive, or before the last; of
+    # that pair, its first half may still count.
     stop = np.argmax(ended, axis=0)
     falling = np.minimum.accumulate(pairs, axis=0)
     counted = np.where(np.arange(most + 1)[:, None] < stop, falling, 0.0).sum(axis=0)
@@ -127,7 +134,7 @@ def _plain_ess(draws: Floats) -> Floats:
 
 
 def _autocovariances(draws: Floats) -> Floats:
-    """Autocovariances of every chain at all lags, over the number of draws."""
+    """Autocovariances of every chain at all lags, divided by the number of draws."""
     count = draws.shape[1]
     length = 1 << (2 * count - 1).bit_length()
     spectrum = np.fft.rfft(draws - draws.mean(axis=1, keepdims=True), length, axis=1)

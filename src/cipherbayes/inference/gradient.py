@@ -21,8 +21,11 @@ from cipherbayes.models.base import Model, RecordGradients, Rows
 from cipherbayes.typing import UNIT_ROUNDOFF, Floats, Integers
 
 SMALLEST_CLIP, LARGEST_CLIP = 1e-100, 1e100
+"""Bounds on a record's contribution that are allowed: within them no weight
+overflows."""
 LARGEST_NORM = 1e200
-"""Within these no weight overflows or becomes subnormal."""
+"""Norm of a gradient above which it counts as zero: its weight could be subnormal and
+inaccurate."""
 
 
 def gradient_sum(
@@ -192,7 +195,7 @@ def _total(
     rows: Integers | None,
     part: Callable[[Rows], Floats],
 ) -> Floats:
-    """``part`` of every block, numbers of a shape each, added up."""
+    """The sum of ``part`` over all blocks, in block order."""
     total = np.zeros(shape)
     for each in table.map(part, rows):
         total += each

@@ -1,18 +1,18 @@
 """Scores and information of records whose missing values are drawn.
 
-Record i has rows i_1, …, i_M that differ in what it lacks, drawn from
+Record i becomes M rows that differ in its missing values, which are drawn from
 p(value | complete features). With row m's likelihood L_m = p(outcome | row m, θ),
 
     ω_m = L_m / Σ L,    g_i = Σ ω_m g_m,    log p_i = log(Σ L_m / M):
 
 by Fisher's identity g_i is the score of what was observed of the record. By Louis's
-identity its information is that of complete rows less what the gaps hide,
+identity its information is that of complete rows less what the missing values hide,
 
     A_i = Σ ω_m A_m − Σ ω_m (s_m − s̄) (s_m − s̄)',    s = g / √w,
 
-w the weight of a row far out. The inverse of a sum of such matrices is what Rubin's
-rules estimate from the spread between imputations, W + B, for any number of draws: so
-intervals count what is missing, and nothing else is released for it.
+with w the weight of an unusual row. The inverse of a sum of such matrices is the total
+variance W + B that Rubin's rules estimate from the spread between imputations. So
+intervals account for missing values, and nothing more is released for them.
 
 References
 ----------
@@ -32,10 +32,10 @@ from cipherbayes.models.influence import Influence, mallows_weights
 from cipherbayes.typing import Floats
 
 Expand = Callable[[Rows], tuple[Rows, Rows | None]]
-"""Complete records of a block, and the drawn rows of the others."""
+"""From a block to its complete records and the drawn rows of the others."""
 
 ROOM = 1.0 - 2.0**-40
-"""Weights of a record's rows add up to no more than this, and what rounding adds."""
+"""Largest sum of the weights of a record's rows, before rounding adds to it."""
 
 
 def weights(model: Model, theta: Floats, rows: Rows, draws: int) -> Floats:
@@ -60,7 +60,7 @@ def weights(model: Model, theta: Floats, rows: Rows, draws: int) -> Floats:
 
 
 def log_likelihood(model: Model, theta: Floats, rows: Rows, draws: int) -> Floats:
-    """log p of what was observed of each record."""
+    """log p(what was observed of the record | θ) of each record."""
     log = model.log_likelihood(theta, rows).reshape(-1, draws)
     most = log.max(axis=1)
     return np.asarray(most + np.log(np.exp(log - most[:, None]).mean(axis=1)))
@@ -140,7 +140,7 @@ def influence_of_records(
 
 
 def _entry(influence: Influence, one: int, other: int) -> Floats:
-    """Row by row, entry (one, other) of A, one ≤ other."""
+    """Entry (one, other) of A of every row, one ≤ other."""
     x, width = influence.rows.x, len(influence.rows.x)
     if other < width:
         return np.asarray(influence.information * x[one] * x[other])
@@ -152,7 +152,7 @@ def _entry(influence: Influence, one: int, other: int) -> Floats:
 
 
 def _shortened(vectors: Floats, limit: float | None) -> Floats:
-    """Columns of norm ``limit`` at most; those that are not finite become zero."""
+    """Columns shortened to norm ``limit``; those that are not finite become zero."""
     if limit is None:
         return vectors
     squares = np.zeros(vectors.shape[1])
@@ -165,6 +165,7 @@ def _shortened(vectors: Floats, limit: float | None) -> Floats:
 
 
 def _added(values: Floats) -> Floats:
+    """Row sums, added in the order of the columns."""
     total = np.zeros(len(values))
     for column in values.T:
         total = total + column

@@ -24,8 +24,10 @@ from cipherbayes.models.packing import pack, packed_length, packed_scales
 from cipherbayes.typing import UNIT_ROUNDOFF, Floats
 
 SMALLEST_CLIP, LARGEST_CLIP = 1e-50, 1e50
+"""Sensitivities that are allowed: within them the square of a bound is a normal
+float64."""
 LARGEST_NORM = 1e100
-"""Within these neither a weight nor the square of a bound leaves float64's range."""
+"""Norm of a contribution above which it counts as zero: its square would overflow."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,7 @@ def influence_sums(
 
 
 def _gradient(influence: Influence, limit: float) -> Floats:
+    """The score sum of a block, each record's score shortened to norm ``limit``."""
     rows, score, extra = influence.rows, influence.score, influence.extra
     if extra is None and rows.shares is None:
         score = kernels.shorten(score, rows.squared_norms, limit, LARGEST_NORM)
@@ -150,6 +153,7 @@ def _gradient(influence: Influence, limit: float) -> Floats:
 
 
 def _information(influence: Influence, limit: float) -> Floats:
+    """The packed information sum of a block, each record's bounded by ``limit``."""
     rows, information = influence.rows, influence.information
     cross, corner = influence.cross, influence.corner
     if cross is None and rows.shares is None:
@@ -190,5 +194,5 @@ def _shortening(norms: Floats, limit: float, rows: Rows) -> Floats:
 
 
 def _shared(weights: Floats, rows: Rows) -> Floats:
-    """Weights by which rows count, where several may be one person's."""
+    """These weights times each row's share, where several rows are one person's."""
     return weights if rows.shares is None else weights * rows.shares

@@ -35,8 +35,10 @@ class RoundShares(Protocol):
 
 
 class WidthRatio(NamedTuple):
-    """Width of an interval over that without privacy: as expected, and between what
-    ends it is in most studies."""
+    """Width of an interval over that without privacy.
+
+    ``expected``, and the ``least`` and ``most`` between which it is in most studies.
+    """
 
     expected: float
     least: float
@@ -45,7 +47,7 @@ class WidthRatio(NamedTuple):
 
 @dataclass(frozen=True)
 class SiteRecords:
-    """How many records each site has, and the sd of the noise in that."""
+    """The released number of records of each site, and the sd of its noise."""
 
     counts: Floats
     noise_sd: float
@@ -58,7 +60,7 @@ class PublicFacts:
     Attributes
     ----------
     prior
-        Of every number of θ: of the model's parameters, or of those of all sites.
+        Prior of every entry of θ: the model's parameters, or those of all sites.
     records
         N, declared or released with noise.
     site_records
@@ -68,7 +70,7 @@ class PublicFacts:
     rate
         Probability with which a record takes part in a release.
     bound
-        Of weighted sums, where those are released.
+        Bound on a record's influence, where weighted sums are released.
     """
 
     settings: Inference
@@ -132,7 +134,7 @@ class Method(ABC):
         return
 
     def cautions(self, model: Model) -> list[str]:
-        """What every plan and result of a private study with it must warn of."""
+        """Warnings for every plan and result of a private study with this method."""
         return []
 
     def round_shares(self) -> Sequence[RoundShares] | None:
@@ -164,7 +166,7 @@ class Method(ABC):
         mu: float,
         excess: float,
     ) -> InfluenceBound:
-        """How far a record counts, where :meth:`round_shares` gives shares."""
+        """How much a record may contribute, where :meth:`round_shares` is not None."""
         return InfluenceBound(clip)
 
     def width_ratio(
@@ -182,8 +184,10 @@ class Method(ABC):
         intervals: int,
         grows: bool,
     ) -> WidthRatio | None:
-        """Width of an interval over that without privacy, where rounds release
-        information matrices too; None where the method cannot say."""
+        """Width of an interval over that without privacy; None if it cannot be said.
+
+        It can be where rounds release information matrices.
+        """
         return None
 
     @abstractmethod
@@ -195,7 +199,7 @@ class Method(ABC):
         """Draws over pooled tables without privacy."""
 
     def flags(self, public: Design, standardised: Design) -> tuple[Flag, ...]:
-        """What must be said about columns that released moments standardised."""
+        """Warnings about columns that were standardised by released moments."""
         return ()
 
     def sd_without_privacy(

@@ -25,15 +25,18 @@ if TYPE_CHECKING:
     from cipherbayes.models.prior import ResolvedPrior
     from cipherbayes.typing import Floats, Progress
 
-PRIVATE_DEFAULT, CHAIN_DEFAULT, MULTILEVEL = "noise-aware", "psgld", "multilevel"
-"""Methods of studies that name none: private ones, all others, and those of them whose
-sites may differ."""
+PRIVATE_DEFAULT = "noise-aware"
+"""Method of a private study that names none."""
+CHAIN_DEFAULT = "psgld"
+"""Method of a study without privacy that names none."""
+MULTILEVEL = "multilevel"
+"""The same where sites may differ."""
 POINT = "this method gives a point estimate without intervals"
-"""How plans, results and reports say it of a method or protocol of which it is true."""
+"""What is said where a method has no intervals."""
 
 
 class NoiseAwareMethod(Method):
-    """A posterior that knows of the privacy noise."""
+    """A posterior that accounts for the privacy noise."""
 
     name = PRIVATE_DEFAULT
     needs_privacy = True

@@ -8,7 +8,8 @@ With θ of all sites as in :mod:`~.site_slots` and its prior as in
 
 The normal is that of one Newton step from a mode found once: with H the likelihood's
 curvature and g its gradient there, precision J = H + Λ(τ) and mean
-J⁻¹ (H θ̂ + g + Λ(τ) μ₀). The slice corrects for what the posterior is not that normal.
+J⁻¹ (H θ̂ + g + Λ(τ) μ₀). The slice corrects for the difference between that normal and
+the posterior.
 
 References
 ----------
@@ -36,9 +37,12 @@ from cipherbayes.models import Model
 from cipherbayes.typing import Floats, Progress
 
 CHAINS, ROUNDS = 4, 1_000
+"""Chains, and sweeps of each, of a study that states none."""
 WIDER = 1.3
-"""Variance of the ellipse over that of the normal: its tails must not be too light."""
+"""Variance of the ellipse over that of the normal. Above one, because a posterior whose
+tails are heavier than the ellipse's is explored slowly."""
 DIFFERENCE = 1e-4
+"""Step of the central differences that give the curvature, over 1 + |θ|."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class SiteTarget(Target):
     owners: tuple[str, ...]
 
     def log_likelihood(self, theta: Floats) -> float:
-        """Σ over all records of all sites."""
+        """log p(records | θ), summed over all records of all sites."""
         slots = self.site_prior.slots
         return sum(
             log_likelihood_sum(
@@ -59,7 +63,7 @@ class SiteTarget(Target):
         )
 
     def likelihood_slope(self, theta: Floats) -> Floats:
-        """Its gradient."""
+        """The gradient of :meth:`log_likelihood`."""
         slots, total = self.site_prior.slots, np.zeros_like(theta)
         for site, table in zip(self.owners, self.tables, strict=True):
             own = theta[slots.of_site(site)]
@@ -68,7 +72,10 @@ class SiteTarget(Target):
         return total
 
     def likelihood_curvature(self, theta: Floats) -> Floats:
-        """Minus its second derivative, by differences at every site; an arrow."""
+        """Minus the second derivative of :meth:`log_likelihood`, by differences.
+
+        Its entries between the own parameters of two sites are zero.
+        """
         slots = self.site_prior.slots
         total = np.zeros((theta.size, theta.size))
         for site, table in zip(self.owners, self.tables, strict=True):
@@ -135,7 +142,7 @@ def sample(target: SiteTarget, settings: Inference, progress: Progress) -> Draws
 
 
 class _Walk:
-    """One chain after the other."""
+    """The sampler of one chain, used for one chain after the other."""
 
     def __init__(self, target: SiteTarget) -> None:
         self._target, self._prior = target, target.site_prior
@@ -148,11 +155,11 @@ class _Walk:
         self._right = self._curvature @ self._mode + slope
 
     def comparison(self, between: Floats) -> SiteComparison:
-        """The sites beside each other, for a typical τ."""
+        """How the sites compare, at a typical τ."""
         return compare_sites(self._prior, self._curvature, self._right, between)
 
     def begin(self, rng: np.random.Generator) -> None:
-        """Around the mode, spread twice as wide as the posterior."""
+        """Start a chain around the mode, spread twice as wide as the posterior."""
         self._rng = rng
         scale = np.exp(rng.standard_normal(len(self._prior.groups)))
         self.between = self._prior.start * scale
@@ -161,7 +168,7 @@ class _Walk:
         self.common = self._prior.common.mean.copy()
 
     def step(self) -> None:
-        """One sweep."""
+        """One sweep over θ, τ and c."""
         self._slice()
         theta, between, common = self._prior.update(
             self._rng, self.theta[None], self.between[None], self._log_likelihood
@@ -169,10 +176,11 @@ class _Walk:
         self.theta, self.between, self.common = theta[0], between[0], common[0]
 
     def _log_likelihood(self, theta: Floats) -> Floats:
+        """The log likelihood of every row of θ."""
         return np.array([self._target.log_likelihood(each) for each in theta])
 
     def _normal(self) -> tuple[Floats, Floats, Floats]:
-        """Mean, root of the covariance, and Λ, given τ."""
+        """Mean and root of the covariance of the normal given τ, and Λ(τ)."""
         prior = self._prior
         own = np.linalg.inv(prior.covariance(self.between))
         lower = np.linalg.cholesky(self._curvature + own)
@@ -181,6 +189,7 @@ class _Walk:
         return mean, np.asarray(np.linalg.inv(lower).T), np.asarray(own)
 
     def _slice(self) -> None:
+        """Draw θ given τ by one elliptical slice."""
         mean, root, own = self._normal()
         inverse = np.linalg.inv(root)
         root = np.sqrt(WIDER) * root
@@ -210,6 +219,7 @@ class _Walk:
 def _slope_at(
     model: Model, table: PreparedTable, expand: Expand | None, theta: Floats
 ) -> Floats:
+    """The gradient of one table's log likelihood."""
     return gradient_sum(model, theta, table, expand=expand)
 
 

@@ -1,4 +1,4 @@
-"""The posterior of what stands behind counts that were released with noise.
+"""The posterior of the rates behind counts that were released with noise.
 
 Cells have rates r(φ), a smooth function of a few parameters φ with a normal prior. A
 released count ñ is Poisson with its rate, plus noise of a known standard deviation s.
@@ -30,40 +30,53 @@ import numpy as np
 
 from cipherbayes.typing import Floats
 
-PROPOSED, FREEDOM = 800, 8.0
-"""Draws around the mode, and degrees of freedom of their t distribution."""
-CHAINS, BURN_IN, KEPT = 100, 5, 8
-"""How many are moved, and by how many trajectories before and while they count."""
-LEAPS, LEAP = 5, 0.4
-"""Most steps of a trajectory, and their size to begin with."""
+PROPOSED = 800
+"""Number of draws from the wide distribution around the mode."""
+FREEDOM = 8.0
+"""Degrees of freedom of that distribution, a multivariate t."""
+CHAINS = 100
+"""How many of these draws are kept and moved on."""
+BURN_IN, KEPT = 5, 8
+"""Trajectories of each that are discarded, and that are kept."""
+LEAPS = 5
+"""Most leapfrog steps of a trajectory."""
+LEAP = 0.4
+"""Size of a leapfrog step before adaptation, in posterior standard deviations."""
 ACCEPTED = 0.8
-"""Share of trajectories that should be taken."""
+"""Share of trajectories to accept, at which the step size is adapted."""
 LEAST_RATE = 1e-6
-SCORING, LEAST_GAIN = 50, 1e-3
-"""Most steps of Fisher scoring to the mode, and the gain that is worth another one."""
+"""Smallest rate of a cell, so that logarithms exist."""
+SCORING = 50
+"""Most steps of Fisher scoring to the mode."""
+LEAST_GAIN = 1e-3
+"""Gain of log density below which scoring ends."""
 REWEIGHTED = 3
-"""How often the mode is sought with the covariance at the last one."""
+"""How often the mode of :func:`sample_normal` is sought, each time with the covariance
+at the mode before."""
 SIZES = np.array([1.0, 0.5, 0.2, 0.05, 0.01])
-"""How much of a step is tried."""
+"""Shares of a scoring step that are tried; the best is taken."""
 
 
 Pull = Callable[[Floats], Floats]
 """From weights of the cells, ``(k, c)``, to the gradient of Σ_c weights_c r_c(φ)."""
 Cells = Callable[[Floats], tuple[Floats, Pull]]
-"""From rows of parameters, ``(k, d)``, to rates of the cells and how to pull them."""
+"""From rows of parameters, ``(k, d)``, to the cells' rates and their :data:`Pull`."""
 
 
 @dataclass(frozen=True)
 class Smooth:
-    """A normal prior: mean, and a matrix R with P = R'R."""
+    """A normal prior: its mean, and R with R'R its precision P."""
 
     mean: Floats
     root: Floats
 
 
 def second_differences(count: int, sd: float, level_sd: float) -> Floats:
-    """Rows of R for ``count`` values along a line: second differences have the
-    standard deviation ``sd``, each value the far larger ``level_sd`` by itself."""
+    """R of a prior of ``count`` values along a line that favours straight ones.
+
+    Second differences have the standard deviation ``sd``; each value by itself has
+    ``level_sd``, far larger.
+    """
     bends = np.diff(np.eye(count), n=2, axis=0) / sd
     return np.concatenate([bends, np.eye(count) / level_sd])
 
@@ -104,13 +117,12 @@ def likeliest_rates(
 def sample_normal(
     sums: Floats, cells: Cells, prior: Smooth, covariance: Callable[[Floats], Floats]
 ) -> Floats:
-    """The mode of φ and after it draws, shape ``(1 + s, d)``, from released sums that
-    vary together.
+    """The mode of φ followed by draws, shape ``(1 + s, d)``, from correlated sums.
 
     Parameters
     ----------
     covariance
-        Of the sums, from one vector of parameters.
+        The covariance of the sums as a function of one vector of parameters.
     """
     phi = prior.mean
     for _ in range(REWEIGHTED):
@@ -121,6 +133,7 @@ def sample_normal(
 
 
 def _sampled(target: _Target, seed: int = 1) -> Floats:
+    """The mode followed by draws from a posterior, as the module describes."""
     rng = np.random.default_rng(seed)
     mode, whiten = target.mode()
     phi = _proposed(target, mode, whiten, rng)
@@ -150,10 +163,10 @@ def _sampled(target: _Target, seed: int = 1) -> Floats:
 
 
 def about_the_mode(values: Floats) -> Floats:
-    """Draws of a function of φ, moved so that their median is its value at the mode.
+    """Draws of a function of φ, shifted so that their median is its value at the mode.
 
-    Many parameters that are hardly known push the draws of a nonlinear function to one
-    side of what the most likely ones say, who are right on average.
+    Where many parameters are hardly known, the draws of a nonlinear function lie to one
+    side of its value at the mode, and that value is the one that is right on average.
 
     Parameters
     ----------
@@ -169,14 +182,15 @@ def about_the_mode(values: Floats) -> Floats:
 def _proposed(
     target: _Target, mode: Floats, whiten: Floats, rng: np.random.Generator
 ) -> Floats:
-    """Draws around the mode, each kept as often as its importance says."""
+    """Draws around the mode, resampled by their importance weights."""
     normal = rng.standard_normal((PROPOSED, mode.size))
     normal *= np.sqrt(FREEDOM / rng.chisquare(FREEDOM, (PROPOSED, 1)))
     phi = mode + normal @ whiten.T
     square = (normal**2).sum(axis=1) / FREEDOM
     weight = target.density(phi)[0] + 0.5 * (FREEDOM + mode.size) * np.log1p(square)
     share = np.exp(weight - weight.max())
-    # Evenly spaced over the cumulated shares: no draw is kept more often by chance.
+    # Systematic resampling, evenly spaced over the cumulated weights: less is left to
+    # chance than with independent choices.
     places = (np.arange(CHAINS) + rng.random()) / CHAINS
     found = np.searchsorted(np.cumsum(share) / share.sum(), places)
     chosen: Floats = phi[np.minimum(found, PROPOSED - 1)]
@@ -185,7 +199,7 @@ def _proposed(
 
 @dataclass(frozen=True)
 class _Target(ABC):
-    """The log density of φ, and what leads to its mode."""
+    """The posterior of φ: its log density, and its mode by Fisher scoring."""
 
     released: Floats
     cells: Cells
@@ -210,7 +224,7 @@ class _Target(ABC):
         return phi, np.linalg.inv(np.linalg.cholesky(information)).T
 
     def density(self, phi: Floats) -> tuple[Floats, Floats]:
-        """Its logarithm for each row of parameters, and the gradient."""
+        """The log density of each row of parameters, and its gradient."""
         rates, pull = self.cells(phi)
         fit, slope = self.fit(rates)
         away = (phi - self.prior.mean) @ self.prior.root.T
@@ -223,7 +237,7 @@ class _Target(ABC):
 
     @abstractmethod
     def weigh(self, rates: Floats, slopes: Floats) -> Floats:
-        """Rows of ``slopes``, one a cell, times the inverse covariance of the cells."""
+        """The inverse covariance of the cells times ``slopes``, a row for each cell."""
 
 
 @dataclass(frozen=True)
@@ -245,7 +259,7 @@ class _Counts(_Target):
 
 @dataclass(frozen=True)
 class _Sums(_Target):
-    """Sums that vary together."""
+    """Sums that are correlated, with the inverse covariance ``weight``."""
 
     weight: Floats
 

@@ -1,8 +1,8 @@
 """How good predicted numbers are, from noised sums by predicted bin.
 
-In each bin there are noised sums of ones, of outcomes and of predictions. Draws of
-what stands behind them are normal around the released sums, with the noise and what
-the outcomes vary by themselves.
+For each bin of predictions there are noised sums of ones, of outcomes and of
+predictions. The true sums are drawn from normals around the released ones, whose
+variance is that of the noise plus that of the outcomes themselves.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import numpy as np
 from cipherbayes.typing import Floats
 
 DRAWS = 4000
+"""Number of draws of every measure."""
 SEEN = 4.0
-"""Standard deviations of noise that a bin's rows must exceed to be shown."""
+"""Number of rows of a bin, in standard deviations of its noise, above which it is
+shown."""
 
 
 class NumberFit(NamedTuple):
-    """Draws of measures of held-out rows; of bins on the last axis.
+    """Draws of measures of held-out rows, with bins on the last axis.
 
     ``shown`` says which bins have enough rows; counts have no ``rmse``.
     """
@@ -36,7 +38,7 @@ class NumberFit(NamedTuple):
 def check_numbers(
     sums: Floats, noise: float, lows: Floats, highs: Floats, reach: float
 ) -> NumberFit:
-    """What the noised sums say of predicted numbers.
+    """Measures of predicted numbers, from noised sums.
 
     Parameters
     ----------
@@ -56,8 +58,8 @@ def check_numbers(
     shown = count > SEEN * noise
     rows = np.maximum(count, 1.0)
 
-    # How many rows a bin has varies from sample to sample, and its sums with it: means
-    # within a bin stay as they are, those over bins do not.
+    # The number of rows in a bin varies from sample to sample, and its sums with it.
+    # That changes means over all bins, not those within a bin.
     more = rng.standard_normal((DRAWS, bins)) * np.sqrt(np.maximum(count, 0.0)) / rows
 
     def drawn(values: Floats, variance: Floats | float, vary: Floats) -> Floats:
@@ -69,7 +71,7 @@ def check_numbers(
     centre, half = 0.5 * (lows + highs), 0.5 * (highs - lows)
     total = float(np.maximum(count[shown].sum(), 1.0))
     error = float(np.clip(sums[-1] / total, 1e-6, 1.0))
-    # Of squared normal errors: variance 2 σ⁴ each.
+    # The variance of a squared normal error is 2 σ⁴.
     square = drawn(sums[-1:], 2.0 * error**2 * total, np.zeros(1))[:, 0]
     vary: Floats = rows * error * reach**2
     outcomes, predictions = drawn(outcome, vary, more), drawn(prediction, 0.0, more)
@@ -78,12 +80,12 @@ def check_numbers(
         return centre + half * places / over
 
     def overall(places: Floats) -> Floats:
-        # Over all bins: to leave out those with few rows would be another mean.
+        # Over all bins, those with few rows too: without them it is another mean.
         everything = (places * half + counts * centre).sum(axis=1)
         mean: Floats = everything / np.maximum(counts.sum(axis=1), 1.0)
         return mean
 
-    # What a bin predicts lies in it, whatever the noise says.
+    # The mean prediction of a bin lies within the bin, whatever the noise says.
     edges = np.linspace(lows[0], highs[0], bins + 1)
     mean_square = np.maximum(square, 0.0) / np.maximum(counts.sum(axis=1), 1.0)
     return NumberFit(

@@ -8,14 +8,16 @@ from cipherbayes.models.score_difference import CLIP, SQUARE
 from cipherbayes.typing import Floats
 
 DRAWS = 4000
+"""Number of draws of the mean difference."""
 
 
 def mean_difference(sums: Floats, noise: float, rows: Floats) -> Floats:
-    """Draws of the mean over many more rows of the same kind.
+    """Draws of the mean score difference in the population that the rows are from.
 
-    With U and Q the noised sums of u and of its squares and n rows, the mean of u is
-    normal around U / n with variance (s² + n v) / n², s the noise and v what u varies
-    by: Q / n - (U / n)², a number from 0 to 1, for what the noise leaves open of Q.
+    With U and Q the noised sums of u and of its squares over n rows, the mean of u is
+    normal around U / n with variance (s² + n v) / n². Here s is the sd of the noise and
+    v = Q / n − (U / n)², kept between 0 and 1, the variance of u, drawn with the noise
+    of Q.
 
     Parameters
     ----------

@@ -2,7 +2,8 @@
 
 The scores s (predicted log odds) of held-out rows have a smooth density, and
 P(y = 1 | s) = expit(s + f(s)), f a smooth function: zero if predictions are
-calibrated. The posterior of both gives every measure its interval.
+calibrated. Every measure is a function of the two, so that their joint posterior gives
+its interval.
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ from cipherbayes.inference.noised_counts import (
 from cipherbayes.inference.score_density import ScoreGrid
 from cipherbayes.typing import Floats
 
-LEVEL_SD, SLOPE_SD, BEND_SD = 1.0, 1.0, 0.6
-"""Prior standard deviations of f: its mean, its slope, and its second differences from
-bin to bin."""
+LEVEL_SD = 1.0
+"""Prior sd of the mean of f over the bins, in log odds."""
+SLOPE_SD = 1.0
+"""Prior sd of the slope of f, in log odds per unit of score."""
+BEND_SD = 0.6
+"""Prior sd of the second difference of f from bin to bin, in log odds."""
 
 
 class BinaryFit(NamedTuple):
-    """Draws of measures of held-out rows; of bins on the last axis."""
+    """Draws of measures of held-out rows, with bins on the last axis."""
 
     auc: Floats
     brier: Floats
@@ -47,20 +51,20 @@ class BinaryFit(NamedTuple):
 def recalibrate(
     counts: Floats, noise: float, edges: tuple[float, ...], rows: float | None
 ) -> BinaryFit:
-    """The posterior of what the noised counts say of predictions.
+    """Draws of all measures of predicted probabilities, from noised counts.
 
     Parameters
     ----------
     counts
-        Of bin × outcome, the outcome fastest.
+        Counts by bin and outcome, the outcome changing fastest.
     noise
-        Standard deviation of the noise of each.
+        Standard deviation of the noise of each count.
     rows
-        Held-out rows to be expected; None where the study does not know.
+        Number of held-out rows to expect; None where the study does not know.
     """
     grid = ScoreGrid(edges)
-    # The number of rows is one more count: a hash decides which they are. Its own noise
-    # is none: it is counted with that of a cell.
+    # The expected number of rows is one more count, because a hash decides which rows
+    # are held out. It has no privacy noise, but is given that of a cell.
     known = np.array([]) if rows is None else np.array([rows])
     cells = _BinaryCells(grid, bool(known.size))
     phi = sample_rates(np.append(counts, known), noise, cells, _prior(grid, rows))
@@ -69,7 +73,10 @@ def recalibrate(
 
 @dataclass(frozen=True)
 class _BinaryCells:
-    """Cells of bin × outcome, the outcome fastest; then all rows, where ``total``."""
+    """Cells by bin and outcome, the outcome changing fastest.
+
+    With ``total`` there is a last cell of all rows.
+    """
 
     grid: ScoreGrid
     total: bool
@@ -96,6 +103,7 @@ class _BinaryCells:
 
 
 def _prior(grid: ScoreGrid, rows: float | None) -> Smooth:
+    """The prior of the log density of scores and of f, at the bins' centres."""
     mean, density = grid.prior(rows)
     departure = grid.departures(LEVEL_SD, SLOPE_SD, BEND_SD)
     return Smooth(
@@ -110,6 +118,7 @@ def _happened(phi: Floats, grid: ScoreGrid) -> Floats:
 
 
 def _measures(phi: Floats, grid: ScoreGrid) -> BinaryFit:
+    """All measures for every row of parameters."""
     mass, happened = grid.masses(phi[:, : grid.bins]), _happened(phi, grid)
     total = mass.sum(axis=1, keepdims=True)
     weight = mass / total
@@ -137,7 +146,7 @@ def _measures(phi: Floats, grid: ScoreGrid) -> BinaryFit:
 
 
 def _line(weight: Floats, happened: Floats, score: Floats) -> Floats:
-    """The line of log odds that is closest to P(y = 1), for each draw; Cox (1958)."""
+    """Calibration intercept and slope of each draw (Cox 1958), by Newton's method."""
     line = np.tile([0.0, 1.0], (len(weight), 1))
     basis = np.stack([np.ones_like(score), score])
     for _ in range(12):
@@ -151,8 +160,10 @@ def _line(weight: Floats, happened: Floats, score: Floats) -> Floats:
 
 
 def _level(weight: Floats, happened: Floats, score: Floats) -> Floats:
-    """By how much all log odds must move for as much to be predicted as happens, for
-    each draw: the line's intercept where its slope is 1."""
+    """Calibration in the large of each draw: the intercept where the slope is one.
+
+    Shifted by it, all log odds predict as many events as there are.
+    """
     level = np.zeros((len(weight), 1))
     for _ in range(12):
         p = expit(level + score)

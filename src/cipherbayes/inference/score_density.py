@@ -1,9 +1,9 @@
 """Smooth functions of predicted scores, from counts in bins of them.
 
-The log density of scores is a cubic spline through values at the bins' centres, so that
-a normal density is one exactly; beyond the outer centres it goes on straight. What
-happened at a score departs from what was predicted by such a spline too. Both are kept
-on a fine grid, on which everything else is a sum.
+The log density of scores is a cubic spline through values at the bins' centres, which
+can be exactly that of a normal; beyond the outer centres it goes on as a straight line.
+Another such spline is the difference between what happened at a score and what was
+predicted. Both are evaluated on a fine grid, over which everything else is a sum.
 """
 
 from __future__ import annotations
@@ -22,19 +22,22 @@ from cipherbayes.inference.noised_counts import (
 from cipherbayes.typing import Floats
 
 POINTS = 2
-"""Points of the grid in each bin."""
+"""Number of grid points in each bin."""
 OUTER = 4
-"""The open outer bins are taken to be so many bins wide."""
-BEND, BEND_SD, LEVEL_SD = -1.0, 0.8, 20.0
-"""Prior of the log density where nothing else is said: mean of its second difference
-from bin to bin (that of a normal density with a standard deviation of one bin), and
-standard deviations of this difference and of its values. With less of a bend,
-bins that noise alone fills would have rows far from all others."""
+"""Width that the open outer bins are taken to have, in bins."""
+BEND = -1.0
+"""Default prior mean of the second difference of the log density from bin to bin: that
+of a normal density whose standard deviation is one bin. Nearer zero, bins that only
+noise fills would be taken for rows far from all others."""
+BEND_SD = 0.8
+"""Default prior sd of that second difference."""
+LEVEL_SD = 20.0
+"""Default prior sd of each value of the log density by itself."""
 
 
 @dataclass(frozen=True)
 class ScoreGrid:
-    """Bins of a score and the grid behind them.
+    """Bins of a score, and the grid on which its density is evaluated.
 
     Attributes
     ----------
@@ -56,21 +59,24 @@ class ScoreGrid:
 
     @property
     def bins(self) -> int:
+        """Number of bins, the open ones included."""
         return len(self.edges) + 1
 
     @property
     def width(self) -> float:
+        """Width of a bin."""
         return self.edges[1] - self.edges[0]
 
     @property
     def centres(self) -> Floats:
+        """Centres of the bins, the outer ones taken to be as wide as the others."""
         first = self.edges[0] - 0.5 * self.width
         centres: Floats = first + self.width * np.arange(float(self.bins))
         return centres
 
     @cached_property
     def points(self) -> Floats:
-        """The grid."""
+        """The scores of the grid."""
         step = self.width / POINTS
         count = POINTS * (self.bins - 2 + 2 * OUTER)
         start = self.edges[0] - OUTER * self.width
@@ -85,7 +91,7 @@ class ScoreGrid:
 
     @cached_property
     def basis(self) -> Floats:
-        """From log densities at the centres to those on the grid."""
+        """Matrix from log densities at the centres to those on the grid."""
         from scipy.interpolate import CubicSpline  # takes half a second to load
 
         spline = CubicSpline(self.centres, np.eye(self.bins), bc_type="natural")
@@ -97,16 +103,17 @@ class ScoreGrid:
         return result
 
     def prior(self, rows: float | None) -> tuple[Floats, Floats]:
-        """Prior mean of the log densities at the centres, for about so many rows, and
-        the rows of R for them."""
+        """Prior mean and R of the log densities at the centres, for so many rows."""
         level = np.log(max(rows or 1000.0, 1.0) / self.bins)
         away = np.arange(float(self.bins)) - 0.5 * (self.bins - 1)
         root = second_differences(self.bins, self.bend_sd, self.level_sd)
         return level + 0.5 * self.bend * (away**2 - np.mean(away**2)), root
 
     def departures(self, level_sd: float, slope_sd: float, bend_sd: float) -> Floats:
-        """Rows of R for a spline through values at the centres: prior standard
-        deviations of its mean, of its slope and of its second differences."""
+        """R of the prior of a spline's values at the centres.
+
+        Its mean, its slope and its second differences have these standard deviations.
+        """
         away = self.centres - self.centres.mean()
         level = np.full((1, self.bins), 1.0 / (self.bins * level_sd))
         slope = (away / (away @ away) / slope_sd)[None]
@@ -119,14 +126,14 @@ class ScoreGrid:
         return np.exp(logs) / POINTS
 
     def likeliest(self, counts: Floats, noise: float, rows: float | None) -> Floats:
-        """Likeliest masses on the grid.
+        """Expected rows at each grid point, at the mode of their posterior.
 
         Parameters
         ----------
         counts, noise
-            Of the rows in each bin, and the standard deviation of their noise.
+            Noised numbers of rows in each bin, and the standard deviation of the noise.
         rows
-            Rows to be expected; None where that is not known.
+            Number of rows to expect; None where that is not known.
         """
         known = np.array([]) if rows is None else np.array([rows])
         cells = _RowCells(self, bool(known.size))
@@ -138,7 +145,7 @@ class ScoreGrid:
 
 @dataclass(frozen=True)
 class _RowCells:
-    """Rows of each bin; then all of them, where ``total``."""
+    """Cells with the rows of each bin; with ``total`` a last cell of all rows."""
 
     grid: ScoreGrid
     total: bool

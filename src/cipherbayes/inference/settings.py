@@ -10,6 +10,7 @@ from cipherbayes.inference.method import method_named
 
 
 def _known(name: str) -> str:
+    """The name of a method; raises ValueError where there is none."""
     return method_named(name).name
 
 
@@ -52,7 +53,7 @@ class Inference(BaseModel):
     Attributes
     ----------
     method
-        ``noise-aware`` (a posterior that knows of the privacy noise), ``psgld``
+        ``noise-aware`` (a posterior that accounts for the privacy noise), ``psgld``
         (draws from a chain) or ``averaged`` (a point, no intervals). Left out,
         ``noise-aware`` in a private study, else ``psgld``; in a private study
         ``psgld`` gives points only.

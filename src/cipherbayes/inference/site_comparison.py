@@ -1,16 +1,17 @@
-"""Sites beside each other: what a meta-analysis would say, and who weighs how much.
+"""How sites compare: a meta-analysis of them, and each one's influence.
 
-What rows or releases say of θ of all sites is taken as a normal likelihood
-exp(r'θ − ½ θ'Qθ); with Λ the prior's precision the posterior is N(V (r + Λ μ₀), V),
+The likelihood of θ of all sites, from rows or releases, is taken to be normal,
+exp(r'θ − ½ θ'Qθ). With Λ the prior's precision the posterior is N(V (r + Λ μ₀), V),
 V = (Q + Λ)⁻¹.
 
-*Meta-analysis.* Each site's own parameters are estimated as if sites told nothing of
-each other, and combined with random effects (DerSimonian and Laird 1986): two stages,
-the common effects taken from all sites.
+*Meta-analysis.* In a first stage each site's own parameters are estimated as if sites
+said nothing about each other; in a second they are combined with random effects
+(DerSimonian and Laird 1986). Parameters that all sites share are estimated from all.
 
-*Influence.* A site's parameters are set free from those of all others, so that it says
-no more where sites lie; what it says within itself stays. The shift of the common
-parameters, in posterior standard deviations, is what the site by itself brought about.
+*Influence.* The prior link between a site's parameters and those of the others is cut,
+so that the site no longer says where sites lie; its records still inform the shared
+parameters. The resulting shift of the common parameters, in posterior standard
+deviations, is the site's influence.
 
 References
 ----------
@@ -27,27 +28,31 @@ from cipherbayes.inference.between_sites import SitePrior
 from cipherbayes.typing import Floats
 
 FREE = 1e4
-"""Variance of a site's deviation that says nothing, over the study's own."""
-GRID, MOST = 200, 5.0
-"""Values of τ that are looked at, and the largest over the prior's scale."""
+"""Factor on a prior variance that makes the prior say nothing."""
+GRID = 200
+"""Number of values of τ at which its density is computed."""
+MOST = 5.0
+"""Largest of these values, as a multiple of the prior's scale."""
 
 
 @dataclass(frozen=True)
 class SiteComparison:
-    """On the prepared scale.
+    """How sites compare, on the prepared scale.
 
     Attributes
     ----------
     common
-        The parameters of one model as a meta-analysis has them.
+        The parameters of one model, as a meta-analysis estimates them.
     standard_errors, between
-        Of the parameters that differ between sites, and their τ by its moments.
+        Standard errors of the parameters that differ between sites, and the moment
+        estimate of their τ.
     likely
-        The root mean square of τ under its prior and what sites' estimates say of it:
-        few sites leave large ones open, which is what a common level is wide by.
+        Posterior root mean square of τ, given its prior and the sites' estimates. With
+        few sites large values remain possible, and they make the common parameters'
+        intervals wide.
     influence
-        Shift of every common parameter without a site, in posterior standard
-        deviations, shape ``(K, d)``.
+        Shift of every common parameter when a site's link is cut, in posterior
+        standard deviations, shape ``(K, d)``.
     """
 
     common: Floats
@@ -60,18 +65,18 @@ class SiteComparison:
 def compare_sites(
     prior: SitePrior, quadratic: Floats, linear: Floats, between: Floats
 ) -> SiteComparison:
-    """What a normal likelihood says of the sites.
+    """Meta-analysis and influence of the sites, for a normal likelihood.
 
     Parameters
     ----------
     quadratic, linear
-        Q and r.
+        Q and r of the likelihood.
     between
         A typical τ of every group.
     """
     slots, places = prior.slots, list(prior.slots.places)
-    apart = np.diag(FREE * prior.covariance(prior.start).diagonal())
-    estimate, covariance = _posterior(prior, quadratic, linear, apart)
+    no_prior = np.diag(FREE * prior.covariance(prior.start).diagonal())
+    estimate, covariance = _posterior(prior, quadratic, linear, no_prior)
     common = np.empty(slots.width)
     shared = list(slots.shared)
     common[shared] = estimate[slots.slots :]
@@ -83,12 +88,12 @@ def compare_sites(
         likely[k] = likely_spread(estimate[own], alone, prior.width)
     influence = np.zeros((len(slots.sites), slots.width))
     if prior.groups:
-        usual = prior.covariance(between)
-        before, spread = _common(prior, quadratic, linear, usual)
+        linked = prior.covariance(between)
+        before, spread = _common(prior, quadratic, linear, linked)
         for k, site in enumerate(slots.sites):
-            free = usual.copy()
+            free = linked.copy()
             own = slots.of_site(site)[places]
-            free[own, own] += FREE * usual[own, own]
+            free[own, own] += FREE * linked[own, own]
             after, _ = _common(prior, quadratic, linear, free)
             influence[k] = (after - before) / spread
     return SiteComparison(common, errors, spreads, influence, likely)
@@ -106,7 +111,7 @@ def common_sd(prior: SitePrior, quadratic: Floats, between: Floats) -> Floats:
 
 
 def random_effects(estimates: Floats, errors: Floats) -> tuple[float, float, float]:
-    """Mean, its standard error and τ of DerSimonian and Laird."""
+    """Mean, its standard error and τ, by the method of DerSimonian and Laird."""
     weights = 1.0 / errors**2
     mean = float(weights @ estimates / weights.sum())
     excess = float(weights @ (estimates - mean) ** 2) - (estimates.size - 1)
@@ -133,6 +138,7 @@ def likely_spread(estimates: Floats, errors: Floats, width: float) -> float:
 def _posterior(
     prior: SitePrior, quadratic: Floats, linear: Floats, covariance: Floats
 ) -> tuple[Floats, Floats]:
+    """Posterior mean and covariance of θ, for this prior covariance."""
     precision = np.linalg.inv(covariance)
     found = np.linalg.inv(quadratic + precision)
     return found @ (linear + precision @ prior.mean), found

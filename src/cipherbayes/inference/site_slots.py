@@ -1,15 +1,16 @@
-"""Where each site's own parameters stand among those of all sites.
+"""The layout of θ of all sites: which entries are one site's, which are shared.
 
 Some parameters of a model differ between sites (the intercept, a slope); a slot is one
-of them at one site. θ of all sites holds the slots first, sites next to each other,
-then the parameters that all sites share:
+of them at one site. θ of all sites begins with the slots, parameter by parameter and
+within each site by site, and ends with the parameters that all sites share:
 
     θ = (a_1 … a_K, [slope_1 … slope_K, …] β).
 
-A record of site k sees its own site's parameters only, θ_k = θ[of_site(k)]. Its score
-is zero in the slots of all other sites and its information matrix in their rows and
-columns: an arrow. Only the entries that can differ from zero are released, with q
-slots a site and c shared parameters K q (q + 1) / 2 + K q c + c (c + 1) / 2 of them.
+A record of site k depends on θ_k = θ[of_site(k)] only. Its score is zero in the slots
+of other sites, and so are the rows and columns of its information matrix: over all
+sites the matrix has the shape of an arrow. Only entries that can differ from zero are
+released. With q slots at each of K sites and c shared parameters these are K q (q + 1)
+/ 2 + K q c + c (c + 1) / 2.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from cipherbayes.typing import Floats, Integers
 
 @dataclass(frozen=True)
 class SiteSlots:
-    """The layout of θ.
+    """The layout of θ of all sites.
 
     Attributes
     ----------
     sites
         All sites, in order.
     width
-        Parameters of one site's model.
+        Number of parameters of one site's model.
     places
         Which of them differ between sites.
     members
-        (site, name) of sites that have their parameters with others, under a name of
-        their own among ``sites``.
+        (site, name) for each site that shares its own parameters with other sites;
+        ``name`` stands for these sites together and is one of ``sites``.
 
     Formal guarantees
     -----------------
@@ -52,26 +53,26 @@ class SiteSlots:
     members: tuple[tuple[str, str], ...] = ()
 
     def owner(self, site: str) -> str:
-        """Under which of the names a site's parameters stand."""
+        """The entry of ``sites`` whose parameters a site has."""
         return dict(self.members).get(site, site)
 
     @property
     def shared(self) -> tuple[int, ...]:
-        """Places of the parameters that all sites share."""
+        """Numbers of the model's parameters that all sites share."""
         return tuple(j for j in range(self.width) if j not in self.places)
 
     @property
     def slots(self) -> int:
-        """Parameters that belong to one site each."""
+        """How many entries of θ belong to one site each."""
         return len(self.sites) * len(self.places)
 
     @property
     def dimension(self) -> int:
-        """Parameters of all sites together."""
+        """How many entries θ has."""
         return self.slots + len(self.shared)
 
     def of_site(self, site: str) -> Integers:
-        """Where one site's parameters stand, in the order of its model."""
+        """Indices in θ of one site's parameters, in the order of its model."""
         return self._by_site[self.owner(site)]
 
     @cached_property
@@ -87,21 +88,21 @@ class SiteSlots:
         return found
 
     def copies(self, place: int) -> Integers:
-        """Where a parameter of the model stands: once a site, or once."""
+        """Indices in θ of one parameter of the model: one for each site, or one."""
         return np.unique([self.of_site(site)[place] for site in self.sites])
 
     def names(self, parameters: Sequence[str]) -> tuple[str, ...]:
-        """Names of all parameters, of those of one site's model."""
+        """Names of all entries of θ, from those of one site's parameters."""
         own = [f"{parameters[p]}[{site}]" for p in self.places for site in self.sites]
         return (*own, *(parameters[p] for p in self.shared))
 
     def expanded(self, values: Floats) -> Floats:
-        """One number for each parameter of θ, of those of the model."""
+        """One number for each entry of θ, from one for each model parameter."""
         return np.asarray(values @ self.loading.T)
 
     @cached_property
     def loading(self) -> Floats:
-        """E with E c the θ of sites that are all alike, shape ``(D, d)``."""
+        """E with E c = θ where all sites have the parameters c, shape ``(D, d)``."""
         found = np.zeros((self.dimension, self.width))
         for site in self.sites:
             found[self.of_site(site), np.arange(self.width)] = 1.0
@@ -109,7 +110,7 @@ class SiteSlots:
 
     @cached_property
     def _entries(self) -> tuple[Integers, Integers]:
-        """Rows and columns, in order, of the entries of an arrow."""
+        """Rows and columns of the entries that are released, in their order."""
         owner = np.full(self.dimension, -1)
         owner[: self.slots] = np.arange(self.slots) % len(self.sites)
         above, right = np.triu_indices(self.dimension)
@@ -119,17 +120,17 @@ class SiteSlots:
 
     @property
     def packed_length(self) -> int:
-        """Numbers of an arrow."""
+        """How many entries of the information matrix are released."""
         return self._entries[0].size
 
     def spread(self, site: str, vector: Floats) -> Floats:
-        """One site's score sum among those of all sites."""
+        """One site's score sum as one of θ, zero in the slots of other sites."""
         found = np.zeros(self.dimension)
         found[self.of_site(site)] = vector
         return found
 
     def spread_packed(self, site: str, packed: Floats) -> Floats:
-        """One site's packed information sum among those of all sites."""
+        """One site's packed information sum as one of θ, zero for other sites."""
         found = np.zeros(self.packed_length)
         found[self._packed_places[self.owner(site)]] = packed
         return found
@@ -147,7 +148,7 @@ class SiteSlots:
         return places
 
     def unpack(self, vector: Floats) -> Floats:
-        """The symmetric matrix of an arrow's packed entries."""
+        """The symmetric information matrix of packed entries."""
         above, right = self._entries
         matrix = np.zeros((self.dimension, self.dimension))
         values = vector / np.where(above == right, 1.0, np.sqrt(2.0))

@@ -44,7 +44,7 @@ class Target:
     def likelihood_gradient(
         self, theta: Floats, rows: Integers | None = None
     ) -> Floats:
-        """Σ over the records (all, or the given rows of the pooled tables)."""
+        """Gradient of the log likelihood, over all records or the given rows."""
         total = np.zeros_like(theta)
         first = 0
         for table in self.tables:
