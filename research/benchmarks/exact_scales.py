@@ -35,7 +35,8 @@ from cipherbayes.validation.trials import Trial
 
 EFFORT = Effort(chains=4, warm_up=150, kept=150, doublings=2)
 NOISE = 99
-"""Of the seed of a study's noise, which here protects nobody."""
+"""Part of the seed of a study's noise: its records are simulated, and nobody is to be
+protected."""
 
 
 def trial_with_exact_scales(

@@ -52,10 +52,11 @@ FLCHAIN: Columns = {
     "creatinine": np.log,
 }
 CONTROL = 250
-"""Rounds of a control's chain, of which half are worth an independent draw or more."""
+"""Rounds of a control's chain: it mixes so well that half of them are worth an
+independent draw each."""
 EFFORT = Effort(chains=8, warm_up=100, kept=100)
-"""Of a private fit with up to forty parameters: half of the sweeps of a study's own,
-as many more if chains do not agree."""
+"""Sampling effort of a private fit with up to forty parameters: half of the sweeps of a
+real study, and doublings as there if chains do not agree."""
 WIDEST = 6.0
 """Public ranges are the mean ± this many standard deviations: wide, as ranges are."""
 

@@ -35,7 +35,7 @@ from coverage_rows import (
 
 NAMES = ("age", "sex[M]", "bmi", "smoker[yes]")
 SCALES = np.array([10.0, 1.0, 5.0, 1.0])
-"""What an effect is per, so that all are of one size."""
+"""Change of each feature that its effect refers to, so that effects are of one size."""
 MODELS: dict[str, dict[str, Any]] = {
     "logistic": {"kind": "logistic", "outcome": "y"},
     "linear": {"kind": "linear", "outcome": "y", "low": -4.0, "high": 4.0},

@@ -74,7 +74,7 @@ def encrypted(study: Study, rounds: int) -> tuple[Floats, float]:
 
 
 def simulated(study: Study, rounds: int) -> Floats:
-    """The same in plaintext."""
+    """θ after each of the first rounds, computed in plaintext."""
     plan = plan_study(study)
     assert isinstance(plan, PrintedPlan)
     setting, sites = plan.setting, sorted(study.sites)

@@ -61,7 +61,8 @@ from cipherbayes.validation.trials import trial
 from coverage_rows import lines
 
 ROWS, SETTINGS = 4_000, tuple(product((1.0, 1.5), (0.6, 1.0), (0.25, 0.5, 0.75)))
-"""Bound of a row over √(1 + columns); of an outcome over its range; share for X'y."""
+"""Rows of a study, and the settings that are tried: the bound of a row's norm over
+√(1 + columns), that of an outcome over its range, and the budget's share for X'y."""
 DRAWS, DISCARDED, THINNED = 1_000, 400, 4
 Setting = tuple[float, float, float]
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(40)
@@ -92,7 +93,7 @@ def released(
     share: float,
     seed: int,
 ) -> Statistics:
-    """Of rows and outcomes within ``bounds``, C and B.
+    """Noised X'X, X'y and y'y of rows and outcomes within ``bounds``, C and B.
 
     A record moves X'X by C² (Frobenius norm), X'y by C B and y'y by B². The last has a
     tenth of μ², ``share`` of the rest is for X'y.

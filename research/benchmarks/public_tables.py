@@ -25,7 +25,7 @@ CHOSEN_ON = (
 )
 REPORTED = ("aids", "veterans", "lung", "fair", "anes96", "randhie")
 ADDED = ("modechoice", "star98", "wine")
-"""Reported on, too, since the spread of weighted scores is counted."""
+"""Further tables that are reported on."""
 
 
 def table_named(name: str, physionet: Path | None) -> pd.DataFrame:

@@ -94,8 +94,10 @@ def part(task: tuple[Columns, Ground, int], scale: float | None = None) -> Trial
 
 
 def unnamed(found: Sequence[Trial]) -> list[tuple[bool, bool]]:
-    """Of parameters that nothing names: whether intervals hold, and do so without
-    privacy."""
+    """Whether the private interval holds, and the one without privacy.
+
+    For every parameter that no flag names.
+    """
     return [
         (held, plain)
         for each in found

@@ -43,7 +43,7 @@ GROUPS = {
 
 @dataclass(frozen=True)
 class Coverage:
-    """Of one score.
+    """How one score's private intervals did over many repetitions.
 
     Attributes
     ----------
@@ -51,11 +51,11 @@ class Coverage:
         How often its interval held the truth; its mean width, and the mean error of
         its mean.
     plain, ratio
-        The same of the exact score of the same rows, plus and minus 1.64 times what it
-        varies by: how often it held the truth, and how many times as wide the private
-        interval was.
+        How often the interval without privacy held the truth (the exact score of the
+        same rows plus and minus 1.64 standard errors), and how many times as wide the
+        private interval was.
     repetitions
-        Intervals that were counted.
+        Number of intervals.
     """
 
     covered: float
@@ -69,8 +69,11 @@ class Coverage:
 def coverage(
     population: Population, epsilon: float, rows: int, repetitions: int, seed: int
 ) -> dict[str, Coverage]:
-    """Repeat a check and count. Tables, rows and ε have random numbers of their own:
-    with the same for all, what is pooled over them would be surer than it is."""
+    """Coverage of every score over repetitions of a check.
+
+    Each table, number of rows and ε has random numbers of its own. With shared ones,
+    standard errors of what is pooled over them would be too small.
+    """
     outcome = next(iter(population.outcome.values()))
     table = zlib.crc32(outcome.tobytes())
     rng = np.random.default_rng([seed, table, rows, round(1000 * epsilon)])

@@ -34,18 +34,23 @@ Scores = dict[str, float]
 
 INVENTED = 100_000
 REACH = 10.0
-"""Scores are prepared as a column with the public range of plus and minus this."""
+"""Half-width of the public range around zero of the column that holds the scores."""
 TIMES = (0.25, 0.5, 0.75, 1.0)
 LEAST_SHARE = 0.03
-"""Of the rows that a bin of a calibration curve has, to be counted."""
-SMOOTHED, COPIES, TIME_JITTER = 2000, 30, 0.2
-"""Fewer rows of a real table are smoothed: so many copies of each, with a normal error
-in the score of the width that kernel densities have (Silverman 1986), and one of this
-size in the log of a time. A few hundred rows drawn again and again are no more than so
-many kinds of persons, of whom none may have died in some quarter."""
-TENTHS, LEAST_FREE = 10, 1e-3
-"""Parts of the rows by predicted risk in which censoring has a probability of its own,
-and the least that a probability of not being censored counts."""
+"""Smallest share of the rows that a bin of a calibration curve must have to count."""
+SMOOTHED = 2000
+"""Number of rows below which a real table is smoothed. A few hundred rows drawn again
+and again are only so many kinds of persons, of whom none may have died in some
+quarter of the follow-up."""
+COPIES = 30
+"""Copies of each row of a smoothed table, each with a normal error in the score that is
+as wide as a kernel density's (Silverman 1986)."""
+TIME_JITTER = 0.2
+"""sd of the normal error in the log of the copies' times."""
+TENTHS = 10
+"""Number of groups by predicted risk, each with its own probability of censoring."""
+LEAST_FREE = 1e-3
+"""Smallest probability of not being censored that is divided by."""
 
 
 @dataclass(frozen=True)

@@ -60,9 +60,11 @@ RANGES = {
     "bilirubin": (0.1, 50.0),
 }
 REPEATS, MANY = 5, 50_000_000
-"""Times that each scan and each pass is measured; three times from so many rows on."""
+"""Measurements of each scan and each pass, and the number of rows from which on there
+are three only."""
 SLOW = 1.5
-"""CPU over that of the fastest scan from which on a way of scanning is tried once."""
+"""CPU time over that of the fastest scan, above which a way of scanning is measured
+only once."""
 
 Cost = tuple[float, float]
 
@@ -264,7 +266,7 @@ def asked(plan: StudyPlan, table: PreparedTable) -> dict[str, Question]:
 
 
 def medians(costs: Sequence[Cost]) -> Cost:
-    """Of seconds by the clock, and of CPU."""
+    """Median wall-clock seconds and median CPU seconds."""
     return (
         statistics.median(seconds for seconds, _ in costs),
         statistics.median(cpu for _, cpu in costs),

@@ -47,7 +47,7 @@ THERE = {
     "changing hazards of sex": {("sex", "over time"), ("risk", "over time")},
     "rising hazards": {("all", "over time")},
 }
-"""What should be found, one of them, by feature and kind of test."""
+"""Misfits, by feature and kind of test, of which at least one should be found."""
 
 
 def invented(kind: str, rows: int, rng: np.random.Generator) -> dict[str, pd.DataFrame]:

@@ -46,7 +46,7 @@ def scan_unbuffered(path: Path, batch_size: int = 131_072) -> None:
 
 
 def scan_row_groups(path: Path) -> None:
-    """The same, a row group at a time."""
+    """A scanner that reads no column ahead, and one row group at a time."""
     scan_unbuffered(path, ROW_GROUP)
 
 

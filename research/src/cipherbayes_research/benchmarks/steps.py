@@ -39,7 +39,7 @@ DOORS: Parts = (
     (SERVER, sum_server.SecureSumServer, ("collect",)),
     (CSP, csp.Csp, ("handle",)),
 )
-"""Through which functions each party's work is asked for."""
+"""The functions by which each party is asked to work."""
 OTHER = "everything else"
 GRADIENT, NOISE = "gradient", "noise"
 SHARED: Parts = (
@@ -65,7 +65,7 @@ STEPS: Parts = (
     ("memory of answers", AnswerStore, ("rounds", "answer", "keep")),
     ("move of θ, and its checkpoint", StudyRounds, ("accept",)),
 )
-"""What each step is called, and the functions that are it."""
+"""Name of each step, and the functions whose time is counted as its own."""
 
 
 class Steps:

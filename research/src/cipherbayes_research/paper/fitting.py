@@ -60,7 +60,7 @@ def fit_and_score(
 def simulate_and_score(
     study: Study, table: pa.Table, sites: Sequence[Integers], test: Integers
 ) -> tuple[Metrics, list[float]]:
-    """The same of an encrypted update that is simulated without its encryption."""
+    """Metrics and curve of an encrypted update, simulated without encryption."""
     tables = {f"site-{k}": table.take(rows) for k, rows in enumerate(sites, start=1)}
     draws, thetas = simulate_update(study, tables)
     return _scored(with_sites(study, tables), draws, thetas, table.take(test))

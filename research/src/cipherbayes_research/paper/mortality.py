@@ -53,20 +53,20 @@ SETTINGS = {
     "printed-federated": "federated, as printed (simulated)",
 }
 PROTOCOLS = {"private": "pooled", "simulated-update": "encrypted-update"}
-"""Of the kinds that are not called after theirs."""
+"""Protocol of the kinds of cells that are not named after their protocol."""
 METRICS = ("auc", "accuracy")
 DRAWS = {"private": 10, "secure-sum": 3}
-"""Runs of a cell, one otherwise. They differ in their noise alone, each is certified,
-and their mean counts: at a small budget the noise of single runs moves the mean over
-ten splits by half a point. A study has one run only; it is as good on average, and
-varies more."""
+"""Number of runs of a cell by its kind; one for kinds that are not listed. The runs
+differ only in their noise, each is certified, and the cell reports their mean: at a
+small budget the noise of single runs moves the mean over ten splits by half a point. A
+real study has one run, which is as good on average and varies more."""
 MORE = {0.3: 10}
-"""So many times the runs of a pooled cell where what it is to reach lies within the
-noise of ten."""
+"""Factor on the number of runs of a pooled cell by ε, where the mean of ten runs varies
+by more than its distance from the target."""
 
 
 def compute(cell: Cell, sources: Sources) -> Outcome:
-    """One cell."""
+    """Run one cell and return its metrics."""
     if cell.kind == "honest":
         claim = paper_claim(paper_setting(cell))
         return {"epsilon": claim.honest_epsilon}

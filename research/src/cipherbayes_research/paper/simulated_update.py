@@ -64,5 +64,5 @@ def simulate_update(
 
 
 def _on_grid(values: Floats, plan: EncryptedPlan) -> Integers:
-    """What the CSP returns of a flooded output."""
+    """Values rounded to the grid to which the CSP rounds what it decrypts."""
     return np.rint(values / plan.grid).astype(np.int64)
