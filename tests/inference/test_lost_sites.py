@@ -12,7 +12,7 @@ from cipherbayes.inference.between_sites import SitePrior
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.method import PublicFacts, SiteRecords
 from cipherbayes.inference.noise_aware import Effort
-from cipherbayes.inference.noise_aware.lost_sites import places_left
+from cipherbayes.inference.noise_aware.lost_sites import places_left, with_lost_sites
 from cipherbayes.inference.noise_aware.released import NoiseAwareRounds
 from cipherbayes.inference.noise_aware.schedule import (
     BURN_IN,
@@ -116,6 +116,13 @@ def test_a_fixed_site_that_was_lost_has_its_prior() -> None:
     levels = levels_of(draws)
     assert levels[..., 4].std() == pytest.approx(1.0, rel=0.2)
     assert levels[..., 0].mean() == pytest.approx(LEVELS["a"], abs=0.3)
+
+
+def test_draws_without_sites_have_none_to_add() -> None:
+    _, prior = rounds_of()
+    draws = Draws(np.zeros((1, 1, 2)), np.zeros((1, 1)), is_point=False, rounds=ROUNDS)
+    with pytest.raises(ValueError, match="no sites"):
+        with_lost_sites(draws, prior, np.random.default_rng(1))
 
 
 def test_a_lost_site_is_asked_about_no_more() -> None:

@@ -37,7 +37,7 @@ class Metric:
     root: Floats
 
     def solve(self, vector: Floats) -> Floats:
-        """M v."""
+        """M v, the preconditioned vector."""
         return np.asarray(self.root @ (self.root.T @ vector))
 
     def noise(self, rng: np.random.Generator) -> Floats:

@@ -1,4 +1,4 @@
-"""The methods that come with the package."""
+"""The inference methods that come with the package, registered on import."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PRIVATE_DEFAULT = "noise-aware"
 CHAIN_DEFAULT = "psgld"
 """Method of a study without privacy that names none."""
 MULTILEVEL = "multilevel"
-"""The same where sites may differ."""
+"""Method of a study without privacy that names none and whose sites may differ."""
 POINT = "this method gives a point estimate without intervals"
 """What is said where a method has no intervals."""
 

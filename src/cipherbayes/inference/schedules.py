@@ -1,4 +1,4 @@
-"""Sequences of step sizes η_t for t = 1, 2, …"""
+"""Schedules of step sizes: functions from the round t = 1, 2, … to η_t."""
 
 from __future__ import annotations
 

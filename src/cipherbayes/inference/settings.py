@@ -1,4 +1,4 @@
-"""``[inference]``: which sampler, and how it steps."""
+"""The table ``[inference]`` of a study: its method, and the method's settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log posterior of pooled tables, as the samplers see it."""
+"""The log posterior of pooled tables, with the derivatives that samplers need."""
 
 from __future__ import annotations
 

@@ -53,14 +53,14 @@ NOT_EXCLUDED = 0.02
 ALIKE_FLAG = "columns-alike"
 """Code of the flags for such columns."""
 DENIED = 0.5
-"""The same probability, below which the posterior contradicts released sums that say
-that columns follow from each other."""
+"""Posterior probability of following from the others below which the posterior
+contradicts released sums that say that columns do."""
 SAYS = 1.0
 """Standard deviations of noise by which the least eigenvalue of the released
 correlations may lie above a tenth for the sums to say that columns follow from each
 other. With two, columns with a correlation of 0.7 would often be flagged."""
 ALLOWS = 2.0
-"""The same for the sums to allow it, which is a caution."""
+"""Standard deviations within which the sums allow it, which is a caution."""
 THIN = 4.0
 """Information about a constant, in standard deviations of its noise, below which there
 may be hardly any: noise makes half of that in one study of twenty."""

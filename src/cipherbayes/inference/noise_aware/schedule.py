@@ -25,7 +25,7 @@ BURN_IN = 20
 WINDOW = 4
 """Rounds of the window."""
 ROUNDS = BURN_IN + WINDOW
-"""Rounds in all."""
+"""Number of rounds in all, those of the window included."""
 EARLY_INFORMATION = (0, 4, 8, 12, 16)
 """Rounds before the window that release an information sum."""
 

@@ -39,10 +39,10 @@ OWN_CURVATURE = 0.4
 """Prior sd of the log of a site's information over its share of the records, where the
 site's level is not known yet."""
 AT_LEVEL = 0.2
-"""The same sd once the site's level, which changes a record's information, is taken
-into account."""
+"""Prior sd of that log once the site's level is taken into account, which changes the
+information of a record."""
 UNKNOWN_SIZE = 2.0
-"""The same sd where it is not known how many records the site has."""
+"""Prior sd of that log where it is not known how many records the site has."""
 LEAST_EVENTS, MOST_EVENTS = 1e-3, 0.95
 """Range within which the estimated number of events per record is kept before sites are
 compared by it: noise may put it outside of 0 to 1."""

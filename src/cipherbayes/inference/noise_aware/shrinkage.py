@@ -37,8 +37,8 @@ which on it is taken for real and not for noise."""
 SPIKES = 3
 """Largest number of eigenvalues that are taken for real in this way."""
 HEIGHT = 0.3
-"""Prior sd of the information along the linear predictor, over what other directions
-suggest for it."""
+"""Prior sd of the information along the linear predictor around what the other
+directions suggest, as an eigenvalue of a correlation matrix."""
 LEAST_HEIGHT = 0.1
 """Smallest information along the linear predictor, as an eigenvalue of a correlation
 matrix."""
