@@ -149,7 +149,7 @@ SWITCHES: dict[str, list[tuple[Any, str, Any]]] = {
     "marks": [(LedgerRecords, "_check_mark", _nothing)],
     "keyed seals": [(ledger_file, "seal", _sum_of_bytes)],
     "keyed checksums": [(Checkpoint, "_checksum", unkeyed_checksum)],
-    "remembered ledgers": [(Heads, "meet", _nothing)],
+    "remembered ledgers": [(Heads, "check", _nothing)],
     "the end": [(RunFolder, "end", _nothing)],
     "order": [(Ledger, "rounds", lambda self, run, site: 10**6)],
     "signatures": [(SiteReply, "verify", _nothing)],

@@ -303,7 +303,10 @@ def test_a_row_study_keeps_its_fingerprint_with_and_without_the_word() -> None:
     [
         ({"privacy": {"epsilon": 1, "unit": "age"}}, "is a feature or an outcome"),
         ({"privacy": {"epsilon": 1, "unit": "died"}}, "is a feature or an outcome"),
-        ({"inference": {"method": "psgld"}}, "noise-aware method, not by psgld"),
+        (
+            {"inference": {"method": "psgld"}},
+            "does not count the rows of a person together",
+        ),
         (
             {"evaluation": {"holdout": 0.2, "holdout_is_public": True}},
             "scores rows one by one",

@@ -25,11 +25,11 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from cipherbayes import typing
 from cipherbayes.engine.logs import JsonLines
 from cipherbayes.storage.folders import LOG, make_folder
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a command's help is shown without loading numpy
+    from cipherbayes import typing
     from cipherbayes.results.record import MeanRow, ResultRecord
 
 console = Console()
