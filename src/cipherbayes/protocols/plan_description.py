@@ -215,8 +215,10 @@ def _technical_lines(
     release, encryption = plan.last_phase.sums, plan.encryption
     spent = ", ".join(f"{e:.2g} after {n}" for n, e in growth)
     sampled = f", each on {100 * release.rate:.3g} % of the rows"
+    fitting = sum(phase.rounds for phase in plan.sampling)
+    others = f", {fitting} of them" if fitting < plan.rounds else ""
     lines = [
-        f"releases    {plan.rounds} rounds of {plan.study.method}"
+        f"releases    {plan.rounds} rounds{others} of {plan.study.method}"
         + (sampled if release.rate < 1 else ""),
         f"epsilon     {spent}",
         *_under("noise", _noise(plan)),
