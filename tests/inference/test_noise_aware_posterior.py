@@ -210,6 +210,24 @@ def test_a_prior_that_the_releases_contradict_is_told(
     if conflict:
         farthest = int(np.abs(study.truth).argmax())
         assert farthest in told["beyond-the-prior"].parameters
+        assert told["beyond-the-prior"].unusable
+
+
+def test_a_strong_effect_that_the_rows_settle_is_a_caution() -> None:
+    """The prior is far off, and moves next to nothing."""
+    rng = np.random.default_rng(4)
+    study = simulate("logistic", 40_000, 4, rng)
+    mean = np.array([0.0, 6.0, 0.0, 0.0])
+    stated = Prior(scale=1.0).resolve(study.model.parameters(study.table.design))
+    recursion, state = release_rounds(
+        replace(study, prior=replace(stated, mean=mean)), 20.0, rng
+    )
+    found = sample_posterior(recursion, state, seed=1, effort=Effort(2, 40, 20, 0))
+    (said,) = (flag for flag in found.flags if flag.code == "beyond-the-prior")
+    assert said.caution
+    assert not said.unusable
+    assert 1 in said.parameters
+    assert "standard deviation" in said.message
 
 
 def test_levels_that_few_records_have_are_named_once_standardised() -> None:

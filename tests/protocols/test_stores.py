@@ -1,16 +1,18 @@
-"""What the server remembers of each round, and when it ended."""
+"""What the server remembers of each round, and the CSP of its answers."""
 
 from __future__ import annotations
 
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from cipherbayes.errors import RunError
 from cipherbayes.inference.released import ServerState
-from cipherbayes.protocols.stores import Checkpoint
+from cipherbayes.protocols.stores import AnswerStore, Checkpoint
 
 
 def ends(path: Path) -> dict[int, float]:
@@ -72,3 +74,34 @@ def test_a_round_and_its_total_become_durable_together_or_not_at_all(
     assert checkpoint.fact("total/1") is None
     assert len(checkpoint.trajectory()) == 1
     checkpoint.close()
+
+
+def test_an_old_copy_of_the_csps_answers_is_refused(tmp_path: Path) -> None:
+    """Else a round could be answered again, over other sites."""
+    path, run = tmp_path / "answers.sqlite", b"r" * 16
+    store = AnswerStore(path, run)
+    store.keep(0, b"first")
+    store.close()
+    copy = path.read_bytes()
+    store = AnswerStore(path, run)
+    store.keep(1, b"second")
+    store.close()
+    path.write_bytes(copy)
+    with pytest.raises(RunError, match="old copy"):
+        AnswerStore(path, run)
+    path.unlink()
+    with pytest.raises(RunError, match="old copy"):
+        AnswerStore(path, run)
+    AnswerStore(path, b"s" * 16).close()  # another run's
+
+
+def test_an_answer_lost_while_the_csp_works_is_not_given_anew(tmp_path: Path) -> None:
+    path, run = tmp_path / "answers.sqlite", b"t" * 16
+    store = AnswerStore(path, run)
+    store.keep(0, b"first")
+    store.keep(1, b"second")
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("DELETE FROM answers WHERE round = 1")
+    with pytest.raises(RunError, match="old copy"):
+        store.keep(1, b"another")
+    store.close()

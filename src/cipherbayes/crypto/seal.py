@@ -113,7 +113,10 @@ def _piped(thing: Any, most: int) -> bytes | None:
     wanted = 2 * most + _PIPE_SPARE
     if _SET_PIPE_SIZE is None or wanted > _LARGEST_PIPE:
         return None
-    reader, writer = os.pipe()
+    try:
+        reader, writer = os.pipe()
+    except OSError:  # no more pipes for this user
+        return None
     try:
         try:
             fcntl.fcntl(writer, _SET_PIPE_SIZE, wanted)

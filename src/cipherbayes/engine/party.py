@@ -93,7 +93,10 @@ def serve(party: Site[Any] | Csp[Any], name: str, home: Path) -> None:
         except Exception as error:
             print(f"error: {told_inside(error)}", file=sys.stderr)
             pipes.write(answers, b"!", said_outside(name, error).encode())
-        endpoint.rest()
+        try:
+            endpoint.rest()
+        except Exception as error:  # the next answer will find out by itself
+            print(f"error: {told_inside(error)}", file=sys.stderr)
 
 
 def main() -> None:

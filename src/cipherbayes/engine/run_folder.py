@@ -247,7 +247,7 @@ class RunFolder:
             "run": self.run,
             "plan": self.plan,
             "key": self.keys("csp").identity(),
-            "store": AnswerStore(self.home("csp") / "answers.sqlite"),
+            "store": AnswerStore(self.home("csp") / "answers.sqlite", self.run),
             "pinned": self.pinned(),
         }
         csp = self.protocol.csp(self, parts)

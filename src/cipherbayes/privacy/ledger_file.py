@@ -280,6 +280,16 @@ def unwritable(path: Path) -> PrivacyError:
     )
 
 
+def interrupted(path: Path) -> PrivacyError:
+    """The refusal of a program that may know less than the ledger's file holds."""
+    return PrivacyError(
+        "was being written when something failed, so nothing more is released by this "
+        "program",
+        where=str(path),
+        remedy="start it again: the file is read anew, and nothing is lost",
+    )
+
+
 def damaged(path: Path) -> PrivacyError:
     """The refusal of a ledger that was changed or is damaged."""
     return PrivacyError(

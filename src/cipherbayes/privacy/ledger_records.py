@@ -25,6 +25,7 @@ from cipherbayes.privacy.ledger_file import (
     Charge,
     End,
     damaged,
+    interrupted,
     unwritable,
 )
 from cipherbayes.storage.custody import BEGINNING, Custody, Head
@@ -60,7 +61,9 @@ class LedgerRecords:
     :meth:`keep`, :meth:`end` or :meth:`change` returns, the record is in the file,
     where the end of this process cannot take it back. When :meth:`settle` returns, all
     records up to the head, whoever wrote them, are on disk, where loss of power cannot
-    either. No mark is ahead of the disk.
+    either. No mark is ahead of the disk. What was charged and answered is what the
+    chain said when this object read it: where the file was edited since then no other
+    answer is taken from it, and PrivacyError is raised.
 
     Edge cases
     ----------
@@ -86,14 +89,18 @@ class LedgerRecords:
         self.charges: Counter[ChargedEvent] = Counter()
         self.facts: dict[str, str] = {}
         self._studies: dict[bytes, bytes] = {}
-        # How far charges and answers have come: what lies beyond is not looked for.
-        self._last_rounds: dict[tuple[bytes, str, str], int] = {}
-        self._last_answer = 0
+        # What the chain said when it was read. The file may be edited afterwards.
+        self._charged: dict[ReleaseKey, tuple[int, ReleaseTerms]] = {}
+        self._answered: dict[int, bytes] = {}
         self._ended: set[tuple[bytes, str]] = set()
         self.head = BEGINNING
         self._on_disk = BEGINNING
         self._version: int | None = None
-        self._journal = Path(f"{path}-wal")
+        # Set while memory falls behind the file; an exception then leaves it set.
+        self._unsure = False
+        # The name that SQLite has for the file, where that is a link too.
+        ((_, _, file),) = self.database.execute("PRAGMA database_list").fetchall()
+        self._journal = Path(f"{file}-wal")
         # A commit does not wait for the disk: settle() does, for all that is there.
         self.database.execute("PRAGMA synchronous = NORMAL")
         # The mark first: another process may add records and raise it in between.
@@ -112,6 +119,8 @@ class LedgerRecords:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep every other process from writing; undo what was not committed."""
+        if self._unsure:
+            raise interrupted(self.path)
         try:
             self.database.execute("BEGIN IMMEDIATE")
             yield
@@ -154,6 +163,8 @@ class LedgerRecords:
 
     def refresh(self) -> None:
         """Take in records that this object has not seen, checking chain and seal."""
+        if self._unsure:
+            raise interrupted(self.path)
         if not self.database.in_transaction:
             # One transaction, so that the seal is that of these records.
             with self._snapshot():
@@ -181,14 +192,7 @@ class LedgerRecords:
 
         As of the last refresh.
         """
-        if key.round > self._last_rounds.get((key.run, key.site, key.purpose), -1):
-            return None
-        row = self.database.execute(
-            "SELECT number, study, question, event FROM entries "
-            "WHERE run = ? AND site = ? AND round = ? AND purpose = ?",
-            key,
-        ).fetchone()
-        return None if row is None else (row[0], ReleaseTerms(*row[1:]))
+        return self._charged.get(key)
 
     def study_of(self, run: bytes) -> bytes | None:
         """The study that a run was begun with; None where nothing is known of it.
@@ -202,19 +206,15 @@ class LedgerRecords:
 
         As of the last refresh.
         """
-        if number > self._last_answer:
+        digest = self._answered.get(number)
+        if digest is None:
             return None
         row = self.database.execute(
-            "SELECT digest, salt, answer FROM answers LEFT JOIN vectors "
-            "USING (number) WHERE number = ?",
-            (number,),
+            "SELECT salt, answer FROM vectors WHERE number = ?", (number,)
         ).fetchone()
-        if row is None:
-            return None
-        digest, salt, answer = row
-        if answer is None or layout.answer_digest(salt, answer) != digest:
+        if row is None or layout.answer_digest(*row) != digest:
             raise damaged(self.path)
-        return bytes(answer)
+        return bytes(row[1])
 
     def knows(self, run: bytes, site: str) -> bool:
         """Whether a run was charged for anything at a site."""
@@ -296,23 +296,29 @@ class LedgerRecords:
             facts = {**facts, record.name: record.value}
         link = layout.append(self.database, record, self.head.link)
         layout.write_seal(self.database, link, self._custody, facts)
-        self.database.execute("COMMIT")
-        self.facts = facts
-        self._take(record, link)
+        try:
+            self.database.execute("COMMIT")
+            self._take(record, link)
+            self.facts = facts
+        except BaseException:
+            self._version = None  # it may be in the file: look again
+            raise
 
     def _take(self, record: layout.Record, link: bytes) -> None:
-        """Count a record that is in the file."""
+        """Count a record that is in the file: all of it, or nothing is counted on."""
+        self._unsure = True
         if isinstance(record, Charge):
+            key = ReleaseKey(record.run, record.site, record.round, record.purpose)
+            terms = ReleaseTerms(record.study, record.question, record.event)
+            self._charged[key] = record.number, terms
             self.charges[ChargedEvent(record.run, record.event)] += 1
             self._studies.setdefault(record.run, record.study)
-            series = record.run, record.site, record.purpose
-            last = self._last_rounds.get(series, record.round)
-            self._last_rounds[series] = max(last, record.round)
         elif isinstance(record, Answer):
-            self._last_answer = max(self._last_answer, record.number)
+            self._answered[record.number] = record.digest
         elif isinstance(record, End):
             self._ended.add((record.run, record.site))
         self.head = Head(record.place, link)
+        self._unsure = False
 
     def _next_place(self) -> int:
         return self.head.records + 1
@@ -381,14 +387,16 @@ class LedgerRecords:
     def _sync(self) -> None:
         """Wait until every record in the file is on disk, whoever wrote it.
 
-        A record that is not on disk is in the journal: SQLite waits for the disk before
-        it moves anything from there. The database itself must not be opened here, since
-        closing a second descriptor would take away the locks that SQLite has on it.
+        A record that is not on disk is in the journal, which is there as long as the
+        file is open: SQLite waits for the disk before it moves anything from there. The
+        database itself must not be opened here, since closing a second descriptor would
+        take away the locks that SQLite has on it.
         """
         head = self.head
         try:
-            with suppress(FileNotFoundError):  # all of it was moved
-                sync_file(self._journal)
+            sync_file(self._journal)
         except OSError:
+            # A system that failed to write once may say the next time that all is well.
+            self._unsure = True
             raise unwritable(self.path) from None
         self._on_disk = head

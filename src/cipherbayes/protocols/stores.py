@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import os
 import sqlite3
@@ -16,7 +17,7 @@ from cipherbayes.crypto.identity.roster import Member
 from cipherbayes.crypto.wire.transcript import transcript
 from cipherbayes.errors import ProtocolError, RunError
 from cipherbayes.inference.released import ServerState
-from cipherbayes.storage.custody import KEY_BYTES, Custody
+from cipherbayes.storage.custody import KEY_BYTES, Custody, Head
 from cipherbayes.storage.private_files import why_not_trusted
 from cipherbayes.typing import Floats
 
@@ -82,13 +83,32 @@ class _Store:
 
 
 class AnswerStore(_Store):
-    """The CSP's answers, one per round."""
+    """The CSP's answers, one per round.
+
+    Formal guarantees
+    -----------------
+    A file that lacks an answer once given, or has another one in its place, is refused:
+    a mark outside it (:class:`~cipherbayes.storage.custody.Custody`) says how many
+    rounds of the run were answered, and with what the last of them. An old copy would
+    have the CSP open a second sum in a round, over fewer sites than the first, say.
+
+    Edge cases
+    ----------
+    In memory (without ``path``), or without the ``run``, there is no mark.
+    """
 
     schema = (
         "CREATE TABLE IF NOT EXISTS answers "
         "(round INTEGER PRIMARY KEY, reply BLOB NOT NULL) STRICT;"
     )
-    remedy = "restore it, or start a new run"
+    remedy = "start a new run: an old copy of it is refused"
+
+    def __init__(self, path: Path | None = None, run: bytes = b"") -> None:
+        super().__init__(path)
+        self._id = hashlib.sha256(b"answers of a run/" + run).digest()
+        self._custody = Custody.of_user() if path is not None and run else None
+        if self._custody is not None:
+            self._refuse_other_than(self._custody.mark(self._id))
 
     def rounds(self) -> int:
         """How many rounds were answered."""
@@ -96,6 +116,27 @@ class AnswerStore(_Store):
         if type(last) not in (int, type(None)):
             raise self._error(TypeError())
         return 0 if last is None else int(last) + 1
+
+    def _refuse_other_than(self, mark: Head) -> None:
+        """RunError unless the answer that a mark saw last is here."""
+        if not mark.records:
+            return
+        given = self.answer(mark.records - 1)
+        if given is None or hashlib.sha256(given).digest() != mark.link:
+            raise RunError(
+                f"is an old copy: {mark.records} rounds were answered, and it does not "
+                "have the last of these answers",
+                where=str(self._path),
+                remedy="put back the newest file with its -wal file, or start a new "
+                "run",
+            )
+
+    def _mark(self, number: int, reply: bytes) -> None:
+        """Remember outside the file, before it is given, which answer a round has."""
+        if self._custody is not None:
+            head = Head(number + 1, hashlib.sha256(reply).digest())
+            marked = self._custody.raise_mark(self._id, head, self._refuse_other_than)
+            self._refuse_other_than(marked)
 
     def answer(self, number: int) -> bytes | None:
         """The answer given in a round, if one was."""
@@ -110,11 +151,13 @@ class AnswerStore(_Store):
         Returns what is to be given: where another process was first, its answer.
         """
         statement = "INSERT OR IGNORE INTO answers VALUES (?, ?) RETURNING 1"
-        if self._execute(statement, number, reply):
-            return reply
-        kept = self.answer(number)
-        if kept is None:
-            raise self._error(KeyError())
+        kept = reply
+        if not self._execute(statement, number, reply):
+            found = self.answer(number)
+            if found is None:
+                raise self._error(KeyError())
+            kept = found
+        self._mark(number, kept)
         return kept
 
 

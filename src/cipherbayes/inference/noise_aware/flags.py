@@ -36,6 +36,10 @@ parameter with a heavy-tailed prior is flagged."""
 SURPRISE = 0.01
 """Probability under a normal prior below which the distance between releases and prior
 is flagged."""
+HARMFUL = 1.0
+"""Pull of the prior on an estimate, in posterior standard deviations, above which a
+conflict with the prior makes intervals unusable: a 90 % interval that is moved by that
+much covers in fewer than three of four cases."""
 FAR_FROM_WINDOW = 2.0
 """Distance between the posterior mean and the θ at which the window's sums were taken,
 in posterior standard deviations (root mean square over directions), beyond which the
@@ -187,16 +191,7 @@ def flags_of(
         )
     conflict = _conflict(evidence, normal=prior.kind == "normal")
     if conflict is not None:
-        flags.append(
-            Flag(
-                "beyond-the-prior",
-                "do not use these intervals: the releases by themselves put parameters "
-                "where the prior says they are not (a prior too narrow, rare or "
-                "separable outcomes)",
-                unusable=True,
-                parameters=_at_one_site(conflict, places),
-            )
-        )
+        flags.append(_beyond_the_prior(conflict, _pull(evidence), places))
     known = tuple(j for j, _ in evidence.layout.shares)
     share = judged.std(axis=0) / prior.scale
     if mostly := tuple(map(int, np.flatnonzero(share > MOSTLY_PRIOR))):
@@ -261,6 +256,30 @@ def flags_of(
             )
         )
     return tuple(flags)
+
+
+def _beyond_the_prior(conflict: tuple[int, ...], pull: float, places: Floats) -> Flag:
+    """The flag of a conflict with the prior, or a caution where it does little harm."""
+    if pull > HARMFUL:
+        return Flag(
+            "beyond-the-prior",
+            "do not use these intervals: the releases by themselves put parameters "
+            "where the prior says they are not, and the prior pulls them back by more "
+            "than their standard deviation (state a wider scale in [prior], or look "
+            "for rare or separable outcomes)",
+            unusable=True,
+            parameters=_at_one_site(conflict, places),
+        )
+    return Flag(
+        "beyond-the-prior",
+        "farther out than the prior expects, by the releases themselves; the prior "
+        f"pulls no estimate back by more than {max(pull, 0.01):.2f} of its standard "
+        "deviation (where such values are to be expected, state a wider scale in "
+        "[prior])",
+        unusable=False,
+        parameters=_at_one_site(conflict, places),
+        caution=True,
+    )
 
 
 def _at_one_site(parameters: Sequence[int], places: Floats) -> tuple[int, ...]:
@@ -429,4 +448,19 @@ def _conflict(evidence: Evidence, *, normal: bool) -> tuple[int, ...] | None:
     length = float(away @ np.linalg.solve(expected, away))
     if not (each.max() > farthest or (normal and length > chdtri(away.size, SURPRISE))):
         return None
-    return tuple(int(j) for j in np.flatnonzero(each > min(farthest, each.max())))
+    return tuple(int(j) for j in np.flatnonzero(each >= min(farthest, each.max())))
+
+
+def _pull(evidence: Evidence) -> float:
+    """How far the prior moves an estimate, at most, in its posterior sds.
+
+    With θ̂ and its variance C as in :func:`_conflict` the posterior mean is
+    θ̂ − P Λ (θ̂ − μ₀), P = (Λ + C⁻¹)⁻¹ its variance.
+    """
+    inverse = np.linalg.inv(evidence.estimate)
+    spread = inverse @ evidence.score_covariance(evidence.estimate) @ inverse
+    away = evidence.place + inverse @ evidence.gradient - evidence.prior_mean
+    precision = np.linalg.inv(evidence.prior_covariance)
+    variance = np.linalg.inv(precision + np.linalg.inv(spread))
+    moved = np.abs(variance @ precision @ away)
+    return float((moved / np.sqrt(np.diag(variance))).max())
