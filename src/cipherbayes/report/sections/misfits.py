@@ -18,6 +18,10 @@ PREDICTORS = {
 """What a linear predictor is, by what an effect is."""
 OVER_TIME = "over time"
 
+FARTHEST = 3.0
+"""Half of the width of an interval of log odds, log hazards or log rates, a factor of
+twenty, beyond which a group is said to be not known."""
+
 
 def misfits(contents: Contents, tests: list[FitTest]) -> Markup:
     """What was tested, what was found, and the groups behind it."""
@@ -87,8 +91,16 @@ def _reading(study: Study) -> str:
         f"Missed is how much {predictor(study)} a group has beyond what was predicted, "
         f"compared with all groups together.{halves} Intervals are wide where a group "
         "has few rows, and some exclude zero by chance: the sentences above count how "
-        "many were looked at."
+        "many were looked at. Not known: what was released of the group's rows is so "
+        "near to its noise that a factor of twenty either way is left open."
     )
+
+
+def _open(study: Study, lower: float | None, upper: float | None) -> bool:
+    """Whether an interval of logarithms says next to nothing."""
+    if study.model.measure is None or lower is None or upper is None:
+        return False
+    return upper - lower > 2.0 * FARTHEST or max(-lower, upper) > 2.0 * FARTHEST
 
 
 def _groups(
@@ -107,14 +119,13 @@ def _groups(
                 if each["kind"] == "all rows"
                 else f"{each['by']} {group['group']}"
             )
-            rows.append(
-                [
-                    f"{name}{late}",
+            told: list[Content] = ["not known", ""]
+            if not _open(study, group["lower"], group["upper"]):
+                told = [
                     number(group["mean"]),
                     interval(group["lower"], group["upper"]),
-                    number(each["p"], 2),
                 ]
-            )
+            rows.append([f"{name}{late}", *told, number(each["p"], 2)])
     if not rows:
         return Markup()
     missed = f"Missed ({predictor(study)})"
