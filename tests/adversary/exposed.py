@@ -134,7 +134,7 @@ SWITCHES: dict[str, list[tuple[Any, str, Any]]] = {
         (kernels, "linear_predictor", lambda theta, x, out=None: np.matmul(theta, x)),
     ],
     "signed scales": [(DecryptReply, "verify", _nothing)],
-    "limits of scales": [(StudyPlan, "digest", _any_scales)],
+    "limits of scales": [(StudyPlan, "summarise_release", _any_scales)],
     "charge first": [(Ledger, "release", _computed_first)],
     "sites apart": [(Ledger, "release", _of_no_site)],
     "distinct tables": [
