@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import expit
 
 from cipherbayes.inference.method import SiteRecords
@@ -394,6 +393,7 @@ class ScoreShape:
 
 def _at_most_one(levels: Floats, shares: Floats, events: float) -> Floats:
     """1 − exp(−exp(level + c)) of each site, c such that their mean is ``events``."""
+    from scipy.optimize import brentq  # takes half a second to load
 
     def chances(c: float) -> Floats:
         return np.asarray(-np.expm1(-np.exp(levels + c)))
