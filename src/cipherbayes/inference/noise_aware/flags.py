@@ -11,12 +11,16 @@ from dataclasses import dataclass, replace
 from typing import TypedDict
 
 import numpy as np
-from scipy.special import chdtri, ndtri
 
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat
 from cipherbayes.inference.noise_aware.alike_columns import alike_by_sums
 from cipherbayes.inference.noise_aware.evidence import HIDDEN, Evidence
+from cipherbayes.inference.noise_aware.prior_conflict import (
+    HARMFUL,
+    PriorConflict,
+    prior_conflict,
+)
 from cipherbayes.inference.noise_aware.recursion import (
     NoiseAware,
     NoiseAwareState,
@@ -30,16 +34,6 @@ from cipherbayes.typing import Floats
 HELD_BACK = 3
 """Rounds of the window whose step the trust region shortened, from which on θ is taken
 not to have settled."""
-FAR = 4.0
-"""Distance between releases and prior, in expected standard deviations, beyond which a
-parameter with a heavy-tailed prior is flagged."""
-SURPRISE = 0.01
-"""Probability under a normal prior below which the distance between releases and prior
-is flagged."""
-HARMFUL = 1.0
-"""Pull of the prior on an estimate, in posterior standard deviations, above which a
-conflict with the prior makes intervals unusable: a 90 % interval that is moved by that
-much covers in fewer than three of four cases."""
 FAR_FROM_WINDOW = 2.0
 """Distance between the posterior mean and the θ at which the window's sums were taken,
 in posterior standard deviations (root mean square over directions), beyond which the
@@ -189,9 +183,9 @@ def flags_of(
                 unusable=True,
             )
         )
-    conflict = _conflict(evidence, normal=prior.kind == "normal")
+    conflict = prior_conflict(evidence, normal=prior.kind == "normal")
     if conflict is not None:
-        flags.append(_beyond_the_prior(conflict, _pull(evidence), places))
+        flags.append(_beyond_the_prior(conflict, places))
     known = tuple(j for j, _ in evidence.layout.shares)
     share = judged.std(axis=0) / prior.scale
     if mostly := tuple(map(int, np.flatnonzero(share > MOSTLY_PRIOR))):
@@ -258,9 +252,10 @@ def flags_of(
     return tuple(flags)
 
 
-def _beyond_the_prior(conflict: tuple[int, ...], pull: float, places: Floats) -> Flag:
+def _beyond_the_prior(conflict: PriorConflict, places: Floats) -> Flag:
     """The flag of a conflict with the prior, or a caution where it does little harm."""
-    if pull > HARMFUL:
+    parameters = _at_one_site(conflict.parameters, places)
+    if conflict.pull > HARMFUL:
         return Flag(
             "beyond-the-prior",
             "do not use these intervals: the releases by themselves put parameters "
@@ -268,16 +263,16 @@ def _beyond_the_prior(conflict: tuple[int, ...], pull: float, places: Floats) ->
             "than their standard deviation (state a wider scale in [prior], or look "
             "for rare or separable outcomes)",
             unusable=True,
-            parameters=_at_one_site(conflict, places),
+            parameters=parameters,
         )
     return Flag(
         "beyond-the-prior",
         "farther out than the prior expects, by the releases themselves; the prior "
-        f"pulls no estimate back by more than {max(pull, 0.01):.2f} of its standard "
-        "deviation (where such values are to be expected, state a wider scale in "
+        f"pulls no estimate back by more than {max(conflict.pull, 0.01):.2f} of its "
+        "standard deviation (where such values are to be expected, state a wider scale in "
         "[prior])",
         unusable=False,
-        parameters=_at_one_site(conflict, places),
+        parameters=parameters,
         caution=True,
     )
 
@@ -426,41 +421,3 @@ def _distance(draws: Floats, place: Floats) -> float:
     spread = np.atleast_2d(np.cov(draws, rowvar=False))
     spread = spread + 1e-12 * np.trace(spread) * np.eye(away.size)
     return float(np.sqrt(away @ np.linalg.solve(spread, away) / away.size))
-
-
-def _conflict(evidence: Evidence, *, normal: bool) -> tuple[int, ...] | None:
-    """Parameters for which releases and prior disagree; None where they do not.
-
-    Without a prior the averaged score sum says θ̂ = θ̄ + H⁻¹ ḡ, with variance
-    H⁻¹ (V + s² I) H⁻¹. Under the prior θ̂ − μ₀ is normal with covariance Λ⁻¹ plus that,
-    so its squared length is χ² distributed (Box 1980). The posterior mean would not do,
-    because the prior that is being judged has shrunk it. With heavy-tailed priors only
-    single parameters are judged.
-    """
-    h = evidence.estimate
-    inverse = np.linalg.inv(h)
-    expected = (
-        evidence.prior_covariance + inverse @ evidence.score_covariance(h) @ inverse
-    )
-    away = evidence.place + inverse @ evidence.gradient - evidence.prior_mean
-    each = np.abs(away) / np.sqrt(np.diag(expected))
-    farthest = -ndtri(0.5 * SURPRISE / away.size) if normal else FAR
-    length = float(away @ np.linalg.solve(expected, away))
-    if not (each.max() > farthest or (normal and length > chdtri(away.size, SURPRISE))):
-        return None
-    return tuple(int(j) for j in np.flatnonzero(each >= min(farthest, each.max())))
-
-
-def _pull(evidence: Evidence) -> float:
-    """How far the prior moves an estimate, at most, in its posterior sds.
-
-    With θ̂ and its variance C as in :func:`_conflict` the posterior mean is
-    θ̂ − P Λ (θ̂ − μ₀), P = (Λ + C⁻¹)⁻¹ its variance.
-    """
-    inverse = np.linalg.inv(evidence.estimate)
-    spread = inverse @ evidence.score_covariance(evidence.estimate) @ inverse
-    away = evidence.place + inverse @ evidence.gradient - evidence.prior_mean
-    precision = np.linalg.inv(evidence.prior_covariance)
-    variance = np.linalg.inv(precision + np.linalg.inv(spread))
-    moved = np.abs(variance @ precision @ away)
-    return float((moved / np.sqrt(np.diag(variance))).max())
