@@ -269,8 +269,8 @@ def _beyond_the_prior(conflict: PriorConflict, places: Floats) -> Flag:
         "beyond-the-prior",
         "farther out than the prior expects, by the releases themselves; the prior "
         f"pulls no estimate back by more than {max(conflict.pull, 0.01):.2f} of its "
-        "standard deviation (where such values are to be expected, state a wider scale in "
-        "[prior])",
+        "standard deviation (where such values are to be expected, state a wider scale "
+        "in [prior])",
         unusable=False,
         parameters=parameters,
         caution=True,
