@@ -192,9 +192,9 @@ def flags_of(
         flags.append(
             Flag(
                 MOSTLY_PRIOR_FLAG,
-                "wide, not wrong: intervals more than half as wide as the prior's; "
-                "read them as the prior, not as a finding (raise ε, add records or "
-                "drop columns)",
+                "wide: intervals more than half as wide as the prior's; read them as "
+                "the prior, not as a finding, and expect larger effects than it does "
+                "to lie outside (raise ε, add records, drop columns or state [prior])",
                 unusable=False,
                 parameters=mostly,
                 caution=True,
