@@ -110,8 +110,8 @@ class Flag:
     parameters
         Numbers of the parameters it is about; all where empty.
     caution
-        Whether intervals are merely wide, not doubtful: a result then records it among
-        its cautions.
+        Whether intervals may be used all the same, since they are wide or lean a little
+        on the prior: a result then records it among its cautions.
     """
 
     code: str
