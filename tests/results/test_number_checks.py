@@ -9,8 +9,8 @@ import pytest
 from scipy.special import expit
 
 import cipherbayes as cb
-from cipherbayes.models.base import Rows
 from cipherbayes.models.held_out import HeldOutCheck
+from cipherbayes.models.rows import Rows
 from cipherbayes.protocols.rounds import Closing
 from cipherbayes.results.checking import scores_of
 from cipherbayes.study.tables import preparation_of

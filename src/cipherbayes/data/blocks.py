@@ -16,8 +16,8 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from cipherbayes.models import kernels
-from cipherbayes.models.base import Rows
 from cipherbayes.models.design import Design
+from cipherbayes.models.rows import Rows
 from cipherbayes.typing import Floats, Integers
 
 BLOCK_ROWS = 16_384

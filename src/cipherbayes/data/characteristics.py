@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cipherbayes.data.column_bins import ColumnBins
-from cipherbayes.models.base import Rows
 from cipherbayes.models.held_out import OutcomeColumn, weighted_sums
+from cipherbayes.models.rows import Rows
 from cipherbayes.typing import Floats, Integers
 
 SITE = "site"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cipherbayes.data.features import Feature
-from cipherbayes.models.base import Rows
+from cipherbayes.models.rows import Rows
 from cipherbayes.typing import Bools, Floats, Integers
 
 FAR, LEAST_WINDOW = 5.0, 2.0**-20

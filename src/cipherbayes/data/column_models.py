@@ -25,9 +25,9 @@ import numpy as np
 
 from cipherbayes.data.encoders import Levels, Number
 from cipherbayes.data.preparation import Preparation
-from cipherbayes.models.base import Rows, absent_role
 from cipherbayes.models.kernels import add_rows
 from cipherbayes.models.packing import pack, unpack
+from cipherbayes.models.rows import Rows, absent_role
 from cipherbayes.typing import UNIT_ROUNDOFF, Floats
 
 REACH = 3.0

@@ -32,8 +32,8 @@ from cipherbayes.data.prepared import MEMORY_LIMIT, PreparedTable
 from cipherbayes.data.record_places import place_of_row
 from cipherbayes.data.rescaled import seen_through
 from cipherbayes.models import kernels
-from cipherbayes.models.base import Rows, absent_role
 from cipherbayes.models.design import fill_products
+from cipherbayes.models.rows import Rows, absent_role
 from cipherbayes.typing import Bools, Floats, Integers
 
 DRAWS = 20

@@ -27,9 +27,9 @@ from cipherbayes.data.tables import Chunk, Kind
 from cipherbayes.data.terms import Encoder, compile_terms
 from cipherbayes.data.windows import Numbers
 from cipherbayes.models import kernels
-from cipherbayes.models.base import absent_role
 from cipherbayes.models.design import CurveColumns, Design, fill_products
 from cipherbayes.models.formula import Formula
+from cipherbayes.models.rows import absent_role
 from cipherbayes.typing import Floats
 
 __all__ = ["Feature", "Preparation"]

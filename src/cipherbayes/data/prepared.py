@@ -14,8 +14,9 @@ from cipherbayes.data.spool import Stored, open_spool, recipes_of
 from cipherbayes.data.spooled import SpooledBlocks
 from cipherbayes.data.streaming import Source, StreamedBlocks
 from cipherbayes.data.tables import FileTable, Table
-from cipherbayes.models.base import PLACE, Model, Rows
+from cipherbayes.models.base import Model
 from cipherbayes.models.design import Design
+from cipherbayes.models.rows import PLACE, Rows
 from cipherbayes.typing import Floats, Integers
 
 MEMORY_LIMIT = 2 << 30

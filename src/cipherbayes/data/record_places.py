@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cipherbayes.data.prepared import PreparedTable
-from cipherbayes.models.base import PLACE, Rows
+from cipherbayes.models.rows import PLACE, Rows
 from cipherbayes.typing import Floats, Integers
 
 Words = NDArray[np.uint64]

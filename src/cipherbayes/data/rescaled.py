@@ -25,8 +25,8 @@ import numpy as np
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.scratch import Reused
 from cipherbayes.models import kernels
-from cipherbayes.models.base import Rows
 from cipherbayes.models.design import Design, fill_products
+from cipherbayes.models.rows import Rows
 from cipherbayes.typing import Floats, Integers
 
 T = TypeVar("T")

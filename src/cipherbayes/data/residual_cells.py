@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cipherbayes.data.column_bins import ColumnBins
-from cipherbayes.models.base import Rows
 from cipherbayes.models.held_out import GRID, HeldOutCheck
+from cipherbayes.models.rows import Rows
 from cipherbayes.typing import Floats, Integers
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from cipherbayes.data.blocks import thread_count
-from cipherbayes.models.base import Rows
+from cipherbayes.models.rows import Rows
 from cipherbayes.typing import Floats
 
 

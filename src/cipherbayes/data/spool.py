@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from cipherbayes.errors import RunError
 from cipherbayes.models import kernels
-from cipherbayes.models.base import Rows
+from cipherbayes.models.rows import Rows
 from cipherbayes.typing import Floats, Integers
 
 VARIABLE = "CIPHERBAYES_SCRATCH"

@@ -11,8 +11,8 @@ from cipherbayes.data.blocks import block_count, gather, ordered_map
 from cipherbayes.data.scratch import Fresh, Reused, Space
 from cipherbayes.data.spool import Spool, Stored
 from cipherbayes.models import kernels
-from cipherbayes.models.base import Rows
 from cipherbayes.models.design import Design
+from cipherbayes.models.rows import Rows
 from cipherbayes.typing import Floats, Integers
 
 T = TypeVar("T")

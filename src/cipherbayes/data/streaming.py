@@ -19,15 +19,9 @@ from cipherbayes.data.scratch import Fresh, Reused, Space
 from cipherbayes.data.spool import RAW
 from cipherbayes.data.tables import Chunk, Kind, Table
 from cipherbayes.errors import DataError
-from cipherbayes.models.base import (
-    BESIDE,
-    PLACE,
-    SHARE,
-    Model,
-    Rows,
-    absent_role,
-)
+from cipherbayes.models.base import Model
 from cipherbayes.models.design import Design
+from cipherbayes.models.rows import BESIDE, PLACE, SHARE, Rows, absent_role
 from cipherbayes.typing import Floats, Integers
 
 CHUNK_BYTES = 512 << 20

@@ -17,7 +17,8 @@ from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.inference import imputed
 from cipherbayes.inference.imputed import Expand
 from cipherbayes.models import kernels
-from cipherbayes.models.base import Model, RecordGradients, Rows
+from cipherbayes.models.base import Model
+from cipherbayes.models.rows import RecordGradients, Rows
 from cipherbayes.typing import UNIT_ROUNDOFF, Floats, Integers
 
 SMALLEST_CLIP, LARGEST_CLIP = 1e-100, 1e100

@@ -27,8 +27,9 @@ from collections.abc import Callable
 import numpy as np
 
 from cipherbayes.models import kernels
-from cipherbayes.models.base import Model, RecordGradients, Rows
+from cipherbayes.models.base import Model
 from cipherbayes.models.influence import Influence, mallows_weights
+from cipherbayes.models.rows import RecordGradients, Rows
 from cipherbayes.typing import Floats
 
 Expand = Callable[[Rows], tuple[Rows, Rows | None]]

@@ -14,13 +14,14 @@ from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.inference import imputed
 from cipherbayes.inference.imputed import Expand
 from cipherbayes.models import kernels
-from cipherbayes.models.base import Model, Rows
+from cipherbayes.models.base import Model
 from cipherbayes.models.influence import (
     Influence,
     InfluenceBound,
     require_bounded_influence,
 )
 from cipherbayes.models.packing import pack, packed_length, packed_scales
+from cipherbayes.models.rows import Rows
 from cipherbayes.typing import UNIT_ROUNDOFF, Floats
 
 SMALLEST_CLIP, LARGEST_CLIP = 1e-50, 1e50

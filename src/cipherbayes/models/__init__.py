@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cipherbayes.models.base import Model, RecordGradients, Rows
+from cipherbayes.models.base import Model
 from cipherbayes.models.design import Design
 from cipherbayes.models.exponential import Exponential
 from cipherbayes.models.gaussian import GaussianMean
@@ -16,6 +16,7 @@ from cipherbayes.models.piecewise import Piecewise
 from cipherbayes.models.poisson import Poisson
 from cipherbayes.models.prior import Prior, ResolvedPrior
 from cipherbayes.models.registry import AnyModel, register
+from cipherbayes.models.rows import RecordGradients, Rows
 from cipherbayes.models.survival import Survival
 from cipherbayes.models.weibull import Weibull
 

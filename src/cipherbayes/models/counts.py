@@ -9,10 +9,16 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from cipherbayes.models import kernels
-from cipherbayes.models.base import Model, Rows, refuse_times, require_finite
+from cipherbayes.models.base import Model, refuse_times
 from cipherbayes.models.design import Design
 from cipherbayes.models.metrics import Metrics, count_metrics
-from cipherbayes.models.outcomes import FAMILY_RANGES, OutcomeRange, between
+from cipherbayes.models.outcomes import (
+    FAMILY_RANGES,
+    OutcomeRange,
+    between,
+    require_finite,
+)
+from cipherbayes.models.rows import Rows
 from cipherbayes.typing import Floats
 
 LARGEST_LOG_MEAN = 700.0

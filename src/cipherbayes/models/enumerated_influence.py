@@ -9,9 +9,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from cipherbayes.models.base import Rows
 from cipherbayes.models.design import Design
 from cipherbayes.models.influence import BoundedInfluence, Influence, InfluenceBound
+from cipherbayes.models.rows import Rows
 from cipherbayes.typing import Bools, Floats
 
 

@@ -7,9 +7,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from cipherbayes.models import kernels
-from cipherbayes.models.base import RecordGradients, Rows
 from cipherbayes.models.influence import LinearPredictorInfluence
 from cipherbayes.models.registry import register
+from cipherbayes.models.rows import RecordGradients, Rows
 from cipherbayes.models.survival import Survival, bounded_exp, linear_predictors
 from cipherbayes.typing import Floats
 

@@ -8,9 +8,10 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from cipherbayes.models.base import Model, RecordGradients, Rows
+from cipherbayes.models.base import Model
 from cipherbayes.models.design import Design
 from cipherbayes.models.registry import register
+from cipherbayes.models.rows import RecordGradients, Rows
 from cipherbayes.typing import Floats
 
 

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from cipherbayes.models.base import Rows
 from cipherbayes.models.influence import (
     BoundedInfluence,
     Influence,
@@ -15,6 +14,7 @@ from cipherbayes.models.influence import (
     Weighting,
     mallows_weights,
 )
+from cipherbayes.models.rows import Rows
 from cipherbayes.typing import Floats
 
 

@@ -29,7 +29,7 @@ import numpy as np
 from scipy.special import logit
 
 from cipherbayes.models import kernels
-from cipherbayes.models.base import Rows
+from cipherbayes.models.rows import Rows
 from cipherbayes.typing import Floats, Integers
 
 if TYPE_CHECKING:  # which say how they are checked

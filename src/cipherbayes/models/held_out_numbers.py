@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from cipherbayes.models.base import Rows
 from cipherbayes.models.held_out import (
     FARTHEST,
     HeldOutCheck,
@@ -22,6 +21,7 @@ from cipherbayes.models.held_out import (
     weighted_sums,
 )
 from cipherbayes.models.influence import LinearPredictorInfluence
+from cipherbayes.models.rows import Rows
 from cipherbayes.typing import Floats
 
 if TYPE_CHECKING:  # which say how they are checked

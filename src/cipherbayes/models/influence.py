@@ -24,8 +24,9 @@ from typing import ClassVar
 import numpy as np
 
 from cipherbayes.models import kernels
-from cipherbayes.models.base import Model, Rows
+from cipherbayes.models.base import Model
 from cipherbayes.models.design import Design
+from cipherbayes.models.rows import Rows
 from cipherbayes.typing import Floats
 
 

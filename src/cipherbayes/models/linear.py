@@ -11,13 +11,7 @@ from pydantic import Field, model_validator
 from scipy.special import ndtr
 
 from cipherbayes.models import kernels
-from cipherbayes.models.base import (
-    Model,
-    RecordGradients,
-    Rows,
-    refuse_times,
-    require_finite,
-)
+from cipherbayes.models.base import Model, refuse_times
 from cipherbayes.models.design import Design
 from cipherbayes.models.held_out_numbers import NumberCheck
 from cipherbayes.models.influence import (
@@ -29,8 +23,9 @@ from cipherbayes.models.influence import (
     mallows_weights,
 )
 from cipherbayes.models.metrics import Metrics, numeric_metrics
-from cipherbayes.models.outcomes import OutcomeRange, between
+from cipherbayes.models.outcomes import OutcomeRange, between, require_finite
 from cipherbayes.models.registry import register
+from cipherbayes.models.rows import RecordGradients, Rows
 from cipherbayes.typing import Floats
 
 FARTHEST = 10.0

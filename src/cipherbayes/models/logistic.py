@@ -9,13 +9,7 @@ import numpy as np
 from scipy.special import expit
 
 from cipherbayes.models import kernels
-from cipherbayes.models.base import (
-    Model,
-    RecordGradients,
-    Rows,
-    refuse_times,
-    require_binary,
-)
+from cipherbayes.models.base import Model, refuse_times
 from cipherbayes.models.design import Design
 from cipherbayes.models.held_out import BinaryCheck
 from cipherbayes.models.influence import (
@@ -25,7 +19,9 @@ from cipherbayes.models.influence import (
     Weighting,
 )
 from cipherbayes.models.metrics import Metrics, binary_metrics
+from cipherbayes.models.outcomes import require_binary
 from cipherbayes.models.registry import register
+from cipherbayes.models.rows import RecordGradients, Rows
 from cipherbayes.typing import Floats
 
 

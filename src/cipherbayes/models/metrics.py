@@ -20,7 +20,8 @@ from scipy.special import expit, logit, xlogy
 from cipherbayes.typing import Floats, Integers
 
 if TYPE_CHECKING:  # models say which of the metrics make sense for them
-    from cipherbayes.models.base import Model, Rows
+    from cipherbayes.models.base import Model
+    from cipherbayes.models.rows import Rows
 
 MOST_DRAWS = 200
 """Leaves a Monte Carlo error of 7 % of the posterior sd in a predictive mean."""

@@ -8,11 +8,11 @@ from typing import ClassVar, Literal
 import numpy as np
 from scipy.special import digamma, gammaln
 
-from cipherbayes.models.base import RecordGradients, Rows
 from cipherbayes.models.counts import CountModel, mean_of
 from cipherbayes.models.enumerated_influence import EnumeratedInfluence, PossibleOutcome
 from cipherbayes.models.held_out_numbers import OverdispersedCheck
 from cipherbayes.models.registry import register
+from cipherbayes.models.rows import RecordGradients, Rows
 from cipherbayes.typing import Floats
 
 LARGEST_LOG_DISPERSION = 12.0

@@ -14,12 +14,13 @@ from pydantic import Field
 
 from cipherbayes.errors import StudyError
 from cipherbayes.models import kernels
-from cipherbayes.models.base import Model, RecordGradients, Rows
+from cipherbayes.models.base import Model
 from cipherbayes.models.design import Design
 from cipherbayes.models.logistic import Logistic
 from cipherbayes.models.metrics import Metrics
 from cipherbayes.models.outcomes import OutcomeRange
 from cipherbayes.models.registry import register
+from cipherbayes.models.rows import RecordGradients, Rows
 from cipherbayes.models.survival import SurvivalCurves
 from cipherbayes.models.weibull import Weibull
 from cipherbayes.typing import Floats

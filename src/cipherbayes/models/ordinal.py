@@ -10,19 +10,14 @@ from pydantic import Field
 from scipy.special import expit
 
 from cipherbayes.models import kernels
-from cipherbayes.models.base import (
-    Model,
-    RecordGradients,
-    Rows,
-    refuse_times,
-    require_finite,
-)
+from cipherbayes.models.base import Model, refuse_times
 from cipherbayes.models.design import Design
 from cipherbayes.models.enumerated_influence import EnumeratedInfluence, PossibleOutcome
 from cipherbayes.models.held_out_numbers import OrdinalCheck
 from cipherbayes.models.metrics import Metrics, numeric_metrics
-from cipherbayes.models.outcomes import OutcomeRange, between
+from cipherbayes.models.outcomes import OutcomeRange, between, require_finite
 from cipherbayes.models.registry import register
+from cipherbayes.models.rows import RecordGradients, Rows
 from cipherbayes.typing import Floats
 
 LARGEST_LOG_GAP = 30.0

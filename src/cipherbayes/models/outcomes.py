@@ -1,4 +1,4 @@
-"""What an outcome column may hold, as far as it is public: audits make up rows."""
+"""What an outcome column may hold: its public range, and what is refused."""
 
 from __future__ import annotations
 
@@ -49,3 +49,26 @@ FAMILY_RANGES: Mapping[str, OutcomeRange] = {
     "number": between(0.0, 1.0),
 }
 """Family -> the range of an outcome of which a model says no more."""
+
+
+def require_finite(values: Floats, column: str) -> None:
+    """Refuse an outcome column with missing or infinite values."""
+    if np.isnan(values).any():
+        raise ValueError(
+            f"outcome column '{column}' has missing values: "
+            "remove the rows without an outcome"
+        )
+    if np.isinf(values).any():
+        raise ValueError(
+            f"outcome column '{column}' has infinite values: "
+            "correct or remove those rows"
+        )
+
+
+def require_binary(values: Floats, column: str) -> None:
+    """Refuse an outcome column with anything but zeros and ones."""
+    require_finite(values, column)
+    if not np.all((values == 0.0) | (values == 1.0)):
+        raise ValueError(
+            f"outcome column '{column}' is not binary: recode it to 0 and 1"
+        )

@@ -12,7 +12,6 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from cipherbayes.models import kernels
-from cipherbayes.models.base import RecordGradients, Rows, require_finite
 from cipherbayes.models.design import Design
 from cipherbayes.models.held_out import SurvivalCheck
 from cipherbayes.models.influence import (
@@ -22,8 +21,9 @@ from cipherbayes.models.influence import (
     Weighting,
     mallows_weights,
 )
-from cipherbayes.models.outcomes import OutcomeRange
+from cipherbayes.models.outcomes import OutcomeRange, require_finite
 from cipherbayes.models.registry import register
+from cipherbayes.models.rows import RecordGradients, Rows
 from cipherbayes.models.survival import LARGEST_HORIZONS, Survival
 from cipherbayes.typing import Floats
 

@@ -8,11 +8,11 @@ from typing import ClassVar, Literal
 import numpy as np
 from scipy.special import gammaln, pdtr
 
-from cipherbayes.models.base import RecordGradients, Rows
 from cipherbayes.models.counts import CountModel, mean_of
 from cipherbayes.models.held_out_numbers import CountCheck
 from cipherbayes.models.influence import InfluenceBound, LinearPredictorInfluence
 from cipherbayes.models.registry import register
+from cipherbayes.models.rows import RecordGradients, Rows
 from cipherbayes.typing import Floats
 
 COUNTS = 1.5

@@ -17,8 +17,9 @@ from __future__ import annotations
 import numpy as np
 
 from cipherbayes.models import kernels
-from cipherbayes.models.base import Model, Rows
+from cipherbayes.models.base import Model
 from cipherbayes.models.held_out import GRID
+from cipherbayes.models.rows import Rows
 from cipherbayes.typing import Floats
 
 CLIP = 0.5

@@ -10,11 +10,12 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from cipherbayes.models import kernels
-from cipherbayes.models.base import Model, Rows, require_binary, require_finite
+from cipherbayes.models.base import Model
 from cipherbayes.models.design import Design
 from cipherbayes.models.held_out import SurvivalCheck
 from cipherbayes.models.metrics import Metrics, survival_metrics
-from cipherbayes.models.outcomes import OutcomeRange
+from cipherbayes.models.outcomes import OutcomeRange, require_binary, require_finite
+from cipherbayes.models.rows import Rows
 from cipherbayes.typing import Floats
 
 LARGEST_ETA = 700.0

@@ -8,11 +8,11 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from cipherbayes.models import kernels
-from cipherbayes.models.base import RecordGradients, Rows
 from cipherbayes.models.design import Design
 from cipherbayes.models.hazard_influence import HazardInfluence, StoppedHazard
 from cipherbayes.models.influence import Influence, InfluenceBound, Straightening
 from cipherbayes.models.registry import register
+from cipherbayes.models.rows import RecordGradients, Rows
 from cipherbayes.models.survival import (
     LARGEST_LOG_HAZARD,
     Survival,

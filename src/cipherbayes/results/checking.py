@@ -23,7 +23,6 @@ from cipherbayes.inference.survival_check import (
     check_survival,
     risk_test,
 )
-from cipherbayes.models.base import Rows
 from cipherbayes.models.design import Design
 from cipherbayes.models.held_out import (
     INTERVALS,
@@ -39,6 +38,7 @@ from cipherbayes.models.held_out_numbers import (
     CountCheck,
     NumberCheck,
 )
+from cipherbayes.models.rows import Rows
 from cipherbayes.protocols.plan import Plan
 from cipherbayes.protocols.rounds import Closing
 from cipherbayes.protocols.study_plan import StudyPlan

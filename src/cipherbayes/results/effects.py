@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from cipherbayes.data.features import Feature, level_name
-from cipherbayes.models.base import Model, Rows
+from cipherbayes.models.base import Model
 from cipherbayes.models.design import Design
+from cipherbayes.models.rows import Rows
 from cipherbayes.models.survival import SurvivalCurves, cause_of
 from cipherbayes.results.record import Baseline, EffectRow, MedianRow, MedianSurvival
 from cipherbayes.typing import Floats

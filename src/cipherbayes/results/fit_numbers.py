@@ -17,8 +17,8 @@ from cipherbayes.inference.misfit import (
     groups_test,
     level_test,
 )
-from cipherbayes.models.base import Rows
 from cipherbayes.models.design import Design
+from cipherbayes.models.rows import Rows
 from cipherbayes.protocols.rounds import Closing
 from cipherbayes.results.fit_sentences import (
     ALL,

@@ -13,8 +13,8 @@ from cipherbayes.engine.local import Finished
 from cipherbayes.engine.round_loop import Traffic
 from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.inference.chains import Draws
-from cipherbayes.models.base import Rows
 from cipherbayes.models.metrics import Metrics, evaluate_each
+from cipherbayes.models.rows import Rows
 from cipherbayes.protocols.plan import Plan
 from cipherbayes.results.checking import check_fit
 from cipherbayes.results.from_draws import assemble

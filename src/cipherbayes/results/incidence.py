@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cipherbayes.errors import RunError
-from cipherbayes.models.base import Rows
+from cipherbayes.models.rows import Rows
 from cipherbayes.models.survival import cause_of, horizon_of
 from cipherbayes.results.predictions import PREDICTIVE_DRAWS
 from cipherbayes.results.result import Result

@@ -19,8 +19,8 @@ from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.rescaled import rescaled
 from cipherbayes.data.tables import open_table
 from cipherbayes.errors import RunError
-from cipherbayes.models.base import Rows
 from cipherbayes.models.design import fill_products
+from cipherbayes.models.rows import Rows
 from cipherbayes.results.effects import INVERSES
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of

@@ -15,8 +15,8 @@ from cipherbayes.data.rescaled import seen_through
 from cipherbayes.data.tables import open_table
 from cipherbayes.errors import DataError, MissingValuesError, RunError
 from cipherbayes.inference.noise_aware.flags import FlagRecord
-from cipherbayes.models.base import Rows
 from cipherbayes.models.counts import CountModel
+from cipherbayes.models.rows import Rows
 from cipherbayes.models.survival import (
     SurvivalCurves,
     horizon_of,

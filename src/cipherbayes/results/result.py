@@ -13,7 +13,7 @@ import numpy as np
 
 from cipherbayes.errors import BeyondHorizonWarning, BeyondRangeWarning, RunError
 from cipherbayes.inference.noise_aware.flags import FlagRecord
-from cipherbayes.models.base import Rows
+from cipherbayes.models.rows import Rows
 from cipherbayes.protocols.certificate import CertificateRecord, promised
 from cipherbayes.results.contrasts import Contrasts
 from cipherbayes.results.hierarchy import (

@@ -26,7 +26,7 @@ from cipherbayes.errors import BudgetError, CipherbayesError, RunError, StudyErr
 from cipherbayes.inference.imputed import Expand
 from cipherbayes.inference.multilevel import SiteTarget
 from cipherbayes.inference.target import Target
-from cipherbayes.models.base import absent_role
+from cipherbayes.models.rows import absent_role
 from cipherbayes.protocols.certificate import no_budget
 from cipherbayes.results.declared_records import warn_of_records
 from cipherbayes.results.from_draws import assemble

@@ -17,8 +17,8 @@ import numpy as np
 
 from cipherbayes.errors import PrivacyError
 from cipherbayes.inference.gradient import bounded_sum
-from cipherbayes.models.base import RecordGradients, Rows
 from cipherbayes.models.design import Design
+from cipherbayes.models.rows import RecordGradients, Rows
 from cipherbayes.privacy.accountant import calibrate_noise
 from cipherbayes.privacy.noise import NoiseSource, SecureNoise, poisson_sample
 from cipherbayes.privacy.release import ReleasePlan

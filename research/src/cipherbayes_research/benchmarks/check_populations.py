@@ -16,7 +16,6 @@ import pandas as pd
 from scipy.special import expit
 
 import cipherbayes as cb
-from cipherbayes.models.base import Rows
 from cipherbayes.models.held_out import LOG_ODDS
 from cipherbayes.models.held_out_numbers import COUNT_EDGES, NUMBER_BINS, SUMMED_BINS
 from cipherbayes.models.metrics import (
@@ -26,6 +25,7 @@ from cipherbayes.models.metrics import (
     calibration_in_the_large,
     calibration_line,
 )
+from cipherbayes.models.rows import Rows
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats, Integers
