@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -120,6 +121,12 @@ def pytest_collection_modifyitems(
                 item.path not in slow,
             )
         )
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: collections of garbage need not look at it."""
+    gc.collect()
+    gc.freeze()
 
 
 def needs(module: str) -> pytest.MarkDecorator:

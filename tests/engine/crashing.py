@@ -117,7 +117,7 @@ def _begin_or_resume(study: Study, out: Path, progress: Any = None) -> None:
 
 # A clean process that has imported everything forks each run in milliseconds.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["cipherbayes.results.run", "opendp.prelude"])
+CONTEXT.set_forkserver_preload(["cipherbayes.results.run", "opendp.measurements"])
 
 
 def forked(target: Callable[..., None], *args: Any) -> BaseProcess:

@@ -21,12 +21,12 @@ ROUNDS = 150
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    """A server, a CSP and three sites, all running; b's table is a query."""
+    """A server, a CSP and two sites, all running; b's table is a query."""
     from flare_machines import Machines
 
     folder = tmp_path_factory.mktemp("machines")
     study = small_study(
-        ("a", "b", "c"),
+        ("a", "b"),
         inference={"rounds": ROUNDS},
         evaluation={"holdout": 0.3},
         describe={"by": ["site"]},

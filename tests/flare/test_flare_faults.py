@@ -62,7 +62,7 @@ def test_a_job_that_brings_code_is_refused(machines: Machines, tmp_path: Path) -
         except Exception as refused:
             state = str(refused)
     assert "COMPLETED" not in state
-    for name in ("server", "a", "b", "c", "csp"):
+    for name in ("server", "a", "b", "csp"):
         assert not list(machines.kits[name].path.glob("*/app*/custom/foreign.py"))
 
 
@@ -117,7 +117,7 @@ def test_what_is_wrong_with_a_table_is_known_at_its_site_only(
             machines.submit(out)
     finally:
         machines.new_ledgers("after")
-    elsewhere = [machines.kits[n].path for n in ("server", "csp", "b", "c", "admin")]
+    elsewhere = [machines.kits[n].path for n in ("server", "csp", "b", "admin")]
     told = b"none of its levels"
     assert kept_by([*elsewhere, out], told) == []
     assert kept_by([*elsewhere, out], CANNOT.encode()) != []
@@ -130,7 +130,7 @@ def test_a_study_that_a_site_did_not_approve_does_not_run(
     other = machines.study.model_copy(
         update={"privacy": machines.study.privacy.model_copy(update={"epsilon": 9.0})}  # type: ignore[union-attr]
     )
-    for name in ("server", "csp", "b", "c"):
+    for name in ("server", "csp", "b"):
         machines.kits[name].approve(other, insecure=True)
     with pytest.raises(RunError, match="site a: the study is not approved here"):
         submit(
@@ -166,7 +166,7 @@ def test_a_killed_party_costs_no_round(
     # A round may be under way: it is in a ledger and not yet in the checkpoint.
     assert all(len(rounds) <= done + 1 for rounds in machines.released().values())
     if victim == "server":
-        for name in ("csp", "a", "b", "c"):
+        for name in ("csp", "a", "b"):
             machines.kill(name)
         (machines.kits["server"].path / "log.txt").unlink()
         machines.start()

@@ -150,7 +150,7 @@ def test_one_record_moves_one_part_by_at_most_its_sensitivity(
     plan = plan_of(name, preparation)
 
     @given(seed=st.integers(0, 2**32 - 1), rows=st.sampled_from([1, 2, 5, 17, 65]))
-    @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
     def holds(seed: int, rows: int) -> None:
         rng = np.random.default_rng(seed)
         columns = invented(plan.study, rows, rng)

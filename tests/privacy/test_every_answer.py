@@ -280,7 +280,7 @@ def test_one_record_moves_a_sum_by_at_most_its_sensitivity_whatever_is_asked(
 
     @given(data=st.data())
     @settings(
-        max_examples=12 if path == "compiled" else 6,
+        max_examples=8 if path == "compiled" else 4,
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,11 @@ from cipherbayes.privacy.ledger import Ledger
 __all__ = ["path"]
 
 
-CHILD = '''
+CHILDREN = '''
 import os, signal, sys
 from pathlib import Path
 from cipherbayes.privacy.events import GaussianSum
 from cipherbayes.privacy.ledger import Ledger
-
-path, moment, sigma = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
@@ -44,8 +43,9 @@ def die():
 class Deadly:
     """A connection during which the process is killed."""
 
-    def __init__(self, database):
+    def __init__(self, database, moment):
         self._database = database
+        self._moment = moment
         self._passed = {}
 
     def __getattr__(self, name):
@@ -54,28 +54,39 @@ class Deadly:
     def execute(self, statement, *values):
         first = statement.split()[0]
         number = self._passed[first] = self._passed.get(first, 0) + 1
-        if f"before {first} {number}" == moment:
+        if f"before {first} {number}" == self._moment:
             die()
         result = self._database.execute(statement, *values)
-        if f"after {first} {number}" == moment:
+        if f"after {first} {number}" == self._moment:
             die()
         return result
 
-ledger = Ledger.open(path, dataset="north.csv", epsilon=1.0, delta=1e-5)
-ledger._records.database = Deadly(ledger._records.database)
+def release(path, moment, sigma):
+    ledger = Ledger.open(path, dataset="north.csv", epsilon=1.0, delta=1e-5)
+    ledger._records.database = Deadly(ledger._records.database, moment)
 
-def compute():
-    answer = os.urandom(16)
-    path.with_suffix(".computed").write_bytes(answer)
-    if moment == "in compute":
-        die()
-    return answer
+    def compute():
+        answer = os.urandom(16)
+        path.with_suffix(".computed").write_bytes(answer)
+        if moment == "in compute":
+            die()
+        return answer
 
-answer = ledger.release(run=b"run", site="north", round=0, purpose="gradient",
-                        study=b"study", question=b"theta", event=GaussianSum(sigma),
-                        compute=compute)
-path.with_suffix(".answered").write_bytes(answer)
-die()
+    answer = ledger.release(run=b"run", site="north", round=0, purpose="gradient",
+                            study=b"study", question=b"theta",
+                            event=GaussianSum(sigma), compute=compute)
+    path.with_suffix(".answered").write_bytes(answer)
+    die()
+
+for line in sys.stdin:
+    path, moment, sigma = line.rstrip().split("\\t")
+    process = os.fork()
+    if not process:
+        try:
+            release(Path(path), moment, float(sigma))
+        finally:
+            os._exit(1)
+    print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
 '''
 
 CROWD = """
@@ -113,6 +124,26 @@ def child(code: str, *arguments: object) -> subprocess.Popen[str]:
     )
 
 
+@pytest.fixture(scope="module")
+def exit_code() -> Iterator[Callable[..., int]]:
+    """Runs CHILDREN, which has imported all and forks a process for every line."""
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILDREN],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        lines, answers = process.stdin, process.stdout
+
+        def of_child(*arguments: object) -> int:
+            print(*arguments, sep="\t", file=lines, flush=True)
+            return int(answers.readline())
+
+        yield of_child
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("moment", "charged", "kept"),
@@ -133,11 +164,13 @@ def child(code: str, *arguments: object) -> subprocess.Popen[str]:
     ],
 )
 def test_a_kill_at_any_moment_leaves_no_answer_without_an_entry(
-    path: Path, moment: str, charged: bool, kept: bool
+    path: Path,
+    exit_code: Callable[..., int],
+    moment: str,
+    charged: bool,
+    kept: bool,
 ) -> None:
-    process = child(CHILD, path, moment, SIGMA)
-    process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGKILL
+    assert exit_code(path, moment, SIGMA) == -signal.SIGKILL
     answered = path.with_suffix(".answered")
     ledger = Ledger.read(path)
     entries = list(ledger.entries())

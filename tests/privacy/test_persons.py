@@ -85,7 +85,7 @@ def test_neither_a_person_nor_a_row_moves_a_sum_by_more_than_its_sensitivity(
     file = tmp_path if path == "streamed" else None
 
     @given(data=st.data())
-    @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
     def holds(data: st.DataObject) -> None:
         columns, place = data.draw(tables(plan))
         rows = len(next(iter(columns.values())))

@@ -192,7 +192,7 @@ def paragraph(ledgers: tuple[Spent, ...] = (), **sections: Any) -> str:
         "study_hash": study.fingerprint(),
         "cipherbayes": "0",
     }
-    result = Result(study, None, record)  # type: ignore[arg-type]
+    result = Result(study, None, record)
     plan = plan_releases(study.with_privacy())
     assert plan.rounds > 7
     said = methods_paragraph(Contents(result, plan, ledgers=ledgers))

@@ -320,7 +320,7 @@ def scored(
     )
     score = {"mean": mean, "lower": mean - 0.03, "upper": mean + 0.03}
     record: Any = {"metrics": {"private": True, "log_score": score}, "interval": 0.9}
-    return cb.Result(study, None, record)  # type: ignore[arg-type]
+    return cb.Result(study, None, record)
 
 
 def test_two_fits_are_compared_by_their_scores() -> None:
