@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ from parties import write_tables
 from cipherbayes.crypto.ckks.key_generation import generate_ckks_keys
 from cipherbayes.errors import StudyError
 from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.protocols.as_printed.csp import PrintedCsp
 from cipherbayes.protocols.as_printed.plan import BANNER
 from cipherbayes.protocols.as_printed.site import adjusted
+from cipherbayes.protocols.encrypted_update.messages import OutputRequest
+from cipherbayes.protocols.messages import Reason, Refusal, decode, encode
 from cipherbayes.protocols.plan import plan_study
 from cipherbayes.protocols.stores import Checkpoint
 from cipherbayes.results import run as running
@@ -167,3 +171,23 @@ def test_the_papers_own_method_runs_and_says_that_it_is_not_certified(
     age = (np.clip(np.concatenate(frames), 18, 100) - 59) / 41
     assert record["moments"] is not None
     assert record["moments"][0] == pytest.approx(age.mean(), abs=1e-6)
+
+
+@pytest.mark.slow
+def test_a_malformed_request_is_refused_and_ends_no_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also as printed: what the CSP refuses before it decrypts may be asked anew."""
+    honest, reasons = PrintedCsp.handle, []
+
+    def after_bad_ones(csp: PrintedCsp, data: bytes) -> bytes:
+        asked = decode(data, OutputRequest)
+        first, *others = asked.outputs
+        for outputs in ((first[:-1], *others), (*asked.outputs, first)):
+            bad = encode(replace(asked, outputs=outputs))
+            reasons.append(decode(honest(csp, bad), Refusal).reason)
+        return honest(csp, data)
+
+    monkeypatch.setattr(PrintedCsp, "handle", after_bad_ones)
+    interrupted(write_tables(tmp_path, printed_study()), tmp_path / "run", 4)
+    assert reasons == [Reason.WRONG_KEY, Reason.MALFORMED] * 5

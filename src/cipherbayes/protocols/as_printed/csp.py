@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
@@ -47,45 +49,54 @@ class PrintedCsp(CkksCsp[PrintedPlan]):
         if exchange.purpose == "maximum" and request.stage == 0:
             known = self.known_answer(exchange)
             return self._largest(exchange, request) if known is None else known
-        return self.answer_once(exchange, lambda: lambda: self._released(request))
+        return self.answer_once(exchange, lambda: self._checked(exchange, request))
 
-    def _released(self, request: OutputRequest) -> Integers:
-        """What the server's ciphertexts hold, on the grid of all answers."""
-        values = self._opened(request.round_id, request)
-        return np.rint(values / UNIT).astype(np.int64)
+    def _checked(
+        self, exchange: RoundId, request: OutputRequest
+    ) -> Callable[[], Integers]:
+        """What decrypts a request; malformed ones are refused, and end no round."""
+        opened = self._opening(exchange, request)
 
-    def _opened(self, exchange: RoundId, request: OutputRequest) -> Floats:
-        """What the server's ciphertexts hold."""
+        def released() -> Integers:
+            values = opened()
+            if not np.abs(values).max() < LARGEST:
+                raise RefusalError(
+                    Reason.RANGE,
+                    "the update left the range of the polynomial: paper.scale is too "
+                    "large for this preparation",
+                )
+            return np.rint(values / UNIT).astype(np.int64)
+
+        return released
+
+    def _opening(
+        self, exchange: RoundId, request: OutputRequest
+    ) -> Callable[[], Floats]:
+        """What opens the server's ciphertexts, which are read here."""
+        purpose, outputs = exchange.purpose, request.outputs
+        if len(outputs) != (2 if purpose == "means" else 1):
+            raise RefusalError(Reason.MALFORMED, "not as many ciphertexts as asked for")
         secret, width = self._keys.secret, self._plan.columns
-        if exchange.purpose == "gradient":
-            output = self._plan.circuit.read_output(
-                request.outputs[0], self._keys.public.key_id
-            )
+        below = PARAMETERS.levels - 1
+        if purpose == "gradient":
+            circuit = self._plan.circuit
+            output = circuit.read_output(outputs[0], self._keys.public.key_id)
             t = exchange.round - self._plan.prepared + 1
-            values = self._plan.circuit.decrypt_exactly(secret, output, t)
-        elif exchange.purpose == "means":
-            count, sums = request.outputs
-            levels = PARAMETERS.levels
-            records = decrypt_values(secret, self._read(count, width), SCALE)[:1]
-            weighted = decrypt_values(
-                secret, self._read(sums, width, levels - 1), PRODUCT_SCALE
+            return lambda: circuit.decrypt_exactly(secret, output, t)
+        if purpose == "means":
+            count = self._read(outputs[0], width)
+            sums = self._read(outputs[1], width, below)
+            return lambda: np.concatenate(
+                [
+                    np.rint(decrypt_values(secret, count, SCALE)[:1]),
+                    decrypt_values(secret, sums, PRODUCT_SCALE),
+                ]
             )
-            values = np.concatenate([np.rint(records), weighted])
-        elif exchange.purpose == "variances":
-            values = decrypt_values(
-                secret, self._read(request.outputs[0], width), SCALE
-            )
-        else:
-            level = PARAMETERS.levels - 1
-            largest = self._read(request.outputs[0], 1, level)
-            values = decrypt_values(secret, largest, UNMASKED_SCALE)
-        if not np.abs(values).max() < LARGEST:
-            raise RefusalError(
-                Reason.RANGE,
-                "the update left the range of the polynomial: paper.scale is too large "
-                "for this preparation",
-            )
-        return values
+        if purpose == "variances":
+            squares = self._read(outputs[0], width)
+            return lambda: decrypt_values(secret, squares, SCALE)
+        largest = self._read(outputs[0], 1, below)
+        return lambda: decrypt_values(secret, largest, UNMASKED_SCALE)
 
     def _largest(self, exchange: RoundId, request: OutputRequest) -> CiphertextReply:
         """Algorithm 5: the largest masked value, encrypted anew."""
