@@ -39,8 +39,8 @@ from cipherbayes.inference.noise_aware.recursion import (
 )
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.inference.noise_aware.scores import (
-    bend_of_traces,
     first_bend,
+    next_bend,
     score_of,
 )
 from cipherbayes.inference.noise_aware.shape import ScoreShape
@@ -275,10 +275,16 @@ class _Walk:
         white = self.rng.standard_normal(self.first.shape)
         self.first = WALK * self.first + np.sqrt(1.0 - WALK**2) * white
         trace, noise = self.evidence.first_trace
-        now = np.trace(self.sampler.slope(), axis1=1, axis2=2)
-        bend = bend_of_traces(self.recursion.shape, now, trace + noise * self.first)
+        information, bend = self.sampler.information(), self.sampler.chains.bend
+        found = next_bend(
+            self.recursion.shape,
+            self.evidence,
+            information,
+            bend,
+            trace + noise * self.first,
+        )
         # Half of the way only, because A depends on β and β on A.
-        return 0.5 * (self.sampler.chains.bend + bend)
+        return 0.5 * (bend + found)
 
 
 def _moderate(shape: ScoreShape, covariance: Floats) -> Floats:
