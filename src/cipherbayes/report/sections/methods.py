@@ -225,8 +225,8 @@ def _between(study: Study) -> str:
     if not hierarchy.intercept:
         return said
     return (
-        f"{said}A site's level could follow the means of covariates that are confounded "
-        "with site (Mundlak 1978). "
+        f"{said}A site's level could follow the means of covariates that are "
+        "confounded with site (Mundlak 1978). "
     )
 
 
