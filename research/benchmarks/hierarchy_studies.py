@@ -21,6 +21,8 @@ import cipherbayes as cb
 from cipherbayes.inference.multilevel import SiteTarget
 from cipherbayes.inference.noise_aware import Effort
 from cipherbayes.inference.released import Release
+from cipherbayes.models.prior import EFFECTS as PRIOR
+from cipherbayes.models.prior import WIDE
 from cipherbayes.protocols.certificate import no_budget
 from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.questions import Question
@@ -124,7 +126,7 @@ def study(
         "sites": {site: {} for site in sites},
     }
     if epsilon is None:
-        sections["prior"] = {"scale": WIDEST, "intercept": 5.0}
+        sections["prior"] = {"scale": PRIOR * WIDEST, "intercept": WIDE}
         sections["inference"] = {"rounds": CONTROL, "chains": 2, "burn_in": 0.2}
     else:
         sections["privacy"] = {"epsilon": epsilon, "records": RECORDS}

@@ -1,7 +1,7 @@
 """Do intervals hold where sites differ in other ways? The rest of ``[hierarchy]``.
 
 ``python research/benchmarks/hierarchy_variants.py ARCHIVE --rows FILE [--studies 0-9]
-[--variants slopes,fixed,stratified,groups,lost,far,far-binary,many] [--epsilon 3]
+[--variants slopes,fixed,stratified,groups,lost,far,far-binary,many,worse] [--epsilon 3]
 [--seed S]``
 
 Tables and controls are those of ``hierarchy_studies.py``, the adding up that of
@@ -13,7 +13,8 @@ Tables and controls are those of ``hierarchy_studies.py``, the adding up that of
 - ``groups``: the two smallest sites have one level, and one slot;
 - ``lost``: the last site is lost half of the way. The control never had it;
 - ``far`` and ``far-binary``: one site of middling size is far below all others;
-- ``many``: 64 sites.
+- ``many``: 64 sites;
+- ``worse``: sites with higher means of the first column are worse ones.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ from hierarchy_studies import (
 )
 
 SLOPES, SHAPES = 0.25, 0.3
+FOLLOWING = 0.8
+"""Correlation of the sites' levels with their means of the first column, if any."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Variant:
     shape_sd: float = 0.0
     lost: bool = False
     far: float = 0.0
+    worse: bool = False
 
 
 VARIANTS = {
@@ -70,6 +74,7 @@ VARIANTS = {
     "far": Variant("exponential", 8, far=-2.5),
     "far-binary": Variant("logistic", 8, far=-2.5),
     "many": Variant("logistic", 64),
+    "worse": Variant("logistic", 8, worse=True),
 }
 
 
@@ -79,6 +84,11 @@ def simulated(
     """Tables by site, and the truth."""
     tables, truth = simulate(rows, variant.model, variant.sites, rng)
     sizes = {site: len(table) for site, table in tables.items()}
+    if variant.worse:
+        means = np.array([table.iloc[:, 0].mean() for table in tables.values()])
+        means = (means - means.mean()) / means.std()
+        chance = np.sqrt(1.0 - FOLLOWING**2) * truth["own"]
+        truth["own"] = FOLLOWING * BETWEEN * means + chance
     own = dict(zip(tables, truth["own"], strict=True))
     truth["together"] = sorted(sizes, key=lambda site: sizes[site])[:2]
     if "groups" in variant.hierarchy:

@@ -21,16 +21,26 @@ SLOTS = SiteSlots(SITES, 3, (0, 2))
 SCALE = 0.8
 
 
-def site_prior(*, together: bool = False) -> SitePrior:
+def site_prior(*, together: bool = False, follows: bool = False) -> SitePrior:
     common = Prior(scale=2.0).resolve(("intercept", "x", "z"))
     own = np.eye(SLOTS.dimension)
     groups = [
-        Group("intercept", own[:, SLOTS.copies(0)]),
+        Group("intercept", own[:, SLOTS.copies(0)], level=True),
         Group("z", own[:, SLOTS.copies(2)]),
     ]
     if together:  # one deviation moves both slots of a site
         groups = [Group("both", own[:, SLOTS.copies(0)] + own[:, SLOTS.copies(2)])]
-    return SitePrior.of(common, SLOTS, tuple(groups), SCALE)
+    prior = SitePrior.of(common, SLOTS, tuple(groups), SCALE)
+    if not follows:
+        return prior
+    root = np.random.default_rng(9).standard_normal((SLOTS.dimension, 40))
+    return prior.with_context(root @ root.T)
+
+
+def following(prior: SitePrior, rng: np.random.Generator, count: int) -> Floats:
+    """Draws of γ / σ."""
+    columns = 0 if prior.context is None else prior.context.shape[1]
+    return rng.standard_normal((count, columns))
 
 
 def from_prior(prior: SitePrior, rng: np.random.Generator, count: int) -> list[Floats]:
@@ -41,14 +51,20 @@ def from_prior(prior: SitePrior, rng: np.random.Generator, count: int) -> list[F
         between[:, [g]] * rng.standard_normal((count, group.loading.shape[1]))
         for g, group in enumerate(prior.groups)
     ]
-    theta = prior.joined(common, deviations)
+    theta = prior.joined(common, deviations, following(prior, rng, count))
     theta += np.sqrt(prior._nugget) * rng.standard_normal(theta.shape)
     return [between, common, theta]
 
 
-@pytest.mark.parametrize("together", [False, True])
-def test_the_covariance_is_that_of_draws(together: bool) -> None:
-    prior, rng = site_prior(together=together), np.random.default_rng(0)
+KINDS = [(False, False), (True, False), (False, True)]
+
+
+@pytest.mark.parametrize(("together", "follows"), KINDS)
+def test_the_covariance_is_that_of_draws(together: bool, follows: bool) -> None:
+    prior, rng = (
+        site_prior(together=together, follows=follows),
+        np.random.default_rng(0),
+    )
     between = np.full(len(prior.groups), 0.7)
     count = 200_000
     common = prior.common.scale * rng.standard_normal((count, 3))
@@ -56,32 +72,62 @@ def test_the_covariance_is_that_of_draws(together: bool) -> None:
         t * rng.standard_normal((count, g.loading.shape[1]))
         for t, g in zip(between, prior.groups, strict=True)
     ]
-    drawn = np.cov(prior.joined(common, deviations), rowvar=False)
+    joined = prior.joined(common, deviations, following(prior, rng, count))
+    drawn = np.cov(joined, rowvar=False)
     assert prior.covariance(between) == pytest.approx(drawn, abs=0.06)
 
 
-@pytest.mark.parametrize("together", [False, True])
-def test_common_parameters_and_deviations_add_up_to_theta(together: bool) -> None:
-    prior, rng = site_prior(together=together), np.random.default_rng(1)
+@pytest.mark.parametrize(("together", "follows"), KINDS)
+def test_common_parameters_and_deviations_add_up_to_theta(
+    together: bool, follows: bool
+) -> None:
+    prior, rng = (
+        site_prior(together=together, follows=follows),
+        np.random.default_rng(1),
+    )
     between, _, theta = from_prior(prior, rng, 50)
     joined = prior.joined(*prior.split(rng, theta, between))
     # Slots that move together differ by the nugget.
     assert joined == pytest.approx(theta, abs=0.1 if together else 1e-9)
 
 
-@pytest.mark.parametrize("together", [False, True])
-def test_without_data_a_sweep_leaves_the_prior_as_it_is(together: bool) -> None:
+@pytest.mark.parametrize(("together", "follows"), KINDS)
+def test_without_data_a_sweep_leaves_the_prior_as_it_is(
+    together: bool, follows: bool
+) -> None:
     """τ and c drawn from the prior, then updated: still from the prior."""
-    prior, rng = site_prior(together=together), np.random.default_rng(2)
+    prior, rng = (
+        site_prior(together=together, follows=follows),
+        np.random.default_rng(2),
+    )
     between, _, theta = from_prior(prior, rng, 4_000)
     for _ in range(2):
-        theta, between, common = prior.update(
+        theta, between, common, spread = prior.update(
             rng, theta, between, lambda theta: np.zeros(len(theta))
         )
     for g in range(len(prior.groups)):
         assert kstest(between[:, g], halfnorm(scale=SCALE).cdf).pvalue > 1e-3
     for j in range(3):
         assert kstest(common[:, j] / 2.0, "norm").pvalue > 1e-3
+    if not follows:
+        assert spread is between
+
+
+def test_levels_follow_the_means_of_columns_and_are_told_with_them() -> None:
+    """Means of x of -2 to 2 at five sites, weighted by information, and γ = 2 σ."""
+    slots = SiteSlots(SITES, 2, (0,))
+    common = Prior(scale=0.5).resolve(("intercept", "x"))
+    level = Group("intercept", np.eye(6)[:, :5], level=True)
+    masses, means = np.array([10.0, 20.0, 5.0, 8.0, 1.0]), np.arange(-2.0, 3.0)
+    information = np.diag([*masses, 200.0])
+    information[:5, 5] = information[5, :5] = masses * means
+    prior = SitePrior.of(common, slots, (level,), SCALE).with_context(information)
+    assert prior.context is not None
+    assert prior.context[:, 0] == pytest.approx([*(0.5 * means), 0.0])
+    spread = prior._spread(np.array([[0.3]]), np.array([[2.0]]))
+    assert spread[0, 0] == pytest.approx(np.sqrt(0.3**2 + 2.0))
+    fixed = SitePrior.of(common, slots, (), SCALE)
+    assert fixed.with_context(information) is fixed
 
 
 def test_a_new_site_is_as_far_from_the_common_one_as_tau_says() -> None:

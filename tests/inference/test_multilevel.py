@@ -93,21 +93,25 @@ def test_the_fit_without_privacy_is_that_of_numpyro() -> None:
     frames = tables()
     x = np.stack([f[["x", "z"]].to_numpy() / 3.0 for f in frames.values()])
     y = np.stack([f["y"].to_numpy() for f in frames.values()])
+    away = x.mean(axis=1) - x.mean(axis=(0, 1))
 
     def model() -> None:
         mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
         tau = numpyro.sample("tau", dist.HalfNormal(1.0))
-        level = numpyro.sample("level", dist.Normal(mean, tau).expand([5]))
+        gamma = numpyro.sample("gamma", dist.Normal(0.0, 1.0).expand([2]))
+        level = numpyro.sample("level", dist.Normal(mean + away @ gamma, tau))
         beta = numpyro.sample("beta", dist.Normal(0.0, 1.0).expand([2]))
         numpyro.sample("y", dist.Bernoulli(logits=level[:, None] + x @ beta), obs=y)
 
     def named(place: Any) -> tuple[dict[str, Any], Any]:
         found = {"mean": place[0], "tau": jnp.exp(place[1]), "level": place[2:7]}
-        return {**found, "beta": place[7:]}, place[1]
+        return {**found, "beta": place[7:9], "gamma": place[9:]}, place[1]
 
-    theirs = weighted(model, named, 9)
+    theirs = weighted(model, named, 11)
     assert theirs.worth > 5_000
     mean, levels = theirs.draws[:, 0], theirs.draws[:, 2:7]
+    follows = ((theirs.draws[:, 9:] @ away.T) ** 2).mean(axis=1)
+    spread = np.sqrt(np.exp(2.0 * theirs.draws[:, 1]) + follows)
     ours = cb.run(study(inference={"rounds": 450, "burn_in": 0.1, "chains": 2}), frames)
     rows = {row["name"]: row for row in ours.record["posterior"]}
     hierarchy = ours.hierarchy()
@@ -116,7 +120,7 @@ def test_the_fit_without_privacy_is_that_of_numpyro() -> None:
         (rows["intercept"], mean),
         (rows["x"], theirs.draws[:, 7] / 3.0),
         (rows["z"], theirs.draws[:, 8] / 3.0),
-        (hierarchy["between"][0], np.exp(theirs.draws[:, 1])),
+        (hierarchy["between"][0], spread),
     ]
     pairs += [(row, levels[:, k] - mean) for k, row in enumerate(hierarchy["sites"])]
     for row, values in pairs:

@@ -17,7 +17,10 @@ from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.information import InformationSampler
 from cipherbayes.inference.noise_aware.layout import ExpectedMasses, SiteLayout
 from cipherbayes.inference.noise_aware.recursion import NoiseAware, NoiseAwareState
-from cipherbayes.inference.noise_aware.saturation import SaturatingScore, SiteLevels
+from cipherbayes.inference.noise_aware.saturation import (
+    SaturatingBySite,
+    SaturatingScore,
+)
 from cipherbayes.inference.noise_aware.slicing import Score, sliced
 from cipherbayes.inference.noise_aware.tilting import TiltedBySite, TiltedScore
 from cipherbayes.typing import Floats
@@ -145,9 +148,8 @@ def score_of(kind: str) -> tuple[Evidence, Score, Floats, Floats]:
     h, shape = sampler.information(), recursion.shape
     score: Score
     if kind == "levels":
-        levels = SiteLevels.of(evidence, h, np.array([1.0, 2.0]))
-        bend = sampler.chains.bend
-        score = SaturatingScore.of(evidence, sampler.slope(), bend, levels)
+        values, bend = np.array([1.0, 2.0]), sampler.chains.bend + 0.3
+        score = SaturatingBySite.of(evidence, h, bend, values)
     elif kind == "sites":
         unit = np.array([1.0, 0.5, 0, 0, 0])
         shape = replace(shape, unit=unit, constants=(0, 1))

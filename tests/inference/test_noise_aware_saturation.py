@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.special import expit
 
 from cipherbayes.inference.noise_aware.evidence import Evidence
+from cipherbayes.inference.noise_aware.layout import (
+    ExpectedMasses,
+    InformationLayout,
+    SiteLayout,
+)
 from cipherbayes.inference.noise_aware.saturation import (
+    SaturatingBySite,
     SaturatingScore,
-    SiteLevels,
     flattened,
     pulled_back,
     unflattened,
 )
-from cipherbayes.inference.noise_aware.shape import saturating_bend
+from cipherbayes.inference.noise_aware.schedule import ROUNDS
+from cipherbayes.inference.noise_aware.scores import next_bend
+from cipherbayes.inference.noise_aware.shape import ScoreShape, saturating_bend
 from cipherbayes.inference.noise_aware.slicing import slice_theta
 from cipherbayes.typing import Floats
 from cipherbayes.validation.simulation import release_rounds, simulate
@@ -99,29 +108,57 @@ def test_the_mean_of_a_logistic_score_is_close_far_from_where_it_was_taken() -> 
     assert line > 4.0 * bent
 
 
-def test_a_small_sites_own_outcomes_saturate_with_its_own_level() -> None:
-    """A site of 200 among 20,200 records, its level a long way down: its outcomes
-    cannot be fewer than none, which a line does not know."""
+def by_site(place: Floats, information: Floats, start: Floats) -> SaturatingBySite:
+    """The score of two sites, with β from the fall of the curvature since θ = 0."""
+    sites = SiteLayout(
+        np.array([0, 1]), np.array([-1]), ExpectedMasses(np.ones(2), np.ones(2))
+    )
+    evidence = replace(
+        finished(),
+        place=place,
+        information=information,
+        prior_covariance=np.eye(3),
+        visited=np.tile(place, (ROUNDS, 1)),
+        layout=InformationLayout((0, 1), sites=sites),
+    )
+    shape = ScoreShape(np.eye(3), saturating_bend, (0, 1), level_values=np.ones(2))
+    bend, first = np.zeros(1), np.array([np.trace(start)])
+    for _ in range(30):
+        found = next_bend(shape, evidence, information[None], bend, first)
+        bend = 0.5 * (bend + found)
+    return SaturatingBySite.of(evidence, information[None], bend, np.ones(2))
+
+
+@pytest.mark.parametrize(
+    "truth",
+    [
+        [-1.1, -5.0, 1.1],  # the small site's outcomes cannot be fewer than none
+        [-2.0, -2.2, 1.0],  # both levels together
+        [-0.2, 0.1, 1.0],
+        [-1.0, -1.0, 1.5],
+    ],
+)
+def test_levels_and_columns_of_sites_saturate_each_by_itself(
+    truth: list[float],
+) -> None:
+    """Sites of 20,000 and 200 records: two in a hundred outcomes are missed at most."""
     rng = np.random.default_rng(5)
     site = np.repeat([0, 1], [20_000, 200])
-    x = np.stack([site == 0, site == 1, rng.standard_normal(site.size)]).astype(float)
-    place, truth = np.array([-1.0, -1.0, 0.4]), np.array([-1.1, -5.0, 0.5])
+    column = rng.standard_normal(site.size) + 0.5 * site
+    x = np.stack([site == 0, site == 1, column]).astype(float)
+    place, there = np.array([-1.0, -1.0, 1.0]), np.array(truth)
     p = expit(place @ x)
     information = (x * (p * (1.0 - p))) @ x.T
-    levels = SiteLevels(np.array([0, 1]), np.ones(2), place, place[None, :2])
-    score = SaturatingScore(
-        information[None], np.zeros(1), np.zeros(1), place[None], levels
-    )
-    expected = x @ (expit(truth @ x) - p)
-    line = information @ (truth - place)
-    assert score.mean(truth[None])[0, :2] == pytest.approx(expected[:2], rel=0.1)
-    assert line[1] < 2.0 * expected[1] < 0.0
-    derivative = score.derivative(truth[None])[0]
+    score = by_site(place, information, 0.25 * x @ x.T)
+    expected = x @ (expit(there @ x) - p)
+    missed = np.abs(score.mean(there[None])[0] - expected)
+    assert np.all(missed < 0.02 * np.array([20_000, 200, 20_000]))
+    derivative = score.derivative(there[None])[0]
     for j in range(3):
         move = 1e-6 * (np.arange(3) == j)
         ahead, behind = (
-            score.mean((truth + move)[None]),
-            score.mean((truth - move)[None]),
+            score.mean((there + move)[None]),
+            score.mean((there - move)[None]),
         )
         numeric = (ahead - behind)[0] / 2e-6
         assert numeric == pytest.approx(derivative[:, j], rel=1e-4, abs=1e-4)

@@ -239,6 +239,7 @@ def test_the_methods_say_what_was_fitted() -> None:
     assert "the intercept of scale 5." in said
     assert "random intercepts and random slopes of age" in said
     assert "half-normal priors of scale 0.5" in said
+    assert "could follow the means of covariates" in said
     assert "Missing values" not in said
     assert "held out" not in said
     survival = {"kind": "piecewise", "time": "t", "event": "e", "horizon": 9.0}

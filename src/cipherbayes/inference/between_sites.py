@@ -8,6 +8,13 @@ moves. Given τ, θ is normal with covariance
 
     E diag(σ₀²) E' + Σ_g τ_g² F_g F_g'.
 
+A site's level may also follow the means m_k of its patients' columns, less their
+average over the sites: b_k ~ N(m_k'γ, τ²), γ_j ~ N(0, σ_j²), with σ_j the scale of the
+prior of column j's effect (:meth:`SitePrior.with_context`). Where hospitals with older
+patients are also worse ones, the effect of age would otherwise be taken for larger than
+it is, and the more so the less is known within sites. What is told of sites is b_k, and
+for τ √(τ² + mean over sites of (m_k'γ)²): how much sites differ, whatever explains it.
+
 Given θ, c and b are drawn by Matheron's rule, as a linear function of a draw from their
 prior; given b, each τ is drawn from a one-dimensional density. Where sites' effects are
 ``fixed`` there is no group: every site's parameter has the study's prior by itself, and
@@ -17,13 +24,14 @@ References
 ----------
 Gelman (2006), Prior distributions for variance parameters in hierarchical models.
 Papaspiliopoulos, Roberts and Sköld (2007), A general framework for the parametrization
-of hierarchical models. Yu and Meng (2011), To center or not to center.
+of hierarchical models. Yu and Meng (2011), To center or not to center. Mundlak (1978),
+On the pooling of time series and cross section data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -39,6 +47,13 @@ SMALLEST, LARGEST = 1e-3, 6.0
 NUGGET = 0.02
 """sd of an entry of θ around E c + F b, where one deviation moves several entries:
 without it their covariance would be singular."""
+CONFOUNDED = 0.2
+"""Share of a column's information that lies between sites (in its means) from which on
+the column is treated as confounded with site."""
+LARGEST_MEAN = 2.0
+"""Largest mean of a column at a site that a level may follow. Columns lie within
+[-1, 1] or have about mean 0 and standard deviation 1; an estimated mean that is larger
+is mostly noise."""
 STEPS = (0.1, 0.4, 1.5)
 """sds of proposed moves of log τ with b / τ kept fixed; one is chosen at random."""
 
@@ -53,10 +68,13 @@ class Group:
         Name of the parameter that differs between sites.
     loading
         F, shape ``(D, m)``: one column for each deviation.
+    level
+        Whether the deviations are those of the sites' levels, one for each site.
     """
 
     name: str
     loading: Floats
+    level: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,12 +127,15 @@ class SitePrior(ResolvedPrior):
         The groups of deviations; none where sites' effects are fixed.
     width
         Scale of the half-normal prior of every τ.
+    context
+        What γ_j / σ_j adds to θ, shape ``(D, e)``; None where levels follow nothing.
     """
 
     slots: SiteSlots
     common: ResolvedPrior
     groups: tuple[Group, ...]
     width: float
+    context: Floats | None = None
 
     @classmethod
     def of(
@@ -138,6 +159,34 @@ class SitePrior(ResolvedPrior):
             groups,
             width,
         )
+
+    def with_context(self, information: Floats) -> SitePrior:
+        """This prior with levels that may follow the means of the sites' columns.
+
+        ``information`` is H in the units of θ. Means are H_kj / H_kk: over a site's
+        records, weighted by their information. A column counts in full from the share
+        ``CONFOUNDED`` of its information between sites on, and in proportion to the
+        share below that: where sites are alike, nothing can be taken for its effect.
+        """
+        level = next((group for group in self.groups if group.level), None)
+        if level is None:
+            return self
+        slots, count = self.slots, len(self.slots.sites)
+        rows = np.flatnonzero(level.loading.any(axis=1)).reshape(-1, count)
+        constants = [slots.places[k] for k in rows[:, 0] // count]
+        columns = [j for j in range(slots.width) if j not in constants]
+        own = np.stack([slots.of_site(site)[columns] for site in slots.sites])
+        masses = information[rows, rows].sum(axis=0)
+        means = information[rows[:, :, None], own].sum(axis=0) / masses[:, None]
+        means = np.clip(means, -LARGEST_MEAN, LARGEST_MEAN)
+        between = masses @ (means - masses @ means / masses.sum()) ** 2
+        # A column that each site has by itself has its information in as many parts.
+        whole = np.array([information[u, u].sum() for u in map(np.unique, own.T)])
+        within = np.maximum(whole - masses @ means**2, 0.0)
+        counted = between / np.maximum(between + within, 1e-300) / CONFOUNDED
+        scale = self.common.scale[columns] * np.minimum(counted, 1.0)
+        away = means - means.mean(axis=0)
+        return replace(self, context=level.loading @ (away * scale))
 
     @property
     def start(self) -> Floats:
@@ -174,6 +223,8 @@ class SitePrior(ResolvedPrior):
             return np.broadcast_to(own, (*between.shape[:-1], *own.shape)).copy()
         loading = self.slots.loading
         shared = (loading * self.common.scale**2) @ loading.T + np.diag(self._nugget)
+        if self.context is not None:
+            shared = shared + self.context @ self.context.T
         found = np.broadcast_to(shared, (*between.shape[:-1], *shared.shape)).copy()
         for g, group in enumerate(self.groups):
             outer = group.loading @ group.loading.T
@@ -182,14 +233,17 @@ class SitePrior(ResolvedPrior):
 
     def split(
         self, rng: np.random.Generator, theta: Floats, between: Floats
-    ) -> tuple[Floats, list[Floats]]:
-        """A draw of c and of b of every group given θ and τ, one row for each chain."""
+    ) -> tuple[Floats, list[Floats], Floats]:
+        """A draw of c, of b of every group and of γ / σ given θ and τ.
+
+        One row for each chain. b of the levels is without m'γ.
+        """
         slots, chains = self.slots, len(theta)
         if not self.groups:
             common = np.empty((chains, slots.width))
             for place in range(slots.width):
                 common[:, place] = theta[:, slots.copies(place)].mean(axis=1)
-            return common, []
+            return common, [], np.zeros((chains, 0))
         common = self.common.mean + self.common.scale * rng.standard_normal(
             (chains, slots.width)
         )
@@ -197,7 +251,11 @@ class SitePrior(ResolvedPrior):
             between[:, [g]] * rng.standard_normal((chains, group.loading.shape[1]))
             for g, group in enumerate(self.groups)
         ]
-        drawn = self.joined(common, deviations)
+        context = (
+            np.zeros((slots.dimension, 0)) if self.context is None else self.context
+        )
+        following = rng.standard_normal((chains, context.shape[1]))
+        drawn = self.joined(common, deviations, following)
         drawn += np.sqrt(self._nugget) * rng.standard_normal(drawn.shape)
         missed = np.linalg.solve(self.covariance(between), (theta - drawn)[..., None])
         missed = missed[..., 0]
@@ -206,14 +264,16 @@ class SitePrior(ResolvedPrior):
             b + between[:, [g]] ** 2 * (missed @ group.loading)
             for g, (b, group) in enumerate(zip(deviations, self.groups, strict=True))
         ]
-        return common, deviations
+        return common, deviations, following + missed @ context
 
-    def joined(self, common: Floats, deviations: list[Floats]) -> Floats:
-        """θ = E c + Σ F b."""
+    def joined(
+        self, common: Floats, deviations: list[Floats], following: Floats
+    ) -> Floats:
+        """θ of c, of b of every group and of γ / σ."""
         theta = self.slots.expanded(common)
         for group, b in zip(self.groups, deviations, strict=True):
             theta = theta + b @ group.loading.T
-        return theta
+        return theta if self.context is None else theta + following @ self.context.T
 
     def update(
         self,
@@ -221,19 +281,20 @@ class SitePrior(ResolvedPrior):
         theta: Floats,
         between: Floats,
         log_likelihood: Callable[[Floats], Floats],
-    ) -> tuple[Floats, Floats, Floats]:
-        """(θ, τ, c) after one sweep over τ, with two kinds of moves.
+    ) -> tuple[Floats, Floats, Floats, Floats]:
+        """(θ, τ, c, spread) after one sweep over τ, with two kinds of moves.
 
         The first draws τ given b, the second moves τ with b / τ kept fixed, and θ with
         it. Both leave the joint posterior invariant. The first mixes well where sites'
         parameters are known well compared with τ, the second where they are not.
-        ``log_likelihood`` takes a stack of θ, one row for each chain.
+        ``log_likelihood`` takes a stack of θ, one row for each chain. The spread is by
+        how much sites differ: τ, and for levels what they follow too.
         """
         between = between.copy()
-        common, deviations = self.split(rng, theta, between)
+        common, deviations, _ = self.split(rng, theta, between)
         for g, b in enumerate(deviations):
             between[:, g] = self._drawn_between(rng, b)
-        common, deviations = self.split(rng, theta, between)
+        common, deviations, following = self.split(rng, theta, between)
         here = log_likelihood(theta) if self.groups else np.zeros(len(theta))
         for g, group in enumerate(self.groups):
             size = rng.choice(STEPS, len(theta))
@@ -252,7 +313,19 @@ class SitePrior(ResolvedPrior):
                 taken[:, None], deviations[g] * factor[:, None], deviations[g]
             )
             here = np.where(taken, there, here)
-        return theta, between, common
+        return theta, between, common, self._spread(between, following)
+
+    def _spread(self, between: Floats, following: Floats) -> Floats:
+        """By how much sites differ, of every group: τ and what levels follow."""
+        if self.context is None:
+            return between
+        found = between.copy()
+        for g, group in enumerate(self.groups):
+            if group.level:
+                first = group.loading.argmax(axis=0)
+                square = (following @ self.context[first].T) ** 2
+                found[:, g] = np.sqrt(found[:, g] ** 2 + square.mean(axis=1))
+        return found
 
     def _drawn_between(self, rng: np.random.Generator, b: Floats) -> Floats:
         """A draw of τ ∝ half-normal(τ) Π N(b; 0, τ²), on a grid of log τ."""

@@ -119,7 +119,7 @@ def sample(target: SiteTarget, settings: Inference, progress: Progress) -> Draws
     shape = (chains, len(kept))
     theta = np.empty((*shape, prior.slots.dimension))
     common = np.empty((*shape, prior.slots.width))
-    between = np.empty((*shape, len(prior.groups)))
+    between, own = np.empty((2, *shape, len(prior.groups)))
     walk = _Walk(target)
     for chain in range(chains):
         walk.begin(np.random.default_rng([settings.seed, chain]))
@@ -128,7 +128,7 @@ def sample(target: SiteTarget, settings: Inference, progress: Progress) -> Draws
             if t >= burn_in and (t - burn_in) % settings.thin == 0:
                 k = (t - burn_in) // settings.thin
                 theta[chain, k], common[chain, k] = walk.theta, walk.common
-                between[chain, k] = walk.between
+                between[chain, k], own[chain, k] = walk.spread, walk.between
             if t % 64 == 0 or t == rounds - 1:
                 progress(chain * rounds + t + 1, chains * rounds)
     return Draws(
@@ -137,7 +137,7 @@ def sample(target: SiteTarget, settings: Inference, progress: Progress) -> Draws
         is_point=False,
         rounds=rounds,
         sites=prior.site_draws(theta, common, between),
-        comparison=walk.comparison(typical(between)),
+        comparison=walk.comparison(typical(own)),
     )
 
 
@@ -151,6 +151,7 @@ class _Walk:
         values, vectors = np.linalg.eigh(0.5 * (curvature + curvature.T))
         values = np.maximum(values, 1e-10 * values.max())
         self._curvature = np.asarray((vectors * values) @ vectors.T)
+        self._prior = self._prior.with_context(self._curvature)
         slope = target.likelihood_slope(self._mode)
         self._right = self._curvature @ self._mode + slope
 
@@ -165,15 +166,16 @@ class _Walk:
         self.between = self._prior.start * scale
         mean, root, _ = self._normal()
         self.theta = mean + 2.0 * root @ rng.standard_normal(mean.size)
-        self.common = self._prior.common.mean.copy()
+        self.common, self.spread = self._prior.common.mean.copy(), self.between
 
     def step(self) -> None:
         """One sweep over θ, τ and c."""
         self._slice()
-        theta, between, common = self._prior.update(
+        theta, between, common, spread = self._prior.update(
             self._rng, self.theta[None], self.between[None], self._log_likelihood
         )
         self.theta, self.between, self.common = theta[0], between[0], common[0]
+        self.spread = spread[0]
 
     def _log_likelihood(self, theta: Floats) -> Floats:
         """The log likelihood of every row of θ."""

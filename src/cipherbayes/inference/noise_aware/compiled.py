@@ -24,7 +24,10 @@ from numpy.typing import NDArray
 from cipherbayes.inference.noise_aware.coordinates import Coordinates
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.information_prior import InformationPrior
-from cipherbayes.inference.noise_aware.saturation import SaturatingScore
+from cipherbayes.inference.noise_aware.saturation import (
+    SaturatingBySite,
+    SaturatingScore,
+)
 from cipherbayes.inference.noise_aware.site_means import Means
 from cipherbayes.inference.noise_aware.tilting import TiltedBySite, TiltedScore
 from cipherbayes.typing import Floats
@@ -38,7 +41,8 @@ except ImportError:  # no C compiler when the package was installed
 COMPILED: bool = _loops is not None
 """Whether the extension was built."""
 
-SCORES = (SaturatingScore, TiltedScore, TiltedBySite)
+SCORES = (SaturatingScore, TiltedScore, TiltedBySite, SaturatingBySite)
+CompiledScore = SaturatingScore | TiltedScore | TiltedBySite | SaturatingBySite
 """Classes of scores whose mean and derivative C can compute."""
 
 Metric = NDArray[np.float32]
@@ -189,7 +193,7 @@ class Loops:
 
 def slice_theta(
     evidence: Evidence,
-    score: SaturatingScore | TiltedScore | TiltedBySite,
+    score: CompiledScore,
     matrices: tuple[Floats, Floats],
     kept: Floats,
     random: tuple[Floats, Floats, Floats],
@@ -221,17 +225,11 @@ def slice_theta(
     return theta, mode
 
 
-def _fields(
-    score: SaturatingScore | TiltedScore | TiltedBySite, some: slice
-) -> tuple[int, tuple[Any, ...]]:
+def _fields(score: CompiledScore, some: slice) -> tuple[int, tuple[Any, ...]]:
     """The number of a score's class in loops.h, and its fields in module.c's order."""
     if isinstance(score, SaturatingScore):
         each = (score.slope, score.strength, score.bend, score.fixed)
-        levels = None
-        if (sites := score.sites) is not None:
-            fixed = (sites.constants, sites.values, sites.place)
-            levels = (*fixed, _plain(sites.level[some]))
-        return 0, (*(_plain(part[some]) for part in each), levels)
+        return 0, tuple(_plain(part[some]) for part in each)
     if isinstance(score, TiltedScore):
         form, skew = score.shape.straightening, score.shape.skew
         each = (score.information, score.pull, score.mass, score.origin)
@@ -245,9 +243,13 @@ def _fields(
             None if skew is None else _plain(skew),
             straight,
         )
-    each = (score.masses, score.means, score.within, score.origin)
     public = (score.constants, score.others, score.values, score.place)
-    return 2, (*public, *(_plain(part[some]) for part in each))
+    if isinstance(score, TiltedBySite):
+        each = (score.masses, score.means, score.within, score.origin)
+        return 2, (*public, *(_plain(part[some]) for part in each))
+    each = (score.masses, score.means, score.slope, score.origin)
+    bent = (score.levels, score.strength, score.bend)
+    return 3, (*public, *(_plain(part[some]) for part in (*each, *bent)))
 
 
 def share_out(run: Callable[[slice], None], chains: int) -> None:

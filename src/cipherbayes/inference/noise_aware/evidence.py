@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cipherbayes.inference.between_sites import CONFOUNDED
 from cipherbayes.inference.noise_aware.layout import InformationLayout
 from cipherbayes.inference.noise_aware.recursion import (
     NoiseAware,
@@ -38,9 +39,6 @@ from cipherbayes.typing import Floats
 
 HIDDEN = 2.0
 """Noise standard deviations below which a column's information counts as hidden."""
-CONFOUNDED = 0.2
-"""Share of a column's information that lies between sites (in its means) from which on
-the column is treated as confounded with site."""
 RARE = 0.3
 """Largest share of parameters that may be hidden for them to be taken for rare levels.
 If more are hidden, noise is the likelier reason."""

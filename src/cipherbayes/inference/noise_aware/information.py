@@ -34,8 +34,8 @@ from cipherbayes.inference.noise_aware.saturation import (
     flattened,
     limited_bend,
     pulled_back,
+    unbent,
     unflattened,
-    unflattened_all,
 )
 from cipherbayes.inference.noise_aware.site_means import Means
 from cipherbayes.typing import Floats
@@ -149,11 +149,12 @@ class InformationSampler:
         """A of every chain, shape ``(chains, d, d)``."""
         if not self._direct:
             return self.chains.built
-        return unflattened_all(self.chains.built, self.evidence.place, self.chains.bend)
+        return unbent(self.evidence, self.chains.built, self.chains.bend)
 
     def set_bend(self, bend: Floats) -> None:
         """Use this β from now on, within its limit; what was built stays the same."""
-        self.chains.bend = limited_bend(self.evidence, self.slope(), bend)
+        here = self.chains.bend
+        self.chains.bend = limited_bend(self.evidence, self.information(), here, bend)
 
     def sweep(self, prior_covariance: Floats, *, adapting: bool) -> Floats:
         """Update H and the laws of its means; the probability of each acceptance."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cipherbayes.inference.between_sites import Group, SiteDraws, SitePrior
+from cipherbayes.inference.between_sites import SiteDraws, SitePrior
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.method import SiteRecords
 from cipherbayes.inference.noise_aware.flags import Flag
@@ -63,7 +63,7 @@ def prior_without(prior: SitePrior, lost: tuple[str, ...]) -> SitePrior:
     groups = []
     for group in prior.groups:
         loading = group.loading[kept]
-        groups.append(Group(group.name, loading[:, loading.any(axis=0)]))
+        groups.append(replace(group, loading=loading[:, loading.any(axis=0)]))
     slots = slots_without(prior.slots, lost)
     return SitePrior.of(prior.common, slots, tuple(groups), prior.width)
 

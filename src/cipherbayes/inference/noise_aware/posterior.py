@@ -39,12 +39,12 @@ from cipherbayes.inference.noise_aware.recursion import (
 )
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.inference.noise_aware.scores import (
-    bend_of_traces,
     first_bend,
+    next_bend,
     score_of,
 )
 from cipherbayes.inference.noise_aware.shape import ScoreShape
-from cipherbayes.inference.noise_aware.sites import compared_sites
+from cipherbayes.inference.noise_aware.sites import compared_sites, in_context
 from cipherbayes.inference.noise_aware.slicing import Score, slice_theta
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats, Progress
@@ -116,6 +116,7 @@ def sample_posterior(
     evidence = evidence_of(recursion, state)
     if evidence.varying > DENSE:
         evidence = evidence.blurred()
+    recursion = in_context(recursion, evidence)
     effort = effort or Effort.for_dimension(evidence.dimension)
     rng = np.random.default_rng([seed, ROUNDS])
     walk = _Walk(recursion, evidence, effort.chains, rng)
@@ -131,7 +132,7 @@ def sample_posterior(
     for doubling in range(effort.doublings + patience + 1):
         walk.forget()
         kept = [walk.run(2**doubling) for _ in range(effort.kept)]
-        theta, between, common = (
+        theta, between, common, own = (
             np.stack(part, axis=1) for part in zip(*kept, strict=True)
         )
         mixing = rhat(np.concatenate([theta, between], axis=2))
@@ -153,7 +154,7 @@ def sample_posterior(
         draws,
         theta=common,
         sites=prior.site_draws(theta, common, between),
-        comparison=compared_sites(recursion, prior, evidence, typical(between)),
+        comparison=compared_sites(recursion, prior, evidence, typical(own)),
     )
     return Posterior(draws, flags)
 
@@ -172,7 +173,7 @@ class _Walk:
         bend = first_bend(recursion.shape, evidence)
         self.sampler = InformationSampler(evidence, chains, rng, bend)
         prior = recursion.prior
-        self.between = self.common = np.zeros((chains, 0))
+        self.between = self.common = self.spread = np.zeros((chains, 0))
         if isinstance(prior, SitePrior):
             self.set_between(prior, np.tile(prior.start, (chains, 1)))
         else:
@@ -206,14 +207,14 @@ class _Walk:
         """Share of the draws in which each column almost followed from the others."""
         return np.asarray(self._alike / max(self._seen, 1))
 
-    def run(self, sweeps: int) -> tuple[Floats, Floats, Floats]:
-        """θ, τ and the common parameters after so many sweeps."""
+    def run(self, sweeps: int) -> tuple[Floats, Floats, Floats, Floats]:
+        """θ, how much sites differ, common parameters and τ, after so many sweeps."""
         for _ in range(sweeps):
             self.step(adapting=False)
         now = follows_from_others(self.evidence, self.sampler.information())
         self._alike += now.mean(axis=0)
         self._seen += 1
-        return self.theta, self.between, self.common
+        return self.theta, self.spread, self.common, self.between
 
     def step(self, *, adapting: bool) -> None:
         """One sweep: H, β, θ, and then τ or the scales of the prior."""
@@ -259,7 +260,7 @@ class _Walk:
             squared = np.vecdot(residual, np.matvec(inverse, residual))
             return np.asarray(-0.5 * squared)
 
-        theta, between, self.common = prior.update(
+        theta, between, self.common, self.spread = prior.update(
             self.rng, shape.outside(self.theta), self.between, log_likelihood
         )
         self.theta = shape.inside(theta)
@@ -275,10 +276,16 @@ class _Walk:
         white = self.rng.standard_normal(self.first.shape)
         self.first = WALK * self.first + np.sqrt(1.0 - WALK**2) * white
         trace, noise = self.evidence.first_trace
-        now = np.trace(self.sampler.slope(), axis1=1, axis2=2)
-        bend = bend_of_traces(self.recursion.shape, now, trace + noise * self.first)
+        information, bend = self.sampler.information(), self.sampler.chains.bend
+        found = next_bend(
+            self.recursion.shape,
+            self.evidence,
+            information,
+            bend,
+            trace + noise * self.first,
+        )
         # Half of the way only, because A depends on β and β on A.
-        return 0.5 * (self.sampler.chains.bend + bend)
+        return 0.5 * (bend + found)
 
 
 def _moderate(shape: ScoreShape, covariance: Floats) -> Floats:

@@ -12,10 +12,11 @@ import numpy as np
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.saturation import (
     LARGEST_FALL,
+    SaturatingBySite,
     SaturatingScore,
-    SiteLevels,
+    fall_by_levels,
     limited_bend,
-    unflattened,
+    unbent,
     unflattened_all,
 )
 from cipherbayes.inference.noise_aware.shape import ScoreShape
@@ -28,12 +29,11 @@ def score_of(
     shape: ScoreShape, evidence: Evidence, information: Floats, bend: Floats
 ) -> Score | None:
     """The mean of the score sum for a stack of H; None where it is linear in θ."""
-    if bend.any() or shape.level_values is not None:
+    if (values := shape.level_values) is not None:
+        return SaturatingBySite.of(evidence, information, bend, values)
+    if bend.any():
         slope = unflattened_all(information, evidence.place, bend)
-        levels = None
-        if (values := shape.level_values) is not None:
-            levels = SiteLevels.of(evidence, information, values)
-        return SaturatingScore.of(evidence, slope, bend, levels)
+        return SaturatingScore.of(evidence, slope, bend)
     if shape.unit is None:
         return None
     sites = evidence.layout.sites
@@ -53,21 +53,29 @@ def first_bend(shape: ScoreShape, evidence: Evidence) -> float:
 
     β depends on A, and A of the estimate of H depends on β.
     """
-    start, bend = evidence.estimate, np.zeros(1)
+    start, bend = evidence.estimate[None], np.zeros(1)
     for _ in range(30):
-        slope = unflattened(start, evidence.place, float(bend[0]))
-        found = bend_of_traces(
-            shape, np.array([np.trace(slope)]), evidence.first_trace[0]
-        )
-        bend = 0.5 * (bend + limited_bend(evidence, slope[None], found))
+        found = next_bend(shape, evidence, start, bend, evidence.first_trace[:1])
+        bend = 0.5 * (bend + limited_bend(evidence, start, bend, found))
     return float(bend[0])
 
 
-def bend_of_traces(shape: ScoreShape, now: Floats, first: Floats) -> Floats:
+def next_bend(
+    shape: ScoreShape,
+    evidence: Evidence,
+    information: Floats,
+    bend: Floats,
+    first: Floats,
+) -> Floats:
     """β from how far the curvature has fallen since the first round.
 
-    ``now`` is the trace of A of every chain, ``first`` that of the first round's
-    information sum.
+    ``information`` and ``bend`` are H and β of every chain, from which A follows, and
+    ``first`` is the trace of the first round's information sum. Where sites may differ,
+    β is for what their levels do not explain.
     """
+    slope = unbent(evidence, information, bend)
+    now = np.trace(slope, axis1=1, axis2=2)
     fall = now / np.maximum(first, now)
-    return shape.bend(np.maximum(fall, LARGEST_FALL))
+    if (values := shape.level_values) is not None:
+        fall = fall / fall_by_levels(evidence, information, values, bend)
+    return shape.bend(np.clip(fall, LARGEST_FALL, 1.0))

@@ -6,6 +6,8 @@ term L (ḡ + H θ̄), L = H (V + s² I)⁻¹. The comparison of sites needs no 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from cipherbayes.inference.between_sites import SitePrior
@@ -13,6 +15,19 @@ from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.recursion import NoiseAware
 from cipherbayes.inference.site_comparison import SiteComparison, compare_sites
 from cipherbayes.typing import Floats
+
+
+def in_context(recursion: NoiseAware, evidence: Evidence) -> NoiseAware:
+    """This recursion with levels that may follow the means of the sites' columns.
+
+    The means are those of the estimated H. Only the posterior uses this; the θ of a
+    round is chosen without.
+    """
+    if not isinstance(recursion.prior, SitePrior):
+        return recursion
+    inverse = np.linalg.inv(recursion.shape.basis)
+    information = inverse.T @ evidence.estimate @ inverse
+    return replace(recursion, prior=recursion.prior.with_context(information))
 
 
 def compared_sites(

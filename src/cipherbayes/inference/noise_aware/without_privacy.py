@@ -18,7 +18,7 @@ from cipherbayes.inference.noise_aware.lost_sites import prior_without, read_mem
 from cipherbayes.inference.noise_aware.recursion import NoiseAware, window_averages
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.inference.noise_aware.shape import ScoreShape
-from cipherbayes.inference.noise_aware.sites import compared_sites
+from cipherbayes.inference.noise_aware.sites import compared_sites, in_context
 from cipherbayes.inference.site_comparison import common_sd
 from cipherbayes.models import Design, Model
 from cipherbayes.models.influence import InfluenceBound
@@ -51,6 +51,7 @@ def expected_sd(
     from_records = h @ np.linalg.solve(
         replace(evidence, variance=0.0).score_covariance(h), h
     )
+    prior = in_context(recursion, evidence).prior
     if isinstance(prior, SitePrior):
         compared = compared_sites(recursion, prior, evidence, prior.start)
         root = np.linalg.inv(shape.basis)

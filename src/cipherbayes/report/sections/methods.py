@@ -218,9 +218,15 @@ def _between(study: Study) -> str:
     said = f"Sites had {' and '.join(parts)}"
     if kind == "fixed":
         return f"{said} that were not drawn towards each other. "
-    return (
-        f"{said}, normal around the common ones, with half-normal priors of scale "
+    said += (
+        ", normal around the common ones, with half-normal priors of scale "
         f"{hierarchy.scale:g} for their standard deviations. "
+    )
+    if not hierarchy.intercept:
+        return said
+    return (
+        f"{said}A site's level could follow the means of covariates that are "
+        "confounded with site (Mundlak 1978). "
     )
 
 

@@ -173,13 +173,13 @@ void leapfrog(const Problem *problem, const Trajectories *all, double *memory);
 
 /* ----------------------------------------------------------------- slicing */
 
-typedef enum { SATURATING, TILTED, TILTED_BY_SITE } ScoreKind;
+typedef enum { SATURATING, TILTED, TILTED_BY_SITE, SATURATING_BY_SITE } ScoreKind;
 
 /* The mean of the score of one chain; names as in saturation.py and tilting.py. */
 typedef struct {
     ScoreKind kind;
     int d, b, e;
-    const double *matrix;  /* A; H; V */
+    const double *matrix;  /* A; H; V; W */
     const double *pull;    /* A origin; M m; origin */
     double bend, strength; /* beta; beta / place'A place */
     double mass;
@@ -188,7 +188,7 @@ typedef struct {
     double limit;
     const int64_t *constants, *others;
     const double *values, *means;
-    const double *masses;               /* M; levels of sites, where saturating */
+    const double *masses, *levels;      /* M or P; of sites */
 } Score;
 
 typedef struct {

@@ -307,6 +307,8 @@ score_of(const Scores *all, Py_ssize_t c)
         s.origin += c * all->origin;
     if (s.masses != NULL)
         s.masses += c * all->masses;
+    if (s.levels != NULL)
+        s.levels += c * all->masses;
     if (s.means != NULL)
         s.means += c * all->means;
     if (all->bend != NULL) {
@@ -318,14 +320,12 @@ score_of(const Scores *all, Py_ssize_t c)
     return s;
 }
 
-/* (slope, strength, bend, fixed, sites): the last (constants, values, place, level) or
- * None. */
+/* (slope, strength, bend, fixed) */
 static void
 take_saturating(Views *views, PyObject *tuple, Py_ssize_t chains, Py_ssize_t d, Scores *s)
 {
-    PyObject *f[5], *g[4];
-    if (views->wrong || arity(tuple, "saturating", 5, f) < 0
-        || (f[4] != Py_None && arity(f[4], "sites", 4, g) < 0)) {
+    PyObject *f[4];
+    if (views->wrong || arity(tuple, "saturating", 4, f) < 0) {
         views->wrong = 1;
         return;
     }
@@ -335,15 +335,6 @@ take_saturating(Views *views, PyObject *tuple, Py_ssize_t chains, Py_ssize_t d, 
     s->first.pull = take(views, f[3], "fixed", 'd', 2, chains, d);
     s->matrix = d * d;
     s->pull = d;
-    if (f[4] == Py_None)
-        return;
-    Score *one = &s->first;
-    one->constants = take(views, g[0], "constants", 'i', 1, (Py_ssize_t)ANY);
-    const Py_ssize_t b = s->masses = one->b = size_of(views, 0);
-    within(views, "constants", one->constants, one->b, 0, d);
-    one->values = take(views, g[1], "values", 'd', 1, b);
-    one->place = take(views, g[2], "place", 'd', 1, d);
-    one->masses = take(views, g[3], "level", 'd', 2, chains, b);
 }
 
 /* (information, pull, mass, origin, place, skew, straightening): the last two or None,
@@ -373,16 +364,18 @@ take_tilted(Views *views, PyObject *tuple, Py_ssize_t chains, Py_ssize_t d, Scor
     s->pull = s->origin = d;
 }
 
-/* (constants, others, values, place, masses, means, within, origin) */
+/* (constants, others, values, place, masses, means, within, origin), and (levels,
+ * strength, bend) where saturating */
 static void
 take_by_site(Views *views, PyObject *tuple, Py_ssize_t chains, Py_ssize_t d, Scores *s)
 {
-    PyObject *f[8];
-    if (views->wrong || arity(tuple, "by_site", 8, f) < 0) {
+    PyObject *f[11];
+    Score *one = &s->first;
+    const int saturating = one->kind == SATURATING_BY_SITE;
+    if (views->wrong || arity(tuple, "by_site", saturating ? 11 : 8, f) < 0) {
         views->wrong = 1;
         return;
     }
-    Score *one = &s->first;
     one->constants = take(views, f[0], "constants", 'i', 1, (Py_ssize_t)ANY);
     const Py_ssize_t b = one->b = size_of(views, 0);
     within(views, "constants", one->constants, one->b, 0, d);
@@ -395,6 +388,11 @@ take_by_site(Views *views, PyObject *tuple, Py_ssize_t chains, Py_ssize_t d, Sco
     one->means = take(views, f[5], "means", 'd', 3, chains, b, e);
     one->matrix = take(views, f[6], "within", 'd', 3, chains, e, e);
     one->origin = take(views, f[7], "origin", 'd', 2, chains, d);
+    if (saturating) {
+        one->levels = take(views, f[8], "levels", 'd', 2, chains, b);
+        s->strength = take(views, f[9], "strength", 'd', 1, chains);
+        s->bend = take(views, f[10], "bend", 'd', 1, chains);
+    }
     s->masses = b;
     s->means = b * e;
     s->matrix = e * e;
@@ -436,7 +434,10 @@ py_slice_theta(PyObject *self, PyObject *args)
     memset(&scores, 0, sizeof scores);
     scores.first.d = t.d;
     const double kind = number(&views, a[0]);
-    scores.first.kind = kind == 0.0 ? SATURATING : kind == 1.0 ? TILTED : TILTED_BY_SITE;
+    scores.first.kind = kind == 0.0   ? SATURATING
+                        : kind == 1.0 ? TILTED
+                        : kind == 2.0 ? TILTED_BY_SITE
+                                      : SATURATING_BY_SITE;
     if (scores.first.kind == SATURATING)
         take_saturating(&views, a[1], chains, d, &scores);
     else if (scores.first.kind == TILTED)

@@ -58,26 +58,6 @@ held_exponential(double exponent, double *slope)
 
 /* ------------------------------------------------------------- saturating */
 
-/* SiteLevels.counted: theta with each site's level replaced, in m->rest, and the
- * derivatives of the replaced levels in m->slope. */
-static const double *
-counted(const Score *s, Memory *m, const double *theta)
-{
-    if (s->constants == NULL)
-        return theta;
-    memcpy(m->rest, theta, (size_t)s->d * sizeof(double));
-    for (int c = 0; c < s->b; c++) {
-        const int64_t at = s->constants[c];
-        const double moved = s->values[c] * (theta[at] - s->place[at]);
-        const double here = 1.0 / (1.0 + exp(-s->masses[c]));
-        const double there = 1.0 / (1.0 + exp(-s->masses[c] - moved));
-        const double slope = here * (1.0 - here);
-        m->rest[at] = s->place[at] + (there - here) / (slope * s->values[c]);
-        m->slope[c] = there * (1.0 - there) / slope;
-    }
-    return m->rest;
-}
-
 /* Returns k(theta); A theta goes to m->along, the denominator in the root to `below`. */
 static double
 saturating_factor(const Score *s, Memory *m, const double *theta, double *below)
@@ -91,7 +71,7 @@ static void
 saturating_mean(const Score *s, Memory *m, const double *theta, double *out)
 {
     double below;
-    const double k = saturating_factor(s, m, counted(s, m, theta), &below);
+    const double k = saturating_factor(s, m, theta, &below);
     for (int i = 0; i < s->d; i++)
         out[i] = k * m->along[i] - s->pull[i];
 }
@@ -101,15 +81,89 @@ saturating_derivative(const Score *s, Memory *m, const double *theta, double *ou
 {
     const int d = s->d;
     double below;
-    const double k = saturating_factor(s, m, counted(s, m, theta), &below);
+    const double k = saturating_factor(s, m, theta, &below);
     const double c = s->strength / below;
     for (int i = 0; i < d; i++)
         for (int j = 0; j < d; j++)
             out[(size_t)i * d + j] =
                 k * (s->matrix[(size_t)i * d + j] - c * m->along[i] * m->along[j]);
-    for (int l = 0; s->constants != NULL && l < s->b; l++)
-        for (int i = 0; i < d; i++)
-            out[(size_t)i * d + s->constants[l]] *= m->slope[l];
+}
+
+/* ---------------------------------------------------- saturating, by site */
+
+static double
+logistic(double x)
+{
+    return 1.0 / (1.0 + exp(-x));
+}
+
+/* SaturatingBySite._parts: E g_k goes to m->growth, its derivative by the level to
+ * m->slope, W gamma to m->along.  Returns k(gamma). */
+static double
+bent_by_site(const Score *s, Memory *m, const double *theta, double *below)
+{
+    const int e = s->e;
+    const double steep = 1.0 / sqrt(1.0 + s->bend);
+    for (int j = 0; j < e; j++)
+        m->rest[j] = theta[s->others[j]] - s->place[s->others[j]];
+    for (int c = 0; c < s->b; c++) {
+        const int64_t at = s->constants[c];
+        const double moved =
+            theta[at] - s->place[at] + dot(s->means + (size_t)c * e, m->rest, e);
+        const double here = logistic(steep * s->levels[c]);
+        const double there = logistic(steep * (s->levels[c] + s->values[c] * moved));
+        const double curve = here * (1.0 - here);
+        m->growth[c] = s->masses[c] * (there - here) / (steep * s->values[c] * curve);
+        m->slope[c] = s->masses[c] * there * (1.0 - there) / curve;
+    }
+    for (int j = 0; j < e; j++)
+        m->rest[j] = theta[s->others[j]];
+    times_vector(s->matrix, m->rest, e, e, m->along);
+    *below = 1.0 + s->strength * dot(m->along, m->rest, e);
+    return sqrt((1.0 + s->bend) / *below);
+}
+
+static void
+bent_by_site_mean(const Score *s, Memory *m, const double *theta, double *out)
+{
+    const int e = s->e;
+    double below;
+    const double k = bent_by_site(s, m, theta, &below);
+    for (int i = 0; i < s->d; i++)
+        out[i] = -s->origin[i];
+    for (int j = 0; j < e; j++)
+        out[s->others[j]] += k * m->along[j];
+    for (int c = 0; c < s->b; c++) {
+        out[s->constants[c]] += m->growth[c];
+        for (int j = 0; j < e; j++)
+            out[s->others[j]] += m->growth[c] * s->means[(size_t)c * e + j];
+    }
+}
+
+static void
+bent_by_site_derivative(const Score *s, Memory *m, const double *theta, double *out)
+{
+    const int d = s->d, b = s->b, e = s->e;
+    double below, *spread = m->spread;
+    const double k = bent_by_site(s, m, theta, &below);
+    const double by = s->strength / below;
+    memset(out, 0, (size_t)d * d * sizeof(double));
+    for (int c = 0; c < b; c++) {
+        const int64_t at = s->constants[c];
+        out[at * d + at] = m->slope[c];
+        for (int j = 0; j < e; j++) {
+            const double weighted = m->slope[c] * s->means[(size_t)c * e + j];
+            m->weighted[(size_t)c * e + j] = weighted;
+            out[at * d + s->others[j]] = out[s->others[j] * d + at] = weighted;
+        }
+    }
+    transposed_product(s->means, m->weighted, e, b, e, spread);
+    for (int i = 0; i < e; i++)
+        for (int j = 0; j < e; j++) {
+            const size_t at = (size_t)i * e + j;
+            out[s->others[i] * d + s->others[j]] =
+                spread[at] + k * (s->matrix[at] - by * m->along[i] * m->along[j]);
+        }
 }
 
 /* ----------------------------------------------------------------- tilted */
@@ -262,6 +316,8 @@ mean_of(const Score *s, Memory *m, const double *theta)
         return tilted_mean(s, m, theta, m->mean);
     if (s->kind == SATURATING)
         saturating_mean(s, m, theta, m->mean);
+    else if (s->kind == SATURATING_BY_SITE)
+        bent_by_site_mean(s, m, theta, m->mean);
     else
         by_site_mean(s, m, theta, m->mean);
     return 1.0;
@@ -274,6 +330,8 @@ derivative_of(const Score *s, Memory *m, const double *theta, double *out)
         saturating_derivative(s, m, theta, out);
     else if (s->kind == TILTED)
         tilted_derivative(s, m, theta, out);
+    else if (s->kind == SATURATING_BY_SITE)
+        bent_by_site_derivative(s, m, theta, out);
     else
         by_site_derivative(s, m, theta, out);
 }
