@@ -428,6 +428,10 @@ def test_the_plan_says_what_a_site_gives_away_or_that_sites_are_alike() -> None:
         ({"hierarchy": {"slopes": ["weight"]}}, "'weight', which is no feature"),
         ({"hierarchy": {"slopes": ["age", "age"]}}, "twice"),
         ({"hierarchy": {"intercept": False}}, "lets nothing differ"),
+        (
+            {"hierarchy": {"context": True, "effects": "fixed"}},
+            "there are none here",
+        ),
         ({"hierarchy": {"baseline": "common"}}, "piecewise"),
         (
             {

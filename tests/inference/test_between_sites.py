@@ -25,7 +25,7 @@ def site_prior(*, together: bool = False, follows: bool = False) -> SitePrior:
     common = Prior(scale=2.0).resolve(("intercept", "x", "z"))
     own = np.eye(SLOTS.dimension)
     groups = [
-        Group("intercept", own[:, SLOTS.copies(0)], level=True),
+        Group("intercept", own[:, SLOTS.copies(0)], follows=True),
         Group("z", own[:, SLOTS.copies(2)]),
     ]
     if together:  # one deviation moves both slots of a site
@@ -117,7 +117,7 @@ def test_levels_follow_the_means_of_columns_and_are_told_with_them() -> None:
     """Means of x of -2 to 2 at five sites, weighted by information, and γ = 2 σ."""
     slots = SiteSlots(SITES, 2, (0,))
     common = Prior(scale=0.5).resolve(("intercept", "x"))
-    level = Group("intercept", np.eye(6)[:, :5], level=True)
+    level = Group("intercept", np.eye(6)[:, :5], follows=True)
     masses, means = np.array([10.0, 20.0, 5.0, 8.0, 1.0]), np.arange(-2.0, 3.0)
     information = np.diag([*masses, 200.0])
     information[:5, 5] = information[5, :5] = masses * means

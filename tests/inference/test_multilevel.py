@@ -82,7 +82,8 @@ def study(**sections: Any) -> cb.Study:
 
 
 @pytest.mark.slow
-def test_the_fit_without_privacy_is_that_of_numpyro() -> None:
+@pytest.mark.parametrize("context", [True, False])
+def test_the_fit_without_privacy_is_that_of_numpyro(context: bool) -> None:
     pytest.importorskip("numpyro")
     import jax.numpy as jnp
     import numpyro
@@ -93,7 +94,7 @@ def test_the_fit_without_privacy_is_that_of_numpyro() -> None:
     frames = tables()
     x = np.stack([f[["x", "z"]].to_numpy() / 3.0 for f in frames.values()])
     y = np.stack([f["y"].to_numpy() for f in frames.values()])
-    away = x.mean(axis=1) - x.mean(axis=(0, 1))
+    away = context * (x.mean(axis=1) - x.mean(axis=(0, 1)))
 
     def model() -> None:
         mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
@@ -112,7 +113,8 @@ def test_the_fit_without_privacy_is_that_of_numpyro() -> None:
     mean, levels = theirs.draws[:, 0], theirs.draws[:, 2:7]
     follows = ((theirs.draws[:, 9:] @ away.T) ** 2).mean(axis=1)
     spread = np.sqrt(np.exp(2.0 * theirs.draws[:, 1]) + follows)
-    ours = cb.run(study(inference={"rounds": 450, "burn_in": 0.1, "chains": 2}), frames)
+    quick = {"rounds": 450, "burn_in": 0.1, "chains": 2}
+    ours = cb.run(study(inference=quick, hierarchy={"context": context}), frames)
     rows = {row["name"]: row for row in ours.record["posterior"]}
     hierarchy = ours.hierarchy()
     assert hierarchy is not None

@@ -8,7 +8,7 @@ moves. Given τ, θ is normal with covariance
 
     E diag(σ₀²) E' + Σ_g τ_g² F_g F_g'.
 
-A site's level may also follow the means m_k of its patients' columns, less their
+Unless a study says otherwise, a site's level may follow the means m_k of its patients' columns, less their
 average over the sites: b_k ~ N(m_k'γ, τ²), γ_j ~ N(0, σ_j²), with σ_j the scale of the
 prior of column j's effect (:meth:`SitePrior.with_context`). Where hospitals with older
 patients are also worse ones, the effect of age would otherwise be taken for larger than
@@ -68,13 +68,13 @@ class Group:
         Name of the parameter that differs between sites.
     loading
         F, shape ``(D, m)``: one column for each deviation.
-    level
-        Whether the deviations are those of the sites' levels, one for each site.
+    follows
+        Whether the deviations, one for each site, may follow the means of its columns.
     """
 
     name: str
     loading: Floats
-    level: bool = False
+    follows: bool = False
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class SitePrior(ResolvedPrior):
         ``CONFOUNDED`` of its information between sites on, and in proportion to the
         share below that: where sites are alike, nothing can be taken for its effect.
         """
-        level = next((group for group in self.groups if group.level), None)
+        level = next((group for group in self.groups if group.follows), None)
         if level is None:
             return self
         slots, count = self.slots, len(self.slots.sites)
@@ -321,7 +321,7 @@ class SitePrior(ResolvedPrior):
             return between
         found = between.copy()
         for g, group in enumerate(self.groups):
-            if group.level:
+            if group.follows:
                 first = group.loading.argmax(axis=0)
                 square = (following @ self.context[first].T) ** 2
                 found[:, g] = np.sqrt(found[:, g] ** 2 + square.mean(axis=1))

@@ -276,6 +276,11 @@ def _sites_may_differ(study: Study, hierarchy: Hierarchy) -> None:
             'hierarchy.scale with effects = "fixed": it is of the prior of how much '
             "sites differ, which fixed sites do not have; remove it"
         )
+    if hierarchy.context and (hierarchy.effects == "fixed" or not hierarchy.intercept):
+        raise ValueError(
+            "hierarchy.context is of intercepts that vary around a common one, and there "
+            "are none here: remove it"
+        )
     unknown = [name for name in hierarchy.slopes if name not in study.features]
     if unknown:
         raise ValueError(

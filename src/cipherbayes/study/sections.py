@@ -142,6 +142,10 @@ class Hierarchy(Section):
     groups
         Sites that have their parameters together, as one, under a name: of small ones
         only the sums of all of them are released.
+    context
+        Whether a site's intercept may follow the means of its patients' columns; so by
+        default. With ``false`` sites vary around one intercept, as in the usual mixed
+        model, whatever their patients are like.
     """
 
     intercept: bool = True
@@ -150,6 +154,7 @@ class Hierarchy(Section):
     baseline: Literal["common", "stratified"] | None = None
     effects: Literal["random", "fixed"] = "random"
     groups: dict[Annotated[str, Field(pattern=NAME)], tuple[str, ...]] = {}
+    context: bool | None = None
 
     def owner(self, site: str) -> str:
         """The name under which a site's parameters stand: its group's or its own."""

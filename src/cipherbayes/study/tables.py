@@ -117,7 +117,8 @@ def site_prior(study: Study, slots: SiteSlots, common: ResolvedPrior) -> SitePri
     if level:
         name = names[level[0]].partition("[")[0]
         together = sum(own[:, slots.copies(place)] for place in level)
-        groups.append(Group(name, np.asarray(together), level=True))
+        follows = hierarchy.context is not False
+        groups.append(Group(name, np.asarray(together), follows))
     if len(level) > 1 and hierarchy.baseline == "stratified":
         each = np.concatenate([slots.copies(place) for place in level])
         groups.append(Group("baseline", own[:, each]))

@@ -222,7 +222,7 @@ def _between(study: Study) -> str:
         ", normal around the common ones, with half-normal priors of scale "
         f"{hierarchy.scale:g} for their standard deviations. "
     )
-    if not hierarchy.intercept:
+    if not hierarchy.intercept or hierarchy.context is False:
         return said
     return (
         f"{said}A site's level could follow the means of covariates that are "
