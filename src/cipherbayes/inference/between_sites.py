@@ -8,9 +8,9 @@ moves. Given τ, θ is normal with covariance
 
     E diag(σ₀²) E' + Σ_g τ_g² F_g F_g'.
 
-Unless a study says otherwise, a site's level may follow the means m_k of its patients' columns, less their
-average over the sites: b_k ~ N(m_k'γ, τ²), γ_j ~ N(0, σ_j²), with σ_j the scale of the
-prior of column j's effect (:meth:`SitePrior.with_context`). Where hospitals with older
+Unless a study says otherwise, a site's level may follow the means m_k of its patients'
+columns, less their average over the sites: b_k ~ N(m_k'γ, τ²), γ_j ~ N(0, σ_j²), with
+σ_j the scale of the prior of column j's effect (:meth:`SitePrior.with_context`). Where hospitals with older
 patients are also worse ones, the effect of age would otherwise be taken for larger than
 it is, and the more so the less is known within sites. What is told of sites is b_k, and
 for τ √(τ² + mean over sites of (m_k'γ)²): how much sites differ, whatever explains it.

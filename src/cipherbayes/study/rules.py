@@ -278,8 +278,8 @@ def _sites_may_differ(study: Study, hierarchy: Hierarchy) -> None:
         )
     if hierarchy.context and (hierarchy.effects == "fixed" or not hierarchy.intercept):
         raise ValueError(
-            "hierarchy.context is of intercepts that vary around a common one, and there "
-            "are none here: remove it"
+            "hierarchy.context is of intercepts that vary around a common one, and "
+            "there are none here: remove it"
         )
     unknown = [name for name in hierarchy.slopes if name not in study.features]
     if unknown:
