@@ -10,10 +10,11 @@ moves. Given τ, θ is normal with covariance
 
 Unless a study says otherwise, a site's level may follow the means m_k of its patients'
 columns, less their average over the sites: b_k ~ N(m_k'γ, τ²), γ_j ~ N(0, σ_j²), with
-σ_j the scale of the prior of column j's effect (:meth:`SitePrior.with_context`). Where hospitals with older
-patients are also worse ones, the effect of age would otherwise be taken for larger than
-it is, and the more so the less is known within sites. What is told of sites is b_k, and
-for τ √(τ² + mean over sites of (m_k'γ)²): how much sites differ, whatever explains it.
+σ_j the scale of the prior of column j's effect (:meth:`SitePrior.with_context`). Where
+hospitals with older patients are also worse ones, the effect of age would otherwise be
+taken for larger than it is, and the more so the less is known within sites. What is
+told of sites is b_k, and for τ √(τ² + mean over sites of (m_k'γ)²): how much sites
+differ, whatever explains it.
 
 Given θ, c and b are drawn by Matheron's rule, as a linear function of a draw from their
 prior; given b, each τ is drawn from a one-dimensional density. Where sites' effects are
