@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from crashing import CONTEXT, forked
-from parties import small_study, write_tables
+from parties import small_study, trajectory, write_tables
 
 from cipherbayes.engine.local_settings import LocalSettings, open_ledger
 from cipherbayes.engine.run_folder import RunFolder
@@ -138,6 +138,23 @@ def test_a_budget_that_is_lowered_meanwhile_gives_a_result_with_a_warning(
     assert result.certificate["spent"] <= 2.0
     assert any(f"stopped after {rounds} rounds" in w for w in result.record["warnings"])
     assert Ledger.read(tmp_path / "a.csv.ledger").spent() <= 2.0
+
+
+def test_an_average_that_stopped_before_it_began_is_where_theta_was(
+    tmp_path: Path,
+) -> None:
+    study = small_study(("a", "b"), inference={"method": "averaged", "rounds": 40})
+    study = write_tables(tmp_path, study)
+
+    def lower(done: int, total: int) -> None:
+        if done == 3:
+            Ledger.read(tmp_path / "a.csv.ledger").set_budget(1.0)
+
+    result = run(study, out=tmp_path / "run", progress=lower)
+    assert 3 <= result.record["rounds"] <= 20
+    np.testing.assert_array_equal(
+        result.draws()[0], np.frombuffer(trajectory(tmp_path / "run")[-1])
+    )
 
 
 def test_one_spent_table_stops_all(tmp_path: Path) -> None:

@@ -108,6 +108,18 @@ WRONG = {
         LOGISTIC + PRIVATE + "[inference]\nchains = 4\n",
         "chains",
     ),
+    "a method of releases without a budget": (
+        LOGISTIC + '[inference]\nmethod = "noise-aware"\n',
+        r"needs the noise of a private study: remove it, or add a \[privacy\]",
+    ),
+    "a method of rows with a budget": (
+        LOGISTIC + PRIVATE + '[inference]\nmethod = "multilevel"\n',
+        "reads the rows, and a private study releases noised sums",
+    ),
+    "a method of sites that differ where they do not": (
+        LOGISTIC + '[inference]\nmethod = "multilevel"\n',
+        "is for sites that may differ",
+    ),
     "scores on private rows without noise": (
         LOGISTIC + PRIVATE + "[evaluation]\nholdout = 0.2\nprivate = false\n",
         "holdout_is_public",

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cipherbayes.inference import averaged
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.released import Recursion, Release, ServerState
 from cipherbayes.inference.settings import Inference
@@ -57,16 +58,14 @@ class EncryptedAscent(Recursion):
     def advance(self, state: ServerState, release: Release) -> ServerState:
         theta = state.theta + self.size * release.gradient_sum
         rounds = state.rounds + 1
-        kept = rounds - self.rounds // 2
-        average = state.memory
-        if kept >= 1:
-            average = average + (theta - average) / kept
+        average = averaged.taken_in(state.memory, theta, rounds, self.rounds)
         return ServerState(theta, average, rounds)
 
     def draws(self, trajectory: Sequence[Floats], last: ServerState) -> Draws:
-        # A run that stopped in its first half has no average yet.
-        averaged = last.rounds > self.rounds // 2
-        point = (last.memory if averaged else last.theta)[None, None, :]
+        point = averaged.point(last.memory, last.theta, last.rounds, self.rounds)
         return Draws(
-            point, np.full((1, 1), np.nan), is_point=True, rounds=len(trajectory)
+            point[None, None, :],
+            np.full((1, 1), np.nan),
+            is_point=True,
+            rounds=len(trajectory),
         )

@@ -45,7 +45,16 @@ def step(
     """One update; the average takes in the iterates after round T // 2."""
     theta = state.theta + size * (mean_gradient + prior_gradient / records)
     rounds = state.rounds + 1
+    average = taken_in(state.average, theta, rounds, total_rounds)
+    return AveragedState(theta, average, rounds)
+
+
+def taken_in(average: Floats, theta: Floats, rounds: int, total_rounds: int) -> Floats:
+    """The mean with θ after so many rounds, which counts after round T // 2."""
     kept = rounds - total_rounds // 2
-    if kept < 1:
-        return AveragedState(theta, state.average, rounds)
-    return AveragedState(theta, state.average + (theta - state.average) / kept, rounds)
+    return average if kept < 1 else average + (theta - average) / kept
+
+
+def point(average: Floats, theta: Floats, rounds: int, total_rounds: int) -> Floats:
+    """The mean; θ itself where a run stopped before there was one."""
+    return average if rounds > total_rounds // 2 else theta

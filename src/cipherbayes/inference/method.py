@@ -95,6 +95,12 @@ class Method(ABC):
         Rounds of a private study that names none.
     needs_privacy
         Whether it works with released, noised sums only.
+    needs_tables
+        Whether it reads the rows themselves, so that it serves no private study.
+    needs_hierarchy
+        Whether it serves studies of sites that may differ only.
+    under_encryption
+        Whether an encrypted update may take the place of its own steps.
     multilevel
         Whether it has a posterior of what differs between sites.
     is_point
@@ -112,6 +118,9 @@ class Method(ABC):
     name: ClassVar[str]
     default_rounds: ClassVar[int]
     needs_privacy: ClassVar[bool] = False
+    needs_tables: ClassVar[bool] = False
+    needs_hierarchy: ClassVar[bool] = False
+    under_encryption: ClassVar[bool] = False
     multilevel: ClassVar[bool] = False
     is_point: ClassVar[bool] = False
     samples_at_the_end: ClassVar[bool] = False

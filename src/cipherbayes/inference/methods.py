@@ -157,6 +157,7 @@ class ChainMethod(Method):
 
     name = CHAIN_DEFAULT
     default_rounds = 400
+    under_encryption = True
     interval_caution = (
         "Its draws count the privacy noise but not the bias of clipping: they describe "
         "the chain, not how far the points may be from the truth. The noise-aware "
@@ -187,7 +188,7 @@ class AveragedMethod(Method):
 
     name = "averaged"
     default_rounds = 20
-    is_point = True
+    under_encryption = is_point = True
 
     def recursion(self, facts: PublicFacts) -> Recursion:
         from cipherbayes.inference.released import PrivateAverage
@@ -205,7 +206,7 @@ class MultilevelMethod(Method):
 
     name = MULTILEVEL
     default_rounds = 1_000
-    multilevel = True
+    needs_tables = needs_hierarchy = multilevel = True
 
     def require(self, model: Model) -> None:
         if model.bounded_influence is None or not model.bounded_influence.multilevel:

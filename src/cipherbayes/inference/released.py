@@ -237,7 +237,10 @@ class PrivateAverage(GradientRecursion):
         return ServerState(inner.theta, inner.average, inner.rounds)
 
     def draws(self, trajectory: Sequence[Floats], last: ServerState) -> Draws:
-        point = last.memory[None, None, :]
+        point = averaged.point(last.memory, last.theta, last.rounds, self.rounds)
         return Draws(
-            point, np.full((1, 1), np.nan), is_point=True, rounds=len(trajectory)
+            point[None, None, :],
+            np.full((1, 1), np.nan),
+            is_point=True,
+            rounds=len(trajectory),
         )

@@ -186,7 +186,8 @@ def outlook(plan: StudyPlan, forecast: Forecast) -> list[str]:
             "outlook     not known, because the number of records is not: add "
             "records = N under [privacy], which makes N public, to see it",
         ]
-    if plan.study.inference_method.is_point:
+    method = plan.study.inference_method
+    if method.is_point or method.interval_caution is not None:
         return [f"outlook     {POINT}"]
     lines = [f"intervals {_in_words(forecast, ' as wide as without privacy')}"]
     if (events := plan.study.privacy.events) is not None:

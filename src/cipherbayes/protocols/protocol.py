@@ -247,6 +247,13 @@ class CuratedProtocol(Protocol[ItsPlan]):
     federated = False
     leaves = "not at all: whoever holds the tables adds it up"
 
+    def security(self, privacy: CertificateRecord) -> tuple[str, list[Fact]]:
+        return (
+            "All tables were in one place, so nothing was encrypted and nothing had to "
+            "be signed. Whoever holds that place can read the rows.",
+            [],
+        )
+
     def rounds(self, plan: ItsPlan, checkpoint: Checkpoint) -> PhasedRounds[Any]:
         from cipherbayes.protocols.rounds import PhasedRounds
 

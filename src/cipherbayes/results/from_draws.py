@@ -192,7 +192,7 @@ class _Fit:
         rows, notes = summarise(self.names, self.user, interval)
         if self.caution is not None:
             rows = [row | {"sd": None, "lower": None, "upper": None} for row in rows]
-        if not self.study.inference_method.has_chains:
+        if interval is not None and not self.study.inference_method.has_chains:
             notes = []  # its flags say whether it mixed, and it has no rounds to raise
         prior = resolve_prior(self.study, self.design)
         held = held_by_prior(self.names, self.flat, prior.mean, prior.scale)

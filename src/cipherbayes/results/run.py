@@ -135,13 +135,6 @@ def resume(out: str | Path, *, progress: Progress | None = None) -> Result:
 def _run_without_privacy(
     study: Study, tables: Mapping[str, Any] | None, progress: Progress
 ) -> Result:
-    method = study.inference_method
-    if method.needs_privacy:
-        raise StudyError(
-            f'inference.method = "{method.name}" needs the noise of a private study',
-            where=f"study '{study.name}'",
-            remedy="remove it, or add a [privacy] table",
-        )
     started = time.perf_counter()
     with TemporaryFolder() as scratch:
         # What a query returned is on the disk for as long as it is needed.

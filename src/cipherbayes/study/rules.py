@@ -58,6 +58,7 @@ def require_agreement(study: Study) -> None:
     study.rules.check(study)
     if study.hierarchy is not None:  # first: it chooses the default method
         _sites_may_differ(study, study.hierarchy)
+    _method_serves(study)
     study.inference_method.check(study.inference)
     study.inference_method.require(study.model)
     _gaps_can_be_drawn(study)
@@ -220,6 +221,26 @@ def _persons_are_usable(study: Study) -> None:
         raise ValueError(
             "privacy.unit: holdout_is_public scores rows one by one, of which a person "
             "may have several: remove one of the two"
+        )
+
+
+def _method_serves(study: Study) -> None:
+    method = study.inference_method
+    named = f'inference.method = "{method.name}"'
+    if method.needs_privacy and not study.private:
+        raise ValueError(
+            f"{named} needs the noise of a private study: remove it, or add a "
+            "[privacy] table"
+        )
+    if method.needs_tables and study.private:
+        raise ValueError(
+            f"{named} reads the rows, and a private study releases noised sums of "
+            "them: remove it, or [privacy]"
+        )
+    if method.needs_hierarchy and study.hierarchy is None:
+        raise ValueError(
+            f"{named} is for sites that may differ: remove it, or add a [hierarchy] "
+            "table"
         )
 
 

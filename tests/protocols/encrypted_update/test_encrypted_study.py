@@ -25,6 +25,7 @@ from cipherbayes.protocols.study_plan import plan_releases
         ({"preparation": {"method": "private-moments"}}, "not for an encrypted update"),
         ({"preparation": {"method": "as-printed"}}, "exact moments"),
         ({"inference": {"method": "noise-aware"}}, "only a point"),
+        ({"inference": {"method": "multilevel"}}, "only a point"),
         ({"inference": {"preconditioner": "none"}}, "rmsprop"),
         ({"header": {"protocol": "secure-sum"}}, "study.circuit belongs to"),
     ],

@@ -168,10 +168,13 @@ def check_update(study: Study) -> None:
             f'preparation.method = "{study.preparation_method}" is not for an '
             'encrypted update, which uses "public-bounds"'
         )
-    if study.inference.method is not None and study.inference_method.needs_privacy:
+    if (
+        study.inference.method is not None
+        and not study.inference_method.under_encryption
+    ):
         raise ValueError(
-            f"inference.method: an encrypted update has no {study.inference.method} "
-            "posterior, only a point: remove it, or use "
+            f'inference.method = "{study.inference.method}": an encrypted update has '
+            "steps of its own and only a point: remove it, or use "
             + choices(lambda protocol: protocol.noise_aware)
         )
     if study.inference.step.schedule != "constant":

@@ -14,15 +14,12 @@ Facts = list[tuple[str, Content]]
 
 def security_section(contents: Contents) -> Markup:
     """The whole section."""
-    if contents.scheme is None:
-        return tag(
-            "p",
-            "All tables were in one place, so nothing was encrypted and nothing had to "
-            "be signed. Whoever holds that place can read the rows.",
-        )
     lead, done = contents.protocol.security(contents.record["privacy"])
+    told: Facts = [(fact.name, _shown(fact)) for fact in done]
+    if contents.scheme is None:
+        return join(tag("p", lead), facts(told)) if told else tag("p", lead)
     pairs: Facts = [
-        *((fact.name, _shown(fact)) for fact in done),
+        *told,
         *_parameters(contents.scheme),
         ("Encryption key", tag("code", contents.key or "not kept", class_="long")),
         ("Run", tag("code", contents.run or "not kept")),
