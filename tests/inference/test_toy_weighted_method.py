@@ -114,3 +114,14 @@ def test_a_run_that_was_cut_goes_on(tmp_path: Path) -> None:
 def test_settings_of_a_chain_are_refused_not_ignored(tmp_path: Path) -> None:
     with pytest.raises(StudyError, match="rounds of its own"):
         cb.Study.load(study_file(tmp_path, "rounds = 7\n"))
+
+
+def test_shares_of_nothing_are_refused_before_anything_runs() -> None:
+    class Idle(Newton):
+        name = "idle"
+
+        def round_shares(self) -> Sequence[Shares]:
+            return [Shares(0.0, 0.0)]
+
+    with pytest.raises(ValueError, match="none is more than 0"):
+        register(Idle())

@@ -239,8 +239,16 @@ def register(method: Method) -> None:
     says = type(method).__name__
     if not hasattr(method, "name"):
         raise ValueError(f"{says} does not say its name")
-    if not hasattr(method, "default_rounds") and method.round_shares() is None:
+    shares = method.round_shares()
+    if not hasattr(method, "default_rounds") and shares is None:
         raise ValueError(f"{says} does not say its default_rounds or round_shares")
+    each = [
+        share
+        for round in shares or ()
+        for share in (round.gradient_share, round.information_share)
+    ]
+    if shares is not None and not (sum(each) > 0.0 and min(each) >= 0.0):
+        raise ValueError(f"{says} has round_shares of which none is more than 0")
     if method.name in _METHODS:
         raise ValueError(f"there is a method '{method.name}' already")
     _METHODS[method.name] = method
