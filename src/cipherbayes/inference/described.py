@@ -125,8 +125,8 @@ def bin_shares(
 
 class _Noised(NamedTuple):
     """Counts ``(problems, groups, bins)`` and their noise; the records of each group
-    and how unsure these are; α; the prior mean of φ, ``(problems, bins)``; and the noise
-    of what all groups say of exp(φ), ``(problems, 1)``."""
+    and how unsure these are; α; the prior mean of φ, ``(problems, bins)``; and the
+    noise of what all groups say of exp(φ), ``(problems, 1)``."""
 
     counts: Floats
     noise: Floats

@@ -154,7 +154,7 @@ def _groups(entries: list[ObservedOverExpected], share: str) -> Markup:
 def characteristics(contents: Contents) -> Markup:
     """The table of the records' characteristics; nothing where there is none.
 
-    All records first, then by each grouping, a few groups beside each other.
+    All records first, then, folded, by each grouping, a few groups beside each other.
     """
     rows = contents.record.get("describe", [])
     if not rows:
@@ -169,7 +169,7 @@ def characteristics(contents: Contents) -> Markup:
         cells.setdefault(_characteristic(row), {})[row["group"]] = row
     share = percent(contents.record["interval"])
     said = f"Characteristics, with {share} intervals for noise and width of ranges"
-    parts = []
+    parts: list[Markup] = []
     for groups in _beside(list(dict.fromkeys(row["group"] for row in rows))):
         known = {
             what: row
@@ -181,7 +181,15 @@ def characteristics(contents: Contents) -> Markup:
         else:
             parts.append(_of_groups(said, groups, known))
         said = "The same by group, each interval below its number"
-    return tag("div", tag("h3", "Who the records are"), *parts, id="characteristics")
+    first, *others = parts
+    folded = tag("details", tag("summary", "The same by group"), *others)
+    return tag(
+        "div",
+        tag("h3", "Who the records are"),
+        first,
+        folded if others else Markup(),
+        id="characteristics",
+    )
 
 
 def _binary_columns(rows: Sequence[DescribeRow]) -> set[str]:
