@@ -99,7 +99,7 @@ def private_checks(contents: Contents, metrics: PrivateMetrics) -> Markup:
             "that noise was added.",
         ),
         join(*parts),
-        misfits(contents, metrics.get("fit", [])),
+        misfits(contents, metrics),
     )
 
 
