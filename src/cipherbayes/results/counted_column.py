@@ -18,9 +18,14 @@ from cipherbayes.typing import Bools, Floats
 EVEN_SD = 0.1
 """How far the mean of a range of a smooth column is from where its neighbours say, in
 widths of the range: one standard deviation."""
+PLACE_SD = 0.03
+"""How far a quantile may be from where a draw has it within its range, in widths of the
+range, since draws are moved by sums as if all were normal: one standard deviation."""
+PILED = 0.7
+"""How likely it is that records beyond those of a range's neighbours have one value."""
 OUTER_SD = 1.0
-"""The same of the log odds of where it is in an outer range."""
-ATOMS, LIKELY, ROUGH = (0, 4, 2, 1), (0.6, 0.2, 0.15, 0.05), (0.3, 0.1, 0.2, 0.4)
+"""Standard deviation of the log odds of where the mean of an outer range is."""
+ATOMS, LIKELY, ROUGH = (0, 4, 2, 1), (0.9, 0.1, 0.0, 0.0), (0.35, 0.15, 0.2, 0.3)
 """How many values the records of a range have (0: any), how likely each is in a smooth
 column, and in another one: numbers are rounded."""
 SURE = 2.0
@@ -42,11 +47,15 @@ class Rounding:
         How far its mean is from where neighbours say, ``(s, ranges)``.
     anywhere
         Where a value is that most records of a range have.
+    piled
+        Whether a range that has many more records than its neighbours has one such
+        value.
     """
 
     atoms: Floats
     error: Floats
     anywhere: Floats
+    piled: Bools
 
     @classmethod
     def drawn(cls, smooth: Bools, ranges: int) -> Rounding:
@@ -60,11 +69,12 @@ class Rounding:
         anywhere = np.sin(0.5 * np.pi * rng.random(size)) ** 2
         several = np.maximum(atoms, 1)[:, None]
         error = np.where(
-            atoms[:, None] > 0,
-            (anywhere - 0.5) / several,
+            (atoms == 0)[:, None] & smooth[:, None],
             EVEN_SD * rng.standard_normal(size),
+            (anywhere - 0.5) / several,
         )
-        return cls(atoms.astype(np.float64), error, anywhere)
+        piled = rng.random(size) < PILED
+        return cls(atoms.astype(np.float64), error, anywhere, piled)
 
 
 @dataclass(frozen=True)
@@ -81,15 +91,21 @@ class CountedNumber:
         Mean place within the window, and mean square of the place, ``(s, 2)``.
     atoms
         How many values each range has, ``(s, ranges)``; 0 for any.
-    aside
-        How far from its mean the value is that most records of a range have.
+    single, aside
+        Share of the records of a range that have one value, and how far from the
+        range's mean it would be if the mean were where the counts alone say,
+        ``counted``.
+    counted
+        Places by the counts alone.
     """
 
     shares: Floats
     places: Floats
     moments: Floats
     atoms: Floats
+    single: Floats
     aside: Floats
+    counted: Floats
 
     @classmethod
     def drawn(
@@ -111,11 +127,12 @@ class CountedNumber:
         """
         single = _beyond_neighbours(shares) * smooth[:, None]
         places = _places(shares, ends, possible, smooth, rounding)
-        mostly = single > 0.5
+        mostly = (single > 0.5) & rounding.piled
         aside = np.where(mostly, rounding.anywhere - places, 0.0)
         atoms = np.where(mostly, 1.0, rounding.atoms[:, None])
+        single = np.where(mostly, single, 1.0)
         empty = np.zeros((len(shares), len(WEIGHTS)))
-        found = cls(shares, places, empty, atoms, aside)
+        found = cls(shares, places, empty, atoms, single, aside, places)
         return replace(found, moments=found.moments_at(ends))
 
     def moments_at(self, ends: Floats) -> Floats:
@@ -182,15 +199,22 @@ class CountedNumber:
         own = np.maximum(self.shares[draw, place], 1e-12)
         part = np.clip((share - upto[draw, place] + own) / own, 0.0, 1.0)
         mean = np.clip(self.places[draw, place], 1e-3, 1.0 - 1e-3)
-        atoms, aside = self.atoms[draw, place], self.aside[draw, place]
+        atoms = self.atoms[draw, place]
+        # What sums move the mean of a range by, its single value moves by more.
+        before = self.counted[draw, place]
+        value = before + self.aside[draw, place]
+        value += (mean - before) / self.single[draw, place]
         several = np.maximum(atoms, 1.0)
         nth = np.minimum(np.floor(part * several), several - 1.0)
         at = np.where(
             atoms > 0.0,
-            np.clip((nth + 0.5) / several + mean - 0.5 + aside, 0.0, 1.0),
+            np.clip((nth + 0.5) / several - 0.5 + value, 0.0, 1.0),
             # Rising from 0 to 1, with this mean.
             part ** ((1.0 - mean) / mean),
         )
+        # The same error wherever it is: quantiles stay in order.
+        error = PLACE_SD * np.random.default_rng(6).standard_normal(len(at))
+        at = np.clip(at + error, 0.0, 1.0)
         found: Floats = ends[place] + (ends[place + 1] - ends[place]) * at
         return found
 

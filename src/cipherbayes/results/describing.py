@@ -309,9 +309,10 @@ def _quantile(
 ) -> DescribeRow:
     """A quantile and its interval.
 
-    Rounded values may all be at the ends of ranges: an interval goes a little farther
-    than places that are evenly likely would have it. In the outer ranges many values
-    may be at the very end of the public range, which it holds then.
+    Rounded values may all be at the ends of public ranges: an interval goes a little
+    farther than places that are evenly likely would have it. Ranges made of released
+    scales end anywhere. In the outer ranges many values may be at the very end of the
+    public range, which it holds then.
     """
     assert column.ends is not None
     assert column.edges is not None
@@ -321,7 +322,9 @@ def _quantile(
     lower, upper = np.quantile(draws, [tail, 1.0 - tail])
     inner = ends[(ends > ends[0]) & (ends < ends[-1])]
     if inner.size:
-        farther = tail * float(np.median(np.diff(inner))) if inner.size > 1 else 0.0
+        farther = 0.0
+        if column.spread is None and inner.size > 1:
+            farther = tail * float(np.median(np.diff(inner)))
         lower = ends[0] if lower <= inner[0] else lower - farther
         upper = ends[-1] if upper >= inner[-1] else upper + farther
     return {
