@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from cipherbayes.protocols.budget_words import beyond_trials
 from cipherbayes.report.markup import (
     Content,
     Markup,
@@ -96,11 +97,17 @@ def private_checks(contents: Contents, metrics: PrivateMetrics) -> Markup:
             "p",
             "The held-out rows are protected like all others: what is said of them was "
             "released with noise, within ε. Intervals count that they are a sample and "
-            "that noise was added.",
+            f"that noise was added.{_beyond(contents)}",
         ),
         join(*parts),
         misfits(contents, metrics),
     )
+
+
+def _beyond(contents: Contents) -> str:
+    """What is known of intervals that do not hold as often as they say."""
+    said = None if contents.plan is None else beyond_trials(contents.plan)
+    return "" if said is None else f" {said[0].upper()}{said[1:]}."
 
 
 def _timed(metrics: PrivateMetrics, contents: Contents) -> Markup:
