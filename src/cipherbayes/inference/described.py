@@ -5,13 +5,14 @@ Each column is a problem of its own. Its bin b has in group g
     n_gb = exp(α_g + φ_b + δ_gb)
 
 records, released with noise of standard deviation s; α_g is the logarithm of the part
-of all records that the group has. Groups are alike but for δ_gb ~ N(0, τ²): a level
-that is rare among all records is likely to be rare in each group, where noise hides
-it. The values φ of a number's ranges bend little or more from one to the next, or each
-is a matter of its own: a column may be smooth, or have few values. Those of levels are
-flat in the count itself. Released counts say which bend and which τ are likelier
-(Laplace approximation of the evidence of each pair), and chains are of all in that
-proportion: where noise tells little, intervals count that.
+of all records that the group has. Groups are alike but for δ_g, normal about zero: a
+level that is rare among all records is likely to be rare in each group, where noise
+hides it. Rarer levels may differ by more; a number may be shifted, or spread, as a
+whole. The values φ of a number's ranges bend little or more from one to the next, or
+each is a matter of its own: a column may be smooth, or have few values. Those of levels
+are flat in the count itself. Released counts say which bend and which size of δ are
+likelier (Laplace approximation of the evidence of each pair), and chains are of all in
+that proportion: where noise tells little, intervals count that.
 
 Draws are made by Hamiltonian Monte Carlo, all problems of one shape together, in
 coordinates in which the posterior around each pair's mode is a standard normal. What
@@ -37,10 +38,18 @@ BEND_SDS, RANGE_SD, ROUGH_SD, LEVEL_SD = (0.2, 0.7), 5.0, 6.0, 5.0
 """Prior standard deviations: of the bend of φ (little, or more), of a value of φ beside
 it, of one by itself, and of that of a level. Around a mean that is its square higher
 the last one is flat in the count itself."""
-APART = (0.1, 0.4, 1.2)
-"""τ: how far groups may be apart."""
+APART = (0.2, 0.5, 1.2)
+"""Standard deviations of δ of the most frequent level."""
+RARER = 1.0 / 3.0
+"""Power of the frequency of the most frequent level over that of another, by which
+that of the other is larger."""
+RANGES_APART = ((0.1, 0.25), (0.3, 0.5), (1.0, 1.0))
+"""The same of a range by itself, and of what a shift by one standard deviation adds
+one standard deviation from the mean; of a wider spread half of that."""
 ALONE = 0.01
-"""τ of a single group, which is all records."""
+"""That of a single group, which is all records."""
+FARTHEST_RANGE = 3.0
+"""Standard deviations from the mean up to which shift and spread add more and more."""
 LEAST_NOISE = 0.3
 """Least standard deviation of all records of a group, in that of the noise of a
 count."""
@@ -98,7 +107,6 @@ def bin_shares(
     if bent:
         roots = [second_differences(bins, sd, RANGE_SD) for sd in BEND_SDS]
         roots.append(np.eye(bins) / ROUGH_SD)
-    pairs = list(product(range(len(roots)), APART if groups > 1 else (ALONE,)))
     noised = _Noised(
         counts,
         noise,
@@ -108,7 +116,9 @@ def bin_shares(
         mean,
         noise.min() * everybody[:, None] / np.linalg.norm(records, axis=1)[:, None],
     )
-    modes = [_Mode.of(noised, roots[root], apart) for root, apart in pairs]
+    kinds = product(range(len(roots)), _groups_apart(noised, ranges=bent))
+    pairs = [(root, _Mode.of(noised, roots[root], apart)) for root, apart in kinds]
+    modes = [mode for _, mode in pairs]
     # Chain k is of the pair in whose part of the unit interval its place is.
     ends = np.cumsum(softmax([mode.evidence for mode in modes], axis=0), axis=0)[:-1]
     places = (np.random.default_rng(2).permutation(CHAINS) + 0.5) / CHAINS
@@ -121,6 +131,31 @@ def bin_shares(
         shares.transpose(1, 3, 0, 2, 4).reshape(problems, groups, -1, bins),
         np.tile(smooth, KEPT),
     )
+
+
+def _groups_apart(noised: _Noised, *, ranges: bool) -> list[Floats]:
+    """Precisions of δ_g that are tried, ``(problems, bins, bins)`` each."""
+    problems, groups, bins = noised.counts.shape
+    identity = np.eye(bins)
+    if groups == 1:
+        return [np.tile(identity / ALONE**2, (problems, 1, 1))]
+    there = np.maximum(noised.whole(), 1.0)
+    share = there / there.sum(axis=1, keepdims=True)
+    if not ranges:
+        larger = (share.max(axis=1, keepdims=True) / share) ** RARER
+        return [identity / (apart * larger[:, :, None]) ** 2 for apart in APART]
+    place = np.arange(float(bins))
+    mean = share @ place
+    sd = np.sqrt(np.maximum(share @ place**2 - mean**2, 1.0))
+    away = (place - mean[:, None]) / sd[:, None]
+    away = np.clip(away, -FARTHEST_RANGE, FARTHEST_RANGE)
+    wider = 0.5 * (away**2 - 1.0)
+    smooth = away[:, :, None] * away[:, None] + wider[:, :, None] * wider[:, None]
+    found = []
+    for own, shift in RANGES_APART:
+        covariance = own**2 * identity + shift**2 * smooth
+        found.append(np.linalg.inv(covariance).astype(np.float64))
+    return found
 
 
 class _Noised(NamedTuple):
@@ -176,12 +211,13 @@ class _Mode:
     """The mode of every problem under one prior, and coordinates around it.
 
     The curvature of φ and δ_g is an arrow: D_g, that of the logarithms of the counts of
-    a group, is its own block (with 1 / τ²), what it shares with φ, and its part of φ's.
+    a group, is its own block (with the precision of δ_g), what it shares with φ, and
+    its part of φ's.
 
     Attributes
     ----------
     root, apart
-        R with R'R the precision of φ, and τ.
+        R with R'R the precision of φ, and the precision of δ_g of each problem.
     x, delta
         The mode: ``(problems, bins)``, ``(problems, groups, bins)``.
     whole, own, shared
@@ -192,7 +228,7 @@ class _Mode:
     """
 
     root: Floats
-    apart: float
+    apart: Floats
     x: Floats
     delta: Floats
     whole: Floats
@@ -201,7 +237,7 @@ class _Mode:
     evidence: Floats
 
     @classmethod
-    def of(cls, noised: _Noised, root: Floats, apart: float) -> _Mode:
+    def of(cls, noised: _Noised, root: Floats, apart: Floats) -> _Mode:
         """Found by damped steps."""
         precision, groups = root.T @ root, noised.counts.shape[1]
         x, delta = np.maximum(noised.whole(), 0.0), np.zeros_like(noised.counts)
@@ -213,7 +249,7 @@ class _Mode:
             off, slope = noised.misfit(there)
             away = (log.phi - noised.mean) @ root.T
             curved = _curvature(there, noised)
-            block = curved + identity / apart**2
+            block = curved + apart[:, None]
             shared = np.linalg.solve(block, curved) * log.slope[:, None, None]
             schur = curved.sum(axis=1) + precision
             schur = log.slope[..., None] * schur * log.slope[:, None]
@@ -222,7 +258,7 @@ class _Mode:
             if arrived or step == STEPS:
                 break
             by_group = -slope * there
-            by_delta = by_group - delta / apart**2
+            by_delta = by_group - delta @ apart
             by_x = log.slope * (by_group.sum(axis=1) - away @ root) + log.bend
             by_x -= np.einsum("pgij,pgi->pj", shared, by_delta)
             moved = np.linalg.solve(schur, by_x[..., None])[..., 0]
@@ -235,9 +271,9 @@ class _Mode:
             arrived = float(size.max()) < NEAR
         lower, of_whole = np.linalg.cholesky(block), np.linalg.cholesky(schur)
         fit = off.sum(axis=1) + 0.5 * (away**2).sum(axis=1) - log.log_slope.sum(axis=1)
-        fit += 0.5 * (delta**2).sum(axis=(1, 2)) / apart**2
+        fit += 0.5 * (delta * (delta @ apart)).sum(axis=(1, 2))
         evidence = 0.5 * np.linalg.slogdet(precision)[1] - fit
-        evidence -= groups * len(identity) * np.log(apart)
+        evidence += 0.5 * groups * np.linalg.slogdet(apart)[1]
         evidence -= _log_diagonal(lower).sum(axis=1) + _log_diagonal(of_whole)
         whole = np.linalg.inv(of_whole).swapaxes(-1, -2)
         inverse = np.linalg.inv(lower).swapaxes(-1, -2)
@@ -298,7 +334,7 @@ def _drawn(noised: _Noised, modes: list[_Mode], chosen: Integers) -> Floats:
     whole, own, shared = each("whole"), each("own"), each("shared")
     # R'R of every chain: their R may have rows of different numbers.
     precision = np.stack([mode.root.T @ mode.root for mode in modes])[chosen]
-    apart = np.array([mode.apart for mode in modes])[chosen][:, :, None, None]
+    apart = each("apart")
     parts, mean = noised.parts[:, None, :, None], noised.mean[:, None]
     unit, back = noised.unit[:, None], shared.swapaxes(-1, -2)
 
@@ -313,9 +349,10 @@ def _drawn(noised: _Noised, modes: list[_Mode], chosen: Integers) -> Floats:
         away = ((log.phi - mean)[:, :, None] @ precision)[:, :, 0]
         value = log.log_slope.sum(axis=2) - off.sum(axis=2)
         value -= 0.5 * ((log.phi - mean) * away).sum(axis=2)
-        value -= 0.5 * ((delta / apart) ** 2).sum(axis=(2, 3))
+        pulled = delta @ apart
+        value -= 0.5 * (delta * pulled).sum(axis=(2, 3))
         by_group = -slope * there
-        by_delta = by_group - delta / apart**2
+        by_delta = by_group - pulled
         by_x = log.slope * (by_group.sum(axis=2) - away) + log.bend
         by_x -= (back @ by_delta[..., None])[..., 0].sum(axis=2)
         by_z = (by_x[:, :, None] @ whole)[:, :, 0]
