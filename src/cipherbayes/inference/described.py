@@ -50,6 +50,8 @@ ALONE = 0.01
 """That of a single group, which is all records."""
 FARTHEST_RANGE = 3.0
 """Standard deviations from the mean up to which shift and spread add more and more."""
+MOST_NUMBERS = 4_000_000
+"""Of a matrix of all chains that are run together."""
 LEAST_NOISE = 0.3
 """Least standard deviation of all records of a group, in that of the noise of a
 count."""
@@ -95,6 +97,20 @@ def bin_shares(
         constant, ``(problems, bins)``.
     """
     problems, groups, bins = counts.shape
+    most = max(MOST_NUMBERS // (CHAINS * groups * bins**2), 1)
+    if problems > most:
+        parts = [slice(start, start + most) for start in range(0, problems, most)]
+        found = [
+            bin_shares(
+                counts[part],
+                noise,
+                (rows[0][part], rows[1][part]),
+                ranges=ranges,
+                profile=None if profile is None else profile[part],
+            )
+            for part in parts
+        ]
+        return BinShares(*(np.concatenate(each) for each in zip(*found, strict=True)))
     records = np.maximum(rows[0], 1.0)
     everybody = records.sum(axis=1)
     mean = np.log(everybody)[:, None] - np.full(bins, np.log(bins))
