@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--characteristics", nargs="+", help="flchain, gbsg2, …")
     parser.add_argument("--misfit", action="store_true", help="how often it is found")
     parser.add_argument("--share", type=float, default=0.1, help="of [describe]")
+    parser.add_argument("--uneven", action="store_true", help="sites that differ")
     given = parser.parse_args()
     if given.summary is not None:
         return summarise(given.summary)
@@ -94,6 +95,7 @@ def characteristics(given: argparse.Namespace) -> None:
                 given.repetitions,
                 given.seed,
                 given.physionet,
+                uneven=given.uneven,
             )
             for (statistic, group), (covered, width, count) in sorted(found.items()):
                 print(

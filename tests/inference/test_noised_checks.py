@@ -206,12 +206,11 @@ def test_shares_of_levels_add_up_and_are_near_the_truth() -> None:
     truth = np.array([600.0, 250.0, 100.0, 50.0])
     counts = truth + rng.normal(0.0, 15.0, (3, 4))
     shares = bin_shares(
-        counts,
-        np.full(3, 15.0),
-        (np.full(3, 1000.0), np.zeros(3)),
+        counts[:, None],
+        np.full(4, 15.0),
+        (np.full((3, 1), 1000.0), np.zeros((3, 1))),
         ranges=False,
-        spread=None,
-    ).shares
+    ).shares[:, 0]
     assert np.allclose(shares.sum(axis=2), 1.0)
     assert shares.min() >= 0.0
     assert np.abs(shares.mean(axis=(0, 1)) - truth / 1000.0).max() < 0.03
@@ -225,13 +224,13 @@ def test_a_number_in_ranges_keeps_its_mean_and_its_spread() -> None:
     truth = np.bincount(np.searchsorted(edges[1:-1], values), minlength=16)
     counts = truth + rng.normal(0.0, 60.0, (20, 16))
     found = bin_shares(
-        counts,
-        np.full(20, 60.0),
-        (np.full(20, 5000.0), np.zeros(20)),
+        counts[:, None],
+        np.full(16, 60.0),
+        (np.full((20, 1), 5000.0), np.zeros((20, 1))),
         ranges=True,
-        spread=(7.5, 16 / 6),
+        profile=np.tile(-0.5 * ((np.arange(16) - 7.5) * 6 / 16) ** 2, (20, 1)),
     )
-    shares = found.shares
+    shares = found.shares[:, 0]
     assert found.smooth.mean() > 0.9
     middles = 0.5 * (edges[1:] + edges[:-1])
     means = shares @ middles
@@ -248,11 +247,34 @@ def test_a_column_of_few_values_is_not_smoothed() -> None:
     truth[[3, 5, 8, 15]] = 500.0, 200.0, 200.0, 100.0
     counts = truth + rng.normal(0.0, 15.0, (10, 16))
     found = bin_shares(
-        counts,
-        np.full(10, 15.0),
-        (np.full(10, 1000.0), np.zeros(10)),
+        counts[:, None],
+        np.full(16, 15.0),
+        (np.full((10, 1), 1000.0), np.zeros((10, 1))),
         ranges=True,
-        spread=(7.5, 16 / 6),
     )
     assert found.smooth.mean() < 0.1
-    assert np.abs(found.shares.mean(axis=(0, 1)) - truth / 1000.0).max() < 0.02
+    assert np.abs(found.shares.mean(axis=(0, 1, 2)) - truth / 1000.0).max() < 0.02
+
+
+def test_a_level_that_is_rare_everywhere_is_not_told_too_high_at_sites() -> None:
+    """Ten sites of 400 records; 8 of each have the level, the noise is 20."""
+    rng = np.random.default_rng(7)
+    truth = np.tile([392.0, 8.0], (20, 10, 1))
+    counts = truth + rng.normal(0.0, 20.0, truth.shape)
+    rows = np.full((20, 10), 400.0), np.full((20, 10), 5.0)
+    shares = bin_shares(counts, np.full(2, 20.0), rows, ranges=False).shares
+    told = 400.0 * shares[..., 1]
+    assert told.mean() < 2.0 * 8.0
+    low, high = np.quantile(told.sum(axis=1), [0.05, 0.95], axis=1)
+    assert np.mean((low <= 80.0) & (high >= 80.0)) >= 0.75
+
+
+def test_sites_that_differ_are_not_told_to_be_alike() -> None:
+    rng = np.random.default_rng(8)
+    truth = np.array([[300.0, 100.0], [100.0, 300.0], [380.0, 20.0]])
+    counts = truth + rng.normal(0.0, 15.0, (20, 3, 2))
+    rows = np.full((20, 3), 400.0), np.full((20, 3), 5.0)
+    shares = bin_shares(counts, np.full(2, 15.0), rows, ranges=False).shares
+    assert np.abs(400.0 * shares.mean(axis=(0, 2)) - truth).max() < 8.0
+    low, high = np.quantile(400.0 * shares[..., 0], [0.05, 0.95], axis=2)
+    assert np.mean((low <= truth[:, 0]) & (truth[:, 0] <= high)) >= 0.8

@@ -12,6 +12,7 @@ import cipherbayes as cb
 from cipherbayes.inference.recalibration import recalibrate
 from cipherbayes.models.held_out import LOG_ODDS
 from cipherbayes.protocols.budget_words import (
+    beyond_trials,
     budget_cautions,
     budget_lines,
     budget_uses,
@@ -144,3 +145,24 @@ def test_without_a_public_number_of_records_nothing_is_said_of_widths() -> None:
     assert "half_widths" not in budget_uses(plan)["checking"]
     assert "about" not in "".join(text for _, text in budget_lines(plan))
     assert budget_cautions(plan) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "epsilon", "said"),
+    [
+        ("weibull", 0.3, "wider than they need be"),
+        ("weibull", 1.0, None),
+        ("poisson", 0.3, "where predictions end abruptly"),
+        ("poisson", 1.0, None),
+        ("logistic", 0.3, None),
+    ],
+)
+def test_a_plan_says_where_intervals_do_not_hold_as_often_as_they_say(
+    kind: str, epsilon: float, said: str | None
+) -> None:
+    """800 rows held out, as in the trials."""
+    found = beyond_trials(planned(kind, epsilon=epsilon, records=4000))
+    assert (found is None) == (said is None)
+    if found is not None and said is not None:
+        assert said in found
+        assert found in [text for _, text in budget_lines(planned(kind, epsilon=0.3))]

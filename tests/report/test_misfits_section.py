@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from cipherbayes.report.sections.misfits import _groups
-from cipherbayes.results.record import FitTest
+from cipherbayes.report.sections.misfits import _groups, _untested
+from cipherbayes.results.record import FitTest, MeanRow
 from cipherbayes.study.schema import Study
 from conftest import LOGISTIC
 
@@ -31,3 +31,25 @@ def test_a_group_that_noise_hides_is_not_known(
     test |= {"bend": 1, "groups": [group], "misfit": False, "text": ""}
     page = str(_groups("Groups", [cast("FitTest", test)], study, "90 %", "groups"))
     assert ("not known" in page) != known
+
+
+@pytest.mark.parametrize(
+    ("slope", "said"),
+    [
+        ((0.6, 0.4, 0.8), "predictions are too extreme,"),
+        ((1.5, 1.2, 1.8), "predictions are not extreme enough,"),
+        ((1.1, 0.9, 1.3), None),
+        (None, None),
+    ],
+)
+def test_what_is_not_tested_is_not_said_to_fit_where_the_slope_is_off(
+    slope: tuple[float, float, float] | None, said: str | None
+) -> None:
+    study = Study.model_validate(tomllib.loads(LOGISTIC))
+    row: MeanRow | None = None
+    if slope is not None:
+        row = {"mean": slope[0], "lower": slope[1], "upper": slope[2]}
+    page = str(_untested(study, [], row))
+    assert "Not tested: " in page
+    assert ("calibration slope" in page) == (said is not None)
+    assert said is None or said in page

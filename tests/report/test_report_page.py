@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from cipherbayes.engine.run_folder import RunFolder
+from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.report.numbers import duration, number, resolved, size
+from cipherbayes.results.result import Result
 from finished_runs import FinishedRuns, runs
 from terminal import cipherbayes
 
@@ -251,3 +253,27 @@ def test_programs_learn_where_the_page_is(runs: FinishedRuns, tmp_path: Path) ->
     said = json.loads(done.stdout)
     assert Path(said["report"]) == tmp_path / "page.html"
     assert said["bytes"] == (tmp_path / "page.html").stat().st_size
+
+
+@pytest.mark.slow
+def test_a_page_with_everything_tells_each_number_once(runs: FinishedRuns) -> None:
+    """A site's records are the same wherever they are told, groups add up, and the plan
+    knew how much would be sent."""
+    folder = runs["hospitals"]
+    result = Result.load(folder)
+    record, tables = result.record, Tables(page_of(folder)).tables
+    mean = {
+        (row["column"], row["statistic"], row["group"]): row["mean"]
+        for row in record["describe"]
+    }
+    for site, told, *_ in tables["given-away"][1:]:
+        assert told.startswith(number(mean["", "rows", f"site: {site}"]))
+    sites = [f"site: {site}" for site in record["sites"]]
+    for column, statistic, _ in [key for key in mean if key[2] == "all"]:
+        if statistic.startswith("count: "):
+            parts = [mean[column, statistic, site] for site in sites]
+            assert sum(parts) == pytest.approx(mean[column, statistic, "all"], rel=1e-3)
+    encryption = plan_releases(result.study.with_privacy()).encryption
+    assert encryption is not None
+    sent = record["bytes"]["total"]
+    assert encryption.total_bytes == pytest.approx(sent, rel=0.1)

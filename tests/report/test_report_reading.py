@@ -430,7 +430,8 @@ def test_effects_come_first_and_a_column_of_zeros_and_ones_has_one_line_in_perce
         )
     ]
     page = str(findings_section(contents))
-    assert 0 < page.index('id="effects"') < page.index('id="characteristics"')
+    effects, parameters = page.index('id="effects"'), page.index('id="posterior"')
+    assert 0 < effects < parameters < page.index('id="characteristics"')
     assert "died: share of 0" not in page
     assert "died: share of 1" in page
     assert "25.0 %" in page

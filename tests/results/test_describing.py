@@ -272,8 +272,76 @@ def test_two_groupings_say_the_same_of_all_records() -> None:
         count = found["sex", f"count: {level}", "all"]
         assert found["", "rows", f"sex: {level}"] == pytest.approx(count, rel=1e-9)
     for by, groups in (("sex", "FM"), ("site", "abc")):
-        parts = sum(found["y", "count: 1", f"{by}: {group}"] for group in groups)
-        assert parts == pytest.approx(found["y", "count: 1", "all"], rel=0.02)
+        for level in "01":
+            every = found["y", f"count: {level}", "all"]
+            parts = [found["y", f"count: {level}", f"{by}: {each}"] for each in groups]
+            assert sum(parts) == pytest.approx(every, rel=1e-6)
+
+
+def test_a_table_by_site_adds_up() -> None:
+    """Levels to the records of their group, groups to all records, means to the mean
+    of all; and what a level has at sites is not what noise makes of it."""
+    rng = np.random.default_rng(9)
+    sites = {"a": 900, "b": 400, "c": 300, "d": 200, "e": 200}
+    study = cb.Study(
+        study={"protocol": "pooled"},
+        model=cb.models.Logistic(outcome="y"),
+        features={
+            "arm": {"levels": ["x", "y", "rare"]},
+            "age": {"low": 0, "high": 100},
+            "bmi": {"low": 10, "high": 60, "missing": 25, "indicator": True},
+        },
+        preparation={"method": "public-bounds"},
+        privacy={"epsilon": 10.0},
+        inference={"method": "averaged"},
+        describe={"by": ["site"]},
+        sites={site: {} for site in sites},
+    )
+    plan = plan_releases(study)
+    phase = plan.closing[-1]
+    table = phase.characteristics
+    assert table is not None
+    total = np.zeros(phase.dimension)
+    for site, size in sites.items():
+        columns = {
+            "arm": rng.choice(["x", "y", "rare"], size, p=[0.5, 0.49, 0.01]),
+            "age": rng.normal(60.0, 10.0, size).clip(0.0, 100.0),
+            "bmi": np.where(rng.random(size) < 0.02, np.nan, rng.normal(27, 4, size)),
+            "y": (rng.random(size) < 0.15).astype(float),
+        }
+        arrays = {
+            name: pa.array(each, from_pandas=True) for name, each in columns.items()
+        }
+        rows = open_site(study, site, pa.table(arrays))
+        total += Contributions(study.model, rows, site=site).total(
+            phase, Question(np.zeros(1))
+        )
+    released = Closing(total + rng.normal(0.0, 15.0, total.size), 15.0)
+    found = {
+        (row["column"], row["statistic"], row["group"]): row
+        for row in describe_rows(plan.study, table, released, None, 0.05)
+    }
+    groups = ["all", *(f"site: {site}" for site in sites)]
+    mean = {key: row["mean"] for key, row in found.items()}
+    assert min(row["lower"] for row in found.values()) >= 0.0
+    for key in [key for key in mean if key[2] == "all" and "count" in key[1]]:
+        assert sum(mean[*key[:2], each] for each in groups[1:]) == pytest.approx(
+            mean[key], rel=1e-9
+        )
+    for group in groups:
+        records = mean["", "rows", group]
+        for column, levels in (("arm", ["x", "y", "rare"]), ("y", "01")):
+            parts = [mean[column, f"count: {level}", group] for level in levels]
+            assert sum(parts) == pytest.approx(records, rel=1e-9)
+            shares = [mean[column, f"share: {level}", group] for level in levels]
+            assert sum(shares) == pytest.approx(1.0, rel=1e-9)
+        for column in ("age", "bmi"):
+            quartiles = [mean[column, each, group] for each in ("q1", "median", "q3")]
+            assert quartiles == sorted(quartiles)
+            away = abs(mean[column, "mean", group] - quartiles[1])
+            assert away <= mean[column, "sd", group]
+    # Ten such records at the sites but the first; noise by itself would tell 48.
+    assert sum(mean["arm", "count: rare", each] for each in groups[2:]) < 30.0
 
 
 def test_a_level_that_nobody_has_may_be_zero_and_its_group_is_not_described() -> None:
@@ -320,7 +388,7 @@ def test_a_column_is_not_counted_by_its_own_levels() -> None:
         model=cb.models.Logistic(outcome="y"),
         features={"sex": {"levels": ["F", "M"]}, "age": {"low": 0, "high": 1}},
         preparation={"method": "public-bounds"},
-        privacy={"epsilon": 10.0, "records": 4},
+        privacy={"epsilon": 10.0, "records": 3200},
         inference={"method": "averaged"},
         describe={"by": ["sex"]},
         sites={"a": {}},

@@ -1,43 +1,75 @@
-"""Shares of the bins of many columns, from noised counts.
+"""Shares of the bins of many columns in groups of records, from noised counts.
 
-Each column is a problem of its own: counts n = exp(φ) that are not negative, released
-with noise of standard deviation s. The log counts of a number's ranges bend little or
-more from one to the next, or each is a matter of its own: a column may be smooth, or
-have few values. Released counts say which is likelier (Laplace approximation of each
-one's evidence), and draws are of all in that proportion: where noise tells little of
-how smooth a column is, intervals count that. Levels have priors of their own.
-All problems of one shape are sampled together. What is estimated are the counts of
-these very records, so intervals count the noise alone.
+Each column is a problem of its own. Its bin b has in group g
+
+    n_gb = exp(α_g + φ_b + δ_gb)
+
+records, released with noise of standard deviation s; α_g is the logarithm of the part
+of all records that the group has. Groups are alike but for δ_g, normal about zero: a
+level that is rare among all records is likely to be rare in each group, where noise
+hides it. Rarer levels may differ by more; a number may be shifted, or spread, as a
+whole. The values φ of a number's ranges bend little or more from one to the next, or
+each is a matter of its own: a column may be smooth, or have few values. Those of levels
+are flat in the count itself. Released counts say which bend and which size of δ are
+likelier (Laplace approximation of the evidence of each pair), and chains are of all in
+that proportion: where noise tells little, intervals count that.
+
+Draws are made by Hamiltonian Monte Carlo, all problems of one shape together, in
+coordinates in which the posterior around each pair's mode is a standard normal. What
+is estimated are the counts of these very records, so intervals count the noise alone.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import softmax
 
 from cipherbayes.inference.noised_counts import second_differences
-from cipherbayes.typing import Bools, Floats
+from cipherbayes.typing import Bools, Floats, Integers
 
-CHAINS, BURN_IN, STEPS, THIN = 16, 300, 600, 6
+CHAINS, BURN_IN, KEPT, LEAPS, ACCEPTED = 32, 30, 50, 6, 0.8
+"""Chains, trajectories of each that are discarded and kept, most steps of one, and the
+share of trajectories to accept."""
 BEND_SDS, RANGE_SD, ROUGH_SD, LEVEL_SD = (0.2, 0.7), 5.0, 6.0, 5.0
-"""Prior standard deviations: of the bend of log counts (little, or more), of the log
-count of a range beside it, of that of a range by itself, and of that of a level. Around
-a mean that is its square higher the last one is flat in the count itself, and an
-interval of a level's count that of its noise."""
+"""Prior standard deviations: of the bend of φ (little, or more), of a value of φ beside
+it, of one by itself, and of that of a level. Around a mean that is its square higher
+the last one is flat in the count itself."""
+APART = (0.2, 0.5, 1.2)
+"""Standard deviations of δ of the most frequent level."""
+RARER = 1.0 / 3.0
+"""Power of the frequency of the most frequent level over that of another, by which
+that of the other is larger."""
+RANGES_APART = ((0.1, 0.25), (0.3, 0.5), (1.0, 1.0))
+"""The same of a range by itself, and of what a shift by one standard deviation adds
+one standard deviation from the mean; of a wider spread half of that."""
+ALONE = 0.01
+"""That of a single group, which is all records."""
+FARTHEST_RANGE = 3.0
+"""Standard deviations from the mean up to which shift and spread add more and more."""
+MOST_NUMBERS = 4_000_000
+"""Of a matrix of all chains that are run together."""
 LEAST_NOISE = 0.3
-"""Least standard deviation of all records, in that of the noise of a count."""
+"""Least standard deviation of all records of a group, in that of the noise of a
+count."""
+STEPS, FARTHEST, NEAR, LEAST_CURVED = 60, 2.0, 1e-4, 0.01
+"""Steps to a mode, how far one goes, one so short that it is the last, and the least
+that the posterior is taken to be curved."""
+GRID = (-40.0, 12.0, 521)
+"""Where a count by itself may be, as a coordinate: in standard deviations of its noise
+above it, in their logarithm below; and in how many steps."""
 
 
 class BinShares(NamedTuple):
-    """Draws of the shares of bins, ``(problems, s, bins)``, which add up to one;
-    whether a draw takes its column to be smooth, ``(problems, s)``; and the likeliest
-    shares, ``(problems, bins)``."""
+    """Draws of the shares of bins in each group, ``(problems, groups, s, bins)``, which
+    add up to one; and whether a draw takes its column to be smooth, ``(problems, s)``.
+    """
 
     shares: Floats
     smooth: Bools
-    likeliest: Floats
 
 
 def bin_shares(
@@ -46,141 +78,342 @@ def bin_shares(
     rows: tuple[Floats, Floats],
     *,
     ranges: bool,
-    spread: tuple[float, float] | None,
-    widths: tuple[float, ...] | None = None,
+    profile: Floats | None = None,
 ) -> BinShares:
-    """Draws of the shares of bins.
+    """Draws of the shares of bins in every group of records.
 
     Parameters
     ----------
     counts, noise
-        Released counts, one problem a row, and the standard deviation of its noise.
+        Released counts, ``(problems, groups, bins)``, and the standard deviations of
+        their noise, for each bin.
     rows
-        How many records each problem has, and the standard deviation of that.
+        How many records each problem has in each group, ``(problems, groups)``, and the
+        standard deviation of that.
     ranges
         Whether bins are ranges of a number, else levels.
-    spread
-        Mean and standard deviation of a number in bins, where they are known about.
-    widths
-        Of a number's ranges, the whole ones one wide: some are cut off by the end of
-        the public range.
+    profile
+        Logarithms of counts that a number's ranges may be expected to have, but for a
+        constant, ``(problems, bins)``.
     """
-    bins = counts.shape[1]
+    problems, groups, bins = counts.shape
+    most = max(MOST_NUMBERS // (CHAINS * groups * bins**2), 1)
+    if problems > most:
+        parts = [slice(start, start + most) for start in range(0, problems, most)]
+        found = [
+            bin_shares(
+                counts[part],
+                noise,
+                (rows[0][part], rows[1][part]),
+                ranges=ranges,
+                profile=None if profile is None else profile[part],
+            )
+            for part in parts
+        ]
+        return BinShares(*(np.concatenate(each) for each in zip(*found, strict=True)))
     records = np.maximum(rows[0], 1.0)
-    # All records are one more count; a sum that is known exactly cannot be drawn.
-    total = records, np.maximum(rows[1], LEAST_NOISE * noise)
-    mean = np.log(records)[:, None] - np.full(bins, np.log(bins))
+    everybody = records.sum(axis=1)
+    mean = np.log(everybody)[:, None] - np.full(bins, np.log(bins))
+    bent = ranges and bins > 2
     if not ranges:
         mean += LEVEL_SD**2
-    bent = ranges and bins > 2
-    if bent and spread is not None:
-        away = (np.arange(bins) - spread[0]) / spread[1]
-        mean += -0.5 * away**2 + 0.5 * np.mean(away**2)
-    if bent and widths is not None:
-        mean += np.log(widths)
-    priors = [np.eye(bins) / LEVEL_SD]
+    if bent and profile is not None:
+        mean += profile
+    roots = [np.eye(bins) / LEVEL_SD]
     if bent:
-        priors = [second_differences(bins, sd, RANGE_SD) for sd in BEND_SDS]
-        priors.append(np.eye(bins) / ROUGH_SD)
-    noised = _Noised(counts, noise[:, None], *total)
-    fits = [_drawn(noised, mean, root) for root in priors]
-    shares, modes, evidence = (np.stack(each) for each in zip(*fits, strict=True))
-    # Draw k is of the prior in whose part of the unit interval its place is.
-    ends = np.cumsum(softmax(evidence, axis=0), axis=0)[:-1]
-    draws = shares.shape[2]
-    places = (np.random.default_rng(2).permutation(draws) + 0.5) / draws
+        roots = [second_differences(bins, sd, RANGE_SD) for sd in BEND_SDS]
+        roots.append(np.eye(bins) / ROUGH_SD)
+    noised = _Noised(
+        counts,
+        noise,
+        records,
+        np.maximum(rows[1], LEAST_NOISE * noise.min()),
+        np.log(records / everybody[:, None]),
+        mean,
+        noise.min() * everybody[:, None] / np.linalg.norm(records, axis=1)[:, None],
+    )
+    kinds = product(range(len(roots)), _groups_apart(noised, ranges=bent))
+    pairs = [(root, _Mode.of(noised, roots[root], apart)) for root, apart in kinds]
+    modes = [mode for _, mode in pairs]
+    # Chain k is of the pair in whose part of the unit interval its place is.
+    ends = np.cumsum(softmax([mode.evidence for mode in modes], axis=0), axis=0)[:-1]
+    places = (np.random.default_rng(2).permutation(CHAINS) + 0.5) / CHAINS
     chosen = (places > ends[:, :, None]).sum(axis=0)
-    problem = np.arange(len(counts))
+    drawn = _drawn(noised, modes, chosen)
+    shares = drawn / drawn.sum(axis=-1, keepdims=True)
+    smooth = np.array([bent and root < len(roots) - 1 for root, _ in pairs])[chosen]
+    # Draws of one chain stand apart, so that any few are of many chains.
     return BinShares(
-        shares[chosen, problem[:, None], np.arange(draws)],
-        chosen < len(priors) - 1,
-        modes[np.argmax(evidence, axis=0), problem],
+        shares.transpose(1, 3, 0, 2, 4).reshape(problems, groups, -1, bins),
+        np.tile(smooth, KEPT),
     )
 
 
+def _groups_apart(noised: _Noised, *, ranges: bool) -> list[Floats]:
+    """Precisions of δ_g that are tried, ``(problems, bins, bins)`` each."""
+    problems, groups, bins = noised.counts.shape
+    identity = np.eye(bins)
+    if groups == 1:
+        return [np.tile(identity / ALONE**2, (problems, 1, 1))]
+    there = np.maximum(noised.whole(), 1.0)
+    share = there / there.sum(axis=1, keepdims=True)
+    if not ranges:
+        larger = (share.max(axis=1, keepdims=True) / share) ** RARER
+        return [identity / (apart * larger[:, :, None]) ** 2 for apart in APART]
+    place = np.arange(float(bins))
+    mean = share @ place
+    sd = np.sqrt(np.maximum(share @ place**2 - mean**2, 1.0))
+    away = (place - mean[:, None]) / sd[:, None]
+    away = np.clip(away, -FARTHEST_RANGE, FARTHEST_RANGE)
+    wider = 0.5 * (away**2 - 1.0)
+    smooth = away[:, :, None] * away[:, None] + wider[:, :, None] * wider[:, None]
+    found = []
+    for own, shift in RANGES_APART:
+        covariance = own**2 * identity + shift**2 * smooth
+        found.append(np.linalg.inv(covariance).astype(np.float64))
+    return found
+
+
 class _Noised(NamedTuple):
-    """Counts and their noise, ``(problems, 1)``; their total and its noise."""
+    """Counts ``(problems, groups, bins)`` and their noise; the records of each group
+    and how unsure these are; α; the prior mean of φ, ``(problems, bins)``; and the
+    noise of what all groups say of exp(φ), ``(problems, 1)``."""
 
     counts: Floats
     noise: Floats
     records: Floats
     unsure: Floats
+    parts: Floats
+    mean: Floats
+    unit: Floats
 
-    def misfit(self, there: Floats) -> Floats:
-        """Sum of squares of what counts ``(problems, ..., bins)`` are off by, in
-        standard deviations."""
-        shape = (len(self.counts),) + (1,) * (there.ndim - 2)
-        own = (there - self.counts.reshape(*shape, -1)) / self.noise.reshape(*shape, 1)
-        away = there.sum(axis=-1) - self.records.reshape(shape)
-        off: Floats = (own**2).sum(axis=-1) + (away / self.unsure.reshape(shape)) ** 2
-        return off
+    def misfit(self, there: Floats) -> tuple[Floats, Floats]:
+        """Half the sum of squares of what counts ``(problems, ..., groups, bins)`` are
+        off by, in standard deviations; and its slope along each count."""
+        more = (slice(None),) + (None,) * (there.ndim - 3)
+        own = (there - self.counts[more]) / self.noise
+        away = (there.sum(axis=-1) - self.records[more]) / self.unsure[more]
+        off: Floats = 0.5 * ((own**2).sum(axis=-1) + away**2)
+        return off, own / self.noise + (away / self.unsure[more])[..., None]
 
-
-def _drawn(
-    noised: _Noised, mean: Floats, root: Floats
-) -> tuple[Floats, Floats, Floats]:
-    """Draws of the shares under one prior, the likeliest shares, and the log evidence
-    of each problem."""
-    problems, bins = noised.counts.shape
-    mode, whiten, evidence = _mode(noised, mean, root)
-    rng = np.random.default_rng(1)
-    size = np.full((problems, 1, 1), 2.38 / np.sqrt(bins))
-    shape = (problems, CHAINS, bins)
-
-    def moved() -> Floats:
-        step: Floats = np.einsum("pij,pcj->pci", whiten, rng.standard_normal(shape))
-        return step
-
-    def log_density(phi: Floats) -> Floats:
-        fit = noised.misfit(np.exp(np.clip(phi, -30.0, 30.0)))
-        away = (phi - mean[:, None]) @ root.T
-        density: Floats = -0.5 * (fit + (away**2).sum(axis=2))
-        return density
-
-    phi = mode[:, None] + 0.5 * moved()
-    density = log_density(phi)
-    kept = []
-    for step in range(BURN_IN + STEPS):
-        proposed = phi + size * moved()
-        there = log_density(proposed)
-        taken = np.log(rng.random(there.shape)) < there - density
-        phi = np.where(taken[:, :, None], proposed, phi)
-        density = np.where(taken, there, density)
-        if step < BURN_IN:
-            change = (taken.mean(axis=1) - 0.25) / np.sqrt(1.0 + step / 10.0)
-            size = size * np.exp(change)[:, None, None]
-        elif step % THIN == 0:
-            kept.append(np.exp(np.clip(phi, -30.0, 30.0)))
-    drawn = np.concatenate(kept, axis=1)
-    shares: Floats = drawn / drawn.sum(axis=2, keepdims=True)
-    top = np.exp(np.clip(mode, -30.0, 30.0))
-    return shares, top / top.sum(axis=1, keepdims=True), evidence
+    def whole(self) -> Floats:
+        """What all groups say of exp(φ), over its noise."""
+        part = np.exp(self.parts)
+        counted = np.einsum("pg,pgb->pb", part, self.counts)
+        found: Floats = counted / (part**2).sum(axis=1)[:, None] / self.unit
+        return found
 
 
-def _mode(noised: _Noised, mean: Floats, root: Floats) -> tuple[Floats, Floats, Floats]:
-    """Each problem's mode by damped steps, the matrix that makes it round, and the log
-    evidence."""
-    counts, noise, precision = noised.counts, noised.noise, root.T @ root
-    phi = np.log(np.maximum(counts, 0.5 * noise))
-    for _ in range(80):
-        there = np.exp(np.clip(phi, -30.0, 30.0))
-        pull = np.einsum("ij,pj->pi", precision, phi - mean)
-        lacking = (noised.records - there.sum(axis=1)) / noised.unsure**2
-        gradient = ((counts - there) / noise**2 + lacking[:, None]) * there - pull
-        curvature = _curvature(there, noised, precision)
-        step = np.linalg.solve(curvature, gradient[:, :, None])
-        phi = phi + np.clip(step[:, :, 0], -0.5, 0.5)
-    there = np.exp(np.clip(phi, -30.0, 30.0))
-    lower = np.linalg.cholesky(_curvature(there, noised, precision))
-    fit = noised.misfit(there) + (((phi - mean) @ root.T) ** 2).sum(axis=1)
-    roundness = np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
-    evidence = 0.5 * (np.linalg.slogdet(precision)[1] - fit) - roundness
-    return phi, np.transpose(np.linalg.inv(lower), (0, 2, 1)), evidence
+class _Log(NamedTuple):
+    """φ of coordinates x: exp(φ) = unit log(1 + exp(x)), x where it is clear of the
+    noise and its logarithm where it is not; slope, and the logarithm of the slope and
+    its own slope."""
+
+    phi: Floats
+    slope: Floats
+    log_slope: Floats
+    bend: Floats
+
+    @classmethod
+    def at(cls, x: Floats, unit: Floats) -> _Log:
+        log = np.log(np.maximum(np.logaddexp(0.0, x), 1e-300))
+        sure = -np.logaddexp(0.0, -x)
+        slope = np.exp(sure - log)
+        return cls(np.log(unit) + log, slope, sure - log, 1.0 - np.exp(sure) - slope)
 
 
-def _curvature(there: Floats, noised: _Noised, precision: Floats) -> Floats:
-    own = np.einsum("pi,ij->pij", (there / noised.noise) ** 2, np.eye(there.shape[1]))
-    scaled = there / noised.unsure[:, None]
-    together = np.einsum("pi,pj->pij", scaled, scaled)
-    result: Floats = own + together + precision
+@dataclass(frozen=True)
+class _Mode:
+    """The mode of every problem under one prior, and coordinates around it.
+
+    The curvature of φ and δ_g is an arrow: D_g, that of the logarithms of the counts of
+    a group, is its own block (with the precision of δ_g), what it shares with φ, and
+    its part of φ's.
+
+    Attributes
+    ----------
+    root, apart
+        R with R'R the precision of φ, and the precision of δ_g of each problem.
+    x, delta
+        The mode: ``(problems, bins)``, ``(problems, groups, bins)``.
+    whole, own, shared
+        x - mode = whole z, and δ_g - mode = own_g z_g - shared_g (x - mode), for
+        standard normal z.
+    evidence
+        Log evidence of each problem, but for a constant.
+    """
+
+    root: Floats
+    apart: Floats
+    x: Floats
+    delta: Floats
+    whole: Floats
+    own: Floats
+    shared: Floats
+    evidence: Floats
+
+    @classmethod
+    def of(cls, noised: _Noised, root: Floats, apart: Floats) -> _Mode:
+        """Found by damped steps."""
+        precision, groups = root.T @ root, noised.counts.shape[1]
+        x, delta = np.maximum(noised.whole(), 0.0), np.zeros_like(noised.counts)
+        identity = np.eye(root.shape[1])
+        arrived = False
+        for step in range(STEPS + 1):
+            log = _Log.at(x, noised.unit)
+            there = _counts(noised.parts[..., None] + log.phi[:, None] + delta)
+            off, slope = noised.misfit(there)
+            away = (log.phi - noised.mean) @ root.T
+            curved = _curvature(there, noised)
+            block = curved + apart[:, None]
+            shared = np.linalg.solve(block, curved) * log.slope[:, None, None]
+            schur = curved.sum(axis=1) + precision
+            schur = log.slope[..., None] * schur * log.slope[:, None]
+            schur -= log.slope[..., None] * (curved @ shared).sum(axis=1)
+            schur += LEAST_CURVED * identity
+            if arrived or step == STEPS:
+                break
+            by_group = -slope * there
+            by_delta = by_group - delta @ apart
+            by_x = log.slope * (by_group.sum(axis=1) - away @ root) + log.bend
+            by_x -= np.einsum("pgij,pgi->pj", shared, by_delta)
+            moved = np.linalg.solve(schur, by_x[..., None])[..., 0]
+            own = np.linalg.solve(block, by_delta[..., None])[..., 0]
+            own -= np.einsum("pgij,pj->pgi", shared, moved)
+            size = np.maximum(np.abs(moved).max(1), np.abs(own).max(axis=(1, 2)))
+            shorter = np.minimum(1.0, FARTHEST / np.maximum(size, 1e-9))
+            x = x + shorter[:, None] * moved
+            delta = delta + shorter[:, None, None] * own
+            arrived = float(size.max()) < NEAR
+        lower, of_whole = np.linalg.cholesky(block), np.linalg.cholesky(schur)
+        fit = off.sum(axis=1) + 0.5 * (away**2).sum(axis=1) - log.log_slope.sum(axis=1)
+        fit += 0.5 * (delta * (delta @ apart)).sum(axis=(1, 2))
+        evidence = 0.5 * np.linalg.slogdet(precision)[1] - fit
+        evidence += 0.5 * groups * np.linalg.slogdet(apart)[1]
+        evidence -= _log_diagonal(lower).sum(axis=1) + _log_diagonal(of_whole)
+        whole = np.linalg.inv(of_whole).swapaxes(-1, -2)
+        inverse = np.linalg.inv(lower).swapaxes(-1, -2)
+        return cls(root, apart, x, delta, whole, inverse, shared, evidence)
+
+
+def _counts(logs: Floats) -> Floats:
+    found: Floats = np.exp(np.clip(logs, -30.0, 30.0))
+    return found
+
+
+def _curvature(there: Floats, noised: _Noised) -> Floats:
+    """That of the logarithms of counts, leaving out what bends less near the mode."""
+    own = (there / noised.noise) ** 2
+    scaled = there / noised.unsure[..., None]
+    result: Floats = scaled[..., None] * scaled[..., None, :]
+    place = np.arange(there.shape[-1])
+    result[..., place, place] += own
     return result
+
+
+def _log_diagonal(lower: Any) -> Floats:
+    found: Floats = np.log(np.diagonal(lower, axis1=-2, axis2=-1)).sum(axis=-1)
+    return found
+
+
+def _by_itself(noised: _Noised, sd: float, chains: int) -> Floats:
+    """Draws of x where every bin is a matter of its own and groups are alike,
+    ``(problems, chains, bins)``: by its distribution function on a grid."""
+    rng = np.random.default_rng(5)
+    seen = noised.whole()
+    grid = np.linspace(*GRID)
+    log = _Log.at(grid[:, None, None], noised.unit)
+    away = (log.phi - noised.mean) / sd
+    value = -0.5 * (np.logaddexp(0.0, grid)[:, None, None] - seen) ** 2
+    value += log.log_slope - 0.5 * away**2
+    upto = np.cumsum(np.exp(value - value.max(axis=0)), axis=0)
+    place = rng.random((chains, *seen.shape)) * upto[-1]
+    nth = (upto[None] < place[:, None]).sum(axis=1)
+    near = grid[np.minimum(nth, grid.size - 1)]
+    clear = seen + rng.standard_normal(near.shape)
+    drawn: Floats = np.where(seen > GRID[1] / 2.0, clear, near)
+    return drawn.swapaxes(0, 1)
+
+
+def _drawn(noised: _Noised, modes: list[_Mode], chosen: Integers) -> Floats:
+    """Draws of the counts, ``(kept, problems, chains, groups, bins)``; ``chosen`` says
+    which mode's prior each problem's chains are of."""
+    rng = np.random.default_rng(1)
+    problem = np.arange(len(chosen))[:, None]
+
+    def each(name: str) -> Floats:
+        stacked = np.stack([getattr(mode, name) for mode in modes])
+        found: Floats = stacked[chosen, problem]
+        return found
+
+    x0, delta0 = each("x"), each("delta")
+    whole, own, shared = each("whole"), each("own"), each("shared")
+    # R'R of every chain: their R may have rows of different numbers.
+    precision = np.stack([mode.root.T @ mode.root for mode in modes])[chosen]
+    apart = each("apart")
+    parts, mean = noised.parts[:, None, :, None], noised.mean[:, None]
+    unit, back = noised.unit[:, None], shared.swapaxes(-1, -2)
+
+    def density(z: Floats, y: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+        """Log density at coordinates of x and δ, its slopes, and the counts there."""
+        moved = (whole @ z[..., None])[..., 0]
+        log = _Log.at(x0 + moved, unit)
+        delta = delta0 + (own @ y[..., None])[..., 0]
+        delta -= (shared @ moved[:, :, None, :, None])[..., 0]
+        there = _counts(parts + log.phi[:, :, None] + delta)
+        off, slope = noised.misfit(there)
+        away = ((log.phi - mean)[:, :, None] @ precision)[:, :, 0]
+        value = log.log_slope.sum(axis=2) - off.sum(axis=2)
+        value -= 0.5 * ((log.phi - mean) * away).sum(axis=2)
+        pulled = delta @ apart
+        value -= 0.5 * (delta * pulled).sum(axis=(2, 3))
+        by_group = -slope * there
+        by_delta = by_group - pulled
+        by_x = log.slope * (by_group.sum(axis=2) - away) + log.bend
+        by_x -= (back @ by_delta[..., None])[..., 0].sum(axis=2)
+        by_z = (by_x[:, :, None] @ whole)[:, :, 0]
+        by_y = (by_delta[..., None, :] @ own)[..., 0, :]
+        return value, by_z, by_y, there
+
+    z = rng.standard_normal(x0.shape)
+    # Where bins are matters of their own, far below the noise too.
+    diagonal = np.array([len(mode.root) == mode.root.shape[1] for mode in modes])
+    first = modes[int(np.argmax(diagonal))].root[0, 0]
+    alone = _by_itself(noised, 1.0 / first, chosen.shape[1]) - x0
+    moved = np.linalg.solve(whole, alone[..., None])[..., 0]
+    z = np.where(diagonal[chosen][:, :, None], moved, z)
+    y = rng.standard_normal(delta0.shape)
+    value, by_z, by_y, there = density(z, y)
+    size = np.full((len(chosen), 1, 1), 0.3)
+    kept = []
+    for step in range(BURN_IN + KEPT):
+        speed, its = rng.standard_normal(z.shape), rng.standard_normal(y.shape)
+        before = value - 0.5 * ((speed**2).sum(axis=2) + (its**2).sum(axis=(2, 3)))
+        at = z, y, by_z, by_y
+        for _ in range(int(rng.integers(LEAPS // 2, LEAPS + 1))):
+            speed = speed + 0.5 * size * at[2]
+            its = its + 0.5 * size[..., None] * at[3]
+            place = at[0] + size * speed, at[1] + size[..., None] * its
+            reached, to_z, to_y, counts = density(*place)
+            at = (*place, to_z, to_y)
+            speed = speed + 0.5 * size * to_z
+            its = its + 0.5 * size[..., None] * to_y
+        gain = reached - 0.5 * ((speed**2).sum(axis=2) + (its**2).sum(axis=(2, 3)))
+        gain = np.where(np.isfinite(gain), gain - before, -np.inf)
+        taken = np.log(rng.random(gain.shape)) < gain
+        z, by_z = (
+            np.where(taken[:, :, None], new, old)
+            for new, old in ((at[0], z), (at[2], by_z))
+        )
+        y, by_y, there = (
+            np.where(taken[:, :, None, None], new, old)
+            for new, old in ((at[1], y), (at[3], by_y), (counts, there))
+        )
+        value = np.where(taken, reached, value)
+        if step < BURN_IN:
+            share = np.exp(np.minimum(gain, 0.0)).mean(axis=1)
+            size = size * np.exp(share - ACCEPTED)[:, None, None]
+            size = np.clip(size, 1e-3, 1.0)
+        else:
+            kept.append(there)
+    return np.stack(kept)

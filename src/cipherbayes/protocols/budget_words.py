@@ -40,6 +40,18 @@ MOST_HELD = 0.5
 MOST_NOISE = 0.25
 """Noise of a count, in records of a group, from which on a table tells nothing."""
 
+MOST_SURE = 0.01
+"""Noise of a count of the check, in held-out rows, up to which its intervals were found
+to hold as often as they say."""
+BEYOND = {
+    "survival": "so much noise for so few rows makes intervals of scores wider than "
+    "they need be: 90 % ones held in 0.93 to 0.95 of trials",
+    "count": "so much noise for so few rows makes intervals of mean predictions hold "
+    "less often than they say where predictions end abruptly: 90 % ones in about 0.6 "
+    "of trials",
+}
+"""What is known of intervals beyond that, by the family of the outcome."""
+
 
 class BudgetUse(TypedDict):
     """What one use of a study's budget gets.
@@ -138,6 +150,8 @@ def budget_lines(plan: StudyPlan) -> list[tuple[str, str]]:
     lines = [("fitting", f"{said}{_about(fitting)}")]
     if "checking" in uses:
         lines += _checking(uses["checking"], plan.study.model.family)
+        beyond = beyond_trials(plan)
+        lines += [] if beyond is None else [("", beyond)]
         folds = fitting["epsilon_alone_of_five_folds"]
         lines.append(
             (
@@ -169,6 +183,18 @@ def budget_lines(plan: StudyPlan) -> list[tuple[str, str]]:
         cost = f"ε = {described['epsilon_alone']:.3g} alone, on all rows: {known}"
         lines.append(("describing", cost))
     return lines
+
+
+def beyond_trials(plan: StudyPlan) -> str | None:
+    """What is known of a check's intervals where noise is so large beside the held-out
+    rows that they do not hold as often as they say; None where they do."""
+    records, family = plan.study.privacy.records, plan.study.model.family
+    phases = [phase for phase in plan.closing if phase.check is not None]
+    if not phases or records is None or family not in BEYOND:
+        return None
+    rows = records * plan.study.stated_evaluation.holdout
+    sums = phases[0].sums
+    return BEYOND[family] if sums.noise_sd(sums.sites) > MOST_SURE * rows else None
 
 
 def _checking(check: BudgetUse, family: str) -> list[tuple[str, str]]:

@@ -42,6 +42,7 @@ from cipherbayes.models.rows import Rows
 from cipherbayes.protocols.plan import Plan
 from cipherbayes.protocols.rounds import Closing
 from cipherbayes.protocols.study_plan import StudyPlan
+from cipherbayes.results.described_groups import SiteCounts
 from cipherbayes.results.describing import describe_rows
 from cipherbayes.results.fit_numbers import fit_record
 from cipherbayes.results.fit_sentences import few_events, misfit_flags
@@ -125,7 +126,14 @@ def check_fit(
             metrics["fit"] = found
             flags += misfit_flags(found, design)
         elif phase.characteristics is not None:
-            table = describe_rows(study, phase.characteristics, released, moments, tail)
+            table = describe_rows(
+                study,
+                phase.characteristics,
+                released,
+                moments,
+                tail,
+                _site_counts(plan, draws),
+            )
     return Checked(metrics, flags, table)
 
 
@@ -141,6 +149,22 @@ def _expected_rows(study: PrivateStudy) -> float | None:
     """Held-out rows that the study expects; None where N is not public."""
     records = study.privacy.records
     return None if records is None else records * study.stated_evaluation.holdout
+
+
+def _site_counts(plan: StudyPlan, draws: Draws) -> SiteCounts | None:
+    """How many records each site has, by what was released of those that are fitted
+    where sites may differ: all but those that are held out."""
+    counts, held_out, study = draws.site_records, 0.0, plan.study
+    if counts is None or counts.size != len(study.sites):
+        return None
+    if study.evaluation is not None:
+        if not study.checks_privately:
+            return None  # public rows are not counted
+        held_out = study.evaluation.holdout
+    (sums,) = (each.sums for each in plan.phases if each.purpose == "records")
+    chance = counts * held_out
+    sd = np.sqrt(sums.noise_sd(sums.sites) ** 2 + chance.mean())
+    return SiteCounts(counts / (1.0 - held_out), float(sd) / (1.0 - held_out))
 
 
 def _difference(

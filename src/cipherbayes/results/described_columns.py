@@ -81,7 +81,7 @@ def described_columns(
             )
             assert column.feature is not None
             low, high = column.feature.low, column.feature.high
-            ends = np.array([low, *edges[1:-1], high], dtype=np.float64)
+            ends = np.clip([low, *edges[1:-1], high], low, high).astype(np.float64)
             possible, widths = _within(inner)
         known = moments is not None and column.levels is None
         yield DescribedColumn(

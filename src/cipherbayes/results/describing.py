@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import ndtri
 
-from cipherbayes.data.characteristics import SITE, WEIGHTS, Characteristics
-from cipherbayes.inference.described import bin_shares
-from cipherbayes.inference.noised_counts import about_the_mode
+from cipherbayes.data.characteristics import WEIGHTS, Characteristics
 from cipherbayes.protocols.rounds import Closing
-from cipherbayes.results.counted_column import CountedColumn
+from cipherbayes.results.counted_column import (
+    CountedNumber,
+    Rounding,
+    may_be_alike,
+    together,
+)
 from cipherbayes.results.described_columns import DescribedColumn, described_columns
+from cipherbayes.results.described_groups import (
+    ColumnDraws,
+    CountedGroups,
+    SiteCounts,
+    column_draws,
+    counted_groups,
+    raked,
+)
 from cipherbayes.results.record import DescribeRow
 from cipherbayes.study.schema import PrivateStudy
 from cipherbayes.typing import Floats
@@ -32,270 +42,284 @@ STEPS = 50
 """Of repeated averaging, each of which leaves the share of one range of the error."""
 
 
+@dataclass(frozen=True)
+class _Group:
+    """A group of records with draws of everything: how many it has, how many of them in
+    each bin of each column, ``(s, bins)``, and the distributions of numbers; and what
+    was released of its numbers, counts and sums, with the noise of each."""
+
+    label: str
+    rows: Floats
+    bins: dict[str, Floats]
+    numbers: dict[str, CountedNumber]
+    released: dict[str, tuple[Floats, Floats]]
+    noise: float
+
+
 def describe_rows(
     study: PrivateStudy,
     table: Characteristics,
     released: Closing,
     moments: Floats | None,
     tail: float,
+    sites: SiteCounts | None = None,
 ) -> list[DescribeRow]:
     """Rows of the table: all records, then every group.
 
     Counts of a column's levels add up to the records of their group, groups add up to
     all records, and nothing is negative.
+
+    Parameters
+    ----------
+    sites
+        How many records the sites have, where that was released before.
     """
     columns = list(described_columns(table, moments))
-    blocks, labels, noises = _blocks(table, released)
-    rows = _group_sizes(study, table, blocks, noises, labels)
+    groupings = counted_groups(table, columns, released, study.privacy.records, sites)
     found: list[DescribeRow] = []
-    results = _sampled(table, columns, blocks, np.array(noises), rows)
-    _by_levels(columns, labels, results, rows)
-    for g, label in enumerate(labels):
-        size = _row("", "rows", label, rows[g], tail)
+    for group in _described(columns, groupings):
+        size = _row("", "rows", group.label, group.rows, tail)
         found.append(size)
         if size["lower"] < LEAST_RECORDS:
             continue  # there may be nobody to describe
         for column in columns:
             # A column by its own levels says nothing but what its groups are.
-            if label.partition(": ")[0] != column.name:
-                counted = results[g, column.name]
-                found += _statistics(column, label, counted, rows[g], tail)
+            if group.label.partition(": ")[0] != column.name:
+                found += _statistics(column, group, tail)
     return found
 
 
-def _sampled(
-    table: Characteristics,
-    columns: list[DescribedColumn],
-    blocks: Floats,
-    noises: Floats,
-    rows: Floats,
-) -> dict[tuple[int, str], CountedColumn]:
-    """Every column in every group, by group and name; columns alike in shape are
-    sampled together."""
-    ends = np.cumsum([column.size for column in columns])
-    pairs = blocks[:, table.bins :].reshape(len(blocks), -1, len(WEIGHTS))
-    sums = dict(zip(table.numbers, pairs.transpose(1, 0, 2), strict=True))
-    nothing = np.zeros((len(blocks), len(WEIGHTS)))
-    alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
-    for place, column in enumerate(columns):
-        kind = column.levels is None, column.missing, column.spread
-        alike[(column.size, column.possible, column.widths, *kind)].append(place)
-    groups = len(blocks)
-    found: dict[tuple[int, str], CountedColumn] = {}
-    for (size, possible, widths, ranges, missing, spread), places in alike.items():
-        own = [blocks[:, ends[place] - size : ends[place]] for place in places]
-        first, last = possible
-        kept = list(range(first, last))
-        middle = 0.5 * (size - missing - 1) - first
-        counts, noise = np.concatenate(own), np.tile(noises, len(places))
-        records = np.tile(rows.mean(axis=1), len(places))
-        unsure = np.tile(rows.std(axis=1), len(places))
-        if missing and ranges:
-            # A number's ranges have the others, whose count has noise of its own.
-            records, unsure = records - counts[:, -1], np.hypot(unsure, noise)
-        elif missing:
-            kept.append(size - 1)
-        drawn = bin_shares(
-            counts[:, kept],
-            noise,
-            (records, unsure),
-            ranges=ranges,
-            spread=None if spread is None else (middle, spread),
-            widths=widths,
-        )
-        shares = np.zeros((*drawn.shares.shape[:2], size))
-        shares[:, :, kept] = drawn.shares
-        likeliest = np.zeros((len(shares), size))
-        likeliest[:, kept] = drawn.likeliest
-        for k, place in enumerate(places):
-            for g in range(groups):
-                name, problem = columns[place].name, k * groups + g
-                found[g, name] = CountedColumn(
-                    own[k][g],
-                    sums.get(name, nothing)[g],
-                    float(noises[g]),
-                    possible,
-                    shares[problem],
-                    drawn.smooth[problem],
-                    likeliest[problem],
-                )
-    return found
-
-
-def _blocks(
-    table: Characteristics, released: Closing
-) -> tuple[Floats, list[str], list[float]]:
-    """Counts of all records and of every group, their names, and their noise.
-
-    The groups of every grouping are all records between them. Several groupings tell of
-    them several times, each with the noise of its groups together; the groups of each
-    are moved so that they add up to what all groupings say.
-    """
-    parts: list[Floats] = []
-    labels = ["all"]
-    start = 0
-    for name, groups in table.groupings():
-        size = table.width * len(groups)
-        part = released.total[start : start + size].reshape(len(groups), table.width)
-        start += size
-        parts.append(part)
-        if name:
-            labels += [f"{name}: {group}" for group in groups]
-    sizes = np.array([len(part) for part in parts], dtype=np.float64)
-    told = 1.0 / sizes
-    totals = np.array([part.sum(axis=0) for part in parts])
-    everybody = told @ totals / told.sum()
-    counts, noises = [everybody], [1.0 / np.sqrt(told.sum())]
-    if table.by:
-        for part, size in zip(parts, sizes.tolist(), strict=True):
-            counts += list(part + (everybody - part.sum(axis=0)) / size)
-            left = 1.0 - 1.0 / size + 1.0 / (told.sum() * size**2)
-            noises += [np.sqrt(left)] * len(part)
-    return np.array(counts), labels, [released.noise * float(n) for n in noises]
-
-
-def _by_levels(
-    columns: list[DescribedColumn],
-    labels: list[str],
-    results: dict[tuple[int, str], CountedColumn],
-    rows: Floats,
-) -> None:
-    """Groups by the levels of a column have as many records as the levels have."""
+def _described(
+    columns: list[DescribedColumn], groupings: list[CountedGroups]
+) -> Iterator[_Group]:
+    """All records, then the groups of every grouping."""
+    drawn = [column_draws(columns, counted) for counted in groupings]
+    # Several groupings tell of all records several times, each with the noise of its
+    # groups together.
+    told = np.array([1.0 / len(counted.groups) for counted in groupings])
+    bins = [
+        {
+            name: each.shares * counted.rows[:, :, None]
+            for name, each in of_columns.items()
+        }
+        for counted, of_columns in zip(groupings, drawn, strict=True)
+    ]
+    everybody = {column.name: _of_all(column, groupings, bins) for column in columns}
+    if len(groupings) > 1:
+        for counted, own in zip(groupings, bins, strict=True):
+            for name, counts in own.items():
+                own[name] = raked(counts, everybody[name], counted.rows)
+    numbers = [
+        _numbers(columns, *each) for each in zip(groupings, drawn, bins, strict=True)
+    ]
+    of_all: dict[str, CountedNumber] = {}
     for column in columns:
         if column.levels is None:
-            continue
-        shares = results[0, column.name].shares
-        names = [*column.levels, "missing"][: shares.shape[1]]
-        for name, share in zip(names, shares.T, strict=True):
-            label = f"{column.name}: {name}"
-            if label in labels[1:] and column.name != SITE:
-                rows[labels.index(label), : len(share)] = share * rows[0, : len(share)]
+            wholes = [
+                together(own[column.name], _present(column, counts[column.name]))
+                for own, counts in zip(numbers, bins, strict=True)
+            ]
+            of_all[column.name] = together(
+                wholes, np.repeat(told[:, None], len(wholes[0].shares), axis=1)
+            )
+    noise, first = groupings[0].noise, groupings[0]
+    released = {
+        column.name: (first.bins[column.name].sum(axis=0), _sums(first, column).sum(0))
+        for column in columns
+        if column.levels is None
+    }
+    wider = noise * float(np.sqrt(len(first.groups)))
+    rows = first.rows.sum(axis=0)
+    yield _Group("all", rows, everybody, of_all, released, wider)
+    for counted, own, theirs in zip(groupings, bins, numbers, strict=True):
+        for g, label in enumerate(counted.labels if counted.name else []):
+            yield _Group(
+                label,
+                counted.rows[g],
+                {name: counts[g] for name, counts in own.items()},
+                {
+                    column.name: _moved(
+                        theirs[column.name], of_all[column.name], column, own, g
+                    )
+                    for column in columns
+                    if column.levels is None
+                },
+                {
+                    column.name: (
+                        counted.bins[column.name][g],
+                        _sums(counted, column)[g],
+                    )
+                    for column in columns
+                    if column.levels is None
+                },
+                noise,
+            )
 
 
-def _group_sizes(
-    study: PrivateStudy,
-    table: Characteristics,
-    blocks: Floats,
-    noises: list[float],
-    labels: list[str],
+def _of_all(
+    column: DescribedColumn,
+    groupings: list[CountedGroups],
+    bins: list[dict[str, Floats]],
 ) -> Floats:
-    """Draws of the number of records of each group; groups add up to all of them."""
-    rng = np.random.default_rng(2)
-    columns = len(table.sizes)
-    # Every column counts each record once, so the columns' sums are repeated counts.
-    means = blocks[:, : table.bins].sum(axis=1) / columns
-    sds = np.array(noises) * np.sqrt(table.bins) / columns
-    drawn = means[:, None] + sds[:, None] * rng.standard_normal((len(means), 1600))
-    draws: Floats = np.maximum(drawn, 0.0)
-    if study.privacy.records is not None:
-        draws[0] = study.privacy.records
-    start = 1
-    for name, groups in table.groupings():
-        if name:
-            part = draws[start : start + len(groups)]
-            part *= draws[0] / np.maximum(part.sum(axis=0), 1e-9)
-            start += len(groups)
-    return draws
+    """Draws of how many of all records are in each bin of a column."""
+    for counted in groupings:
+        if counted.name == column.name:
+            # Groups by the levels of a column have as many records as the levels.
+            return counted.rows.T
+    told = np.array([1.0 / len(counted.groups) for counted in groupings])
+    every = np.array([own[column.name].sum(axis=0) for own in bins])
+    total: Floats = np.einsum("a,asb->sb", told / told.sum(), every)
+    return total
+
+
+def _present(column: DescribedColumn, counts: Floats) -> Floats:
+    """How many records have a value, from counts of bins along the last axis."""
+    there = counts[..., :-1] if column.missing else counts
+    total: Floats = there.sum(axis=-1)
+    return total
+
+
+def _sums(counted: CountedGroups, column: DescribedColumn) -> Floats:
+    nothing = np.zeros((len(counted.groups), len(WEIGHTS)))
+    return counted.sums.get(column.name, nothing)
+
+
+def _ends(column: DescribedColumn) -> Floats:
+    """Of a number's ranges, as places within its window, or from first to last."""
+    assert column.ends is not None
+    low, high = column.ends[[0, -1]].tolist()
+    middle, half = column.window or (0.5 * (low + high), 0.5 * (high - low))
+    places: Floats = np.clip((column.ends - middle) / half, -1.0, 1.0)
+    return places
+
+
+def _numbers(
+    columns: list[DescribedColumn],
+    counted: CountedGroups,
+    drawn: dict[str, ColumnDraws],
+    bins: dict[str, Floats],
+) -> dict[str, list[CountedNumber]]:
+    """Every number in every group of a grouping."""
+    found: dict[str, list[CountedNumber]] = {}
+    rng = np.random.default_rng(4)
+    for column in columns:
+        if column.levels is not None:
+            continue
+        ends, smooth = _ends(column), drawn[column.name].smooth
+        rounding = Rounding.drawn(smooth, ends.size - 1)
+        of_groups = []
+        for g, sums in enumerate(_sums(counted, column)):
+            counts = bins[column.name][g]
+            present = _present(column, counts)
+            there = counts[:, : ends.size - 1]
+            shares = there / np.maximum(present, 1e-12)[:, None]
+            number = CountedNumber.drawn(
+                shares, ends, column.possible, smooth, rounding
+            )
+            if column.window is not None:
+                told = counted.bins[column.name][g, : ends.size - 1]
+                number = number.told(told, sums, counted.noise, present, ends, rng)
+            of_groups.append(number)
+        found[column.name] = of_groups
+    return found
+
+
+def _moved(
+    groups: list[CountedNumber],
+    everybody: CountedNumber,
+    column: DescribedColumn,
+    bins: dict[str, Floats],
+    g: int,
+) -> CountedNumber:
+    """A number in one of the groups, whose means add up to that of all records."""
+    own = together(groups, _present(column, bins[column.name])).moments
+    moved = groups[g].moments + everybody.moments - own
+    first = np.clip(moved[:, 0], -1.0, 1.0)
+    second = np.clip(moved[:, 1], first**2, 1.0)
+    return replace(groups[g], moments=np.stack([first, second], axis=1))
 
 
 def _statistics(
-    column: DescribedColumn,
-    label: str,
-    counted: CountedColumn,
-    rows: Floats,
-    tail: float,
+    column: DescribedColumn, group: _Group, tail: float
 ) -> Iterator[DescribeRow]:
-    shares, present = counted.shares, rows[: len(counted.shares)]
+    counts, label = group.bins[column.name], group.label
+    present = _present(column, counts)
     if column.missing:
-        absent = counted.absent(present)
-        if column.levels is not None:
-            absent, shares = shares[:, -1], shares[:, :-1]
-            shares = shares / np.maximum(1.0 - absent, 1e-9)[:, None]
+        absent = counts[:, -1] / np.maximum(group.rows, 1e-9)
         yield _row(column.name, "missing share", label, absent, tail)
-        present = present * (1.0 - absent)
     if column.levels is not None:
-        for level, share in zip(column.levels, shares.T, strict=True):
-            yield _row(column.name, f"count: {level}", label, share * present, tail)
+        for level, count in zip(column.levels, counts.T, strict=False):
+            share = count / np.maximum(present, 1e-9)
+            yield _row(column.name, f"count: {level}", label, count, tail)
             yield _row(column.name, f"share: {level}", label, share, tail)
         return
-    assert column.edges is not None
+    number = group.numbers[column.name]
+    yield from _mean_and_sd(column, group, number, present, tail)
+    for name, share in QUANTILES.items():
+        yield _quantile(column, number, label, (name, share), tail)
+
+
+def _mean_and_sd(
+    column: DescribedColumn,
+    group: _Group,
+    number: CountedNumber,
+    present: Floats,
+    tail: float,
+) -> Iterator[DescribeRow]:
     assert column.ends is not None
-    # Ranges reach as far as the public range does.
-    ends = np.clip(column.ends, column.ends[0], column.ends[-1])
-    edges = np.clip(column.edges, ends[0], ends[-1])
-    shares = np.concatenate([counted.likeliest[None], shares])[:, : ends.size - 1]
-    present = np.append(present.mean(), present)
-    lows, highs = ends[:-1], ends[1:]
+    shares, label = number.shares, group.label
+    lows, highs = column.ends[:-1], column.ends[1:]
     if column.window is None:
-        # Values lie evenly within a range.
-        middles = 0.5 * (edges[1:] + edges[:-1])
-        square = shares @ (middles**2 + np.diff(edges) ** 2 / 12.0)
-        mean = shares @ middles
-        sd = about_the_mode(np.sqrt(np.maximum(square - mean**2, 0.0)))
-        mean = about_the_mode(mean)
-        bounds = about_the_mode(shares @ lows), about_the_mode(shares @ highs)
-        yield _row(column.name, "mean", label, mean, tail, bounds)
-        least, most = map(about_the_mode, sd_bounds(shares, lows, highs))
+        inside = lows + (highs - lows) * number.places
+        mean = (shares * inside).sum(axis=1)
+        square = (shares * (inside - mean[:, None]) ** 2).sum(axis=1)
+        left = (highs - lows) ** 2 * number.places * (1.0 - number.places) / 3.0
+        sd = np.sqrt(square + (shares * left).sum(axis=1))
+        yield _row(
+            column.name, "mean", label, mean, tail, (shares @ lows, shares @ highs)
+        )
+        least, most = sd_bounds(shares, lows, highs)
     else:
         middle, half = column.window
-        places = np.clip((ends - middle) / half, -1.0, 1.0)
-        first, second = counted.moments(shares, places, np.maximum(present, 1.0))
-        mean = np.clip(middle + half * first[1:], lows[0], highs[-1])
-        sd = about_the_mode(half * np.sqrt(np.maximum(second - first**2, 0.0)))
+        first, second = number.moments.T
+        mean = np.clip(middle + half * first, lows[0], highs[-1])
+        sd = half * np.sqrt(np.maximum(second - first**2, 0.0))
         # Values of the outer ranges may lie beyond the window.
-        below = shares[1:, 0] * max(middle - half - lows[0], 0.0)
-        above = shares[1:, -1] * max(highs[-1] - middle - half, 0.0)
-        bounds = mean - below, mean + above
-        yield _row(column.name, "mean", label, mean, tail, bounds)
+        below = shares[:, 0] * max(middle - half - lows[0], 0.0)
+        above = shares[:, -1] * max(highs[-1] - middle - half, 0.0)
+        yield _row(column.name, "mean", label, mean, tail, (mean - below, mean + above))
         farthest = below * (middle - lows[0]) + above * (highs[-1] - middle)
         least, most = sd, np.sqrt(sd**2 + farthest)
-    if counted.may_be_alike(lows.size, max(present[0], 1.0), float(-ndtri(tail))):
+    counts, sums = group.released[column.name]
+    first_range, last_range = column.possible
+    reach = float(-ndtri(tail))
+    records = max(float(present.mean()), 1.0)
+    counts = counts[first_range:last_range]
+    if may_be_alike(counts, sums, group.noise, records, reach):
         least = np.zeros_like(least)
     yield _row(column.name, "sd", label, sd, tail, (least, most))
-    shares = shares[1:]
-    below = np.concatenate([np.zeros((len(shares), 1)), np.cumsum(shares, axis=1)], 1)
-    found = []
-    single = counted.single(lows.size)
-    for share_below in QUANTILES.values():
-        upto = counted.upto(share_below, lows.size)
-        lower, upper = _quantile(upto, single, column, tail)
-        values = [np.interp(share_below, each, edges) for each in below]
-        middle = min(max(float(np.mean(values)), lower), upper)
-        found.append((middle, lower, upper))
-    # Each by itself noise may bring out of order.
-    ordered = np.maximum.accumulate(np.array(found)).tolist()
-    for name, (middle, lower, upper) in zip(QUANTILES, ordered, strict=True):
-        yield {
-            "column": column.name,
-            "statistic": name,
-            "group": label,
-            "mean": middle,
-            "lower": lower,
-            "upper": upper,
-        }
 
 
 def _quantile(
-    upto: Floats, single: Floats, column: DescribedColumn, tail: float
-) -> tuple[float, float]:
-    """The interval of a quantile that is in one of the first ranges with probabilities
-    ``upto``, anywhere in its range.
+    column: DescribedColumn,
+    number: CountedNumber,
+    label: str,
+    which: tuple[str, float],
+    tail: float,
+) -> DescribeRow:
+    """A quantile and its interval.
 
-    Where values of a range may be a ``single`` one (with that probability), it is as
-    likely to be at one of the ends as anywhere, so that the interval holds it wherever
-    it is. Rounded values may all be at the ends of public ranges: an interval goes a
-    little farther than places that are evenly likely would have it. Ranges made of
-    released scales end anywhere. In the outer ranges many values may be at the very end
-    of the public range, which it holds then.
+    Rounded values may all be at the ends of public ranges: an interval goes a little
+    farther than places that are evenly likely would have it. Ranges made of released
+    scales end anywhere. In the outer ranges many values may be at the very end of the
+    public range, which it holds then.
     """
     assert column.ends is not None
-    ends = np.clip(column.ends, column.ends[0], column.ends[-1])
-    at_end = 0.5 * single * np.diff(upto)
-    steps = np.stack([upto[:-1], upto[:-1] + at_end, upto[1:] - at_end, upto[1:]], 1)
-    places = np.repeat(np.stack([ends[:-1], ends[1:]], 1), 2, axis=1)
-    # Rising by a little, so that a range that it is surely not in is skipped.
-    rising = steps.ravel() + 1e-9 * np.arange(steps.size)
-    lower, upper = np.interp([tail, 1.0 - tail], rising, places.ravel())
+    assert column.edges is not None
+    name, share = which
+    ends = column.ends
+    draws = number.quantile(share, np.clip(column.edges, ends[0], ends[-1]))
+    lower, upper = np.quantile(draws, [tail, 1.0 - tail])
     inner = ends[(ends > ends[0]) & (ends < ends[-1])]
     if inner.size:
         farther = 0.0
@@ -303,7 +327,14 @@ def _quantile(
             farther = tail * float(np.median(np.diff(inner)))
         lower = ends[0] if lower <= inner[0] else lower - farther
         upper = ends[-1] if upper >= inner[-1] else upper + farther
-    return float(lower), float(upper)
+    return {
+        "column": column.name,
+        "statistic": name,
+        "group": label,
+        "mean": float(np.clip(draws.mean(), lower, upper)),
+        "lower": float(lower),
+        "upper": float(upper),
+    }
 
 
 def sd_bounds(shares: Floats, lows: Floats, highs: Floats) -> tuple[Floats, Floats]:

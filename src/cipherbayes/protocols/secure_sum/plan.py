@@ -12,6 +12,8 @@ from cipherbayes.protocols.study_plan import StudyPlan
 
 ENVELOPE_BYTES = 350
 """Frames, names and a signature around a message's coefficients, about."""
+NUMBER_BYTES = 8
+"""Of a number that is told in the clear."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class SecureSumPlan(StudyPlan):
     @property
     def encryption(self) -> Encryption:
         parameters = self.parameters
-        sizes = (phase.rounds * self._message(phase) for phase in self.phases)
+        total = sum(phase.rounds * self._exchanged(phase) for phase in self.phases)
         return Encryption(
             scheme="BFV",
             ring=parameters.ring,
@@ -42,9 +44,19 @@ class SecureSumPlan(StudyPlan):
             security_bits=parameters.security_bits,
             id=parameters.id,
             message_bytes=self._message(self.last_phase),
-            total_bytes=sum(sizes) * self.last_phase.sums.sites,
+            total_bytes=total,
         )
 
     def _message(self, phase: Phase) -> int:
         """Bytes of a site's message in a round of a phase."""
         return self.parameters.payload_bytes(phase.dimension) + ENVELOPE_BYTES
+
+    def _exchanged(self, phase: Phase) -> int:
+        """Bytes of all messages in a round of a phase, about: the server asks every
+        site, telling what was released before the fit, and shows the CSP what all
+        sites answered, which tells the sum."""
+        sites = len(self.study.sites)
+        told = sum(NUMBER_BYTES * each.dimension for each in self.preparatory)
+        asked = ENVELOPE_BYTES + (0 if phase.preparatory else told)
+        summed = ENVELOPE_BYTES + NUMBER_BYTES * phase.dimension
+        return sites * (asked + 2 * self._message(phase)) + summed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from cipherbayes.protocols.budget_words import beyond_trials
 from cipherbayes.report.markup import (
     Content,
     Markup,
@@ -96,11 +97,17 @@ def private_checks(contents: Contents, metrics: PrivateMetrics) -> Markup:
             "p",
             "The held-out rows are protected like all others: what is said of them was "
             "released with noise, within ε. Intervals count that they are a sample and "
-            "that noise was added.",
+            f"that noise was added.{_beyond(contents)}",
         ),
         join(*parts),
-        misfits(contents, metrics.get("fit", [])),
+        misfits(contents, metrics),
     )
+
+
+def _beyond(contents: Contents) -> str:
+    """What is known of intervals that do not hold as often as they say."""
+    said = None if contents.plan is None else beyond_trials(contents.plan)
+    return "" if said is None else f" {said[0].upper()}{said[1:]}."
 
 
 def _timed(metrics: PrivateMetrics, contents: Contents) -> Markup:
@@ -154,7 +161,7 @@ def _groups(entries: list[ObservedOverExpected], share: str) -> Markup:
 def characteristics(contents: Contents) -> Markup:
     """The table of the records' characteristics; nothing where there is none.
 
-    All records first, then by each grouping, a few groups beside each other.
+    All records first, then, folded, by each grouping, a few groups beside each other.
     """
     rows = contents.record.get("describe", [])
     if not rows:
@@ -169,7 +176,7 @@ def characteristics(contents: Contents) -> Markup:
         cells.setdefault(_characteristic(row), {})[row["group"]] = row
     share = percent(contents.record["interval"])
     said = f"Characteristics, with {share} intervals for noise and width of ranges"
-    parts = []
+    parts: list[Markup] = []
     for groups in _beside(list(dict.fromkeys(row["group"] for row in rows))):
         known = {
             what: row
@@ -181,7 +188,15 @@ def characteristics(contents: Contents) -> Markup:
         else:
             parts.append(_of_groups(said, groups, known))
         said = "The same by group, each interval below its number"
-    return tag("div", tag("h3", "Who the records are"), *parts, id="characteristics")
+    first, *others = parts
+    folded = tag("details", tag("summary", "The same by group"), *others)
+    return tag(
+        "div",
+        tag("h3", "Who the records are"),
+        first,
+        folded if others else Markup(),
+        id="characteristics",
+    )
 
 
 def _binary_columns(rows: Sequence[DescribeRow]) -> set[str]:

@@ -24,8 +24,8 @@ def findings_section(contents: Contents) -> Markup:
     return join(
         Markup() if effects is None else forest(contents, effects),
         formula_part(contents),
-        characteristics(contents),
         _posterior_table(contents),
+        characteristics(contents),
         predictions_part(contents),
         held_out_part(contents),
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cipherbayes.report.markup import Content, Markup, join, table, tag
 from cipherbayes.report.numbers import interval, number, percent
 from cipherbayes.report.run_contents import Contents
-from cipherbayes.results.record import FitTest
+from cipherbayes.results.record import FitTest, MeanRow, PrivateMetrics
 from cipherbayes.study.schema import Study
 
 PREDICTORS = {
@@ -23,8 +23,9 @@ FARTHEST = 3.0
 twenty, beyond which a group is said to be not known."""
 
 
-def misfits(contents: Contents, tests: list[FitTest]) -> Markup:
+def misfits(contents: Contents, metrics: PrivateMetrics) -> Markup:
     """What was tested, what was found, and the groups behind it."""
+    tests = metrics.get("fit", [])
     if not tests:
         return Markup()
     missed = [each for each in tests if each["misfit"]]
@@ -45,7 +46,7 @@ def misfits(contents: Contents, tests: list[FitTest]) -> Markup:
         tag("h3", "What fits and what does not"),
         tag("p", lead),
         tag("ul", items, id="fit"),
-        _untested(contents.study, tests),
+        _untested(contents.study, tests, metrics.get("calibration_slope")),
         found,
         tag(
             "details",
@@ -58,17 +59,27 @@ def misfits(contents: Contents, tests: list[FitTest]) -> Markup:
     )
 
 
-def _untested(study: Study, tests: Sequence[FitTest]) -> Markup:
-    """Features of which nothing is said, and why."""
+def _untested(study: Study, tests: Sequence[FitTest], slope: MeanRow | None) -> Markup:
+    """Features of which nothing is said, and why; and that one of them may be what
+    makes predictions too extreme, or not extreme enough."""
     tested = {each["by"] for each in tests if each["kind"] == "feature"}
     names = [name for name in study.features if name not in tested]
     if not names:
         return Markup()
-    return tag(
-        "p",
+    said = (
         f"Not tested: {', '.join(names)}. What the held-out rows could tell of all "
-        "groups together is within the noise.",
+        "groups together is within the noise."
     )
+    if slope is not None and not slope["lower"] <= 1.0 <= slope["upper"]:
+        extreme = "too" if slope["upper"] < 1.0 else "not"
+        enough = "" if slope["upper"] < 1.0 else " enough"
+        said += (
+            f" That does not mean that they fit: the calibration slope, "
+            f"{number(slope['mean'])} ({interval(slope['lower'], slope['upper'])}), "
+            f"says that predictions are {extreme} extreme{enough}, and the effects of "
+            "these features may be why."
+        )
+    return tag("p", said)
 
 
 def predictor(study: Study) -> str:

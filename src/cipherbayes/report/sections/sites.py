@@ -319,29 +319,43 @@ def _given_away(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
         tag("h3", "What a site gave away"),
         tag("p", said.replace("± ", "±\N{NO-BREAK SPACE}")),
         _known_of_each(
-            hierarchy, given_away(contents.plan), records_word(contents.study)
+            contents, hierarchy, given_away(contents.plan), records_word(contents.study)
         ),
     )
 
 
 def _known_of_each(
-    hierarchy: HierarchyRecord, known: GivenAway, records: str
+    contents: Contents, hierarchy: HierarchyRecord, known: GivenAway, records: str
 ) -> Markup:
-    """What each site gives away, by its number of records as it was released."""
+    """What each site gives away, by its number of records as it was released, or by
+    that of the table of characteristics, which counts every release."""
+    described = {
+        row["group"]: row
+        for row in contents.record.get("describe", [])
+        if row["statistic"] == "rows"
+    }
     rows: list[list[Content]] = []
     for row in hierarchy.get("records", []):
-        told: list[Content] = [
-            row["site"],
-            f"{row['records']:,.0f} ± {known.records:,.0f}",
-            share_in_words(known.records / row["records"]),
-        ]
+        count, reach = row["records"], known.records
+        said = f"{count:,.0f} ± {reach:,.0f}"
+        if (counted := described.get(f"site: {row['site']}")) is not None:
+            count = max(counted["mean"], 1.0)
+            reach = 0.5 * (counted["upper"] - counted["lower"])
+            ends = interval(counted["lower"], counted["upper"])
+            said = f"{number(counted['mean'])} ({ends})"
+        told: list[Content] = [row["site"], said, share_in_words(reach / count)]
         if known.outcomes is not None:
-            events = known.outcomes / (OUTCOMES * row["records"])
+            events = known.outcomes / (OUTCOMES * count)
             told.append(share_in_words(events))
         rows.append(told)
     if not rows:
         return Markup()
-    heads = ["Site", f"{records.capitalize()}, as released", f"Of its {records}"]
+    fitted = "" if described or not contents.study.checks_privately else " fitted"
+    heads = [
+        "Site",
+        f"{records.capitalize()}{fitted}, as released",
+        f"Of its {records}",
+    ]
     if known.outcomes is not None:
         heads.append("Of its outcomes, one record in five")
     return table("How exactly each site is known", heads, rows, id_="given-away")
