@@ -13,11 +13,11 @@ it too. Each has three posteriors of one set of releases:
 If the likelihood of the scores is right, the ideal posterior holds the truth as often
 as it says, whatever the noise. Its draws then stand for truths: the share of them that
 the interval of another posterior holds is what that interval covers on average, given
-the releases, without the luck of one truth. ``expected`` is that share for the private
-interval, ``known`` for that with H known: by how much the second differs from 0.9 is
-due to the default prior, by how much the first differs from the second is due to H.
-``ideal`` is how often the ideal interval holds the simulated truth, which checks the
-likelihood of the scores.
+the releases, without the luck of one truth. ``on average`` is that share for the
+private interval, ``known`` for that with H known: by how much the second differs from
+0.9 is due to the default prior, by how much the first differs from the second is due to
+H. ``ideal`` is how often the ideal interval holds the simulated truth, which checks the
+likelihood of the scores; beside it stands the posterior without privacy.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def study(columns: Columns, ground: Ground, number: int) -> dict[str, Any]:
     )
     records = released.records
     width = records.high - records.low
-    line["expected"] = _held(private, ideal)
+    line["on_average"] = _held(private, ideal)
     line["known"] = _held(known, ideal)
     line["known_ratio"] = (np.subtract(*interval_ends(known)[::-1]) / width).tolist()
     line["ideal"] = _held(ideal, records.want[None])
@@ -71,29 +71,28 @@ def _held(draws: Floats, others: Floats) -> list[float]:
 def tell(rows: Sequence[Mapping[str, Any]]) -> None:
     """What intervals hold, by every level of every factor."""
     groups: dict[str, list[Mapping[str, Any]]] = {"all": list(rows)}
-    for factor in ("events", "table", *FACTORS):
+    for factor in ("table", *(name for name in FACTORS if name != "wider")):
         for row in rows:
             groups.setdefault(f"{factor} {row['study'][factor]}", []).append(row)
     for row in rows:
         name = f"{row['study']['events']}, epsilon {row['study']['epsilon']:g}"
         groups.setdefault(name, []).append(row)
-    print(
-        f"{'group':24} {'held':>13} plain {'ideal':>13} known {'expected':>13} width n"
-    )
+    print(f"{'group':20} held, plain, difference, ideal, known, on average, width, n")
     for name, group in groups.items():
-        held, plain, ideal, known, expected = (
+        held, plain, ideal, known, average = (
             np.array([np.mean(row[part]) for row in group])
-            for part in ("held", "plain", "ideal", "known", "expected")
+            for part in ("held", "plain", "ideal", "known", "on_average")
         )
         wide = np.median([np.median(row["ratio"]) for row in group])
         less = np.median([np.median(row["known_ratio"]) for row in group])
         print(
-            f"{name:24} {_with_error(held)} {plain.mean():.3f} {_with_error(ideal)} "
-            f"{known.mean():.3f} {_with_error(expected)} {wide:.2f} ({less:.2f} if H "
-            f"were known) {len(group)}"
+            f"{name:20} {_with_error(held)}  {plain.mean():.3f}  "
+            f"{_with_error(held - plain)}  {_with_error(ideal)}  {_with_error(known)}  "
+            f"{_with_error(average)}  {wide:.2f} ({less:.2f} if H were known)  "
+            f"{len(group)}"
         )
-    every = np.concatenate([row["expected"] for row in rows])
-    print(f"expected below 0.8: {np.mean(every < 0.8):.3f} of {every.size} intervals")
+    every = np.concatenate([row["on_average"] for row in rows])
+    print(f"on average below 0.8: {np.mean(every < 0.8):.3f} of {every.size} intervals")
 
 
 def _with_error(values: Floats) -> str:
