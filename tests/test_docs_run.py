@@ -42,6 +42,8 @@ NOT_RUN = {
     "python research/benchmarks/intervals.py": PHYSIONET,
     "python research/benchmarks/public_tables.py": MINUTES,
     "python research/benchmarks/spread_coverage.py": MINUTES,
+    "python research/benchmarks/known_information.py": MINUTES,
+    "python research/benchmarks/width_luck.py": MINUTES,
     "python research/benchmarks/private_regressions.py": MINUTES,
     "cipherbayes reproduce": f"{MINUTES}; tests/research runs it on less",
     "cipherbayes calibrate": MINUTES,
