@@ -35,7 +35,7 @@ OWN_SD = 0.15
 PLACE_SD = 0.05
 """How far the mean place of a bin's rows may be from where the smooth density has it,
 in widths of a bin: one standard deviation."""
-DENSITY = (-0.6, 0.6, 25.0)
+DENSITY = (-0.3, 0.5, 25.0)
 """Prior mean and standard deviation of the second difference of the log density, and
 standard deviation of its values."""
 LEAST_ROWS = 1.0
