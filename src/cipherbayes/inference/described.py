@@ -236,8 +236,8 @@ class _Mode:
         R with R'R the precision of φ, and the precision of δ_g of each problem.
     x, delta
         The mode: ``(problems, bins)``, ``(problems, groups, bins)``.
-    whole, own, shared
-        x - mode = whole z, and δ_g - mode = own_g z_g - shared_g (x - mode), for
+    whole, own, joined
+        x - mode = whole z, and δ_g - mode = own_g z_g - joined_g (x - mode), for
         standard normal z.
     evidence
         Log evidence of each problem, but for a constant.
@@ -249,7 +249,7 @@ class _Mode:
     delta: Floats
     whole: Floats
     own: Floats
-    shared: Floats
+    joined: Floats
     evidence: Floats
 
     @classmethod
@@ -266,20 +266,20 @@ class _Mode:
             away = (log.phi - noised.mean) @ root.T
             curved = _curvature(there, noised)
             block = curved + apart[:, None]
-            shared = np.linalg.solve(block, curved) * log.slope[:, None, None]
+            joined = np.linalg.solve(block, curved) * log.slope[:, None, None]
             schur = curved.sum(axis=1) + precision
             schur = log.slope[..., None] * schur * log.slope[:, None]
-            schur -= log.slope[..., None] * (curved @ shared).sum(axis=1)
+            schur -= log.slope[..., None] * (curved @ joined).sum(axis=1)
             schur += LEAST_CURVED * identity
             if arrived or step == STEPS:
                 break
             by_group = -slope * there
             by_delta = by_group - delta @ apart
             by_x = log.slope * (by_group.sum(axis=1) - away @ root) + log.bend
-            by_x -= np.einsum("pgij,pgi->pj", shared, by_delta)
+            by_x -= np.einsum("pgij,pgi->pj", joined, by_delta)
             moved = np.linalg.solve(schur, by_x[..., None])[..., 0]
             own = np.linalg.solve(block, by_delta[..., None])[..., 0]
-            own -= np.einsum("pgij,pj->pgi", shared, moved)
+            own -= np.einsum("pgij,pj->pgi", joined, moved)
             size = np.maximum(np.abs(moved).max(1), np.abs(own).max(axis=(1, 2)))
             shorter = np.minimum(1.0, FARTHEST / np.maximum(size, 1e-9))
             x = x + shorter[:, None] * moved
@@ -293,7 +293,7 @@ class _Mode:
         evidence -= _log_diagonal(lower).sum(axis=1) + _log_diagonal(of_whole)
         whole = np.linalg.inv(of_whole).swapaxes(-1, -2)
         inverse = np.linalg.inv(lower).swapaxes(-1, -2)
-        return cls(root, apart, x, delta, whole, inverse, shared, evidence)
+        return cls(root, apart, x, delta, whole, inverse, joined, evidence)
 
 
 def _counts(logs: Floats) -> Floats:
@@ -347,19 +347,19 @@ def _drawn(noised: _Noised, modes: list[_Mode], chosen: Integers) -> Floats:
         return found
 
     x0, delta0 = each("x"), each("delta")
-    whole, own, shared = each("whole"), each("own"), each("shared")
+    whole, own, joined = each("whole"), each("own"), each("joined")
     # R'R of every chain: their R may have rows of different numbers.
     precision = np.stack([mode.root.T @ mode.root for mode in modes])[chosen]
     apart = each("apart")
     parts, mean = noised.parts[:, None, :, None], noised.mean[:, None]
-    unit, back = noised.unit[:, None], shared.swapaxes(-1, -2)
+    unit, back = noised.unit[:, None], joined.swapaxes(-1, -2)
 
     def density(z: Floats, y: Floats) -> tuple[Floats, Floats, Floats, Floats]:
         """Log density at coordinates of x and δ, its slopes, and the counts there."""
         moved = (whole @ z[..., None])[..., 0]
         log = _Log.at(x0 + moved, unit)
         delta = delta0 + (own @ y[..., None])[..., 0]
-        delta -= (shared @ moved[:, :, None, :, None])[..., 0]
+        delta -= (joined @ moved[:, :, None, :, None])[..., 0]
         there = _counts(parts + log.phi[:, :, None] + delta)
         off, slope = noised.misfit(there)
         away = ((log.phi - mean)[:, :, None] @ precision)[:, :, 0]
