@@ -11,6 +11,7 @@ import pytest
 
 import cipherbayes as cb
 from cipherbayes.data.rescaled import rescaled_design
+from cipherbayes.inference.flags import Flag
 from cipherbayes.inference.noise_aware import (
     ROUNDS,
     Effort,
@@ -23,7 +24,6 @@ from cipherbayes.inference.noise_aware import (
 )
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.flags import (
-    Flag,
     _thin_baseline,
     prior_of_ranges,
     rare_levels,

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import cipherbayes as cb
 from cipherbayes.cli.main import app
 from cipherbayes.cli.predict import latest_time
-from cipherbayes.inference.noise_aware.flags import flag_record
+from cipherbayes.inference.flags import flag_record
 from cipherbayes.results.predictions import flags_of_predictions
 from finished_runs import FinishedRuns, runs
 

@@ -23,7 +23,7 @@ from cipherbayes.inference.target import Target
 from cipherbayes.typing import Floats, Integers, Progress
 
 if TYPE_CHECKING:
-    from cipherbayes.inference.noise_aware.flags import Flag
+    from cipherbayes.inference.flags import Flag
 
 
 STIFFEST_STEP = 0.1

@@ -16,7 +16,7 @@ from cipherbayes.models.influence import InfluenceBound
 
 if TYPE_CHECKING:  # a study file is read without loading samplers
     from cipherbayes.inference.chains import Draws
-    from cipherbayes.inference.noise_aware.flags import Flag
+    from cipherbayes.inference.flags import Flag
     from cipherbayes.inference.released import Recursion
     from cipherbayes.inference.settings import Inference
     from cipherbayes.inference.target import Target

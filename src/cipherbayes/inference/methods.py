@@ -16,7 +16,7 @@ from cipherbayes.models.influence import LinearPredictorInfluence
 
 if TYPE_CHECKING:
     from cipherbayes.inference.chains import Draws
-    from cipherbayes.inference.noise_aware.flags import Flag
+    from cipherbayes.inference.flags import Flag
     from cipherbayes.inference.released import Recursion
     from cipherbayes.inference.settings import Inference
     from cipherbayes.inference.target import Target

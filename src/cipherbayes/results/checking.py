@@ -14,7 +14,7 @@ from scipy.special import ndtri
 from cipherbayes.data.rescaled import rescaled_design
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.count_check import check_counts
-from cipherbayes.inference.noise_aware.flags import FlagRecord
+from cipherbayes.inference.flags import FlagRecord
 from cipherbayes.inference.number_check import NumberFit, check_numbers
 from cipherbayes.inference.paired_scores import mean_difference
 from cipherbayes.inference.recalibration import BinaryFit, recalibrate

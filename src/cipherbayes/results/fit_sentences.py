@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cipherbayes.inference.noise_aware.flags import FlagRecord, flag_record
+from cipherbayes.inference.flags import FlagRecord, flag_record
 from cipherbayes.models.design import Design
 from cipherbayes.results.record import FitTest, PrivateMetrics
 

@@ -7,12 +7,8 @@ from functools import cached_property
 
 from cipherbayes.data.rescaled import rescaled_design
 from cipherbayes.inference.chains import Draws
-from cipherbayes.inference.noise_aware.flags import (
-    Flag,
-    FlagRecord,
-    not_calibrated,
-    prior_of_ranges,
-)
+from cipherbayes.inference.flags import Flag, FlagRecord
+from cipherbayes.inference.noise_aware.flags import not_calibrated, prior_of_ranges
 from cipherbayes.models.design import Design
 from cipherbayes.models.metrics import Metrics
 from cipherbayes.protocols.certificate import CertificateRecord

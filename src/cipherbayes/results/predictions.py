@@ -14,7 +14,7 @@ from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.rescaled import seen_through
 from cipherbayes.data.tables import open_table
 from cipherbayes.errors import DataError, MissingValuesError, RunError
-from cipherbayes.inference.noise_aware.flags import FlagRecord
+from cipherbayes.inference.flags import FlagRecord
 from cipherbayes.models.counts import CountModel
 from cipherbayes.models.rows import Rows
 from cipherbayes.models.survival import (

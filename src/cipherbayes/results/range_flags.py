@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cipherbayes.inference.noise_aware.flags import FlagRecord, flag_record
+from cipherbayes.inference.flags import FlagRecord, flag_record
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats

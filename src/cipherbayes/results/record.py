@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NotRequired, TypedDict, cast
 
-from cipherbayes.inference.noise_aware.flags import FlagRecord
+from cipherbayes.inference.flags import FlagRecord
 from cipherbayes.models.metrics import Metrics
 from cipherbayes.protocols.certificate import CertificateRecord
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cipherbayes.errors import BeyondHorizonWarning, BeyondRangeWarning, RunError
-from cipherbayes.inference.noise_aware.flags import FlagRecord
+from cipherbayes.inference.flags import FlagRecord
 from cipherbayes.models.rows import Rows
 from cipherbayes.protocols.certificate import CertificateRecord, promised
 from cipherbayes.results.contrasts import Contrasts

@@ -11,7 +11,6 @@ each round, and after the last one :mod:`~.posterior` draws from the posterior b
 
 from __future__ import annotations
 
-from cipherbayes.inference.noise_aware.flags import Flag
 from cipherbayes.inference.noise_aware.posterior import (
     Effort,
     Posterior,
@@ -33,7 +32,6 @@ from cipherbayes.inference.noise_aware.shape import ScoreShape
 __all__ = [
     "ROUNDS",
     "Effort",
-    "Flag",
     "NoiseAware",
     "NoiseAwareState",
     "Posterior",

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypedDict
 
 import numpy as np
 
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat
+from cipherbayes.inference.flags import Flag
 from cipherbayes.inference.noise_aware.alike_columns import alike_by_sums
 from cipherbayes.inference.noise_aware.evidence import HIDDEN, Evidence
 from cipherbayes.inference.noise_aware.prior_conflict import (
@@ -65,68 +65,6 @@ may be hardly any: noise makes half of that in one study of twenty."""
 RARE_LEVEL = 0.2
 """Released standard deviation of a 0/1 column below which its level is rare: fewer than
 one record in 24 has it."""
-
-
-class FlagRecord(TypedDict):
-    """A flag or a caution as in ``result.json``.
-
-    ``code`` and ``message`` repeat ``name`` and ``text`` for older readers.
-    """
-
-    name: str
-    parameters: list[str]
-    text: str
-    unusable: bool
-    code: str
-    message: str
-
-
-def flag_record(
-    name: str, text: str, *, unusable: bool, parameters: Sequence[str] = ()
-) -> FlagRecord:
-    """The record of a flag: its name, its text and the parameters it is about."""
-    return {
-        "name": name,
-        "parameters": list(parameters),
-        "text": text,
-        "unusable": unusable,
-        "code": name,
-        "message": text,
-    }
-
-
-@dataclass(frozen=True)
-class Flag:
-    """One warning about a posterior.
-
-    Attributes
-    ----------
-    code
-        A stable name, for programs.
-    message
-        The warning in words.
-    unusable
-        Whether the intervals must not be used.
-    parameters
-        Numbers of the parameters it is about; all where empty.
-    caution
-        Whether intervals may be used all the same, since they are wide or lean a little
-        on the prior: a result then records it among its cautions.
-    """
-
-    code: str
-    message: str
-    unusable: bool
-    parameters: tuple[int, ...] = ()
-    caution: bool = False
-
-    def as_record(self, names: Sequence[str]) -> FlagRecord:
-        """The flag as a result records it, with the parameters' names."""
-        about = [names[index] for index in self.parameters]
-        every = 1 < len(about) == len(names)
-        shown = "all parameters" if every else ", ".join(about)
-        message = f"{self.message}: {shown}" if about else self.message
-        return flag_record(self.code, message, unusable=self.unusable, parameters=about)
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import numpy as np
 
 from cipherbayes.inference.between_sites import SiteDraws, SitePrior
 from cipherbayes.inference.chains import Draws
+from cipherbayes.inference.flags import Flag
 from cipherbayes.inference.method import SiteRecords
-from cipherbayes.inference.noise_aware.flags import Flag
 from cipherbayes.inference.noise_aware.recursion import NoiseAwareState
 from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models.packing import pack, unpack

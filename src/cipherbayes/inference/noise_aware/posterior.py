@@ -22,13 +22,13 @@ import numpy as np
 from cipherbayes.inference.between_sites import SitePrior, typical
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat
+from cipherbayes.inference.flags import Flag
 from cipherbayes.inference.noise_aware.alike_columns import follows_from_others
 from cipherbayes.inference.noise_aware.contrasts import evidence_of
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.flags import (
     LARGEST_RHAT,
     CommonParameters,
-    Flag,
     flags_of,
 )
 from cipherbayes.inference.noise_aware.information import DENSE, InformationSampler
