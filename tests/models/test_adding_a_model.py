@@ -19,7 +19,11 @@ from cipherbayes.errors import StudyError
 from cipherbayes.inference.influence import influence_sums
 from cipherbayes.inference.noise_aware import Effort, sample_posterior
 from cipherbayes.models import Design, Model, Rows, registry
-from cipherbayes.models.influence import InfluenceBound, require_bounded_influence
+from cipherbayes.models.influence import (
+    InfluenceBound,
+    ScoreInfluence,
+    require_bounded_influence,
+)
 from cipherbayes.models.packing import unpack
 from cipherbayes.models.prior import Prior
 from cipherbayes.typing import Floats
@@ -168,6 +172,11 @@ def test_parameters_that_its_influence_is_silent_about_are_refused_by_a_plan(
     monkeypatch.setattr(type(probit), "extra_parameters", lambda self: ("log_sd",))
     with pytest.raises(StudyError, match="says nothing of log_sd"):
         cb.plan(cb.Study(model=probit, features=FEATURES, privacy=PRIVACY))
+
+
+def test_an_influence_that_leaves_out_a_bound_is_refused_as_it_is_written() -> None:
+    with pytest.raises(TypeError, match="Half does not say its most_information"):
+        type("Half", (ScoreInfluence,), {"most_score": 2.0})
 
 
 def test_an_unknown_kind_is_refused_with_the_kinds_there_are(

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -315,6 +315,13 @@ class ScoreInfluence(LinearPredictorInfluence):
 
     most_score: ClassVar[float]
     most_information: ClassVar[float]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse a class that would fail in its first plan."""
+        super().__init_subclass__(**options)
+        for name in ("most_score", "most_information"):
+            if not hasattr(cls, name):
+                raise TypeError(f"{cls.__name__} does not say its {name}")
 
     @abstractmethod
     def largest_score(self, eta: Floats) -> Floats:
