@@ -240,6 +240,10 @@ def test_the_methods_say_what_was_fitted() -> None:
     assert "random intercepts and random slopes of age" in said
     assert "half-normal priors of scale 0.5" in said
     assert "could follow the means of covariates" in said
+    alone = paragraph(
+        model={"kind": "logistic", "outcome": "death"}, hierarchy={"context": False}
+    )
+    assert "Levels did not follow the means of covariates" in alone
     assert "Missing values" not in said
     assert "held out" not in said
     survival = {"kind": "piecewise", "time": "t", "event": "e", "horizon": 9.0}

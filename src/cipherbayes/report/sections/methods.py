@@ -222,8 +222,10 @@ def _between(study: Study) -> str:
         ", normal around the common ones, with half-normal priors of scale "
         f"{hierarchy.scale:g} for their standard deviations. "
     )
-    if not hierarchy.intercept or hierarchy.context is False:
+    if not hierarchy.intercept:
         return said
+    if hierarchy.context is False:
+        return f"{said}Levels did not follow the means of covariates. "
     return (
         f"{said}A site's level could follow the means of covariates that are "
         "confounded with site (Mundlak 1978). "
