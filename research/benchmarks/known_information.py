@@ -22,10 +22,8 @@ likelihood of the scores; beside it stands the posterior without privacy.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,7 +34,7 @@ from cipherbayes.validation.trial_records import HALF_RANGE, TRUTHS, Ground
 from cipherbayes.validation.trials import to_line
 from coverage_rows import lines, write
 from exact_scales import interval_ends, release_with_exact_scales
-from spread_coverage import FACTORS, tasks
+from spread_coverage import FACTORS, table_options, tasks
 
 
 def study(columns: Columns, ground: Ground, number: int) -> dict[str, Any]:
@@ -101,12 +99,7 @@ def _with_error(values: Floats) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tables", type=Path, nargs="*")
-    parser.add_argument("--rows", type=Path, required=True)
-    parser.add_argument("--studies", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--events", choices=("usual", "rare"))
+    parser = table_options(__doc__)
     parser.add_argument("--truth", choices=tuple(TRUTHS), default="clinical")
     given = parser.parse_args()
     done = {json.dumps(line["study"]) for line in lines(given.rows)}

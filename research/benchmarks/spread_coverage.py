@@ -153,13 +153,19 @@ def tell(rows: Sequence[dict[str, Any]]) -> None:
         )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def table_options(description: str | None) -> argparse.ArgumentParser:
+    """What is asked of a script that simulates outcomes on public tables."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("tables", type=Path, nargs="*")
     parser.add_argument("--rows", type=Path, required=True)
     parser.add_argument("--studies", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--events", choices=("usual", "rare"))
+    return parser
+
+
+def main() -> None:
+    parser = table_options(__doc__)
     parser.add_argument("--truth", choices=tuple(TRUTHS), default="clinical")
     parser.add_argument("--exact-scales", action="store_true")
     parser.add_argument("--prior", type=float)

@@ -10,10 +10,8 @@ and everything else but the noise: as good as one such study tells of another.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +20,7 @@ from cipherbayes.validation.public_columns import Columns
 from cipherbayes.validation.trial_records import Ground
 from coverage_rows import lines, write
 from exact_scales import release_with_exact_scales
-from spread_coverage import tasks
+from spread_coverage import table_options, tasks
 
 NOISES = 3
 NEAR = math.log(1.3)
@@ -55,12 +53,7 @@ def tell(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tables", type=Path, nargs="*")
-    parser.add_argument("--rows", type=Path, required=True)
-    parser.add_argument("--studies", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--events", choices=("usual", "rare"))
+    parser = table_options(__doc__)
     given = parser.parse_args()
     done = {line["study"] for line in lines(given.rows)}
     tables = [Columns.read(path) for path in given.tables]

@@ -258,7 +258,7 @@ def _sites_may_differ(study: Study, hierarchy: Hierarchy) -> None:
             f"{study.rules.why_not_multilevel}; use protocol = "
             f"{choices(lambda protocol: protocol.multilevel)}, or remove it"
         )
-    if not method.multilevel or method.needs_privacy != study.private:
+    if not method.multilevel:
         raise ValueError(
             f'[hierarchy] with inference.method = "{method.name}": it has no posterior '
             "of what differs between sites; remove inference.method"
