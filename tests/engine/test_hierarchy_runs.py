@@ -398,7 +398,10 @@ def test_the_plan_says_what_a_site_gives_away_or_that_sites_are_alike() -> None:
         ({"study": {"protocol": "encrypted-update"}}, "mixes all sites"),
         ({"inference": {"method": "psgld"}}, "no posterior of what differs"),
         ({"inference": {"method": "averaged"}}, "no posterior of what differs"),
-        ({"inference": {"method": "multilevel"}}, "reads the rows, and a private study releases"),
+        (
+            {"inference": {"method": "multilevel"}},
+            "reads the rows, and a private study releases",
+        ),
         ({"sites": {"one": {}}}, "2 to 64 sites"),
         ({"sites": {f"s{k}": {} for k in range(65)}}, "2 to 64 sites"),
         (
