@@ -53,13 +53,16 @@ check-run: $(VENV)/.dev
 # One worker more than cores: some tests wait for other programs, without computing.
 test-run coverage: WORKERS = 3
 
+# The pages of the docs are looked at in a browser by `make docs`.
+ALL := --ignore=tests/test_docs_browser.py
+
 test-run: $(VENV)/.dev
-	$(PYTEST)
+	$(PYTEST) $(ALL)
 	@$(TIDY)
 
 # Processes that tests start are not measured.
 coverage: $(VENV)/.dev
-	$(PYTEST) --cov --cov-report=
+	$(PYTEST) $(ALL) --cov --cov-report=
 	$(PY) tests/coverage_by_room.py
 	@$(TIDY)
 
