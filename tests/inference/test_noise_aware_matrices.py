@@ -14,6 +14,7 @@ from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.inference.noise_aware.shrinkage import (
     SHARE_SPREAD,
     estimation_error,
+    noise_edge,
     shrunk,
 )
 from cipherbayes.models.influence import InfluenceBound
@@ -214,3 +215,27 @@ def test_correlations_taken_as_estimated_are_counted_as_noise() -> None:
     study = simulate("logistic", 3_000, 30, rng)
     evidence = Evidence.of(*release_rounds(study, 1.0, rng))
     assert evidence.blurred().variance > 1.05 * evidence.variance
+
+
+@pytest.mark.parametrize(
+    ("dimension", "epsilon", "drawn"),
+    [(8, 0.3, True), (30, 0.5, False), (30, 30.0, True), (64, 30.0, False)],
+)
+def test_correlations_are_drawn_unless_there_are_many_and_noise_hides_them(
+    dimension: int, epsilon: float, drawn: bool
+) -> None:
+    rng = np.random.default_rng(8)
+    study = simulate("logistic", 3_000, dimension, rng)
+    evidence = Evidence.of(*release_rounds(study, epsilon, rng))
+    assert evidence.draws_correlations is drawn
+
+
+def test_the_largest_eigenvalue_of_noise_is_what_it_is_said_to_be() -> None:
+    rng, d = np.random.default_rng(9), 60
+    found = []
+    for _ in range(10):
+        noise = rng.standard_normal((d, d))
+        noisy = 1_000.0 * np.eye(d) + 40.0 * (noise + noise.T) / 2.0
+        seen = np.diag(noisy) ** -0.5
+        found.append(np.linalg.eigvalsh(seen[:, None] * noisy * seen)[-1] - 1.0)
+    assert noise_edge(noisy, 40.0, ()) == pytest.approx(np.mean(found), rel=0.1)

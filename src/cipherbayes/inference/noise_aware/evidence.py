@@ -32,6 +32,7 @@ from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.inference.noise_aware.shrinkage import (
     by_site,
     estimation_error,
+    noise_edge,
     shrunk,
     without_means,
 )
@@ -42,6 +43,13 @@ HIDDEN = 2.0
 RARE = 0.3
 """Largest share of parameters that may be hidden for them to be taken for rare levels.
 If more are hidden, noise is the likelier reason."""
+FEW, DENSE = 20, 60
+"""Numbers of parameters: up to the first correlations are always drawn, beyond the
+second never, since the second has 1,770 of them."""
+HIDING = 1.0
+"""Largest eigenvalue of the noise of a correlation matrix from which on correlations
+are not drawn. That of the matrix itself is one in the mean over all directions, so
+noise of this size hides whether there is any information in one."""
 
 
 @dataclass(frozen=True)
@@ -233,6 +241,18 @@ class Evidence:
         if sites is None or sites.masses is None:
             return self.dimension
         return self.dimension - len(self.layout.constants)
+
+    @property
+    def draws_correlations(self) -> bool:
+        """Whether correlations are drawn, or taken as estimated with an error.
+
+        With many columns and much noise a draw has directions without information
+        wherever noise allows them, and every interval is as wide as these make it.
+        """
+        if not FEW < self.varying <= DENSE or self.layout.sites is not None:
+            return self.varying <= DENSE
+        constants = self.layout.constants
+        return noise_edge(self.information, self.information_sd, constants) <= HIDING
 
     def blurred(self) -> Evidence:
         """This evidence with the error of the estimated correlations as more noise.

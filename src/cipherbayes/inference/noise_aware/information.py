@@ -9,9 +9,10 @@ by hundreds of coordinates. A step is
 
 g the gradient and M M' the inverse of the prior's precision plus that of the noise in
 the information sums. The scales of the means (υ and those of :mod:`~.site_means`) are
-drawn from their conditional laws. With more than 60 parameters S is not moved but taken
-as estimated, and the error of that is counted as noise
-(:meth:`~.evidence.Evidence.blurred`).
+drawn from their conditional laws. With many parameters, and with more than 20 where
+noise hides correlations, S is not moved but taken as estimated
+(:attr:`~.evidence.Evidence.draws_correlations`), and the error of that is counted as
+noise (:meth:`~.evidence.Evidence.blurred`).
 
 References
 ----------
@@ -47,9 +48,6 @@ MOST_LEAPS = 24
 """Most leapfrog steps of a trajectory."""
 FIRST_STEP = 0.25
 """Step size before any adaptation, in the metric's units."""
-DENSE = 60
-"""Largest number of parameters for which S is among the coordinates; it then has up to
-1,770 entries."""
 LARGEST_COORDINATE = 1e3
 """Size of a coordinate beyond which a trajectory is taken to have diverged."""
 ACCEPTANCE = 0.8
@@ -113,7 +111,7 @@ class InformationSampler:
         parts = self.parts = Coordinates(
             start,
             layout.constants,
-            correlated=evidence.varying <= DENSE,
+            correlated=evidence.draws_correlations,
             frame=layout.frame,
         )
         self.information_prior = InformationPrior(

@@ -25,13 +25,13 @@ from cipherbayes.inference.diagnostics import rhat
 from cipherbayes.inference.flags import Flag
 from cipherbayes.inference.noise_aware.alike_columns import follows_from_others
 from cipherbayes.inference.noise_aware.contrasts import evidence_of
-from cipherbayes.inference.noise_aware.evidence import Evidence
+from cipherbayes.inference.noise_aware.evidence import DENSE, Evidence
 from cipherbayes.inference.noise_aware.flags import (
     LARGEST_RHAT,
     CommonParameters,
     flags_of,
 )
-from cipherbayes.inference.noise_aware.information import DENSE, InformationSampler
+from cipherbayes.inference.noise_aware.information import InformationSampler
 from cipherbayes.inference.noise_aware.recursion import (
     NoiseAware,
     NoiseAwareState,
@@ -114,7 +114,7 @@ def sample_posterior(
     recursion, state = recursion.measured_at(window_averages(state)[0], state)
     shape = recursion.shape
     evidence = evidence_of(recursion, state)
-    if evidence.varying > DENSE:
+    if not evidence.draws_correlations:
         evidence = evidence.blurred()
     recursion = in_context(recursion, evidence)
     effort = effort or Effort.for_dimension(evidence.dimension)

@@ -305,9 +305,7 @@ def estimation_error(
     around their spikes and k the share of them that was kept, e = k² n + (1 − k)² t.
     """
     varying = np.array([j for j in range(len(noisy)) if j not in constants])
-    remainder = without_means(noisy, noise_sd, constants)[1] if constants else noisy
-    diagonal = np.diag(_shrunk(remainder, noise_sd))
-    correlation, edge = correlations(remainder, noise_sd, np.sqrt(diagonal))
+    diagonal, correlation, edge = _seen_correlations(noisy, noise_sd, constants)
     off = ~np.eye(varying.size, dtype=bool)
     noise = (0.5 * edge) ** 2 / varying.size
     around = (correlation - spiked(correlation, edge))[off]
@@ -316,3 +314,17 @@ def estimation_error(
     sizes = np.zeros(len(noisy))
     sizes[varying] = diagonal
     return kept**2 * noise + (1.0 - kept) ** 2 * true, sizes
+
+
+def noise_edge(noisy: Floats, noise_sd: float, constants: tuple[int, ...]) -> float:
+    """The largest eigenvalue that noise alone gives the correlations of H̃."""
+    return _seen_correlations(noisy, noise_sd, constants)[2]
+
+
+def _seen_correlations(
+    noisy: Floats, noise_sd: float, constants: tuple[int, ...]
+) -> tuple[Floats, Floats, float]:
+    """Shrunk diagonal, correlations and their noise's edge of columns that vary."""
+    remainder = without_means(noisy, noise_sd, constants)[1] if constants else noisy
+    diagonal = np.diag(_shrunk(remainder, noise_sd))
+    return diagonal, *correlations(remainder, noise_sd, np.sqrt(diagonal))
