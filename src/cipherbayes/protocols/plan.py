@@ -109,6 +109,18 @@ class Plan(ABC):
         """Whether a run of it can be certified."""
         return self.protocol.certifies and not self.study.insecure
 
+    def cautions(self) -> list[str]:
+        """What every plan and result must warn of because of the protocol."""
+        cautions: list[str] = self.protocol.cautions(self)
+        whose = self.protocol.distribution
+        if whose is None:
+            return cautions
+        return [
+            *cautions,
+            f"the protocol '{self.protocol.name}' comes from the distribution {whose}, "
+            "which answers for its promises",
+        ]
+
     @property
     def minimum_roster(self) -> int:
         """Fewest sites whose sum may be decrypted."""

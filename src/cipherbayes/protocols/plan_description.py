@@ -122,7 +122,7 @@ def describe(plan: StudyPlan) -> PlanDescription:
     forecast = forecast_of(plan)
     release, encryption = plan.last_phase.sums, plan.encryption
     growth = epsilon_by_tenths(plan)
-    cautions = plan.protocol.cautions(plan)
+    cautions = plan.cautions()
     costs = term_costs(plan)
     drawn = imputation_cost(plan)
     further: PlanFigures = {
