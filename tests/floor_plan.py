@@ -309,6 +309,7 @@ def scoped(
 
 def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     """Names that a node assigns to, and what."""
+    pairs: list[tuple[ast.expr, ast.expr]]
     if isinstance(node, ast.Assign):
         pairs = [(target, node.value) for target in node.targets]
     elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
@@ -316,12 +317,12 @@ def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     else:
         return
     for target, value in pairs:
-        both = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
-        targets = target.elts if both else [target]
-        values = value.elts if both else [value]
-        for one, other in zip(targets, values, strict=False):
-            if isinstance(one, ast.Name):
-                yield one.id, other
+        if isinstance(target, ast.Name):
+            yield target.id, value
+        elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            for one, other in zip(target.elts, value.elts, strict=False):
+                if isinstance(one, ast.Name):
+                    yield one.id, other
 
 
 def _compares(node: ast.AST, held: set[str], aliases: frozenset[str]) -> bool:

@@ -35,8 +35,6 @@ class Encryption:
     ----------
     message_bytes, total_bytes
         What a site sends in a round; what all parties send in all rounds.
-    circuit, flooding_bits
-        Of an update that is computed under encryption.
     """
 
     scheme: str
@@ -46,26 +44,17 @@ class Encryption:
     id: str
     message_bytes: int
     total_bytes: int
-    circuit: str | None = None
-    flooding_bits: int | None = None
 
     def record(self) -> dict[str, str | int]:
         """What ``cipherbayes plan --json`` says of the parameters."""
         sizes = ("message_bytes", "total_bytes")
-        return {
-            key: value
-            for key, value in asdict(self).items()
-            if value is not None and key not in sizes
-        }
+        return {key: value for key, value in asdict(self).items() if key not in sizes}
 
     def __str__(self) -> str:
-        said = (
+        return (
             f"{self.scheme}, ring {self.ring}, {self.modulus_bits} bits, "
             f"{self.security_bits}-bit security"
         )
-        if self.circuit is None:
-            return said
-        return f"{said}, circuit {self.circuit}, {self.flooding_bits} bits of flooding"
 
 
 @dataclass(frozen=True)

@@ -279,8 +279,11 @@ class KnownVarianceDraw(LinearDraw):
         return {"y": eta + rng.standard_normal(eta.size)}
 
 
-for _draw in (LogisticDraw(), ExponentialDraw(), WeibullDraw(), KnownVarianceDraw()):
-    add_draw(_draw)
+add_draw(LogisticDraw())
+add_draw(ExponentialDraw())
+add_draw(WeibullDraw())
+add_draw(KnownVarianceDraw())
 add_draw(LinearDraw(), "learnt-variance")
-for _draw in (PoissonDraw(), GompertzDraw(), PiecewiseDraw()):
-    add_draw(_draw)
+add_draw(PoissonDraw())
+add_draw(GompertzDraw())
+add_draw(PiecewiseDraw())

@@ -69,6 +69,18 @@ together they are then 1 % wider than that noise."""
 
 
 @dataclass(frozen=True)
+class CircuitEncryption(Encryption):
+    """The encryption of an update: its circuit, and how far its error is hidden."""
+
+    circuit: str
+    flooding_bits: int
+
+    def __str__(self) -> str:
+        said = f"circuit {self.circuit}, {self.flooding_bits} bits of flooding"
+        return f"{super().__str__()}, {said}"
+
+
+@dataclass(frozen=True)
 class EncryptedPlan(StudyPlan):
     """The plan of ``protocol = "encrypted-update"`` with noise in the gradient.
 
@@ -94,12 +106,12 @@ class EncryptedPlan(StudyPlan):
         return SCHEMES[self.circuit_name]
 
     @property
-    def encryption(self) -> Encryption:
+    def encryption(self) -> CircuitEncryption:
         circuit, sites = self.circuit, self.last_phase.sums.sites
         parameters, dimension = circuit.parameters, circuit.update.dimension
         payload = parameters.payload_bytes(dimension, 2, parameters.levels)
         message = payload + ENVELOPE_BYTES
-        return Encryption(
+        return CircuitEncryption(
             scheme="CKKS",
             ring=parameters.ring,
             modulus_bits=parameters.modulus_bits,
