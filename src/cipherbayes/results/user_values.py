@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from cipherbayes.data.column_bins import ColumnBins
-from cipherbayes.results.effects import INVERSES
+from cipherbayes.models.transforms import transform_named
 from cipherbayes.typing import Floats
 
 
@@ -15,7 +15,7 @@ def user_values(column: ColumnBins, z: Floats) -> Floats:
     """What a number was before it was prepared, within its public range."""
     feature = column.feature
     assert feature is not None
-    inverse = INVERSES[feature.transform]
+    inverse = transform_named(feature.transform).undo_number
     values = [inverse(column.centre + column.half_width * each) for each in z.tolist()]
     return np.clip(values, *feature.ends)
 
