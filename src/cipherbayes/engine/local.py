@@ -125,9 +125,8 @@ def finish(rounds: StudyRounds[Any], stopped: str | None, traffic: Traffic) -> F
     """What the rounds of a run amount to."""
     draws = rounds.draws()
     if draws is None:
-        assert stopped is not None
         raise BudgetError(
-            stopped,
+            stopped or "the run stopped",
             where="before there was a posterior",
             remedy="`cipherbayes ledger TABLE.ledger` shows what a table spent, and "
             "its owner raises the budget with --budget EPSILON (several machines: "

@@ -69,12 +69,12 @@ class Factor:
     curve
         Polynomial, restricted cubic spline or spline; None for a straight line.
     size
-        Degree of a polynomial, knots of a restricted spline, columns of a spline; None
-        where ``knots`` are given.
+        Number of knots of a restricted spline, or of columns of a spline, where
+        ``knots`` are not given.
     knots
         In the column's own units.
     degree
-        Of a spline's pieces.
+        Of a polynomial, or of a spline's pieces.
     """
 
     text: str
@@ -83,7 +83,7 @@ class Factor:
     categorical: bool = False
     reference: str | int | bool | None = None
     curve: Curve | None = None
-    size: int | None = None
+    size: int = 0
     knots: tuple[float, ...] | None = None
     degree: int = 3
 
@@ -320,9 +320,9 @@ def _curve(
     transform: TransformName | None,
     values: dict[str, object],
 ) -> Factor:
-    size, knots, degree = None, None, 3
+    size, knots, degree = 0, None, 3
     if name == "poly":
-        size = _whole(text, "degree", values.get("degree", 2), 2, 5)
+        degree = _whole(text, "degree", values.get("degree", 2), 2, 5)
     elif name == "rcs":
         given = values.get("knots", 4)
         if isinstance(given, tuple):

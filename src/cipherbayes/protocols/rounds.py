@@ -209,8 +209,8 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
             facts = self._facts()
             kept = self._plan.summarise_release(phase, total, facts)
             self._checkpoint.keep_fact(phase.purpose, kept.tobytes())
-            if phase.purpose == "histograms":
-                ends = self._plan.piles(phase, total, facts)
+            ends = self._plan.piles(phase, total, facts)
+            if ends is not None:
                 self._checkpoint.keep_fact(RANGE_ENDS, ends.tobytes())
         self.round += 1
 

@@ -224,9 +224,10 @@ def hidden_sites(plan: StudyPlan) -> list[str]:
     records = study.training_records
     if slots is None or records is None or not study.stated_hierarchy.intercept:
         return []
-    intervals, known = _intervals(study), given_away(plan)
-    assert known.outcomes is not None
-    each = known.outcomes / math.sqrt(intervals)
+    intervals, outcomes = _intervals(study), given_away(plan).outcomes
+    if outcomes is None:
+        return []
+    each = outcomes / math.sqrt(intervals)
     usual = OUTCOMES * records / (len(slots.sites) * intervals)
     if each < HIDDEN * usual:
         return []

@@ -205,7 +205,7 @@ def _attack(
             break
         shift = shift_at(plan, phase, near, name, question)
         shifts.append(shift)
-        if shift.told_apart:
+        if shift.difference is None:
             differences.append(f"{name}, round {number}")
         elif phase.rows in (None, plan.dearest_part):  # a record is in one part only
             information += _information(phase, shift.difference)
@@ -220,9 +220,8 @@ def _attack(
     return StudyAudit(result, shifts, differences)
 
 
-def _information(phase: Phase, difference: Integers | None) -> float:
+def _information(phase: Phase, difference: Integers) -> float:
     """μ² that a round adds for whoever knows the colluders' shares."""
-    assert difference is not None
     return sum(
         float(np.sum(piece.astype(np.float64) ** 2)) / honest_variance(part)
         for part, piece in zip(phase.parts, phase.split(difference), strict=True)

@@ -182,8 +182,7 @@ class PrintedPlan(Plan):
 
 def paper_setting(study: PrivateStudy) -> PaperSetting:
     """What Theorem 4 depends on, from a study in the paper's own mode."""
-    privacy, paper = study.privacy, study.paper
-    assert paper is not None  # the study's rules ask for it
+    privacy, paper = study.privacy, study.stated_paper
     if privacy.records is None:
         raise StudyError(
             "the paper's claim depends on the number of records",
