@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from cipherbayes.inference.method import WidthRatio
+from cipherbayes.inference.method import WidthRatio, WidthSetting
 from cipherbayes.inference.methods import POINT
 from cipherbayes.models.influence import require_bounded_influence
 from cipherbayes.privacy.accountant import compose, epsilon
@@ -139,7 +139,7 @@ def _width_ratio(
     bounded = require_bounded_influence(plan.study.model)
     unit = bounded.unit(design)
     information, mass = told
-    return plan.study.inference_method.width_ratio(
+    setting = WidthSetting(
         records=_fitted_records(plan),
         dimension=release.dimension,
         mu=mu,
@@ -152,6 +152,7 @@ def _width_ratio(
         intervals=len(plan.study.model.constants(design)),
         grows=bounded.multiplicative,
     )
+    return plan.study.inference_method.width_ratio(setting)
 
 
 def term_costs(plan: StudyPlan) -> list[TermCost]:

@@ -10,9 +10,10 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
+from typing import Protocol as Interface
 
 from cipherbayes.crypto.identity.signatures import Identity
 from cipherbayes.crypto.wire.transcript import transcript
@@ -27,33 +28,52 @@ from cipherbayes.study.tables import (
 )
 
 
+class ParameterNumbers(Interface):
+    """A parameter set of either scheme, as far as people are told of it."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def ring(self) -> int: ...
+    @property
+    def modulus_bits(self) -> int: ...
+    @property
+    def security_bits(self) -> int: ...
+
+
 @dataclass(frozen=True)
 class Encryption:
     """How a protocol encrypts, as a plan tells it.
 
     Attributes
     ----------
+    parameters
+        A vetted parameter set.
     message_bytes, total_bytes
         What a site sends in a round; what all parties send in all rounds.
     """
 
     scheme: str
-    ring: int
-    modulus_bits: int
-    security_bits: int
-    id: str
+    parameters: ParameterNumbers
     message_bytes: int
     total_bytes: int
 
     def record(self) -> dict[str, str | int]:
         """What ``cipherbayes plan --json`` says of the parameters."""
-        sizes = ("message_bytes", "total_bytes")
-        return {key: value for key, value in asdict(self).items() if key not in sizes}
+        parameters = self.parameters
+        return {
+            "scheme": self.scheme,
+            "ring": parameters.ring,
+            "modulus_bits": parameters.modulus_bits,
+            "security_bits": parameters.security_bits,
+            "id": parameters.id,
+        }
 
     def __str__(self) -> str:
         return (
-            f"{self.scheme}, ring {self.ring}, {self.modulus_bits} bits, "
-            f"{self.security_bits}-bit security"
+            f"{self.scheme}, ring {self.parameters.ring}, "
+            f"{self.parameters.modulus_bits} bits, "
+            f"{self.parameters.security_bits}-bit security"
         )
 
 

@@ -25,22 +25,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
-
 from cipherbayes.crypto.bfv.parameters import MAX_DIMENSION
 from cipherbayes.crypto.identity.roster import Roster
 from cipherbayes.crypto.identity.signatures import Identity
 from cipherbayes.crypto.wire.fields import Blob, Vector
 from cipherbayes.crypto.wire.framing import Kind, split_frames
 from cipherbayes.crypto.wire.transcript import (
-    HASH_BYTES,
-    RUN_BYTES,
     RoundId,
-    check_bytes,
     check_counter,
     check_token,
 )
 from cipherbayes.errors import CryptoError, ProtocolError, RunError
+from cipherbayes.protocols.message_checks import check_run, checked_total
 from cipherbayes.protocols.messages import (
     DecryptReply,
     RunManifest,
@@ -81,8 +77,7 @@ class TranscriptHead:
     version: int = FORMAT
 
     def __post_init__(self) -> None:
-        check_bytes(self.run, RUN_BYTES, "the run id")
-        check_bytes(self.study, HASH_BYTES, "the study hash")
+        check_run(self.run, self.study)
         for site in self.lost:
             check_token(site, "a site's name")
         if self.version != FORMAT:
@@ -103,13 +98,10 @@ class CuratorTotal:
     values: Annotated[Integers, Vector("<i8")]
 
     def __post_init__(self) -> None:
-        check_bytes(self.run, RUN_BYTES, "the run id")
-        check_bytes(self.study, HASH_BYTES, "the study hash")
+        check_run(self.run, self.study)
         check_counter(self.round, "the round")
         check_token(self.purpose, "the purpose")
-        values = np.array(self.values)
-        if values.dtype != np.int64 or not 1 <= values.size <= MAX_DIMENSION:
-            raise ProtocolError("the total is not a vector of 64-bit integers")
+        object.__setattr__(self, "values", checked_total(self.values))
 
 
 register(TranscriptHead, Kind.TRANSCRIPT, _LARGE + _SMALL)

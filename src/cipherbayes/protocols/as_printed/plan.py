@@ -82,10 +82,7 @@ class PrintedPlan(Plan):
         message = 2 * parameters.ring * parameters.levels * 8
         return Encryption(
             scheme="CKKS",
-            ring=parameters.ring,
-            modulus_bits=parameters.modulus_bits,
-            security_bits=parameters.security_bits,
-            id=parameters.id,
+            parameters=parameters,
             message_bytes=message,
             # Sites send theirs to the server, which sends the CSP their sum.
             total_bytes=self.rounds * (len(self.study.sites) + 1) * message,

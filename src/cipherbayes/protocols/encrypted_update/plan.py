@@ -75,6 +75,13 @@ class CircuitEncryption(Encryption):
     circuit: str
     flooding_bits: int
 
+    def record(self) -> dict[str, str | int]:
+        return {
+            **super().record(),
+            "circuit": self.circuit,
+            "flooding_bits": self.flooding_bits,
+        }
+
     def __str__(self) -> str:
         said = f"circuit {self.circuit}, {self.flooding_bits} bits of flooding"
         return f"{super().__str__()}, {said}"
@@ -113,10 +120,7 @@ class EncryptedPlan(StudyPlan):
         message = payload + ENVELOPE_BYTES
         return CircuitEncryption(
             scheme="CKKS",
-            ring=parameters.ring,
-            modulus_bits=parameters.modulus_bits,
-            security_bits=parameters.security_bits,
-            id=parameters.id,
+            parameters=parameters,
             circuit=self.circuit_name,
             flooding_bits=self.flooding_bits,
             message_bytes=message,
