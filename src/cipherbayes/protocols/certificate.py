@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
-from cipherbayes.study.schema import PrivateStudy
-
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # descriptors, which import this, load nothing else
     from cipherbayes.protocols.plan import Plan
     from cipherbayes.protocols.study_plan import StudyPlan
+    from cipherbayes.study.schema import PrivateStudy
 
 NOT_CERTIFIED = "nothing: this result is not certified"
 

@@ -14,7 +14,6 @@ from inspect import get_annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from cipherbayes.errors import StudyError
-from cipherbayes.models.installed import loaded
 
 if TYPE_CHECKING:
     from cipherbayes.study.schema import Study
@@ -107,6 +106,8 @@ def _names() -> list[str]:
 
 def _register_installed(name: str) -> None:
     """Add the protocol of that name, where an installed distribution has one."""
+    from cipherbayes.models.installed import loaded
+
     for distribution, found in loaded(GROUP, name, "protocol"):
         if not isinstance(found, ProtocolRules) or found.name != name:
             raise StudyError(

@@ -138,10 +138,6 @@ class FlareConnection(PartyConnection):
             )
         return answer
 
-    def alive(self) -> bool:
-        """Whether the party's process answers at all."""
-        return self._probe() is not None
-
     def _probe(self) -> bytes | None:
         """Whether the party works on a question; None if it does not answer."""
         return self._ask(ALIVE, b"", PROBE_TIMEOUT)
