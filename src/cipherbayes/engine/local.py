@@ -24,7 +24,7 @@ from cipherbayes.protocols.transcripts import (
     CuratorTotal,
     TranscriptHead,
     keep_transcript,
-    written,
+    transcript_bytes,
 )
 from cipherbayes.typing import Floats, Progress
 
@@ -114,7 +114,8 @@ def _curated(
     except BudgetError as error:
         stopped = error.what
     keep_transcript(
-        folder.path, written(TranscriptHead(run, study, b"", ()), rounds.messages())
+        folder.path,
+        transcript_bytes(TranscriptHead(run, study, b"", ()), rounds.messages()),
     )
     traffic = Traffic()
     traffic.site_seconds = {"all": time.process_time() - started}

@@ -9,7 +9,7 @@ from typing import Any
 from cipherbayes.errors import StudyError
 
 
-def loaded(group: str, name: str, what: str) -> Iterator[tuple[str, Any]]:
+def load_installed(group: str, name: str, what: str) -> Iterator[tuple[str, Any]]:
     """Import whatever has a name in a group: each with its distribution.
 
     Nothing else of the group is imported.

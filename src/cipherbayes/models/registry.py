@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, PlainValidator, SerializeAsAny, TypeAdapter
 
 from cipherbayes.models.base import Model
-from cipherbayes.models.installed import loaded
+from cipherbayes.models.installed import load_installed
 from cipherbayes.models.outcomes import FAMILY_RANGES
 
 GROUP = "cipherbayes.models"
@@ -82,7 +82,7 @@ def is_known(kind: str) -> bool:
     """Whether there is a model of a kind, here or in an installed distribution."""
     if kind in registered:
         return True
-    for _ in loaded(GROUP, kind, "model"):
+    for _ in load_installed(GROUP, kind, "model"):
         pass  # importing it registers it
     return kind in registered
 

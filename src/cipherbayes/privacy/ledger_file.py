@@ -302,7 +302,8 @@ def unwritable(path: Path) -> PrivacyError:
 
 
 def interrupted(path: Path) -> PrivacyError:
-    """The refusal of a program that may know less than the ledger's file holds."""
+    """The refusal after a write that failed: the file may hold a record that this
+    process has not counted."""
     return PrivacyError(
         "was being written when something failed, so nothing more is released by this "
         "program",

@@ -1,5 +1,5 @@
-"""How whoever has records answers a round, a site or a curator: checked, noised once,
-charged to the table's ledger, read back where it is asked again."""
+"""How a site or a curator answers a round: the question is checked, the sum noised
+once, the ledger charged, and the stored answer read back where it is asked again."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def noised_answer(
     return vector.astype("<i8").tobytes()
 
 
-def vector_of(answer: bytes) -> Integers:
+def answer_vector(answer: bytes) -> Integers:
     """An answer that a ledger has kept."""
     return np.frombuffer(answer, dtype="<i8").astype(np.int64)
 
 
-def charged(
+def charged_answer(
     ledger: Ledger,
     plan: StudyPlan,
     phase: Phase,

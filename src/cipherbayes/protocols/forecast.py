@@ -18,7 +18,7 @@ from cipherbayes.inference.methods import POINT
 from cipherbayes.models.influence import require_bounded_influence
 from cipherbayes.privacy.accountant import compose, epsilon
 from cipherbayes.privacy.gaussian import epsilon_of, mu_for
-from cipherbayes.protocols.site_words import hidden_sites, own_levels
+from cipherbayes.protocols.site_words import hidden_sites_caution, own_levels
 from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.protocols.term_costs import TermCost, columns_lost, without_term
 from cipherbayes.study.protocol_rules import choices
@@ -180,7 +180,7 @@ def _epsilon_for(mu: float, delta: float) -> float | None:
     return found if found < 100.0 else None
 
 
-def outlook(plan: StudyPlan, forecast: Forecast) -> list[str]:
+def prospects_in_words(plan: StudyPlan, forecast: Forecast) -> list[str]:
     """What the study can show; with an open N, from which N on it can."""
     if plan.study.privacy.records is None:
         return [
@@ -260,7 +260,7 @@ def advice(plan: StudyPlan, forecast: Forecast) -> list[str]:
             f"to {0.01 / records:.0e}"
         )
     warnings.extend(_few_sites(study))
-    warnings.extend(hidden_sites(plan))
+    warnings.extend(hidden_sites_caution(plan))
     if forecast.drowned:
         enough = [f"N = {forecast.records_needed:,} records"]
         if forecast.epsilon_needed is not None:

@@ -23,7 +23,7 @@ def check_blob(data: object, most: int, what: str) -> None:
 
 
 def checked_theta(values: Floats, where: str) -> Floats:
-    """θ as nobody can change it; raises ProtocolError for what no round asks."""
+    """A read-only copy of θ; raises ProtocolError for what no round can ask."""
     theta = np.array(values, dtype=np.float64)
     if theta.ndim != 1 or not 1 <= len(theta) <= MAX_DIMENSION:
         raise ProtocolError("theta is not a vector of a possible length")
@@ -38,7 +38,7 @@ def checked_theta(values: Floats, where: str) -> Floats:
 
 
 def checked_total(values: Integers) -> Integers:
-    """A total as nobody can change it; raises ProtocolError for what is none."""
+    """A read-only copy of a total; raises ProtocolError for anything else."""
     total = np.array(values)
     if total.dtype != np.int64 or total.ndim != 1:
         raise ProtocolError("the total is not a vector of 64-bit integers")

@@ -141,7 +141,7 @@ class Plan(ABC):
 
     @abstractmethod
     def charges(self) -> Counter[Event]:
-        """What ledgers are charged for in a whole run; nothing where only they know."""
+        """What a whole run charges to ledgers; empty where the plan cannot say."""
 
     @abstractmethod
     def purpose(self, number: int) -> str | None:

@@ -277,7 +277,7 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
         return self._recursion, self._state
 
     def _facts(self) -> dict[Purpose, Floats]:
-        """What the preparatory rounds so far amounted to."""
+        """What is kept of the preparatory rounds so far, by their purpose."""
         kept = {
             p.purpose: self._checkpoint.fact(p.purpose) for p in self._plan.preparatory
         }

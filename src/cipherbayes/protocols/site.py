@@ -22,12 +22,12 @@ from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import NoiseSource, PreparedNoise
 from cipherbayes.protocols.answers import (
-    charged,
+    answer_vector,
+    charged_answer,
     noise_label,
     noised_answer,
     require_order,
     require_theta,
-    vector_of,
 )
 from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.ledger_heads import check_ledger_heads
@@ -311,7 +311,7 @@ class SummingSite(Site[AnyStudyPlan]):
             total = self.bounded(self._contributions.total(phase, question))
             return noised_answer(phase, total, self._noise, number)
 
-        stored = charged(
+        stored = charged_answer(
             self._ledger,
             self._plan,
             phase,
@@ -322,4 +322,4 @@ class SummingSite(Site[AnyStudyPlan]):
             compute=compute,
         )
         self._next = number + 1
-        return vector_of(stored)
+        return answer_vector(stored)

@@ -108,7 +108,7 @@ register(TranscriptHead, Kind.TRANSCRIPT, _LARGE + _SMALL)
 register(CuratorTotal, Kind.CURATOR_TOTAL, 8 * MAX_DIMENSION + _SMALL)
 
 
-def written(head: TranscriptHead, messages: Sequence[bytes]) -> bytes:
+def transcript_bytes(head: TranscriptHead, messages: Sequence[bytes]) -> bytes:
     """A transcript of messages as they came."""
     return b"".join((encode(head), *messages))
 
@@ -122,7 +122,7 @@ class Transcript:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Transcript:
-        """Read what :func:`written` wrote; ProtocolError for anything else."""
+        """Read what :func:`transcript_bytes` wrote; ProtocolError for anything else."""
         if len(data) > MOST_BYTES:
             raise ProtocolError(f"a transcript has at most {MOST_BYTES} bytes")
         try:
@@ -226,7 +226,7 @@ class Transcript:
         found: list[Roster] = []
         if len(self.head.lost) > len(plan.study.sites) - plan.minimum_roster:
             raise ProtocolError("more sites are said to be lost than the study allows")
-        possible = _possible(self.manifest.roster, self.head.lost)
+        possible = _possible_rosters(self.manifest.roster, self.head.lost)
         for number, total in enumerate(self.totals):
             assert isinstance(total, DecryptReply)
             where = f"round {number + 1}"
@@ -262,7 +262,7 @@ class Transcript:
                 f"{len(self.totals)}",
                 where=where,
             )
-        possible = _possible(self.manifest.roster, self.head.lost)
+        possible = _possible_rosters(self.manifest.roster, self.head.lost)
         for number, total in enumerate(self.totals):
             assert isinstance(total, DecryptReply)
             roster = _named(total.round_id, possible)
@@ -284,10 +284,10 @@ def roster_of(given: RoundId, everyone: Roster, lost: Sequence[str]) -> Roster:
 
     A round that is asked again after a loss is answered for its first roster.
     """
-    return _named(given, _possible(everyone, lost))
+    return _named(given, _possible_rosters(everyone, lost))
 
 
-def _possible(everyone: Roster, lost: Sequence[str]) -> dict[bytes, Roster]:
+def _possible_rosters(everyone: Roster, lost: Sequence[str]) -> dict[bytes, Roster]:
     """Every roster that there was, by its digest."""
     parts = (
         everyone.restrict([s for s in everyone.sites if s not in lost[:count]])

@@ -218,7 +218,7 @@ def _numbers(
             )
             if column.window is not None:
                 told = counted.bins[column.name][g, : ends.size - 1]
-                number = number.told(told, sums, counted.noise, present, ends, rng)
+                number = number.with_sums(told, sums, counted.noise, present, ends, rng)
             of_groups.append(number)
         found[column.name] = of_groups
     return found

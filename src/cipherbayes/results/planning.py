@@ -12,7 +12,7 @@ from cipherbayes.engine.table_identity import ledger_of
 from cipherbayes.protocols.forecast import steps_of_curves
 from cipherbayes.protocols.plan import plan_study
 from cipherbayes.protocols.plan_description import PlanDescription, prior_in_words
-from cipherbayes.protocols.site_words import alike
+from cipherbayes.protocols.site_words import alike_in_words
 from cipherbayes.results.made_up import MadeUp
 from cipherbayes.results.run import require_study
 from cipherbayes.study.schema import Study
@@ -85,7 +85,7 @@ def _without_privacy(study: Study) -> PlanDescription:
     if study.preparation.method is None:
         lines.append(f"            {OTHER_PRIOR}")
     if study.hierarchy is None and len(study.sites) > 1:
-        lines.append(f"sites       {alike(study)}")
+        lines.append(f"sites       {alike_in_words(study)}")
     return PlanDescription(
         lines,
         rounds=study.inference.rounds,

@@ -106,9 +106,9 @@ def _names() -> list[str]:
 
 def _register_installed(name: str) -> None:
     """Add the protocol of that name, where an installed distribution has one."""
-    from cipherbayes.models.installed import loaded
+    from cipherbayes.models.installed import load_installed
 
-    for distribution, found in loaded(GROUP, name, "protocol"):
+    for distribution, found in load_installed(GROUP, name, "protocol"):
         if not isinstance(found, ProtocolRules) or found.name != name:
             raise StudyError(
                 f"{distribution} has no protocol called '{name}' where it says so",

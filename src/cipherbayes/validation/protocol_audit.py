@@ -43,9 +43,9 @@ from cipherbayes.validation.neighbours import Neighbours, neighbours, questions
 from cipherbayes.validation.sensitivity import shift_at
 from cipherbayes.validation.study_audit import (
     StudyAudit,
+    certain_scores,
     honest_variance,
     result_of,
-    told_apart,
 )
 
 ROWS = 65
@@ -210,7 +210,7 @@ def _attack(
         elif phase.rows in (None, plan.dearest_part):  # a record is in one part only
             information += _information(phase, shift.difference)
     if differences:
-        scores = told_apart(TOLD_RUNS)
+        scores = certain_scores(TOLD_RUNS)
     else:
         present, absent = (np.concatenate(each) for each in noise)
         scores = Scores(present + np.sqrt(information), absent, "secure")
@@ -231,7 +231,7 @@ def _information(phase: Phase, difference: Integers) -> float:
 def _asked(
     plan: StudyPlan, phase: Phase, near: Neighbours, number: int
 ) -> tuple[str, Floats]:
-    """Another of the questions meant to hurt in each round."""
+    """The name and θ of a round's question; rounds take the attacks in turn."""
     usable = [
         (name, question.theta)
         for name, question in questions(plan, phase, near)

@@ -116,7 +116,7 @@ def result_of(
     )
 
 
-def told_apart(runs: int) -> Scores:
+def certain_scores(runs: int) -> Scores:
     """Scores of an attacker who is right every time."""
     return Scores(np.ones(runs), np.zeros(runs), "none")
 
@@ -144,7 +144,7 @@ def _scores(
         if shift.difference is not None
     ]
     if len(answered) < len(shifts):
-        return told_apart(runs)
+        return certain_scores(runs)
     present, absent = np.zeros(runs), np.zeros(runs)
     rows = plan.dearest_part
     for phase, difference in answered:

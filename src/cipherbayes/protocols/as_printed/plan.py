@@ -68,7 +68,7 @@ class PrintedPlan(Plan):
         return self.prepared + self.setting.rounds
 
     def charges(self) -> Counter[Event]:
-        """Nothing: this mode promises nothing, and is left to its ledgers."""
+        """Nothing: the ledger is charged with :attr:`charge`, for the whole run."""
         return Counter()
 
     @property

@@ -16,11 +16,11 @@ from cipherbayes.errors import CipherbayesError, RunError
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import NoiseSource
 from cipherbayes.protocols.answers import (
-    charged,
+    answer_vector,
+    charged_answer,
     noised_answer,
     require_order,
     require_theta,
-    vector_of,
 )
 from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.phase import Phase
@@ -88,7 +88,7 @@ class Curator:
             return noised_answer(phase, total, self._noise, number)
 
         def charge(name: str, compute: Callable[[], bytes]) -> bytes:
-            return charged(
+            return charged_answer(
                 self._ledgers[name],
                 self._plan,
                 phase,
@@ -102,4 +102,4 @@ class Curator:
         *others, last = self._ledgers
         for name in others:
             charge(name, lambda: b"")
-        return vector_of(charge(last, total))
+        return answer_vector(charge(last, total))
