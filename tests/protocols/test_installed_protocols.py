@@ -12,6 +12,7 @@ import pytest
 import cipherbayes as cb
 from cipherbayes.engine.flare.approving import study_in_words
 from cipherbayes.errors import StudyError
+from cipherbayes.protocols.plan_description import PlanDescription
 from cipherbayes.study import protocol_rules
 from cipherbayes.study.protocol_rules import GROUP
 from installed import install, let_all_processes_find
@@ -85,6 +86,17 @@ def test_plans_and_whoever_approves_are_told_whose_it_is(tmp_path: Path) -> None
     ours = cb.Study.load(write_study(tmp_path, INFERENCE, "secure-sum"))
     for said in (cb.plan(ours).warnings, study_in_words(ours)):
         assert not any("distribution" in line for line in said)
+
+
+def test_no_words_of_its_own_leave_out_whose_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = cb.Study.load(write_study(tmp_path, INFERENCE, "relayed-sum"))
+    monkeypatch.setattr(
+        type(study.rules), "describe", lambda self, plan: PlanDescription(["fine"])
+    )
+    (said,) = cb.plan(study).warnings
+    assert "'relayed-sum-of-others', which answers" in said
 
 
 @pytest.mark.parametrize(

@@ -53,9 +53,10 @@ def _private(study: Study) -> PlanDescription:
         for name, site in study.sites.items()
     }
     described = replace(described, lines=[*described.lines, *_reference(study)])
-    return reduce(
-        PlanDescription.with_warning, budget_warnings(planned, local), described
-    )
+    # Whatever words a protocol has of its own, its cautions are in them.
+    left_out = [each for each in planned.cautions() if each not in described.warnings]
+    warnings = [*left_out, *budget_warnings(planned, local)]
+    return reduce(PlanDescription.with_warning, warnings, described)
 
 
 def _reference(study: Study) -> list[str]:
