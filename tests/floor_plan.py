@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -185,7 +185,7 @@ def questions(tree: ast.Module, place: Path, plan: Plan) -> Iterator[tuple[int, 
     held = _held(nodes, plan, names)
     own = place.parent.parent == PROTOCOLS
     docstrings = set(_docstrings(nodes))
-    for node in nodes:
+    for node, aliases in scoped(tree, _asked):
         if not isinstance(node, LOOKED_AT):
             continue
         line = getattr(node, "lineno", 0)
@@ -197,7 +197,7 @@ def questions(tree: ast.Module, place: Path, plan: Plan) -> Iterator[tuple[int, 
                 yield line, f"refers to {name}"
         if folders & set(_imported(node)):
             yield line, "imports a protocol's folder"
-        if _compares(node, held) and not (own and _compares_itself(node)):
+        if _compares(node, held, aliases) and not (own and _compares_itself(node)):
             yield line, "asks by a constant or a descriptor"
 
 
@@ -274,26 +274,77 @@ def _imported(node: ast.AST) -> Iterator[str]:
             yield name.removeprefix(room).split(".")[0]
 
 
-def _compares(node: ast.AST, held: set[str]) -> bool:
+def scoped(
+    tree: ast.AST,
+    asked: Callable[[ast.expr, frozenset[str]], bool],
+    outer: frozenset[str] = frozenset(),
+) -> Iterator[tuple[ast.AST, frozenset[str]]]:
+    """Nodes, each with the names that stand for what is asked for where it is.
+
+    Parameters
+    ----------
+    asked
+        Whether an expression is asked for, given the names that stand for one.
+    outer
+        Names of the scopes around.
+    """
+    inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    own, deeper, to_visit = [tree], [], list(ast.iter_child_nodes(tree))
+    while to_visit:
+        node = to_visit.pop(0)
+        if isinstance(node, inner):
+            deeper.append(node)
+        else:
+            own.append(node)
+            to_visit[:0] = ast.iter_child_nodes(node)
+    bound = [pair for node in own for pair in _assigned(node)]
+    aliases = outer - {name for name, _ in bound}
+    aliases -= {node.arg for node in own if isinstance(node, ast.arg)}
+    while more := {name for name, value in bound if asked(value, aliases)} - aliases:
+        aliases |= more
+    yield from ((node, aliases) for node in own)
+    for node in deeper:
+        yield from scoped(node, asked, aliases)
+
+
+def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Names that a node assigns to, and what."""
+    pairs: list[tuple[ast.expr, ast.expr]]
+    if isinstance(node, ast.Assign):
+        pairs = [(target, node.value) for target in node.targets]
+    elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
+        pairs = [(node.target, node.value)]
+    else:
+        return
+    for target, value in pairs:
+        if isinstance(target, ast.Name):
+            yield target.id, value
+        elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            for one, other in zip(target.elts, value.elts, strict=False):
+                if isinstance(one, ast.Name):
+                    yield one.id, other
+
+
+def _compares(node: ast.AST, held: set[str], aliases: frozenset[str]) -> bool:
     """Whether a constant with a name, or what a study has, is compared or looked up."""
     if isinstance(node, ast.Compare):
         sides = [node.left, *node.comparators]
         if any(isinstance(s, ast.Constant) and s.value is None for s in sides):
             return False
-        return any(_asked(s) or _holds(s, held) for s in sides)
+        return any(_asked(s, aliases) or _holds(s, held) for s in sides)
     if isinstance(node, ast.Match):
-        return _asked(node.subject)
+        return _asked(node.subject, aliases)
     if isinstance(node, ast.MatchValue):
         return _holds(node.value, held)
     if isinstance(node, ast.Dict):
         return any(key is not None and _holds(key, held) for key in node.keys)
     if isinstance(node, ast.Subscript):
-        return _holds(node.slice, held) or _asked(node.slice)
+        return _holds(node.slice, held) or _asked(node.slice, aliases)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if node.func.attr not in WAYS:
             return False
-        return _asked(node.func.value) or any(
-            _asked(each) or _holds(each, held) for each in node.args
+        return _asked(node.func.value, aliases) or any(
+            _asked(each, aliases) or _holds(each, held) for each in node.args
         )
     return False
 
@@ -304,21 +355,31 @@ def _compares_itself(node: ast.AST) -> bool:
     return any(ast.unparse(side) in ("self", "self.name") for side in sides)
 
 
-def _asked(node: ast.expr) -> bool:
+def _asked(node: ast.expr, aliases: frozenset[str]) -> bool:
     """Whether an expression is a study's protocol or method, its descriptor, or a part
-    of one of them."""
+    of one of them; or a name that one was assigned to."""
+    if isinstance(node, ast.Name):
+        return node.id in aliases
+    if isinstance(node, ast.NamedExpr):
+        return _asked(node.value, aliases)
+    if isinstance(node, ast.IfExp):
+        return _asked(node.body, aliases) or _asked(node.orelse, aliases)
+    if isinstance(node, ast.BoolOp):
+        return any(_asked(each, aliases) for each in node.values)
     if isinstance(node, ast.Attribute):
         if ast.unparse(node).endswith("preparation.method"):
             return False  # of columns
-        return node.attr in ASKED or (node.attr in OF_ALL and _asked(node.value))
+        part = node.attr in OF_ALL and _asked(node.value, aliases)
+        return node.attr in ASKED or part
     if isinstance(node, ast.Subscript):  # also of a record
         key = node.slice.value if isinstance(node.slice, ast.Constant) else None
-        return key in ("protocol", "method") or _asked(node.value)
+        return key in ("protocol", "method") or _asked(node.value, aliases)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         made = node.func.id in ("type", "len", "str", "repr", "id", "hash")
-        return node.func.id in LOOK_UPS or (made and any(map(_asked, node.args)))
+        asked = made and any(_asked(each, aliases) for each in node.args)
+        return node.func.id in LOOK_UPS or asked
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return node.func.attr in CHANGES and _asked(node.func.value)
+        return node.func.attr in CHANGES and _asked(node.func.value, aliases)
     return False
 
 

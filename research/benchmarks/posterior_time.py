@@ -19,7 +19,8 @@ import numpy as np
 from cipherbayes.inference.diagnostics import rhat_and_ess
 from cipherbayes.inference.noise_aware import compiled, sample_posterior
 from cipherbayes.inference.noise_aware.recursion import NoiseAware, NoiseAwareState
-from cipherbayes.validation.simulation import MODELS, release_rounds, simulate
+from cipherbayes.validation.calibration import MODELS
+from cipherbayes.validation.simulation import release_rounds, simulate
 
 
 def main() -> None:

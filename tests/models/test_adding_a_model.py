@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from scipy.special import ndtr
 
@@ -27,6 +28,9 @@ from cipherbayes.models.influence import (
 from cipherbayes.models.packing import unpack
 from cipherbayes.models.prior import Prior
 from cipherbayes.typing import Floats
+from cipherbayes.validation import calibration, outcome_draws, trial_records
+from cipherbayes.validation.outcome_draws import OutcomeDraw
+from cipherbayes.validation.public_columns import Columns
 from cipherbayes.validation.simulation import Simulated, columns, release_rounds
 from conftest import LOGISTIC, logistic_frame
 
@@ -164,6 +168,31 @@ def test_a_private_study_file_with_it_gets_a_noise_aware_posterior(
     assert age["lower"] is not None
     assert age["upper"] is not None
     assert age["lower"] < 0.04 / 1.7 < age["upper"]
+
+
+def test_one_draw_lets_calibrations_and_trials_count_it(
+    probit: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class ProbitDraw(OutcomeDraw):
+        model = type(probit)
+
+        def outcome(
+            self, eta: Floats, others: Floats, rng: np.random.Generator
+        ) -> dict[str, Floats]:
+            return {"y": (rng.random(eta.size) < ndtr(eta)).astype(float)}
+
+    monkeypatch.setattr(outcome_draws, "_DRAWS", dict(outcome_draws.draws()))
+    outcome_draws.add_draw(ProbitDraw())
+    with pytest.raises(ValueError, match="a draw called 'probit' already"):
+        outcome_draws.add_draw(ProbitDraw())
+    assert "probit 8000 10 1" in [cell.key for cell in calibration.other_grid()]
+    found = calibration.replicate(calibration.Cell("probit", 400, 4, 3.0), 0)
+    assert found.width_ratio > 1.0
+    table = Columns.of("made up", pa.table({"age": np.arange(300.0)}))
+    records = trial_records.simulated(table, trial_records.Ground("probit"), 0)
+    assert records.study.model.kind == "probit"
+    seen = records.outcome[records.study.model.outcome_columns()["y"]]
+    assert abs(seen.mean() - trial_records.EVENTS["usual"]) < 0.01
 
 
 def test_parameters_that_its_influence_is_silent_about_are_refused_by_a_plan(

@@ -13,23 +13,11 @@ import cipherbayes as cb
 from cipherbayes.errors import StudyError
 from cipherbayes.models import registry
 from conftest import LOGISTIC, logistic_frame
+from installed import install, let_all_processes_find
 from terminal import cipherbayes
 
 GUIDE = Path(__file__).resolve().parents[2] / "CONTRIBUTING.md"
 PROBIT = LOGISTIC.replace('kind = "logistic"', 'kind = "probit"')
-
-
-def install(folder: Path, name: str, code: str) -> None:
-    """A distribution as pip would leave it, with one model."""
-    (folder / f"{name}_model.py").write_text(code, encoding="utf-8")
-    about = folder / f"{name}_model-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {name}-model\nVersion: 1.0\n", encoding="utf-8"
-    )
-    (about / "entry_points.txt").write_text(
-        f"[{registry.GROUP}]\n{name} = {name}_model\n", encoding="utf-8"
-    )
 
 
 def probit() -> str:
@@ -44,12 +32,12 @@ def probit() -> str:
 def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Two distributions, for this process and for those that it starts."""
     monkeypatch.setattr(registry, "registered", dict(registry.registered))
-    install(tmp_path, "probit", probit())
-    install(tmp_path, "broken", "raise RuntimeError('a secret of its own')")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    install(tmp_path, registry.GROUP, "probit", probit())
+    broken = "raise RuntimeError('a secret of its own')"
+    install(tmp_path, registry.GROUP, "broken", broken)
+    let_all_processes_find(tmp_path, monkeypatch)
     yield
-    sys.modules.pop("probit_model", None)
+    sys.modules.pop("probit_of_others", None)
 
 
 @pytest.mark.slow
@@ -81,7 +69,9 @@ def test_it_is_imported_when_a_study_names_it_and_not_before(tmp_path: Path) -> 
     path.write_text(PROBIT, encoding="utf-8")
     assert cb.Study.load(path).model.kind == "probit"
     path.write_text(PROBIT.replace("probit", "broken"), encoding="utf-8")
-    with pytest.raises(StudyError, match="'broken-model' cannot be loaded") as refused:
+    with pytest.raises(
+        StudyError, match="'broken-of-others' cannot be loaded"
+    ) as refused:
         cb.Study.load(path)
     assert "secret" not in str(refused.value)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cipherbayes.errors import StudyError
+from cipherbayes.inference.method import WidthSetting
 from cipherbayes.inference.noise_aware.width import expected_width_ratio
 from cipherbayes.protocols.forecast import forecast_of
 from cipherbayes.protocols.plan_description import describe
@@ -88,7 +89,7 @@ def test_a_share_of_events_that_cannot_be_is_refused(
 def test_no_interval_is_expected_to_be_wider_than_the_prior(scale: float) -> None:
     """With hardly any budget the rows say nothing, and the prior is what is left."""
     records, information = 4_000, 0.25
-    found = expected_width_ratio(
+    setting = WidthSetting(
         records=records,
         dimension=8,
         mu=1e-6,
@@ -96,6 +97,7 @@ def test_no_interval_is_expected_to_be_wider_than_the_prior(scale: float) -> Non
         information=information,
         prior_sd=scale,
     )
+    found = expected_width_ratio(setting)
     alone = math.sqrt(1.0 + records * information * scale**2)
     assert 1.0 < found.least < found.expected < found.most
     assert found.most == pytest.approx(alone)

@@ -17,7 +17,7 @@ import pytest
 
 import cipherbayes as cb
 from cipherbayes.errors import StudyError
-from cipherbayes.protocols.site_words import alike
+from cipherbayes.protocols.site_words import alike_in_words
 from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.report.charts import LETTER, NARROW, interval_axis, interval_row
 from cipherbayes.report.effect_rows import Effect, Effects
@@ -300,7 +300,7 @@ def test_only_what_a_model_knows_is_advised(model: Any, differ: bool) -> None:
     study = Study(**sections)
     assert "[evaluation]" in how_to_hold_out(study)
     Study(**sections, evaluation={"holdout": 0.2})
-    assert ("[hierarchy]" in alike(study)) is differ
+    assert ("[hierarchy]" in alike_in_words(study)) is differ
     if differ:
         Study(**sections, hierarchy={})
         return

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from cipherbayes.errors import RunError
+from cipherbayes.inference.method import WidthSetting
 from cipherbayes.inference.noise_aware import Effort
 from cipherbayes.inference.noise_aware.width import expected_width_ratio
 from cipherbayes.models.influence import InfluenceBound, require_bounded_influence
@@ -80,14 +81,15 @@ def test_the_width_a_plan_expects_is_about_the_width_there_is(
     bounded = require_bounded_influence(study.model)
     sensitivities = bounded.sensitivities(InfluenceBound(study.clip))
     each = study.model.curvature(study.table.design) * MEAN_SQUARE
-    expected = expected_width_ratio(
+    setting = WidthSetting(
         records=cell.n,
         dimension=cell.d,
         mu=mu_for(cell.epsilon, DELTA),
         sensitivities=sensitivities,
         information=each,
         grows=bounded.multiplicative,
-    ).expected
+    )
+    expected = expected_width_ratio(setting).expected
     (row,) = calibrate([cell], replicates, results=results, processes=1)
     # One study's ratio varies by about a tenth.
     assert abs(math.log(row["width_ratio"] / expected)) < math.log(1.3)

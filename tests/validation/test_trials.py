@@ -12,8 +12,9 @@ import pytest
 
 from cipherbayes.errors import DataError
 from cipherbayes.inference.noise_aware import Effort, posterior
+from cipherbayes.validation.outcome_draws import trial_draws
 from cipherbayes.validation.public_columns import Columns
-from cipherbayes.validation.trial_records import KINDS, Ground
+from cipherbayes.validation.trial_records import Ground
 from cipherbayes.validation.trials import Trial, by_flag, summarised, trial
 from terminal import cipherbayes
 
@@ -79,7 +80,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", trial_draws())
 def test_a_study_of_every_kind_is_simulated_and_run(
     kind: str, columns: Columns
 ) -> None:

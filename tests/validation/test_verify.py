@@ -16,7 +16,7 @@ import cipherbayes as cb
 from cipherbayes.errors import RunError
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.protocols.messages import encode
-from cipherbayes.protocols.transcripts import FILE, Transcript, written
+from cipherbayes.protocols.transcripts import FILE, Transcript, transcript_bytes
 from cipherbayes.results.run import run
 from cipherbayes.validation.verify import verify
 from cipherbayes.validation.verify.comparing import difference, draws_differ
@@ -214,7 +214,9 @@ def test_a_site_does_not_agree_to_a_transcript_without_its_rounds(
 
     def shortened(self: Server[Any]) -> bytes:
         told = Transcript.from_bytes(honest(self))
-        return written(told.head, [encode(total) for total in told.totals[:-2]])
+        return transcript_bytes(
+            told.head, [encode(total) for total in told.totals[:-2]]
+        )
 
     monkeypatch.setattr(Server, "transcript", shortened)
     run(write_tables(tmp_path, small_study()), out=tmp_path / "out")

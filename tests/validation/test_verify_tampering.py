@@ -25,7 +25,7 @@ from cipherbayes.protocols.transcripts import (
     Transcript,
     TranscriptHead,
     keep_transcript,
-    written,
+    transcript_bytes,
 )
 from cipherbayes.report.page import write_report
 from cipherbayes.results.result import Result
@@ -157,7 +157,7 @@ def rewritten(
     told = Transcript.load(folder)
     totals = list(told.totals)
     head = change(told.head, totals)
-    keep_transcript(folder, written(head, [encode(total) for total in totals]))
+    keep_transcript(folder, transcript_bytes(head, [encode(total) for total in totals]))
 
 
 def another_total(folder: Path) -> None:

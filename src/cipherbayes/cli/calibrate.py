@@ -218,14 +218,15 @@ def _show_trials(
     as_json: bool,
 ) -> None:
     from cipherbayes.validation import trial_records, trials
+    from cipherbayes.validation.outcome_draws import trial_draws
     from cipherbayes.validation.public_columns import Columns
 
     for ground in grounds:
-        if ground["kind"] not in trial_records.KINDS:
+        if ground["kind"] not in trial_draws():
             raise RunError(
                 f"no outcomes of kind '{ground['kind']}' can be simulated",
                 where="--kind",
-                remedy=f"choose among {', '.join(trial_records.KINDS)}",
+                remedy=f"choose among {', '.join(trial_draws())}",
             )
     tables = [Columns.read(path) for path in paths]
     with progress_bar() as report:

@@ -53,7 +53,7 @@ SILENCE = 10.0
 """Seconds after which a run whose output is no terminal says where it is."""
 
 
-def told_in_lines() -> typing.Progress:
+def progress_in_lines() -> typing.Progress:
     """Progress on standard error, now and then: for logs of long runs."""
     said = time.monotonic()
 
@@ -81,7 +81,7 @@ def progress_bar(
         ε spent after a number of rounds, where the study is private.
     """
     if not console.is_terminal:
-        yield told_in_lines()
+        yield progress_in_lines()
         return
     columns: list[ProgressColumn] = [
         TextColumn("{task.description}"),

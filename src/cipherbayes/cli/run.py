@@ -125,7 +125,7 @@ def warn_before(study: Study, further: list[str]) -> None:
     from cipherbayes.protocols.plan import plan_study
 
     planned = plan_study(study)
-    known = set(planned.protocol.cautions(planned))
+    known = set(planned.cautions())
     known.update(study.inference_method.cautions(study.model))
     planned_for = [
         w for w in planned.protocol.describe(planned).warnings if w not in known

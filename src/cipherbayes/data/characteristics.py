@@ -81,10 +81,7 @@ class Characteristics:
             if name == SITE:
                 yield name, self.sites
             else:
-                column = self._feature(name)
-                assert column.levels is not None
-                missing = ("missing",) if column.tells_missing else ()
-                yield name, (*column.levels, *missing)
+                yield name, self._feature(name).level_names
 
     def sums(self, rows: Rows, site: str, scales: Floats | None) -> Floats:
         """Counts of the bins of every column, then sums of places of numbers and of

@@ -63,6 +63,20 @@ class ColumnBins:
     gap: str | None = None
 
     @property
+    def number(self) -> Feature:
+        """What is known of a number; TypeError for a category."""
+        if self.feature is None:
+            raise TypeError(f"{self.column} is a category")
+        return self.feature
+
+    @property
+    def level_names(self) -> tuple[str, ...]:
+        """Names of a category's bins; TypeError for a number."""
+        if self.levels is None:
+            raise TypeError(f"{self.column} is a number")
+        return (*self.levels, "missing") if self.tells_missing else self.levels
+
+    @property
     def tells_missing(self) -> bool:
         """Whether there is a bin, the last one, of missing values."""
         return self.indicator is not None or self.gap is not None

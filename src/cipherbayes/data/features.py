@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, Self
+from typing import Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from cipherbayes.data.tables import Kind
+from cipherbayes.models.transforms import TransformName, transform_named
 from cipherbayes.typing import Floats
 
 Level = str | int | bool
-Transform = Literal["log", "log1p", "sqrt"]
-
-TRANSFORMS: dict[Transform, tuple[Callable[[Floats], Floats], str]] = {
-    "log": (np.log, "low > 0"),
-    "log1p": (np.log1p, "low > -1"),
-    "sqrt": (np.sqrt, "low >= 0"),
-}
-INVERSES: dict[Transform, Callable[[Floats], Floats]] = {
-    "log": np.exp,
-    "log1p": np.expm1,
-    "sqrt": np.square,
-}
-
 
 IMPUTED = "impute"
 """Where missing values are drawn from a model of the column that the study learns."""
@@ -85,7 +72,7 @@ class Feature(BaseModel):
 
     low: float | None = Field(default=None, allow_inf_nan=False)
     high: float | None = Field(default=None, allow_inf_nan=False)
-    transform: Transform | None = None
+    transform: TransformName | None = None
     levels: tuple[Level, ...] | None = None
     missing: float | Level | KnownSpread | None = None
     indicator: bool = False
@@ -132,14 +119,11 @@ class Feature(BaseModel):
 
     def transformed(self, values: Floats) -> Floats:
         """f(v) for values within the range."""
-        if self.transform is None:
-            return values
-        return TRANSFORMS[self.transform][0](values)
+        return transform_named(self.transform).apply(values)
 
     def untransformed(self, values: Floats) -> Floats:
         """The values within the range whose transform this is."""
-        if self.transform is not None:
-            values = INVERSES[self.transform](values)
+        values = transform_named(self.transform).undo(values)
         return np.clip(values, self.low, self.high)
 
     def affine(self) -> tuple[float, float]:
@@ -188,10 +172,12 @@ class Feature(BaseModel):
         if not low < high:
             raise ValueError("low must be below high")
         if self.transform is not None:
-            function, needs = TRANSFORMS[self.transform]
+            transform = transform_named(self.transform)
             with np.errstate(all="ignore"):
-                if not np.isfinite(function(np.array([low, high]))).all():
-                    raise ValueError(f'transform = "{self.transform}" needs {needs}')
+                if not np.isfinite(transform.apply(np.array([low, high]))).all():
+                    raise ValueError(
+                        f'transform = "{self.transform}" needs {transform.needs}'
+                    )
         with np.errstate(all="ignore"):
             _, half = self.affine()
             if not (0.0 < half < np.inf and 1.0 / half < np.inf):

@@ -185,7 +185,7 @@ class Imputing:
         # The line of the column as it is seen, taken back to the user's units.
         centre = float(seen.design.centre[encoder.first])
         half = float(seen.design.half_width[encoder.first])
-        if seen.design.curves and encoder.first in self._lines:
+        if seen.design.curves and encoder.first in self._places_of_lines:
             # A curve's line keeps its prepared units in the design.
             centre = encoder.centre + encoder.half_width * centre
             half *= encoder.half_width
@@ -193,7 +193,7 @@ class Imputing:
         return pa.array(encoder.feature.untransformed(values).ravel())
 
     @cached_property
-    def _lines(self) -> frozenset[int]:
+    def _places_of_lines(self) -> frozenset[int]:
         """Places of the lines of curves."""
         return frozenset(curve.first for curve in self.preparation.design.curves)
 

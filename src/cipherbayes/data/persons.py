@@ -114,17 +114,17 @@ class Persons:
 
 
 def any_written_twice(names: pa.Array) -> bool:
-    """Whether two of different names are one number, or one text but for its signs."""
+    """Whether two names that are written differently may mean one person."""
     plain = pc.match_substring_regex(names, _PLAIN)
-    keys = [_meant(name) for name in names.filter(pc.invert(plain)).to_pylist()]
+    keys = [_normalised(name) for name in names.filter(pc.invert(plain)).to_pylist()]
     if len(set(keys)) < len(keys):
         return True
-    texts = pa.array([_plain(key) for key in keys], type=pa.string())
+    texts = pa.array([_written_plainly(key) for key in keys], type=pa.string())
     return bool(pc.any(pc.is_in(names.filter(plain), value_set=texts)).as_py())
 
 
-def _meant(name: str) -> Decimal | str:
-    """A name as a number, exactly, else with one sign for all that look alike."""
+def _normalised(name: str) -> Decimal | str:
+    """A name as an exact number, else as text whose look-alike signs are one sign."""
     text = unicodedata.normalize("NFKC", name).replace("\N{MINUS SIGN}", "-")
     text = "".join(sign for sign in text if unicodedata.category(sign) != "Cf")
     text = " ".join(text.split())
@@ -135,8 +135,8 @@ def _meant(name: str) -> Decimal | str:
     return number if number.is_finite() else text
 
 
-def _plain(key: Decimal | str) -> str:
-    """What is meant as it would be written without a doubt."""
+def _written_plainly(key: Decimal | str) -> str:
+    """The one way in which a name is compared with others."""
     if isinstance(key, str) or key.adjusted() > _MOST_DIGITS or key != int(key):
         return str(key)
     return str(int(key))

@@ -127,10 +127,9 @@ def _number(factor: Factor, feature: Feature, place: int, *, centred: bool) -> N
     seen = _transformed(factor, feature)
     if factor.curve is None:
         return Number(factor.column, seen, place, name=factor.text, centred=centred)
-    degree = factor.size if factor.curve == "poly" else factor.degree
-    assert degree is not None
     try:
-        basis = basis_of(factor.curve, degree, _knots(factor, factor.curve, seen))
+        knots = _knots(factor, factor.curve, seen)
+        basis = basis_of(factor.curve, factor.degree, knots)
     except ValueError as error:
         raise ValueError(f"'{factor.text}': {error}") from None
     return Curved(factor.column, seen, place, name=factor.text, basis=basis)
@@ -139,7 +138,6 @@ def _number(factor: Factor, feature: Feature, place: int, *, centred: bool) -> N
 def _knots(factor: Factor, curve: Curve, feature: Feature) -> tuple[float, ...]:
     """Knots on [-1, 1]."""
     if factor.knots is None:
-        assert factor.size is not None
         return spread_knots(curve, factor.size, factor.degree)
     low, high = feature.ends
     if not (low < factor.knots[0] and factor.knots[-1] < high):

@@ -24,7 +24,7 @@ from cipherbayes.protocols.transcripts import (
     CuratorTotal,
     TranscriptHead,
     keep_transcript,
-    written,
+    transcript_bytes,
 )
 from cipherbayes.typing import Floats, Progress
 
@@ -114,7 +114,8 @@ def _curated(
     except BudgetError as error:
         stopped = error.what
     keep_transcript(
-        folder.path, written(TranscriptHead(run, study, b"", ()), rounds.messages())
+        folder.path,
+        transcript_bytes(TranscriptHead(run, study, b"", ()), rounds.messages()),
     )
     traffic = Traffic()
     traffic.site_seconds = {"all": time.process_time() - started}
@@ -125,9 +126,8 @@ def finish(rounds: StudyRounds[Any], stopped: str | None, traffic: Traffic) -> F
     """What the rounds of a run amount to."""
     draws = rounds.draws()
     if draws is None:
-        assert stopped is not None
         raise BudgetError(
-            stopped,
+            stopped or "the run stopped",
             where="before there was a posterior",
             remedy="`cipherbayes ledger TABLE.ledger` shows what a table spent, and "
             "its owner raises the budget with --budget EPSILON (several machines: "

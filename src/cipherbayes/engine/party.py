@@ -51,7 +51,7 @@ class PartyEndpoint:
         return answer
 
     def rest(self) -> None:
-        """Between questions: what the next answer will need and can be had now."""
+        """Prepare the next answer while no question is waiting."""
         self._party.prepare()
 
     def _respond(self, verb: bytes, body: bytes) -> bytes:
@@ -73,7 +73,7 @@ class PartyEndpoint:
             keep_transcript(self._home, body)
             party.conclude(body)
             return b""
-        party.join(*pipes.two(body))
+        party.join(*pipes.two_parts(body))
         return b""
 
 

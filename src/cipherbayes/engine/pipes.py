@@ -70,7 +70,7 @@ def _exactly(descriptor: int, size: int, deadline: float) -> bytes | None:
     return bytes(data)
 
 
-def two(body: bytes) -> tuple[bytes, bytes]:
+def two_parts(body: bytes) -> tuple[bytes, bytes]:
     """The two parts of a body."""
     (length,) = struct.unpack_from("<I", body)
     return body[4 : 4 + length], body[4 + length :]

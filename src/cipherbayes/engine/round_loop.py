@@ -202,7 +202,7 @@ def _end(party: SiteChannel | CspChannel) -> None:
 
 
 def _conclude(name: str, site: SiteChannel, transcript: bytes) -> None:
-    """Give a site that is there the signed totals: it need not ask for them."""
+    """Send the transcript to a site that can still be reached."""
     try:
         site.conclude(transcript)
     except CipherbayesError as error:

@@ -157,7 +157,7 @@ class RunFolder:
 
     @property
     def budget_run(self) -> bytes | None:
-        """The run whose beginning the sites' budgets are of; None if they are newer."""
+        """The run in whose settings the sites' budgets were written when it began."""
         return self.run
 
     def home(self, name: str) -> Path:

@@ -75,9 +75,9 @@ def open_table_ledger(
     path = table.ledger if beside else given.resolve()
     if beside:
         _refuse_ledger_of_link(by_name, path)
-    listed = _listed(custody, table)
+    listed = _registration(custody, table)
     if listed is not None and (not path.exists() or _elsewhere(listed, path)):
-        raise _has_another(data, listed)
+        raise _another_ledger_error(data, listed)
     queries = registered_by(custody, as_read(table.sure_keys))
     for query in queries:
         if not path.exists() or _elsewhere(query, path):
@@ -90,8 +90,8 @@ def open_table_ledger(
         ledger = Ledger.read(path)
         if listed is not None and ledger.id != listed.ledger:
             ledger.close()
-            raise _has_another(data, listed, exchanged=path)
-        if other := _other(queries, ledger):
+            raise _another_ledger_error(data, listed, exchanged=path)
+        if other := _of_another_ledger(queries, ledger):
             ledger.close()
             raise _is_read(data, other)
     for key in table.keys:
@@ -140,18 +140,18 @@ def open_query_ledger(
                 raise _reads_table(origin, file, listed)
     if known or any(files.values()):
         ledger = Ledger.read(path)
-        if other := _other(known, ledger):
+        if other := _of_another_ledger(known, ledger):
             ledger.close()
             raise _query_has_another(origin, other)
         for file, entries in files.items():
-            if other := _other(entries, ledger):
+            if other := _of_another_ledger(entries, ledger):
                 ledger.close()
                 raise _reads_table(origin, file, other)
     else:
         ledger = _ledger_before_move(custody, origin, path) or Ledger.open(
             path, dataset=origin.name, epsilon=epsilon, delta=delta
         )
-    for key in (*_query_keys(origin), _anywhere(origin, ledger)):
+    for key in (*_query_keys(origin), _in_any_database(origin, ledger)):
         custody.register(*key, ledger.id, path)
     for read in origin.files:
         for key in as_read(read.keys):
@@ -169,14 +169,14 @@ def _ledger_before_move(custody: Custody, origin: Origin, path: Path) -> Ledger 
     if not path.exists():
         return None
     ledger = Ledger.read(path)
-    if custody.registered(*_anywhere(origin, ledger)) is None:
+    if custody.registered(*_in_any_database(origin, ledger)) is None:
         ledger.close()
         return None
     return ledger
 
 
-def _anywhere(origin: Origin, ledger: Ledger) -> Key:
-    """A query's file and text with its ledger, in whatever database."""
+def _in_any_database(origin: Origin, ledger: Ledger) -> Key:
+    """The key of a query's file, text and ledger, whichever database it reads."""
     text = " ".join(origin.query.split())
     return "query of ledger", f"{ledger.id.hex()}\n{origin.file}\n{text}".encode()
 
@@ -186,8 +186,10 @@ def registered_by(custody: Custody, keys: Iterable[Key]) -> list[RegisteredTable
     return [entry for key in keys if (entry := custody.registered(*key))]
 
 
-def _other(known: Iterable[RegisteredTable], ledger: Ledger) -> RegisteredTable | None:
-    """An entry of another ledger."""
+def _of_another_ledger(
+    known: Iterable[RegisteredTable], ledger: Ledger
+) -> RegisteredTable | None:
+    """The first entry that names another ledger; None where there is none."""
     return next((entry for entry in known if entry.ledger != ledger.id), None)
 
 
@@ -210,8 +212,8 @@ def _query_keys(origin: Origin, *, sure: bool = False) -> tuple[Key, ...]:
     )
 
 
-def _listed(custody: Custody, table: TableFile) -> RegisteredTable | None:
-    """How the register knows a table: by what it holds, else by where it is."""
+def _registration(custody: Custody, table: TableFile) -> RegisteredTable | None:
+    """The register's entry of a table, by its content or else by its place."""
     listed = custody.registered("content", table.content)
     if listed is not None:
         return listed
@@ -237,7 +239,7 @@ def _refuse_ledger_of_link(given: Path, path: Path) -> None:
         )
 
 
-def _has_another(
+def _another_ledger_error(
     data: Path, listed: RegisteredTable, *, exchanged: Path | None = None
 ) -> PrivacyError:
     """That a table has another ledger than the one that was found, or none."""
@@ -283,7 +285,7 @@ def _query_has_another(origin: Origin, listed: RegisteredTable) -> PrivacyError:
 
 def _is_read(data: Path, listed: RegisteredTable) -> PrivacyError:
     if not listed.path.exists():
-        return _has_another(data, listed)
+        return _another_ledger_error(data, listed)
     return PrivacyError(
         "is a table that a query has read, and the query has a ledger already",
         where=str(data),
@@ -293,7 +295,7 @@ def _is_read(data: Path, listed: RegisteredTable) -> PrivacyError:
 
 def _reads_table(origin: Origin, file: Path, listed: RegisteredTable) -> PrivacyError:
     if not listed.path.exists():
-        return _has_another(file, listed)
+        return _another_ledger_error(file, listed)
     return PrivacyError(
         f"reads {file}, which has a ledger already",
         where=origin.name,

@@ -19,8 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from cipherbayes.inference import averaged
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.released import Recursion, Release, ServerState
@@ -63,9 +61,4 @@ class EncryptedAscent(Recursion):
 
     def draws(self, trajectory: Sequence[Floats], last: ServerState) -> Draws:
         point = averaged.point(last.memory, last.theta, last.rounds, self.rounds)
-        return Draws(
-            point[None, None, :],
-            np.full((1, 1), np.nan),
-            is_point=True,
-            rounds=len(trajectory),
-        )
+        return Draws.of_point(point, len(trajectory))

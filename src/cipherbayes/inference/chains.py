@@ -73,6 +73,12 @@ class Draws:
     comparison: SiteComparison | None = None
     site_records: Floats | None = None
 
+    @classmethod
+    def of_point(cls, theta: Floats, rounds: int) -> Draws:
+        """A point estimate after so many rounds."""
+        size = np.full((1, 1), np.nan)
+        return cls(theta[None, None, :], size, is_point=True, rounds=rounds)
+
 
 def sample(target: Target, settings: Inference, progress: Progress) -> Draws:
     """Run chains of Langevin steps over pooled tables.

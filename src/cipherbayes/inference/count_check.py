@@ -23,7 +23,7 @@ from cipherbayes.inference.noised_counts import (
     block_diag,
     sample_normal,
 )
-from cipherbayes.inference.number_check import NumberFit
+from cipherbayes.inference.number_check import MeanFit
 from cipherbayes.inference.score_density import ScoreGrid
 from cipherbayes.typing import Floats
 
@@ -49,7 +49,7 @@ def check_counts(
     caps: Floats,
     rows: float | None,
     dispersion: float,
-) -> NumberFit:
+) -> MeanFit:
     """What the noised sums say of predicted counts.
 
     Parameters
@@ -96,7 +96,7 @@ def check_counts(
     # Noise in bins of large counts pushes the likeliest density upwards, and draws have
     # both fewer and more rows there; outcomes depend on much that is hardly known, and
     # draws of them are moved.
-    return NumberFit(
+    return MeanFit(
         rows=about_the_mode(inside),
         predicted=(((mass * said) @ cells.summed) / inside)[1:],
         observed=about_the_mode(((mass * happened) @ cells.summed) / inside),

@@ -145,11 +145,10 @@ def _entry(influence: Influence, one: int, other: int) -> Floats:
     x, width = influence.rows.x, len(influence.rows.x)
     if other < width:
         return np.asarray(influence.information * x[one] * x[other])
-    assert influence.cross is not None
-    assert influence.corner is not None
+    cross, corner = influence.of_extras
     if one < width:
-        return np.asarray(x[one] * influence.cross[other - width])
-    return np.asarray(influence.corner[one - width, other - width])
+        return np.asarray(x[one] * cross[other - width])
+    return np.asarray(corner[one - width, other - width])
 
 
 def _shortened(vectors: Floats, limit: float | None) -> Floats:

@@ -46,6 +46,47 @@ class WidthRatio(NamedTuple):
 
 
 @dataclass(frozen=True)
+class WidthSetting:
+    """What the width of a typical coefficient's interval depends on.
+
+    Attributes
+    ----------
+    records, dimension
+        N and d.
+    mu
+        μ of Gaussian differential privacy that the whole budget allows.
+    sensitivities
+        (Δ_g, Δ_H), of a score sum and of an information sum.
+    information
+        v: a public guess of a record's mean information in a typical coordinate,
+        e.g. ``model.curvature(design)`` times the mean square of a column.
+    prior_sd
+        Prior standard deviation of a typical coordinate.
+    excess
+        Variance really present over the certified one, K / (K − c − r).
+    levels, mass
+        How many constant columns belong to one site each (0 where sites do not differ),
+        and a record's information about its constant.
+    intervals
+        How many intervals a baseline has that all sites share.
+    grows
+        Whether scores grow with the exponential of the linear predictor.
+    """
+
+    records: int
+    dimension: int
+    mu: float
+    sensitivities: tuple[float, float]
+    information: float
+    prior_sd: float = 1.0
+    excess: float = 1.0
+    levels: int = 0
+    mass: float = 1.0
+    intervals: int = 1
+    grows: bool = False
+
+
+@dataclass(frozen=True)
 class SiteRecords:
     """The released number of records of each site, and the sd of its noise."""
 
@@ -178,21 +219,7 @@ class Method(ABC):
         """How much a record may contribute, where :meth:`round_shares` is not None."""
         return InfluenceBound(clip)
 
-    def width_ratio(
-        self,
-        *,
-        records: int,
-        dimension: int,
-        mu: float,
-        sensitivities: tuple[float, float],
-        information: float,
-        prior_sd: float,
-        excess: float,
-        levels: int,
-        mass: float,
-        intervals: int,
-        grows: bool,
-    ) -> WidthRatio | None:
+    def width_ratio(self, setting: WidthSetting) -> WidthRatio | None:
         """Width of an interval over that without privacy; None if it cannot be said.
 
         It can be where rounds release information matrices.

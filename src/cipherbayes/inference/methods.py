@@ -10,6 +10,7 @@ from cipherbayes.inference.method import (
     PublicFacts,
     RoundShares,
     WidthRatio,
+    WidthSetting,
     register,
 )
 from cipherbayes.models.influence import LinearPredictorInfluence
@@ -95,36 +96,10 @@ class NoiseAwareMethod(Method):
             model, clip, records=records, mu=mu, excess=excess
         )
 
-    def width_ratio(
-        self,
-        *,
-        records: int,
-        dimension: int,
-        mu: float,
-        sensitivities: tuple[float, float],
-        information: float,
-        prior_sd: float,
-        excess: float,
-        levels: int,
-        mass: float,
-        intervals: int,
-        grows: bool,
-    ) -> WidthRatio:
+    def width_ratio(self, setting: WidthSetting) -> WidthRatio:
         from cipherbayes.inference.noise_aware.width import expected_width_ratio
 
-        return expected_width_ratio(
-            records=records,
-            dimension=dimension,
-            mu=mu,
-            sensitivities=sensitivities,
-            information=information,
-            prior_sd=prior_sd,
-            excess=excess,
-            levels=levels,
-            mass=mass,
-            intervals=intervals,
-            grows=grows,
-        )
+        return expected_width_ratio(setting)
 
     def recursion(self, facts: PublicFacts) -> Recursion:
         from cipherbayes.inference.noise_aware.released import NoiseAwareRounds

@@ -7,7 +7,7 @@ variance is that of the noise plus that of the outcomes themselves.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,10 +20,11 @@ SEEN = 4.0
 shown."""
 
 
-class NumberFit(NamedTuple):
+@dataclass(frozen=True)
+class MeanFit:
     """Draws of measures of held-out rows, with bins on the last axis.
 
-    ``shown`` says which bins have enough rows; counts have no ``rmse``.
+    ``shown`` says which bins have enough rows.
     """
 
     rows: Floats
@@ -32,7 +33,13 @@ class NumberFit(NamedTuple):
     shown: list[bool]
     mean_predicted: Floats
     mean_observed: Floats
-    rmse: Floats | None = None
+
+
+@dataclass(frozen=True)
+class NumberFit(MeanFit):
+    """The same of numbers, with the root of the mean squared error."""
+
+    rmse: Floats
 
 
 def check_numbers(

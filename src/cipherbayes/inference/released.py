@@ -238,9 +238,4 @@ class PrivateAverage(GradientRecursion):
 
     def draws(self, trajectory: Sequence[Floats], last: ServerState) -> Draws:
         point = averaged.point(last.memory, last.theta, last.rounds, self.rounds)
-        return Draws(
-            point[None, None, :],
-            np.full((1, 1), np.nan),
-            is_point=True,
-            rounds=len(trajectory),
-        )
+        return Draws.of_point(point, len(trajectory))

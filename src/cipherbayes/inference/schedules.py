@@ -45,8 +45,7 @@ def fixed_schedule(
     step: Step, *, records: int, batch: int, rounds: int, floor: float
 ) -> Schedule | None:
     """The schedule a study fixes, or None where the step is automatic."""
-    if step.schedule == "polynomial":
-        assert step.size is not None
+    if step.schedule == "polynomial" and step.size is not None:
         return polynomial(step.size, step.power, step.offset)
     if step.schedule == "paper":
         epsilon = 1.0 if step.epsilon is None else step.epsilon

@@ -71,6 +71,13 @@ class Design:
         return len(self.names)
 
     @property
+    def constant(self) -> float:
+        """Value of the constant column; TypeError where there is none."""
+        if self.intercept is None:
+            raise TypeError("the design has no constant column")
+        return self.intercept
+
+    @property
     def moved(self) -> int:
         """Columns that have a centre and a width of their own: no constant, no
         product, no bend of a curve."""

@@ -17,15 +17,15 @@ from functools import lru_cache
 from itertools import combinations, pairwise
 from typing import Any, Literal
 
+from cipherbayes.models.transforms import TRANSFORMS, TransformName, transform_called
+
 LONGEST = 2000
 """Characters of a formula."""
 MOST_FACTORS = 3
 """Factors of a product."""
 
-Transform = Literal["log", "log1p", "sqrt"]
 Curve = Literal["poly", "rcs", "bs"]
 
-TRANSFORMS = frozenset({"log", "log1p", "sqrt"})
 ARGUMENTS: dict[str, tuple[str, ...]] = {
     "C": ("ref",),
     "poly": ("degree",),
@@ -69,21 +69,21 @@ class Factor:
     curve
         Polynomial, restricted cubic spline or spline; None for a straight line.
     size
-        Degree of a polynomial, knots of a restricted spline, columns of a spline; None
-        where ``knots`` are given.
+        Number of knots of a restricted spline, or of columns of a spline, where
+        ``knots`` are not given.
     knots
         In the column's own units.
     degree
-        Of a spline's pieces.
+        Of a polynomial, or of a spline's pieces.
     """
 
     text: str
     column: str
-    transform: Transform | None = None
+    transform: TransformName | None = None
     categorical: bool = False
     reference: str | int | bool | None = None
     curve: Curve | None = None
-    size: int | None = None
+    size: int = 0
     knots: tuple[float, ...] | None = None
     degree: int = 3
 
@@ -296,12 +296,13 @@ def _factor(text: str, name: str, node: Any) -> Factor:
         return Factor(text, text)
     values = _arguments(text, name, node)
     inner = node.args[0]
-    transform = _inner_transform(text, inner) if name not in TRANSFORMS else None
+    own = transform_called(name)
+    transform = _inner_transform(text, inner) if own is None else None
     column = inner.args[0] if transform else inner
     if not isinstance(column, ast.Name):
         raise ValueError(f"'{text}': the first argument is the name of a column")
-    if name in TRANSFORMS:
-        return Factor(text, column.id, transform=name)  # type: ignore[arg-type]
+    if own is not None:
+        return Factor(text, column.id, transform=own)
     if name == "C":
         if transform:
             raise ValueError(f"'{text}': a category has no {transform}")
@@ -316,12 +317,12 @@ def _curve(
     text: str,
     name: str,
     column: str,
-    transform: Transform | None,
+    transform: TransformName | None,
     values: dict[str, object],
 ) -> Factor:
-    size, knots, degree = None, None, 3
+    size, knots, degree = 0, None, 3
     if name == "poly":
-        size = _whole(text, "degree", values.get("degree", 2), 2, 5)
+        degree = _whole(text, "degree", values.get("degree", 2), 2, 5)
     elif name == "rcs":
         given = values.get("knots", 4)
         if isinstance(given, tuple):
@@ -369,15 +370,15 @@ def _offset(node: ast.Call) -> tuple[str | None, str | None]:
     raise ValueError("an offset is written offset(log(column)) or offset(column)")
 
 
-def _inner_transform(text: str, node: Any) -> Transform | None:
+def _inner_transform(text: str, node: Any) -> TransformName | None:
     if not isinstance(node, ast.Call):
         return None
-    name = _name(node.func)
-    if name not in TRANSFORMS or len(node.args) != 1 or node.keywords:
+    found = transform_called(_name(node.func))
+    if found is None or len(node.args) != 1 or node.keywords:
         raise ValueError(
             f"'{text}': inside of a function stands a column, or its log, log1p or sqrt"
         )
-    return name  # type: ignore[return-value]
+    return found
 
 
 def _arguments(text: str, name: str, node: ast.Call) -> dict[str, object]:

@@ -78,6 +78,13 @@ class Influence:
     cross: Floats | None = None
     corner: Floats | None = None
 
+    @property
+    def of_extras(self) -> tuple[Floats, Floats]:
+        """``cross`` and ``corner``; TypeError where every parameter has a column."""
+        if self.cross is None or self.corner is None:
+            raise TypeError("every parameter of the model multiplies a column")
+        return self.cross, self.corner
+
 
 @dataclass(frozen=True)
 class Weighting:

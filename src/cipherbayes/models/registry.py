@@ -8,14 +8,13 @@ imported when a study names it, and never otherwise.
 from __future__ import annotations
 
 from functools import cache, reduce
-from importlib.metadata import entry_points
 from operator import or_
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, PlainValidator, SerializeAsAny, TypeAdapter
 
-from cipherbayes.errors import StudyError
 from cipherbayes.models.base import Model
+from cipherbayes.models.installed import load_installed
 from cipherbayes.models.outcomes import FAMILY_RANGES
 
 GROUP = "cipherbayes.models"
@@ -83,18 +82,8 @@ def is_known(kind: str) -> bool:
     """Whether there is a model of a kind, here or in an installed distribution."""
     if kind in registered:
         return True
-    for entry in entry_points(group=GROUP, name=kind):
-        try:
-            entry.load()  # which registers it
-        except Exception as error:
-            package = "a package" if entry.dist is None else f"'{entry.dist.name}'"
-            raise StudyError(
-                f"the model '{kind}' of {package} cannot be loaded: "
-                f"{type(error).__name__}",
-                where=f"{GROUP}: {entry.value}",
-                remedy="import it in Python to see why, or install a release that "
-                "fits this one",
-            ) from error
+    for _ in load_installed(GROUP, kind, "model"):
+        pass  # importing it registers it
     return kind in registered
 
 

@@ -44,7 +44,7 @@ class SurvivalCurves(ABC):
         where it is not reached by the horizon, shape ``(s, m)``."""
 
     def parameters_after(self, time: float) -> set[str]:
-        """Parameters that say nothing of the time until then, in the user's unit."""
+        """Parameters that are only about what comes after a time in the user's unit."""
         return set()
 
 

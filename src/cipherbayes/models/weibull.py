@@ -176,9 +176,8 @@ class WeibullInfluence(HazardInfluence):
         The log-hazard grows by Δη + Δ + k (e^Δ − 1) ln s, Δ = Δκ, in which k ln s is
         the shape's column less one. Δ is held within ±1.5.
         """
-        assert design.intercept is not None
         first, last = np.zeros((2, design.width + 1))
-        first[0], last[-1] = 1.0 / design.intercept, 1.0
+        first[0], last[-1] = 1.0 / design.constant, 1.0
         return Straightening(last, first, last, LARGEST_CHANGE)
 
 

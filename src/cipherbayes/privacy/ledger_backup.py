@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import tempfile
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -30,6 +29,8 @@ from cipherbayes.privacy.ledger_file import (
     Charge,
     End,
     damaged,
+    partial_beside,
+    remove_partial,
     unwritable,
 )
 from cipherbayes.storage.custody import Custody, Head
@@ -48,7 +49,7 @@ def copy_ledger(ledger: Path, out: Path) -> None:
     """
     Ledger.read(ledger).close()  # a damaged or old one is no backup
     _refuse_existing(out)
-    partial = _partial(out)
+    partial = partial_beside(out)
     try:
         with (
             closing(sqlite3.connect(ledger, timeout=60.0)) as source,
@@ -63,7 +64,7 @@ def copy_ledger(ledger: Path, out: Path) -> None:
     except sqlite3.Error:
         raise unwritable(out) from None
     finally:
-        _remove(partial)
+        remove_partial(partial)
 
 
 def restore_ledger(copy: Path, ledger: Path) -> bool:
@@ -91,7 +92,7 @@ def restore_ledger(copy: Path, ledger: Path) -> bool:
     if (reason := why_not_trusted(copy)) is not None:
         raise PrivacyError(reason[0], where=str(copy), remedy=reason[1])
     _refuse_existing(ledger)
-    partial = _partial(ledger)
+    partial = partial_beside(ledger)
     try:
         partial.write_bytes(copy.read_bytes())
         newest = _close(partial, copy)
@@ -101,7 +102,7 @@ def restore_ledger(copy: Path, ledger: Path) -> bool:
     except (sqlite3.Error, OSError):
         raise unwritable(ledger) from None
     finally:
-        _remove(partial)
+        remove_partial(partial)
     return newest
 
 
@@ -197,16 +198,6 @@ def _refuse_existing(path: Path) -> None:
         )
 
 
-def _partial(path: Path) -> Path:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(".partial", f".{path.name}.", path.parent)
-    except OSError:
-        raise unwritable(path) from None
-    os.close(descriptor)
-    return Path(name)
-
-
 def _put(partial: Path, path: Path) -> None:
     with partial.open("rb") as file:
         os.fsync(file.fileno())
@@ -215,8 +206,3 @@ def _put(partial: Path, path: Path) -> None:
     except FileExistsError:
         _refuse_existing(path)
     sync_folder(path.parent)
-
-
-def _remove(partial: Path) -> None:
-    for suffix in ("", "-wal", "-shm", "-journal"):
-        Path(f"{partial}{suffix}").unlink(missing_ok=True)

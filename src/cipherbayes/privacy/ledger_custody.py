@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +24,8 @@ from cipherbayes.privacy.ledger_file import (
     Charge,
     End,
     damaged,
+    partial_beside,
+    remove_partial,
     unwritable,
 )
 from cipherbayes.privacy.ledger_records import LedgerRecords
@@ -62,14 +63,7 @@ def begin(path: Path, dataset: str, budget: Budget, *, lasting: bool) -> None:
     facts = layout.new_facts(
         dataset, budget.epsilon, budget.delta, custody, lasting=lasting
     )
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # mkstemp: only the owner may read it, and a killed process blocks nobody.
-        descriptor, name = tempfile.mkstemp(".partial", f".{path.name}.", path.parent)
-    except OSError:
-        raise unwritable(path) from None
-    os.close(descriptor)
-    partial = Path(name)
+    partial = partial_beside(path)
     try:
         database = sqlite3.connect(partial, isolation_level=None)
         # Now, while nobody else has the file: the mode stays with it.
@@ -85,8 +79,7 @@ def begin(path: Path, dataset: str, budget: Budget, *, lasting: bool) -> None:
     except (sqlite3.Error, OSError):
         raise unwritable(path) from None
     finally:
-        for file in (name, f"{name}-wal", f"{name}-shm"):
-            Path(file).unlink(missing_ok=True)
+        remove_partial(partial)
 
 
 def open_records(path: Path, *, adopt: bool = False) -> LedgerRecords:

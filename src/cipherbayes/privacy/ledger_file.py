@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -271,6 +272,26 @@ def facts_text(facts: Mapping[str, str]) -> bytes:
     return text.encode()
 
 
+def partial_beside(path: Path) -> Path:
+    """An empty file beside a ledger, which becomes one when it is whole.
+
+    Only the owner may read it, and a killed process blocks nobody.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(".partial", f".{path.name}.", path.parent)
+    except OSError:
+        raise unwritable(path) from None
+    os.close(descriptor)
+    return Path(name)
+
+
+def remove_partial(partial: Path) -> None:
+    """Remove such a file, and what SQLite keeps beside it."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        Path(f"{partial}{suffix}").unlink(missing_ok=True)
+
+
 def unwritable(path: Path) -> PrivacyError:
     """The refusal of a release that cannot be recorded."""
     return PrivacyError(
@@ -281,7 +302,8 @@ def unwritable(path: Path) -> PrivacyError:
 
 
 def interrupted(path: Path) -> PrivacyError:
-    """The refusal of a program that may know less than the ledger's file holds."""
+    """The refusal after a write that failed: the file may hold a record that this
+    process has not counted."""
     return PrivacyError(
         "was being written when something failed, so nothing more is released by this "
         "program",

@@ -305,7 +305,7 @@ class LedgerRecords:
             raise
 
     def _take(self, record: layout.Record, link: bytes) -> None:
-        """Count a record that is in the file: all of it, or nothing is counted on."""
+        """Count a record of the file; where that fails, nothing more is released."""
         self._unsure = True
         if isinstance(record, Charge):
             key = ReleaseKey(record.run, record.site, record.round, record.purpose)

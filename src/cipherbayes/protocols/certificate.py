@@ -4,28 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
-from cipherbayes.study.schema import PrivateStudy
-
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # descriptors, which import this, load nothing else
     from cipherbayes.protocols.plan import Plan
     from cipherbayes.protocols.study_plan import StudyPlan
+    from cipherbayes.study.schema import PrivateStudy
 
 NOT_CERTIFIED = "nothing: this result is not certified"
-
-
-class SingleMessages(TypedDict):
-    """What single messages alone keep, as earlier releases told it."""
-
-    epsilon: float
-    delta: float
-    against: str
 
 
 class CertificateRecord(TypedDict):
     """(ε, δ) of what was released, and against whom it holds.
 
     ``result.json`` has it like this; keys that are not required are there where they
-    mean something.
+    mean something. What only one protocol says is in a type of its own, in its folder.
 
     Attributes
     ----------
@@ -43,10 +34,6 @@ class CertificateRecord(TypedDict):
         whose total is not in the result.
     mechanism, noise_multiplier, clip, sampling_rate, colluders, dropouts
         How the promise is kept.
-    circuit, flooding_bits, not_certified_because
-        Of an update that was computed under encryption.
-    claimed_epsilon, exact_releases
-        Of the paper's own method: its claim, and what it releases without noise.
     """
 
     epsilon: float | None
@@ -63,12 +50,6 @@ class CertificateRecord(TypedDict):
     sampling_rate: NotRequired[float]
     colluders: NotRequired[int]
     dropouts: NotRequired[int]
-    circuit: NotRequired[str]
-    flooding_bits: NotRequired[int]
-    not_certified_because: NotRequired[str]
-    claimed_epsilon: NotRequired[float]
-    exact_releases: NotRequired[list[str]]
-    single_messages: NotRequired[SingleMessages]
 
 
 def promised(privacy: CertificateRecord) -> tuple[float, float] | None:

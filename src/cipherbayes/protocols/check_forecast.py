@@ -152,7 +152,6 @@ def _number(rows: float, noise: float, reach: float) -> Widths:
     ends = np.full(NUMBER_BINS, -1.0), np.full(NUMBER_BINS, 1.0)
     released = np.concatenate([ones, sums, sums, [square]])
     fit = check_numbers(released, noise, *ends, reach)
-    assert fit.rmse is not None
     return {"rmse": _half(fit.rmse) / NUMBER_ERROR}
 
 

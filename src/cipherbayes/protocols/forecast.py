@@ -13,12 +13,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from cipherbayes.inference.method import WidthRatio
+from cipherbayes.inference.method import WidthRatio, WidthSetting
 from cipherbayes.inference.methods import POINT
 from cipherbayes.models.influence import require_bounded_influence
 from cipherbayes.privacy.accountant import compose, epsilon
 from cipherbayes.privacy.gaussian import epsilon_of, mu_for
-from cipherbayes.protocols.site_words import hidden_sites, own_levels
+from cipherbayes.protocols.site_words import hidden_sites_caution, own_levels
 from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.protocols.term_costs import TermCost, columns_lost, without_term
 from cipherbayes.study.protocol_rules import choices
@@ -139,7 +139,7 @@ def _width_ratio(
     bounded = require_bounded_influence(plan.study.model)
     unit = bounded.unit(design)
     information, mass = told
-    return plan.study.inference_method.width_ratio(
+    setting = WidthSetting(
         records=_fitted_records(plan),
         dimension=release.dimension,
         mu=mu,
@@ -152,6 +152,7 @@ def _width_ratio(
         intervals=len(plan.study.model.constants(design)),
         grows=bounded.multiplicative,
     )
+    return plan.study.inference_method.width_ratio(setting)
 
 
 def term_costs(plan: StudyPlan) -> list[TermCost]:
@@ -179,7 +180,7 @@ def _epsilon_for(mu: float, delta: float) -> float | None:
     return found if found < 100.0 else None
 
 
-def outlook(plan: StudyPlan, forecast: Forecast) -> list[str]:
+def prospects_in_words(plan: StudyPlan, forecast: Forecast) -> list[str]:
     """What the study can show; with an open N, from which N on it can."""
     if plan.study.privacy.records is None:
         return [
@@ -259,7 +260,7 @@ def advice(plan: StudyPlan, forecast: Forecast) -> list[str]:
             f"to {0.01 / records:.0e}"
         )
     warnings.extend(_few_sites(study))
-    warnings.extend(hidden_sites(plan))
+    warnings.extend(hidden_sites_caution(plan))
     if forecast.drowned:
         enough = [f"N = {forecast.records_needed:,} records"]
         if forecast.epsilon_needed is not None:

@@ -29,7 +29,7 @@ class ImputationCost(TypedDict):
 
 
 def _without_imputation(study: Study) -> Study:
-    """The same study with a value that stands in for every missing one."""
+    """The same study with a fixed value in the place of each missing one."""
     features = {
         name: known.model_copy(update={"missing": known.stand_in})
         for name, known in study.features.items()

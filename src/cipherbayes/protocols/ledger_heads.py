@@ -1,4 +1,4 @@
-"""That no other party's ledger went back, asked when a run begins or goes on."""
+"""The check, when a run begins or goes on, that no site's ledger lost records."""
 
 from __future__ import annotations
 

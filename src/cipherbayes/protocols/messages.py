@@ -44,14 +44,18 @@ from cipherbayes.crypto.rlwe import KEY_ID_BYTES
 from cipherbayes.crypto.wire.fields import Blob, Record, Vector, pack_body, unpack_body
 from cipherbayes.crypto.wire.framing import Kind, encode_frame, frame_body, frame_kind
 from cipherbayes.crypto.wire.transcript import (
-    HASH_BYTES,
-    RUN_BYTES,
     RoundId,
     check_bytes,
     check_counter,
     check_token,
 )
 from cipherbayes.errors import CryptoError, ProtocolError
+from cipherbayes.protocols.message_checks import (
+    check_blob,
+    check_run,
+    checked_theta,
+    checked_total,
+)
 from cipherbayes.typing import Floats, Integers
 
 MAX_CIPHERTEXT_BYTES = 2**26
@@ -66,16 +70,6 @@ _SITE_REPLY = "cipherbayes/site-reply/1"
 _DECRYPT_REPLY = "cipherbayes/decrypt-reply/1"
 
 
-def _check_blob(data: object, most: int, what: str) -> None:
-    if type(data) is not bytes or not 1 <= len(data) <= most:
-        raise ProtocolError(f"{what} is not 1 to {most} bytes")
-
-
-def _check_run(run: object, study: object) -> None:
-    check_bytes(run, RUN_BYTES, "the run id")
-    check_bytes(study, HASH_BYTES, "the study hash")
-
-
 @dataclass(frozen=True)
 class Enrolment:
     """A site joins a run with the exchange key it made for it."""
@@ -85,7 +79,7 @@ class Enrolment:
     member: Member
 
     def __post_init__(self) -> None:
-        _check_run(self.run, self.study)
+        check_run(self.run, self.study)
 
 
 @dataclass(frozen=True)
@@ -101,8 +95,8 @@ class KeyOffer:
     signature: bytes
 
     def __post_init__(self) -> None:
-        _check_run(self.run, self.study)
-        _check_blob(self.public_key, MAX_PUBLIC_KEY_BYTES, "the public key")
+        check_run(self.run, self.study)
+        check_blob(self.public_key, MAX_PUBLIC_KEY_BYTES, "the public key")
         check_bytes(self.signature, SIGNATURE_BYTES, "the CSP's signature")
 
     @classmethod
@@ -153,7 +147,7 @@ class RunManifest:
     roster: Roster
 
     def __post_init__(self) -> None:
-        _check_run(self.run, self.study)
+        check_run(self.run, self.study)
         try:
             if self.parameters not in CKKS_SETS:
                 parameter_set(self.parameters)
@@ -180,7 +174,7 @@ class SiteReply:
 
     def __post_init__(self) -> None:
         check_token(self.site, "the site's name")
-        _check_blob(self.ciphertext, MAX_CIPHERTEXT_BYTES, "the ciphertext")
+        check_blob(self.ciphertext, MAX_CIPHERTEXT_BYTES, "the ciphertext")
         check_bytes(self.signature, SIGNATURE_BYTES, "the site's signature")
 
     @classmethod
@@ -227,13 +221,7 @@ class DecryptReply:
     signature: bytes
 
     def __post_init__(self) -> None:
-        values = np.array(self.values)
-        if values.dtype != np.int64 or values.ndim != 1:
-            raise ProtocolError("the total is not a vector of 64-bit integers")
-        if not 1 <= len(values) <= MAX_DIMENSION:
-            raise ProtocolError("the total has an impossible length")
-        values.flags.writeable = False
-        object.__setattr__(self, "values", values)
+        object.__setattr__(self, "values", checked_total(self.values))
         check_bytes(self.signature, SIGNATURE_BYTES, "the CSP's signature")
 
     @classmethod
@@ -266,18 +254,9 @@ class RoundRequest:
 
     def __post_init__(self) -> None:
         _check_sites(self.sites)
-        theta = np.array(self.theta, dtype=np.float64)
-        if theta.ndim != 1 or not 1 <= len(theta) <= MAX_DIMENSION:
-            raise ProtocolError("theta is not a vector of a possible length")
-        if not np.isfinite(theta).all():
-            raise ProtocolError(
-                "theta is not finite",
-                where=f"round {self.round_id.round}",
-                remedy="the sampler diverged: use a smaller step or a tighter prior",
-            )
+        theta = checked_theta(self.theta, f"round {self.round_id.round}")
         if len(self.releases) > MAX_RELEASES:
             raise ProtocolError("a request has more releases than any study makes")
-        theta.flags.writeable = False
         object.__setattr__(self, "theta", theta)
 
 

@@ -10,9 +10,10 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
+from typing import Protocol as Interface
 
 from cipherbayes.crypto.identity.signatures import Identity
 from cipherbayes.crypto.wire.transcript import transcript
@@ -27,45 +28,53 @@ from cipherbayes.study.tables import (
 )
 
 
+class ParameterNumbers(Interface):
+    """A parameter set of either scheme, as far as people are told of it."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def ring(self) -> int: ...
+    @property
+    def modulus_bits(self) -> int: ...
+    @property
+    def security_bits(self) -> int: ...
+
+
 @dataclass(frozen=True)
 class Encryption:
     """How a protocol encrypts, as a plan tells it.
 
     Attributes
     ----------
+    parameters
+        A vetted parameter set.
     message_bytes, total_bytes
         What a site sends in a round; what all parties send in all rounds.
-    circuit, flooding_bits
-        Of an update that is computed under encryption.
     """
 
     scheme: str
-    ring: int
-    modulus_bits: int
-    security_bits: int
-    id: str
+    parameters: ParameterNumbers
     message_bytes: int
     total_bytes: int
-    circuit: str | None = None
-    flooding_bits: int | None = None
 
     def record(self) -> dict[str, str | int]:
         """What ``cipherbayes plan --json`` says of the parameters."""
-        sizes = ("message_bytes", "total_bytes")
+        parameters = self.parameters
         return {
-            key: value
-            for key, value in asdict(self).items()
-            if value is not None and key not in sizes
+            "scheme": self.scheme,
+            "ring": parameters.ring,
+            "modulus_bits": parameters.modulus_bits,
+            "security_bits": parameters.security_bits,
+            "id": parameters.id,
         }
 
     def __str__(self) -> str:
-        said = (
-            f"{self.scheme}, ring {self.ring}, {self.modulus_bits} bits, "
-            f"{self.security_bits}-bit security"
+        return (
+            f"{self.scheme}, ring {self.parameters.ring}, "
+            f"{self.parameters.modulus_bits} bits, "
+            f"{self.parameters.security_bits}-bit security"
         )
-        if self.circuit is None:
-            return said
-        return f"{said}, circuit {self.circuit}, {self.flooding_bits} bits of flooding"
 
 
 @dataclass(frozen=True)
@@ -109,6 +118,18 @@ class Plan(ABC):
         """Whether a run of it can be certified."""
         return self.protocol.certifies and not self.study.insecure
 
+    def cautions(self) -> list[str]:
+        """What every plan and result must warn of because of the protocol."""
+        cautions: list[str] = self.protocol.cautions(self)
+        whose = self.protocol.distribution
+        if whose is None:
+            return cautions
+        return [
+            *cautions,
+            f"the protocol '{self.protocol.name}' comes from the distribution {whose}, "
+            "which answers for its promises",
+        ]
+
     @property
     def minimum_roster(self) -> int:
         """Fewest sites whose sum may be decrypted."""
@@ -120,7 +141,7 @@ class Plan(ABC):
 
     @abstractmethod
     def charges(self) -> Counter[Event]:
-        """What ledgers are charged for in a whole run; nothing where only they know."""
+        """What a whole run charges to ledgers; empty where the plan cannot say."""
 
     @abstractmethod
     def purpose(self, number: int) -> str | None:

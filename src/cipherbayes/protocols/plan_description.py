@@ -22,7 +22,7 @@ from cipherbayes.protocols.forecast import (
     Forecast,
     advice,
     forecast_of,
-    outlook,
+    prospects_in_words,
     signal_in_words,
     term_costs,
 )
@@ -122,7 +122,7 @@ def describe(plan: StudyPlan) -> PlanDescription:
     forecast = forecast_of(plan)
     release, encryption = plan.last_phase.sums, plan.encryption
     growth = epsilon_by_tenths(plan)
-    cautions = plan.protocol.cautions(plan)
+    cautions = plan.cautions()
     costs = term_costs(plan)
     drawn = imputation_cost(plan)
     further: PlanFigures = {
@@ -174,7 +174,7 @@ def epsilon_by_tenths(plan: Plan) -> list[tuple[int, float]]:
     return [(rounds, plan.epsilon_after(rounds)) for rounds in tenths]
 
 
-def _under(name: str, said: Sequence[str]) -> list[str]:
+def _named_lines(name: str, said: Sequence[str]) -> list[str]:
     """Lines of which the first has a name."""
     return [f"{'' if k else name:<12}{line}" for k, line in enumerate(said)]
 
@@ -193,12 +193,12 @@ def _lines(plan: StudyPlan, forecast: Forecast) -> list[str]:
         f"{parameters_in_words(plan)}",
         f"promise     ({privacy.epsilon:g}, {privacy.delta:g})-differential privacy, "
         f"adding or removing one {record}{'' if plan.certified else ', not certified'}",
-        *outlook(plan, forecast),
-        *_under("outcomes", needs_in_words(plan)),
+        *prospects_in_words(plan, forecast),
+        *_named_lines("outcomes", needs_in_words(plan)),
         f"prior       {prior_in_words(study)}",
         *([f"            {OTHER_PRIOR}"] if other_prior_without_privacy(study) else []),
     ]
-    lines += _under("sites", sites_in_words(plan))
+    lines += _named_lines("sites", sites_in_words(plan))
     lines += [f"{name:<12}{text}" for name, text in budget_lines(plan)]
     if study.rules.federated:
         lines.append(
@@ -221,7 +221,7 @@ def _technical_lines(
         f"releases    {plan.rounds} rounds{others} of {plan.study.method}"
         + (sampled if release.rate < 1 else ""),
         f"epsilon     {spent}",
-        *_under("noise", _noise(plan)),
+        *_named_lines("noise", _noise(plan)),
         f"signal      {signal_in_words(plan, forecast)}",
     ]
     if encryption is not None:
@@ -297,12 +297,16 @@ def _effects_in_words(model: Model, most: float) -> str:
 def _noise(plan: StudyPlan) -> list[str]:
     release, weighting = plan.last_phase.sums, plan.last_phase.weighting
     if weighting is None:
-        return [f"{_against(release, 'totals')}, in every round"]
+        return [f"{_noise_beside_a_record(release, 'totals')}, in every round"]
     matrix = plan.last_phase.information
-    said = [_against(release, "totals of gradients (where records pull effects)")]
+    said = [
+        _noise_beside_a_record(
+            release, "totals of gradients (where records pull effects)"
+        )
+    ]
     if matrix is not None:
         curvatures = "totals of curvatures (how strongly they hold them there)"
-        said.append(_against(matrix, curvatures))
+        said.append(_noise_beside_a_record(matrix, curvatures))
     return [
         *said,
         f"in the last {plan.last_phase.rounds} rounds; an unusual record, whose "
@@ -310,7 +314,7 @@ def _noise(plan: StudyPlan) -> list[str]:
     ]
 
 
-def _against(release: ReleasePlan, totals: str) -> str:
+def _noise_beside_a_record(release: ReleasePlan, totals: str) -> str:
     """The noise of a release, beside the most that one record adds to it."""
     noise = release.noise_multiplier * release.clip
     return (
@@ -334,7 +338,7 @@ def approval_lines(plan: StudyPlan) -> list[str]:
         f"rounds      {plan.rounds}, charged to the table's ledger first",
         f"leaves here in each round one vector of at most {widest} numbers: a sum over "
         f"{privacy.units}, each bounded, plus noise drawn here; {plan.protocol.leaves}",
-        *_under("sites", sites_in_words(plan)),
+        *_named_lines("sites", sites_in_words(plan)),
         "is opened   what the vectors of all sites give together"
         + (", or of all but the lost" if privacy.dropouts else ""),
         *(f"{name:<12}{text}" for name, text in budget_lines(plan)),
@@ -351,4 +355,4 @@ def _terms_in_words(costs: list[TermCost]) -> list[str]:
         if cost["width"] is not None:
             line += f", other intervals {cost['width']:.3f} × as wide as without it"
         said.append(line)
-    return _under("terms", said)
+    return _named_lines("terms", said)

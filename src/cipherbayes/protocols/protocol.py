@@ -226,6 +226,14 @@ class Protocol(ProtocolRules, ABC, Generic[ItsPlan]):
         certificate; None where nothing of the kind is known."""
         return None
 
+    def asked_epsilon(self, privacy: CertificateRecord) -> float | None:
+        """The ε that a study asked for, also where nothing is certified."""
+        return privacy["epsilon"]
+
+    def limits(self, privacy: CertificateRecord) -> list[Fact]:
+        """What limits a certificate of its own kind."""
+        return []
+
     def security(self, privacy: CertificateRecord) -> tuple[str, list[Fact]]:
         """How messages were protected: a sentence, and facts."""
         return "", []

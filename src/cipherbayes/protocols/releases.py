@@ -33,6 +33,7 @@ from cipherbayes.privacy.events import (
 from cipherbayes.privacy.gaussian import mu_for
 from cipherbayes.privacy.release import ReleasePlan
 from cipherbayes.protocols.phase import Phase, Purpose
+from cipherbayes.study.checking_rules import require_held_out_check
 from cipherbayes.study.scales import scales_budget
 from cipherbayes.study.schema import PrivateStudy
 from cipherbayes.study.tables import imputing_of, preparation_of, slots_of
@@ -198,7 +199,7 @@ def _closing(study: PrivateStudy, shape: _Shape) -> list[Phase]:
         sums = release(table.bound, table.dimension, described)
         phases.append(Phase("describe", 0, sums, characteristics=table))
     if study.checks_privately:
-        assert check is not None  # see the study's rules
+        check = require_held_out_check(study.model)
         compared = study.stated_evaluation.against is not None
         parts = COMPARED if compared else CHECKS
         shares = {purpose: (1.0 - described) * part for purpose, part in parts.items()}

@@ -209,8 +209,8 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
             facts = self._facts()
             kept = self._plan.summarise_release(phase, total, facts)
             self._checkpoint.keep_fact(phase.purpose, kept.tobytes())
-            if phase.purpose == "histograms":
-                ends = self._plan.piles(phase, total, facts)
+            ends = self._plan.piles(phase, total, facts)
+            if ends is not None:
                 self._checkpoint.keep_fact(RANGE_ENDS, ends.tobytes())
         self.round += 1
 
@@ -277,7 +277,7 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
         return self._recursion, self._state
 
     def _facts(self) -> dict[Purpose, Floats]:
-        """What the preparatory rounds so far amounted to."""
+        """What is kept of the preparatory rounds so far, by their purpose."""
         kept = {
             p.purpose: self._checkpoint.fact(p.purpose) for p in self._plan.preparatory
         }

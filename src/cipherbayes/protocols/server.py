@@ -32,7 +32,11 @@ from cipherbayes.protocols.plan import AnyPlan
 from cipherbayes.protocols.refusals import convened
 from cipherbayes.protocols.rounds import StudyRounds
 from cipherbayes.protocols.stores import Checkpoint
-from cipherbayes.protocols.transcripts import TranscriptHead, roster_of, written
+from cipherbayes.protocols.transcripts import (
+    TranscriptHead,
+    roster_of,
+    transcript_bytes,
+)
 
 log = logging.getLogger("cipherbayes.server")
 
@@ -275,7 +279,7 @@ class Server(ABC, Generic[AnyPlan]):
     def transcript(self) -> bytes:
         """What anybody needs to compute the result again, and to see who signed it."""
         agreed = convened(self._checkpoint.fact("manifest"))
-        return written(
+        return transcript_bytes(
             TranscriptHead(
                 run=self._run,
                 study=self._plan.study_hash,

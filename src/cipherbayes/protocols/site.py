@@ -21,6 +21,14 @@ from cipherbayes.crypto.masks import ExchangeKey, PairwiseMasks
 from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import NoiseSource, PreparedNoise
+from cipherbayes.protocols.answers import (
+    answer_vector,
+    charged_answer,
+    noise_label,
+    noised_answer,
+    require_order,
+    require_theta,
+)
 from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.ledger_heads import check_ledger_heads
 from cipherbayes.protocols.messages import (
@@ -257,7 +265,7 @@ class SummingSite(Site[AnyStudyPlan]):
         if phase is None:
             return
         if isinstance(self._noise, PreparedNoise):
-            self._noise.prepare(phase.shares(_label(self._next)))
+            self._noise.prepare(phase.shares(noise_label(self._next)))
         self._ledger.expect(self._run, phase.release)
 
     def answer(self, request: RoundRequest) -> SiteReply:
@@ -284,11 +292,7 @@ class SummingSite(Site[AnyStudyPlan]):
     def _question(self, phase: Phase, request: RoundRequest) -> Question:
         """What is asked, if the study allows it: the message alone decides."""
         theta = np.ascontiguousarray(request.theta)
-        if not self._plan.usable_theta(phase, theta):
-            raise RefusalError(
-                Reason.MALFORMED,
-                "theta has another length or is farther out than the study allows",
-            )
+        require_theta(self._plan, phase, theta)
         scales = released_scales(
             self._plan,
             phase,
@@ -300,28 +304,22 @@ class SummingSite(Site[AnyStudyPlan]):
 
     def _noised(self, phase: Phase, number: int, question: Question) -> Integers:
         """The round's noised vector: drawn and recorded once, read back after."""
-        if number > self._next and number > self._ledger.rounds(self._run, self._name):
-            raise RefusalError(Reason.WRONG_ROUND, "rounds are answered in order")
+        if number > self._next:
+            require_order(number, self._ledger.rounds(self._run, self._name))
 
         def compute() -> bytes:
             total = self.bounded(self._contributions.total(phase, question))
-            vector = phase.noised(total, self._noise, _label(number))
-            return vector.astype("<i8").tobytes()
+            return noised_answer(phase, total, self._noise, number)
 
-        stored = self._ledger.release(
+        stored = charged_answer(
+            self._ledger,
+            self._plan,
+            phase,
+            question,
             run=self._run,
             site=self._name,
-            round=number,
-            purpose=phase.purpose,
-            study=self._plan.study_hash,
-            question=question.digest,
-            event=phase.release,
+            number=number,
             compute=compute,
         )
         self._next = number + 1
-        return np.frombuffer(stored, dtype="<i8").astype(np.int64)
-
-
-def _label(number: int) -> str:
-    """The name under which a round's noise is drawn."""
-    return f"round {number}"
+        return answer_vector(stored)

@@ -54,8 +54,8 @@ class GivenAway:
     each: float
 
 
-def alike(study: Study) -> str:
-    """That sites are taken to be alike, and how they may differ where they can."""
+def alike_in_words(study: Study) -> str:
+    """Says that sites are taken to be alike, and how a study lets them differ."""
     bounded = study.model.bounded_influence
     may = bounded is not None and bounded.multilevel
     if not may or (study.private and not study.rules.multilevel):
@@ -87,7 +87,7 @@ def sites_in_words(plan: StudyPlan) -> list[str]:
     study = plan.study
     slots = slots_of(study)
     if slots is None:
-        return [alike(study)] if len(study.sites) > 1 else []
+        return [alike_in_words(study)] if len(study.sites) > 1 else []
     hierarchy = study.stated_hierarchy
     said = " and ".join(
         [
@@ -120,7 +120,7 @@ def sites_in_words(plan: StudyPlan) -> list[str]:
         f"may differ in {said} ({hierarchy.effects} effects): each site has "
         f"{own} number{'' if own == 1 else 's'} of its own in every sum of gradients"
         f"{together}",
-        *few_sites(hierarchy, len(slots.sites)),
+        *few_sites_caution(hierarchy, len(slots.sites)),
         *learns,
         "one record is protected as in any study, a hospital as a whole is not",
         *_of_typical_sites(study, len(slots.sites), known),
@@ -157,8 +157,8 @@ def _in_intervals(study: PrivateStudy, known: GivenAway) -> str:
     return f", in each of the {intervals} intervals to ± {known.each:.0f}"
 
 
-def few_sites(hierarchy: Hierarchy, sites: int) -> list[str]:
-    """That few sites hardly tell how much sites differ."""
+def few_sites_caution(hierarchy: Hierarchy, sites: int) -> list[str]:
+    """A warning that few sites hardly tell how much sites differ."""
     if sites >= FEW_SITES or hierarchy.effects == "fixed":
         return []
     return [
@@ -218,15 +218,16 @@ def needs_in_words(plan: StudyPlan) -> list[str]:
     ]
 
 
-def hidden_sites(plan: StudyPlan) -> list[str]:
-    """That noise will hide what differs between sites, where it will."""
+def hidden_sites_caution(plan: StudyPlan) -> list[str]:
+    """A warning where noise will hide what differs between sites."""
     study, slots = plan.study, slots_of(plan.study)
     records = study.training_records
     if slots is None or records is None or not study.stated_hierarchy.intercept:
         return []
-    intervals, known = _intervals(study), given_away(plan)
-    assert known.outcomes is not None
-    each = known.outcomes / math.sqrt(intervals)
+    intervals, outcomes = _intervals(study), given_away(plan).outcomes
+    if outcomes is None:
+        return []
+    each = outcomes / math.sqrt(intervals)
     usual = OUTCOMES * records / (len(slots.sites) * intervals)
     if each < HIDDEN * usual:
         return []

@@ -118,7 +118,7 @@ class AnswerStore(_Store):
         return 0 if last is None else int(last) + 1
 
     def _refuse_other_than(self, mark: Head) -> None:
-        """RunError unless the answer that a mark saw last is here."""
+        """Raise RunError where the last answer that the mark knows of is missing."""
         if not mark.records:
             return
         given = self.answer(mark.records - 1)
@@ -132,7 +132,7 @@ class AnswerStore(_Store):
             )
 
     def _mark(self, number: int, reply: bytes) -> None:
-        """Remember outside the file, before it is given, which answer a round has."""
+        """Record outside the file which answer a round has, before it is given."""
         if self._custody is not None:
             head = Head(number + 1, hashlib.sha256(reply).digest())
             marked = self._custody.raise_mark(self._id, head, self._refuse_other_than)

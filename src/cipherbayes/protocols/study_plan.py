@@ -333,9 +333,11 @@ class StudyPlan(Plan):
 
     def piles(
         self, phase: Phase, total: Floats, facts: Mapping[Purpose, Floats]
-    ) -> Floats:
-        """Shares of values that pile up at the ends of public ranges."""
-        assert phase.numbers is not None
+    ) -> Floats | None:
+        """Shares of values that pile up at the ends of public ranges; None where a
+        phase does not look at these."""
+        if phase.numbers is None or phase.purpose != "histograms":
+            return None
         noise = phase.sums.noise_sd(phase.sums.sites)
         return piles(total, noise, self.records(facts), phase.numbers)
 

@@ -25,22 +25,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
-
 from cipherbayes.crypto.bfv.parameters import MAX_DIMENSION
 from cipherbayes.crypto.identity.roster import Roster
 from cipherbayes.crypto.identity.signatures import Identity
 from cipherbayes.crypto.wire.fields import Blob, Vector
 from cipherbayes.crypto.wire.framing import Kind, split_frames
 from cipherbayes.crypto.wire.transcript import (
-    HASH_BYTES,
-    RUN_BYTES,
     RoundId,
-    check_bytes,
     check_counter,
     check_token,
 )
 from cipherbayes.errors import CryptoError, ProtocolError, RunError
+from cipherbayes.protocols.message_checks import check_run, checked_total
 from cipherbayes.protocols.messages import (
     DecryptReply,
     RunManifest,
@@ -81,8 +77,7 @@ class TranscriptHead:
     version: int = FORMAT
 
     def __post_init__(self) -> None:
-        check_bytes(self.run, RUN_BYTES, "the run id")
-        check_bytes(self.study, HASH_BYTES, "the study hash")
+        check_run(self.run, self.study)
         for site in self.lost:
             check_token(site, "a site's name")
         if self.version != FORMAT:
@@ -103,20 +98,17 @@ class CuratorTotal:
     values: Annotated[Integers, Vector("<i8")]
 
     def __post_init__(self) -> None:
-        check_bytes(self.run, RUN_BYTES, "the run id")
-        check_bytes(self.study, HASH_BYTES, "the study hash")
+        check_run(self.run, self.study)
         check_counter(self.round, "the round")
         check_token(self.purpose, "the purpose")
-        values = np.array(self.values)
-        if values.dtype != np.int64 or not 1 <= values.size <= MAX_DIMENSION:
-            raise ProtocolError("the total is not a vector of 64-bit integers")
+        object.__setattr__(self, "values", checked_total(self.values))
 
 
 register(TranscriptHead, Kind.TRANSCRIPT, _LARGE + _SMALL)
 register(CuratorTotal, Kind.CURATOR_TOTAL, 8 * MAX_DIMENSION + _SMALL)
 
 
-def written(head: TranscriptHead, messages: Sequence[bytes]) -> bytes:
+def transcript_bytes(head: TranscriptHead, messages: Sequence[bytes]) -> bytes:
     """A transcript of messages as they came."""
     return b"".join((encode(head), *messages))
 
@@ -130,7 +122,7 @@ class Transcript:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Transcript:
-        """Read what :func:`written` wrote; ProtocolError for anything else."""
+        """Read what :func:`transcript_bytes` wrote; ProtocolError for anything else."""
         if len(data) > MOST_BYTES:
             raise ProtocolError(f"a transcript has at most {MOST_BYTES} bytes")
         try:
@@ -234,7 +226,7 @@ class Transcript:
         found: list[Roster] = []
         if len(self.head.lost) > len(plan.study.sites) - plan.minimum_roster:
             raise ProtocolError("more sites are said to be lost than the study allows")
-        possible = _possible(self.manifest.roster, self.head.lost)
+        possible = _possible_rosters(self.manifest.roster, self.head.lost)
         for number, total in enumerate(self.totals):
             assert isinstance(total, DecryptReply)
             where = f"round {number + 1}"
@@ -270,7 +262,7 @@ class Transcript:
                 f"{len(self.totals)}",
                 where=where,
             )
-        possible = _possible(self.manifest.roster, self.head.lost)
+        possible = _possible_rosters(self.manifest.roster, self.head.lost)
         for number, total in enumerate(self.totals):
             assert isinstance(total, DecryptReply)
             roster = _named(total.round_id, possible)
@@ -292,10 +284,10 @@ def roster_of(given: RoundId, everyone: Roster, lost: Sequence[str]) -> Roster:
 
     A round that is asked again after a loss is answered for its first roster.
     """
-    return _named(given, _possible(everyone, lost))
+    return _named(given, _possible_rosters(everyone, lost))
 
 
-def _possible(everyone: Roster, lost: Sequence[str]) -> dict[bytes, Roster]:
+def _possible_rosters(everyone: Roster, lost: Sequence[str]) -> dict[bytes, Roster]:
     """Every roster that there was, by its digest."""
     parts = (
         everyone.restrict([s for s in everyone.sites if s not in lost[:count]])

@@ -15,7 +15,7 @@ from cipherbayes.data.rescaled import rescaled_design
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.count_check import check_counts
 from cipherbayes.inference.flags import FlagRecord
-from cipherbayes.inference.number_check import NumberFit, check_numbers
+from cipherbayes.inference.number_check import MeanFit, NumberFit, check_numbers
 from cipherbayes.inference.paired_scores import mean_difference
 from cipherbayes.inference.recalibration import BinaryFit, recalibrate
 from cipherbayes.inference.survival_check import (
@@ -56,6 +56,7 @@ from cipherbayes.results.record import (
     ObservedOverExpected,
     PrivateMetrics,
 )
+from cipherbayes.study.rival import Rival
 from cipherbayes.study.schema import PrivateStudy
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats
@@ -116,7 +117,8 @@ def check_fit(
             metrics = {"private": True, **scores, **metrics}
             flags += few_events(scores)
         elif phase.purpose == "difference":
-            metrics["difference"] = _difference(study, released, metrics, tail)
+            rival = study.stated_evaluation.stated_rival
+            metrics["difference"] = _difference(rival, released, metrics, tail)
         elif phase.cells is not None:
             if draws.is_point:
                 continue  # what it is unsure of, it does not say
@@ -168,11 +170,9 @@ def _site_counts(plan: StudyPlan, draws: Draws) -> SiteCounts | None:
 
 
 def _difference(
-    study: PrivateStudy, released: Closing, metrics: PrivateMetrics, tail: float
+    rival: Rival, released: Closing, metrics: PrivateMetrics, tail: float
 ) -> DifferenceRow:
     """How much better this fit predicts than the earlier one that the study names."""
-    rival = study.stated_evaluation.against
-    assert rival is not None
     # As many as the check of the same rows has counted.
     rows = np.linspace(metrics["rows"]["lower"], metrics["rows"]["upper"], 101)
     draws = mean_difference(released.total, released.noise, rows)
@@ -247,9 +247,7 @@ def _binary(
     }
 
 
-def _bin(
-    fit: BinaryFit | NumberFit, j: int, tail: float, noise: float
-) -> CalibrationBin:
+def _bin(fit: BinaryFit | MeanFit, j: int, tail: float, noise: float) -> CalibrationBin:
     """One bin of a calibration curve, whose count has so much noise."""
     found, rows = mean_row(fit.observed[:, j], tail), float(fit.rows[:, j].mean())
     return {
@@ -326,9 +324,9 @@ def _brier_at(time: float, found: MeanRow) -> BrierAt:
     return {"time": time, "brier": found["mean"], "lower": ends[0], "upper": ends[1]}
 
 
-def _numbers(fit: NumberFit, tail: float, noise: float) -> PrivateMetrics:
+def _numbers(fit: MeanFit, tail: float, noise: float) -> PrivateMetrics:
     found: PrivateMetrics = {"rows": mean_row(fit.rows.sum(axis=1), tail)}
-    if fit.rmse is not None:
+    if isinstance(fit, NumberFit):
         found["rmse"] = mean_row(fit.rmse, tail)
     if np.any(fit.shown):
         found["mean_predicted"] = mean_row(fit.mean_predicted, tail)

@@ -61,7 +61,7 @@ def compare(
             where=f"study '{first.study.name}'",
             remedy="give the folders of two runs",
         )
-    called = _called(first, second, names)
+    called = _distinct_names(first, second, names)
     share = min(first.record["interval"], second.record["interval"])
     for sign, result, other in ((1.0, first, second), (-1.0, second, first)):
         private = private_scores(result.record)
@@ -82,13 +82,13 @@ def compare(
     sd = math.hypot(_sd(first, scores[0]), _sd(second, scores[1]))
     reach = float(ndtri(0.5 + share / 2.0)) * sd
     apart = _comparison(called, share, mean, mean - reach, mean + reach, paired=False)
-    caution = other_records(first.study, second.study)
+    caution = why_other_records(first.study, second.study)
     if caution is None:
         return apart
     return {**apart, "better": None, "caution": caution}
 
 
-def other_records(first: Study, second: Study) -> str | None:
+def why_other_records(first: Study, second: Study) -> str | None:
     """Why two studies are of other records; None where nothing shows it.
 
     A log score is that of a fit and of its records: where outcomes are rarer, or rows
@@ -110,7 +110,7 @@ def other_records(first: Study, second: Study) -> str | None:
     )
 
 
-def _called(
+def _distinct_names(
     first: Result, second: Result, names: tuple[str, str] | None
 ) -> tuple[str, str]:
     """The studies' names, or others where these are equal."""

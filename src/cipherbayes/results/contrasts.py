@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from cipherbayes.models.formula import Factor, Formula
-from cipherbayes.results.effects import STEPS, median_row
+from cipherbayes.models.transforms import transform_named
+from cipherbayes.results.effects import median_row
 from cipherbayes.results.made_up import MadeUp, Value
 from cipherbayes.results.record import (
     ContrastRow,
@@ -196,7 +197,8 @@ class Contrasts:
     def _line(self, factor: Factor) -> EffectStep:
         """A step of a number whose (transformed) effect is a straight line."""
         feature = self.made_up.study.features[factor.column]
-        words, size = STEPS[factor.transform]
+        transform = transform_named(factor.transform)
+        words, size = transform.step, transform.step_size
         if feature.per is not None and factor.transform is None:
             words, size = f"{feature.per:g} units of {{}}", feature.per
         _, seen = self.made_up.preparation.line(factor.column)

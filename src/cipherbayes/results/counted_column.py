@@ -146,7 +146,7 @@ class CountedNumber:
         parts = [(self.shares * mean).sum(axis=1), (self.shares * square).sum(axis=1)]
         return np.stack(parts, axis=1)
 
-    def told(
+    def with_sums(
         self,
         counts: Floats,
         sums: Floats,

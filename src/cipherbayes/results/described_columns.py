@@ -19,6 +19,23 @@ the others."""
 
 
 @dataclass(frozen=True)
+class NumberRanges:
+    """A number's ranges, in the user's units.
+
+    Attributes
+    ----------
+    edges
+        Outer and inner edges, the outer ranges as wide as the others.
+    ends
+        The same with outer ranges that reach to the ends of the public range, as far
+        as values do.
+    """
+
+    edges: Floats
+    ends: Floats
+
+
+@dataclass(frozen=True)
 class DescribedColumn:
     """A column's bins.
 
@@ -26,10 +43,8 @@ class DescribedColumn:
     ----------
     levels
         Names, where bins are levels.
-    edges, ends
-        Outer and inner edges of a number's ranges in the user's units, the outer
-        ranges as wide as the others; and the same with outer ranges that reach to the
-        ends of the public range, as far as values do.
+    ranges
+        Of a number; None for levels.
     possible
         First and last plus one of the bins that are not wholly beyond the public range:
         the others have no records, and what is released of them is noise.
@@ -47,13 +62,19 @@ class DescribedColumn:
     name: str
     size: int
     levels: tuple[str, ...] | None
-    edges: Floats | None
-    ends: Floats | None
+    ranges: NumberRanges | None
     possible: tuple[int, int]
     missing: bool
     spread: float | None
     window: tuple[float, float] | None
     widths: tuple[float, ...] | None = None
+
+    @property
+    def number(self) -> NumberRanges:
+        """A number's ranges; TypeError for levels."""
+        if self.ranges is None:
+            raise TypeError(f"{self.name} has levels")
+        return self.ranges
 
 
 def described_columns(
@@ -67,7 +88,7 @@ def described_columns(
         Released means and standard deviations, where the study has them.
     """
     for column in table.features:
-        edges = ends = window = widths = None
+        ranges = window = widths = None
         possible = (0, column.count)
         if column.has_sums:
             middle, half = column.window(moments)
@@ -79,17 +100,16 @@ def described_columns(
             edges = user_values(
                 column, np.array([inner[0] - step, *inner, inner[-1] + step])
             )
-            assert column.feature is not None
-            low, high = column.feature.low, column.feature.high
+            low, high = column.number.ends
             ends = np.clip([low, *edges[1:-1], high], low, high).astype(np.float64)
+            ranges = NumberRanges(edges, ends)
             possible, widths = _within(inner)
         known = moments is not None and column.levels is None
         yield DescribedColumn(
             column.column,
             column.size,
             column.levels,
-            edges,
-            ends,
+            ranges,
             possible,
             column.tells_missing,
             RANGE_SPREAD if known else None,
@@ -98,21 +118,21 @@ def described_columns(
         )
     for outcome in table.outcomes:
         inner = np.array(outcome.edges)
-        edges = window = None
+        ranges = window = None
         if outcome.levels is None:
             middle, half = outcome.window()
             window = (outcome.centre + outcome.scale * middle, outcome.scale * half)
             step = inner[1] - inner[0]
             outer = np.array([inner[0] - step, *inner, inner[-1] + step])
             edges = outcome.centre + outcome.scale * outer
+            # Values beyond the outer edges count as these.
+            ranges = NumberRanges(edges, edges)
         size = inner.size + 1
-        # Values beyond the outer edges count as these.
         yield DescribedColumn(
             outcome.column,
             size,
             outcome.levels,
-            edges,
-            edges,
+            ranges,
             (0, size),
             False,
             None,

@@ -186,10 +186,10 @@ def _sums(counted: CountedGroups, column: DescribedColumn) -> Floats:
 
 def _ends(column: DescribedColumn) -> Floats:
     """Of a number's ranges, as places within its window, or from first to last."""
-    assert column.ends is not None
-    low, high = column.ends[[0, -1]].tolist()
+    ends = column.number.ends
+    low, high = ends[[0, -1]].tolist()
     middle, half = column.window or (0.5 * (low + high), 0.5 * (high - low))
-    places: Floats = np.clip((column.ends - middle) / half, -1.0, 1.0)
+    places: Floats = np.clip((ends - middle) / half, -1.0, 1.0)
     return places
 
 
@@ -218,7 +218,7 @@ def _numbers(
             )
             if column.window is not None:
                 told = counted.bins[column.name][g, : ends.size - 1]
-                number = number.told(told, sums, counted.noise, present, ends, rng)
+                number = number.with_sums(told, sums, counted.noise, present, ends, rng)
             of_groups.append(number)
         found[column.name] = of_groups
     return found
@@ -266,9 +266,8 @@ def _mean_and_sd(
     present: Floats,
     tail: float,
 ) -> Iterator[DescribeRow]:
-    assert column.ends is not None
-    shares, label = number.shares, group.label
-    lows, highs = column.ends[:-1], column.ends[1:]
+    shares, label, ends = number.shares, group.label, column.number.ends
+    lows, highs = ends[:-1], ends[1:]
     if column.window is None:
         inside = lows + (highs - lows) * number.places
         mean = (shares * inside).sum(axis=1)
@@ -314,11 +313,10 @@ def _quantile(
     scales end anywhere. In the outer ranges many values may be at the very end of the
     public range, which it holds then.
     """
-    assert column.ends is not None
-    assert column.edges is not None
     name, share = which
-    ends = column.ends
-    draws = number.quantile(share, np.clip(column.edges, ends[0], ends[-1]))
+    ranges = column.number
+    ends = ranges.ends
+    draws = number.quantile(share, np.clip(ranges.edges, ends[0], ends[-1]))
     lower, upper = np.quantile(draws, [tail, 1.0 - tail])
     inner = ends[(ends > ends[0]) & (ends < ends[-1])]
     if inner.size:

@@ -6,7 +6,7 @@ Everything here is a function of the draws and of the public study alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,24 +16,11 @@ from cipherbayes.models.base import Model
 from cipherbayes.models.design import Design
 from cipherbayes.models.rows import Rows
 from cipherbayes.models.survival import SurvivalCurves, cause_of
+from cipherbayes.models.transforms import transform_named
 from cipherbayes.results.record import Baseline, EffectRow, MedianRow, MedianSurvival
 from cipherbayes.typing import Floats
 
 Features = Mapping[str, Feature]
-
-# What one step of a transformed feature is called, and its size on f(x).
-STEPS = {
-    None: ("1 unit of {}", 1.0),
-    "log": ("doubling of {}", math.log(2.0)),
-    "log1p": ("doubling of 1 + {}", math.log(2.0)),
-    "sqrt": ("1 unit of sqrt({})", 1.0),
-}
-INVERSES: dict[str | None, Callable[[float], float]] = {
-    None: float,
-    "log": math.exp,
-    "log1p": math.expm1,
-    "sqrt": lambda root: root * root,
-}
 
 
 def effects(
@@ -173,7 +160,8 @@ def _steps(features: Features) -> Iterator[tuple[str, str, float]]:
     """Column, what its step is called, and the size of the step."""
     for name, feature in features.items():
         if feature.levels is None:
-            words, step = STEPS[feature.transform]
+            transform = transform_named(feature.transform)
+            words, step = transform.step, transform.step_size
             per = feature.per or _fitting_step(feature)
             if per is not None:
                 words, step = f"{per:g} units of {{}}", per

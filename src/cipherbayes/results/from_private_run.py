@@ -85,7 +85,7 @@ def cautions_of(plan: Plan) -> list[str]:
     study = plan.study
     warnings = [INSECURE] if study.insecure else []
     warnings.extend(study.inference_method.cautions(study.model))
-    return [*warnings, *plan.protocol.cautions(plan)]
+    return [*warnings, *plan.cautions()]
 
 
 def taking_part(folder: RunFolder, traffic: Traffic) -> TakingPart:

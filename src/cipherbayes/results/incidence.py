@@ -75,10 +75,10 @@ def cumulative_incidence(
     # All the steps, and the times that are asked for among them.
     grid = np.unique(np.concatenate([np.linspace(0.0, at[-1], STEPS + 1), at]))
     asked = np.searchsorted(grid, at)
-    draws = _paired(results, np.random.default_rng(seed))
-    blocks = [_few(result.rows_of(table)) for result in results.values()]
+    draws = _reordered(results, np.random.default_rng(seed))
+    blocks = [_in_small_blocks(result.rows_of(table)) for result in results.values()]
     parts = [
-        _of_rows(results, draws, rows, grid)[..., asked]
+        _incidences(results, draws, rows, grid)[..., asked]
         for rows in zip(*blocks, strict=True)
     ]
     whole = np.concatenate(parts, axis=2)
@@ -125,7 +125,7 @@ def _require_horizon(results: Mapping[str, Result], last: float) -> None:
             )
 
 
-def _few(blocks: Iterator[Rows]) -> Iterator[Rows]:
+def _in_small_blocks(blocks: Iterator[Rows]) -> Iterator[Rows]:
     """Few rows at a time: there are many draws and steps of each."""
     for block in blocks:
         for start in range(0, block.count, FEW_ROWS):
@@ -133,7 +133,7 @@ def _few(blocks: Iterator[Rows]) -> Iterator[Rows]:
             yield Rows(block.design, block.x[:, part], {}, block.squared_norms[part])
 
 
-def _paired(
+def _reordered(
     results: Mapping[str, Result], rng: np.random.Generator
 ) -> dict[str, Floats]:
     """As many draws of each result, in an order of their own."""
@@ -145,7 +145,7 @@ def _paired(
     }
 
 
-def _of_rows(
+def _incidences(
     results: Mapping[str, Result],
     draws: Mapping[str, Floats],
     rows: Sequence[Rows],

@@ -21,7 +21,7 @@ from cipherbayes.data.tables import open_table
 from cipherbayes.errors import RunError
 from cipherbayes.models.design import fill_products
 from cipherbayes.models.rows import Rows
-from cipherbayes.results.effects import INVERSES
+from cipherbayes.models.transforms import transform_named
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats
@@ -173,4 +173,5 @@ class MadeUp:
 def _within(feature: Feature, transformed: float) -> float:
     """A number whose transform is given, kept within the public range."""
     low, high = feature.ends
-    return min(max(INVERSES[feature.transform](transformed), low), high)
+    value = transform_named(feature.transform).undo_number(transformed)
+    return min(max(value, low), high)

@@ -12,7 +12,7 @@ from cipherbayes.engine.table_identity import ledger_of
 from cipherbayes.protocols.forecast import steps_of_curves
 from cipherbayes.protocols.plan import plan_study
 from cipherbayes.protocols.plan_description import PlanDescription, prior_in_words
-from cipherbayes.protocols.site_words import alike
+from cipherbayes.protocols.site_words import alike_in_words
 from cipherbayes.results.made_up import MadeUp
 from cipherbayes.results.run import require_study
 from cipherbayes.study.schema import Study
@@ -53,9 +53,10 @@ def _private(study: Study) -> PlanDescription:
         for name, site in study.sites.items()
     }
     described = replace(described, lines=[*described.lines, *_reference(study)])
-    return reduce(
-        PlanDescription.with_warning, budget_warnings(planned, local), described
-    )
+    # Whatever words a protocol has of its own, its cautions are in them.
+    left_out = [each for each in planned.cautions() if each not in described.warnings]
+    warnings = [*left_out, *budget_warnings(planned, local)]
+    return reduce(PlanDescription.with_warning, warnings, described)
 
 
 def _reference(study: Study) -> list[str]:
@@ -85,7 +86,7 @@ def _without_privacy(study: Study) -> PlanDescription:
     if study.preparation.method is None:
         lines.append(f"            {OTHER_PRIOR}")
     if study.hierarchy is None and len(study.sites) > 1:
-        lines.append(f"sites       {alike(study)}")
+        lines.append(f"sites       {alike_in_words(study)}")
     return PlanDescription(
         lines,
         rounds=study.inference.rounds,

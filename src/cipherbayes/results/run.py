@@ -199,14 +199,14 @@ def target_of(study: Study, train: Mapping[str, PreparedTable]) -> Target:
     """The log posterior of all tables, of sites that are alike or may differ."""
     prior = resolve_prior(study, preparation_of(study).design)
     slots, tables = slots_of(study), list(train.values())
-    expand = _drawing(study, tables)
+    expand = _imputing_from(study, tables)
     if slots is None:
         return Target(study.model, prior, tables, expand=expand)
     whole = site_prior(study, slots, prior)
     return SiteTarget(study.model, prior, tables, whole, tuple(train), expand=expand)
 
 
-def _drawing(study: Study, tables: Sequence[PreparedTable]) -> Expand | None:
+def _imputing_from(study: Study, tables: Sequence[PreparedTable]) -> Expand | None:
     """How missing values are drawn, from models of all tables together."""
     imputing = imputing_of(study)
     if imputing is None:

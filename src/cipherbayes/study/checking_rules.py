@@ -9,6 +9,7 @@ import numpy as np
 
 from cipherbayes.data.windows import LEAST_SD
 from cipherbayes.models import Model
+from cipherbayes.models.held_out import HeldOutCheck
 from cipherbayes.study.protocol_rules import choices
 
 if TYPE_CHECKING:
@@ -70,12 +71,18 @@ def require_checkable_rows(study: Study) -> None:
             "inference.batch and protected held-out rows do not go together: remove "
             "batch, or [evaluation]"
         )
-    if study.model.held_out_check is None:
+    require_held_out_check(study.model)
+
+
+def require_held_out_check(model: Model) -> HeldOutCheck:
+    """What private held-out rows are scored by; ValueError where there is nothing."""
+    if model.held_out_check is None:
         raise ValueError(
-            f"a model of kind '{study.model.kind}' has no private check of held-out "
+            f"a model of kind '{model.kind}' has no private check of held-out "
             "rows (nor has one with entry times): remove [evaluation], or set "
             "holdout_is_public = true if those rows are public"
         )
+    return model.held_out_check
 
 
 def _with_noised_sums() -> str:

@@ -132,7 +132,7 @@ def _location(problem: Any) -> list[str]:
 
 
 def _is_meant(problem: Any, first: Any) -> bool:
-    """Whether a key is missing because the first one is it, misspelt."""
+    """Whether a key seems missing only because the first problem is its misspelling."""
     return "meant" in first and problem["loc"] == (*first["loc"][:-1], first["meant"])
 
 

@@ -1,7 +1,10 @@
 """What a study file must know of a protocol, and the protocols that there are.
 
 The room of the protocols registers its descriptors here, so that a study can be
-checked before anything that encrypts is loaded.
+checked before anything that encrypts is loaded. Beside them a study may name a protocol
+of any installed distribution that has an entry point of the group
+``cipherbayes.protocols`` called as the protocol is. It is imported when a study names
+it, and never otherwise; no distribution replaces a protocol of this package.
 """
 
 from __future__ import annotations
@@ -10,9 +13,12 @@ from collections.abc import Callable
 from inspect import get_annotations
 from typing import TYPE_CHECKING, ClassVar
 
+from cipherbayes.errors import StudyError
+
 if TYPE_CHECKING:
     from cipherbayes.study.schema import Study
 
+GROUP = "cipherbayes.protocols"
 OWN_NOISE = "in-gradient"
 FEDERATED_DEFAULT, CURATED_DEFAULT = "secure-sum", "pooled"
 """Protocols of studies that name none: private ones with sites, and all others."""
@@ -36,6 +42,8 @@ class ProtocolRules:
         Whether each site's parameters can have slots of their own in its releases.
     why_not_noise_aware, why_not_multilevel
         Why not, in the words of a refusal.
+    distribution
+        The installed distribution that it comes from; None where it is this one.
     """
 
     name: ClassVar[str]
@@ -45,6 +53,7 @@ class ProtocolRules:
     multilevel: ClassVar[bool] = False
     why_not_noise_aware: ClassVar[str] = "it releases no sums with noise"
     why_not_multilevel: ClassVar[str] = "its releases do not keep sites apart"
+    distribution: str | None = None
 
     def check(self, study: Study) -> None:
         """Raise ValueError for a private study that it cannot run."""
@@ -80,13 +89,35 @@ def unregister(protocol: ProtocolRules) -> None:
 
 def known_protocol(name: str) -> str:
     """The name itself; raises ValueError where no protocol has it."""
-    names = list(dict.fromkeys(known for known, _ in _PROTOCOLS))
+    if name not in _names():
+        _register_installed(name)
+    names = _names()
     if name not in names:
         raise ValueError(
             f"no protocol is called '{name}': use "
             + " or ".join(f"'{each}'" for each in names)
         )
     return name
+
+
+def _names() -> list[str]:
+    return list(dict.fromkeys(known for known, _ in _PROTOCOLS))
+
+
+def _register_installed(name: str) -> None:
+    """Add the protocol of that name, where an installed distribution has one."""
+    from cipherbayes.models.installed import load_installed
+
+    for distribution, found in load_installed(GROUP, name, "protocol"):
+        if not isinstance(found, ProtocolRules) or found.name != name:
+            raise StudyError(
+                f"{distribution} has no protocol called '{name}' where it says so",
+                where=f"the entry points of the group {GROUP}",
+                remedy="let the entry point name the protocol's descriptor, an "
+                "instance of a class derived from Protocol with that name",
+            )
+        found.distribution = distribution
+        register(found)
 
 
 def known_noise(noise: str) -> str:

@@ -108,5 +108,5 @@ def read_rival(folder: str | Path) -> JsonObject:
 
 
 def as_rival(value: Any) -> Any:
-    """A folder as what is read from it; anything else as it is."""
+    """Read the earlier fit where a folder is given; leave anything else alone."""
     return read_rival(value) if isinstance(value, str | Path) else value

@@ -241,6 +241,17 @@ class Study(Section):
         return self.hierarchy
 
     @property
+    def stated_paper(self) -> Paper:
+        """What the paper's theorem depends on; refused where the study is silent."""
+        if self.paper is None:
+            raise StudyError(
+                "does not state the paper's constants",
+                where=f"study '{self.name}'",
+                remedy="add a [paper] table",
+            )
+        return self.paper
+
+    @property
     def training_records(self) -> int | None:
         """The records that the fit is expected to see; None where N is not public.
 

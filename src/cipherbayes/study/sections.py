@@ -179,6 +179,13 @@ class Evaluation(Section):
     private: bool | None = None
     against: Annotated[Rival | None, BeforeValidator(as_rival)] = None
 
+    @property
+    def stated_rival(self) -> Rival:
+        """The earlier fit; ValueError where the study names none."""
+        if self.against is None:
+            raise ValueError("evaluation.against names no earlier run")
+        return self.against
+
 
 class Describe(Section):
     """``[describe]``: a table of the records' characteristics, released with noise.

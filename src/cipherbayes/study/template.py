@@ -330,7 +330,7 @@ def _other_model(kind: str, time: str | None) -> str:
 
 
 def _remark(known: str | None, always: str = "", *, guess: str = "") -> str:
-    """Marks what nobody said as a guess, with more to say of a guess or always."""
+    """A comment behind a line: that its value is a guess, and what else to know."""
     parts = [always] if known is not None else ["a guess: check it", guess, always]
     said = "; ".join(part for part in parts if part)
     return said and f"  # {said}"

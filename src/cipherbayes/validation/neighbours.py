@@ -174,9 +174,6 @@ def _own_slope(study: Study, near: Neighbours, place: int) -> Floats:
 def _scales(plan: StudyPlan, phase: Phase) -> Iterator[tuple[str, Floats | None]]:
     """Scales that a coalition of server and CSP could claim were released."""
     earlier = plan.before(phase)
-    if not any(each.scaling for each in earlier):
-        yield "", None
-        return
     claims: dict[str, list[Integers]] = {
         name: [
             np.full(each.dimension, size * each.bound, dtype=np.int64)
@@ -189,7 +186,9 @@ def _scales(plan: StudyPlan, phase: Phase) -> Iterator[tuple[str, Floats | None]
     learnt = sum(each.models.length for each in earlier if each.models is not None)
     for name, totals in claims.items():
         seen = plan.scales(phase, plan.facts(totals))
-        assert seen is not None
+        if seen is None:  # no earlier round tells any
+            yield "", None
+            return
         yield f", {name} scales", seen
         moments, models = np.split(seen, [seen.size - learnt])
     ordinary = np.repeat([0.0, 0.5], moments.size // 2)

@@ -43,9 +43,9 @@ from cipherbayes.validation.neighbours import Neighbours, neighbours, questions
 from cipherbayes.validation.sensitivity import shift_at
 from cipherbayes.validation.study_audit import (
     StudyAudit,
+    certain_scores,
     honest_variance,
     result_of,
-    told_apart,
 )
 
 ROWS = 65
@@ -205,12 +205,12 @@ def _attack(
             break
         shift = shift_at(plan, phase, near, name, question)
         shifts.append(shift)
-        if shift.told_apart:
+        if shift.difference is None:
             differences.append(f"{name}, round {number}")
         elif phase.rows in (None, plan.dearest_part):  # a record is in one part only
             information += _information(phase, shift.difference)
     if differences:
-        scores = told_apart(TOLD_RUNS)
+        scores = certain_scores(TOLD_RUNS)
     else:
         present, absent = (np.concatenate(each) for each in noise)
         scores = Scores(present + np.sqrt(information), absent, "secure")
@@ -220,9 +220,8 @@ def _attack(
     return StudyAudit(result, shifts, differences)
 
 
-def _information(phase: Phase, difference: Integers | None) -> float:
+def _information(phase: Phase, difference: Integers) -> float:
     """μ² that a round adds for whoever knows the colluders' shares."""
-    assert difference is not None
     return sum(
         float(np.sum(piece.astype(np.float64) ** 2)) / honest_variance(part)
         for part, piece in zip(phase.parts, phase.split(difference), strict=True)
@@ -232,7 +231,7 @@ def _information(phase: Phase, difference: Integers | None) -> float:
 def _asked(
     plan: StudyPlan, phase: Phase, near: Neighbours, number: int
 ) -> tuple[str, Floats]:
-    """Another of the questions meant to hurt in each round."""
+    """The name and θ of a round's question; rounds take the attacks in turn."""
     usable = [
         (name, question.theta)
         for name, question in questions(plan, phase, near)

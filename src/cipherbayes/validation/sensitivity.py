@@ -1,4 +1,4 @@
-"""How far one record really moves what a site sums, over questions meant to hurt.
+"""How far one record really moves what a site sums, at questions of an attacker.
 
 The study's own path is driven: a prepared table, the model, the bounded sums, the
 grid of every phase. Its promise is ‖S(D, q) − S(D', q)‖ ≤ Δ for neighbouring tables

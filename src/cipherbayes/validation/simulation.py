@@ -6,7 +6,6 @@ simulated records; a real study's noise never comes from here.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,28 +22,16 @@ from cipherbayes.inference.noise_aware import (
     rounds,
 )
 from cipherbayes.inference.released import Release
-from cipherbayes.models import (
-    Design,
-    Exponential,
-    Gompertz,
-    Linear,
-    Logistic,
-    Model,
-    Piecewise,
-    Poisson,
-    Prior,
-    Weibull,
-)
+from cipherbayes.models import Design, Model, Prior
 from cipherbayes.models.influence import require_bounded_influence
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.privacy.gaussian import mu_for
 from cipherbayes.privacy.release import ReleasePlan
-from cipherbayes.typing import Floats, JsonObject
+from cipherbayes.typing import Floats
+from cipherbayes.validation.outcome_draws import draws
 
-MODELS = ("logistic", "exponential", "weibull")
-OTHER_MODELS = ("linear", "learnt-variance", "poisson", "gompertz", "piecewise")
-INTERVALS = 3
-"""Intervals of a piecewise-constant baseline."""
+COLUMNS = {"y": "y", "time": "time", "event": "event"}
+"""Outcome columns of simulated studies, by role."""
 DELTA = 1e-5
 QUANTILE = 0.9
 
@@ -118,17 +105,17 @@ def simulate(
     alike
         One column is almost the mean of two others.
     """
-    if kind not in (*MODELS, *OTHER_MODELS):
+    if kind not in draws():
         raise RunError(
             f"no simulation of a model of kind '{kind}'",
-            remedy=f"choose one of {', '.join((*MODELS, *OTHER_MODELS))}",
+            remedy=f"choose one of {', '.join(draws())}",
         )
-    extra = {"weibull": 1, "gompertz": 1, "learnt-variance": 1}
-    extra["piecewise"] = INTERVALS
-    width = dimension - extra.get(kind, 0)
+    draw = draws()[kind]
+    model = draw.model(**draw.model_table(COLUMNS, half_range=1.0))
+    width = dimension - len(model.extra_parameters())
     threshold = 2.17 if rare_levels else 0.3
     # A baseline hazard of its own takes the place of the constant column.
-    constant = kind != "piecewise"
+    constant = model.needs_intercept
     x = columns(rng, records, width + (not constant), threshold=threshold, alike=alike)
     x = x if constant else x[1:]
     truth = prior_scale * truth_scale * rng.standard_normal(dimension)
@@ -139,71 +126,13 @@ def simulate(
     level = 1.0 if constant else None
     design = Design(names, np.zeros(width), np.ones(width), level)
     eta = truth[:width] @ x
-    model: Model
-    if kind == "logistic":
-        model = Logistic(outcome="y")
-        chance = 0.5 * (1.0 + np.tanh(0.5 * eta))
-        if separable:
-            chance = (eta > 0.0).astype(np.float64)
-        outcome = {"y": (rng.random(records) < chance).astype(np.float64)}
-    elif kind == "linear":
-        model = Linear(outcome="y", low=-1.0, high=1.0, variance=1.0)
-        outcome = {"y": eta + rng.standard_normal(records)}
-    elif kind == "learnt-variance":
-        model = Linear(outcome="y", low=-1.0, high=1.0)
-        outcome = {"y": eta + math.exp(truth[-1]) * rng.standard_normal(records)}
-    elif kind == "poisson":
-        model = Poisson(outcome="y")
-        counts = rng.poisson(np.exp(np.minimum(eta, 20.0))).astype(np.float64)
-        outcome = {"y": counts, "offset": np.zeros(records)}
-    else:
-        time, event = survival_times(kind, eta, truth, rng)
-        outcome = {"time": time, "event": event}
-        known: JsonObject = {"time": "time", "event": "event", "horizon": 1.0}
-        if kind == "piecewise":
-            model = Piecewise(**known, intervals=INTERVALS)
-            outcome["entry"] = np.zeros(records)
-        else:
-            survival: dict[str, type[Model]] = {
-                "exponential": Exponential,
-                "weibull": Weibull,
-                "gompertz": Gompertz,
-            }
-            model = survival[kind](**known)
+    if separable:
+        eta = np.where(eta > 0.0, np.inf, -np.inf)
+    outcome = draw.outcome(eta, truth[width:], rng)
     table = PreparedTable.from_arrays(design, x, outcome)
     prior = Prior(scale=prior_scale).resolve(model.parameters(design))
     clip = float(np.quantile(np.linalg.norm(x, axis=0), QUANTILE))
     return Simulated(model, prior, table, truth, clip)
-
-
-def survival_times(
-    kind: str, eta: Floats, truth: Floats, rng: np.random.Generator
-) -> tuple[Floats, Floats]:
-    """Times to an event and whether it was seen, censored between a fifth of the
-    horizon, which is one, and all of it.
-
-    ``eta`` is the linear predictor; the last of ``truth`` are the shape, or the log
-    hazards of intervals.
-    """
-    gathered = np.log(rng.exponential(size=eta.size)) - eta
-    if kind == "piecewise":
-        hazards = np.exp(truth[-INTERVALS:])
-        ends = np.concatenate([[0.0], np.cumsum(hazards) / INTERVALS])
-        target = np.exp(gathered)
-        where = np.clip(np.searchsorted(ends, target) - 1, 0, INTERVALS - 1)
-        time = where / INTERVALS + (target - ends[where]) / hazards[where]
-    elif kind == "weibull":
-        time = np.exp(np.minimum(gathered * math.exp(-truth[-1]), 5.0))
-    elif kind == "gompertz":
-        grown = truth[-1] * np.exp(gathered)
-        # Where the hazard dies out before, the event never comes.
-        time = np.log1p(np.maximum(grown, -1.0 + 1e-12)) / truth[-1]
-        time = np.where(grown > -1.0, time, np.inf)
-    else:
-        time = np.exp(np.minimum(gathered, 5.0))
-    time = np.maximum(time, 1e-300)
-    censored = rng.uniform(0.2, 1.0, eta.size)
-    return np.minimum(time, censored), (time <= censored).astype(np.float64)
 
 
 def release_rounds(

@@ -16,10 +16,11 @@ import numpy as np
 
 from cipherbayes.privacy.noise import NoiseSource, SecureNoise
 from cipherbayes.privacy.release import ReleasePlan
+from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.protocol import protocol_of
 from cipherbayes.protocols.study_plan import StudyPlan, plan_releases
 from cipherbayes.study.schema import Study
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, Integers
 from cipherbayes.validation.canary import (
     AuditResult,
     epsilon_lower_bound,
@@ -115,18 +116,16 @@ def result_of(
     )
 
 
-def told_apart(runs: int) -> Scores:
+def certain_scores(runs: int) -> Scores:
     """Scores of an attacker who is right every time."""
     return Scores(np.ones(runs), np.zeros(runs), "none")
 
 
 def largest_coordinates(
-    shift: Shift,
+    phase: Phase, difference: Integers
 ) -> Iterator[tuple[ReleasePlan, Floats]]:
     """The largest coordinates of the difference, for each sum of a round."""
-    assert shift.difference is not None
-    pieces = shift.phase.split(shift.difference)
-    for part, piece in zip(shift.phase.parts, pieces, strict=True):
+    for part, piece in zip(phase.parts, phase.split(difference), strict=True):
         sizes = np.sort(np.abs(piece.astype(np.float64)))[::-1]
         yield part, sizes[:COORDINATES]
 
@@ -139,17 +138,22 @@ def _scores(
     Both tables' runs use the same draws, as in
     :func:`cipherbayes.validation.mechanisms.gaussian_sum`.
     """
-    if any(shift.told_apart for shift in shifts):
-        return told_apart(runs)
+    answered = [
+        (shift.phase, shift.difference)
+        for shift in shifts
+        if shift.difference is not None
+    ]
+    if len(answered) < len(shifts):
+        return certain_scores(runs)
     present, absent = np.zeros(runs), np.zeros(runs)
     rows = plan.dearest_part
-    for shift in shifts:
-        if shift.phase.rows not in (None, rows):
+    for phase, difference in answered:
+        if phase.rows not in (None, rows):
             continue  # a record is in one part only
-        rate = shift.phase.sums.rate
-        for _ in range(shift.phase.rounds):
+        rate = phase.sums.rate
+        for _ in range(phase.rounds):
             drawn, information = np.zeros(runs), 0.0
-            for part, sizes in largest_coordinates(shift):
+            for part, sizes in largest_coordinates(phase, difference):
                 variance = honest_variance(part)
                 for size in sizes[sizes > 0.0]:
                     drawn += size * _honest_noise(part, noise, runs) / variance

@@ -7,13 +7,11 @@ rows and outcomes without privacy, as the normal around its mode.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 import numpy as np
 import pyarrow as pa
-from scipy.stats import poisson
 
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.tables import open_table
@@ -24,19 +22,10 @@ from cipherbayes.models.prior import EFFECTS, Prior
 from cipherbayes.study.protocol_rules import CURATED_DEFAULT, FEDERATED_DEFAULT
 from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import preparation_of
-from cipherbayes.typing import Floats, JsonObject
+from cipherbayes.typing import Floats
+from cipherbayes.validation.outcome_draws import OutcomeDraw, trial_draws
 from cipherbayes.validation.public_columns import Columns
-from cipherbayes.validation.simulation import INTERVALS, survival_times
 
-KINDS = (
-    "logistic",
-    "exponential",
-    "weibull",
-    "piecewise",
-    "gompertz",
-    "poisson",
-    "linear",
-)
 CLINICAL = 0.4
 """Standard deviation of effects for a standard deviation of a column: odds or hazard
 ratios mostly between 1/2 and 2."""
@@ -150,23 +139,12 @@ def study_on(columns: Columns, ground: Ground, *, wider: float) -> Study:
     sites = [f"s{k}" for k in range(ground.sites)]
     return Study(
         study={"protocol": CURATED_DEFAULT if ground.sites == 1 else FEDERATED_DEFAULT},
-        model=_model(ground.kind),
+        model=trial_draws()[ground.kind].model_table(OUTCOME, HALF_RANGE),
         features=columns.features(wider),
         privacy={"epsilon": ground.epsilon, "records": ground.rows},
         preparation={"method": ground.method} if ground.method else {},
         sites={name: {} for name in sites},
     )
-
-
-def _model(kind: str) -> JsonObject:
-    if kind in ("logistic", "poisson"):
-        return {"kind": kind, "outcome": OUTCOME["y"]}
-    if kind == "linear":
-        ends = {"low": -HALF_RANGE, "high": HALF_RANGE}
-        return {"kind": kind, "outcome": OUTCOME["y"], **ends}
-    known = {"time": OUTCOME["time"], "event": OUTCOME["event"], "horizon": 1.0}
-    more = {"intervals": INTERVALS} if kind == "piecewise" else {}
-    return {"kind": kind, **known, **more}
 
 
 def _standardised(study: Study, frame: pa.Table) -> tuple[Design, Floats]:
@@ -187,22 +165,6 @@ def _standardised(study: Study, frame: pa.Table) -> tuple[Design, Floats]:
     ), np.ascontiguousarray(x)
 
 
-def _truth(ground: Ground, design: Design, rng: np.random.Generator) -> Floats:
-    """Effects, then what else the model has; constants are zero as yet."""
-    first = 0 if design.intercept is None else 1
-    effects = rng.normal(0.0, TRUTHS[ground.truth], design.width)
-    effects[:first] = 0.0
-    if ground.kind == "linear":
-        # Of an outcome that its public range maps to [-1, 1]; last the log of its sd.
-        return np.append(effects / HALF_RANGE, -math.log(HALF_RANGE))
-    more = {
-        "weibull": rng.normal(0.0, 0.3, 1),
-        "gompertz": rng.normal(0.0, 1.0, 1),
-        "piecewise": rng.normal(0.0, 0.5, INTERVALS),
-    }
-    return np.append(effects, more.get(ground.kind, np.zeros(0)))
-
-
 def _outcome(
     ground: Ground, model: Model, design: Design, x: Floats, rng: np.random.Generator
 ) -> tuple[Floats, dict[str, Floats]]:
@@ -211,39 +173,35 @@ def _outcome(
     The constant (of a baseline in intervals, all of them) is moved until the share is
     right, with the same random numbers.
     """
-    truth = _truth(ground, design, rng)
+    draw = trial_draws()[ground.kind]
+    effects = rng.normal(0.0, TRUTHS[ground.truth], design.width)
+    effects[: 0 if design.intercept is None else 1] = 0.0
+    truth = draw.truth(effects, HALF_RANGE, rng)
     seed = int(rng.integers(2**31))
-    if ground.kind == "linear":
-        return truth, _drawn(ground.kind, truth, x, np.random.default_rng(seed))
+    if draw.share_of is None:
+        return truth, _drawn(draw, truth, x, seed)
+    share = OUTCOME[draw.share_of]
     constants = list(model.constants(design))
     wanted, low, high = EVENTS[ground.events], -15.0, 15.0
     start = truth[constants]
     for _ in range(40):
         middle = 0.5 * (low + high)
         truth[constants] = start + middle
-        outcome = _drawn(ground.kind, truth, x, np.random.default_rng(seed))
-        seen = outcome[OUTCOME["event" if "time" in model.roles else "y"]]
+        outcome = _drawn(draw, truth, x, seed)
+        seen = outcome[share]
         low, high = (middle, high) if seen.mean() < wanted else (low, middle)
     return truth, outcome
 
 
-def _drawn(
-    kind: str, truth: Floats, x: Floats, rng: np.random.Generator
-) -> dict[str, Floats]:
+def _drawn(draw: OutcomeDraw, truth: Floats, x: Floats, seed: int) -> dict[str, Floats]:
     """Outcomes of standardised rows, by column."""
-    eta = truth[: len(x)] @ x
-    if kind == "logistic":
-        chance = 0.5 * (1.0 + np.tanh(0.5 * eta))
-        return {OUTCOME["y"]: (rng.random(eta.size) < chance).astype(np.float64)}
-    if kind == "poisson":
-        # Inverse cumulative probabilities: counts then grow with the constant.
-        chance = rng.random(eta.size)
-        return {OUTCOME["y"]: poisson.ppf(chance, np.exp(np.clip(eta, -30.0, 10.0)))}
-    if kind == "linear":
-        noise = math.exp(truth[-1]) * rng.standard_normal(eta.size)
-        return {OUTCOME["y"]: HALF_RANGE * (eta + noise)}
-    time, event = survival_times(kind, eta, truth, rng)
-    return {OUTCOME["time"]: np.maximum(time, 1e-9), OUTCOME["event"]: event}
+    width, rng = len(x), np.random.default_rng(seed)
+    found = draw.growing_outcome(truth[:width] @ x, truth[width:], rng)
+    return {
+        OUTCOME[role]: draw.as_in_a_table(values, role, HALF_RANGE)
+        for role, values in found.items()
+        if role in OUTCOME
+    }
 
 
 def _without_privacy(

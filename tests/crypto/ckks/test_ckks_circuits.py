@@ -10,7 +10,6 @@ import pytest
 from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
 from cipherbayes.crypto.ckks.circuit import Circuit, Update
 from cipherbayes.crypto.ckks.circuits import CIRCUITS, make_circuit
-from cipherbayes.crypto.ckks.counting import CountingEvaluator
 from cipherbayes.crypto.ckks.keys import CkksKeys
 from cipherbayes.crypto.ckks.literal import LiteralCircuit, LiteralEvaluator
 from cipherbayes.crypto.ckks.polynomial import minimax
@@ -19,6 +18,7 @@ from cipherbayes.crypto.ckks.stored_literal import StoredLiteral
 from cipherbayes.errors import CryptoError
 from cipherbayes.typing import Floats, Integers
 from cipherbayes_research.benchmarks.reference_update import ReferenceUpdate
+from cipherbayes_research.paper.counting import CountingEvaluator
 
 UNIT = 2.0**-20
 DP_NOISE = 0.1

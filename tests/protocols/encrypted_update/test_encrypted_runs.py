@@ -15,9 +15,10 @@ from parties import write_tables
 from cipherbayes.crypto.ckks.key_generation import generate_ckks_keys
 from cipherbayes.errors import StudyError
 from cipherbayes.privacy.ledger import Ledger
+from cipherbayes.protocols.as_printed.certificate import BANNER, is_printed
 from cipherbayes.protocols.as_printed.csp import PrintedCsp
-from cipherbayes.protocols.as_printed.plan import BANNER
 from cipherbayes.protocols.as_printed.site import adjusted
+from cipherbayes.protocols.encrypted_update.certificate import is_of_an_update
 from cipherbayes.protocols.encrypted_update.messages import OutputRequest
 from cipherbayes.protocols.messages import Reason, Refusal, decode, encode
 from cipherbayes.protocols.plan import plan_study
@@ -95,6 +96,7 @@ def test_the_papers_circuit_runs_with_the_noise_in_the_gradient(tmp_path: Path) 
     study = write_tables(tmp_path, study)
     interrupted(study, tmp_path / "run", 1)
     record = running.resume(tmp_path / "run").record
+    assert is_of_an_update(record["privacy"])
     assert (record["rounds"], record["privacy"]["circuit"]) == (2, "literal")
     expected = theta(tmp_path / "fast" / "run")
     np.testing.assert_allclose(theta(tmp_path / "run"), expected, atol=2e-2)
@@ -160,6 +162,7 @@ def test_the_papers_own_method_runs_and_says_that_it_is_not_certified(
     assert record["rounds"] == 3
     assert not record["privacy"]["certified"]
     assert record["privacy"]["holds_against"] == []
+    assert is_printed(record["privacy"])
     assert record["privacy"]["claimed_epsilon"] == 1.0
     assert BANNER in record["warnings"]
     honest = record["privacy"]["epsilon"]

@@ -95,6 +95,17 @@ def test_without_flooding_nothing_is_certified_and_every_output_says_why(
     assert "not certified" in said
 
 
+def test_a_run_of_a_release_without_masks_says_what_that_costs() -> None:
+    plan = secure(circuit="hardened")
+    promise = certificate(plan)
+    assert plan.protocol.limits(promise) == []
+    old = {"epsilon": 7.25, "delta": 1e-5, "against": "the CSP"}
+    (limit,) = plan.protocol.limits({**promise, "single_messages": old})
+    assert limit.text == "(ε, δ) = (7.25, 1e-05) against the CSP"
+    _, facts = plan.protocol.security({**promise, "single_messages": old})
+    assert facts[-1].text == "none: against the CSP ε is 7.25"
+
+
 def test_with_flooding_plan_and_certificate_agree_that_it_is_certified(
     tmp_path: Path,
 ) -> None:

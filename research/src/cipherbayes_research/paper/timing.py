@@ -164,9 +164,9 @@ def _timed(into: list[float], function: Callable[..., Any], *arguments: Any) -> 
 def _ckks(name: str, dimension: int, sites: int) -> Variant:
     from cipherbayes.crypto.ckks.circuit import Update
     from cipherbayes.crypto.ckks.circuits import make_circuit
-    from cipherbayes.crypto.ckks.counting import CountingEvaluator
     from cipherbayes.crypto.ckks.polynomial import minimax
     from cipherbayes.crypto.ckks.scheme import ckks_scheme
+    from cipherbayes_research.paper.counting import CountingEvaluator
 
     circuit: Any = make_circuit(
         name, Update(dimension, sites, UNIT, minimax(0.01), drift=0.2)

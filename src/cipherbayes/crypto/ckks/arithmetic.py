@@ -25,10 +25,9 @@ class ScaledCiphertext:
 class SealArithmetic:
     """:class:`~cipherbayes.crypto.ckks.bounds.Arithmetic` on ciphertexts.
 
-    ``evaluator`` is SEAL's, or a
-    :class:`~cipherbayes.crypto.ckks.counting.CountingEvaluator` around it. Every
-    operation is exact integer arithmetic modulo the primes, so equal inputs give
-    equal outputs on every machine.
+    ``evaluator`` is SEAL's, or one around it that counts what it does. Every operation
+    is exact integer arithmetic modulo the primes, so equal inputs give equal outputs on
+    every machine.
     """
 
     def __init__(

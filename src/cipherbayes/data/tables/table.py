@@ -136,10 +136,10 @@ class Table(ABC):
         found = [name for name in columns if name in self._known]
         remedy = "check its header line, or the spelling in the study"
         if len(found) >= max(2, len(absent)):
-            remedy = self._likely(absent[0]) or remedy
+            remedy = self._spelling_remedy(absent[0]) or remedy
         refuse(self.where, f"has no column '{absent[0]}'", remedy)
 
-    def _likely(self, name: str) -> str | None:
+    def _spelling_remedy(self, name: str) -> str | None:
         """What to do about a name that the header line has in another spelling."""
         lower = {known.lower(): known for known in self.names}
         near = difflib.get_close_matches(name.lower(), lower, n=3)

@@ -28,12 +28,18 @@ def _lines(study: Study) -> list[str]:
         f"feature     {name}: {_known(feature)}"
         for name, feature in study.features.items()
     ]
+    whose = plan.protocol.distribution
     return [
         f"study       {study.name}, {study.protocol}, sites {', '.join(study.sites)}",
         f"model       {study.model.kind}; outcome columns {', '.join(reads)}",
         *(f"formula     {text}" for text in [study.model.formula] if text is not None),
         *features,
         *plan.protocol.approval(plan),
+        *(
+            f"protocol    of the distribution {name}, which answers for its promises"
+            for name in [whose]
+            if name is not None
+        ),
     ]
 
 

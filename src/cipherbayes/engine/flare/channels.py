@@ -82,7 +82,7 @@ class FlareConnection(PartyConnection):
         self.name = name
         self._engine: Any = fl_ctx.get_engine()
         self._aborted: Signal = fl_ctx.get_run_abort_signal()
-        self._pick_up()
+        self._new_context()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix=f"line-{name}")
         self._pending: Future[bytes | None] | None = None
         self._asked = (b"", b"")
@@ -113,13 +113,13 @@ class FlareConnection(PartyConnection):
             if time.monotonic() - idle_since > patience:
                 log.warning("%s has no question: asking again", self._label)
                 self._hung_up.trigger(True)
-                self._pick_up()
+                self._new_context()
                 pending = self._pool.submit(self._ask, *self._asked, LONGEST_ANSWER)
                 idle_since, patience = time.monotonic(), 2.0 * patience
         self._hung_up.trigger(True)
         return None
 
-    def _pick_up(self) -> None:
+    def _new_context(self) -> None:
         """A context with a signal of its own, by which one question is given up."""
         self._hung_up = Signal()
         self._fl_ctx = self._engine.new_context()
@@ -137,10 +137,6 @@ class FlareConnection(PartyConnection):
                 remedy="see that it runs and has a network, then submit again",
             )
         return answer
-
-    def alive(self) -> bool:
-        """Whether the party's process answers at all."""
-        return self._probe() is not None
 
     def _probe(self) -> bytes | None:
         """Whether the party works on a question; None if it does not answer."""

@@ -97,7 +97,7 @@ class PartyExecutor(Executor):  # type: ignore[misc]
         fl_ctx: FLContext,
         abort_signal: Signal,
     ) -> Shareable:
-        """Refuse: tasks are polled for, and there are none."""
+        """Refuse every task: parties are asked by requests, never by tasks."""
         return make_reply(ReturnCode.TASK_UNKNOWN)
 
     def _greet(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
@@ -130,7 +130,7 @@ class PartyExecutor(Executor):  # type: ignore[misc]
     def _refused(
         self, seal: Sealed, question: PartyQuestion, error: Exception
     ) -> Shareable:
-        """An error as the server may know it: the same bytes for all of a kind.
+        """What the server is sent of an error: the same bytes for all of a kind.
 
         A site answers a round with a refusal whoever caught the error.
         """

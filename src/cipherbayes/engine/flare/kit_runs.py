@@ -116,7 +116,7 @@ class KitRun(RunFolder):
         return self.path / SNAPSHOT
 
     def _require_the_rows_that_were_lost(self, name: str) -> None:
-        """Refuse rows that were read again and are not those of the run's beginning."""
+        """Refuse to go on where a query returns other rows than when the run began."""
         try:
             self._require_the_same_table(name)
         except PrivacyError:
@@ -124,7 +124,7 @@ class KitRun(RunFolder):
             raise
 
     def _forget_rows(self) -> None:
-        """Forget what a query returned, of a run that released nothing of it."""
+        """Remove a query's rows where the run has released nothing about them."""
         remove_snapshot(self._snapshot)
         self._kept_digest(self.kit.name).unlink(missing_ok=True)
 
@@ -150,7 +150,7 @@ class KitRun(RunFolder):
         replace_private(self.path / LEDGER_OF_RUN, str(now).encode())
 
     def _remove_ended(self) -> None:
-        """Remove what queries returned in runs that ended otherwise.
+        """Remove the rows of queries of runs that were ended from outside.
 
         Each run's own ledger says which (``cipherbayes ledger FILE --end RUN`` ends
         one); a run that was charged for nothing is given up after a day.

@@ -227,7 +227,7 @@ class Kit:
         self._refuse_insecure(study)
         home = self.path / "runs" / _run_id(run).hex()
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _bind(home / "study", fingerprint)
+        _bind_to_study(home / "study", fingerprint)
         return KitRun(home, _run_id(run), study, plan_study(study), self)
 
     def _refuse_insecure(self, study: Study) -> None:
@@ -274,7 +274,7 @@ def _run_id(text: str) -> bytes:
     return run
 
 
-def _bind(path: Path, fingerprint: str) -> None:
+def _bind_to_study(path: Path, fingerprint: str) -> None:
     """A run belongs to the study that it began with."""
     if not path.exists():
         path.write_text(fingerprint, encoding="ascii")

@@ -73,7 +73,7 @@ def lay_out(
     builders
         FLARE builders of what else belongs into a kit, such as certificates.
     """
-    with quietly():
+    with _without_remarks():
         from nvflare.lighter.entity import Project, participant_from_dict
         from nvflare.lighter.impl.static_file import StaticFileBuilder
         from nvflare.lighter.impl.workspace import WorkspaceBuilder
@@ -206,7 +206,7 @@ def _strip(kit: Path) -> None:
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
+def _without_remarks() -> Iterator[None]:
     """Keep FLARE's remarks off the terminal."""
     with redirect_stdout(io.StringIO()):
         yield

@@ -32,7 +32,7 @@ class Answering(Protocol):
         """The answer to a question."""
 
     def rest(self) -> None:
-        """Do what the next answer will need."""
+        """Prepare the next answer while no question is waiting."""
 
 
 class _Asked(NamedTuple):

@@ -136,7 +136,8 @@ def deploy(
 def _refuse_requests(
     deployment: Deployment, requests: Mapping[str, Request] | None
 ) -> None:
-    """Refuse to make other parties' keys for more than one machine."""
+    """Refuse a deployment on several machines without a request of every party: the
+    lead would make their keys, and know them."""
     if requests is None:
         if is_loopback(deployment.host):
             return

@@ -69,7 +69,7 @@ class Sealed:
         return self._seal(b"Q", question.nonce, question.verb, question.body)
 
     def question_in(self, message: Shareable) -> PartyQuestion | None:
-        """The question in a message; None if it is not the key's holder's."""
+        """The question in a message; None if its MAC was not made with this key."""
         opened = self._open(b"Q", message)
         return None if opened is None else PartyQuestion(*opened)
 

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 
-from cipherbayes.inference.method import WidthRatio
+from cipherbayes.inference.method import WidthRatio, WidthSetting
 from cipherbayes.inference.noise_aware.schedule import rounds
 
 WEIGHTING_COST = 1.1
@@ -59,63 +59,28 @@ LEAST, MOST = 0.4, 2.5
 studies were between them."""
 
 
-def expected_width_ratio(
-    *,
-    records: int,
-    dimension: int,
-    mu: float,
-    sensitivities: tuple[float, float],
-    information: float,
-    prior_sd: float = 1.0,
-    excess: float = 1.0,
-    levels: int = 0,
-    mass: float = 1.0,
-    intervals: int = 1,
-    grows: bool = False,
-) -> WidthRatio:
-    """How many times as wide an interval is as it would be without privacy.
-
-    Parameters
-    ----------
-    records, dimension
-        N and d.
-    mu
-        μ of Gaussian differential privacy that the whole budget allows.
-    sensitivities
-        (Δ_g, Δ_H), of a score sum and of an information sum.
-    information
-        v: a public guess of a record's mean information in a typical coordinate,
-        e.g. ``model.curvature(design)`` times the mean square of a column.
-    prior_sd
-        Prior standard deviation of a typical coordinate.
-    excess
-        Variance really present over the certified one, K / (K − c − r).
-    levels, mass
-        How many constant columns belong to one site each (0 where sites do not differ),
-        and m.
-    intervals
-        How many intervals a baseline has that all sites share.
-    grows
-        Whether scores grow with the exponential of the linear predictor.
-    """
+def expected_width_ratio(setting: WidthSetting) -> WidthRatio:
+    """How many times as wide an interval is as it would be without privacy."""
+    sensitivities, mu, excess = setting.sensitivities, setting.mu, setting.excess
     score_share = sum(each.gradient_share for each in rounds())
     information_share = sum(
         each.information_share for each in rounds() if each.in_window
     )
     score_noise = excess * (sensitivities[0] / mu) ** 2 / score_share
     matrix_noise = excess * (sensitivities[1] / mu) ** 2 / information_share
-    total = records * information
-    score_weight = SCORE_NOISE_GROWING if grows else SCORE_NOISE
+    total = setting.records * setting.information
+    score_weight = SCORE_NOISE_GROWING if setting.grows else SCORE_NOISE
     blur = 1.0 + score_weight * score_noise / total
-    blur *= 1.0 + MATRIX_NOISE * dimension * matrix_noise / total**2
-    if levels:
-        constants, weight = levels, SITE_MEANS_NOISE
+    blur *= 1.0 + MATRIX_NOISE * setting.dimension * matrix_noise / total**2
+    if setting.levels:
+        constants, weight = setting.levels, SITE_MEANS_NOISE
     else:
-        constants, weight = intervals, INTERVAL_MEANS_NOISE
+        constants, weight = setting.intervals, INTERVAL_MEANS_NOISE
     if constants > 1:
-        hidden = weight * matrix_noise * (constants / (records * mass)) ** 2
+        each = setting.records * setting.mass
+        hidden = weight * matrix_noise * (constants / each) ** 2
         blur *= 1.0 + hidden / (1.0 + hidden / MOST_HIDDEN)
-    own, prior = OWN_SHARE * total, prior_sd**-2.0
+    own, prior = OWN_SHARE * total, setting.prior_sd**-2.0
     expected = math.sqrt((prior + own) / (prior + own / WEIGHTING_COST**2 / blur))
     least = 1.0 + LEAST * max(expected - WEIGHTING_COST, 0.0)
     most = min(1.0 + MOST * (expected - 1.0), math.sqrt(1.0 + total / prior))

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cipherbayes.crypto.ckks.parameters import ckks_set
 from cipherbayes.errors import DataError, StudyError
 from cipherbayes.models.prior import ResolvedPrior
-from cipherbayes.privacy.accountant import RELATION
 from cipherbayes.privacy.events import Event, GaussianSum
 from cipherbayes.privacy.gaussian import mu_for
-from cipherbayes.protocols.certificate import CertificateRecord, covers, protected_unit
+from cipherbayes.protocols.as_printed.certificate import NAME
 from cipherbayes.protocols.paper_claim import PaperClaim, PaperSetting, paper_claim
-from cipherbayes.protocols.plan import Plan
+from cipherbayes.protocols.plan import Encryption, Plan
 from cipherbayes.study.schema import PrivateStudy
 from cipherbayes.study.tables import preparation_of, resolve_prior
 from cipherbayes.typing import Floats
@@ -41,11 +41,6 @@ ALPHA = 0.9
 LARGEST_DRIFT = 0.25
 UNIT = 2.0**-40
 """Grid of what sites encrypt and of what the CSP returns: fixed-point numbers."""
-
-BANNER = (
-    "NOT CERTIFIED: the paper's Algorithm 3 as printed does not keep its claim; "
-    "see docs/where-the-paper-is-wrong.md"
-)
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,7 @@ class PrintedPlan(Plan):
     @property
     def prepared(self) -> int:
         """Rounds before the first gradient."""
-        exact = self.study.preparation.method == "as-printed"
+        exact = self.study.preparation.method == NAME
         return len(PREPARATION) if exact else 0
 
     @property
@@ -73,12 +68,25 @@ class PrintedPlan(Plan):
         return self.prepared + self.setting.rounds
 
     def charges(self) -> Counter[Event]:
-        """Nothing: this mode promises nothing, and is left to its ledgers."""
+        """Nothing: the ledger is charged with :attr:`charge`, for the whole run."""
         return Counter()
 
     @property
     def scheme(self) -> str:
         return "ckks-16384-literal"
+
+    @property
+    def encryption(self) -> Encryption:
+        parameters = ckks_set(self.scheme)
+        # Two polynomials, modulo each prime, in 64-bit words.
+        message = 2 * parameters.ring * parameters.levels * 8
+        return Encryption(
+            scheme="CKKS",
+            parameters=parameters,
+            message_bytes=message,
+            # Sites send theirs to the server, which sends the CSP their sum.
+            total_bytes=self.rounds * (len(self.study.sites) + 1) * message,
+        )
 
     def purpose(self, number: int) -> str | None:
         if not 0 <= number < self.rounds:
@@ -171,8 +179,7 @@ class PrintedPlan(Plan):
 
 def paper_setting(study: PrivateStudy) -> PaperSetting:
     """What Theorem 4 depends on, from a study in the paper's own mode."""
-    privacy, paper = study.privacy, study.paper
-    assert paper is not None  # the study's rules ask for it
+    privacy, paper = study.privacy, study.stated_paper
     if privacy.records is None:
         raise StudyError(
             "the paper's claim depends on the number of records",
@@ -208,48 +215,3 @@ def plan_as_printed(study: PrivateStudy) -> PrintedPlan:
             remedy="set paper.lipschitz to 1 or less",
         )
     return plan
-
-
-def printed_certificate(plan: PrintedPlan) -> CertificateRecord:
-    """The honest figure, and that it is no certificate."""
-    setting, claim = plan.setting, plan.claim
-    return {
-        "epsilon": claim.honest_epsilon,
-        "delta": setting.delta,
-        "relation": RELATION.value,
-        "certified": False,
-        "holds_against": [],
-        "unit": protected_unit(plan.study),
-        "covers": covers(plan),
-        "spent": claim.honest_epsilon,
-        "mechanism": "the paper's Algorithm 3 as printed: noise drawn by the server, "
-        "preconditioner of un-noised gradients",
-        "noise_multiplier": setting.noise_multiplier(1),
-        "colluders": 0,
-        "dropouts": 0,
-        "circuit": "literal",
-        "flooding_bits": 0,
-        "claimed_epsilon": claim.claimed_epsilon,
-        "exact_releases": exact_releases(plan),
-    }
-
-
-def exact_releases(plan: PrintedPlan) -> list[str]:
-    """What is released without any noise."""
-    if not plan.prepared:
-        return []
-    return ["number of records", "column means", "column variances", "largest norm"]
-
-
-def printed_cautions(plan: PrintedPlan) -> list[str]:
-    """Warnings that every output of the paper's own mode carries."""
-    warnings = [BANNER, str(plan.claim)]
-    if plan.prepared:
-        warnings.append(
-            "Algorithms 4 and 5 release the exact "
-            + ", ".join(exact_releases(plan))
-            + ": no ε covers them"
-        )
-    if plan.prepared and len(plan.study.sites) == 2:
-        warnings.append("with two sites each learns the other's exact moments")
-    return warnings

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cipherbayes.protocols.as_printed.certificate import (
+    CIRCUIT,
+    NAME,
+    PrintedCertificate,
+    is_printed,
+    printed_cautions,
+    printed_certificate,
+)
 from cipherbayes.protocols.protocol import (
     CspParts,
     Fact,
@@ -24,9 +32,6 @@ if TYPE_CHECKING:
     from cipherbayes.protocols.plan_description import PlanDescription
     from cipherbayes.protocols.stores import Checkpoint
     from cipherbayes.study.schema import PrivateStudy, Study
-
-NAME = "as-printed"
-CIRCUIT = "literal"
 
 
 class AsPrinted(Protocol["PrintedPlan"]):
@@ -141,25 +146,23 @@ class AsPrinted(Protocol["PrintedPlan"]):
 
     # -- words -------------------------------------------------------------
 
-    def certificate(self, plan: PrintedPlan, rounds: int) -> CertificateRecord:
-        from cipherbayes.protocols.as_printed.plan import printed_certificate
-
+    def certificate(self, plan: PrintedPlan, rounds: int) -> PrintedCertificate:
         return printed_certificate(plan)
 
     def holds_against(self, study: PrivateStudy) -> list[str]:
         return []
 
     def cautions(self, plan: PrintedPlan) -> list[str]:
-        from cipherbayes.protocols.as_printed.plan import printed_cautions
-
         return printed_cautions(plan)
 
     def describe(self, plan: PrintedPlan) -> PlanDescription:
-        from cipherbayes.crypto.ckks.parameters import ckks_set
-        from cipherbayes.protocols.plan_description import PlanDescription
+        from cipherbayes.protocols.plan_description import (
+            NO_PARAMETERS,
+            PlanDescription,
+        )
 
-        ckks = ckks_set(plan.scheme)
         study, setting, claim = plan.study, plan.setting, plan.claim
+        parameters = plan.encryption.record()
         lines = [
             f"{study.name}: {study.model.kind}, the paper's method as printed",
             f"claimed     ε = {claim.claimed_epsilon:g} (Theorem 4, c = "
@@ -167,8 +170,7 @@ class AsPrinted(Protocol["PrintedPlan"]):
             f"honest      ε ≈ {claim.honest_epsilon:,.0f} over {claim.rounds:,} "
             f"rounds, {claim.first_round_epsilon:,.0f} from the first alone, "
             "not certified",
-            f"encryption  CKKS, ring {ckks.ring}, {ckks.modulus_bits} bits, "
-            f"{ckks.security_bits}-bit security",
+            f"encryption  {plan.encryption}",
         ]
         return PlanDescription(
             lines,
@@ -180,14 +182,8 @@ class AsPrinted(Protocol["PrintedPlan"]):
                 "claimed_epsilon": claim.claimed_epsilon,
                 "honest_epsilon": claim.honest_epsilon,
             },
-            parameters={
-                "scheme": "CKKS",
-                "ring": ckks.ring,
-                "modulus_bits": ckks.modulus_bits,
-                "security_bits": ckks.security_bits,
-            },
-            # Two polynomials, modulo each prime, in 64-bit words.
-            bytes_per_round_site=2 * ckks.ring * ckks.levels * 8,
+            parameters={key: parameters[key] for key in NO_PARAMETERS},
+            bytes_per_round_site=plan.encryption.message_bytes,
             warnings=self.cautions(plan),
         )
 
@@ -209,7 +205,9 @@ class AsPrinted(Protocol["PrintedPlan"]):
             "posterior: its intervals miss the truth far more often than they say."
         )
 
-    def not_certified(self, privacy: CertificateRecord) -> tuple[str, str]:
+    def not_certified(self, privacy: CertificateRecord) -> tuple[str, str] | None:
+        if not is_printed(privacy):
+            return None
         return (
             "Not certified: the paper’s method as printed",
             f"The claimed ε = {privacy['claimed_epsilon']:g} does not hold. Were the "
@@ -217,6 +215,17 @@ class AsPrinted(Protocol["PrintedPlan"]):
             "for it is made of gradients without noise. For reproduction only, never "
             "on private rows.",
         )
+
+    def asked_epsilon(self, privacy: CertificateRecord) -> float | None:
+        if not is_printed(privacy):
+            return super().asked_epsilon(privacy)
+        return privacy["claimed_epsilon"]
+
+    def limits(self, privacy: CertificateRecord) -> list[Fact]:
+        if not is_printed(privacy) or not privacy["exact_releases"]:
+            return []
+        exact = ", ".join(privacy["exact_releases"])
+        return [Fact("Without any noise", exact, alarming=True)]
 
     def security(self, privacy: CertificateRecord) -> tuple[str, list[Fact]]:
         lead = (

@@ -17,22 +17,23 @@ import hashlib
 from dataclasses import dataclass
 from typing import Annotated
 
-import numpy as np
-
-from cipherbayes.crypto.bfv.parameters import MAX_DIMENSION
 from cipherbayes.crypto.identity.roster import MAX_SITES
 from cipherbayes.crypto.identity.signatures import SIGNATURE_BYTES, Identity, SigningKey
 from cipherbayes.crypto.wire.fields import Blob, Vector
 from cipherbayes.crypto.wire.framing import Kind
 from cipherbayes.crypto.wire.transcript import (
     HASH_BYTES,
-    RUN_BYTES,
     RoundId,
     check_bytes,
     check_token,
     transcript,
 )
 from cipherbayes.errors import ProtocolError
+from cipherbayes.protocols.message_checks import (
+    check_blob,
+    check_run,
+    checked_theta,
+)
 from cipherbayes.protocols.messages import (
     MAX_CIPHERTEXT_BYTES,
     MAX_REQUEST_BYTES,
@@ -49,11 +50,6 @@ _ATTESTATION = "cipherbayes/attestation/1"
 _CIPHERTEXT_REPLY = "cipherbayes/ciphertext-reply/1"
 # The domain in which CkksPublicKey names itself.
 _PUBLIC_KEY = "cipherbayes/ckks-public-key/1"
-
-
-def _check_blob(data: object, most: int, what: str) -> None:
-    if type(data) is not bytes or not 1 <= len(data) <= most:
-        raise ProtocolError(f"{what} is not 1 to {most} bytes")
 
 
 def _check_sites(sites: list[str], what: str) -> None:
@@ -75,10 +71,9 @@ class TrioOffer:
     signature: bytes
 
     def __post_init__(self) -> None:
-        check_bytes(self.run, RUN_BYTES, "the run id")
-        check_bytes(self.study, HASH_BYTES, "the study hash")
-        _check_blob(self.public_key, MAX_PUBLIC_BYTES, "the public key")
-        _check_blob(self.evaluation_keys, MAX_EVALUATION_BYTES, "the evaluation key")
+        check_run(self.run, self.study)
+        check_blob(self.public_key, MAX_PUBLIC_BYTES, "the public key")
+        check_blob(self.evaluation_keys, MAX_EVALUATION_BYTES, "the evaluation key")
         check_bytes(self.signature, SIGNATURE_BYTES, "the CSP's signature")
 
     @classmethod
@@ -135,12 +130,7 @@ class ReplayRequest:
                 "a reply belongs to another exchange",
                 where=f"round {self.round_id.round}",
             )
-        theta = np.array(self.theta, dtype=np.float64)
-        if theta.ndim != 1 or not 1 <= len(theta) <= MAX_DIMENSION:
-            raise ProtocolError("theta is not a vector of a possible length")
-        if not np.isfinite(theta).all():
-            raise ProtocolError("theta is not finite")
-        theta.flags.writeable = False
+        theta = checked_theta(self.theta, f"round {self.round_id.round}")
         object.__setattr__(self, "theta", theta)
 
 
@@ -195,7 +185,7 @@ class OutputRequest:
         if not 1 <= len(self.outputs) <= MAX_SITES:
             raise ProtocolError("a request has no output, or too many")
         for output in self.outputs:
-            _check_blob(output, MAX_CIPHERTEXT_BYTES, "an output")
+            check_blob(output, MAX_CIPHERTEXT_BYTES, "an output")
         _check_sites([each.site for each in self.attestations], "the attestations")
 
 
@@ -208,7 +198,7 @@ class CiphertextReply:
     signature: bytes
 
     def __post_init__(self) -> None:
-        _check_blob(self.ciphertext, MAX_CIPHERTEXT_BYTES, "the ciphertext")
+        check_blob(self.ciphertext, MAX_CIPHERTEXT_BYTES, "the ciphertext")
         check_bytes(self.signature, SIGNATURE_BYTES, "the CSP's signature")
 
     @classmethod

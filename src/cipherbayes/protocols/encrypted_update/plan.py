@@ -69,6 +69,25 @@ together they are then 1 % wider than that noise."""
 
 
 @dataclass(frozen=True)
+class CircuitEncryption(Encryption):
+    """The encryption of an update: its circuit, and how far its error is hidden."""
+
+    circuit: str
+    flooding_bits: int
+
+    def record(self) -> dict[str, str | int]:
+        return {
+            **super().record(),
+            "circuit": self.circuit,
+            "flooding_bits": self.flooding_bits,
+        }
+
+    def __str__(self) -> str:
+        said = f"circuit {self.circuit}, {self.flooding_bits} bits of flooding"
+        return f"{super().__str__()}, {said}"
+
+
+@dataclass(frozen=True)
 class EncryptedPlan(StudyPlan):
     """The plan of ``protocol = "encrypted-update"`` with noise in the gradient.
 
@@ -94,17 +113,14 @@ class EncryptedPlan(StudyPlan):
         return SCHEMES[self.circuit_name]
 
     @property
-    def encryption(self) -> Encryption:
+    def encryption(self) -> CircuitEncryption:
         circuit, sites = self.circuit, self.last_phase.sums.sites
         parameters, dimension = circuit.parameters, circuit.update.dimension
         payload = parameters.payload_bytes(dimension, 2, parameters.levels)
         message = payload + ENVELOPE_BYTES
-        return Encryption(
+        return CircuitEncryption(
             scheme="CKKS",
-            ring=parameters.ring,
-            modulus_bits=parameters.modulus_bits,
-            security_bits=parameters.security_bits,
-            id=parameters.id,
+            parameters=parameters,
             circuit=self.circuit_name,
             flooding_bits=self.flooding_bits,
             message_bytes=message,

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cipherbayes.protocols.encrypted_update.certificate import (
+    EncryptedCertificate,
+    encrypted_certificate,
+    is_of_an_update,
+    is_unflooded,
+    is_unmasked,
+    unflooded_caution,
+)
 from cipherbayes.protocols.protocol import (
     CspParts,
     Fact,
@@ -98,11 +106,7 @@ class EncryptedUpdate(Protocol["EncryptedPlan"]):
 
     # -- words -------------------------------------------------------------
 
-    def certificate(self, plan: EncryptedPlan, rounds: int) -> CertificateRecord:
-        from cipherbayes.protocols.encrypted_update.certificate import (
-            encrypted_certificate,
-        )
-
+    def certificate(self, plan: EncryptedPlan, rounds: int) -> EncryptedCertificate:
         return encrypted_certificate(plan, rounds)
 
     def holds_against(self, study: PrivateStudy) -> list[str]:
@@ -111,10 +115,6 @@ class EncryptedUpdate(Protocol["EncryptedPlan"]):
         return parties_held_against(study)
 
     def cautions(self, plan: EncryptedPlan) -> list[str]:
-        from cipherbayes.protocols.encrypted_update.certificate import (
-            unflooded_caution,
-        )
-
         return [] if plan.flooding_bits else [unflooded_caution(plan)]
 
     def describe(self, plan: EncryptedPlan) -> PlanDescription:
@@ -126,7 +126,7 @@ class EncryptedUpdate(Protocol["EncryptedPlan"]):
         return "encrypted ascent"
 
     def not_certified(self, privacy: CertificateRecord) -> tuple[str, str] | None:
-        if "not_certified_because" not in privacy:
+        if not is_unflooded(privacy):
             return None
         return (
             "Not certified: the secret key is not hidden",
@@ -136,13 +136,22 @@ class EncryptedUpdate(Protocol["EncryptedPlan"]):
             "to hide. Use the circuit “hardened”.",
         )
 
+    def limits(self, privacy: CertificateRecord) -> list[Fact]:
+        if not is_unmasked(privacy):
+            return []
+        single = privacy["single_messages"]
+        said = f"(ε, δ) = ({single['epsilon']:.3g}, {single['delta']:g})"
+        return [Fact("Only this much", f"{said} against {single['against']}")]
+
     def security(self, privacy: CertificateRecord) -> tuple[str, list[Fact]]:
-        bits = privacy["flooding_bits"]
         lead = (
             "Preconditioner and step were computed under encryption; only the "
             "direction in which the parameters move was ever decrypted, once a round, "
             "after every site had computed it too and signed what it found."
         )
+        if not is_of_an_update(privacy):
+            return lead, []
+        bits = privacy["flooding_bits"]
         hidden = f"{bits} statistical bits hide the error of each decrypted value"
         shown = "none: the server may find the secret key in what is released"
         return lead, [
@@ -205,11 +214,11 @@ def run_keys(folder: PartyFolder) -> CkksKeys:
     return keys.create_ckks(folder.run, folder.plan.circuit)
 
 
-def _masks(privacy: CertificateRecord) -> list[Fact]:
+def _masks(privacy: EncryptedCertificate) -> list[Fact]:
     """What hides a single message from whoever has the secret key."""
     # Runs of releases without masks say what that costs.
-    single = privacy.get("single_messages")
-    if single is not None:
+    if is_unmasked(privacy):
+        single = privacy["single_messages"]
         cost = f"none: against {single['against']} ε is {single['epsilon']:.3g}"
         return [Fact("Masks", cost)]
     masks = "X25519, pairwise, modulo the ciphertext’s modulus; they cancel in the sum"

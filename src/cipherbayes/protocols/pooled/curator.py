@@ -15,11 +15,17 @@ import numpy as np
 from cipherbayes.errors import CipherbayesError, RunError
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import NoiseSource
+from cipherbayes.protocols.answers import (
+    answer_vector,
+    charged_answer,
+    noised_answer,
+    require_order,
+    require_theta,
+)
 from cipherbayes.protocols.contributions import Contributions
-from cipherbayes.protocols.messages import Reason
 from cipherbayes.protocols.phase import Phase
 from cipherbayes.protocols.questions import Question
-from cipherbayes.protocols.refusals import CANNOT, RefusalError, told_inside
+from cipherbayes.protocols.refusals import CANNOT, told_inside
 from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.typing import Floats, Integers
 
@@ -48,7 +54,6 @@ class Curator:
     ) -> None:
         self._run = run
         self._plan = plan
-        self._study = plan.study_hash
         self._tables = [contributions for contributions, _ in tables.values()]
         self._ledgers = {name: ledger for name, (_, ledger) in tables.items()}
         self._noise = noise
@@ -74,34 +79,27 @@ class Curator:
 
     def _released(self, number: int, phase: Phase, question: Question) -> Integers:
         done = min(book.rounds(self._run, n) for n, book in self._ledgers.items())
-        if number > done:
-            raise RefusalError(Reason.WRONG_ROUND, "rounds are answered in order")
-        if not self._plan.usable_theta(phase, question.theta):
-            raise RefusalError(
-                Reason.MALFORMED,
-                "theta has another length or is farther out than the study allows",
-            )
+        require_order(number, done)
+        require_theta(self._plan, phase, question.theta)
 
         def total() -> bytes:
             sums = [table.total(phase, question) for table in self._tables]
             total: Floats = np.sum(sums, axis=0)
-            vector = phase.noised(total, self._noise, f"round {number}")
-            return vector.astype("<i8").tobytes()
+            return noised_answer(phase, total, self._noise, number)
 
         def charge(name: str, compute: Callable[[], bytes]) -> bytes:
-            return self._ledgers[name].release(
+            return charged_answer(
+                self._ledgers[name],
+                self._plan,
+                phase,
+                question,
                 run=self._run,
                 site=name,
-                round=number,
-                purpose=phase.purpose,
-                study=self._study,
-                question=question.digest,
-                event=phase.release,
+                number=number,
                 compute=compute,
             )
 
         *others, last = self._ledgers
         for name in others:
             charge(name, lambda: b"")
-        answer = charge(last, total)
-        return np.frombuffer(answer, dtype="<i8").astype(np.int64)
+        return answer_vector(charge(last, total))

@@ -39,10 +39,7 @@ class SecureSumPlan(StudyPlan):
         total = sum(phase.rounds * self._exchanged(phase) for phase in self.phases)
         return Encryption(
             scheme="BFV",
-            ring=parameters.ring,
-            modulus_bits=parameters.modulus_bits,
-            security_bits=parameters.security_bits,
-            id=parameters.id,
+            parameters=parameters,
             message_bytes=self._message(self.last_phase),
             total_bytes=total,
         )

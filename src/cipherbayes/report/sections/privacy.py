@@ -13,6 +13,7 @@ from cipherbayes.report.charts import Chart, Line, figure
 from cipherbayes.report.markup import Content, Markup, facts, join, table, tag
 from cipherbayes.report.numbers import Axis, number, short
 from cipherbayes.report.run_contents import Contents, Spent
+from cipherbayes.report.sections.security import protocol_facts
 
 PURPOSES = {
     "records": "the number of records",
@@ -92,7 +93,7 @@ def _in_words(contents: Contents) -> Markup:
         return Markup()
     e, d = promise
     if not privacy["certified"]:
-        asked = short(privacy.get("claimed_epsilon", e))
+        asked = short(contents.protocol.asked_epsilon(privacy))
         lead = tag(
             "p",
             tag("strong", "No promise is made. "),
@@ -129,6 +130,7 @@ def _in_words(contents: Contents) -> Markup:
             "yes" if privacy["certified"] else tag("strong", "no", class_="bad"),
         ),
         ("Holds against", tag("ul", [tag("li", party) for party in against])),
+        *protocol_facts(contents.protocol.limits(privacy)),
         ("Neighbours", _neighbours(contents)),
         ("Covers", privacy.get("covers") or "not said by the release that wrote it"),
         ("Spent", f"ε = {number(privacy.get('spent'), 4)} by the accountant"),
@@ -137,13 +139,6 @@ def _in_words(contents: Contents) -> Markup:
         ("Colluding sites", f"{privacy.get('colluders', 0)} tolerated"),
         ("Lost sites", f"{privacy.get('dropouts', 0)} tolerated"),
     ]
-    single = privacy.get("single_messages")
-    if single is not None:
-        said = f"(ε, δ) = ({number(single['epsilon'])}, {short(single['delta'])})"
-        pairs.insert(3, ("Only this much", f"{said} against {single['against']}"))
-    if privacy.get("exact_releases"):
-        exact = tag("strong", ", ".join(privacy["exact_releases"]), class_="bad")
-        pairs.append(("Without any noise", exact))
     if privacy.get("sampling_rate", 1.0) < 1.0:
         pairs.append(
             ("Sampling", f"each row with {100 * privacy['sampling_rate']:.3g} %")

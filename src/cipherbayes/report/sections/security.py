@@ -15,7 +15,7 @@ Facts = list[tuple[str, Content]]
 def security_section(contents: Contents) -> Markup:
     """The whole section."""
     lead, done = contents.protocol.security(contents.record["privacy"])
-    told: Facts = [(fact.name, _shown(fact)) for fact in done]
+    told = protocol_facts(done)
     if contents.scheme is None:
         return join(tag("p", lead), facts(told)) if told else tag("p", lead)
     pairs: Facts = [
@@ -40,8 +40,14 @@ def _parameters(scheme: str) -> Facts:
     ]
 
 
-def _shown(fact: Fact) -> Content:
-    return tag("strong", fact.text, class_="bad") if fact.alarming else fact.text
+def protocol_facts(found: list[Fact]) -> Facts:
+    """What a protocol says of itself; what is alarming stands out."""
+    return [
+        (fact.name, tag("strong", fact.text, class_="bad"))
+        if fact.alarming
+        else (fact.name, fact.text)
+        for fact in found
+    ]
 
 
 def _who_signed(contents: Contents) -> Markup:

@@ -7,8 +7,8 @@ import math
 from cipherbayes.protocols.site_words import (
     OUTCOMES,
     GivenAway,
-    alike,
-    few_sites,
+    alike_in_words,
+    few_sites_caution,
     given_away,
     records_word,
     share_in_words,
@@ -44,7 +44,7 @@ def sites_section(contents: Contents) -> Markup:
     if hierarchy is None:
         if len(contents.record["sites"]) < 2:
             return Markup()
-        return tag("p", f"Sites are {alike(contents.study)}.")
+        return tag("p", f"Sites are {alike_in_words(contents.study)}.")
     return join(
         _spread(contents, hierarchy),
         _caterpillar(contents, hierarchy),
@@ -68,7 +68,7 @@ def _spread(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
         )
     said = [tag("p", spread_in_words(contents, row)) for row in hierarchy["between"]]
     if contents.study.hierarchy is not None:
-        few = few_sites(
+        few = few_sites_caution(
             contents.study.hierarchy, len({row["site"] for row in hierarchy["sites"]})
         )
         said += [tag("p", f"{line}.".capitalize()) for line in few]

@@ -241,7 +241,7 @@ def _asked(path: Path, run: bytes) -> dict[tuple[int, str], bytes]:
 
 
 def _never(findings: Findings, evidence: RunEvidence) -> None:
-    """What no transcript can show."""
+    """Report what a transcript cannot show."""
     if evidence.transcript.pooled:
         findings.unknown("noise", "that the curator drew it, and told every round")
         return
