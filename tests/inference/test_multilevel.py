@@ -14,6 +14,7 @@ from cipherbayes.inference.between_sites import SitePrior
 from cipherbayes.inference.method import SiteRecords
 from cipherbayes.inference.multilevel import SiteTarget
 from cipherbayes.inference.noise_aware import Effort
+from cipherbayes.inference.noise_aware.contrasts import evidence_of
 from cipherbayes.inference.noise_aware.coordinates import Coordinates
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.flags import hidden_columns
@@ -27,12 +28,13 @@ from cipherbayes.inference.noise_aware.layout import (
 from cipherbayes.inference.noise_aware.posterior import sample_posterior
 from cipherbayes.inference.noise_aware.recursion import NoiseAware, NoiseAwareState
 from cipherbayes.inference.noise_aware.schedule import BURN_IN, EARLY_INFORMATION
+from cipherbayes.inference.noise_aware.scores import estimated_score
 from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.inference.noise_aware.shrinkage import by_site, shrunk
 from cipherbayes.inference.noise_aware.tilting import TiltedBySite
 from cipherbayes.inference.noise_aware.without_privacy import expected_sd
 from cipherbayes.inference.released import Release
-from cipherbayes.models import Design, Exponential, Logistic, Prior
+from cipherbayes.models import Design, Exponential, Logistic, Piecewise, Prior
 from cipherbayes.models.influence import InfluenceBound
 from cipherbayes.models.packing import pack
 from cipherbayes.results.run import target_of
@@ -336,6 +338,47 @@ def test_where_most_have_the_event_a_higher_hazard_tells_little_more() -> None:
     chances = [1.0 - np.exp(-np.exp(level + 0.3424)) for level in (0.0, 1.0)]
     assert (4.0 * chances[0] + chances[1]) / 5.0 == pytest.approx(0.8, abs=0.002)
     assert ratios[1] == pytest.approx(chances[1] / chances[0], rel=0.01)
+
+
+def test_an_interval_whose_mass_noise_hides_is_expected_to_have_some() -> None:
+    """A mass of nearly nothing would let the next step be as long as it can be."""
+    model = Piecewise(time="t", event="y", horizon=3.0, cuts=(1.0, 2.0))
+    fields = {"model": model, "features": FEATURES, "hierarchy": {}}
+    wanted = cb.Study(**fields, sites={site: {} for site in SITES})
+    design, slots = preparation_of(wanted).design, slots_of(wanted)
+    assert slots is not None
+    shape, noise_sd = ScoreShape.of(model, design, slots), 100.0
+    noisy = 400.0 * np.eye(slots.dimension)
+    noisy[10:15] *= -0.1
+    sites = shape.layout(np.zeros(slots.dimension), noisy, noise_sd).sites
+    assert sites is not None
+    assert sites.masses is not None
+    totals = sites.masses.values.reshape(3, 5).sum(axis=1)
+    # The third is the mean of N(-200, 5 · 100²) above zero.
+    above = np.random.default_rng(1).normal(-200.0, np.sqrt(5.0) * noise_sd, 400_000)
+    assert totals[2] == pytest.approx(above[above > 0.0].mean(), rel=0.01)
+    assert totals[:2] == pytest.approx([2_000.0, 2_000.0], rel=1e-6)
+    # However far below zero noise has put it.
+    noisy[10:15] *= 1e6
+    sites = shape.layout(np.zeros(slots.dimension), noisy, noise_sd).sites
+    assert sites is not None
+    assert sites.masses is not None
+    assert 10.0 < sites.masses.values[10:].sum() < 100.0
+
+
+def test_a_round_is_trusted_no_more_than_its_worst_known_parameter() -> None:
+    """Columns have more information than levels, and a bent score is wrong there."""
+    recursion, state = finished()
+    straight = Evidence.of(recursion, state)
+    score = estimated_score(recursion.shape, straight)
+    assert score is not None
+    line = (state.visited - straight.place) @ straight.estimate
+    bend = score.mean(state.visited[:, None, :])[:, 0] - line
+    evidence = evidence_of(recursion, state)
+    variances = evidence.variance / evidence.weights
+    least = state.gradient_sd**2 + (bend**2).max(axis=1)
+    assert (variances >= least * (1.0 - 1e-9)).all()
+    assert (bend**2).max() > 1.0
 
 
 def test_how_much_means_differ_is_told_by_the_sites_that_know_it() -> None:

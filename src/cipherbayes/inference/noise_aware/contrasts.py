@@ -16,7 +16,10 @@ estimate Ĥ is good enough:
     m_t = Ĥ⁻¹ (F̂(θ_t) − Σ_s w_s F̂(θ_s)).
 
 The difference between F̂ and the linear H (θ_t − θ̄) is added to the noise, because F̂
-may be wrong by that much: the columns need not be normal, and Ĥ is an estimate.
+may be wrong by that much: the columns need not be normal, and Ĥ is an estimate. It is
+averaged over the parameters. Where sites may differ, the largest is taken: a column has
+many times the information of one site's level, and so has its error, which an average
+over all sites' levels would hide.
 """
 
 from __future__ import annotations
@@ -41,7 +44,9 @@ def evidence_of(recursion: NoiseAware, state: NoiseAwareState) -> Evidence:
     bend = _changes(evidence, score) - line
     # Added to the noise of the contrasts and of ḡ alike: together they are the
     # likelihood of all rounds.
-    evidence = Evidence.of(recursion, state, (bend**2).mean(axis=1))
+    by_site = evidence.layout.sites is not None
+    wrong = (bend**2).max(axis=1) if by_site else (bend**2).mean(axis=1)
+    evidence = Evidence.of(recursion, state, wrong)
     if (score := estimated_score(recursion.shape, evidence)) is None:
         return evidence
     changes = _changes(evidence, score)

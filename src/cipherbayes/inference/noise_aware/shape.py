@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from scipy.special import expit
+from scipy.special import erfcx, expit
 
 from cipherbayes.inference.method import SiteRecords
 from cipherbayes.inference.noise_aware.down_weighting import RowLengths, variation
@@ -45,9 +45,9 @@ UNKNOWN_SIZE = 2.0
 LEAST_EVENTS, MOST_EVENTS = 1e-3, 0.95
 """Range within which the estimated number of events per record is kept before sites are
 compared by it: noise may put it outside of 0 to 1."""
-LEAST_PART = 1e-3
+LEAST_TOTAL = 0.1
 """Smallest information of all sites about one kind of constant (such as one interval of
-a baseline), as a share of that about all kinds."""
+a baseline), in standard deviations of its noise."""
 SKEWED_VARIANCE = 1.2
 """Variance of the column of a Weibull shape parameter, once its frame has removed what
 depends on the linear predictor, per unit of cumulative hazard. Weighted by its
@@ -331,8 +331,8 @@ class ScoreShape:
     ) -> SiteLayout:
         """The sites' layout: a site's mass is expected to be its share of the records.
 
-        The total that is shared out is what was released, but at least its noise: what
-        is seen of it may be negative.
+        What is shared out is the total of each kind of constant that is to be expected
+        given its noised one: what is seen of it may be negative.
         """
         count, place = len(slots.sites), np.arange(slots.dimension)
         owner = np.where(place < slots.slots, place % count, -1)
@@ -349,8 +349,7 @@ class ScoreShape:
             return SiteLayout(own, _others(owner, constants), None)
         # Constants of one kind, the same of every site, stand next to each other.
         totals = np.diag(noisy)[constants].reshape(-1, count).sum(axis=1)
-        whole = max(float(totals.sum()), noise_sd)
-        totals = np.maximum(totals, LEAST_PART * whole)
+        totals = _known_to_be_positive(totals, noise_sd * np.sqrt(count))
         parts = share[own].reshape(-1, count)
         if theta is not None:
             parts = parts * self._curvatures(theta, parts, totals, counts)
@@ -389,6 +388,14 @@ class ScoreShape:
         return np.asarray(
             np.where(np.arange(theta.size) < (self.width or theta.size), theta, 0.0)
         )
+
+
+def _known_to_be_positive(seen: Floats, noise_sd: float) -> Floats:
+    """The expected value of something positive that is seen with normal noise."""
+    # n φ(z) / Φ(z), z = seen / n, added to what is seen; erfcx keeps it from underflow.
+    z = np.asarray(seen / (np.sqrt(2.0) * noise_sd))
+    more = np.sqrt(2.0 / np.pi) * noise_sd / erfcx(-z)
+    return np.asarray(np.maximum(seen + more, LEAST_TOTAL * noise_sd))
 
 
 def _at_most_one(levels: Floats, shares: Floats, events: float) -> Floats:
