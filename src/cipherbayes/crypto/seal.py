@@ -15,8 +15,9 @@ import math
 import os
 import struct
 import tempfile
+import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,12 +165,53 @@ def fill(thing: Any, content: bytes, context: Any, called: str) -> None:
         What the content is, for a refusal.
     """
     with memory_file(content) as (path, _):
-        try:
-            thing.load(context, path)
-        except RuntimeError:  # pragma: no cover - everything was checked before
-            raise CryptoError(f"SEAL refuses these {called}") from None
+        _load(thing, path, context, called)
+
+
+def _load(thing: Any, path: str, context: Any, called: str) -> None:
+    try:
+        thing.load(context, path)
+    except RuntimeError:  # pragma: no cover - everything was checked before
+        raise CryptoError(f"SEAL refuses these {called}") from None
     if not sealapi.is_valid_for(thing, context):
         raise CryptoError(f"the {called} are not valid for the parameters")
+
+
+class _KeptFile:
+    """A file in memory that one thread of one process writes over again and again.
+
+    A new file for each object would cost as much as loading it does: every page of it
+    is made and given back. What was written last stays here, as in the rest of the
+    process's memory, so no secret key goes this way.
+    """
+
+    def __init__(self) -> None:
+        self._descriptor = os.memfd_create("cipherbayes")
+        self.process = os.getpid()
+
+    def written(self, *parts: bytes | memoryview) -> str:
+        """The path of these parts, one behind the other.
+
+        Behind them may lie the rest of something longer: SEAL reads no further than
+        the length in its header.
+        """
+        if os.pwritev(self._descriptor, parts, 0) != sum(map(len, parts)):
+            raise OSError("memory is full")
+        return f"/proc/self/fd/{self._descriptor}"
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self._descriptor)
+
+
+_KEPT = threading.local()
+
+
+def _kept_file() -> _KeptFile:
+    """This thread's file; what was forked has another than it was forked from."""
+    file: _KeptFile | None = getattr(_KEPT, "file", None)
+    if file is None or file.process != os.getpid():
+        file = _KEPT.file = _KeptFile()
+    return file
 
 
 @dataclass(frozen=True)
@@ -199,11 +241,20 @@ class SealLayout:
 
     def write(self, thing: Any, coefficients: Coefficients, context: Any) -> None:
         """Fill an empty SEAL object; SEAL sees no byte but these coefficients."""
+        fill(thing, b"".join(self._parts(coefficients)), context, "coefficients")
+
+    def rewrite(self, thing: Any, coefficients: Coefficients, context: Any) -> None:
+        """The same, for what is no secret key: through a file that is kept."""
+        if not hasattr(os, "memfd_create"):
+            return self.write(thing, coefficients, context)
+        path = _kept_file().written(*self._parts(coefficients))
+        return _load(thing, path, context, "coefficients")
+
+    def _parts(self, coefficients: Coefficients) -> tuple[bytes, bytes, memoryview]:
         if coefficients.shape != self.shape:
             raise CryptoError("the coefficients do not have the shape of the object")
         words = np.ascontiguousarray(coefficients, dtype="<u8")
-        content = b"".join((self.header, self.metadata, words.tobytes()))
-        fill(thing, content, context, "coefficients")
+        return self.header, self.metadata, words.data.cast("B")
 
 
 def seal_context(
