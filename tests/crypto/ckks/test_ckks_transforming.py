@@ -50,10 +50,10 @@ def test_a_coefficient_too_large_for_a_plaintext_is_added_all_the_same(
     plain[7] = value
     assert Transform(parameters.ring, parameters.primes)(plain) is None
     zero = np.zeros((2, parameters.levels, parameters.ring), dtype=np.uint64)
-    first, second = scheme.added(zero, plain)
+    total = scheme.added(zero, plain)
     cipher = scheme._transformed(plain)
-    assert (first == scheme.coefficients(cipher, parameters.levels)[0]).all()
-    assert not second.any()
+    assert (total[0] == scheme.coefficients(cipher, parameters.levels)[0]).all()
+    assert not total[1].any()
 
 
 def test_every_prime_is_in_one_group_and_groups_are_as_seal_needs_them() -> None:

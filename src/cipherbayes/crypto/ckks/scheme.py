@@ -53,14 +53,18 @@ class CkksScheme(KeyLayouts):
         # The 1 that _transformed has there is taken off.
         return np.stack((first, add_modulo(second, moduli - np.uint64(1), moduli)))
 
-    def added(self, zero: Coefficients, plain: Integers) -> Coefficients:
+    def added(
+        self, zero: Coefficients, plain: Integers, out: Coefficients | None = None
+    ) -> Coefficients:
         """The same, of an encryption of zero whose coefficients are at hand."""
+        out = np.empty_like(zero) if out is None else out
         words = self._transform(plain)
         if words is None:
             levels = self.parameters.levels
             words = self.coefficients(self._transformed(plain), levels)[0]
-        first = add_modulo(zero[0], words, column(self.parameters.primes))
-        return np.stack((first, zero[1]))
+        add_modulo(zero[0], words, column(self.parameters.primes), out=out[0])
+        out[1] = zero[1]
+        return out
 
     @cached_property
     def _transform(self) -> Transform:
