@@ -31,6 +31,7 @@ class Variant(TypedDict):
     iteration_over_plaintext: NotRequired[float]
     over_unprotected: NotRequired[float]
     server_mean_ms: NotRequired[float | None]
+    server_prepare_ms: NotRequired[float]
     encrypt_online_ms: NotRequired[float]
     decrypt_online_ms: NotRequired[float]
     iteration_online_ms: NotRequired[float]

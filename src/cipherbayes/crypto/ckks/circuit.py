@@ -36,6 +36,9 @@ class Evaluator(ABC):
     def absorb(self, round: int, messages: Sequence[CkksCiphertext]) -> None:
         """Take in a round's site ciphertexts without computing its output."""
 
+    def expect(self, round: int, drift: Floats) -> None:
+        """Do now what the output of a round needs of its drift alone."""
+
     @abstractmethod
     def output(self, drift: Floats | None = None) -> CkksCiphertext:
         """The encrypted result of the round that was absorbed last."""

@@ -16,8 +16,8 @@ for each v. It is computed by floating-point FFTs on digits of 15 bits. With
 ‖a‖₂, ‖b‖₂ ≤ 2^20.5 for vectors of at most 2¹³ digits (up to 8 products are added
 before one inverse transform) errors stay below 2^(41 + 3 − 53 + 7) < 1/2, so rounding
 gives these very integers. What is left at the multiples of n/128, where correlations
-are short, is a product with a matrix of digits: sums of 64 products of two digits, which
-floating point holds exactly.
+are short, is a product with a matrix of digits: sums of 64 products of two digits,
+which floating point holds exactly.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class Transform:
         Exactly the residues of the polynomial's values: what SEAL makes of a ciphertext
         that has this polynomial.
         """
-        if not (-LARGEST < int(plain.min()) and int(plain.max()) < LARGEST):
+        if not (int(plain.min()) > -LARGEST and int(plain.max()) < LARGEST):
             return None
         words = np.where(plain < 0, plain + PLAIN_MODULUS, plain).view(np.uint64)
         return np.concatenate([group(words) for group in self._groups])
