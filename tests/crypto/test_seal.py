@@ -4,6 +4,7 @@ import os
 import stat
 import struct
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +104,33 @@ def test_every_compression_that_a_build_of_seal_may_use_is_understood() -> None:
         assert seal.inflate(data, len(members)) == members
     with pytest.raises(CryptoError, match="not understood"):
         seal.inflate(saved[:5] + b"\x07" + saved[6:])
+
+
+def test_what_is_loaded_is_the_last_thing_written_also_where_it_is_shorter() -> None:
+    for name in ("bfv-4096-64", "bfv-2048-22", "bfv-4096-64"):
+        pair = generate_keys(PARAMETER_SETS[name])
+        parts = scheme.bfv_scheme(pair.public.parameters)
+        vector = np.arange(5, dtype=np.int64)
+        (words,) = pair.public.encrypt(vector).polynomials
+        thing = sealapi.Ciphertext()
+        parts.ciphertext.rewrite(thing, words, parts.context)
+        np.testing.assert_array_equal(parts.ciphertext.read(thing), words)
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory files: Linux")
+def test_every_thread_and_every_process_writes_into_a_file_of_its_own() -> None:
+    mine = seal._kept_file()
+    assert seal._kept_file() is mine
+    with ThreadPoolExecutor(1) as threads:
+        path = threads.submit(lambda: seal._kept_file().written(b"other")).result()
+        assert path != mine.written(b"mine")
+        assert Path(path).read_bytes() == b"other"
+    assert not Path(path).exists()
+    child = os.fork()
+    if child == 0:
+        os._exit(seal._kept_file().written(b"child") == mine.written(b""))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert Path(mine.written(b"")).read_bytes().startswith(b"mine")
 
 
 def test_parameters_below_128_bits_are_refused_by_seal() -> None:

@@ -37,7 +37,8 @@ class Evaluator(ABC):
         """Take in a round's site ciphertexts without computing its output."""
 
     def expect(self, round: int, drift: Floats) -> None:
-        """Do now what the output of a round needs of its drift alone."""
+        """Do now what the output of a round needs of its drift alone, if anything."""
+        return
 
     @abstractmethod
     def output(self, drift: Floats | None = None) -> CkksCiphertext:
