@@ -28,6 +28,7 @@ class Variant(TypedDict):
     iteration_ratio_both_prepared: NotRequired[float]
     site_ms: NotRequired[float]
     noise_ms: NotRequired[float]
+    move_ms: NotRequired[float]
     iteration_over_plaintext: NotRequired[float]
     over_unprotected: NotRequired[float]
     server_mean_ms: NotRequired[float | None]
@@ -65,7 +66,8 @@ class Bench(Setting):
     """``cipherbayes bench``: the setting that was asked for, and others around it.
 
     ``steps_ms`` says where the time of a secure-sum round goes: of one site, before it
-    is asked and afterwards, of the server and of the CSP.
+    is asked and afterwards, of the server and of the CSP. The steps of each add up to
+    what it takes.
     """
 
     steps_ms: dict[str, dict[str, float]]

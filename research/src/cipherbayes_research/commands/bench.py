@@ -236,6 +236,9 @@ def _steps(document: Bench) -> Table:
     }
     for name, times in sorted(taken.items(), key=lambda item: -sum(item[1])):
         table.add_row(name, *(f"{each:.2f}" if each else "" for each in times))
+    whole = [f"{sum(steps.values()):.2f}" for steps in parties.values()]
+    table.add_section()
+    table.add_row("all", *whole)
     return table
 
 
