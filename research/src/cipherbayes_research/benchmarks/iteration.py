@@ -7,9 +7,10 @@ masks, encryption, signatures, ledger and CSP. ``over_unprotected`` compares wit
 iteration that has no noise either.
 
 Both call the same functions for the gradient, for the noise and for the move of θ,
-which are timed wherever they are called and count alike in both. All else that a party does in a round
-is timed in that round (:mod:`~cipherbayes_research.benchmarks.steps`), so a few
-milliseconds of protocol are not the difference of two passes over all rows.
+which are timed wherever they are called and count alike in both. All else that a party
+does in a round is timed in that round
+(:mod:`~cipherbayes_research.benchmarks.steps`), so a few milliseconds of protocol are
+not the difference of two passes over all rows.
 """
 
 from __future__ import annotations
