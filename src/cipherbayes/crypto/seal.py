@@ -14,13 +14,8 @@ import fcntl
 import math
 import os
 import struct
-import tempfile
-import threading
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Generic, NoReturn
 
 import numpy as np
@@ -28,6 +23,7 @@ import pyarrow as pa
 import tenseal.sealapi as sealapi
 
 from cipherbayes.crypto.coefficients import Coefficients
+from cipherbayes.crypto.memory_files import kept_file, memory_file
 from cipherbayes.crypto.rlwe import AnySet
 from cipherbayes.errors import CryptoError
 
@@ -52,36 +48,6 @@ def not_understood() -> CryptoError:
         "this build of SEAL writes a format that is not understood",
         remedy="install the tenseal release that the constraints file pins",
     )
-
-
-@contextmanager
-def memory_file(content: bytes = b"") -> Iterator[tuple[str, int]]:
-    """A file in memory that no other user can open: its path and descriptor.
-
-    Where the system has no ``memfd`` it is a 0600 file in a new 0700 folder.
-    """
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("cipherbayes")
-        try:
-            _write(descriptor, content)
-            yield f"/proc/self/fd/{descriptor}", descriptor
-        finally:
-            os.close(descriptor)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "object"
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            _write(descriptor, content)
-            yield str(path), descriptor
-        finally:
-            os.close(descriptor)
-
-
-def _write(descriptor: int, content: bytes) -> None:
-    view = memoryview(content)
-    while view:
-        view = view[os.write(descriptor, view) :]
 
 
 def saved(thing: Any, most: int | None = None) -> bytes:
@@ -177,43 +143,6 @@ def _load(thing: Any, path: str, context: Any, called: str) -> None:
         raise CryptoError(f"the {called} are not valid for the parameters")
 
 
-class _KeptFile:
-    """A file in memory that one thread of one process writes over again and again.
-
-    A new file for each object would cost as much as loading it does: every page of it
-    is made and given back. What was written last stays here, as in the rest of the
-    process's memory, so no secret key goes this way.
-    """
-
-    def __init__(self) -> None:
-        self._descriptor = os.memfd_create("cipherbayes")
-        self.process = os.getpid()
-
-    def written(self, *parts: bytes | memoryview) -> str:
-        """The path of these parts, one behind the other.
-
-        Behind them may lie the rest of something longer: SEAL reads no further than
-        the length in its header.
-        """
-        if os.pwritev(self._descriptor, parts, 0) != sum(map(len, parts)):
-            raise OSError("memory is full")
-        return f"/proc/self/fd/{self._descriptor}"
-
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        close(self._descriptor)
-
-
-_KEPT = threading.local()
-
-
-def _kept_file() -> _KeptFile:
-    """This thread's file; what was forked has another than it was forked from."""
-    file: _KeptFile | None = getattr(_KEPT, "file", None)
-    if file is None or file.process != os.getpid():
-        file = _KEPT.file = _KeptFile()
-    return file
-
-
 @dataclass(frozen=True)
 class SealLayout:
     """How SEAL stores one kind of object: fixed metadata, then the coefficients."""
@@ -247,7 +176,7 @@ class SealLayout:
         """The same, for what is no secret key: through a file that is kept."""
         if not hasattr(os, "memfd_create"):
             return self.write(thing, coefficients, context)
-        path = _kept_file().written(*self._parts(coefficients))
+        path = kept_file().written(*self._parts(coefficients))
         return _load(thing, path, context, "coefficients")
 
     def _parts(self, coefficients: Coefficients) -> tuple[bytes, bytes, memoryview]:
