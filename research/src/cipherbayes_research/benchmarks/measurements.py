@@ -12,7 +12,9 @@ class Variant(TypedDict):
     """One way to do a round: ``plaintext``, ``secure-sum`` or a CKKS circuit.
 
     ``site_ms`` is all of a site's work, gradient and noise included, and only the
-    protocols have it; key sizes, bounds and ``…_online_ms`` only the circuits.
+    protocols have it; key sizes, bounds and ``…_online_ms`` only the circuits. The move
+    of θ is in ``server_ms`` of ``plaintext``, and beside that of ``secure-sum``
+    (``move_ms``), so that ratios to ``literal`` are of cryptography on both sides.
     Ratios are to ``literal``, and None where it was not run.
     """
 

@@ -243,12 +243,13 @@ def _steps(document: Bench) -> Table:
 
 
 def _add(table: Table, setting: Setting, name: str, variant: Variant) -> None:
+    server = variant["server_ms"] + variant.get("move_ms", 0.0)
     table.add_row(
         str(setting["sites"]),
         f"{setting['rows_per_site']:,}",
         name,
         f"{variant['site_ms']:.2f}",
-        f"{variant['server_ms']:.2f}",
+        f"{server:.2f}",
         f"{variant['decrypt_ms']:.2f}",
         f"{variant['message_bytes']:,}",
         f"{variant['iteration_ms']:.1f}",
