@@ -347,6 +347,7 @@ def test_bench_keeps_its_contract() -> None:
     assert set(steps) == {"site, while it waits", "site", "server", "CSP"}
     assert "noise" in steps["site, while it waits"]
     assert set(steps["site"]) >= {"gradient", "ledger", "masks", "signing"}
+    assert set(steps["server"]) >= {"move of θ", "checkpoint"}
 
 
 @pytest.mark.realdata

@@ -4,13 +4,14 @@ import os
 import stat
 import struct
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tenseal.sealapi as sealapi
 
-from cipherbayes.crypto import seal
+from cipherbayes.crypto import memory_files, seal
 from cipherbayes.crypto.bfv import scheme
 from cipherbayes.crypto.bfv.keys import generate_keys
 from cipherbayes.crypto.bfv.parameters import PARAMETER_SETS
@@ -21,7 +22,7 @@ PARAMETERS = PARAMETER_SETS["bfv-2048-22"]
 
 def test_a_memory_file_leaves_nothing_behind() -> None:
     before = os.listdir("/proc/self/fd")
-    with seal.memory_file(b"content") as (path, descriptor):
+    with memory_files.memory_file(b"content") as (path, descriptor):
         assert Path(path).read_bytes() == b"content"
         assert os.fstat(descriptor).st_nlink == 0
     assert os.listdir("/proc/self/fd") == before
@@ -29,7 +30,7 @@ def test_a_memory_file_leaves_nothing_behind() -> None:
 
 def test_a_memory_file_is_closed_after_an_error() -> None:
     before = os.listdir("/proc/self/fd")
-    with pytest.raises(ValueError), seal.memory_file():
+    with pytest.raises(ValueError), memory_files.memory_file():
         raise ValueError
     assert os.listdir("/proc/self/fd") == before
 
@@ -38,7 +39,7 @@ def test_without_memfd_the_file_is_private_and_removed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delattr(os, "memfd_create")
-    with seal.memory_file(b"content") as (path, _):
+    with memory_files.memory_file(b"content") as (path, _):
         assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
         assert stat.S_IMODE(Path(path).parent.stat().st_mode) == 0o700
     assert not Path(path).parent.exists()
@@ -103,6 +104,37 @@ def test_every_compression_that_a_build_of_seal_may_use_is_understood() -> None:
         assert seal.inflate(data, len(members)) == members
     with pytest.raises(CryptoError, match="not understood"):
         seal.inflate(saved[:5] + b"\x07" + saved[6:])
+
+
+def test_what_is_loaded_is_the_last_thing_written_also_where_it_is_shorter() -> None:
+    for name in ("bfv-4096-64", "bfv-2048-22", "bfv-4096-64"):
+        pair = generate_keys(PARAMETER_SETS[name])
+        parts = scheme.bfv_scheme(pair.public.parameters)
+        vector = np.arange(5, dtype=np.int64)
+        (words,) = pair.public.encrypt(vector).polynomials
+        thing = sealapi.Ciphertext()
+        parts.ciphertext.rewrite(thing, words, parts.context)
+        np.testing.assert_array_equal(parts.ciphertext.read(thing), words)
+
+
+def _written_by_a_thread() -> str:
+    return memory_files.kept_file().written(b"other")
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory files: Linux")
+def test_every_thread_and_every_process_writes_into_a_file_of_its_own() -> None:
+    mine = memory_files.kept_file()
+    assert memory_files.kept_file() is mine
+    with ThreadPoolExecutor(1) as threads:
+        path = threads.submit(_written_by_a_thread).result()
+        assert path != mine.written(b"mine")
+        assert Path(path).read_bytes() == b"other"
+    assert not Path(path).exists()
+    child = os.fork()
+    if child == 0:
+        os._exit(memory_files.kept_file().written(b"child") == mine.written(b""))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert Path(mine.written(b"")).read_bytes().startswith(b"mine")
 
 
 def test_parameters_below_128_bits_are_refused_by_seal() -> None:

@@ -38,6 +38,16 @@ def test_the_journal_of_a_linked_ledger_is_brought_to_disk(
     assert {str(file) for file in synced} == {f"{path.resolve()}-wal"}
 
 
+def test_the_name_of_the_journal_is_on_disk_before_the_first_answer_leaves(
+    ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(ledger_records, "sync_folder", synced.append)
+    ask(ledger)
+    ask(ledger, 1)
+    assert synced == [path.resolve().parent]
+
+
 @pytest.mark.parametrize("failing", ["gone", "disk"])
 def test_what_may_not_be_on_disk_never_leaves_not_even_later(
     ledger: Ledger, path: Path, failing: str, monkeypatch: pytest.MonkeyPatch

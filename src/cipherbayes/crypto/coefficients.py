@@ -76,10 +76,19 @@ def are_reduced(coefficients: Coefficients, primes: Sequence[int]) -> bool:
 
 
 def add_modulo(
-    one: Coefficients, other: Coefficients, moduli: Coefficients | np.uint64
+    one: Coefficients,
+    other: Coefficients,
+    moduli: Coefficients | np.uint64,
+    out: Coefficients | None = None,
 ) -> Coefficients:
-    """The sum of reduced coefficients, reduced: for moduli below 2^63."""
-    total = one + other
+    """The sum of reduced coefficients, reduced: for moduli below 2^63.
+
+    Parameters
+    ----------
+    out
+        Where it goes; a new array if not given.
+    """
+    total = np.add(one, other, out=out)
     # Both were below q < 2^63: subtracting q wraps to a huge value exactly when it
     # must not be subtracted.
     return np.asarray(np.minimum(total, total - moduli, out=total))

@@ -14,12 +14,8 @@ import fcntl
 import math
 import os
 import struct
-import tempfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Generic, NoReturn
 
 import numpy as np
@@ -27,6 +23,7 @@ import pyarrow as pa
 import tenseal.sealapi as sealapi
 
 from cipherbayes.crypto.coefficients import Coefficients
+from cipherbayes.crypto.memory_files import kept_file, memory_file
 from cipherbayes.crypto.rlwe import AnySet
 from cipherbayes.errors import CryptoError
 
@@ -51,36 +48,6 @@ def not_understood() -> CryptoError:
         "this build of SEAL writes a format that is not understood",
         remedy="install the tenseal release that the constraints file pins",
     )
-
-
-@contextmanager
-def memory_file(content: bytes = b"") -> Iterator[tuple[str, int]]:
-    """A file in memory that no other user can open: its path and descriptor.
-
-    Where the system has no ``memfd`` it is a 0600 file in a new 0700 folder.
-    """
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("cipherbayes")
-        try:
-            _write(descriptor, content)
-            yield f"/proc/self/fd/{descriptor}", descriptor
-        finally:
-            os.close(descriptor)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "object"
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            _write(descriptor, content)
-            yield str(path), descriptor
-        finally:
-            os.close(descriptor)
-
-
-def _write(descriptor: int, content: bytes) -> None:
-    view = memoryview(content)
-    while view:
-        view = view[os.write(descriptor, view) :]
 
 
 def saved(thing: Any, most: int | None = None) -> bytes:
@@ -164,10 +131,14 @@ def fill(thing: Any, content: bytes, context: Any, called: str) -> None:
         What the content is, for a refusal.
     """
     with memory_file(content) as (path, _):
-        try:
-            thing.load(context, path)
-        except RuntimeError:  # pragma: no cover - everything was checked before
-            raise CryptoError(f"SEAL refuses these {called}") from None
+        _load(thing, path, context, called)
+
+
+def _load(thing: Any, path: str, context: Any, called: str) -> None:
+    try:
+        thing.load(context, path)
+    except RuntimeError:  # pragma: no cover - everything was checked before
+        raise CryptoError(f"SEAL refuses these {called}") from None
     if not sealapi.is_valid_for(thing, context):
         raise CryptoError(f"the {called} are not valid for the parameters")
 
@@ -199,11 +170,20 @@ class SealLayout:
 
     def write(self, thing: Any, coefficients: Coefficients, context: Any) -> None:
         """Fill an empty SEAL object; SEAL sees no byte but these coefficients."""
+        fill(thing, b"".join(self._parts(coefficients)), context, "coefficients")
+
+    def rewrite(self, thing: Any, coefficients: Coefficients, context: Any) -> None:
+        """The same, for what is no secret key: through a file that is kept."""
+        if not hasattr(os, "memfd_create"):
+            return self.write(thing, coefficients, context)
+        path = kept_file().written(*self._parts(coefficients))
+        return _load(thing, path, context, "coefficients")
+
+    def _parts(self, coefficients: Coefficients) -> tuple[bytes, bytes, memoryview]:
         if coefficients.shape != self.shape:
             raise CryptoError("the coefficients do not have the shape of the object")
         words = np.ascontiguousarray(coefficients, dtype="<u8")
-        content = b"".join((self.header, self.metadata, words.tobytes()))
-        fill(thing, content, context, "coefficients")
+        return self.header, self.metadata, words.data.cast("B")
 
 
 def seal_context(

@@ -132,6 +132,9 @@ def drive(
         traffic.server_seconds += time.thread_time() - started
         for name in names:
             sites[name].ask(request)
+        started = time.thread_time()
+        server.prepare()
+        traffic.server_seconds += time.thread_time() - started
         answers = {}
         for name in names:
             answers[name] = sites[name].answer()

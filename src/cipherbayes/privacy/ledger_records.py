@@ -29,7 +29,7 @@ from cipherbayes.privacy.ledger_file import (
     unwritable,
 )
 from cipherbayes.storage.custody import BEGINNING, Custody, Head
-from cipherbayes.storage.private_files import sync_file
+from cipherbayes.storage.private_files import sync_file, sync_folder
 
 
 class ReleaseKey(NamedTuple):
@@ -395,6 +395,9 @@ class LedgerRecords:
         head = self.head
         try:
             sync_file(self._journal)
+            if self._on_disk is BEGINNING:
+                # The journal may be new, and its name not on disk yet.
+                sync_folder(self._journal.parent)
         except OSError:
             # A system that failed to write once may say the next time that all is well.
             self._unsure = True

@@ -173,6 +173,9 @@ class Server(ABC, Generic[AnyPlan]):
         )
         return roster.sites, encode(message)
 
+    def prepare(self) -> None:
+        """Do now, while sites compute, what their answers do not change."""
+
     def exchange(self, roster: Roster) -> RoundId:
         """The present attempt of the present round, among these sites."""
         now = self._rounds.round, self._attempt, roster.digest

@@ -131,7 +131,7 @@ class Custody:
         """How far a ledger is known to have come."""
         file = self._folder("marks") / f"{ledger.hex()}.mark"
         try:
-            return self._highest(ledger, file, read_private(file, _MAX_FILE_BYTES))
+            return self._highest(ledger, file, read_private(file, _MAX_FILE_BYTES))[0]
         except FileNotFoundError:
             return BEGINNING
 
@@ -160,11 +160,10 @@ class Custody:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 check_private(os.fstat(descriptor), file, folder=False)
                 slots = os.pread(descriptor, _MAX_FILE_BYTES, 0)
-                known = self._highest(ledger, file, slots)
+                known, place = self._highest(ledger, file, slots)
                 if known.records >= head.records:
                     return known
                 check(known)
-                place = 0 if self._slot(ledger, slots, 0) != known else _SLOT.size
                 os.pwrite(descriptor, self._sealed(ledger, head), place)
                 os.fdatasync(descriptor)
                 return head
@@ -177,19 +176,17 @@ class Custody:
                 remedy="check the disk and the permissions of the state folder",
             ) from None
 
-    def _highest(self, ledger: bytes, file: Path, slots: bytes) -> Head:
-        found = [
-            head
-            for place in (0, _SLOT.size)
-            if (head := self._slot(ledger, slots, place)) is not None
-        ]
-        if not found and len(slots) >= 2 * _SLOT.size:
+    def _highest(self, ledger: bytes, file: Path, slots: bytes) -> tuple[Head, int]:
+        """The mark in a file, and the place of the slot that may be written over."""
+        first, second = (self._slot(ledger, slots, at) for at in (0, _SLOT.size))
+        if first is None and second is None and len(slots) >= 2 * _SLOT.size:
             raise PrivacyError(
                 "is damaged or was changed",
                 where=str(file),
                 remedy="put it back from the newest copy of the state folder",
             )
-        return max(found, default=BEGINNING)
+        known = max(first or BEGINNING, second or BEGINNING)
+        return known, 0 if first != known else _SLOT.size
 
     def _slot(self, ledger: bytes, slots: bytes, place: int) -> Head | None:
         if len(slots) < place + _SLOT.size:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from cipherbayes.errors import CryptoError
@@ -103,18 +104,19 @@ def erase(path: Path) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Make a new file's name as durable as its content."""
-    _sync(folder, os.O_DIRECTORY)
+    _sync(folder, os.O_DIRECTORY, os.fsync)
 
 
 def sync_file(path: Path) -> None:
-    """Wait until a file's content is on disk, whoever wrote it."""
-    _sync(path, os.O_NOFOLLOW)
+    """Wait until a file's content and its length are on disk, whoever wrote it."""
+    # Its times may be written later; macOS has fsync only.
+    _sync(path, os.O_NOFOLLOW, getattr(os, "fdatasync", os.fsync))
 
 
-def _sync(path: Path, flags: int) -> None:
+def _sync(path: Path, flags: int, wait: Callable[[int], None]) -> None:
     descriptor = os.open(path, os.O_RDONLY | flags)
     try:
-        os.fsync(descriptor)
+        wait(descriptor)
     finally:
         os.close(descriptor)
 

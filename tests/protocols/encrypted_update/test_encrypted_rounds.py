@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from encrypted_parties import EncryptedConsortium, encrypted_study
 
+from cipherbayes.crypto.ckks.arithmetic import SealArithmetic
 from cipherbayes.errors import RunError
 from cipherbayes.privacy.noise import InsecureRepeatableNoise, PreparedNoise
 from cipherbayes.protocols.encrypted_update.messages import (
@@ -84,6 +85,29 @@ def test_the_csp_draws_each_rounds_flooding_once_while_it_waits(tmp_path: Path) 
     csp.end()
     csp.prepare()
     assert source.labels == drawn
+
+
+def test_the_server_encodes_the_drift_while_sites_compute(
+    consortium: EncryptedConsortium, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consortium.play(1)
+    server = consortium.server
+    encoded: list[object] = []
+    real = SealArithmetic.encoded
+
+    def counted(self: SealArithmetic, *given: Any) -> Any:
+        encoded.append(given)
+        return real(self, *given)
+
+    monkeypatch.setattr(SealArithmetic, "encoded", counted)
+    server.request()
+    server.prepare()
+    server.prepare()
+    assert len(encoded) == 1
+    server.collect(consortium.exchange())
+    assert len(encoded) == 1
+    server.prepare()  # while sites replay there is nothing to do
+    assert len(encoded) == 1
 
 
 @pytest.mark.slow

@@ -6,10 +6,11 @@ with the same integers (gradient pass, grid, exact noise share, sum, θ), withou
 masks, encryption, signatures, ledger and CSP. ``over_unprotected`` compares with an
 iteration that has no noise either.
 
-Both call the same two functions for the gradient and for the noise, which are timed
-wherever they are called and count alike in both. All else that a party does in a round
-is timed in that round (:mod:`~cipherbayes_research.benchmarks.steps`), so a few
-milliseconds of protocol are not the difference of two passes over all rows.
+Both call the same functions for the gradient, for the noise and for the move of θ,
+which are timed wherever they are called and count alike in both. All else that a party
+does in a round is timed in that round
+(:mod:`~cipherbayes_research.benchmarks.steps`), so a few milliseconds of protocol are
+not the difference of two passes over all rows.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from cipherbayes.crypto.wire.transcript import RoundId
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.engine.run_folder import RunFolder
 from cipherbayes.inference.gradient import gradient_sum
+from cipherbayes.inference.released import Release
 from cipherbayes.privacy.noise import SecureNoise
 from cipherbayes.protocols.csp import Csp
 from cipherbayes.protocols.messages import SiteReply, encode
@@ -52,6 +54,7 @@ from cipherbayes_research.benchmarks.measurements import Bench, Setting, SiteCry
 from cipherbayes_research.benchmarks.steps import (
     CSP,
     GRADIENT,
+    MOVE,
     NOISE,
     SERVER,
     SITE,
@@ -139,15 +142,18 @@ def bench_iteration(
         csp.join(manifest)
         for party in parties.values():
             party.join(manifest, offer)
-        theta = np.zeros(dimension)
         message = 0
         plan = plan_releases(study)
+        recursion = plan.recursion(sites * rows)
+        state = recursion.start()
         sums = plan.last_phase.sums
         # Largest rounding error of a total, as a share of the noise's sd.
         rounding = 0.5 * math.sqrt(sums.sites) / sums.share_scale
         while not server.finished:
             for _ in range(passes):
-                theta = _plaintext(plan, table, theta, clock)
+                release = _plaintext(plan, table, state.theta, clock)
+                with clock.measure(MOVE):
+                    state = recursion.advance(state, release)
                 with steps.next_round():
                     message = _secure(server, csp, parties)
             if race is not None:
@@ -155,19 +161,21 @@ def bench_iteration(
     _take(steps, sites, clock)
     gradient, noise = clock.median(GRADIENT), clock.median(NOISE)
     plain_site = gradient + noise + clock.median("grid")
-    unprotected = gradient * sites + clock.median("plain server")
-    plain = plain_site * sites + clock.median("plain server")
+    move = clock.median(MOVE)
+    plain_server = clock.median("plain server") + move
+    unprotected = gradient * sites + plain_server
+    plain = plain_site * sites + plain_server
     online = clock.median("site")
     protocol = online + clock.median("site, waiting")
     site = gradient + noise + protocol
-    secure = site * sites + clock.median("server") + clock.median("csp")
+    secure = site * sites + clock.median("server") + move + clock.median("csp")
     setting: Setting = {
         "d": dimension,
         "sites": sites,
         "rows_per_site": rows,
         "variants": {
             "plaintext": {
-                "server_ms": clock.median("plain server"),
+                "server_ms": plain_server,
                 "site_ms": plain_site,
                 "noise_ms": noise,
                 "encrypt_ms": 0.0,
@@ -184,6 +192,7 @@ def bench_iteration(
                 "server_ms": clock.median("server"),
                 "site_ms": site,
                 "noise_ms": noise,
+                "move_ms": move,
                 "encrypt_ms": protocol,
                 "encrypt_online_ms": online,
                 "decrypt_ms": clock.median("csp"),
@@ -213,6 +222,7 @@ def _take(steps: Steps, sites: int, clock: Clock) -> None:
         ("site, waiting", steps.protocol(WAITING)),
     ):
         clock.spent[name] += [each / sites for each in times]
+    clock.spent[MOVE] += steps.of(SERVER, MOVE)
     clock.spent["server"] += steps.protocol(SERVER)
     clock.spent["csp"] += steps.protocol(CSP)
 
@@ -229,8 +239,8 @@ def random_table(study: Study, rows: int) -> PreparedTable:
 
 def _plaintext(
     plan: StudyPlan, table: PreparedTable, theta: Floats, clock: Clock
-) -> Floats:
-    """One iteration without encryption; returns the next θ."""
+) -> Release:
+    """One iteration without encryption, up to the move of θ; what it releases."""
     release, noise = plan.last_phase.sums, SecureNoise()
     with clock.measure(GRADIENT):
         total = gradient_sum(plan.study.model, theta, table, clip=release.clip)
@@ -242,8 +252,8 @@ def _plaintext(
         summed = np.zeros(release.dimension, dtype=np.int64)
         for _ in plan.study.sites:
             summed += np.frombuffer(sent, dtype=np.int64)
-        step = 0.1 / release.records
-        return np.asarray(theta + step * release.from_grid(summed))
+        noise_sd = release.noise_sd(len(plan.study.sites))
+        return Release(release.from_grid(summed), noise_sd)
 
 
 def _secure(server: Server[Any], csp: Csp[Any], parties: dict[str, Site[Any]]) -> int:
@@ -343,7 +353,7 @@ def run_bench(
     bench_iteration(dimension, sites, rows, PASSES * rounds, steps=steps)
     return {
         **bench_iteration(dimension, sites, rows, rounds, race, passes=PASSES),
-        "steps_ms": steps.medians(WARM_UP, sites),
+        "steps_ms": steps.middle(WARM_UP, sites),
         "site_crypto": bench_site_crypto(dimension, sites, 4 * rounds),
         "scaling": [
             bench_iteration(dimension, k, n, rounds) for k, n in sorted(settings)

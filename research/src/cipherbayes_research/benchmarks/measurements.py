@@ -12,7 +12,9 @@ class Variant(TypedDict):
     """One way to do a round: ``plaintext``, ``secure-sum`` or a CKKS circuit.
 
     ``site_ms`` is all of a site's work, gradient and noise included, and only the
-    protocols have it; key sizes, bounds and ``…_online_ms`` only the circuits.
+    protocols have it; key sizes, bounds and ``…_online_ms`` only the circuits. The move
+    of θ is in ``server_ms`` of ``plaintext``, and beside that of ``secure-sum``
+    (``move_ms``), so that ratios to ``literal`` are of cryptography on both sides.
     Ratios are to ``literal``, and None where it was not run.
     """
 
@@ -28,9 +30,11 @@ class Variant(TypedDict):
     iteration_ratio_both_prepared: NotRequired[float]
     site_ms: NotRequired[float]
     noise_ms: NotRequired[float]
+    move_ms: NotRequired[float]
     iteration_over_plaintext: NotRequired[float]
     over_unprotected: NotRequired[float]
     server_mean_ms: NotRequired[float | None]
+    server_prepare_ms: NotRequired[float]
     encrypt_online_ms: NotRequired[float]
     decrypt_online_ms: NotRequired[float]
     iteration_online_ms: NotRequired[float]
@@ -64,7 +68,8 @@ class Bench(Setting):
     """``cipherbayes bench``: the setting that was asked for, and others around it.
 
     ``steps_ms`` says where the time of a secure-sum round goes: of one site, before it
-    is asked and afterwards, of the server and of the CSP.
+    is asked and afterwards, of the server and of the CSP. The steps of each add up to
+    what it takes.
     """
 
     steps_ms: dict[str, dict[str, float]]

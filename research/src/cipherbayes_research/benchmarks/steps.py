@@ -2,7 +2,9 @@
 
 Methods of the parties are wrapped while a measurement runs. A step that calls another
 one does not count the other's time again, so the steps of a party add up to its work,
-each measured in the round itself and none as the difference of two passes.
+each measured in the round itself and none as the difference of two passes. Steps are
+averaged over the middle half of the rounds, by a party's whole time: so they add up
+there too, and a round that something disturbed counts for nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from cipherbayes.crypto.bfv.ciphertext import Ciphertext
 from cipherbayes.crypto.bfv.keys import PublicKey, SecretKey
 from cipherbayes.crypto.identity.signatures import Identity, SigningKey
 from cipherbayes.crypto.masks import PairwiseMasks
+from cipherbayes.inference.released import PrivatePsgld
 from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.privacy.noise import SecureNoise
 from cipherbayes.protocols import contributions, csp, server, site
@@ -41,10 +44,11 @@ DOORS: Parts = (
 )
 """The functions by which each party is asked to work."""
 OTHER = "everything else"
-GRADIENT, NOISE = "gradient", "noise"
+GRADIENT, NOISE, MOVE = "gradient", "noise", "move of θ"
 SHARED: Parts = (
     (GRADIENT, contributions, ("gradient_sum",)),
     (NOISE, SecureNoise, ("share",)),
+    (MOVE, PrivatePsgld, ("advance",)),
 )
 """The functions that the same private round in plaintext calls as well."""
 STEPS: Parts = (
@@ -63,7 +67,7 @@ STEPS: Parts = (
     ("messages to bytes and back", sum_csp, ("decode",)),
     ("ledger", Ledger, ("expect", "release", "rounds")),
     ("memory of answers", AnswerStore, ("rounds", "answer", "keep")),
-    ("move of θ, and its checkpoint", StudyRounds, ("accept",)),
+    ("checkpoint", StudyRounds, ("accept",)),
 )
 """Name of each step, and the functions whose time is counted as its own."""
 
@@ -102,15 +106,19 @@ class Steps:
         names = {name for name, *_ in self._parts} - shared
         return self.of(party, *names, OTHER)
 
-    def medians(self, after: int, sites: int) -> dict[str, dict[str, float]]:
-        """The median of each step after the first rounds; of one site where it is."""
+    def middle(self, after: int, sites: int) -> dict[str, dict[str, float]]:
+        """Each step after the first rounds, in the middle half; of one site each."""
         found: dict[str, dict[str, float]] = {}
+        names = dict.fromkeys([*(name for name, *_ in self._parts), OTHER])
         for party in PARTIES:
             shares = sites if party in (WAITING, SITE) else 1
-            names = dict.fromkeys([*(name for name, *_ in self._parts), OTHER])
+            whole = self.of(party, *names)[after:]
+            order = sorted(range(len(whole)), key=whole.__getitem__)
+            cut = len(order) // 4
+            middle = order[cut : len(order) - cut]
             taken = {name: self.of(party, name)[after:] for name in names}
             found[party] = {
-                name: statistics.median(each) / shares
+                name: statistics.fmean(each[at] for at in middle) / shares
                 for name, each in taken.items()
                 if any(each)
             }

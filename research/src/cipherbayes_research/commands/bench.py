@@ -236,16 +236,20 @@ def _steps(document: Bench) -> Table:
     }
     for name, times in sorted(taken.items(), key=lambda item: -sum(item[1])):
         table.add_row(name, *(f"{each:.2f}" if each else "" for each in times))
+    whole = [f"{sum(steps.values()):.2f}" for steps in parties.values()]
+    table.add_section()
+    table.add_row("all", *whole)
     return table
 
 
 def _add(table: Table, setting: Setting, name: str, variant: Variant) -> None:
+    server = variant["server_ms"] + variant.get("move_ms", 0.0)
     table.add_row(
         str(setting["sites"]),
         f"{setting['rows_per_site']:,}",
         name,
         f"{variant['site_ms']:.2f}",
-        f"{variant['server_ms']:.2f}",
+        f"{server:.2f}",
         f"{variant['decrypt_ms']:.2f}",
         f"{variant['message_bytes']:,}",
         f"{variant['iteration_ms']:.1f}",

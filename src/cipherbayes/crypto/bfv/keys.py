@@ -161,7 +161,7 @@ class SecretKey(HeldSecretKey[ParameterSet]):
         for chunk in range(chunks):
             plain, cipher = sealapi.Plaintext(), sealapi.Ciphertext()
             polynomials = ciphertext.polynomials[chunk]
-            parts.ciphertext.write(cipher, polynomials, parts.context)
+            parts.ciphertext.rewrite(cipher, polynomials, parts.context)
             if self._decryptor.invariant_noise_budget(cipher) < 1:
                 raise CryptoError(
                     "the ciphertext is not of this key, or its noise is too large",

@@ -56,14 +56,23 @@ class SealArithmetic:
         self._evaluator.add_plain(a.cipher, plain, out)
         return ScaledCiphertext(out, a.scale, a.level)
 
-    def add_vector(self, a: ScaledCiphertext, slots: Floats) -> ScaledCiphertext:
-        """Add a value to every slot."""
-        plain, out = sealapi.Plaintext(), sealapi.Ciphertext()
+    def encoded(self, slots: Floats, scale: float, level: int) -> Any:
+        """A value for every slot, as :meth:`add_encoded` takes it."""
+        plain = sealapi.Plaintext()
         encode = self._scheme.encoder.encode
-        encode(slots.tolist(), self._scheme.level_ids[a.level], a.scale, plain)
+        encode(slots.tolist(), self._scheme.level_ids[level], scale, plain)
         plain.scale = 1.0
+        return plain
+
+    def add_encoded(self, a: ScaledCiphertext, plain: Any) -> ScaledCiphertext:
+        """Add a value to every slot, encoded at this scale and level."""
+        out = sealapi.Ciphertext()
         self._evaluator.add_plain(a.cipher, plain, out)
         return ScaledCiphertext(out, a.scale, a.level)
+
+    def add_vector(self, a: ScaledCiphertext, slots: Floats) -> ScaledCiphertext:
+        """Add a value to every slot."""
+        return self.add_encoded(a, self.encoded(slots, a.scale, a.level))
 
     def times(self, a: ScaledCiphertext, factor: int) -> ScaledCiphertext:
         if factor == 1:

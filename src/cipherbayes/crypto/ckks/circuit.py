@@ -36,6 +36,10 @@ class Evaluator(ABC):
     def absorb(self, round: int, messages: Sequence[CkksCiphertext]) -> None:
         """Take in a round's site ciphertexts without computing its output."""
 
+    def expect(self, round: int, drift: Floats) -> None:
+        """Do now what the output of a round needs of its drift alone, if anything."""
+        return
+
     @abstractmethod
     def output(self, drift: Floats | None = None) -> CkksCiphertext:
         """The encrypted result of the round that was absorbed last."""
@@ -120,7 +124,8 @@ class SiteEncryptor:
             )
         scale = self._circuit.message_scale(round) * update.unit
         parameters = self._public.parameters
-        chunks = []
+        shape = (self._circuit.chunks, 2, parameters.levels, parameters.ring)
+        polynomials = np.empty(shape, dtype=np.uint64)
         laid_out = self._circuit.layout(vector.astype(np.float64), round)
         for index, slots in enumerate(laid_out):
             fractions = None if mask is None else mask.fractions[index]
@@ -128,15 +133,13 @@ class SiteEncryptor:
                 slots.astype(np.int64), scale, parameters.ring, fractions
             )
             if len(self._zeros):
-                chunks.append(self._scheme.added(self._zeros.take(), plain))
+                self._scheme.added(self._zeros.take(), plain, polynomials[index])
             else:
                 zero = self._public.encrypt_zero()
-                chunks.append(self._scheme.encrypted(zero, plain))
-        polynomials = np.stack(chunks)
+                polynomials[index] = self._scheme.encrypted(zero, plain)
         if mask is not None:
-            polynomials[:, 0] = add_modulo(
-                polynomials[:, 0], mask.residues, column(parameters.primes)
-            )
+            first = polynomials[:, 0]
+            add_modulo(first, mask.residues, column(parameters.primes), out=first)
         return CkksCiphertext(
             parameters, self._public.key_id, update.dimension, polynomials
         )

@@ -15,7 +15,9 @@ i a_j = ±2^v 3^(l+j): a cyclic correlation of the (folded) slots with a part of
 for each v. It is computed by floating-point FFTs on digits of 15 bits. With
 ‖a‖₂, ‖b‖₂ ≤ 2^20.5 for vectors of at most 2¹³ digits (up to 8 products are added
 before one inverse transform) errors stay below 2^(41 + 3 − 53 + 7) < 1/2, so rounding
-gives these very integers.
+gives these very integers. What is left at the multiples of n/128, where correlations
+are short, is a product with a matrix of digits: sums of 64 products of two digits,
+which floating point holds exactly.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cipherbayes.errors import CryptoError
-from cipherbayes.typing import Integers
+from cipherbayes.typing import Floats, Integers
 
 FRACTION_BITS = 30
 """F: bits of a coefficient behind the point."""
@@ -40,6 +42,9 @@ SCALE_BITS = 40
 LARGEST_INTEGER = 2**48
 """The sum over all slots of larger integers might not fit into a word."""
 LARGEST_COEFFICIENT = 2.0**61
+
+DIRECT = 128
+"""Coefficients that are computed without transforms."""
 
 _PI = 3141592653589793238462643383279502884197169399375105820974944592307816406286
 _PI_DIGITS = 75
@@ -58,9 +63,9 @@ class _Part:
 
 @cache
 def _parts(ring: int) -> tuple[_Part, ...]:
-    """For each power of two v, all i with that power, in the order of 3^l."""
+    """For each small power of two v, all i with that power, in the order of 3^l."""
     parts, step = [], 1
-    while 2 * ring // step >= 8:
+    while ring // step > DIRECT:
         modulus = 2 * ring // step
         powers = np.empty(modulus // 4, dtype=np.int64)
         powers[0] = 1
@@ -71,6 +76,16 @@ def _parts(ring: int) -> tuple[_Part, ...]:
         parts.append(_Part(len(powers), np.minimum(powers, modulus - powers) * step))
         step *= 2
     return tuple(parts)
+
+
+@cache
+def _direct_places(ring: int) -> Integers:
+    """i a_j modulo 2n, as a place in the table of g, for the i that are left."""
+    count = min(ring, DIRECT)
+    powers = [pow(3, j, 2 * count) for j in range(count // 2)]
+    places = np.outer(np.arange(count), powers) % (2 * count)
+    # cos is even: the table at −k is the table at k.
+    return np.asarray(np.minimum(places, 2 * count - places) * (ring // count))
 
 
 @cache
@@ -132,10 +147,10 @@ def _digit_count(largest: int) -> int:
 
 @dataclass(frozen=True)
 class _Kernel:
-    """g: the transforms of its digits for each part, and g[0]."""
+    """g: the transforms of its digits for each part, and its digits for the rest."""
 
     transforms: tuple[Transformed, ...]
-    constant: int
+    direct: Floats
 
 
 @lru_cache(maxsize=32)
@@ -146,7 +161,7 @@ def _kernel(ring: int, scale: float) -> _Kernel:
     transforms = tuple(
         np.fft.rfft(digits[:, part.coefficients], axis=1) for part in _parts(ring)
     )
-    return _Kernel(transforms, int(table[0]))
+    return _Kernel(transforms, digits[:, _direct_places(ring)])
 
 
 def encode_exactly(
@@ -185,16 +200,27 @@ def encode_exactly(
     kernel = _kernel(ring, scale)
     added = np.zeros(ring, dtype=np.int64) if fractions is None else fractions
     result = np.empty(ring, dtype=np.int64)
-    total = int(slots.sum())
     half = 1 << (FRACTION_BITS - 1)
-    result[0] = (total * kernel.constant + int(added[0]) + half) >> FRACTION_BITS
-    result[ring // 2] = (int(added[ring // 2]) + half) >> FRACTION_BITS
+    folded = slots
     for part, transform in zip(_parts(ring), kernel.transforms, strict=True):
-        folded = slots.reshape(-1, part.period).sum(axis=0)
+        folded = folded.reshape(-1, part.period).sum(axis=0)
         limbs = _correlated(folded, transform, part.period)
         where = part.coefficients
         result[where] = _rounded(limbs, added[where] + half)
+    rest, width = slice(None, None, max(1, ring // DIRECT)), kernel.direct.shape[2]
+    limbs = _multiplied(folded.reshape(-1, width).sum(axis=0), kernel.direct)
+    result[rest] = _rounded(limbs, added[rest] + half)
     return result
+
+
+def _multiplied(folded: Integers, direct: Floats) -> Integers:
+    """Σ_j g[i a_j] folded_j for the i that are left, as limbs that may overlap."""
+    count = _digit_count(int(np.abs(folded).max()))
+    products = direct @ _digits(folded, count).astype(np.float64).T
+    limbs = np.zeros((count + len(direct) - 1, direct.shape[1]), dtype=np.int64)
+    for index in range(count):
+        limbs[index : index + len(direct)] += products[..., index].astype(np.int64)
+    return limbs
 
 
 def _correlated(folded: Integers, transform: Transformed, period: int) -> Integers:

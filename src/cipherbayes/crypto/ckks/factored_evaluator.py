@@ -39,7 +39,31 @@ class FactoredEvaluator(InOrderEvaluator):
         self._arithmetic = SealArithmetic(self._scheme, keys.relin, seal_evaluator)
         # Newest block first; every block has one accumulator for each chunk.
         self._sums: list[list[ScaledCiphertext]] = []
+        # The same as bytes, of blocks that do not change any more; None where unknown.
+        self._stored: list[bytes | None] = []
         self._past: list[ScaledCiphertext] | None = None
+        self._expected: tuple[int, bytes, list[Any]] | None = None
+
+    def expect(self, round: int, drift: Floats) -> None:
+        if drift.any():
+            self._encoded(round, drift)
+
+    def _encoded(self, round: int, drift: Floats) -> list[Any]:
+        """The drift of a round as SEAL's plaintexts, one for each chunk."""
+        asked = drift.tobytes()
+        if self._expected is None or self._expected[:2] != (round, asked):
+            circuit, slots = self._circuit, self._circuit.parameters.slots
+            scale = circuit.message_scale(round) * circuit.multiple(round)
+            encoded = [
+                self._arithmetic.encoded(
+                    fill_slots(drift[start : start + slots], slots),
+                    scale,
+                    circuit.variance_level,
+                )
+                for start in range(0, len(drift), slots)
+            ]
+            self._expected = round, asked, encoded
+        return self._expected[2]
 
     def absorb(self, round: int, messages: Sequence[CkksCiphertext]) -> None:
         circuit, a = self._circuit, self._arithmetic
@@ -47,7 +71,9 @@ class FactoredEvaluator(InOrderEvaluator):
         squares = [a.square(mean) for mean in self._means]
         if circuit.place(round) == 0:
             self._sums.insert(0, squares)
+            self._stored.insert(0, None)
             del self._sums[circuit.blocks.past + 1 :]
+            del self._stored[circuit.blocks.past + 1 :]
             self._past = None
         else:
             self._sums[0] = [
@@ -65,9 +91,7 @@ class FactoredEvaluator(InOrderEvaluator):
         for chunk, mean in enumerate(self._means):
             u = a.times(a.drop(mean, level), circuit.multiple(round))
             if drift is not None and drift.any():
-                slots = circuit.parameters.slots
-                part = drift[chunk * slots : (chunk + 1) * slots]
-                u = a.add_vector(u, fill_slots(part, slots))
+                u = a.add_encoded(u, self._encoded(round, drift)[chunk])
             out = preconditioned(
                 a,
                 circuit.form,
@@ -113,9 +137,11 @@ class FactoredEvaluator(InOrderEvaluator):
         return totals
 
     def state(self) -> bytes:
-        circuit, levels = self._circuit, self._circuit.parameters.levels
-        ciphers = [node.cipher for block in self._sums for node in block]
-        ciphers += [node.cipher for node in self._means]
+        circuit = self._circuit
+        for place in range(1, len(self._sums)):
+            if self._stored[place] is None:
+                self._stored[place] = self._bytes(self._sums[place])
+        finished = [stored for stored in self._stored if stored is not None]
         header = _STATE.pack(
             circuit.parameters.id.encode(),
             self._keys.key_id,
@@ -125,10 +151,15 @@ class FactoredEvaluator(InOrderEvaluator):
             len(self._sums),
             circuit.chunks,
         )
-        words = [self._scheme.coefficients(each, levels) for each in ciphers]
-        return encode_frame(
-            Kind.CIRCUIT_STATE, header, *(each.tobytes() for each in words)
-        )
+        newest = [self._bytes(block) for block in self._sums[:1]]
+        parts = (*newest, *finished, self._bytes(self._means))
+        return encode_frame(Kind.CIRCUIT_STATE, header, *parts)
+
+    def _bytes(self, nodes: Sequence[ScaledCiphertext]) -> bytes:
+        """The coefficients of ciphertexts that have all primes."""
+        levels = self._circuit.parameters.levels
+        read = (self._scheme.coefficients(node.cipher, levels) for node in nodes)
+        return b"".join(words.tobytes() for words in read)
 
     def restore(self, data: bytes) -> None:
         circuit, parameters = self._circuit, self._circuit.parameters
@@ -162,6 +193,7 @@ class FactoredEvaluator(InOrderEvaluator):
             for i in range(0, split, 3)
         ]
         self._sums = [sums[i : i + chunks] for i in range(0, len(sums), chunks)]
+        self._stored = [None] * len(self._sums)
         scale = circuit.message_scale(round)
         self._means = [
             ScaledCiphertext(

@@ -11,6 +11,7 @@ import numpy as np
 import tenseal.sealapi as sealapi
 
 from cipherbayes.crypto.ckks.parameters import CkksParameters
+from cipherbayes.crypto.ckks.transforming import Transform
 from cipherbayes.crypto.coefficients import Coefficients, add_modulo, column
 from cipherbayes.crypto.seal import (
     SEAL_HEADER_BYTES,
@@ -52,11 +53,22 @@ class CkksScheme(KeyLayouts):
         # The 1 that _transformed has there is taken off.
         return np.stack((first, add_modulo(second, moduli - np.uint64(1), moduli)))
 
-    def added(self, zero: Coefficients, plain: Integers) -> Coefficients:
+    def added(
+        self, zero: Coefficients, plain: Integers, out: Coefficients | None = None
+    ) -> Coefficients:
         """The same, of an encryption of zero whose coefficients are at hand."""
-        moduli, levels = column(self.parameters.primes), self.parameters.levels
-        words = self.coefficients(self._transformed(plain), levels)[0]
-        return np.stack((add_modulo(zero[0], words, moduli), zero[1]))
+        out = np.empty_like(zero) if out is None else out
+        words = self._transform(plain)
+        if words is None:
+            levels = self.parameters.levels
+            words = self.coefficients(self._transformed(plain), levels)[0]
+        add_modulo(zero[0], words, column(self.parameters.primes), out=out[0])
+        out[1] = zero[1]
+        return out
+
+    @cached_property
+    def _transform(self) -> Transform:
+        return Transform(self.parameters.ring, self.parameters.primes)
 
     def _transformed(self, plain: Integers) -> Any:
         """A ciphertext that hides nothing: an integer polynomial, transformed, and 1.
@@ -72,7 +84,7 @@ class CkksScheme(KeyLayouts):
             words[0] = plain % primes
         words[1, :, 0] = 1
         cipher = sealapi.Ciphertext()
-        self._untransformed.write(cipher, words, self.context)
+        self._untransformed.rewrite(cipher, words, self.context)
         self.evaluator.transform_to_ntt_inplace(cipher)
         return cipher
 
@@ -101,7 +113,7 @@ class CkksScheme(KeyLayouts):
         size, level, _ = coefficients.shape
         cipher = sealapi.Ciphertext()
         layout = self.ciphertext_layout(size, level)
-        layout.write(cipher, coefficients, self.context)
+        layout.rewrite(cipher, coefficients, self.context)
         return cipher
 
     def coefficients(self, cipher: Any, level: int) -> Coefficients:

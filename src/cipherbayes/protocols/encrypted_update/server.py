@@ -91,6 +91,11 @@ class EncryptedServer(Server[EncryptedPlan]):
         )
         return self.roster().sites, encode(message)
 
+    def prepare(self) -> None:
+        if self._computed is None and self._replay is not None:
+            drift = self._plan.drift(self._rounds.question())
+            self._replay.expect(self._rounds.round, drift)
+
     def collect(self, answers: Mapping[str, bytes | None]) -> bytes | None:
         """None until all sites have attested; then the question for the CSP."""
         if self._computed is not None:
