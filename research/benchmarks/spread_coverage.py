@@ -3,7 +3,7 @@
     python research/benchmarks/public_tables.py TABLES --physionet set-a.tar.gz
     python research/benchmarks/spread_coverage.py TABLES/aids.csv ... --rows FILE
         [--studies 260] [--first 0] [--events rare] [--truth prior]
-        [--exact-scales [--prior 1]]
+        [--exact-scales [--prior 1]] [--only kind=logistic,exponential epsilon=1]
 
 A full grid of models, budgets, ranges, sites and tables would need thousands of studies
 to say anything of one cell. Here every study draws its setting: each level of a factor
@@ -14,6 +14,7 @@ first stopped, and without ``--studies`` the file is only summed up. ``--events`
 studies with as many events, of models that have any where they are rare. ``--truth
 prior``: effects as the default prior has them. ``--exact-scales``: no whole studies but
 :mod:`exact_scales`; with ``--prior`` under a prior of effects of that scale.
+``--only``: no other levels of the named factors.
 """
 
 from __future__ import annotations
@@ -50,6 +51,15 @@ FACTORS: dict[str, Sequence[Any]] = {
 }
 
 
+def chosen_levels(text: str) -> tuple[str, list[Any]]:
+    """A factor and the levels that ``factor=level,level`` names."""
+    factor, _, names = text.partition("=")
+    levels = [level for level in FACTORS[factor] if str(level) in names.split(",")]
+    if not levels:
+        raise SystemExit(f"{text}: levels of {factor} are {FACTORS[factor]}")
+    return factor, levels
+
+
 def drawn(levels: Sequence[Any], factor: str, count: int) -> list[Any]:
     """Levels of one factor for so many studies, each block of them a shuffle."""
     rng = np.random.default_rng([len(levels), *map(ord, factor)])
@@ -65,10 +75,11 @@ def tasks(
     studies: int,
     events: str | None = None,
     truth: str = "clinical",
+    only: Sequence[str] = (),
 ) -> dict[str, tuple[Columns, Ground, int]]:
     """The studies from ``first`` on, by key."""
     count = first + studies
-    factors = dict(FACTORS)
+    factors = FACTORS | dict(map(chosen_levels, only))
     if events is not None:
         factors["events"] = (events,)
     if events == "rare":
@@ -169,6 +180,7 @@ def main() -> None:
     parser.add_argument("--truth", choices=tuple(TRUTHS), default="clinical")
     parser.add_argument("--exact-scales", action="store_true")
     parser.add_argument("--prior", type=float)
+    parser.add_argument("--only", nargs="*", default=(), metavar="FACTOR=LEVELS")
     arguments = parser.parse_args()
     if arguments.studies:
         replicated(
@@ -179,6 +191,7 @@ def main() -> None:
                 arguments.studies,
                 arguments.events,
                 arguments.truth,
+                arguments.only,
             ),
             results=arguments.rows,
             to_line=to_line,
