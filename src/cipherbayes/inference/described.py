@@ -48,6 +48,9 @@ RANGES_APART = ((0.1, 0.25), (0.3, 0.5), (1.0, 1.0))
 one standard deviation from the mean; of a wider spread half of that."""
 ALONE = 0.01
 """That of a single group, which is all records."""
+TOGETHER = 1.0
+"""Standard deviation of what all δ of a group have in common, whatever groups are
+apart by: how many records a group has says nothing of how its shares differ."""
 FARTHEST_RANGE = 3.0
 """Standard deviations from the mean up to which shift and spread add more and more."""
 MOST_NUMBERS = 4_000_000
@@ -159,7 +162,8 @@ def _groups_apart(noised: _Noised, *, ranges: bool) -> list[Floats]:
     share = there / there.sum(axis=1, keepdims=True)
     if not ranges:
         larger = (share.max(axis=1, keepdims=True) / share) ** RARER
-        return [identity / (apart * larger[:, :, None]) ** 2 for apart in APART]
+        own = identity * larger[:, :, None] ** 2
+        return [np.linalg.inv(apart**2 * own + TOGETHER**2) for apart in APART]
     place = np.arange(float(bins))
     mean = share @ place
     sd = np.sqrt(np.maximum(share @ place**2 - mean**2, 1.0))
@@ -169,7 +173,7 @@ def _groups_apart(noised: _Noised, *, ranges: bool) -> list[Floats]:
     smooth = away[:, :, None] * away[:, None] + wider[:, :, None] * wider[:, None]
     found = []
     for own, shift in RANGES_APART:
-        covariance = own**2 * identity + shift**2 * smooth
+        covariance = own**2 * identity + shift**2 * smooth + TOGETHER**2
         found.append(np.linalg.inv(covariance).astype(np.float64))
     return found
 
