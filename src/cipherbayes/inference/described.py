@@ -51,8 +51,9 @@ one standard deviation from the mean; of a wider spread half of that."""
 ALONE = 0.01
 """That of a single group, which is all records."""
 TOGETHER = 1.0
-"""Standard deviation of what all δ of a group have in common, whatever groups are
-apart by: how many records a group has says nothing of how its shares differ."""
+"""Standard deviation of what all δ of a group's levels have in common, whatever groups
+are apart by: that the number of its records is known about says nothing of how far its
+shares differ. (Ranges of a number are many, and have little in common anyway.)"""
 FARTHEST_RANGE = 3.0
 """Standard deviations from the mean up to which shift and spread add more and more."""
 MOST_NUMBERS = 4_000_000
@@ -175,7 +176,7 @@ def _groups_apart(noised: _Noised, *, ranges: bool) -> list[Floats]:
     smooth = away[:, :, None] * away[:, None] + wider[:, :, None] * wider[:, None]
     found = []
     for own, shift in RANGES_APART:
-        covariance = own**2 * identity + shift**2 * smooth + TOGETHER**2
+        covariance = own**2 * identity + shift**2 * smooth
         found.append(np.linalg.inv(covariance).astype(np.float64))
     return found
 
