@@ -151,10 +151,11 @@ def described(
     first of two sites is told, and every one of more.
     """
     rng = np.random.default_rng(seed)
-    if sites == 2:
-        place = rng.random(len(frame)) >= (_uneven(frame) if uneven else 0.6)
-    else:
+    if sites > 2:
         place = _many_sites(frame, sites, uneven, rng)
+    else:
+        at_a = rng.random(len(frame)) < (_uneven(frame) if uneven else 0.6)
+        place = 1 - at_a.astype(np.int64)
     tables = {chr(97 + k): frame[place == k] for k in range(sites)}
     study = cb.Study(
         model=cb.models.Logistic(outcome=OUTCOME),
