@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument("--misfit", action="store_true", help="how often it is found")
     parser.add_argument("--share", type=float, default=0.1, help="of [describe]")
     parser.add_argument("--uneven", action="store_true", help="sites that differ")
+    parser.add_argument("--sites", type=int, default=2, help="of [describe]")
     given = parser.parse_args()
     if given.summary is not None:
         return summarise(given.summary)
@@ -96,6 +97,7 @@ def characteristics(given: argparse.Namespace) -> None:
                 given.seed,
                 given.physionet,
                 uneven=given.uneven,
+                sites=given.sites,
             )
             for (statistic, group), (covered, width, count) in sorted(found.items()):
                 print(

@@ -6,7 +6,9 @@ sum of their own: zero if predictions are calibrated. In each bin there is a noi
 number of rows, and in a few bins together a noised sum of outcomes over their bins'
 caps, so that means are told of these together. Bins without records say little by
 themselves, and outcomes in them would be lost in noise times a large cap: the density
-says that they are empty.
+says that they are empty. It may end at an edge: its log bends little in most places and
+much in a few, as second differences with a t distribution do. Each has a standard
+deviation of its own, found at the mode.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from cipherbayes.inference.noised_counts import (
     Smooth,
     about_the_mode,
     block_diag,
+    likeliest_normal,
     sample_normal,
 )
 from cipherbayes.inference.number_check import MeanFit
@@ -36,8 +39,11 @@ PLACE_SD = 0.05
 """How far the mean place of a bin's rows may be from where the smooth density has it,
 in widths of a bin: one standard deviation."""
 DENSITY = (-0.3, 0.5, 25.0)
-"""Prior mean and standard deviation of the second difference of the log density, and
-standard deviation of its values."""
+"""Prior mean and scale of the second difference of the log density, and standard
+deviation of its values."""
+FREEDOM, SOUGHT = 3.0, 3
+"""Degrees of freedom of the t distribution that second differences of the log density
+follow, and how often edges are sought."""
 LEAST_ROWS = 1.0
 """Rows that bins must be expected to have to be shown."""
 
@@ -72,20 +78,26 @@ def check_counts(
     summed = grid.bins // (sums.size - grid.bins)
     together = np.repeat(np.eye(grid.bins // summed), summed, axis=0)
     cells = _CountCells(grid, caps, together, bool(known.size))
-    mean, density = grid.prior(rows)
     departure = grid.departures(LEVEL_SD, SLOPE_SD, BEND_SD)
     own = np.eye(together.shape[1]) / OWN_SD
-    prior = Smooth(
-        np.concatenate([mean, np.zeros(grid.bins + len(own))]),
-        block_diag(density, departure, own),
-    )
+
+    def prior(bend_sds: Floats | None) -> Smooth:
+        mean, density = grid.prior(rows, bend_sds)
+        zeros = np.zeros(grid.bins + len(own))
+        whole = np.concatenate([mean, zeros])
+        return Smooth(whole, block_diag(density, departure, own))
+
     released = np.append(sums, known)
     noised = np.diag(np.append(np.full(sums.size, noise**2), np.zeros(known.size)))
 
     def covariance(phi: Floats) -> Floats:
         return noised + cells.varying(phi, dispersion)
 
-    phi = sample_normal(released, cells, prior, covariance)
+    bend_sds = None
+    for _ in range(SOUGHT):
+        likeliest = likeliest_normal(released, cells, prior(bend_sds), covariance)
+        bend_sds = grid.sds_of_bends(likeliest[: grid.bins], FREEDOM)
+    phi = sample_normal(released, cells, prior(bend_sds), covariance)
     mass, happened = cells.on_grid(phi)
     moved = np.random.default_rng(2).standard_normal((len(phi), grid.bins))
     moved[0] = 0.0

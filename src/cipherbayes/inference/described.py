@@ -31,9 +31,11 @@ from scipy.special import softmax
 from cipherbayes.inference.noised_counts import second_differences
 from cipherbayes.typing import Bools, Floats, Integers
 
-CHAINS, BURN_IN, KEPT, LEAPS, ACCEPTED = 32, 30, 50, 6, 0.8
+CHAINS, BURN_IN, KEPT, LEAPS, ACCEPTED = 64, 30, 25, 6, 0.8
 """Chains, trajectories of each that are discarded and kept, most steps of one, and the
 share of trajectories to accept."""
+BLOCKS = 16
+"""Blocks of chains, each of one pair of bend and size of δ."""
 BEND_SDS, RANGE_SD, ROUGH_SD, LEVEL_SD = (0.2, 0.7), 5.0, 6.0, 5.0
 """Prior standard deviations: of the bend of φ (little, or more), of a value of φ beside
 it, of one by itself, and of that of a level. Around a mean that is its square higher
@@ -48,10 +50,14 @@ RANGES_APART = ((0.1, 0.25), (0.3, 0.5), (1.0, 1.0))
 one standard deviation from the mean; of a wider spread half of that."""
 ALONE = 0.01
 """That of a single group, which is all records."""
+TOGETHER = 1.0
+"""Standard deviation of what all δ of a group's levels have in common, whatever groups
+are apart by: that the number of its records is known about says nothing of how far its
+shares differ. (Ranges of a number are many, and have little in common anyway.)"""
 FARTHEST_RANGE = 3.0
 """Standard deviations from the mean up to which shift and spread add more and more."""
 MOST_NUMBERS = 4_000_000
-"""Of a matrix of all chains that are run together."""
+"""Of the draws of all problems that are sampled together."""
 LEAST_NOISE = 0.3
 """Least standard deviation of all records of a group, in that of the noise of a
 count."""
@@ -97,7 +103,7 @@ def bin_shares(
         constant, ``(problems, bins)``.
     """
     problems, groups, bins = counts.shape
-    most = max(MOST_NUMBERS // (CHAINS * groups * bins**2), 1)
+    most = max(MOST_NUMBERS // (CHAINS * KEPT * groups * bins), 1)
     if problems > most:
         parts = [slice(start, start + most) for start in range(0, problems, most)]
         found = [
@@ -135,9 +141,9 @@ def bin_shares(
     kinds = product(range(len(roots)), _groups_apart(noised, ranges=bent))
     pairs = [(root, _Mode.of(noised, roots[root], apart)) for root, apart in kinds]
     modes = [mode for _, mode in pairs]
-    # Chain k is of the pair in whose part of the unit interval its place is.
+    # A block is of the pair in whose part of the unit interval its place is.
     ends = np.cumsum(softmax([mode.evidence for mode in modes], axis=0), axis=0)[:-1]
-    places = (np.random.default_rng(2).permutation(CHAINS) + 0.5) / CHAINS
+    places = (np.random.default_rng(2).permutation(BLOCKS) + 0.5) / BLOCKS
     chosen = (places > ends[:, :, None]).sum(axis=0)
     drawn = _drawn(noised, modes, chosen)
     shares = drawn / drawn.sum(axis=-1, keepdims=True)
@@ -145,7 +151,7 @@ def bin_shares(
     # Draws of one chain stand apart, so that any few are of many chains.
     return BinShares(
         shares.transpose(1, 3, 0, 2, 4).reshape(problems, groups, -1, bins),
-        np.tile(smooth, KEPT),
+        np.tile(np.repeat(smooth, CHAINS // BLOCKS, axis=1), KEPT),
     )
 
 
@@ -159,7 +165,8 @@ def _groups_apart(noised: _Noised, *, ranges: bool) -> list[Floats]:
     share = there / there.sum(axis=1, keepdims=True)
     if not ranges:
         larger = (share.max(axis=1, keepdims=True) / share) ** RARER
-        return [identity / (apart * larger[:, :, None]) ** 2 for apart in APART]
+        own = identity * larger[:, :, None] ** 2
+        return [np.linalg.inv(apart**2 * own + TOGETHER**2) for apart in APART]
     place = np.arange(float(bins))
     mean = share @ place
     sd = np.sqrt(np.maximum(share @ place**2 - mean**2, 1.0))
@@ -337,58 +344,65 @@ def _by_itself(noised: _Noised, sd: float, chains: int) -> Floats:
 
 def _drawn(noised: _Noised, modes: list[_Mode], chosen: Integers) -> Floats:
     """Draws of the counts, ``(kept, problems, chains, groups, bins)``; ``chosen`` says
-    which mode's prior each problem's chains are of."""
+    which mode's prior each problem's blocks of chains are of."""
     rng = np.random.default_rng(1)
     problem = np.arange(len(chosen))[:, None]
 
     def each(name: str) -> Floats:
+        """Of every block, ``(problems, blocks, ...)``."""
         stacked = np.stack([getattr(mode, name) for mode in modes])
         found: Floats = stacked[chosen, problem]
         return found
 
-    x0, delta0 = each("x"), each("delta")
+    def by_group(values: Floats, matrices: Floats) -> Floats:
+        """Values ``(problems, blocks, chains, groups, bins)`` of each group through its
+        own matrix, which all chains of a block share."""
+        found: Floats = values.swapaxes(2, 3) @ matrices
+        return found.swapaxes(2, 3)
+
+    x0, delta0 = each("x")[:, :, None], each("delta")[:, :, None]
     whole, own, joined = each("whole"), each("own"), each("joined")
-    # R'R of every chain: their R may have rows of different numbers.
+    to_whole, to_own, to_joined = (m.swapaxes(-1, -2) for m in (whole, own, joined))
+    # R'R of every block: their R may have rows of different numbers.
     precision = np.stack([mode.root.T @ mode.root for mode in modes])[chosen]
-    apart = each("apart")
-    parts, mean = noised.parts[:, None, :, None], noised.mean[:, None]
-    unit, back = noised.unit[:, None], joined.swapaxes(-1, -2)
+    apart = each("apart")[:, :, None]
+    parts = noised.parts[:, None, None, :, None]
+    mean, unit = noised.mean[:, None, None], noised.unit[:, None, None]
 
     def density(z: Floats, y: Floats) -> tuple[Floats, Floats, Floats, Floats]:
         """Log density at coordinates of x and δ, its slopes, and the counts there."""
-        moved = (whole @ z[..., None])[..., 0]
+        moved = z @ to_whole
         log = _Log.at(x0 + moved, unit)
-        delta = delta0 + (own @ y[..., None])[..., 0]
-        delta -= (joined @ moved[:, :, None, :, None])[..., 0]
-        there = _counts(parts + log.phi[:, :, None] + delta)
+        delta = delta0 + by_group(y, to_own)
+        delta -= (moved[:, :, None] @ to_joined).swapaxes(2, 3)
+        there = _counts(parts + log.phi[:, :, :, None] + delta)
         off, slope = noised.misfit(there)
-        away = ((log.phi - mean)[:, :, None] @ precision)[:, :, 0]
-        value = log.log_slope.sum(axis=2) - off.sum(axis=2)
-        value -= 0.5 * ((log.phi - mean) * away).sum(axis=2)
+        away = (log.phi - mean) @ precision
+        value = log.log_slope.sum(axis=3) - off.sum(axis=3)
+        value -= 0.5 * ((log.phi - mean) * away).sum(axis=3)
         pulled = delta @ apart
-        value -= 0.5 * (delta * pulled).sum(axis=(2, 3))
-        by_group = -slope * there
-        by_delta = by_group - pulled
-        by_x = log.slope * (by_group.sum(axis=2) - away) + log.bend
-        by_x -= (back @ by_delta[..., None])[..., 0].sum(axis=2)
-        by_z = (by_x[:, :, None] @ whole)[:, :, 0]
-        by_y = (by_delta[..., None, :] @ own)[..., 0, :]
-        return value, by_z, by_y, there
+        value -= 0.5 * (delta * pulled).sum(axis=(3, 4))
+        by_log = -slope * there
+        by_delta = by_log - pulled
+        by_x = log.slope * (by_log.sum(axis=3) - away) + log.bend
+        by_x -= by_group(by_delta, joined).sum(axis=3)
+        return value, by_x @ whole, by_group(by_delta, own), there
 
-    z = rng.standard_normal(x0.shape)
+    blocks = *chosen.shape, CHAINS // chosen.shape[1]
+    z = rng.standard_normal((*blocks, x0.shape[-1]))
     # Where bins are matters of their own, far below the noise too.
     diagonal = np.array([len(mode.root) == mode.root.shape[1] for mode in modes])
     first = modes[int(np.argmax(diagonal))].root[0, 0]
-    alone = _by_itself(noised, 1.0 / first, chosen.shape[1]) - x0
-    moved = np.linalg.solve(whole, alone[..., None])[..., 0]
-    z = np.where(diagonal[chosen][:, :, None], moved, z)
-    y = rng.standard_normal(delta0.shape)
+    alone = _by_itself(noised, 1.0 / first, CHAINS).reshape(z.shape) - x0
+    moved = np.linalg.solve(whole, alone.swapaxes(2, 3)).swapaxes(2, 3)
+    z = np.where(diagonal[chosen][:, :, None, None], moved, z)
+    y = rng.standard_normal((*blocks, *delta0.shape[-2:]))
     value, by_z, by_y, there = density(z, y)
-    size = np.full((len(chosen), 1, 1), 0.3)
+    size = np.full((len(chosen), 1, 1, 1), 0.3)
     kept = []
     for step in range(BURN_IN + KEPT):
         speed, its = rng.standard_normal(z.shape), rng.standard_normal(y.shape)
-        before = value - 0.5 * ((speed**2).sum(axis=2) + (its**2).sum(axis=(2, 3)))
+        before = value - 0.5 * ((speed**2).sum(axis=3) + (its**2).sum(axis=(3, 4)))
         at = z, y, by_z, by_y
         for _ in range(int(rng.integers(LEAPS // 2, LEAPS + 1))):
             speed = speed + 0.5 * size * at[2]
@@ -398,22 +412,22 @@ def _drawn(noised: _Noised, modes: list[_Mode], chosen: Integers) -> Floats:
             at = (*place, to_z, to_y)
             speed = speed + 0.5 * size * to_z
             its = its + 0.5 * size[..., None] * to_y
-        gain = reached - 0.5 * ((speed**2).sum(axis=2) + (its**2).sum(axis=(2, 3)))
+        gain = reached - 0.5 * ((speed**2).sum(axis=3) + (its**2).sum(axis=(3, 4)))
         gain = np.where(np.isfinite(gain), gain - before, -np.inf)
         taken = np.log(rng.random(gain.shape)) < gain
         z, by_z = (
-            np.where(taken[:, :, None], new, old)
+            np.where(taken[..., None], new, old)
             for new, old in ((at[0], z), (at[2], by_z))
         )
         y, by_y, there = (
-            np.where(taken[:, :, None, None], new, old)
+            np.where(taken[..., None, None], new, old)
             for new, old in ((at[1], y), (at[3], by_y), (counts, there))
         )
         value = np.where(taken, reached, value)
         if step < BURN_IN:
-            share = np.exp(np.minimum(gain, 0.0)).mean(axis=1)
-            size = size * np.exp(share - ACCEPTED)[:, None, None]
+            share = np.exp(np.minimum(gain, 0.0)).mean(axis=(1, 2))
+            size = size * np.exp(share - ACCEPTED)[:, None, None, None]
             size = np.clip(size, 1e-3, 1.0)
         else:
-            kept.append(there)
+            kept.append(there.reshape(len(there), CHAINS, *there.shape[3:]))
     return np.stack(kept)

@@ -71,13 +71,14 @@ class Smooth:
     root: Floats
 
 
-def second_differences(count: int, sd: float, level_sd: float) -> Floats:
+def second_differences(count: int, sd: float | Floats, level_sd: float) -> Floats:
     """R of a prior of ``count`` values along a line that favours straight ones.
 
-    Second differences have the standard deviation ``sd``; each value by itself has
-    ``level_sd``, far larger.
+    Second differences have the standard deviation ``sd``, all the same or each its own;
+    each value by itself has ``level_sd``, far larger.
     """
-    bends = np.diff(np.eye(count), n=2, axis=0) / sd
+    sds = np.broadcast_to(sd, count - 2)[:, None]
+    bends = np.diff(np.eye(count), n=2, axis=0) / sds
     return np.concatenate([bends, np.eye(count) / level_sd])
 
 
@@ -124,12 +125,26 @@ def sample_normal(
     covariance
         The covariance of the sums as a function of one vector of parameters.
     """
+    return _sampled(_normal_target(sums, cells, prior, covariance))
+
+
+def likeliest_normal(
+    sums: Floats, cells: Cells, prior: Smooth, covariance: Callable[[Floats], Floats]
+) -> Floats:
+    """The mode of φ from correlated sums; parameters as for :func:`sample_normal`."""
+    mode, _ = _normal_target(sums, cells, prior, covariance).mode()
+    return mode
+
+
+def _normal_target(
+    sums: Floats, cells: Cells, prior: Smooth, covariance: Callable[[Floats], Floats]
+) -> _Sums:
     phi = prior.mean
     for _ in range(REWEIGHTED):
         weight = np.linalg.inv(covariance(phi)).astype(np.float64)
         target = _Sums(sums, cells, prior, weight)
         phi, _ = target.mode()
-    return _sampled(target)
+    return target
 
 
 def _sampled(target: _Target, seed: int = 1) -> Floats:

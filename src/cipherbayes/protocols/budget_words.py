@@ -45,10 +45,10 @@ MOST_SURE = 0.01
 to hold as often as they say."""
 BEYOND = {
     "survival": "so much noise for so few rows makes intervals of scores wider than "
-    "they need be: 90 % ones held in 0.93 to 0.95 of trials",
+    "they need be: 90 % ones held in 0.92 to 0.95 of trials",
     "count": "so much noise for so few rows makes intervals of mean predictions hold "
-    "less often than they say where predictions end abruptly: 90 % ones in about 0.6 "
-    "of trials",
+    "less often than they say where predictions end abruptly: 90 % ones in about two "
+    "thirds of trials",
 }
 """What is known of intervals beyond that, by the family of the outcome."""
 

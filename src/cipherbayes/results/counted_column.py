@@ -30,7 +30,7 @@ ATOMS, LIKELY, ROUGH = (0, 4, 2, 1), (0.9, 0.1, 0.0, 0.0), (0.35, 0.15, 0.2, 0.3
 column, and in another one: numbers are rounded."""
 SURE = 2.0
 """Standard deviations of its noise that a count surely is not too high by."""
-STEEPEST, HALVED = 30.0, 40
+STEEPEST, HALVED = 30.0, 24
 """Steepest density that is looked for, in its logarithm from one range to the next; and
 how often the interval that it is in is halved."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
@@ -18,7 +19,6 @@ from cipherbayes.results.counted_column import (
 )
 from cipherbayes.results.described_columns import DescribedColumn, described_columns
 from cipherbayes.results.described_groups import (
-    ColumnDraws,
     CountedGroups,
     SiteCounts,
     column_draws,
@@ -27,7 +27,7 @@ from cipherbayes.results.described_groups import (
 )
 from cipherbayes.results.record import DescribeRow
 from cipherbayes.study.schema import PrivateStudy
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Bools, Floats
 
 QUANTILES = {"q1": 0.25, "median": 0.5, "q3": 0.75}
 TRIED, SHORTER = 21, 0.05
@@ -43,17 +43,39 @@ STEPS = 50
 
 
 @dataclass(frozen=True)
+class _Grouping:
+    """What was released of a grouping; draws of how many records of its groups are in
+    each bin of each column, ``(groups, s, bins)``; and whether each draw takes a number
+    to be smooth."""
+
+    counted: CountedGroups
+    bins: dict[str, Floats]
+    smooth: dict[str, Bools]
+
+    @property
+    def told(self) -> float:
+        """How much it tells of all records, with the noise of its groups together."""
+        return 1.0 / len(self.counted.groups)
+
+
+@dataclass(frozen=True)
 class _Group:
-    """A group of records with draws of everything: how many it has, how many of them in
-    each bin of each column, ``(s, bins)``, and the distributions of numbers; and what
-    was released of its numbers, counts and sums, with the noise of each."""
+    """A group of records: draws of how many it has, and of them in each bin of each
+    column, ``(s, bins)``; and the noise of what was released of it."""
 
     label: str
     rows: Floats
     bins: dict[str, Floats]
-    numbers: dict[str, CountedNumber]
-    released: dict[str, tuple[Floats, Floats]]
     noise: float
+
+
+class _Number(NamedTuple):
+    """A number's distributions in a group, and what was released of it: counts and
+    sums."""
+
+    drawn: CountedNumber
+    counts: Floats
+    sums: Floats
 
 
 def describe_rows(
@@ -75,99 +97,61 @@ def describe_rows(
         How many records the sites have, where that was released before.
     """
     columns = list(described_columns(table, moments))
-    groupings = counted_groups(table, columns, released, study.privacy.records, sites)
-    found: list[DescribeRow] = []
-    for group in _described(columns, groupings):
-        size = _row("", "rows", group.label, group.rows, tail)
-        found.append(size)
-        if size["lower"] < LEAST_RECORDS:
-            continue  # there may be nobody to describe
-        for column in columns:
+    counted = counted_groups(table, columns, released, study.privacy.records, sites)
+    groupings, groups = _drawn(columns, counted)
+    sizes = [_row("", "rows", group.label, group.rows, tail) for group in groups]
+    told: list[list[DescribeRow]] = [[size] for size in sizes]
+    # Column by column: the distributions of all numbers would fill the memory.
+    for place, column in enumerate(columns):
+        numbers = _numbers(column, groupings, place) if column.levels is None else None
+        for k, group in enumerate(groups):
+            if sizes[k]["lower"] < LEAST_RECORDS:
+                continue  # there may be nobody to describe
             # A column by its own levels says nothing but what its groups are.
             if group.label.partition(": ")[0] != column.name:
-                found += _statistics(column, group, tail)
-    return found
+                number = None if numbers is None else numbers[k]
+                told[k] += _statistics(column, group, number, tail)
+    return [row for of_group in told for row in of_group]
 
 
-def _described(
-    columns: list[DescribedColumn], groupings: list[CountedGroups]
-) -> Iterator[_Group]:
-    """All records, then the groups of every grouping."""
-    drawn = [column_draws(columns, counted) for counted in groupings]
-    # Several groupings tell of all records several times, each with the noise of its
-    # groups together.
-    told = np.array([1.0 / len(counted.groups) for counted in groupings])
-    bins = [
-        {
-            name: each.shares * counted.rows[:, :, None]
-            for name, each in of_columns.items()
+def _drawn(
+    columns: list[DescribedColumn], counted: list[CountedGroups]
+) -> tuple[list[_Grouping], list[_Group]]:
+    """Draws of every grouping; and all records, then the groups of every grouping."""
+    groupings = []
+    for each in counted:
+        drawn = column_draws(columns, each)
+        smooth = {name: of_column.smooth for name, of_column in drawn.items()}
+        bins = {
+            name: of_column.shares * each.rows[:, :, None]
+            for name, of_column in drawn.items()
         }
-        for counted, of_columns in zip(groupings, drawn, strict=True)
-    ]
-    everybody = {column.name: _of_all(column, groupings, bins) for column in columns}
+        groupings.append(_Grouping(each, bins, smooth))
+    everybody = {column.name: _of_all(column, groupings) for column in columns}
     if len(groupings) > 1:
-        for counted, own in zip(groupings, bins, strict=True):
-            for name, counts in own.items():
-                own[name] = raked(counts, everybody[name], counted.rows)
-    numbers = [
-        _numbers(columns, *each) for each in zip(groupings, drawn, bins, strict=True)
-    ]
-    of_all: dict[str, CountedNumber] = {}
-    for column in columns:
-        if column.levels is None:
-            wholes = [
-                together(own[column.name], _present(column, counts[column.name]))
-                for own, counts in zip(numbers, bins, strict=True)
-            ]
-            of_all[column.name] = together(
-                wholes, np.repeat(told[:, None], len(wholes[0].shares), axis=1)
-            )
-    noise, first = groupings[0].noise, groupings[0]
-    released = {
-        column.name: (first.bins[column.name].sum(axis=0), _sums(first, column).sum(0))
-        for column in columns
-        if column.levels is None
-    }
-    wider = noise * float(np.sqrt(len(first.groups)))
-    rows = first.rows.sum(axis=0)
-    yield _Group("all", rows, everybody, of_all, released, wider)
-    for counted, own, theirs in zip(groupings, bins, numbers, strict=True):
-        for g, label in enumerate(counted.labels if counted.name else []):
-            yield _Group(
-                label,
-                counted.rows[g],
-                {name: counts[g] for name, counts in own.items()},
-                {
-                    column.name: _moved(
-                        theirs[column.name], of_all[column.name], column, own, g
-                    )
-                    for column in columns
-                    if column.levels is None
-                },
-                {
-                    column.name: (
-                        counted.bins[column.name][g],
-                        _sums(counted, column)[g],
-                    )
-                    for column in columns
-                    if column.levels is None
-                },
-                noise,
-            )
+        for grouping in groupings:
+            for name, counts in grouping.bins.items():
+                rows = grouping.counted.rows
+                grouping.bins[name] = raked(counts, everybody[name], rows)
+    first = counted[0]
+    wider = first.noise * float(np.sqrt(len(first.groups)))
+    groups = [_Group("all", first.rows.sum(axis=0), everybody, wider)]
+    for grouping in groupings:
+        own = grouping.counted
+        for g, label in enumerate(own.labels if own.name else []):
+            bins = {name: counts[g] for name, counts in grouping.bins.items()}
+            groups.append(_Group(label, own.rows[g], bins, own.noise))
+    return groupings, groups
 
 
-def _of_all(
-    column: DescribedColumn,
-    groupings: list[CountedGroups],
-    bins: list[dict[str, Floats]],
-) -> Floats:
+def _of_all(column: DescribedColumn, groupings: list[_Grouping]) -> Floats:
     """Draws of how many of all records are in each bin of a column."""
-    for counted in groupings:
-        if counted.name == column.name:
+    for grouping in groupings:
+        if grouping.counted.name == column.name:
             # Groups by the levels of a column have as many records as the levels.
-            return counted.rows.T
-    told = np.array([1.0 / len(counted.groups) for counted in groupings])
-    every = np.array([own[column.name].sum(axis=0) for own in bins])
+            return grouping.counted.rows.T
+    told = np.array([grouping.told for grouping in groupings])
+    every = np.array([each.bins[column.name].sum(axis=0) for each in groupings])
     total: Floats = np.einsum("a,asb->sb", told / told.sum(), every)
     return total
 
@@ -194,53 +178,64 @@ def _ends(column: DescribedColumn) -> Floats:
 
 
 def _numbers(
-    columns: list[DescribedColumn],
-    counted: CountedGroups,
-    drawn: dict[str, ColumnDraws],
-    bins: dict[str, Floats],
-) -> dict[str, list[CountedNumber]]:
-    """Every number in every group of a grouping."""
-    found: dict[str, list[CountedNumber]] = {}
-    rng = np.random.default_rng(4)
-    for column in columns:
-        if column.levels is not None:
-            continue
-        ends, smooth = _ends(column), drawn[column.name].smooth
-        rounding = Rounding.drawn(smooth, ends.size - 1)
-        of_groups = []
-        for g, sums in enumerate(_sums(counted, column)):
-            counts = bins[column.name][g]
-            present = _present(column, counts)
-            there = counts[:, : ends.size - 1]
-            shares = there / np.maximum(present, 1e-12)[:, None]
-            number = CountedNumber.drawn(
-                shares, ends, column.possible, smooth, rounding
-            )
-            if column.window is not None:
-                told = counted.bins[column.name][g, : ends.size - 1]
-                number = number.with_sums(told, sums, counted.noise, present, ends, rng)
-            of_groups.append(number)
-        found[column.name] = of_groups
+    column: DescribedColumn, groupings: list[_Grouping], place: int
+) -> list[_Number]:
+    """A number among all records, then in the groups of every grouping; ``place`` among
+    the columns gives it random numbers of its own."""
+    of_groups = [_in_groups(column, grouping, place) for grouping in groupings]
+    present = [_present(column, each.bins[column.name]) for each in groupings]
+    wholes = [together(*each) for each in zip(of_groups, present, strict=True)]
+    told = np.array([grouping.told for grouping in groupings])
+    of_all = together(wholes, np.repeat(told[:, None], present[0].shape[1], axis=1))
+    first = groupings[0].counted
+    counts, sums = first.bins[column.name].sum(axis=0), _sums(first, column).sum(axis=0)
+    found = [_Number(of_all, counts, sums)]
+    for grouping, numbers, whole in zip(groupings, of_groups, wholes, strict=True):
+        counted = grouping.counted
+        released = counted.bins[column.name], _sums(counted, column)
+        if counted.name:
+            found += [
+                _Number(_moved(number, whole, of_all), counts, sums)
+                for number, counts, sums in zip(numbers, *released, strict=True)
+            ]
+    return found
+
+
+def _in_groups(
+    column: DescribedColumn, grouping: _Grouping, place: int
+) -> list[CountedNumber]:
+    """A number in every group of a grouping."""
+    rng = np.random.default_rng([4, place])
+    counted = grouping.counted
+    ends, smooth = _ends(column), grouping.smooth[column.name]
+    rounding = Rounding.drawn(smooth, ends.size - 1)
+    found = []
+    for g, sums in enumerate(_sums(counted, column)):
+        counts = grouping.bins[column.name][g]
+        present = _present(column, counts)
+        there = counts[:, : ends.size - 1]
+        shares = there / np.maximum(present, 1e-12)[:, None]
+        number = CountedNumber.drawn(shares, ends, column.possible, smooth, rounding)
+        if column.window is not None:
+            told = counted.bins[column.name][g, : ends.size - 1]
+            number = number.with_sums(told, sums, counted.noise, present, ends, rng)
+        found.append(number)
     return found
 
 
 def _moved(
-    groups: list[CountedNumber],
-    everybody: CountedNumber,
-    column: DescribedColumn,
-    bins: dict[str, Floats],
-    g: int,
+    number: CountedNumber, whole: CountedNumber, everybody: CountedNumber
 ) -> CountedNumber:
-    """A number in one of the groups, whose means add up to that of all records."""
-    own = together(groups, _present(column, bins[column.name])).moments
-    moved = groups[g].moments + everybody.moments - own
+    """A number in one of the groups, whose means add up to that of all records; these
+    are told by its grouping alone (``whole``) and by all groupings."""
+    moved = number.moments + everybody.moments - whole.moments
     first = np.clip(moved[:, 0], -1.0, 1.0)
     second = np.clip(moved[:, 1], first**2, 1.0)
-    return replace(groups[g], moments=np.stack([first, second], axis=1))
+    return replace(number, moments=np.stack([first, second], axis=1))
 
 
 def _statistics(
-    column: DescribedColumn, group: _Group, tail: float
+    column: DescribedColumn, group: _Group, number: _Number | None, tail: float
 ) -> Iterator[DescribeRow]:
     counts, label = group.bins[column.name], group.label
     present = _present(column, counts)
@@ -253,19 +248,20 @@ def _statistics(
             yield _row(column.name, f"count: {level}", label, count, tail)
             yield _row(column.name, f"share: {level}", label, share, tail)
         return
-    number = group.numbers[column.name]
+    assert number is not None
     yield from _mean_and_sd(column, group, number, present, tail)
     for name, share in QUANTILES.items():
-        yield _quantile(column, number, label, (name, share), tail)
+        yield _quantile(column, number.drawn, label, (name, share), tail)
 
 
 def _mean_and_sd(
     column: DescribedColumn,
     group: _Group,
-    number: CountedNumber,
+    told: _Number,
     present: Floats,
     tail: float,
 ) -> Iterator[DescribeRow]:
+    number, counts, sums = told
     shares, label, ends = number.shares, group.label, column.number.ends
     lows, highs = ends[:-1], ends[1:]
     if column.window is None:
@@ -289,7 +285,6 @@ def _mean_and_sd(
         yield _row(column.name, "mean", label, mean, tail, (mean - below, mean + above))
         farthest = below * (middle - lows[0]) + above * (highs[-1] - middle)
         least, most = sd, np.sqrt(sd**2 + farthest)
-    counts, sums = group.released[column.name]
     first_range, last_range = column.possible
     reach = float(-ndtri(tail))
     records = max(float(present.mean()), 1.0)

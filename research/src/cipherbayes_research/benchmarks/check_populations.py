@@ -419,6 +419,14 @@ def invented_count(kind: str, rng: np.random.Generator) -> Population:
     if kind == "shrunk":
         mean = np.exp(0.8 - 0.5 * rng.gamma(2.0, 0.7, INVENTED))
         return count(mean, rng.poisson(1.3 * mean**1.3).astype(np.float64))
+    if kind == "edge":
+        mean = np.exp(1.0 - rng.exponential(0.7, INVENTED))
+        return count(mean, rng.poisson(0.9 * mean).astype(np.float64))
+    if kind == "two groups":
+        few = rng.random(INVENTED) < 0.4
+        low, high = rng.normal(-1.0, 0.3, INVENTED), rng.normal(0.9, 0.25, INVENTED)
+        mean = np.exp(np.where(few, low, high))
+        return count(mean, rng.poisson(mean).astype(np.float64))
     if kind == "abrupt":
         mean = np.exp(rng.uniform(-1.2, 0.9, INVENTED))
         return count(mean, rng.poisson(0.85 * mean**0.8).astype(np.float64))

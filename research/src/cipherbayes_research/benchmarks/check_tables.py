@@ -190,6 +190,14 @@ def _nodes() -> Population:
     return _counted(frame, frame.pop("pnodes").to_numpy(), 250)
 
 
+def _stay() -> Population:
+    """Days in hospital (WHAS500)."""
+    from sksurv.datasets import load_whas500
+
+    frame = _dummies(load_whas500()[0])
+    return _counted(frame, frame.pop("los").to_numpy(), 200)
+
+
 Maker = Callable[[np.random.Generator], Population]
 
 TUNING: dict[str, Maker] = {
@@ -209,6 +217,9 @@ TUNING: dict[str, Maker] = {
     "diabetes": lambda rng: _diabetes(),
     "overdispersed": partial(invented_count, "overdispersed"),
     "abrupt counts": partial(invented_count, "abrupt"),
+    "edge of counts": partial(invented_count, "edge"),
+    "counts of two": partial(invented_count, "two groups"),
+    "stay": lambda rng: _stay(),
 }
 REPORTED: dict[str, Maker] = {
     "narrow": partial(invented_binary, "narrow"),

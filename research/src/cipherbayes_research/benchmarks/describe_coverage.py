@@ -1,9 +1,9 @@
 """How often intervals of a table of characteristics hold what the records say.
 
-The records of a real table, at two sites, are counted as sites count them and noised as
-a study's description is, in ranges made of scales that were released with noise before.
-Only the noise differs between repetitions, because the intervals are about these very
-records.
+The records of a real table, at two sites or more, are counted as sites count them and
+noised as a study's description is, in ranges made of scales that were released with
+noise before. Only the noise differs between repetitions, because the intervals are
+about these very records.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cipherbayes.protocols.study_plan import plan_releases
 from cipherbayes.results.describing import describe_rows
 from cipherbayes.results.record import DescribeRow
 from cipherbayes.study.tables import open_site
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Bools, Floats, Integers
 from cipherbayes_research.datasets.physionet2012 import OUTCOME as DIED
 from cipherbayes_research.datasets.physionet2012 import load_physionet2012
 
@@ -142,15 +142,21 @@ def described(
     seed: int,
     *,
     uneven: bool = False,
+    sites: int = 2,
 ) -> Iterator[tuple[DescribeRow, float]]:
     """Rows of the table from repeated releases, and what the records say.
 
-    Records are at the first site with a probability of 0.6; of 0.9 or 0.3 where sites
-    are ``uneven``, by whether the first number is above its median.
+    Of two sites, records are at the first with a probability of 0.6; of 0.9 or 0.3
+    where sites are ``uneven``, by whether the first number is above its median. The
+    first of two sites is told, and every one of more.
     """
     rng = np.random.default_rng(seed)
-    at_a = rng.random(len(frame)) < (_uneven(frame) if uneven else 0.6)
-    tables = {"a": frame[at_a], "b": frame[~at_a]}
+    if sites > 2:
+        place = _many_sites(frame, sites, uneven, rng)
+    else:
+        at_a = rng.random(len(frame)) < (_uneven(frame) if uneven else 0.6)
+        place = 1 - at_a.astype(np.int64)
+    tables = {chr(97 + k): frame[place == k] for k in range(sites)}
     study = cb.Study(
         model=cb.models.Logistic(outcome=OUTCOME),
         features=_features(frame),
@@ -158,18 +164,22 @@ def described(
         privacy={"epsilon": epsilon, "delta": DELTA, "records": len(frame)},
         inference={"method": "averaged"},
         describe={"by": ["site"], "share": share},
-        sites={"a": {}, "b": {}},
+        sites={site: {} for site in tables},
     )
     plan = plan_releases(study)
     (phase,) = plan.closing
     assert phase.characteristics is not None
-    sites = [
+    parties = [
         Contributions.of_site(study, site, open_site(study, site, table))
         for site, table in tables.items()
     ]
+    told = list(tables) if sites > 2 else ["a"]
     truths = {
         (column, statistic, group): value
-        for group, rows in (("all", frame), ("site: a", tables["a"]))
+        for group, rows in (
+            ("all", frame),
+            *((f"site: {site}", tables[site]) for site in told),
+        )
         for column, statistic, value in _truths(rows)
     }
     # That of all records is the study's own number.
@@ -177,7 +187,7 @@ def described(
 
     def released(asked: Phase, scales: Floats | None) -> Floats:
         question = Question(np.zeros(1), scales)
-        total = sum(site.total(asked, question) for site in sites)
+        total = sum(party.total(asked, question) for party in parties)
         return total + rng.normal(0.0, asked.sums.noise_sd(1), asked.dimension)
 
     for _ in range(repetitions):
@@ -195,10 +205,28 @@ def described(
 
 
 def _uneven(frame: pd.DataFrame) -> Floats:
+    return np.where(_above(frame), 0.9, 0.3)
+
+
+def _above(frame: pd.DataFrame) -> Bools:
+    """Which records have a first number above its median."""
     number = next(
         frame[name] for name in frame if frame[name].dtype.kind in "fi"
     ).to_numpy(float)
-    return np.where(number > np.nanmedian(number), 0.9, 0.3)
+    return np.asarray(number > np.nanmedian(number))
+
+
+def _many_sites(
+    frame: pd.DataFrame, sites: int, uneven: bool, rng: np.random.Generator
+) -> Integers:
+    """The site of each record. Sites are small and large; where they are ``uneven``
+    the chance of one is larger or smaller, by a factor of e as one standard deviation,
+    for records whose first number is above its median."""
+    size, prefer = np.exp(0.6 * rng.standard_normal(sites)), rng.standard_normal(sites)
+    chance = size * np.exp((uneven * _above(frame))[:, None] * prefer)
+    upto = np.cumsum(chance, axis=1)
+    place = rng.random((len(frame), 1)) * upto[:, -1:]
+    return np.asarray((place > upto).sum(axis=1))
 
 
 def describe_coverage(
@@ -210,17 +238,21 @@ def describe_coverage(
     physionet: Path | None = None,
     *,
     uneven: bool = False,
+    sites: int = 2,
 ) -> dict[tuple[str, str], tuple[float, float, int]]:
     """For each kind of statistic, of all records and of a site's: how often intervals
     held it, their mean width over the value, and how many there were."""
     frame = described_table(name, physionet)
     found: dict[tuple[str, str], list[tuple[bool, float]]] = defaultdict(list)
-    rows = described(frame, epsilon, share, repetitions, seed, uneven=uneven)
+    rows = described(
+        frame, epsilon, share, repetitions, seed, uneven=uneven, sites=sites
+    )
     for row, truth in rows:
         kind = row["statistic"].partition(":")[0]
+        group = row["group"] if sites == 2 or row["group"] == "all" else "a site"
         inside = row["lower"] - 1e-9 <= truth <= row["upper"] + 1e-9
         width = (row["upper"] - row["lower"]) / max(abs(truth), 1e-9)
-        found[kind, row["group"]].append((inside, width))
+        found[kind, group].append((inside, width))
     return {
         key: (
             float(np.mean([inside for inside, _ in each])),
