@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from cipherbayes.models.influence import InfluenceBound
+from cipherbayes.models.installed import load_installed
 
 if TYPE_CHECKING:  # a study file is read without loading samplers
     from cipherbayes.inference.chains import Draws
@@ -254,6 +255,7 @@ class Method(ABC):
         return None
 
 
+GROUP = "cipherbayes.methods"
 _METHODS: dict[str, Method] = {}
 
 
@@ -297,9 +299,15 @@ def method_choices(fits: Callable[[Method], bool]) -> str:
 
 
 def method_named(name: str) -> Method:
-    """The method of a name; raises ValueError where there is none."""
-    try:
-        return _METHODS[name]
-    except KeyError:
+    """The method of a name; raises ValueError where there is none.
+
+    One that is not known here is looked for among the entry points of the group
+    ``cipherbayes.methods``; importing what they name registers it.
+    """
+    if name not in _METHODS:
+        for _ in load_installed(GROUP, name, "method"):
+            pass
+    if name not in _METHODS:
         known = " or ".join(f"'{each}'" for each in _METHODS)
-        raise ValueError(f"no method is called '{name}': use {known}") from None
+        raise ValueError(f"no method is called '{name}': use {known}")
+    return _METHODS[name]

@@ -119,16 +119,27 @@ class Plan(ABC):
         return self.protocol.certifies and not self.study.insecure
 
     def cautions(self) -> list[str]:
-        """What every plan and result must warn of because of the protocol."""
-        cautions: list[str] = self.protocol.cautions(self)
-        whose = self.protocol.distribution
-        if whose is None:
-            return cautions
-        return [
-            *cautions,
-            f"the protocol '{self.protocol.name}' comes from the distribution {whose}, "
-            "which answers for its promises",
-        ]
+        """What every plan and result must warn of: by the protocol, and whose it is."""
+        of_others = (
+            f"the {what} comes from {whose}, which answers for its promises"
+            for what, whose in self.parts_of_others()
+        )
+        return [*self.protocol.cautions(self), *of_others]
+
+    def parts_of_others(self) -> list[tuple[str, str]]:
+        """What of the study is not this package's, and whose it is."""
+        found = []
+        if (whose := self.protocol.distribution) is not None:
+            found.append((f"protocol '{self.protocol.name}'", f"distribution {whose}"))
+        model, method = self.study.model, self.study.inference_method
+        for what, thing in (
+            (f"model '{model.kind}'", model),
+            (f"method '{method.name}'", method),
+        ):
+            package = type(thing).__module__.partition(".")[0]
+            if package != __name__.partition(".")[0]:
+                found.append((what, f"package '{package}'"))
+        return [(what, f"the {whose}") for what, whose in found]
 
     @property
     def minimum_roster(self) -> int:

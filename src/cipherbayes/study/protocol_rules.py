@@ -117,7 +117,8 @@ def _register_installed(name: str) -> None:
                 "instance of a class derived from Protocol with that name",
             )
         found.distribution = distribution
-        register(found)
+        if found not in _PROTOCOLS.values():  # its module may register it
+            register(found)
 
 
 def known_noise(noise: str) -> str:

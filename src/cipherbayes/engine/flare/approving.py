@@ -28,7 +28,6 @@ def _lines(study: Study) -> list[str]:
         f"feature     {name}: {_known(feature)}"
         for name, feature in study.features.items()
     ]
-    whose = plan.protocol.distribution
     return [
         f"study       {study.name}, {study.protocol}, sites {', '.join(study.sites)}",
         f"model       {study.model.kind}; outcome columns {', '.join(reads)}",
@@ -36,9 +35,8 @@ def _lines(study: Study) -> list[str]:
         *features,
         *plan.protocol.approval(plan),
         *(
-            f"protocol    of the distribution {name}, which answers for its promises"
-            for name in [whose]
-            if name is not None
+            f"of others   the {what} is of {whose}, which answers for its promises"
+            for what, whose in plan.parts_of_others()
         ),
     ]
 
