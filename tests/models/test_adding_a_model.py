@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,6 +32,7 @@ from cipherbayes.validation import calibration, outcome_draws, trial_records
 from cipherbayes.validation.outcome_draws import OutcomeDraw
 from cipherbayes.validation.public_columns import Columns
 from cipherbayes.validation.simulation import Simulated, columns, release_rounds
+from cipherbayes.validation.study_audit import audit_study
 from conftest import LOGISTIC, logistic_frame
 
 GUIDE = Path(__file__).resolve().parents[2] / "CONTRIBUTING.md"
@@ -241,3 +242,22 @@ def test_its_intervals_hold_the_truth_as_often_as_they_say(probit: Model) -> Non
         low, high = np.quantile(draws.theta.reshape(-1, 4), [0.05, 0.95], axis=0)
         covered.append((low <= truth) & (truth <= high))
     assert np.mean(covered) >= 0.75
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("other", [np.median, np.mean])
+def test_an_audit_finds_a_model_whose_records_depend_on_each_other(
+    other: Callable[[Floats], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        cb.models.Logistic,
+        "prepare_outcome",
+        lambda model, raw: {"y": (raw["y"] >= other(raw["y"])).astype(float)},
+    )
+    study = cb.Study(
+        model={"kind": "logistic", "outcome": "y"},
+        features={"x": {"low": 0, "high": 1}},
+        privacy={"epsilon": 3.0, "records": 1_000},
+        preparation={"method": "public-bounds"},
+    )
+    assert audit_study(study, runs=16).refuted
