@@ -60,24 +60,19 @@ class Plan:
     classes: Mapping[str, frozenset[Path]]
     constants: Mapping[str, Mapping[str, str]]
 
-    @property
-    def words(self) -> re.Pattern[str]:
-        """One of these is in every module that asks."""
-        held = {what for constants in self.constants.values() for what in constants}
-        folders = {home.name for homes in self.names.values() for home in homes}
-        words = {*self.names, *self.classes, *held, *folders, *LOOK_UPS}
-        words |= {f".{name}" for name in ASKED}
-        return re.compile(rf"({'|'.join(map(re.escape, sorted(words)))})\b")
 
+def asking(plan: Plan, root: Path = SOURCE) -> Iterator[tuple[Path, int, str]]:
+    """Module, line and kind of every question in a package, each of its modules read.
 
-def asking(plan: Plan) -> Iterator[tuple[Path, int, str]]:
-    """Module, line and kind of every question in the package."""
-    words = plan.words
-    for path, text in _texts().items():
-        if words.search(text):
-            place = path.relative_to(SOURCE)
-            for line, what in questions(_parse(path), place, plan):
-                yield place, line, what
+    Parameters
+    ----------
+    root
+        The package's folder.
+    """
+    for path in sorted(root.rglob("*.py")):
+        place = path.relative_to(root)
+        for line, what in questions(_parse(path), place, plan):
+            yield place, line, what
 
 
 @cache
@@ -89,7 +84,7 @@ def _texts() -> dict[Path, str]:
 
 @cache
 def _parse(path: Path) -> ast.Module:
-    return ast.parse(_texts()[path])
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def current() -> Plan:

@@ -137,8 +137,11 @@ METHODS = "from cipherbayes.inference.methods import PRIVATE_DEFAULT"
         "if study.inference_method == other: pass",
     ],
 )
-def test_such_a_question_would_be_found(lines: str) -> None:
-    assert list(questions(ast.parse(lines), PAGE, current()))
+def test_such_a_question_would_be_found(lines: str, tmp_path: Path) -> None:
+    path = tmp_path / PAGE
+    path.parent.mkdir()
+    path.write_text(lines, encoding="utf-8")
+    assert {place for place, _, _ in asking(current(), tmp_path)} == {PAGE}
 
 
 @pytest.mark.parametrize(
