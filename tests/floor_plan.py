@@ -283,7 +283,7 @@ def scoped(
     outer
         Names of the scopes around.
     """
-    inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
     own, deeper, to_visit = [tree], [], list(ast.iter_child_nodes(tree))
     while to_visit:
         node = to_visit.pop(0)
@@ -293,17 +293,57 @@ def scoped(
             own.append(node)
             to_visit[:0] = ast.iter_child_nodes(node)
     bound = [pair for node in own for pair in _assigned(node)]
-    aliases = outer - {name for name, _ in bound}
+    aliases = outer - {name for name, _ in bound if name[:5] != "self."}
     aliases -= {node.arg for node in own if isinstance(node, ast.arg)}
     while more := {name for name, value in bound if asked(value, aliases)} - aliases:
         aliases |= more
     yield from ((node, aliases) for node in own)
+    if isinstance(tree, ast.ClassDef):
+        aliases |= _kept(tree, deeper, asked, aliases)
     for node in deeper:
         yield from scoped(node, asked, aliases)
 
 
+def _kept(
+    tree: ast.ClassDef,
+    methods: Sequence[ast.AST],
+    asked: Callable[[ast.expr, frozenset[str]], bool],
+    outer: frozenset[str],
+) -> frozenset[str]:
+    """Attributes in which methods keep what is asked for, as ``self.name``."""
+    if not any(n[:5] == "self." for node in ast.walk(tree) for n, _ in _assigned(node)):
+        return frozenset()
+    kept: frozenset[str] = frozenset()
+    while (
+        more := {
+            name
+            for method in methods
+            for node, aliases in scoped(method, asked, outer | kept)
+            for name, value in _assigned(node)
+            if name[:5] == "self." and asked(value, aliases)
+        }
+        - kept
+    ):
+        kept |= more
+    return kept
+
+
+def stands_for(node: ast.expr, aliases: frozenset[str]) -> bool:
+    """Whether a name, or an attribute of ``self``, is one of these."""
+    return bool(aliases) and _called(node) in aliases
+
+
+def _called(node: ast.expr) -> str | None:
+    """A name, or ``self.name``; None of all else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return f"self.{node.attr}" if node.value.id == "self" else None
+    return None
+
+
 def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """Names that a node assigns to, and what."""
+    """Names and attributes of ``self`` that a node assigns to, and what."""
     pairs: list[tuple[ast.expr, ast.expr]]
     if isinstance(node, ast.Assign):
         pairs = [(target, node.value) for target in node.targets]
@@ -312,12 +352,12 @@ def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     else:
         return
     for target, value in pairs:
-        if isinstance(target, ast.Name):
-            yield target.id, value
+        if (name := _called(target)) is not None:
+            yield name, value
         elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
             for one, other in zip(target.elts, value.elts, strict=False):
-                if isinstance(one, ast.Name):
-                    yield one.id, other
+                if (name := _called(one)) is not None:
+                    yield name, other
 
 
 def _compares(node: ast.AST, held: set[str], aliases: frozenset[str]) -> bool:
@@ -335,6 +375,9 @@ def _compares(node: ast.AST, held: set[str], aliases: frozenset[str]) -> bool:
         return any(key is not None and _holds(key, held) for key in node.keys)
     if isinstance(node, ast.Subscript):
         return _holds(node.slice, held) or _asked(node.slice, aliases)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        by_name = node.func.id in ("getattr", "hasattr", "setattr")
+        return by_name and any(_asked(each, aliases) for each in node.args[1:2])
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if node.func.attr not in WAYS:
             return False
@@ -353,29 +396,38 @@ def _compares_itself(node: ast.AST) -> bool:
 def _asked(node: ast.expr, aliases: frozenset[str]) -> bool:
     """Whether an expression is a study's protocol or method, its descriptor, or a part
     of one of them; or a name that one was assigned to."""
-    if isinstance(node, ast.Name):
-        return node.id in aliases
-    if isinstance(node, ast.NamedExpr):
+    if stands_for(node, aliases):
+        return True
+    if isinstance(node, ast.NamedExpr | ast.FormattedValue):
         return _asked(node.value, aliases)
     if isinstance(node, ast.IfExp):
         return _asked(node.body, aliases) or _asked(node.orelse, aliases)
-    if isinstance(node, ast.BoolOp):
+    if isinstance(node, ast.BoolOp | ast.JoinedStr):
         return any(_asked(each, aliases) for each in node.values)
+    if isinstance(node, ast.BinOp):
+        return _asked(node.left, aliases) or _asked(node.right, aliases)
     if isinstance(node, ast.Attribute):
         if ast.unparse(node).endswith("preparation.method"):
             return False  # of columns
         part = node.attr in OF_ALL and _asked(node.value, aliases)
         return node.attr in ASKED or part
     if isinstance(node, ast.Subscript):  # also of a record
-        key = node.slice.value if isinstance(node.slice, ast.Constant) else None
-        return key in ("protocol", "method") or _asked(node.value, aliases)
+        return _is_key(node.slice) or _asked(node.value, aliases)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         made = node.func.id in ("type", "len", "str", "repr", "id", "hash")
         asked = made and any(_asked(each, aliases) for each in node.args)
-        return node.func.id in LOOK_UPS or asked
+        read = node.func.id == "getattr" and any(map(_is_key, node.args[1:2]))
+        return node.func.id in LOOK_UPS or asked or read
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr in ("get", "pop") and any(map(_is_key, node.args[:1])):
+            return True
         return node.func.attr in CHANGES and _asked(node.func.value, aliases)
     return False
+
+
+def _is_key(node: ast.expr) -> bool:
+    """Whether this is the key by which a record has its protocol or method."""
+    return isinstance(node, ast.Constant) and node.value in ("protocol", "method")
 
 
 def _holds(node: ast.expr, held: set[str]) -> bool:

@@ -95,6 +95,17 @@ METHODS = "from cipherbayes.inference.methods import PRIVATE_DEFAULT"
         "p = study.protocol\nwords.get(p)",
         "p = study.protocol\ndef f():\n    return p == other",
         "def f():\n    p = study.protocol\n    return [1 for q in x if q == p]",
+        "f = lambda: f'{study.protocol}' == other",
+        "getattr(self, f'_words_of_{study.protocol}')",
+        "hasattr(self, 'words_of_' + study.protocol)",
+        "if getattr(study, 'protocol') == other: pass",
+        "class A:\n"
+        "    def f(self):\n        self.p = study.protocol\n"
+        "    def g(self):\n        return self.p == other",
+        "class A:\n"
+        "    def g(self):\n        return self.q == other\n"
+        "    def f(self):\n        self.q = self.p\n"
+        "    def h(self):\n        p = study.protocol\n        self.p = p",
         # Constants.
         'POOLED = "pooled"\nif study.protocol == POOLED: pass',
         'ONE, TWO = "pooled", "psgld"',
@@ -116,6 +127,8 @@ METHODS = "from cipherbayes.inference.methods import PRIVATE_DEFAULT"
         "if study.protocol.upper() == other: pass",
         "if len(study.method) == 8: pass",
         'if record["protocol"] == other: pass',
+        'if record.get("protocol") == other: pass',
+        'p = record.get("protocol", "")\nif p != other: pass',
         "if study.rules.__class__.__name__ == other: pass",
         # Classes.
         "if isinstance(plan, EncryptedPlan): pass",
@@ -180,6 +193,13 @@ def test_rooms_and_folders_do_not_ask_for_each_other(place: str, lines: str) -> 
         ("report/page.py", "def f():\n    p = study.method\nif p == 1: pass"),
         ("report/page.py", "p = study.method\ndef f(p):\n    return p == 1"),
         ("report/page.py", "rules = study.rules\nif rules.federated: pass"),
+        ("report/page.py", 'if record.get("protocol") is None: pass'),
+        ("report/page.py", "print(f'{study.protocol}', getattr(self, name))"),
+        (
+            "report/page.py",
+            "class A:\n    def f(self):\n        self.p = study.protocol\n"
+            "class B:\n    def f(self):\n        return self.p == other",
+        ),
         ("report/page.py", 'words = "rows are pooled and averaged"'),
         ("report/page.py", 'if study.preparation.method == "public-bounds": pass'),
     ],
