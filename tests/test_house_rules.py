@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cipherbayes.models.registry import registered
-from floor_plan import scoped, stands_for
+from scopes import scoped, stands_for
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "cipherbayes"
