@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from pathlib import Path
 import cipherbayes.protocols  # noqa: F401, registers them
 from cipherbayes.inference.method import methods
 from cipherbayes.study.protocol_rules import OWN_NOISE, protocols
+from scopes import scoped, stands_for
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "cipherbayes"
 PROTOCOLS, INFERENCE = Path("protocols"), Path("inference")
@@ -60,24 +61,19 @@ class Plan:
     classes: Mapping[str, frozenset[Path]]
     constants: Mapping[str, Mapping[str, str]]
 
-    @property
-    def words(self) -> re.Pattern[str]:
-        """One of these is in every module that asks."""
-        held = {what for constants in self.constants.values() for what in constants}
-        folders = {home.name for homes in self.names.values() for home in homes}
-        words = {*self.names, *self.classes, *held, *folders, *LOOK_UPS}
-        words |= {f".{name}" for name in ASKED}
-        return re.compile(rf"({'|'.join(map(re.escape, sorted(words)))})\b")
 
+def asking(plan: Plan, root: Path = SOURCE) -> Iterator[tuple[Path, int, str]]:
+    """Module, line and kind of every question in a package, each of its modules read.
 
-def asking(plan: Plan) -> Iterator[tuple[Path, int, str]]:
-    """Module, line and kind of every question in the package."""
-    words = plan.words
-    for path, text in _texts().items():
-        if words.search(text):
-            place = path.relative_to(SOURCE)
-            for line, what in questions(_parse(path), place, plan):
-                yield place, line, what
+    Parameters
+    ----------
+    root
+        The package's folder.
+    """
+    for path in sorted(root.rglob("*.py")):
+        place = path.relative_to(root)
+        for line, what in questions(_parse(path), place, plan):
+            yield place, line, what
 
 
 @cache
@@ -89,7 +85,7 @@ def _texts() -> dict[Path, str]:
 
 @cache
 def _parse(path: Path) -> ast.Module:
-    return ast.parse(_texts()[path])
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def current() -> Plan:
@@ -274,57 +270,6 @@ def _imported(node: ast.AST) -> Iterator[str]:
             yield name.removeprefix(room).split(".")[0]
 
 
-def scoped(
-    tree: ast.AST,
-    asked: Callable[[ast.expr, frozenset[str]], bool],
-    outer: frozenset[str] = frozenset(),
-) -> Iterator[tuple[ast.AST, frozenset[str]]]:
-    """Nodes, each with the names that stand for what is asked for where it is.
-
-    Parameters
-    ----------
-    asked
-        Whether an expression is asked for, given the names that stand for one.
-    outer
-        Names of the scopes around.
-    """
-    inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-    own, deeper, to_visit = [tree], [], list(ast.iter_child_nodes(tree))
-    while to_visit:
-        node = to_visit.pop(0)
-        if isinstance(node, inner):
-            deeper.append(node)
-        else:
-            own.append(node)
-            to_visit[:0] = ast.iter_child_nodes(node)
-    bound = [pair for node in own for pair in _assigned(node)]
-    aliases = outer - {name for name, _ in bound}
-    aliases -= {node.arg for node in own if isinstance(node, ast.arg)}
-    while more := {name for name, value in bound if asked(value, aliases)} - aliases:
-        aliases |= more
-    yield from ((node, aliases) for node in own)
-    for node in deeper:
-        yield from scoped(node, asked, aliases)
-
-
-def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """Names that a node assigns to, and what."""
-    pairs: list[tuple[ast.expr, ast.expr]]
-    if isinstance(node, ast.Assign):
-        pairs = [(target, node.value) for target in node.targets]
-    elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
-        pairs = [(node.target, node.value)]
-    else:
-        return
-    for target, value in pairs:
-        if isinstance(target, ast.Name):
-            yield target.id, value
-        elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-            for one, other in zip(target.elts, value.elts, strict=False):
-                if isinstance(one, ast.Name):
-                    yield one.id, other
-
-
 def _compares(node: ast.AST, held: set[str], aliases: frozenset[str]) -> bool:
     """Whether a constant with a name, or what a study has, is compared or looked up."""
     if isinstance(node, ast.Compare):
@@ -340,6 +285,9 @@ def _compares(node: ast.AST, held: set[str], aliases: frozenset[str]) -> bool:
         return any(key is not None and _holds(key, held) for key in node.keys)
     if isinstance(node, ast.Subscript):
         return _holds(node.slice, held) or _asked(node.slice, aliases)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        by_name = node.func.id in ("getattr", "hasattr", "setattr")
+        return by_name and any(_asked(each, aliases) for each in node.args[1:2])
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if node.func.attr not in WAYS:
             return False
@@ -358,29 +306,38 @@ def _compares_itself(node: ast.AST) -> bool:
 def _asked(node: ast.expr, aliases: frozenset[str]) -> bool:
     """Whether an expression is a study's protocol or method, its descriptor, or a part
     of one of them; or a name that one was assigned to."""
-    if isinstance(node, ast.Name):
-        return node.id in aliases
-    if isinstance(node, ast.NamedExpr):
+    if stands_for(node, aliases):
+        return True
+    if isinstance(node, ast.NamedExpr | ast.FormattedValue):
         return _asked(node.value, aliases)
     if isinstance(node, ast.IfExp):
         return _asked(node.body, aliases) or _asked(node.orelse, aliases)
-    if isinstance(node, ast.BoolOp):
+    if isinstance(node, ast.BoolOp | ast.JoinedStr):
         return any(_asked(each, aliases) for each in node.values)
+    if isinstance(node, ast.BinOp):
+        return _asked(node.left, aliases) or _asked(node.right, aliases)
     if isinstance(node, ast.Attribute):
         if ast.unparse(node).endswith("preparation.method"):
             return False  # of columns
         part = node.attr in OF_ALL and _asked(node.value, aliases)
         return node.attr in ASKED or part
     if isinstance(node, ast.Subscript):  # also of a record
-        key = node.slice.value if isinstance(node.slice, ast.Constant) else None
-        return key in ("protocol", "method") or _asked(node.value, aliases)
+        return _is_key(node.slice) or _asked(node.value, aliases)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         made = node.func.id in ("type", "len", "str", "repr", "id", "hash")
         asked = made and any(_asked(each, aliases) for each in node.args)
-        return node.func.id in LOOK_UPS or asked
+        read = node.func.id == "getattr" and any(map(_is_key, node.args[1:2]))
+        return node.func.id in LOOK_UPS or asked or read
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr in ("get", "pop") and any(map(_is_key, node.args[:1])):
+            return True
         return node.func.attr in CHANGES and _asked(node.func.value, aliases)
     return False
+
+
+def _is_key(node: ast.expr) -> bool:
+    """Whether this is the key by which a record has its protocol or method."""
+    return isinstance(node, ast.Constant) and node.value in ("protocol", "method")
 
 
 def _holds(node: ast.expr, held: set[str]) -> bool:

@@ -18,6 +18,29 @@ from floor_plan import PROTOCOLS, SOURCE, asking, current, questions
 TOP = {"__init__.py", "__main__.py", "errors.py", "typing.py", "version.py"}
 FOLDERS = [path.parent for path in sorted(SOURCE.glob("protocols/*/protocol.py"))]
 PAGE = Path("report/page.py")
+RESEARCH = SOURCE.parents[1] / "research" / "src" / "cipherbayes_research"
+IMPORTERS = frozenset({"import_module", "__import__", "resolve_name"})
+"""Functions that import what a string names, which import-linter does not see."""
+
+BY_NAME = {
+    # What the package exports, and its rooms, are imported when asked for.
+    "cipherbayes/__init__.py": {"_HOMES[name]", "f'cipherbayes.{name}'"},
+    # Compiled loops: there may be no compiler.
+    "cipherbayes/models/kernels.py": {"'cipherbayes._kernels'"},
+    "cipherbayes/inference/noise_aware/compiled.py": {
+        "'cipherbayes.inference.noise_aware._loops'"
+    },
+    # The folders of the room.
+    "cipherbayes/protocols/__init__.py": {"_found.name"},
+    # Drivers of databases.
+    "cipherbayes/data/omop/__init__.py": {"driver"},
+    "cipherbayes/data/databases/database.py": {"module"},
+    # Experiments, each when asked for.
+    "cipherbayes_research/paper/experiment.py": {
+        "f'cipherbayes_research.paper.{name}'"
+    },
+}
+"""Imports by a string that is or may be of a module of ours, and why."""
 
 EXCEPTIONS = {
     # Both list the mechanisms that are audited without a study, one by its old name.
@@ -95,6 +118,17 @@ METHODS = "from cipherbayes.inference.methods import PRIVATE_DEFAULT"
         "p = study.protocol\nwords.get(p)",
         "p = study.protocol\ndef f():\n    return p == other",
         "def f():\n    p = study.protocol\n    return [1 for q in x if q == p]",
+        "f = lambda: f'{study.protocol}' == other",
+        "getattr(self, f'_words_of_{study.protocol}')",
+        "hasattr(self, 'words_of_' + study.protocol)",
+        "if getattr(study, 'protocol') == other: pass",
+        "class A:\n"
+        "    def f(self):\n        self.p = study.protocol\n"
+        "    def g(self):\n        return self.p == other",
+        "class A:\n"
+        "    def g(self):\n        return self.q == other\n"
+        "    def f(self):\n        self.q = self.p\n"
+        "    def h(self):\n        p = study.protocol\n        self.p = p",
         # Constants.
         'POOLED = "pooled"\nif study.protocol == POOLED: pass',
         'ONE, TWO = "pooled", "psgld"',
@@ -116,6 +150,8 @@ METHODS = "from cipherbayes.inference.methods import PRIVATE_DEFAULT"
         "if study.protocol.upper() == other: pass",
         "if len(study.method) == 8: pass",
         'if record["protocol"] == other: pass',
+        'if record.get("protocol") == other: pass',
+        'p = record.get("protocol", "")\nif p != other: pass',
         "if study.rules.__class__.__name__ == other: pass",
         # Classes.
         "if isinstance(plan, EncryptedPlan): pass",
@@ -137,8 +173,11 @@ METHODS = "from cipherbayes.inference.methods import PRIVATE_DEFAULT"
         "if study.inference_method == other: pass",
     ],
 )
-def test_such_a_question_would_be_found(lines: str) -> None:
-    assert list(questions(ast.parse(lines), PAGE, current()))
+def test_such_a_question_would_be_found(lines: str, tmp_path: Path) -> None:
+    path = tmp_path / PAGE
+    path.parent.mkdir()
+    path.write_text(lines, encoding="utf-8")
+    assert {place for place, _, _ in asking(current(), tmp_path)} == {PAGE}
 
 
 @pytest.mark.parametrize(
@@ -177,6 +216,13 @@ def test_rooms_and_folders_do_not_ask_for_each_other(place: str, lines: str) -> 
         ("report/page.py", "def f():\n    p = study.method\nif p == 1: pass"),
         ("report/page.py", "p = study.method\ndef f(p):\n    return p == 1"),
         ("report/page.py", "rules = study.rules\nif rules.federated: pass"),
+        ("report/page.py", 'if record.get("protocol") is None: pass'),
+        ("report/page.py", "print(f'{study.protocol}', getattr(self, name))"),
+        (
+            "report/page.py",
+            "class A:\n    def f(self):\n        self.p = study.protocol\n"
+            "class B:\n    def f(self):\n        return self.p == other",
+        ),
         ("report/page.py", 'words = "rows are pooled and averaged"'),
         ("report/page.py", 'if study.preparation.method == "public-bounds": pass'),
     ],
@@ -235,6 +281,71 @@ def test_import_contracts_name_every_room_and_every_protocol() -> None:
 
 def test_every_module_is_in_a_room() -> None:
     assert {path.name for path in SOURCE.glob("*.py")} == TOP
+
+
+def unnamed(root: Path) -> set[Path]:
+    """Folders with modules that are no packages: import-linter passes them by."""
+    folders = {path.parent for path in root.rglob("*.py")}
+    return {folder for folder in folders if not (folder / "__init__.py").is_file()}
+
+
+def test_every_folder_with_modules_is_a_package(tmp_path: Path) -> None:
+    assert unnamed(SOURCE) | unnamed(RESEARCH) == set()
+    (tmp_path / "room" / "corner").mkdir(parents=True)
+    for name in ("__init__.py", "room/__init__.py", "room/corner/module.py"):
+        (tmp_path / name).touch()
+    assert unnamed(tmp_path) == {tmp_path / "room" / "corner"}
+
+
+def by_name(tree: ast.Module) -> Iterator[str]:
+    """Strings of imports by a string, but for those of other distributions."""
+    nodes = list(ast.walk(tree))
+    importers = IMPORTERS | {
+        node.asname
+        for node in nodes
+        if isinstance(node, ast.alias) and node.name in IMPORTERS and node.asname
+    }
+    for node in nodes:
+        if not isinstance(node, ast.Call):
+            continue
+        if ast.unparse(node.func).split(".")[-1] not in importers:
+            continue
+        given = [*node.args, *(each.value for each in node.keywords)]
+        text = given[0].value if isinstance(given[0], ast.Constant) else "."
+        if re.match(r"\.|cipherbayes", str(text)):
+            yield ast.unparse(given[0])
+
+
+def test_modules_are_imported_by_a_string_only_where_they_must() -> None:
+    importer = re.compile("|".join(IMPORTERS))
+    found = {
+        path.relative_to(root.parent).as_posix(): set(by_name(ast.parse(text)))
+        for root in (SOURCE, RESEARCH)
+        for path in sorted(root.rglob("*.py"))
+        if importer.search(text := path.read_text(encoding="utf-8"))
+    }
+    assert {place: strings for place, strings in found.items() if strings} == BY_NAME
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        'import_module("cipherbayes.cli.main")',
+        'importlib.import_module(name="cipherbayes.report")',
+        'import_module(".cli", "cipherbayes")',
+        'import_module(f"cipherbayes.{name}")',
+        "import_module(name)",
+        '__import__("cipherbayes.cli")',
+        'pkgutil.resolve_name("cipherbayes.cli:main")',
+        'from importlib import import_module as load\nload("cipherbayes.cli")',
+    ],
+)
+def test_such_an_import_would_be_found(lines: str) -> None:
+    assert list(by_name(ast.parse(lines)))
+
+
+def test_an_import_of_another_distribution_is_not_found() -> None:
+    assert list(by_name(ast.parse('importlib.import_module("duckdb")'))) == []
 
 
 def test_modules_that_the_tests_put_first_exist() -> None:

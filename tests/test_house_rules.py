@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cipherbayes.models.registry import registered
-from floor_plan import scoped
+from scopes import scoped, stands_for
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "cipherbayes"
@@ -159,18 +159,24 @@ def test_such_a_party_would_be_found(line: str) -> None:
 
 def kinds_asked(tree: ast.Module) -> Iterator[ast.AST]:
     """Comparisons of a kind with a name, tables by kind, and classes of models."""
-    classes = {model.__name__ for model in registered.values()}
+    classes = set(_model_classes(tree))
     for node, aliases in scoped(tree, _is_a_kind):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
             asks = any(_is_a_kind(side, aliases) for side in sides)
-            if asks and any(_kinds(side) for side in sides):
+            by_name = asks and any(_kinds(side) for side in sides)
+            if by_name or any(_refers(side, classes) for side in sides):
+                yield node
+        elif isinstance(node, ast.MatchClass):
+            if _refers(node.cls, classes):
                 yield node
         elif isinstance(node, ast.MatchValue):
             if _kinds(node.value):
                 yield node
         elif isinstance(node, ast.Dict):
-            if len([key for key in node.keys if key is not None and _kinds(key)]) > 1:
+            keys = [key for key in node.keys if key is not None]
+            several = len([key for key in keys if _kinds(key)]) > 1
+            if several or any(_refers(key, classes) for key in keys):
                 yield node
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in (
             "isinstance",
@@ -181,10 +187,30 @@ def kinds_asked(tree: ast.Module) -> Iterator[ast.AST]:
                 yield node
 
 
+def _model_classes(tree: ast.Module) -> Iterator[str]:
+    """Names of models' classes, also those that a module gives them."""
+    classes = {model.__name__ for model in registered.values()}
+    yield from classes
+    for node in ast.walk(tree):
+        if isinstance(node, ast.alias) and node.name in classes and node.asname:
+            yield node.asname
+
+
+def _refers(node: ast.expr, classes: set[str]) -> bool:
+    """Whether an expression is one of these classes, its name, or several."""
+    if isinstance(node, ast.Tuple | ast.List | ast.Set):
+        return any(_refers(each, classes) for each in node.elts)
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str) and node.value in classes
+    return ast.unparse(node).split(".")[-1] in classes
+
+
 def _is_a_kind(node: ast.expr, aliases: frozenset[str]) -> bool:
     """Whether an expression is a kind, or a name that one was assigned to."""
+    if stands_for(node, aliases):
+        return True
     if isinstance(node, ast.Name):
-        return node.id == "kind" or node.id in aliases
+        return node.id == "kind"
     if isinstance(node, ast.NamedExpr):
         return _is_a_kind(node.value, aliases)
     if isinstance(node, ast.Subscript):
@@ -215,6 +241,14 @@ def test_nothing_but_a_model_asks_for_its_kind() -> None:
         'match kind:\n    case "weibull":\n        pass',
         'words = {"logistic": 1, "linear": 2}',
         "if isinstance(model, models.Piecewise): pass",
+        "if type(model) is Piecewise: pass",
+        "if type(model) in (models.Piecewise, Weibull): pass",
+        'if type(model).__name__ == "Piecewise": pass',
+        "from cipherbayes.models import Piecewise as P\nif type(model) is P: pass",
+        "match model:\n    case models.Piecewise():\n        pass",
+        "words = {Piecewise: 1}",
+        "class A:\n    def f(self):\n        self.k = model.kind\n"
+        "    def g(self):\n        return self.k == 'logistic'",
     ],
 )
 def test_such_a_kind_would_be_found(line: str) -> None:

@@ -186,6 +186,24 @@ def test_a_point_estimate_has_effects_without_intervals() -> None:
     assert all(row["lower"] is None and row["upper"] is None for row in effects)
 
 
+def test_predictions_of_a_point_are_written_without_intervals(tmp_path: Path) -> None:
+    study = study_of("weibull", inference={"method": "averaged", "rounds": 5})
+    data = frame(100, 6)
+    cb.run(study, {"all": data}).save(tmp_path / "out")
+    data[:3].to_csv(tmp_path / "new.csv", index=False)
+    command = ["predict", str(tmp_path / "out"), str(tmp_path / "new.csv")]
+    command += ["--times", "5,20"]
+    rows = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    assert len(rows) == 6
+    assert all(row["lower"] is None and row["upper"] is None for row in rows)
+    header, *lines = CliRunner().invoke(app, command).stdout.splitlines()
+    assert header == "row,time,mean,lower,upper"
+    assert all(line.endswith(",,") for line in lines)
+    assert [float(line.split(",")[2]) for line in lines] == pytest.approx(
+        [row["mean"] for row in rows], rel=1e-5
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["normal", "laplace", "student-t"])
 def test_priors_reach_extra_parameters_by_name(kind: str) -> None:

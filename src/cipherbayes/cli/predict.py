@@ -64,7 +64,8 @@ def predict(
 
     Values beyond a feature's public range count as its end; standard error says how
     many of which column, where times lie beyond the study's horizon, and which of the
-    run's flags and cautions are about such predictions.
+    run's flags and cautions are about such predictions. Where the run has points only,
+    the ends of intervals stay empty.
     """
     from cipherbayes.results.result import Result
 
@@ -79,7 +80,7 @@ def predict(
             predicted = predict_at(
                 result, table, at, site=site, new_site=new_site, counts=counts
             )
-            rows = list(prediction_rows(predicted, at))
+            rows = list(prediction_rows(predicted, at, result.has_intervals))
     if id_column is not None:
         rows = with_ids(rows, table, id_column)
     if result.study.hierarchy is not None and site is None and not new_site:
@@ -193,16 +194,21 @@ def parse_times(text: str | None) -> list[float] | None:
 
 
 def prediction_rows(
-    predicted: Mapping[str, Floats], times: list[float] | None
-) -> Iterator[dict[str, float]]:
-    """One dictionary per row (and time): mean, lower, upper."""
+    predicted: Mapping[str, Floats], times: list[float] | None, has_intervals: bool
+) -> Iterator[dict[str, float | None]]:
+    """One dictionary per row (and time): mean, lower, upper.
+
+    The ends are None where there are no intervals: the mean in their place would read
+    as certainty.
+    """
+    ends: dict[str, None] = {} if has_intervals else {"lower": None, "upper": None}
     for i in range(len(predicted["mean"])):
         if times is None:
-            yield {"row": i} | {k: float(v[i]) for k, v in predicted.items()}
+            yield {"row": i} | {k: float(v[i]) for k, v in predicted.items()} | ends
             continue
         for j, t in enumerate(times):
             values = {k: float(v[i, j]) for k, v in predicted.items()}
-            yield {"row": i, "time": t} | values
+            yield {"row": i, "time": t} | values | ends
 
 
 def with_ids(

@@ -26,6 +26,8 @@ from cipherbayes.inference.settings import Inference
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
 
+UNIT_NOISE = 0.1
+"""σ': standard deviation of the noise in h, which its scale s is chosen for."""
 MORE_ROUNDS_ABOVE = 1.0
 """ε above which a study that names no number of rounds has forty and not ten."""
 

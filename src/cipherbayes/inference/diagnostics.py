@@ -24,6 +24,10 @@ from scipy.special import ndtri
 
 from cipherbayes.typing import Floats
 
+RHAT_LIMIT = 1.05
+"""R-hat above which chains have not mixed."""
+ESS_LIMIT = 100.0
+"""Effective draws below which an interval is rough."""
 BLOM = 3.0 / 8.0
 """Blom's constant c in the normal score Φ⁻¹((r − c) / (S − 2c + 1)) of rank r of S."""
 

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
+MOSTLY_PRIOR = 0.5
+"""Posterior sd over prior sd above which a parameter is mostly its prior."""
+
 
 class FlagRecord(TypedDict):
     """A flag or a caution as in ``result.json``.

@@ -47,6 +47,9 @@ from cipherbayes.privacy.gaussian import epsilon_of, require_delta
 
 NOT_CERTIFIED = "not certified"
 
+SMALLEST_GRADIENT = 1e-3
+"""The paper's floor on the scaled gradient's magnitude."""
+
 BLOCK_GROWTH = 1.04
 """Rounds t to 1.04 t are counted with the noise of round t, the smallest."""
 

@@ -13,7 +13,7 @@ from scipy.special import ndtri
 
 from cipherbayes.data.rescaled import rescaled_design
 from cipherbayes.inference.chains import Draws
-from cipherbayes.inference.count_check import check_counts
+from cipherbayes.inference.count_check import LEAST_ROWS, check_counts
 from cipherbayes.inference.flags import FlagRecord
 from cipherbayes.inference.number_check import MeanFit, NumberFit, check_numbers
 from cipherbayes.inference.paired_scores import mean_difference
@@ -61,8 +61,6 @@ from cipherbayes.study.schema import PrivateStudy
 from cipherbayes.study.tables import preparation_of
 from cipherbayes.typing import Floats
 
-LEAST_ROWS = 1.0
-"""Rows that a bin of a calibration curve must be expected to have."""
 NOISE_REACH = 1.645
 """Standard deviations of its noise that nine of ten counts stay within."""
 

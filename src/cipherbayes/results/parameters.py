@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cipherbayes.errors import RunError
-from cipherbayes.inference.diagnostics import rhat_and_ess
+from cipherbayes.inference.diagnostics import ESS_LIMIT, RHAT_LIMIT, rhat_and_ess
 from cipherbayes.inference.methods import POINT
 from cipherbayes.results.record import ParameterRow
 from cipherbayes.typing import Floats
@@ -116,14 +116,14 @@ def summarise(
         for j, name in enumerate(names)
     ]
     notes = []
-    slow = [r["name"] for r in rows if r["rhat"] is not None and r["rhat"] > 1.05]
+    slow = [r["name"] for r in rows if (r["rhat"] or 0.0) > RHAT_LIMIT]
     if slow:
         notes.append(
             f"chains have not mixed for {len(slow)} of {len(rows)} parameters "
-            f"(R-hat above 1.05, first: {slow[0]}): raise inference.rounds"
+            f"(R-hat above {RHAT_LIMIT:g}, first: {slow[0]}): raise inference.rounds"
         )
     few = min((r["ess"] for r in rows if r["ess"] is not None), default=None)
-    if few is not None and few < 100:
+    if few is not None and few < ESS_LIMIT:
         notes.append(
             f"only {few:.0f} effective draws in the worst parameter: "
             + ("do not use its interval" if few < 20 else "its interval is rough")

@@ -16,23 +16,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from cipherbayes.errors import PrivacyError
+from cipherbayes.inference.ascent import UNIT_NOISE
 from cipherbayes.inference.gradient import bounded_sum
 from cipherbayes.models.design import Design
 from cipherbayes.models.rows import RecordGradients, Rows
 from cipherbayes.privacy.accountant import calibrate_noise
 from cipherbayes.privacy.noise import NoiseSource, SecureNoise, poisson_sample
 from cipherbayes.privacy.release import ReleasePlan
-from cipherbayes.protocols.paper_claim import PaperSetting
+from cipherbayes.protocols.paper_claim import SMALLEST_GRADIENT, PaperSetting
 from cipherbayes.typing import Floats
 from cipherbayes.validation.canary import AuditResult, epsilon_lower_bound
 
 SITES, COLLUDERS = 3, 1
-SMALLEST_GRADIENT = 1e-3
-"""The paper's floor on the scaled gradient's magnitude."""
-
-UNIT_NOISE = 0.1
-"""σ' of the encrypted update: the noise in h."""
-
 DECAY = 0.9
 """α of the RMSprop preconditioner."""
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat
-from cipherbayes.inference.flags import Flag
+from cipherbayes.inference.flags import MOSTLY_PRIOR, Flag
 from cipherbayes.inference.noise_aware.alike_columns import alike_by_sums
 from cipherbayes.inference.noise_aware.evidence import HIDDEN, Evidence
 from cipherbayes.inference.noise_aware.prior_conflict import (
@@ -38,8 +38,6 @@ FAR_FROM_WINDOW = 2.0
 """Distance between the posterior mean and the θ at which the window's sums were taken,
 in posterior standard deviations (root mean square over directions), beyond which the
 sums say little about the posterior."""
-MOSTLY_PRIOR = 0.5
-"""Posterior sd over prior sd above which a parameter is mostly its prior."""
 MOSTLY_PRIOR_FLAG = "mostly-prior"
 """Code of the flag for such parameters."""
 LARGEST_RHAT = 1.2

@@ -35,7 +35,6 @@ if TYPE_CHECKING:  # loads the encryption library
 
 PREPARATION = ("means", "variances", "maximum")
 """Rounds of Algorithms 4 and 5."""
-SMALLEST_GRADIENT = 1e-3
 INTERVAL_START = 1e-3
 ALPHA = 0.9
 LARGEST_DRIFT = 0.25

@@ -16,11 +16,7 @@ from cipherbayes.data.rescaled import RescaledTable
 from cipherbayes.errors import ProtocolError
 from cipherbayes.inference.gradient import gradient_sum
 from cipherbayes.models import Rows
-from cipherbayes.protocols.as_printed.plan import (
-    SMALLEST_GRADIENT,
-    UNIT,
-    PrintedPlan,
-)
+from cipherbayes.protocols.as_printed.plan import UNIT, PrintedPlan
 from cipherbayes.protocols.encrypted_update.offers import opened_public
 from cipherbayes.protocols.messages import (
     Reason,
@@ -29,6 +25,7 @@ from cipherbayes.protocols.messages import (
     SiteReply,
     decode,
 )
+from cipherbayes.protocols.paper_claim import SMALLEST_GRADIENT
 from cipherbayes.protocols.refusals import RefusalError, joined
 from cipherbayes.protocols.site import Site
 from cipherbayes.typing import Floats, Integers

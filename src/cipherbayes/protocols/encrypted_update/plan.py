@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cipherbayes.errors import StudyError
-from cipherbayes.inference.ascent import EncryptedAscent, default_rounds
+from cipherbayes.inference.ascent import UNIT_NOISE, EncryptedAscent, default_rounds
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.protocols.plan import Encryption
 from cipherbayes.protocols.releases import MOST_RECORDS, phases_of
@@ -42,8 +42,6 @@ from cipherbayes.typing import Floats
 if TYPE_CHECKING:  # loads the encryption library
     from cipherbayes.crypto.ckks.circuit import Circuit
 
-UNIT_NOISE = 0.1
-"""σ': standard deviation of the noise in h."""
 INTERVAL_START = 0.01
 """a: V below it is preconditioned as if it were a little larger."""
 BOX = 0.79

@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 
+from cipherbayes.inference.diagnostics import ESS_LIMIT, RHAT_LIMIT
+from cipherbayes.inference.flags import MOSTLY_PRIOR
 from cipherbayes.inference.methods import POINT
 from cipherbayes.protocols.forecast import forecast_of
 from cipherbayes.protocols.plan_description import prior_in_words
@@ -19,9 +21,6 @@ from cipherbayes.typing import Floats
 
 MOST_TRACES = 30
 TRACE_POINTS = 240
-RHAT_LIMIT, ESS_LIMIT = 1.05, 100.0
-MOSTLY_PRIOR = 0.5
-"""Posterior sd over prior sd from which the prior speaks louder than the rows."""
 
 
 def uncertainty_section(contents: Contents) -> Markup:
