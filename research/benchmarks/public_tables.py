@@ -30,7 +30,7 @@ ADDED = ("modechoice", "star98", "wine")
 """Further tables that are reported on."""
 MANY = ("stays-mean", "stays-extremes")
 """Those with more columns, reported on too."""
-STAYS = {
+STAYS: dict[str, dict[str, int | None]] = {
     "stays-first": {"last": None, "first": 16},
     "stays-mean": {"mean": None},
     "stays-extremes": {"max": None, "min": 16},

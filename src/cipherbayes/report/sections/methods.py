@@ -57,7 +57,8 @@ def methods_paragraph(contents: Contents) -> str:
     place = f"{sites} sites" if sites > 1 else "one site"
     said = (
         f"We fitted a Bayesian {model} of {_outcome(study)} to the records of {place}, "
-        f"with {len(study.features)} predictors ({', '.join(study.features)}). "
+        f"with {len(study.features)} predictor{'s' * (len(study.features) != 1)} "
+        f"({', '.join(study.features)}). "
         f"{_ranges(study)} {_gaps(study)}{_held_out(study)}{_prior(study)} "
         f"{_between(study)}"
     )

@@ -15,6 +15,11 @@ Facts = list[tuple[str, Content]]
 def security_section(contents: Contents) -> Markup:
     """The whole section."""
     lead, done = contents.protocol.security(contents.record["privacy"])
+    if contents.study.hierarchy is not None:
+        lead += (
+            " Sites may differ, so what was opened has noised numbers of each site by "
+            "itself: see what a site gave away."
+        )
     told = protocol_facts(done)
     if contents.scheme is None:
         return join(tag("p", lead), facts(told)) if told else tag("p", lead)
