@@ -53,10 +53,7 @@ def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 def test_it_runs_in_processes_of_their_own_and_is_certified_by_nobody(
     tmp_path: Path,
 ) -> None:
-    path = write_study(tmp_path, INFERENCE, "relayed-sum")
-    text = path.read_text(encoding="utf-8")
-    engine = 'engine = "local-processes"\n[model]'
-    path.write_text(text.replace("[model]", engine), encoding="utf-8")
+    path = write_study(tmp_path, INFERENCE, "relayed-sum", engine="local-processes")
     out = tmp_path / "out"
     record = json.loads(command("run", path, "--out", out, "--json", "--no-report"))
     assert record["protocol"] == "relayed-sum"
