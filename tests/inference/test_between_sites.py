@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import halfnorm, kstest
+from scipy.stats import halfnorm, ks_2samp, kstest
 
 from cipherbayes.inference.between_sites import Group, SitePrior
 from cipherbayes.inference.site_comparison import (
@@ -113,8 +113,8 @@ def test_without_data_a_sweep_leaves_the_prior_as_it_is(
         assert spread is between
 
 
-def test_levels_follow_the_means_of_columns_and_are_told_with_them() -> None:
-    """Means of x of -2 to 2 at five sites, weighted by information, and γ = 2 σ."""
+def test_levels_follow_the_means_of_columns() -> None:
+    """Means of x of -2 to 2 at five sites, weighted by information."""
     slots = SiteSlots(SITES, 2, (0,))
     common = Prior(scale=0.5).resolve(("intercept", "x"))
     level = Group("intercept", np.eye(6)[:, :5], follows=True)
@@ -123,11 +123,54 @@ def test_levels_follow_the_means_of_columns_and_are_told_with_them() -> None:
     information[:5, 5] = information[5, :5] = masses * means
     prior = SitePrior.of(common, slots, (level,), SCALE).with_context(information)
     assert prior.context is not None
-    assert prior.context[:, 0] == pytest.approx([*(0.5 * means), 0.0])
-    spread = prior._spread(np.array([[0.3]]), np.array([[2.0]]))
-    assert spread[0, 0] == pytest.approx(np.sqrt(0.3**2 + 2.0))
+    mean = masses @ means / masses.sum()
+    variance = 200.0 / masses.sum() - mean**2
+    size = SCALE / np.sqrt(2.0 + 0.3**2 * variance)
+    assert prior.context[:, 0] == pytest.approx([*(size * means), 0.0])
+    further = information.copy()
+    further[1, 5] = further[5, 1] = 0.0
+    both = prior.in_context(np.stack([information, further])).context
+    assert both is not None
+    assert both[0] == pytest.approx(prior.context)
+    moved = np.array([-2.0, 0.0, 0.0, 1.0, 2.0]) - 0.2
+    assert both[1][:5, 0] == pytest.approx(size * moved)
     fixed = SitePrior.of(common, slots, (), SCALE)
     assert fixed.with_context(information) is fixed
+
+
+@pytest.mark.parametrize("columns", [1, 7])
+def test_what_levels_follow_is_as_large_as_tau_may_be(columns: int) -> None:
+    """Whatever the units of the columns and their number."""
+    rng = np.random.default_rng(4)
+    slots = SiteSlots(SITES, 1 + columns, (0,))
+    common = Prior().resolve(("intercept", *map(str, range(columns))))
+    level = Group("intercept", np.eye(5 + columns)[:, :5], follows=True)
+    for units in (0.01, 100.0):
+        rows = rng.normal(size=(5, 30, columns)) + rng.normal(size=(5, 1, columns))
+        rows = 0.01 * units * rows
+        records = np.zeros((150, 5 + columns))
+        records[np.arange(150), np.repeat(np.arange(5), 30)] = 1.0
+        records[:, 5:] = rows.reshape(150, columns)
+        prior = SitePrior.of(common, slots, (level,), SCALE)
+        prior = prior.with_context(records.T @ records)
+        assert prior.context is not None
+        explained = (prior.context[:5] ** 2).sum(axis=1).mean()
+        assert 0.6 * SCALE < np.sqrt(explained) < SCALE
+
+
+def test_what_is_told_of_tau_does_not_depend_on_what_levels_follow() -> None:
+    """Given all levels it has the law that it would have if they followed nothing."""
+    prior, rng = site_prior(follows=True), np.random.default_rng(5)
+    assert prior.context is not None
+    own, followed = np.array([0.3, -0.2, 0.5, 0.0, -0.6]), rng.normal(size=(1, 3))
+    followed = followed[:, : prior.context.shape[1]]
+    level = own + (prior.context @ followed[0])[:5]
+    copies = [np.tile(each, (4_000, 1)) for each in (own, np.zeros(5))]
+    told = prior._spread(
+        rng, np.ones((4_000, 2)), copies, np.tile(followed, (4_000, 1))
+    )[:, 0]
+    alone = prior._drawn_between(rng, np.tile(level, (4_000, 1)))
+    assert ks_2samp(told, alone).pvalue > 1e-3
 
 
 def test_a_new_site_is_as_far_from_the_common_one_as_tau_says() -> None:

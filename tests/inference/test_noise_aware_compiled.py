@@ -23,6 +23,7 @@ from cipherbayes.inference.noise_aware.saturation import (
 )
 from cipherbayes.inference.noise_aware.slicing import Score, sliced
 from cipherbayes.inference.noise_aware.tilting import TiltedBySite, TiltedScore
+from cipherbayes.inference.site_context import SiteContext
 from cipherbayes.typing import Floats
 from cipherbayes.validation.simulation import release_rounds, simulate
 
@@ -58,9 +59,26 @@ def evidence_of(kind: str) -> tuple[NoiseAware, Evidence]:
     return recursion, evidence
 
 
+def followed_by(evidence: Evidence) -> SiteContext | None:
+    """What the levels of these sites follow: all columns, the first in other units."""
+    sites = evidence.layout.sites
+    if sites is None:
+        return None
+    b, d = sites.constants.size, evidence.dimension
+    count = len(set(sites.constants.tolist()))
+    columns = np.tile(np.arange(b, d), (count, 1))
+    loading = (np.arange(d)[:, None] % count == np.arange(count)) * 1.0
+    loading[b:] = 0.0
+    units = np.linspace(0.5, 1.5, d)
+    scale = np.linspace(1.0, 3.0, d - b)
+    return SiteContext(loading, np.arange(b).reshape(-1, count), columns, scale, units)
+
+
 def sampler_of(evidence: Evidence) -> tuple[InformationSampler, Floats]:
     """Some way into its walk, and the prior's covariance of every chain."""
-    sampler = InformationSampler(evidence, CHAINS, np.random.default_rng(1), 0.4)
+    follows = followed_by(evidence)
+    rng = np.random.default_rng(1)
+    sampler = InformationSampler(evidence, CHAINS, rng, 0.4, follows)
     prior = np.tile(evidence.prior_covariance, (CHAINS, 1, 1))
     for _ in range(5):
         sampler.sweep(prior, adapting=True)
@@ -107,6 +125,30 @@ def test_densities_gradients_and_trajectories_are_those_of_numpy(
     wanted = sampler.leapfrog(step, 5, momentum, prior)
     for ours, numpys in zip(found, wanted, strict=True):
         assert ours == pytest.approx(numpys, rel=1e-6, abs=1e-8)
+
+
+@pytest.mark.parametrize("kind", ["sites", "three", "intervals"])
+@pytest.mark.parametrize("compiled_loops", [True, False])
+def test_gradients_are_those_of_differences_where_levels_follow_means(
+    kind: str, compiled_loops: bool
+) -> None:
+    sampler, prior = sampler_of(evidence_of(kind)[1])
+    here, loops = sampler.chains, sampler._loops
+    assert loops is not None
+    law = TrajectoryLaw(here.means, prior, here.bend)
+
+    def value(moved: Floats) -> tuple[Floats, Floats, Floats]:
+        if compiled_loops:
+            return loops.density(moved, law)
+        return sampler.density(moved, prior)
+
+    gradient = value(here.moved)[1]
+    for j in range(here.moved.shape[1]):
+        step = np.zeros_like(here.moved)
+        step[:, j] = 1e-5
+        ahead, behind = value(here.moved + step)[0], value(here.moved - step)[0]
+        expected = (ahead - behind) / 2e-5
+        assert gradient[:, j] == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
 @pytest.mark.parametrize("size", [-0.8, 0.0, 1.0, 2.5, 6.0])
@@ -257,7 +299,7 @@ def test_arrays_of_a_wrong_size_or_type_are_refused() -> None:
         density(problem, laws, here.moved, value, gradient.astype(np.float32), built)
     with pytest.raises(ValueError, match="contiguous"):
         density(problem, laws, here.moved[:, ::-1], value, gradient, built)
-    with pytest.raises(TypeError, match="a tuple of 19"):
+    with pytest.raises(TypeError, match="a tuple of 22"):
         density(problem[:-1], laws, here.moved, value, gradient, built)
     wrong = (*problem[:7], np.full_like(problem[7], 7), *problem[8:])
     with pytest.raises(ValueError, match="law_of: an index is out of range"):

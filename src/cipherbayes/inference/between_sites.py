@@ -9,12 +9,9 @@ moves. Given τ, θ is normal with covariance
     E diag(σ₀²) E' + Σ_g τ_g² F_g F_g'.
 
 Unless a study says otherwise, a site's level may follow the means m_k of its patients'
-columns, less their average over the sites: b_k ~ N(m_k'γ, τ²), γ_j ~ N(0, σ_j²), with
-σ_j the scale of the prior of column j's effect (:meth:`SitePrior.with_context`). Where
-hospitals with older patients are also worse ones, the effect of age would otherwise be
-taken for larger than it is, and the more so the less is known within sites. What is
-told of sites is b_k, and for τ √(τ² + mean over sites of (m_k'γ)²): how much sites
-differ, whatever explains it.
+columns: b_k ~ N(m_k'γ, τ²) (:mod:`~.site_context`). What is told of sites is b_k, and
+for τ a draw given all b_k as if they followed nothing: how much sites differ, whatever
+explains it.
 
 Given θ, c and b are drawn by Matheron's rule, as a linear function of a draw from their
 prior; given b, each τ is drawn from a one-dimensional density. Where sites' effects are
@@ -25,8 +22,7 @@ References
 ----------
 Gelman (2006), Prior distributions for variance parameters in hierarchical models.
 Papaspiliopoulos, Roberts and Sköld (2007), A general framework for the parametrization
-of hierarchical models. Yu and Meng (2011), To center or not to center. Mundlak (1978),
-On the pooling of time series and cross section data.
+of hierarchical models. Yu and Meng (2011), To center or not to center.
 """
 
 from __future__ import annotations
@@ -37,6 +33,7 @@ from functools import cached_property
 
 import numpy as np
 
+from cipherbayes.inference.site_context import SiteContext
 from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
@@ -48,13 +45,6 @@ SMALLEST, LARGEST = 1e-3, 6.0
 NUGGET = 0.02
 """sd of an entry of θ around E c + F b, where one deviation moves several entries:
 without it their covariance would be singular."""
-CONFOUNDED = 0.2
-"""Share of a column's information that lies between sites (in its means) from which on
-the column is treated as confounded with site."""
-LARGEST_MEAN = 2.0
-"""Largest mean of a column at a site that a level may follow. Columns lie within
-[-1, 1] or have about mean 0 and standard deviation 1; an estimated mean that is larger
-is mostly noise."""
 STEPS = (0.1, 0.4, 1.5)
 """sds of proposed moves of log τ with b / τ kept fixed; one is chosen at random."""
 
@@ -128,14 +118,18 @@ class SitePrior(ResolvedPrior):
         The groups of deviations; none where sites' effects are fixed.
     width
         Scale of the half-normal prior of every τ.
+    follows
+        What levels may follow; None where they follow nothing.
     context
-        What γ_j / σ_j adds to θ, shape ``(D, e)``; None where levels follow nothing.
+        What γ_j / σ_j adds to θ, shape ``(D, e)``, or ``(chains, D, e)`` where each
+        chain has means of its own; None where levels follow nothing.
     """
 
     slots: SiteSlots
     common: ResolvedPrior
     groups: tuple[Group, ...]
     width: float
+    follows: SiteContext | None = None
     context: Floats | None = None
 
     @classmethod
@@ -164,30 +158,19 @@ class SitePrior(ResolvedPrior):
     def with_context(self, information: Floats) -> SitePrior:
         """This prior with levels that may follow the means of the sites' columns.
 
-        ``information`` is H in the units of θ. Means are H_kj / H_kk: over a site's
-        records, weighted by their information. A column counts in full from the share
-        ``CONFOUNDED`` of its information between sites on, and in proportion to the
-        share below that: where sites are alike, nothing can be taken for its effect.
+        ``information`` is H in the units of θ, from which the means come.
         """
         level = next((group for group in self.groups if group.follows), None)
         if level is None:
             return self
-        slots, count = self.slots, len(self.slots.sites)
-        rows = np.flatnonzero(level.loading.any(axis=1)).reshape(-1, count)
-        constants = [slots.places[k] for k in rows[:, 0] // count]
-        columns = [j for j in range(slots.width) if j not in constants]
-        own = np.stack([slots.of_site(site)[columns] for site in slots.sites])
-        masses = information[rows, rows].sum(axis=0)
-        means = information[rows[:, :, None], own].sum(axis=0) / masses[:, None]
-        means = np.clip(means, -LARGEST_MEAN, LARGEST_MEAN)
-        between = masses @ (means - masses @ means / masses.sum()) ** 2
-        # A column that each site has by itself has its information in as many parts.
-        whole = np.array([information[u, u].sum() for u in map(np.unique, own.T)])
-        within = np.maximum(whole - masses @ means**2, 0.0)
-        counted = between / np.maximum(between + within, 1e-300) / CONFOUNDED
-        scale = self.common.scale[columns] * np.minimum(counted, 1.0)
-        away = means - means.mean(axis=0)
-        return replace(self, context=level.loading @ (away * scale))
+        follows = SiteContext.of(self.slots, level.loading, self.width, information)
+        return replace(self, follows=follows, context=follows.at(information))
+
+    def in_context(self, information: Floats) -> SitePrior:
+        """This prior with the means of a stack of H, one for each chain."""
+        if self.follows is None:
+            return self
+        return replace(self, context=self.follows.at(information))
 
     @property
     def start(self) -> Floats:
@@ -225,8 +208,8 @@ class SitePrior(ResolvedPrior):
         loading = self.slots.loading
         shared = (loading * self.common.scale**2) @ loading.T + np.diag(self._nugget)
         if self.context is not None:
-            shared = shared + self.context @ self.context.T
-        found = np.broadcast_to(shared, (*between.shape[:-1], *shared.shape)).copy()
+            shared = shared + self.context @ np.swapaxes(self.context, -1, -2)
+        found = np.zeros((*between.shape[:-1], *shared.shape[-2:])) + shared
         for g, group in enumerate(self.groups):
             outer = group.loading @ group.loading.T
             found += between[..., g, None, None] ** 2 * outer
@@ -255,7 +238,7 @@ class SitePrior(ResolvedPrior):
         context = (
             np.zeros((slots.dimension, 0)) if self.context is None else self.context
         )
-        following = rng.standard_normal((chains, context.shape[1]))
+        following = rng.standard_normal((chains, context.shape[-1]))
         drawn = self.joined(common, deviations, following)
         drawn += np.sqrt(self._nugget) * rng.standard_normal(drawn.shape)
         missed = np.linalg.solve(self.covariance(between), (theta - drawn)[..., None])
@@ -265,7 +248,7 @@ class SitePrior(ResolvedPrior):
             b + between[:, [g]] ** 2 * (missed @ group.loading)
             for g, (b, group) in enumerate(zip(deviations, self.groups, strict=True))
         ]
-        return common, deviations, following + missed @ context
+        return common, deviations, following + np.vecmat(missed, context)
 
     def joined(
         self, common: Floats, deviations: list[Floats], following: Floats
@@ -274,7 +257,9 @@ class SitePrior(ResolvedPrior):
         theta = self.slots.expanded(common)
         for group, b in zip(self.groups, deviations, strict=True):
             theta = theta + b @ group.loading.T
-        return theta if self.context is None else theta + following @ self.context.T
+        if self.context is None:
+            return theta
+        return np.asarray(theta + np.matvec(self.context, following))
 
     def update(
         self,
@@ -314,18 +299,24 @@ class SitePrior(ResolvedPrior):
                 taken[:, None], deviations[g] * factor[:, None], deviations[g]
             )
             here = np.where(taken, there, here)
-        return theta, between, common, self._spread(between, following)
+        return theta, between, common, self._spread(rng, between, deviations, following)
 
-    def _spread(self, between: Floats, following: Floats) -> Floats:
-        """By how much sites differ, of every group: τ and what levels follow."""
+    def _spread(
+        self,
+        rng: np.random.Generator,
+        between: Floats,
+        deviations: list[Floats],
+        following: Floats,
+    ) -> Floats:
+        """By how much sites differ, of every group: τ, whatever levels follow."""
         if self.context is None:
             return between
         found = between.copy()
         for g, group in enumerate(self.groups):
             if group.follows:
                 first = group.loading.argmax(axis=0)
-                square = (following @ self.context[first].T) ** 2
-                found[:, g] = np.sqrt(found[:, g] ** 2 + square.mean(axis=1))
+                followed = np.matvec(self.context[..., first, :], following)
+                found[:, g] = self._drawn_between(rng, deviations[g] + followed)
         return found
 
     def _drawn_between(self, rng: np.random.Generator, b: Floats) -> Floats:

@@ -30,7 +30,8 @@ from cipherbayes.inference.noise_aware.saturation import (
 )
 from cipherbayes.inference.noise_aware.site_means import Means
 from cipherbayes.inference.noise_aware.tilting import TiltedBySite, TiltedScore
-from cipherbayes.typing import Floats
+from cipherbayes.inference.site_context import SiteContext
+from cipherbayes.typing import Floats, Integers
 
 _loops: Any
 try:
@@ -85,8 +86,10 @@ class Loops:
         parts: Coordinates,
         prior: InformationPrior,
         direct: bool,
+        follows: SiteContext | None = None,
     ) -> None:
         self._evidence, self._parts = evidence, parts
+        self._followed = _followed(parts, follows)
         self._prior, self._direct = prior, direct
         self._contrasts = _half(evidence.quadratic)
         self.renew()
@@ -136,7 +139,8 @@ class Loops:
             evidence.variance,
             evidence.information_sd,
             self._direct,
-            not off.any(),
+            not off.any() and not self._followed[2].size,
+            *self._followed,
         )
 
     def density(
@@ -279,6 +283,19 @@ def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def _followed(
+    parts: Coordinates, follows: SiteContext | None
+) -> tuple[Integers, Floats, Floats]:
+    """What levels follow: columns among the others, units of the blocks' rows, σ."""
+    if follows is None:
+        units = np.ones(parts.order.size)
+        return np.zeros((1, 0), dtype=np.int64), units, np.zeros(0)
+    place = np.empty(parts.order.size, dtype=np.int64)
+    place[parts.order] = np.arange(parts.order.size)
+    columns = place[follows.columns] - len(parts.constants)
+    return np.ascontiguousarray(columns), follows.units[parts.order], follows.scale
 
 
 def _half(quadratic: Floats) -> Floats:

@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cipherbayes.inference.between_sites import CONFOUNDED
 from cipherbayes.inference.noise_aware.layout import InformationLayout
 from cipherbayes.inference.noise_aware.recursion import (
     NoiseAware,
@@ -36,10 +35,14 @@ from cipherbayes.inference.noise_aware.shrinkage import (
     shrunk,
     without_means,
 )
+from cipherbayes.inference.site_context import SiteContext
 from cipherbayes.typing import Floats
 
 HIDDEN = 2.0
 """Noise standard deviations below which a column's information counts as hidden."""
+CONFOUNDED = 0.2
+"""Share of a column's information that lies between sites (in its means) from which on
+the column is treated as confounded with site."""
 RARE = 0.3
 """Largest share of parameters that may be hidden for them to be taken for rare levels.
 If more are hidden, noise is the likelier reason."""
@@ -280,16 +283,23 @@ class Evidence:
         return replace(self, variance=variance)
 
     def log_density(
-        self, information: Floats, prior_covariance: Floats
+        self,
+        information: Floats,
+        prior_covariance: Floats,
+        follows: SiteContext | None = None,
     ) -> tuple[Floats, Floats]:
         """log p(releases | H) and its gradient, for a stack of H.
 
         ``information`` and ``prior_covariance``, Λ⁻¹, have shape ``(chains, d, d)``.
+        Where sites' levels follow the means in H, Λ⁻¹ is larger by what ``follows``
+        says.
         The gradient G is symmetric with d log p = tr(G dH) for symmetric dH.
         """
         h = information
         away = self.place - self.prior_mean
-        scaled = h @ prior_covariance  # H Λ⁻¹
+        context = np.zeros((*h.shape[:2], 0)) if follows is None else follows.at(h)
+        covariance = prior_covariance + context @ context.transpose(0, 2, 1)
+        scaled = h @ covariance  # H Λ⁻¹
         varied = self.variation[:, None] * self.variation
         total = varied * h + scaled @ h
         index = np.arange(self.dimension)
@@ -311,4 +321,6 @@ class Evidence:
         slope = -0.5 * varied * spread - crossed
         slope -= solved[:, :, None] * away + curved + self.linear
         slope = 0.5 * (slope + slope.transpose(0, 2, 1))
+        if follows is not None:
+            slope += follows.pulled_back(h, -h @ (spread @ (h @ context)))
         return value, slope + difference / self.information_sd**2

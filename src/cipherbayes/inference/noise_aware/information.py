@@ -39,6 +39,7 @@ from cipherbayes.inference.noise_aware.saturation import (
     unflattened,
 )
 from cipherbayes.inference.noise_aware.site_means import Means
+from cipherbayes.inference.site_context import SiteContext
 from cipherbayes.typing import Floats
 
 TRAJECTORY = 1.4
@@ -90,6 +91,8 @@ class InformationSampler:
         Source of the draws; it protects nobody.
     bend
         β to start with.
+    follows
+        What sites' levels may follow, in internal units; None where nothing.
     """
 
     def __init__(
@@ -98,8 +101,9 @@ class InformationSampler:
         chains: int,
         rng: np.random.Generator,
         bend: float = 0.0,
+        follows: SiteContext | None = None,
     ) -> None:
-        self.evidence = evidence
+        self.evidence, self._follows = evidence, follows
         self.rng = rng
         layout = evidence.layout
         # Of the sites' indicators one is not zero in each record, so their block is
@@ -120,7 +124,9 @@ class InformationSampler:
         moved, means = self.information_prior.start(chains)
         self._loops: Loops | None = None
         if compiled.COMPILED:
-            self._loops = Loops(evidence, parts, self.information_prior, self._direct)
+            self._loops = Loops(
+                evidence, parts, self.information_prior, self._direct, follows
+            )
         self.chains = Chains(
             moved,
             built=np.tile(start, (chains, 1, 1)),
@@ -155,7 +161,10 @@ class InformationSampler:
         self.chains.bend = limited_bend(self.evidence, self.information(), here, bend)
 
     def sweep(self, prior_covariance: Floats, *, adapting: bool) -> Floats:
-        """Update H and the laws of its means; the probability of each acceptance."""
+        """Update H and the laws of its means; the probability of each acceptance.
+
+        ``prior_covariance`` is Λ⁻¹ without what sites' levels follow.
+        """
         accepted = self._hmc(prior_covariance)
         if adapting:
             self.chains.step = self._steps.update(accepted)
@@ -210,7 +219,9 @@ class InformationSampler:
         information = built.matrix
         if not self._direct:
             information = flattened(built.matrix, place, bend)
-        value, slope = self.evidence.log_density(information, prior_covariance)
+        value, slope = self.evidence.log_density(
+            information, prior_covariance, self._follows
+        )
         if not self._direct:
             slope = pulled_back(slope, built.matrix, place, bend)
         gradient = self.information_prior.chain_rule(

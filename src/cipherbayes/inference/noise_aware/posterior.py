@@ -171,11 +171,15 @@ class _Walk:
     ) -> None:
         self.recursion, self.evidence, self.rng = recursion, evidence, rng
         bend = first_bend(recursion.shape, evidence)
-        self.sampler = InformationSampler(evidence, chains, rng, bend)
         prior = recursion.prior
+        follows = prior.follows if isinstance(prior, SitePrior) else None
+        if follows is not None:
+            follows = follows.inside(recursion.shape.basis)
+        self.sampler = InformationSampler(evidence, chains, rng, bend, follows)
         self.between = self.common = self.spread = np.zeros((chains, 0))
         if isinstance(prior, SitePrior):
             self.set_between(prior, np.tile(prior.start, (chains, 1)))
+            self.set_precision(prior)
         else:
             self.set_prior(np.tile(prior.scale**2, (chains, 1)))
         self.forget()
@@ -194,9 +198,19 @@ class _Walk:
     def set_between(self, prior: SitePrior, between: Floats) -> None:
         """Use this τ, by how much sites differ, of every chain from now on."""
         self.between = between
-        covariance = prior.covariance(between)
-        self.covariance = self.recursion.shape.covariance_inside(covariance)
-        self.precision = np.asarray(np.linalg.inv(self.covariance))
+        alone = replace(prior, context=None).covariance(between)
+        self.covariance = self.recursion.shape.covariance_inside(alone)
+
+    def set_precision(self, prior: SitePrior) -> None:
+        """Use the Λ that every chain's τ and H give from now on."""
+        covariance = self.followed(prior).covariance(self.between)
+        covariance = self.recursion.shape.covariance_inside(covariance)
+        self.precision = np.asarray(np.linalg.inv(covariance))
+
+    def followed(self, prior: SitePrior) -> SitePrior:
+        """The prior with levels that follow the means in every chain's own H."""
+        information = self.sampler.information()
+        return prior.in_context(self.recursion.shape.information_outside(information))
 
     def forget(self) -> None:
         """Start counting anew how often columns follow from the others."""
@@ -218,9 +232,12 @@ class _Walk:
 
     def step(self, *, adapting: bool) -> None:
         """One sweep: H, β, θ, and then τ or the scales of the prior."""
+        prior = self.recursion.prior
         self.sampler.sweep(self.covariance, adapting=adapting)
         self.sampler.set_bend(self._bend())
         information = self.sampler.information()
+        if isinstance(prior, SitePrior):
+            self.set_precision(prior)
         bend = self.sampler.chains.bend
         score = score_of(self.recursion.shape, self.evidence, information, bend)
         if score is None:
@@ -237,7 +254,6 @@ class _Walk:
                 self.theta,
                 self.mode,
             )
-        prior = self.recursion.prior
         if isinstance(prior, SitePrior):
             self._move_between(prior, information, score)
         elif prior.kind != "normal":
@@ -260,7 +276,7 @@ class _Walk:
             squared = np.vecdot(residual, np.matvec(inverse, residual))
             return np.asarray(-0.5 * squared)
 
-        theta, between, self.common, self.spread = prior.update(
+        theta, between, self.common, self.spread = self.followed(prior).update(
             self.rng, shape.outside(self.theta), self.between, log_likelihood
         )
         self.theta = shape.inside(theta)

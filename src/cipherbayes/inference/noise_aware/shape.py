@@ -298,6 +298,11 @@ class ScoreShape:
         root = np.linalg.inv(self.basis)
         return np.asarray(root @ covariance @ root.T)
 
+    def information_outside(self, information: Floats) -> Floats:
+        """An H in internal units, or a stack of them, in those of θ."""
+        root = np.linalg.inv(self.basis)
+        return np.asarray(root.T @ information @ root)
+
     def layout(
         self, theta: Floats, noisy: Floats, noise_sd: float, *, by_level: bool = False
     ) -> InformationLayout:

@@ -20,13 +20,12 @@ from cipherbayes.typing import Floats
 def in_context(recursion: NoiseAware, evidence: Evidence) -> NoiseAware:
     """This recursion with levels that may follow the means of the sites' columns.
 
-    The means are those of the estimated H. Only the posterior uses this; the θ of a
-    round is chosen without.
+    How much they may is stated for the estimated H. Only the posterior uses this; the θ
+    of a round is chosen without.
     """
     if not isinstance(recursion.prior, SitePrior):
         return recursion
-    inverse = np.linalg.inv(recursion.shape.basis)
-    information = inverse.T @ evidence.estimate @ inverse
+    information = recursion.shape.information_outside(evidence.estimate)
     return replace(recursion, prior=recursion.prior.with_context(information))
 
 

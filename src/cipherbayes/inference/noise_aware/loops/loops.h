@@ -125,6 +125,11 @@ typedef struct {
     const double *place, *gradient, *away, *information, *linear;
     const double *variation;  /* diagonal of K in V = K H K */
     const double *contrasts;  /* C, rank rows, with C'C the quadratic */
+    /* What the levels of sites follow (site_context.py); no columns: nothing. */
+    int sites, followed;      /* K; how many columns they follow */
+    const int64_t *columns;   /* K rows: number of each among the e others */
+    const double *units;      /* of the d rows of the blocks */
+    const double *follow;     /* sigma of each followed column */
 } Problem;
 
 /* What differs between chains: the normal priors (InformationPrior.normal), the prior
@@ -147,6 +152,8 @@ typedef struct {
     double *blocks, *mixed, *turned, *other;
     double *h, *scaled, *total, *curved, *thin;
     double *pushed, *residual, *solved, *row;
+    double *covariance, *context, *along, *by_means;  /* where levels follow means */
+    double *site_masses, *site_means;
 } Work;
 
 void lay_out(Work *work, Arena *arena, const Problem *problem);

@@ -140,7 +140,7 @@ check_laws(Views *views, const Problem *q)
 static int
 take_problem(Views *views, PyObject *tuple, Problem *q)
 {
-    enum { FIELDS = 19 };
+    enum { FIELDS = 22 };
     PyObject *f[FIELDS];
     if (arity(tuple, "problem", FIELDS, f) < 0) {
         views->wrong = 1;
@@ -180,6 +180,14 @@ take_problem(Views *views, PyObject *tuple, Problem *q)
     q->information_sd = number(views, f[16]);
     q->direct = number(views, f[17]) != 0.0;
     q->diagonal = number(views, f[18]) != 0.0;
+    q->columns = take(views, f[19], "columns", 'i', 2, (Py_ssize_t)ANY, (Py_ssize_t)ANY);
+    q->sites = size_of(views, 0);
+    q->followed = size_of(views, 1);
+    q->units = take(views, f[20], "units", 'd', 1, d);
+    q->follow = take(views, f[21], "follow", 'd', 1, (Py_ssize_t)q->followed);
+    if (!views->wrong && q->followed > 0 && (q->sites < 1 || q->b % q->sites != 0))
+        misfit(views, "columns", "not of the sites of the constants");
+    within(views, "columns", q->columns, q->sites * q->followed, 0, q->e);
     return views->wrong ? -1 : 0;
 }
 

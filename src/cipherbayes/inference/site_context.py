@@ -1,0 +1,132 @@
+"""What the levels of sites may follow: the means of their patients' columns.
+
+With m_kj the mean of column j at site k, less its average over the sites, site k's
+level is b_k ~ N(m_k'γ, τ²) (Mundlak 1978) with
+
+    γ_j ~ N(0, σ_j²),   σ_j² = w² / (e (s_j² + (0.3 t_j)²)),
+
+w the scale of τ's prior, e the number of columns, s_j² the mean square of m_kj over the
+sites and t_j the standard deviation of column j over all patients. So what all columns
+together explain of the sites' levels may be as much as w, whatever the columns' units,
+and a column explains the less of it the more alike its sites are.
+
+Where hospitals with older patients are also worse ones, a model without γ takes part of
+that for an effect of age, and the more so the less the data say of patients within
+sites. Each site counts as one observation there, so γ must be free to be large: with a
+prior of the size of an effect's, the pull on the effect of age would stay.
+
+References
+----------
+Mundlak (1978), On the pooling of time series and cross section data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cipherbayes.inference.site_slots import SiteSlots
+from cipherbayes.typing import Floats, Integers
+
+LARGEST_MEAN = 2.0
+"""Largest mean of a column at a site that a level may follow. Columns lie within
+[-1, 1] or have about mean 0 and standard deviation 1; an estimated mean that is larger
+is mostly noise."""
+ALIKE = 0.3
+"""Spread of a column's means over the sites, in standard deviations of the column,
+below which sites count as alike in it."""
+
+
+@dataclass(frozen=True)
+class SiteContext:
+    """The means that the sites' levels may follow, and the prior of how much they do.
+
+    Attributes
+    ----------
+    loading
+        F of the levels, shape ``(D, K)``.
+    constants
+        Indices in θ of each site's constants, shape ``(kinds, K)``.
+    columns
+        Indices in θ of each site's other parameters, shape ``(K, e)``.
+    scale
+        σ_j of every column.
+    units
+        θ in units of this is θ on the prepared scale: H there is H_jk u_j u_k.
+    """
+
+    loading: Floats
+    constants: Integers
+    columns: Integers
+    scale: Floats
+    units: Floats
+
+    @classmethod
+    def of(
+        cls, slots: SiteSlots, loading: Floats, width: float, information: Floats
+    ) -> SiteContext:
+        """The context of sites whose levels have this F, with σ_j from one H.
+
+        ``information`` is H in the units of θ, ``width`` the scale of τ's prior.
+        """
+        count = len(slots.sites)
+        constants = np.flatnonzero(loading.any(axis=1)).reshape(-1, count)
+        fixed = [slots.places[k] for k in constants[:, 0] // count]
+        varying = [j for j in range(slots.width) if j not in fixed]
+        columns = np.stack([slots.of_site(site)[varying] for site in slots.sites])
+        plain = np.ones(slots.dimension)
+        found = cls(loading, constants, columns, np.ones(len(varying)), plain)
+        masses, means = found._means(information)
+        means = np.clip(means, -LARGEST_MEAN, LARGEST_MEAN)
+        share = masses / masses.sum()
+        # A column that each site has by itself has its information in as many parts.
+        whole = np.array([information[u, u].sum() for u in map(np.unique, columns.T)])
+        total = whole / masses.sum() - (share @ means) ** 2
+        total = np.maximum(total, share @ (means - share @ means) ** 2)
+        away = means - means.mean(axis=0)
+        spread = (away**2).mean(axis=0) + ALIKE**2 * total
+        scale = width / np.sqrt(len(varying) * np.maximum(spread, 1e-300))
+        return cls(loading, constants, columns, scale, plain)
+
+    def inside(self, basis: Floats) -> SiteContext:
+        """The same for H and θ in internal units, θ = B · (internal θ), B diagonal."""
+        return replace(self, units=1.0 / np.diag(basis))
+
+    def at(self, information: Floats) -> Floats:
+        """What γ_j / σ_j adds to θ, for one H or a stack of them, ``(…, D, e)``."""
+        means = np.clip(self._means(information)[1], -LARGEST_MEAN, LARGEST_MEAN)
+        away = means - means.mean(axis=-2, keepdims=True)
+        return np.asarray(self.units[:, None] * (self.loading @ (away * self.scale)))
+
+    def pulled_back(self, information: Floats, by_context: Floats) -> Floats:
+        """The gradient by H of something with this gradient by :meth:`at`.
+
+        For stacks of both; symmetric, as the gradient of the evidence is.
+        """
+        masses, means = self._means(information)
+        by_away = np.swapaxes(self.loading * self.units[:, None], 0, 1) @ by_context
+        by_means = self.scale * (by_away - by_away.mean(axis=-2, keepdims=True))
+        by_means = np.where(np.abs(means) < LARGEST_MEAN, by_means, 0.0)
+        by_sums = by_means / masses[..., None]
+        by_masses = -(by_sums * means).sum(axis=-1)
+        found = np.zeros_like(information)
+        for rows in self.constants:
+            units = self.units[rows]
+            found[..., rows, rows] += by_masses * units**2
+            half = 0.5 * by_sums * units[:, None] * self.units[self.columns]
+            found[..., rows[:, None], self.columns] += half
+            found[..., self.columns, rows[:, None]] += half
+        return found
+
+    def _means(self, information: Floats) -> tuple[Floats, Floats]:
+        """Masses of the sites, and means over their records, weighted by information.
+
+        A site's mean of column j is H_kj / H_kk.
+        """
+        rows, units = self.constants, self.units
+        masses = (information[..., rows, rows] * units[rows] ** 2).sum(axis=-2)
+        mixed = information[..., rows[:, :, None], self.columns]
+        mixed = mixed * units[rows][:, :, None] * units[self.columns]
+        masses = np.maximum(masses, 1e-300)
+        return masses, mixed.sum(axis=-3) / masses[..., None]
