@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.stats import halfnorm, ks_2samp, kstest
@@ -12,6 +14,7 @@ from cipherbayes.inference.site_comparison import (
     likely_spread,
     random_effects,
 )
+from cipherbayes.inference.site_context import FittedInformation
 from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models import Prior
 from cipherbayes.typing import Floats
@@ -19,6 +22,13 @@ from cipherbayes.typing import Floats
 SITES = ("a", "b", "c", "d", "e")
 SLOTS = SiteSlots(SITES, 3, (0, 2))
 SCALE = 0.8
+
+
+def fitted(information: Floats, leaning: float = 0.0) -> FittedInformation:
+    """An H at θ = 1, whose records count by this derivative."""
+    return FittedInformation(
+        information, np.ones(len(information)), np.full(len(SITES), leaning)
+    )
 
 
 def site_prior(*, together: bool = False, follows: bool = False) -> SitePrior:
@@ -34,7 +44,7 @@ def site_prior(*, together: bool = False, follows: bool = False) -> SitePrior:
     if not follows:
         return prior
     root = np.random.default_rng(9).standard_normal((SLOTS.dimension, 40))
-    return prior.with_context(root @ root.T)
+    return prior.with_context(fitted(root @ root.T))
 
 
 def following(prior: SitePrior, rng: np.random.Generator, count: int) -> Floats:
@@ -121,7 +131,8 @@ def test_levels_follow_the_means_of_columns() -> None:
     masses, means = np.array([10.0, 20.0, 5.0, 8.0, 1.0]), np.arange(-2.0, 3.0)
     information = np.diag([*masses, 200.0])
     information[:5, 5] = information[5, :5] = masses * means
-    prior = SitePrior.of(common, slots, (level,), SCALE).with_context(information)
+    prior = SitePrior.of(common, slots, (level,), SCALE)
+    prior = prior.with_context(fitted(information))
     assert prior.context is not None
     mean = masses @ means / masses.sum()
     variance = 200.0 / masses.sum() - mean**2
@@ -135,7 +146,33 @@ def test_levels_follow_the_means_of_columns() -> None:
     moved = np.array([-2.0, 0.0, 0.0, 1.0, 2.0]) - 0.2
     assert both[1][:5, 0] == pytest.approx(size * moved)
     fixed = SitePrior.of(common, slots, (), SCALE)
-    assert fixed.with_context(information) is fixed
+    assert fixed.with_context(fitted(information)) is fixed
+
+
+@pytest.mark.slow
+def test_levels_do_not_follow_means_that_they_make_themselves() -> None:
+    """Sites of which only the level differs: H of a logistic model, at the truth."""
+    rng = np.random.default_rng(6)
+    slots = SiteSlots(SITES, 3, (0,))
+    common = Prior().resolve(("intercept", "x", "z"))
+    level = Group("intercept", np.eye(7)[:, :5], follows=True)
+    x = rng.multivariate_normal([0.0, 0.0], [[1.0, 0.5], [0.5, 1.0]], 40_000)
+    theta = np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 0.6, 0.3])
+    information, leaning = np.zeros((7, 7)), np.empty(5)
+    for k in range(5):
+        eta = theta[k] + x @ theta[5:]
+        chance = 1.0 / (1.0 + np.exp(-eta))
+        rows = np.zeros((len(x), 7))
+        rows[:, k], rows[:, 5:] = 1.0, x
+        information += (rows * (chance * (1.0 - chance))[:, None]).T @ rows
+        leaning[k] = 1.0 - 2.0 / (1.0 + np.exp(-theta[k]))
+    prior = SitePrior.of(common, slots, (level,), SCALE)
+    fit = FittedInformation(information, theta, leaning)
+    untilted = replace(fit, leaning=np.zeros(5))
+    found = [prior.with_context(each).context for each in (fit, untilted)]
+    assert found[0] is not None
+    assert found[1] is not None
+    assert np.abs(found[0]).max() < 0.15 * np.abs(found[1]).max()
 
 
 @pytest.mark.parametrize("columns", [1, 7])
@@ -152,7 +189,7 @@ def test_what_levels_follow_is_as_large_as_tau_may_be(columns: int) -> None:
         records[np.arange(150), np.repeat(np.arange(5), 30)] = 1.0
         records[:, 5:] = rows.reshape(150, columns)
         prior = SitePrior.of(common, slots, (level,), SCALE)
-        prior = prior.with_context(records.T @ records)
+        prior = prior.with_context(fitted(records.T @ records))
         assert prior.context is not None
         explained = (prior.context[:5] ** 2).sum(axis=1).mean()
         assert 0.6 * SCALE < np.sqrt(explained) < SCALE

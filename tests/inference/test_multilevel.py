@@ -124,7 +124,7 @@ def test_the_fit_without_privacy_is_that_of_numpyro(context: bool) -> None:
         found = {"mean": place[0], "tau": jnp.exp(place[1]), "level": place[2:7]}
         return {**found, "beta": place[7:9], "gamma": place[9:]}, place[1]
 
-    theirs = weighted(model, named, 11)
+    theirs = weighted(model, named, 11, 30_000)
     assert theirs.worth > 5_000
     mean, levels = theirs.draws[:, 0], theirs.draws[:, 2:7]
     told = np.exp(theirs.draws[:, 1])

@@ -71,7 +71,9 @@ def followed_by(evidence: Evidence) -> SiteContext | None:
     loading[b:] = 0.0
     units = np.linspace(0.5, 1.5, d)
     scale = np.linspace(1.0, 3.0, d - b)
-    return SiteContext(loading, np.arange(b).reshape(-1, count), columns, scale, units)
+    tilts = np.linspace(-0.3, 0.3, columns.size).reshape(columns.shape)
+    rows = np.arange(b).reshape(-1, count)
+    return SiteContext(loading, rows, columns, tilts, scale, units)
 
 
 def sampler_of(evidence: Evidence) -> tuple[InformationSampler, Floats]:
@@ -299,7 +301,7 @@ def test_arrays_of_a_wrong_size_or_type_are_refused() -> None:
         density(problem, laws, here.moved, value, gradient.astype(np.float32), built)
     with pytest.raises(ValueError, match="contiguous"):
         density(problem, laws, here.moved[:, ::-1], value, gradient, built)
-    with pytest.raises(TypeError, match="a tuple of 22"):
+    with pytest.raises(TypeError, match="a tuple of 23"):
         density(problem[:-1], laws, here.moved, value, gradient, built)
     wrong = (*problem[:7], np.full_like(problem[7], 7), *problem[8:])
     with pytest.raises(ValueError, match="law_of: an index is out of range"):

@@ -33,7 +33,7 @@ from functools import cached_property
 
 import numpy as np
 
-from cipherbayes.inference.site_context import SiteContext
+from cipherbayes.inference.site_context import FittedInformation, SiteContext
 from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
@@ -155,16 +155,13 @@ class SitePrior(ResolvedPrior):
             width,
         )
 
-    def with_context(self, information: Floats) -> SitePrior:
-        """This prior with levels that may follow the means of the sites' columns.
-
-        ``information`` is H in the units of θ, from which the means come.
-        """
+    def with_context(self, fit: FittedInformation) -> SitePrior:
+        """This prior with levels that may follow the means of the sites' columns."""
         level = next((group for group in self.groups if group.follows), None)
         if level is None:
             return self
-        follows = SiteContext.of(self.slots, level.loading, self.width, information)
-        return replace(self, follows=follows, context=follows.at(information))
+        follows = SiteContext.of(self.slots, level.loading, self.width, fit)
+        return replace(self, follows=follows, context=follows.at(fit.information))
 
     def in_context(self, information: Floats) -> SitePrior:
         """This prior with the means of a stack of H, one for each chain."""

@@ -30,8 +30,11 @@ from cipherbayes.inference.between_sites import SitePrior, typical
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.gradient import gradient_sum, log_likelihood_sum
 from cipherbayes.inference.imputed import Expand
+from cipherbayes.inference.method import SiteRecords
+from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.inference.settings import Inference
 from cipherbayes.inference.site_comparison import SiteComparison, compare_sites
+from cipherbayes.inference.site_context import FittedInformation
 from cipherbayes.inference.target import Target
 from cipherbayes.models import Model
 from cipherbayes.typing import Floats, Progress
@@ -84,6 +87,17 @@ class SiteTarget(Target):
                 partial(_slope_at, self.model, table, self.expand), theta[places]
             )
         return total
+
+    def fitted(self, theta: Floats, curvature: Floats) -> FittedInformation:
+        """The curvature at θ, with how the records of each site count in it."""
+        slots = self.site_prior.slots
+        counts = np.zeros(len(slots.sites))
+        for site, table in zip(self.owners, self.tables, strict=True):
+            counts[slots.sites.index(slots.owner(site))] += table.count
+        records = SiteRecords(counts, 0.0)
+        shape = ScoreShape.of(self.model, self.tables[0].design, slots, records)
+        inside = shape.basis.T @ curvature @ shape.basis
+        return shape.fitted(shape.inside(theta), inside)
 
     def mode_given(self, between: Floats) -> Floats:
         """The mode of θ given τ, by L-BFGS from the prior mean."""
@@ -151,7 +165,8 @@ class _Walk:
         values, vectors = np.linalg.eigh(0.5 * (curvature + curvature.T))
         values = np.maximum(values, 1e-10 * values.max())
         self._curvature = np.asarray((vectors * values) @ vectors.T)
-        self._prior = self._prior.with_context(self._curvature)
+        fit = target.fitted(self._mode, self._curvature)
+        self._prior = self._prior.with_context(fit)
         slope = target.likelihood_slope(self._mode)
         self._right = self._curvature @ self._mode + slope
 

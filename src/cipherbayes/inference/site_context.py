@@ -15,6 +15,13 @@ that for an effect of age, and the more so the less the data say of patients wit
 sites. Each site counts as one observation there, so γ must be free to be large: with a
 prior of the size of an effect's, the pull on the effect of age would stay.
 
+The information matrix H has means in which a record counts by its information. Where
+that depends on the linear predictor η, the means depend on the site's level, which must
+not be mistaken for a level that follows them. With Σ the covariance of the columns
+within sites, β their effects and l_k the derivative of the log of a record's
+information by η, the mean is too large by about l_k Σβ (exactly so where columns are
+normal and l_k is constant), which is taken off.
+
 References
 ----------
 Mundlak (1978), On the pooling of time series and cross section data.
@@ -39,6 +46,23 @@ below which sites count as alike in it."""
 
 
 @dataclass(frozen=True)
+class FittedInformation:
+    """An information matrix, where it was taken, and how records count in it.
+
+    Attributes
+    ----------
+    information, theta
+        H, in the units of θ, and the θ at which it was taken.
+    leaning
+        l_k of every site.
+    """
+
+    information: Floats
+    theta: Floats
+    leaning: Floats
+
+
+@dataclass(frozen=True)
 class SiteContext:
     """The means that the sites' levels may follow, and the prior of how much they do.
 
@@ -50,6 +74,8 @@ class SiteContext:
         Indices in θ of each site's constants, shape ``(kinds, K)``.
     columns
         Indices in θ of each site's other parameters, shape ``(K, e)``.
+    tilts
+        l_k Σβ of every site, shape ``(K, e)``.
     scale
         σ_j of every column.
     units
@@ -59,35 +85,45 @@ class SiteContext:
     loading: Floats
     constants: Integers
     columns: Integers
+    tilts: Floats
     scale: Floats
     units: Floats
 
     @classmethod
     def of(
-        cls, slots: SiteSlots, loading: Floats, width: float, information: Floats
+        cls,
+        slots: SiteSlots,
+        loading: Floats,
+        width: float,
+        fit: FittedInformation,
     ) -> SiteContext:
-        """The context of sites whose levels have this F, with σ_j from one H.
+        """The context of sites whose levels have this F, with σ_j and l_k Σβ of one H.
 
-        ``information`` is H in the units of θ, ``width`` the scale of τ's prior.
+        ``width`` is the scale of τ's prior.
         """
+        information = fit.information
         count = len(slots.sites)
         constants = np.flatnonzero(loading.any(axis=1)).reshape(-1, count)
         fixed = [slots.places[k] for k in constants[:, 0] // count]
         varying = [j for j in range(slots.width) if j not in fixed]
         columns = np.stack([slots.of_site(site)[varying] for site in slots.sites])
-        plain = np.ones(slots.dimension)
-        found = cls(loading, constants, columns, np.ones(len(varying)), plain)
+        plain, none = np.ones(slots.dimension), np.zeros(columns.shape)
+        found = cls(loading, constants, columns, none, none[0], plain)
         masses, means = found._means(information)
-        means = np.clip(means, -LARGEST_MEAN, LARGEST_MEAN)
         share = masses / masses.sum()
         # A column that each site has by itself has its information in as many parts.
-        whole = np.array([information[u, u].sum() for u in map(np.unique, columns.T)])
-        total = whole / masses.sum() - (share @ means) ** 2
-        total = np.maximum(total, share @ (means - share @ means) ** 2)
+        blocks = information[columns[:, :, None], columns[:, None, :]]
+        shared = (columns == columns[0]).all(axis=0)
+        whole = np.where(shared & shared[:, None], blocks[0], blocks.sum(axis=0))
+        within = (whole - (means.T * masses) @ means) / masses.sum()
+        tilts = fit.leaning[:, None] * (fit.theta[columns] @ within)
+        means = np.clip(means - tilts, -LARGEST_MEAN, LARGEST_MEAN)
+        total = np.maximum(np.diag(within), 0.0)
+        total = total + share @ (means - share @ means) ** 2
         away = means - means.mean(axis=0)
         spread = (away**2).mean(axis=0) + ALIKE**2 * total
         scale = width / np.sqrt(len(varying) * np.maximum(spread, 1e-300))
-        return cls(loading, constants, columns, scale, plain)
+        return cls(loading, constants, columns, tilts, scale, plain)
 
     def inside(self, basis: Floats) -> SiteContext:
         """The same for H and θ in internal units, θ = B · (internal θ), B diagonal."""
@@ -95,7 +131,8 @@ class SiteContext:
 
     def at(self, information: Floats) -> Floats:
         """What γ_j / σ_j adds to θ, for one H or a stack of them, ``(…, D, e)``."""
-        means = np.clip(self._means(information)[1], -LARGEST_MEAN, LARGEST_MEAN)
+        means = self._means(information)[1] - self.tilts
+        means = np.clip(means, -LARGEST_MEAN, LARGEST_MEAN)
         away = means - means.mean(axis=-2, keepdims=True)
         return np.asarray(self.units[:, None] * (self.loading @ (away * self.scale)))
 
@@ -107,7 +144,8 @@ class SiteContext:
         masses, means = self._means(information)
         by_away = np.swapaxes(self.loading * self.units[:, None], 0, 1) @ by_context
         by_means = self.scale * (by_away - by_away.mean(axis=-2, keepdims=True))
-        by_means = np.where(np.abs(means) < LARGEST_MEAN, by_means, 0.0)
+        inner = np.abs(means - self.tilts) < LARGEST_MEAN
+        by_means = np.where(inner, by_means, 0.0)
         by_sums = by_means / masses[..., None]
         by_masses = -(by_sums * means).sum(axis=-1)
         found = np.zeros_like(information)

@@ -287,15 +287,19 @@ def _cores() -> int:
 
 def _followed(
     parts: Coordinates, follows: SiteContext | None
-) -> tuple[Integers, Floats, Floats]:
-    """What levels follow: columns among the others, units of the blocks' rows, σ."""
+) -> tuple[Integers, Floats, Floats, Floats]:
+    """What levels follow: columns among the others, units of the blocks' rows, σ, l Σβ.
+
+    No columns where levels follow nothing.
+    """
     if follows is None:
-        units = np.ones(parts.order.size)
-        return np.zeros((1, 0), dtype=np.int64), units, np.zeros(0)
+        units, none = np.ones(parts.order.size), np.zeros((1, 0))
+        return none.astype(np.int64), units, none[0], none
     place = np.empty(parts.order.size, dtype=np.int64)
     place[parts.order] = np.arange(parts.order.size)
     columns = place[follows.columns] - len(parts.constants)
-    return np.ascontiguousarray(columns), follows.units[parts.order], follows.scale
+    units = follows.units[parts.order]
+    return np.ascontiguousarray(columns), units, follows.scale, _plain(follows.tilts)
 
 
 def _half(quadratic: Floats) -> Floats:

@@ -43,13 +43,11 @@ import numpy as np
 from scipy.special import expit
 
 from cipherbayes.inference.noise_aware.evidence import Evidence
+from cipherbayes.inference.noise_aware.shape import LARGEST_LEVEL
 from cipherbayes.typing import Floats, Integers
 
 LARGEST_FALL = 0.15
 """Smallest curvature at θ̄ that is believed, as a share of that at θ = 0."""
-LARGEST_LEVEL = 6.0
-"""Largest distance of a site's level from zero, on the logit scale: one event in 400
-records."""
 LARGEST_UNDER_PRIOR = 20.0
 """Largest b v(θ) that a θ typical of the prior may have; it bounds β."""
 

@@ -24,6 +24,7 @@ from cipherbayes.inference.noise_aware.layout import (
     SiteLayout,
 )
 from cipherbayes.inference.noise_aware.shrinkage import fitted_frame
+from cipherbayes.inference.site_context import FittedInformation
 from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models.base import Model
 from cipherbayes.models.design import Design
@@ -48,6 +49,9 @@ compared by it: noise may put it outside of 0 to 1."""
 LEAST_TOTAL = 0.1
 """Smallest information of all sites about one kind of constant (such as one interval of
 a baseline), in standard deviations of its noise."""
+LARGEST_LEVEL = 6.0
+"""Largest distance of a site's level from zero, on the logit scale: one event in 400
+records."""
 SKEWED_VARIANCE = 1.2
 """Variance of the column of a Weibull shape parameter, once its frame has removed what
 depends on the linear predictor, per unit of cumulative hazard. Weighted by its
@@ -387,6 +391,38 @@ class ScoreShape:
         return np.stack(
             [_at_most_one(*each) for each in zip(levels, shares, events, strict=True)]
         )
+
+    def fitted(self, theta: Floats, information: Floats) -> FittedInformation:
+        """An H taken at an internal θ, in the units of θ, where sites may differ."""
+        return FittedInformation(
+            self.information_outside(information),
+            self.outside(theta),
+            self._leaning(theta, information),
+        )
+
+    def _leaning(self, theta: Floats, information: Floats) -> Floats:
+        """Derivative of the log of a record's information by η, at every site.
+
+        For a binary outcome it is that of p (1 − p). For counts it is one; where a
+        record has one event at most, that of the chance q of one.
+        """
+        assert self.slots is not None
+        constants, count = list(self.constants), len(self.slots.sites)
+        if not constants or max(constants) >= self.slots.slots:
+            return np.zeros(count)
+        masses = np.diag(information)[constants]
+        if self.level_values is not None:
+            levels = information[constants] @ theta / masses
+            levels = np.clip(self.level_values * levels, -LARGEST_LEVEL, LARGEST_LEVEL)
+            return np.asarray(1.0 - 2.0 * expit(levels))
+        if self.unit is None or not self.once or self.site_records is None:
+            return np.ones(count)
+        known = self.site_records
+        records = np.maximum(known.counts, 0.5 * known.noise_sd)
+        events = masses * self.unit[constants] ** 2
+        share = events.reshape(-1, count).sum(axis=0) / np.maximum(records, 1.0)
+        share = np.clip(share, LEAST_EVENTS, MOST_EVENTS)
+        return np.asarray(-(1.0 - share) * np.log1p(-share) / share)
 
     def predictor(self, theta: Floats) -> Floats:
         """θ with zero for all that is not a coefficient of a column."""

@@ -25,8 +25,8 @@ def in_context(recursion: NoiseAware, evidence: Evidence) -> NoiseAware:
     """
     if not isinstance(recursion.prior, SitePrior):
         return recursion
-    information = recursion.shape.information_outside(evidence.estimate)
-    return replace(recursion, prior=recursion.prior.with_context(information))
+    fit = recursion.shape.fitted(evidence.place, evidence.estimate)
+    return replace(recursion, prior=recursion.prior.with_context(fit))
 
 
 def compared_sites(

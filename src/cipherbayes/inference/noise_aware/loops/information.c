@@ -421,6 +421,13 @@ means_of_sites(const Problem *q, Work *w)
             w->site_means[(size_t)k * f + j] /= w->site_masses[k];
 }
 
+static double
+untilted(const Problem *q, const Work *w, int k, int j)
+{
+    const size_t at = (size_t)k * q->followed + j;
+    return w->site_means[at] - q->tilts[at];
+}
+
 /* The prior's covariance with what levels follow; the means must have been computed. */
 static const double *
 with_context(const Problem *q, Work *w, const double *covariance)
@@ -431,11 +438,11 @@ with_context(const Problem *q, Work *w, const double *covariance)
     for (int j = 0; j < f; j++) {
         double middle = 0.0;
         for (int k = 0; k < count; k++)
-            middle += held(w->site_means[(size_t)k * f + j], 0.0, LARGEST_MEAN) / count;
+            middle += held(untilted(q, w, k, j), 0.0, LARGEST_MEAN) / count;
         for (int r = 0; r < q->b; r++) {
-            const double mean = w->site_means[(size_t)(r % count) * f + j];
+            const double mean = held(untilted(q, w, r % count, j), 0.0, LARGEST_MEAN);
             w->context[(size_t)q->order[r] * f + j] =
-                q->units[r] * q->follow[j] * (held(mean, 0.0, LARGEST_MEAN) - middle);
+                q->units[r] * q->follow[j] * (mean - middle);
         }
     }
     for (int r = 0; r < q->b; r++)
@@ -466,7 +473,7 @@ add_by_context(const Problem *q, Work *w, const double *h)
         for (int k = 0; k < count; k++)
             middle += w->by_means[(size_t)k * f + j] / count;
         for (int k = 0; k < count; k++) {
-            const int out = !(fabs(w->site_means[(size_t)k * f + j]) < LARGEST_MEAN);
+            const int out = !(fabs(untilted(q, w, k, j)) < LARGEST_MEAN);
             double *by = w->by_means + (size_t)k * f + j;
             *by = out ? 0.0 : (*by - middle) / w->site_masses[k];
         }

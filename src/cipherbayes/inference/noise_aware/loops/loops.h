@@ -130,6 +130,7 @@ typedef struct {
     const int64_t *columns;   /* K rows: number of each among the e others */
     const double *units;      /* of the d rows of the blocks */
     const double *follow;     /* sigma of each followed column */
+    const double *tilts;      /* K rows: what is taken off the means */
 } Problem;
 
 /* What differs between chains: the normal priors (InformationPrior.normal), the prior

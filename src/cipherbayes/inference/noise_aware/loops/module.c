@@ -140,7 +140,7 @@ check_laws(Views *views, const Problem *q)
 static int
 take_problem(Views *views, PyObject *tuple, Problem *q)
 {
-    enum { FIELDS = 22 };
+    enum { FIELDS = 23 };
     PyObject *f[FIELDS];
     if (arity(tuple, "problem", FIELDS, f) < 0) {
         views->wrong = 1;
@@ -185,6 +185,8 @@ take_problem(Views *views, PyObject *tuple, Problem *q)
     q->followed = size_of(views, 1);
     q->units = take(views, f[20], "units", 'd', 1, d);
     q->follow = take(views, f[21], "follow", 'd', 1, (Py_ssize_t)q->followed);
+    q->tilts = take(views, f[22], "tilts", 'd', 2, (Py_ssize_t)q->sites,
+                    (Py_ssize_t)q->followed);
     if (!views->wrong && q->followed > 0 && (q->sites < 1 || q->b % q->sites != 0))
         misfit(views, "columns", "not of the sites of the constants");
     within(views, "columns", q->columns, q->sites * q->followed, 0, q->e);
