@@ -250,6 +250,27 @@ def test_a_stored_literal_circuit_takes_its_own_steps_and_goes_on(trios: Trios) 
             restarted.output(wrong)
 
 
+@pytest.mark.parametrize("name", SLOW_LITERAL)
+def test_an_output_uses_up_nothing_that_later_rounds_need(
+    name: str, trios: Trios
+) -> None:
+    """Operations write over their first operand: the sums of rounds are none."""
+    circuit, keys = trios[name]
+    encryptor = circuit.encryptor(keys.public)
+    sent = [
+        [encryptor.encrypt(part, t) for part in shares(total, 2)]
+        for t, total in enumerate(gradients(18, DIMENSION), start=1)
+    ]
+    asked, silent = (circuit.evaluator(keys.evaluation) for _ in range(2))
+    drift = np.linspace(-0.2, 0.2, DIMENSION)
+    for t, messages in enumerate(sent, start=1):
+        asked.absorb(t, messages)
+        silent.absorb(t, messages)
+        if t % 5 == 0:
+            assert asked.output(drift).digest() == asked.output(drift).digest()
+    assert asked.output(drift).digest() == silent.output(drift).digest()
+
+
 def test_rounds_must_come_in_order(
     trios: Trios,
 ) -> None:

@@ -99,21 +99,22 @@ def preconditioned(
 ) -> Node:
     """P(V) · mean / lead, with V = squares + start: the circuit itself.
 
-    ``squares`` is R, one level above V; ``mean`` is u at the level of V.
+    ``squares`` is R, one level above V; ``mean`` is u at the level of V. Both are used
+    up.
     """
     a = arithmetic
     v = a.rescale(a.times(a.relinearise(squares), boost))
-    y = a.rescale(a.relinearise(a.square(a.add_constant(v, form.shift + start))))
+    low_mean, low_v = a.drop(mean, mean.level - 1), a.drop(v, v.level - 1)
+    y = a.square(a.add_constant(a.copy(v), form.shift + start))
+    y = a.rescale(a.relinearise(y))
     w = a.multiply(mean, a.add_constant(v, start - form.root))
     w = a.rescale(a.relinearise(w) if tuning.switched else w)
-    x = a.multiply(w, a.add_constant(y, form.first))
+    x = a.multiply(w, a.add_constant(a.copy(y), form.first))
     x = a.relinearise(x) if tuning.switched else x
-    carried = a.weighted(a.drop(mean, x.level), form.carried, x.scale)
-    x = a.rescale(a.add(x, carried))
+    x = a.rescale(a.add(x, a.weighted(low_mean, form.carried, x.scale)))
     inner = a.relinearise(a.square(a.add_constant(y, form.middle)))
-    sloped = a.weighted(a.drop(v, inner.level), form.slope, inner.scale)
-    rest = form.rest + form.slope * start
-    inner = a.rescale(a.add_constant(a.add(inner, sloped), rest))
+    inner = a.add(inner, a.weighted(low_v, form.slope, inner.scale))
+    inner = a.rescale(a.add_constant(inner, form.rest + form.slope * start))
     return a.multiply(x, inner)
 
 

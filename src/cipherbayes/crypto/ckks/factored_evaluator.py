@@ -68,7 +68,7 @@ class FactoredEvaluator(InOrderEvaluator):
     def absorb(self, round: int, messages: Sequence[CkksCiphertext]) -> None:
         circuit, a = self._circuit, self._arithmetic
         self._means = self._admit(round, messages, circuit.message_scale(round))
-        squares = [a.square(mean) for mean in self._means]
+        squares = [a.square(a.copy(mean)) for mean in self._means]
         if circuit.place(round) == 0:
             self._sums.insert(0, squares)
             self._stored.insert(0, None)
@@ -112,8 +112,7 @@ class FactoredEvaluator(InOrderEvaluator):
         if self._past is None:
             self._past = self._build_past()
         total = self._sums[0][chunk]
-        if blocks.divided:
-            total = a.drop(total, total.level - 1)
+        total = a.drop(total, total.level - 1 if blocks.divided else total.level)
         total = a.times(total, blocks.present)
         if self._past:
             past = self._past[chunk]
@@ -129,7 +128,7 @@ class FactoredEvaluator(InOrderEvaluator):
         weights = blocks.past_weights()
         finished = list(zip(weights, self._sums[1:], strict=False))
         for chunk in range(len(self._means) if finished else 0):
-            terms = [a.times(block[chunk], w) for w, block in finished if w]
+            terms = [a.times(a.copy(block[chunk]), w) for w, block in finished if w]
             total = terms[0]
             for term in terms[1:]:
                 total = a.add(total, term)
