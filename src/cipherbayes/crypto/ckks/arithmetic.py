@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,11 @@ class SealArithmetic:
     is exact integer arithmetic modulo the primes, so equal inputs give equal outputs on
     every machine. A result lies where the first operand lay, which is used up by it:
     SEAL would copy it otherwise, and fill the new place with zeros before.
+
+    Attributes
+    ----------
+    constants
+        Constants that a :class:`Rehearsal` encoded, by value and level.
     """
 
     def __init__(
@@ -37,8 +43,13 @@ class SealArithmetic:
         self._scheme = scheme
         self._keys = relin_keys
         self._evaluator = scheme.evaluator if evaluator is None else evaluator
+        self.constants: dict[tuple[float, int], Any] = {}
 
     def _constant(self, value: float, level: int) -> Any:
+        known = self.constants.get((value, level))
+        return self._encoded_constant(value, level) if known is None else known
+
+    def _encoded_constant(self, value: float, level: int) -> Any:
         plain = sealapi.Plaintext()
         encode = self._scheme.encoder.encode
         encode(float(value), self._scheme.level_ids[level], 1.0, plain)
@@ -119,6 +130,29 @@ class SealArithmetic:
         else:
             self._evaluator.mod_switch_to(a.cipher, self._scheme.level_ids[level], out)
         return ScaledCiphertext(out, a.scale, level)
+
+
+class _IdleEvaluator:
+    """Takes SEAL's evaluator's place and computes nothing."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
+
+
+class Rehearsal(SealArithmetic):
+    """Runs a circuit on levels and scales alone, and keeps the constants it meets."""
+
+    def __init__(self, scheme: CkksScheme) -> None:
+        super().__init__(scheme, None, _IdleEvaluator())
+
+    def node(self, scale: float, level: int) -> ScaledCiphertext:
+        """What stands for a ciphertext."""
+        return ScaledCiphertext(sealapi.Ciphertext(), scale, level)
+
+    def _constant(self, value: float, level: int) -> Any:
+        plain = self._encoded_constant(value, level)
+        self.constants[value, level] = plain
+        return plain
 
 
 def fill_slots(values: Floats, slots: int) -> Floats:

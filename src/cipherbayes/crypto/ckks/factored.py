@@ -218,6 +218,8 @@ class FactoredCircuit(Circuit):
             {newest: slope * sum_scale * fresh / scale},
             np.full(CELLS, (fresh[0] / blocks.base) ** 2 * sum_scale),
         )
+        before, after = self.boosts(round)
+        squares = bounds.times(squares, before)
         if blocks.divided:
             past = bounds.times(bounds.check(squares, "running sum"), blocks.weight)
             rounded = bounds.source(bounds.rescaling(past.size))
@@ -240,16 +242,19 @@ class FactoredCircuit(Circuit):
             bounds.check(squares, "running sum"),
             bounds.check(mean, "mean"),
             tuning=self.tuning,
-            boost=self.boost(round),
+            boost=after,
             start=0.0,
         )
 
-    def boost(self, round: int) -> int:
-        """μ_j: evens the scale of V out over a block."""
-        if not self.tuning.boost:
-            return 1
+    def boosts(self, round: int) -> tuple[int, int]:
+        """μ_j, which evens the scale of V out over a block, and 1.
+
+        μ_j comes first where R is multiplied by it, which costs nothing where A is
+        multiplied anyway; otherwise R is multiplied when it has two polynomials only.
+        """
         left = self.blocks.length - 1 - self.blocks.place(round)
-        return round_half_up(self.tuning.boost * self.update.alpha**-left)
+        boost = round_half_up(self.tuning.boost * self.update.alpha**-left)
+        return (1, boost) if self.blocks.divided else (boost, 1)
 
     def multiple(self, round: int) -> int:
         """ν: the largest integer multiple of h that provably fits."""

@@ -36,7 +36,11 @@ from typing import Any
 import numpy as np
 import tenseal.sealapi as sealapi
 
-from cipherbayes.crypto.ckks.arithmetic import ScaledCiphertext, SealArithmetic
+from cipherbayes.crypto.ckks.arithmetic import (
+    Rehearsal,
+    ScaledCiphertext,
+    SealArithmetic,
+)
 from cipherbayes.crypto.ckks.blocks import check_round
 from cipherbayes.crypto.ckks.bounds import (
     CELLS,
@@ -264,9 +268,10 @@ class LiteralEvaluator(InOrderEvaluator):
         self._check_output(drift)
         outputs = []
         for chunk, mean in enumerate(self._means):
-            v = a.add_constant(
-                self._variance(chunk), update.initial * update.alpha**round
-            )
+            v = self._variance(chunk)
+            if not a.constants:
+                a.constants = self._all_constants(v, mean)
+            v = a.add_constant(v, update.initial * update.alpha**round)
             gain = standard_form(
                 a, update.polynomial.coefficients, parameters.primes, v
             )
@@ -282,6 +287,18 @@ class LiteralEvaluator(InOrderEvaluator):
         return CkksCiphertext(
             parameters, self._keys.key_id, update.dimension, np.stack(outputs)
         )
+
+    def _all_constants(
+        self, v: ScaledCiphertext, mean: ScaledCiphertext
+    ) -> dict[tuple[float, int], Any]:
+        """Those that no round changes: encoded once, as weights are."""
+        circuit, rehearsal = self._circuit, Rehearsal(self._scheme)
+        coefficients = circuit.update.polynomial.coefficients
+        primes = circuit.parameters.primes
+        standard_form(rehearsal, coefficients, primes, rehearsal.node(v.scale, v.level))
+        target = mean.scale * circuit._step_scale
+        rehearsal.weighted(rehearsal.node(mean.scale, mean.level), 1.0, target)
+        return rehearsal.constants
 
     def _variance(self, chunk: int) -> ScaledCiphertext:
         """Σ weights · pack, rescaled, then summed over the r places by rotations."""
