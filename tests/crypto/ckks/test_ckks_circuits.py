@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partialmethod
+from typing import Any
 
 import numpy as np
 import pytest
 
+from cipherbayes.crypto.ckks.arithmetic import SealArithmetic
 from cipherbayes.crypto.ckks.ciphertext import CkksCiphertext
 from cipherbayes.crypto.ckks.circuit import Circuit, Update
 from cipherbayes.crypto.ckks.circuits import CIRCUITS, make_circuit
+from cipherbayes.crypto.ckks.factored_evaluator import FactoredEvaluator
 from cipherbayes.crypto.ckks.keys import CkksKeys
 from cipherbayes.crypto.ckks.literal import LiteralCircuit, LiteralEvaluator
 from cipherbayes.crypto.ckks.polynomial import minimax
@@ -248,6 +252,60 @@ def test_a_stored_literal_circuit_takes_its_own_steps_and_goes_on(trios: Trios) 
     for wrong in (np.full(DIMENSION, np.nan), np.full(DIMENSION, 9.0)):
         with pytest.raises(CryptoError, match="harder than the circuit was made for"):
             restarted.output(wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CIRCUITS)
+def test_an_output_uses_up_nothing_that_later_rounds_need(
+    name: str, trios: Trios
+) -> None:
+    """Operations write over their first operand: the sums of rounds are none."""
+    circuit, keys = trios[name]
+    encryptor = circuit.encryptor(keys.public)
+    sent = [
+        [encryptor.encrypt(part, t) for part in shares(total, 2)]
+        for t, total in enumerate(gradients(18, DIMENSION), start=1)
+    ]
+    asked, silent = (circuit.evaluator(keys.evaluation) for _ in range(2))
+    drift = np.linspace(-0.2, 0.2, DIMENSION)
+    for t, messages in enumerate(sent, start=1):
+        asked.absorb(t, messages)
+        silent.absorb(t, messages)
+        if t % 5 == 0:
+            assert asked.output(drift).digest() == asked.output(drift).digest()
+    assert asked.output(drift).digest() == silent.output(drift).digest()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fast", "hardened"])
+def test_what_was_done_ahead_changes_no_bit_and_is_not_done_again(
+    name: str, trios: Trios, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    circuit, keys = trios[name]
+    encryptor = circuit.encryptor(keys.public)
+    ahead, late = (circuit.evaluator(keys.evaluation) for _ in range(2))
+    drift = np.linspace(-0.2, 0.2, DIMENSION)
+    done: list[str] = []
+    for owner, method in (
+        (SealArithmetic, "_encoded_constant"),
+        (FactoredEvaluator, "_build_past"),
+    ):
+
+        def noted(*given: Any, method: str = method, real: Any) -> Any:
+            done.append(method)
+            return real(*given)
+
+        patched = partialmethod(noted, real=getattr(owner, method))
+        monkeypatch.setattr(owner, method, patched)
+    for t, total in enumerate(gradients(18, DIMENSION), start=1):
+        messages = [encryptor.encrypt(part, t) for part in shares(total, 2)]
+        ahead.expect(t, drift)
+        done.clear()
+        output = ahead.step(t, messages, drift)
+        assert not done
+        assert output.digest() == late.step(t, messages, drift).digest()
+        assert "_encoded_constant" in done
+        assert ("_build_past" in done) == (t in (1, 17))
 
 
 def test_rounds_must_come_in_order(

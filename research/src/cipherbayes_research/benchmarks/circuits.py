@@ -13,7 +13,8 @@ does, with nothing prepared, which takes less in all; the others use what they p
 lets ``literal`` prepare as well. The CSP's time is decrypting and, for ``hardened``,
 flooding and rounding; it draws the flooding noise while it waits, and
 ``decrypt_online_ms`` is what is left. While sites compute, the server of ``fast`` and
-``hardened`` encodes the prior's drift, which it knows already: ``server_prepare_ms``.
+``hardened`` encodes the prior's drift and the circuit's constants, which it knows
+already: ``server_prepare_ms``. ``literal`` encodes its constants once.
 
 Sites that replay the server's step spend its time again, each on its own machine;
 that is not counted.

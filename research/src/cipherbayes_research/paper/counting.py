@@ -34,7 +34,7 @@ class CountingEvaluator:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._seal, name)
-        kind = _KINDS.get(name)
+        kind = _KINDS.get(name.removesuffix("_inplace"))
         if kind is None:
             return method
 

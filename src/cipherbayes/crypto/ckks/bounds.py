@@ -62,7 +62,13 @@ Node = TypeVar("Node", bound=Scaled)
 
 
 class Arithmetic(Protocol[Node]):
-    """The operations that circuits are made of."""
+    """The operations that circuits are made of.
+
+    An operation uses its first operand up, all but :meth:`copy` and :meth:`drop`: what
+    is needed again is copied first.
+    """
+
+    def copy(self, a: Node) -> Node: ...
 
     def add(self, a: Node, b: Node) -> Node: ...
 
@@ -177,6 +183,9 @@ class Bounds:
                 remedy="use the hardened circuit, a smaller drift or an easier "
                 "polynomial",
             )
+        return a
+
+    def copy(self, a: Tracked) -> Tracked:
         return a
 
     def add(self, a: Tracked, b: Tracked) -> Tracked:

@@ -37,7 +37,7 @@ class Evaluator(ABC):
         """Take in a round's site ciphertexts without computing its output."""
 
     def expect(self, round: int, drift: Floats) -> None:
-        """Do now what the output of a round needs of its drift alone, if anything."""
+        """Do now what the next round needs and its messages do not change."""
         return
 
     @abstractmethod

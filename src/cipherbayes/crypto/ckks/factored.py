@@ -99,21 +99,22 @@ def preconditioned(
 ) -> Node:
     """P(V) · mean / lead, with V = squares + start: the circuit itself.
 
-    ``squares`` is R, one level above V; ``mean`` is u at the level of V.
+    ``squares`` is R, one level above V; ``mean`` is u at the level of V. Both are used
+    up.
     """
     a = arithmetic
     v = a.rescale(a.times(a.relinearise(squares), boost))
-    y = a.rescale(a.relinearise(a.square(a.add_constant(v, form.shift + start))))
+    low_mean, low_v = a.drop(mean, mean.level - 1), a.drop(v, v.level - 1)
+    y = a.square(a.add_constant(a.copy(v), form.shift + start))
+    y = a.rescale(a.relinearise(y))
     w = a.multiply(mean, a.add_constant(v, start - form.root))
     w = a.rescale(a.relinearise(w) if tuning.switched else w)
-    x = a.multiply(w, a.add_constant(y, form.first))
+    x = a.multiply(w, a.add_constant(a.copy(y), form.first))
     x = a.relinearise(x) if tuning.switched else x
-    carried = a.weighted(a.drop(mean, x.level), form.carried, x.scale)
-    x = a.rescale(a.add(x, carried))
+    x = a.rescale(a.add(x, a.weighted(low_mean, form.carried, x.scale)))
     inner = a.relinearise(a.square(a.add_constant(y, form.middle)))
-    sloped = a.weighted(a.drop(v, inner.level), form.slope, inner.scale)
-    rest = form.rest + form.slope * start
-    inner = a.rescale(a.add_constant(a.add(inner, sloped), rest))
+    inner = a.add(inner, a.weighted(low_v, form.slope, inner.scale))
+    inner = a.rescale(a.add_constant(inner, form.rest + form.slope * start))
     return a.multiply(x, inner)
 
 
@@ -217,6 +218,8 @@ class FactoredCircuit(Circuit):
             {newest: slope * sum_scale * fresh / scale},
             np.full(CELLS, (fresh[0] / blocks.base) ** 2 * sum_scale),
         )
+        before, after = self.boosts(round)
+        squares = bounds.times(squares, before)
         if blocks.divided:
             past = bounds.times(bounds.check(squares, "running sum"), blocks.weight)
             rounded = bounds.source(bounds.rescaling(past.size))
@@ -239,16 +242,19 @@ class FactoredCircuit(Circuit):
             bounds.check(squares, "running sum"),
             bounds.check(mean, "mean"),
             tuning=self.tuning,
-            boost=self.boost(round),
+            boost=after,
             start=0.0,
         )
 
-    def boost(self, round: int) -> int:
-        """μ_j: evens the scale of V out over a block."""
-        if not self.tuning.boost:
-            return 1
+    def boosts(self, round: int) -> tuple[int, int]:
+        """μ_j, which evens the scale of V out over a block, and 1.
+
+        μ_j comes first where R is multiplied by it, which costs nothing where A is
+        multiplied anyway; otherwise R is multiplied when it has two polynomials only.
+        """
         left = self.blocks.length - 1 - self.blocks.place(round)
-        return round_half_up(self.tuning.boost * self.update.alpha**-left)
+        boost = round_half_up(self.tuning.boost * self.update.alpha**-left)
+        return (1, boost) if self.blocks.divided else (boost, 1)
 
     def multiple(self, round: int) -> int:
         """ν: the largest integer multiple of h that provably fits."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from cipherbayes.crypto.ckks.arithmetic import (
+    Rehearsal,
     ScaledCiphertext,
     SealArithmetic,
     fill_slots,
@@ -41,12 +42,23 @@ class FactoredEvaluator(InOrderEvaluator):
         self._sums: list[list[ScaledCiphertext]] = []
         # The same as bytes, of blocks that do not change any more; None where unknown.
         self._stored: list[bytes | None] = []
-        self._past: list[ScaledCiphertext] | None = None
+        # What finished blocks add to R: by block, and multiplied for one round.
+        self._past: tuple[int, list[ScaledCiphertext]] | None = None
+        self._boosted: tuple[int, list[ScaledCiphertext]] | None = None
         self._expected: tuple[int, bytes, list[Any]] | None = None
 
     def expect(self, round: int, drift: Floats) -> None:
         if drift.any():
             self._encoded(round, drift)
+        if round == self._round + 1:
+            self._boosted_past(round)
+        circuit, rehearsal = self._circuit, Rehearsal(self._scheme)
+        levels = circuit.parameters.levels
+        mean = rehearsal.node(circuit.message_scale(round), levels)
+        newest = rehearsal.node(1.0, levels)
+        present = self._multiplied_sum(rehearsal, newest, round)
+        self._directed(rehearsal, mean, present, round, None)
+        self._arithmetic.constants = rehearsal.constants
 
     def _encoded(self, round: int, drift: Floats) -> list[Any]:
         """The drift of a round as SEAL's plaintexts, one for each chunk."""
@@ -68,13 +80,12 @@ class FactoredEvaluator(InOrderEvaluator):
     def absorb(self, round: int, messages: Sequence[CkksCiphertext]) -> None:
         circuit, a = self._circuit, self._arithmetic
         self._means = self._admit(round, messages, circuit.message_scale(round))
-        squares = [a.square(mean) for mean in self._means]
+        squares = [a.square(a.copy(mean)) for mean in self._means]
         if circuit.place(round) == 0:
             self._sums.insert(0, squares)
             self._stored.insert(0, None)
             del self._sums[circuit.blocks.past + 1 :]
             del self._stored[circuit.blocks.past + 1 :]
-            self._past = None
         else:
             self._sums[0] = [
                 a.add(total, square)
@@ -83,53 +94,87 @@ class FactoredEvaluator(InOrderEvaluator):
         self._round = round
 
     def output(self, drift: Floats | None = None) -> CkksCiphertext:
-        circuit, round = self._circuit, self._round
-        update = circuit.update
+        circuit, round, a = self._circuit, self._round, self._arithmetic
         self._check_output(drift)
-        a, level = self._arithmetic, circuit.variance_level
-        outputs = []
+        plain = None
+        if drift is not None and drift.any():
+            plain = self._encoded(round, drift)
+        outputs, past = [], self._boosted_past(round)
         for chunk, mean in enumerate(self._means):
-            u = a.times(a.drop(mean, level), circuit.multiple(round))
-            if drift is not None and drift.any():
-                u = a.add_encoded(u, self._encoded(round, drift)[chunk])
-            out = preconditioned(
-                a,
-                circuit.form,
-                self._weighted_sum(chunk),
-                u,
-                tuning=circuit.tuning,
-                boost=circuit.boost(round),
-                start=update.initial * update.alpha**round,
-            )
+            squares = self._multiplied_sum(a, self._sums[0][chunk], round)
+            if past:
+                a.add(squares, past[chunk])
+            added = None if plain is None else plain[chunk]
+            out = self._directed(a, mean, squares, round, added)
             outputs.append(self._scheme.coefficients(out.cipher, out.level))
+        a.constants = {}
         return CkksCiphertext(
-            circuit.parameters, self._keys.key_id, update.dimension, np.stack(outputs)
+            circuit.parameters,
+            self._keys.key_id,
+            circuit.update.dimension,
+            np.stack(outputs),
         )
 
-    def _weighted_sum(self, chunk: int) -> ScaledCiphertext:
-        """R = W A + Past; Past is put together once for each block."""
-        a, blocks = self._arithmetic, self._circuit.blocks
-        if self._past is None:
-            self._past = self._build_past()
-        total = self._sums[0][chunk]
-        if blocks.divided:
-            total = a.drop(total, total.level - 1)
-        total = a.times(total, blocks.present)
-        if self._past:
-            past = self._past[chunk]
-            total = a.add(
-                total, ScaledCiphertext(past.cipher, total.scale, total.level)
-            )
-        return ScaledCiphertext(
-            total.cipher, blocks.sum_scale(self._round), total.level
+    def _directed(
+        self,
+        a: SealArithmetic,
+        mean: ScaledCiphertext,
+        squares: ScaledCiphertext,
+        round: int,
+        drift: Any,
+    ) -> ScaledCiphertext:
+        """P(V) (ν h + drift) / lead; ``squares`` is R."""
+        circuit, update = self._circuit, self._circuit.update
+        u = a.times(a.drop(mean, circuit.variance_level), circuit.multiple(round))
+        if drift is not None:
+            u = a.add_encoded(u, drift)
+        return preconditioned(
+            a,
+            circuit.form,
+            squares,
+            u,
+            tuning=circuit.tuning,
+            boost=circuit.boosts(round)[1],
+            start=update.initial * update.alpha**round,
         )
 
-    def _build_past(self) -> list[ScaledCiphertext]:
+    def _multiplied_sum(
+        self, a: SealArithmetic, newest: ScaledCiphertext, round: int
+    ) -> ScaledCiphertext:
+        """W A of R = W A + Past, times what R is multiplied with, at R's scale."""
+        circuit, blocks = self._circuit, self._circuit.blocks
+        boost, _ = circuit.boosts(round)
+        total = a.drop(newest, newest.level - 1 if blocks.divided else newest.level)
+        total = a.times(total, blocks.present * boost)
+        scale = blocks.sum_scale(round) * boost
+        return ScaledCiphertext(total.cipher, scale, total.level)
+
+    def _boosted_past(self, round: int) -> list[ScaledCiphertext]:
+        """Past of R = W A + Past, times what R is multiplied with."""
+        boost, _ = self._circuit.boosts(round)
+        if boost == 1:
+            return self._past_of(round)
+        if self._boosted is None or self._boosted[0] != round:
+            a, past = self._arithmetic, self._past_of(round)
+            self._boosted = round, [a.times(a.copy(each), boost) for each in past]
+        return self._boosted[1]
+
+    def _past_of(self, round: int) -> list[ScaledCiphertext]:
+        """Past for the block of a round, this one or the next: made once for each."""
+        blocks = self._circuit.blocks
+        block = blocks.block(round)
+        if self._past is None or self._past[0] != block:
+            begun = self._round > 0 and blocks.block(self._round) == block
+            self._past = block, self._build_past(self._sums[1 if begun else 0 :])
+        return self._past[1]
+
+    def _build_past(
+        self, finished: Sequence[list[ScaledCiphertext]]
+    ) -> list[ScaledCiphertext]:
         a, blocks, totals = self._arithmetic, self._circuit.blocks, []
-        weights = blocks.past_weights()
-        finished = list(zip(weights, self._sums[1:], strict=False))
-        for chunk in range(len(self._means) if finished else 0):
-            terms = [a.times(block[chunk], w) for w, block in finished if w]
+        weighted = list(zip(blocks.past_weights(), finished, strict=False))
+        for chunk in range(self._circuit.chunks if weighted else 0):
+            terms = [a.times(a.copy(block[chunk]), w) for w, block in weighted if w]
             total = terms[0]
             for term in terms[1:]:
                 total = a.add(total, term)
@@ -201,4 +246,5 @@ class FactoredEvaluator(InOrderEvaluator):
             )
             for i in range(split, len(flat), 2)
         ]
-        self._round, self._since, self._past = round, since, None
+        self._round, self._since = round, since
+        self._past = self._boosted = None

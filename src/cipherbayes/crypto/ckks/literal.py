@@ -36,7 +36,11 @@ from typing import Any
 import numpy as np
 import tenseal.sealapi as sealapi
 
-from cipherbayes.crypto.ckks.arithmetic import ScaledCiphertext, SealArithmetic
+from cipherbayes.crypto.ckks.arithmetic import (
+    Rehearsal,
+    ScaledCiphertext,
+    SealArithmetic,
+)
 from cipherbayes.crypto.ckks.blocks import check_round
 from cipherbayes.crypto.ckks.bounds import (
     CELLS,
@@ -71,19 +75,19 @@ def standard_form(
     The scalars' scales are chosen so that all terms meet at one scale.
     """
     a, (a0, a1, a2, a3, a4, a5, a6, a7) = arithmetic, coefficients
-    v2 = a.rescale(a.relinearise(a.square(v)))
-    v4 = a.rescale(a.relinearise(a.square(v2)))
+    v2 = a.rescale(a.relinearise(a.square(a.copy(v))))
+    v4 = a.rescale(a.relinearise(a.square(a.copy(v2))))
     at_v, at_v2 = float(primes[v.level - 1]), float(primes[v2.level - 1])
     final = v4.scale * SCALE / primes[v4.level - 1]
 
     def by_v(weight: float, scale: float) -> Node:
-        return a.rescale(a.weighted(v, weight, scale * at_v))
+        return a.rescale(a.weighted(a.copy(v), weight, scale * at_v))
 
     def product(x: Node, y: Node) -> Node:
         return a.relinearise(a.multiply(x, y))
 
     third = product(by_v(a3, final * at_v2 / v2.scale), v2)
-    low = a.rescale(a.add(third, a.weighted(v2, a2, third.scale)))
+    low = a.rescale(a.add(third, a.weighted(a.copy(v2), a2, third.scale)))
     seventh = a.rescale(product(by_v(a7, SCALE * at_v2 / v2.scale), v2))
     sixth = a.rescale(a.weighted(v2, a6, SCALE * at_v2))
     fifth = a.drop(by_v(a5, SCALE), v4.level)
@@ -240,7 +244,9 @@ class LiteralEvaluator(InOrderEvaluator):
         circuit, a = self._circuit, self._arithmetic
         scale = SCALE * circuit.update.sites
         self._means = self._admit(round, messages, scale)
-        squares = [a.rescale(a.relinearise(a.square(mean))) for mean in self._means]
+        squares = [
+            a.rescale(a.relinearise(a.square(a.copy(mean)))) for mean in self._means
+        ]
         if circuit.place(round) == 0:
             self._packs.insert(0, squares)
             del self._packs[circuit.packs :]
@@ -262,14 +268,15 @@ class LiteralEvaluator(InOrderEvaluator):
         self._check_output(drift)
         outputs = []
         for chunk, mean in enumerate(self._means):
-            v = a.add_constant(
-                self._variance(chunk), update.initial * update.alpha**round
-            )
+            v = self._variance(chunk)
+            if not a.constants:
+                a.constants = self._all_constants(v, mean)
+            v = a.add_constant(v, update.initial * update.alpha**round)
             gain = standard_form(
                 a, update.polynomial.coefficients, parameters.primes, v
             )
             # K h at scale Δ is h at scale K Δ: the delayed division by K.
-            u = a.weighted(mean, factor, mean.scale * circuit._step_scale)
+            u = a.weighted(a.copy(mean), factor, mean.scale * circuit._step_scale)
             u = a.drop(a.rescale(u), gain.level)
             if drift is not None and drift.any():
                 slots = parameters.slots
@@ -280,6 +287,18 @@ class LiteralEvaluator(InOrderEvaluator):
         return CkksCiphertext(
             parameters, self._keys.key_id, update.dimension, np.stack(outputs)
         )
+
+    def _all_constants(
+        self, v: ScaledCiphertext, mean: ScaledCiphertext
+    ) -> dict[tuple[float, int], Any]:
+        """Those that no round changes: encoded once, as weights are."""
+        circuit, rehearsal = self._circuit, Rehearsal(self._scheme)
+        coefficients = circuit.update.polynomial.coefficients
+        primes = circuit.parameters.primes
+        standard_form(rehearsal, coefficients, primes, rehearsal.node(v.scale, v.level))
+        target = mean.scale * circuit._step_scale
+        rehearsal.weighted(rehearsal.node(mean.scale, mean.level), 1.0, target)
+        return rehearsal.constants
 
     def _variance(self, chunk: int) -> ScaledCiphertext:
         """Σ weights · pack, rescaled, then summed over the r places by rotations."""
