@@ -433,7 +433,8 @@ def test_effects_come_first_and_a_column_of_zeros_and_ones_has_one_line_in_perce
             *(("ward", "0", 0.5), ("ward", "2", 0.5)),
         )
     ]
-    count = {**contents.record["describe"][1], "statistic": "count: 1", "mean": 1500.2}
+    count = contents.record["describe"][1].copy()
+    count.update({"statistic": "count: 1", "mean": 1500.2})
     contents.record["describe"].insert(0, count)
     page = str(findings_section(contents))
     effects, parameters = page.index('id="effects"'), page.index('id="posterior"')
