@@ -372,4 +372,4 @@ def test_a_number_of_rows_is_whole_and_a_score_is_not() -> None:
     rows: MeanRow = {"mean": 1497.6, "lower": 1441.2, "upper": 1554.0}
     assert score_in_words("rows", rows) == "rows 1,498 (1,441 to 1,554)"
     score: MeanRow = {"mean": 0.71234, "lower": 0.69, "upper": 0.73}
-    assert score_in_words("auc", score) == "auc 0.712 (0.69 to 0.73)"
+    assert score_in_words("auc", score) == "AUC 0.712 (0.69 to 0.73)"

@@ -9,6 +9,7 @@ from scipy.special import expit, ndtri
 from cipherbayes.inference.count_check import check_counts
 from cipherbayes.inference.described import bin_shares
 from cipherbayes.inference.misfit import groups_test
+from cipherbayes.inference.noised_counts import Smooth
 from cipherbayes.inference.number_check import check_numbers
 from cipherbayes.inference.recalibration import recalibrate
 from cipherbayes.inference.score_density import ScoreGrid
@@ -114,7 +115,7 @@ def test_numbers_by_predicted_bin_are_those_of_the_rows() -> None:
     ]
     total = np.append(np.concatenate(sums), ((y - mean) ** 2).sum())
     noised = total + rng.normal(0, 5.0, total.size)
-    fit = check_numbers(noised, 5.0, np.full(10, 0.0), np.full(10, 200.0), 1.0)
+    fit = check_numbers(noised, 5.0, np.full(10, 0.0), np.full(10, 200.0), 1.0, None)
     assert fit.shown == [j not in (0, 9) for j in range(10)]
     assert fit.rmse is not None
     assert spans(fit.rmse, 10.0, 2.0)
@@ -122,6 +123,55 @@ def test_numbers_by_predicted_bin_are_those_of_the_rows() -> None:
     # What a bin predicts is in the bin, though noise is all that empty ones have.
     edges = np.linspace(0.0, 200.0, 11)
     assert np.all((edges[:-1] <= fit.predicted) & (fit.predicted <= edges[1:]))
+
+
+def number_sums(rows: float, square: float) -> Floats:
+    """Rows in the middle bins that are predicted at the middle of their bins."""
+    count = np.zeros(10)
+    count[4:6] = rows / 2.0
+    places = count * np.linspace(-0.9, 0.9, 10)
+    return np.concatenate([count, places, places, [rows * square]])
+
+
+def test_an_error_whose_squares_are_lost_in_noise_is_not_said_to_be_zero() -> None:
+    ends = np.full(10, -1.0), np.full(10, 1.0)
+    fit = check_numbers(number_sums(800.0, -0.05), 30.0, *ends, 1.0, 800.0)
+    lower, upper = np.quantile(fit.rmse, [0.05, 0.95])
+    assert 0.0 < lower < 0.1 < upper < 0.5
+
+
+def test_an_error_is_as_unsure_as_normal_or_heavier_tails_would_make_it() -> None:
+    ends = np.full(10, -1.0), np.full(10, 1.0)
+    fit = check_numbers(number_sums(10_000.0, 0.01), 0.01, *ends, 1.0, 10_000.0)
+    spread = fit.rmse.std() / fit.rmse.mean()
+    # Half the variance of a square over its squared mean, 2 or 8, in standard errors.
+    assert (
+        1.1 * 0.5 * np.sqrt(2.0 / 10_000) < spread < 0.9 * 0.5 * np.sqrt(8.0 / 10_000)
+    )
+
+
+def test_how_many_rows_there_are_is_as_sure_as_what_is_expected() -> None:
+    ends = np.full(10, -1.0), np.full(10, 1.0)
+    told, untold = (
+        check_numbers(number_sums(800.0, 0.05), 30.0, *ends, 1.0, rows)
+        for rows in (800.0, None)
+    )
+    assert abs(told.everybody.mean() - 800.0) < 5.0
+    assert told.everybody.std() < 0.5 * untold.everybody.std()
+
+
+def test_the_slope_of_a_heavy_tailed_prior_is_that_of_its_log_density() -> None:
+    rng = np.random.default_rng(4)
+    root = rng.standard_normal((5, 3))
+    prior = Smooth(rng.standard_normal(3), root, np.array([1.0, 3.0, *[np.inf] * 3]))
+    phi = 3.0 * rng.standard_normal((1, 3))
+    away, _ = prior.away(phi)
+    slope = -(prior.weights(away) * away) @ root
+    for k, step in enumerate(1e-5 * np.eye(3)):
+        rise = prior.away(phi + step)[1] - prior.away(phi - step)[1]
+        assert abs(rise[0] / 2e-5 - slope[0, k]) < 1e-6
+    far = Smooth(np.zeros(1), np.eye(1), np.array([1.0])).away(np.array([[0.0], [9.0]]))
+    assert abs(far[1][0] - far[1][1] - np.log(82.0)) < 1e-12
 
 
 def residual_sums(bend: float, noise: float, seed: int) -> tuple[Floats, Floats]:
@@ -272,6 +322,25 @@ def test_a_column_of_few_values_is_not_smoothed() -> None:
     )
     assert found.smooth.mean() < 0.1
     assert np.abs(found.shares.mean(axis=(0, 1, 2)) - truth / 1000.0).max() < 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("apart", "least"), [(0.1, 0.9), (0.7, 0.82)])
+def test_levels_of_sites_hold_whether_sites_are_alike_or_not(
+    apart: float, least: float
+) -> None:
+    """Twenty sites of 300 records, noise of 30; log shares differ between sites by a
+    normal of sd ``apart``. Of 2,400 intervals a share is known to about ±0.012: 0.95
+    held where sites are alike, 0.88 where they differ by factors of two."""
+    rng = np.random.default_rng(11)
+    levels = np.log([0.5, 0.3, 0.15, 0.05])
+    odds = np.exp(levels + apart * rng.standard_normal((30, 20, 4)))
+    truth = rng.multinomial(300, odds / odds.sum(axis=2, keepdims=True)).astype(float)
+    counts = truth + rng.normal(0.0, 30.0, truth.shape)
+    records = np.full((30, 20), 300.0), np.full((30, 20), 15.0)
+    found = bin_shares(counts, np.full(4, 30.0), records, ranges=False).shares
+    low, high = np.quantile(300.0 * found, [0.05, 0.95], axis=2)
+    assert np.mean((low <= truth) & (truth <= high)) > least
 
 
 def test_a_level_that_is_rare_everywhere_is_not_told_too_high_at_sites() -> None:

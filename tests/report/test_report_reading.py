@@ -433,11 +433,14 @@ def test_effects_come_first_and_a_column_of_zeros_and_ones_has_one_line_in_perce
             *(("ward", "0", 0.5), ("ward", "2", 0.5)),
         )
     ]
+    count = contents.record["describe"][1].copy()
+    count.update({"statistic": "count: 1", "mean": 1500.2})
+    contents.record["describe"].insert(0, count)
     page = str(findings_section(contents))
     effects, parameters = page.index('id="effects"'), page.index('id="posterior"')
     assert 0 < effects < parameters < page.index('id="characteristics"')
     assert "died: share of 0" not in page
     assert "died: share of 1" in page
-    assert "25.0 %" in page
+    assert "25.0 % (n = 1,500)" in page
     assert "24.0 to 26.0 %" in page
     assert "ward: share of 0" in page

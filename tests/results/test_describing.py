@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,12 @@ from cipherbayes.protocols.contributions import Contributions
 from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.rounds import Closing
 from cipherbayes.protocols.study_plan import plan_releases
-from cipherbayes.results.counted_column import outward
+from cipherbayes.results.counted_column import (
+    CountedNumber,
+    Rounding,
+    outward,
+    together,
+)
 from cipherbayes.results.describing import describe_rows, sd_bounds
 from cipherbayes.results.record import DescribeRow
 from cipherbayes.study.tables import open_site
@@ -401,3 +407,21 @@ def test_a_column_is_not_counted_by_its_own_levels() -> None:
     by_sex = {row["column"] for row in rows if row["group"].startswith("sex: ")}
     assert by_sex == {"", "age", "y"}
     assert "sex" in {row["column"] for row in rows if row["group"] == "all"}
+
+
+def test_groups_whose_moments_noise_made_impossible_do_not_widen_all_records() -> None:
+    """A mean square below the square of the mean is made possible where it is told, and
+    not before groups are added up."""
+    smooth, ends = np.ones(3, dtype=bool), np.linspace(-1.0, 1.0, 5)
+    shares = np.full((3, 4), 0.25)
+    number = CountedNumber.drawn(
+        shares, ends, (0, 4), smooth, Rounding.drawn(smooth, 4)
+    )
+    first, second = (
+        replace(number, moments=np.tile(moments, (3, 1)))
+        for moments in ([0.4, 0.0], [-0.4, 0.16])
+    )
+    assert np.allclose(first.possible_moments()[1], 0.16)
+    mean, square = together([first, second], np.ones((2, 3))).possible_moments()
+    assert np.allclose(mean, 0.0)
+    assert np.allclose(square, 0.08)

@@ -145,13 +145,25 @@ def logging_to(folder: Path) -> Iterator[None]:
         handler.stream.close()
 
 
+SPOKEN = {
+    "auc": "AUC",
+    "brier": "Brier score",
+    "c_index": "concordance",
+    "rmse": "root mean squared error",
+    "risk_over_time": "slope along the predicted risk, late less early",
+}
+"""Scores whose names in ``result.json`` are not words."""
+
+
 def score_in_words(name: str, score: MeanRow) -> str:
-    """A score with its interval; a number of rows is a whole one."""
+    """A score with its interval, called as in the report; a number of rows is a whole
+    one."""
     form = ",.0f" if name in ("rows", "events") else ".3g"
     mean, lower, upper = (
         format(value, form) for value in (score["mean"], score["lower"], score["upper"])
     )
-    return f"{name} {mean} ({lower} to {upper})"
+    spoken = SPOKEN.get(name, name.replace("_", " "))
+    return f"{spoken} {mean} ({lower} to {upper})"
 
 
 def print_result(record: ResultRecord) -> None:

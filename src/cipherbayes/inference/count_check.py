@@ -7,8 +7,7 @@ number of rows, and in a few bins together a noised sum of outcomes over their b
 caps, so that means are told of these together. Bins without records say little by
 themselves, and outcomes in them would be lost in noise times a large cap: the density
 says that they are empty. It may end at an edge: its log bends little in most places and
-much in a few, as second differences with a t distribution do. Each has a standard
-deviation of its own, found at the mode.
+much in a few, as second differences with a Cauchy distribution do.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from cipherbayes.inference.noised_counts import (
     Smooth,
     about_the_mode,
     block_diag,
-    likeliest_normal,
     sample_normal,
 )
 from cipherbayes.inference.number_check import MeanFit
@@ -41,9 +39,9 @@ in widths of a bin: one standard deviation."""
 DENSITY = (-0.3, 0.5, 25.0)
 """Prior mean and scale of the second difference of the log density, and standard
 deviation of its values."""
-FREEDOM, SOUGHT = 3.0, 3
+FREEDOM = 1.0
 """Degrees of freedom of the t distribution that second differences of the log density
-follow, and how often edges are sought."""
+follow."""
 LEAST_ROWS = 1.0
 """Rows that bins must be expected to have to be shown."""
 
@@ -81,23 +79,19 @@ def check_counts(
     departure = grid.departures(LEVEL_SD, SLOPE_SD, BEND_SD)
     own = np.eye(together.shape[1]) / OWN_SD
 
-    def prior(bend_sds: Floats | None) -> Smooth:
-        mean, density = grid.prior(rows, bend_sds)
-        zeros = np.zeros(grid.bins + len(own))
-        whole = np.concatenate([mean, zeros])
-        return Smooth(whole, block_diag(density, departure, own))
-
+    mean, density = grid.prior(rows)
+    root = block_diag(density, departure, own)
+    freedom = np.full(len(root), np.inf)
+    freedom[: grid.bins - 2] = FREEDOM
+    zeros = np.zeros(grid.bins + len(own))
+    prior = Smooth(np.concatenate([mean, zeros]), root, freedom)
     released = np.append(sums, known)
     noised = np.diag(np.append(np.full(sums.size, noise**2), np.zeros(known.size)))
 
     def covariance(phi: Floats) -> Floats:
         return noised + cells.varying(phi, dispersion)
 
-    bend_sds = None
-    for _ in range(SOUGHT):
-        likeliest = likeliest_normal(released, cells, prior(bend_sds), covariance)
-        bend_sds = grid.sds_of_bends(likeliest[: grid.bins], FREEDOM)
-    phi = sample_normal(released, cells, prior(bend_sds), covariance)
+    phi = sample_normal(released, cells, prior, covariance)
     mass, happened = cells.on_grid(phi)
     moved = np.random.default_rng(2).standard_normal((len(phi), grid.bins))
     moved[0] = 0.0
@@ -109,6 +103,7 @@ def check_counts(
     # both fewer and more rows there; outcomes depend on much that is hardly known, and
     # draws of them are moved.
     return MeanFit(
+        everybody=about_the_mode(total),
         rows=about_the_mode(inside),
         predicted=(((mass * said) @ cells.summed) / inside)[1:],
         observed=about_the_mode(((mass * happened) @ cells.summed) / inside),

@@ -50,10 +50,10 @@ RANGES_APART = ((0.1, 0.25), (0.3, 0.5), (1.0, 1.0))
 one standard deviation from the mean; of a wider spread half of that."""
 ALONE = 0.01
 """That of a single group, which is all records."""
-TOGETHER = 1.0
-"""Standard deviation of what all δ of a group's levels have in common, whatever groups
-are apart by: that the number of its records is known about says nothing of how far its
-shares differ. (Ranges of a number are many, and have little in common anyway.)"""
+TOGETHER, RANGES_TOGETHER = 1.0, 0.5
+"""Standard deviation of what all δ of a group's levels, or of its ranges, have in
+common, whatever groups are apart by: that the number of its records is known about says
+nothing of how far its shares differ."""
 FARTHEST_RANGE = 3.0
 """Standard deviations from the mean up to which shift and spread add more and more."""
 MOST_NUMBERS = 4_000_000
@@ -176,7 +176,7 @@ def _groups_apart(noised: _Noised, *, ranges: bool) -> list[Floats]:
     smooth = away[:, :, None] * away[:, None] + wider[:, :, None] * wider[:, None]
     found = []
     for own, shift in RANGES_APART:
-        covariance = own**2 * identity + shift**2 * smooth
+        covariance = own**2 * identity + shift**2 * smooth + RANGES_TOGETHER**2
         found.append(np.linalg.inv(covariance).astype(np.float64))
     return found
 

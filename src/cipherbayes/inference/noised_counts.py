@@ -25,6 +25,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,10 +37,6 @@ FREEDOM = 8.0
 """Degrees of freedom of that distribution, a multivariate t."""
 CHAINS = 100
 """How many of these draws are kept and moved on."""
-BURN_IN, KEPT = 5, 8
-"""Trajectories of each that are discarded, and that are kept."""
-LEAPS = 5
-"""Most leapfrog steps of a trajectory."""
 LEAP = 0.4
 """Size of a leapfrog step before adaptation, in posterior standard deviations."""
 ACCEPTED = 0.8
@@ -57,6 +54,19 @@ SIZES = np.array([1.0, 0.5, 0.2, 0.05, 0.01])
 """Shares of a scoring step that are tried; the best is taken."""
 
 
+class Walk(NamedTuple):
+    """How far draws are moved: trajectories that are discarded and kept, and the most
+    leapfrog steps of one."""
+
+    burn_in: int
+    kept: int
+    leaps: int
+
+
+SHORT, LONG = Walk(5, 8, 5), Walk(30, 20, 12)
+"""Where cells take long to compute and the posterior is close to a normal; and where
+they do not, or where its tails are heavier."""
+
 Pull = Callable[[Floats], Floats]
 """From weights of the cells, ``(k, c)``, to the gradient of Σ_c weights_c r_c(φ)."""
 Cells = Callable[[Floats], tuple[Floats, Pull]]
@@ -65,20 +75,45 @@ Cells = Callable[[Floats], tuple[Floats, Pull]]
 
 @dataclass(frozen=True)
 class Smooth:
-    """A normal prior: its mean, and R with R'R its precision P."""
+    """A prior: its mean, and R with R'R the precision P of a normal one.
+
+    With ``freedom`` each row of R (φ - m) follows a t distribution with so many degrees
+    of freedom, normal where that is infinite: mostly near zero, and sometimes far away.
+    """
 
     mean: Floats
     root: Floats
+    freedom: Floats | None = None
+
+    def away(self, phi: Floats) -> tuple[Floats, Floats]:
+        """R (φ - m) of each row of parameters, and its log density but for a
+        constant."""
+        away = (phi - self.mean) @ self.root.T
+        if self.freedom is None:
+            return away, -0.5 * (away**2).sum(axis=1)
+        far = np.isfinite(self.freedom)
+        few = self.freedom[far]
+        logs = -0.5 * (away[:, ~far] ** 2).sum(axis=1)
+        logs -= (0.5 * (few + 1.0) * np.log1p(away[:, far] ** 2 / few)).sum(axis=1)
+        return away, logs
+
+    def weights(self, away: Floats) -> Floats:
+        """What rows are multiplied by in the gradient: one where they are normal."""
+        if self.freedom is None:
+            return np.ones_like(away)
+        far = np.isfinite(self.freedom)
+        held = np.where(far, self.freedom, 1.0)
+        found: Floats = np.where(far, (held + 1.0) / (held + away**2), 1.0)
+        return found
 
 
-def second_differences(count: int, sd: float | Floats, level_sd: float) -> Floats:
+def second_differences(count: int, sd: float, level_sd: float) -> Floats:
     """R of a prior of ``count`` values along a line that favours straight ones.
 
-    Second differences have the standard deviation ``sd``, all the same or each its own;
-    each value by itself has ``level_sd``, far larger.
+    Second differences have the standard deviation ``sd``; each value by itself has
+    ``level_sd``, far larger.
     """
-    sds = np.broadcast_to(sd, count - 2)[:, None]
-    bends = np.diff(np.eye(count), n=2, axis=0) / sds
+    bends = np.diff(np.eye(count), n=2, axis=0) / sd
     return np.concatenate([bends, np.eye(count) / level_sd])
 
 
@@ -98,10 +133,11 @@ def sample_rates(
     noise: float,
     cells: Cells,
     prior: Smooth,
+    walk: Walk = LONG,
 ) -> Floats:
     """The mode of φ and after it draws, shape ``(1 + s, d)``, from released counts and
     the standard deviation of their noise."""
-    return _sampled(_Counts(counts, cells, prior, noise))
+    return _sampled(_Counts(counts, cells, prior, noise), walk)
 
 
 def likeliest_rates(
@@ -125,15 +161,7 @@ def sample_normal(
     covariance
         The covariance of the sums as a function of one vector of parameters.
     """
-    return _sampled(_normal_target(sums, cells, prior, covariance))
-
-
-def likeliest_normal(
-    sums: Floats, cells: Cells, prior: Smooth, covariance: Callable[[Floats], Floats]
-) -> Floats:
-    """The mode of φ from correlated sums; parameters as for :func:`sample_normal`."""
-    mode, _ = _normal_target(sums, cells, prior, covariance).mode()
-    return mode
+    return _sampled(_normal_target(sums, cells, prior, covariance), LONG)
 
 
 def _normal_target(
@@ -147,7 +175,7 @@ def _normal_target(
     return target
 
 
-def _sampled(target: _Target, seed: int = 1) -> Floats:
+def _sampled(target: _Target, walk: Walk, seed: int = 1) -> Floats:
     """The mode followed by draws from a posterior, as the module describes."""
     rng = np.random.default_rng(seed)
     mode, whiten = target.mode()
@@ -155,10 +183,10 @@ def _sampled(target: _Target, seed: int = 1) -> Floats:
     density, slope = target.density(phi)
     size = LEAP
     kept = []
-    for step in range(BURN_IN + KEPT):
+    for step in range(walk.burn_in + walk.kept):
         speed = rng.standard_normal(phi.shape)
         there, moved, gradient = phi, speed, slope
-        for _ in range(int(rng.integers(2, LEAPS + 1))):
+        for _ in range(int(rng.integers(2, walk.leaps + 1))):
             moved = moved + 0.5 * size * gradient @ whiten
             there = there + size * moved @ whiten.T
             reached, gradient = target.density(there)
@@ -169,7 +197,7 @@ def _sampled(target: _Target, seed: int = 1) -> Floats:
         phi = np.where(taken[:, None], there, phi)
         density = np.where(taken, reached, density)
         slope = np.where(taken[:, None], gradient, slope)
-        if step < BURN_IN:
+        if step < walk.burn_in:
             share = float(np.exp(np.minimum(gain, 0.0)).mean())
             size *= np.exp(share - ACCEPTED)
         else:
@@ -223,10 +251,12 @@ class _Target(ABC):
     def mode(self) -> tuple[Floats, Floats]:
         """The mode, and a matrix W with WW' the inverse of the information there."""
         phi = self.prior.mean
-        precision = self.prior.root.T @ self.prior.root
+        root = self.prior.root
         for _ in range(SCORING):
             rates, pull = self.cells(phi[None])
             slopes = pull(np.eye(self.released.size))
+            held = self.prior.weights(self.prior.away(phi[None])[0])[0]
+            precision = (root * held[:, None]).T @ root
             information = slopes.T @ self.weigh(rates[0], slopes) + precision
             before, gradient = self.density(phi[None])
             step = np.linalg.solve(information, gradient[0])
@@ -242,9 +272,9 @@ class _Target(ABC):
         """The log density of each row of parameters, and its gradient."""
         rates, pull = self.cells(phi)
         fit, slope = self.fit(rates)
-        away = (phi - self.prior.mean) @ self.prior.root.T
-        density: Floats = fit - 0.5 * (away**2).sum(axis=1)
-        return density, pull(slope) - away @ self.prior.root
+        away, logs = self.prior.away(phi)
+        pulled = (self.prior.weights(away) * away) @ self.prior.root
+        return fit + logs, pull(slope) - pulled
 
     @abstractmethod
     def fit(self, rates: Floats) -> tuple[Floats, Floats]:

@@ -102,24 +102,13 @@ class ScoreGrid:
         result: Floats = spline(inside) + beyond * slope
         return result
 
-    def prior(
-        self, rows: float | None, bend_sds: Floats | None = None
-    ) -> tuple[Floats, Floats]:
-        """Prior mean and R of the log densities at the centres, for so many rows;
-        second differences may each have a standard deviation of their own."""
+    def prior(self, rows: float | None) -> tuple[Floats, Floats]:
+        """Prior mean and R of the log densities at the centres, for so many rows; the
+        first rows of R are those of second differences."""
         level = np.log(max(rows or 1000.0, 1.0) / self.bins)
         away = np.arange(float(self.bins)) - 0.5 * (self.bins - 1)
-        sds = self.bend_sd if bend_sds is None else bend_sds
-        root = second_differences(self.bins, sds, self.level_sd)
+        root = second_differences(self.bins, self.bend_sd, self.level_sd)
         return level + 0.5 * self.bend * (away**2 - np.mean(away**2)), root
-
-    def sds_of_bends(self, phi: Floats, freedom: float) -> Floats:
-        """Standard deviations of second differences of a log density that is likely to
-        be ``phi``, if they follow a t distribution with so many degrees of freedom:
-        larger where it bends sharply, as at an edge."""
-        away = (np.diff(phi, n=2) - self.bend) / self.bend_sd
-        sds: Floats = self.bend_sd * np.sqrt((freedom + away**2) / (freedom + 1.0))
-        return sds
 
     def departures(self, level_sd: float, slope_sd: float, bend_sd: float) -> Floats:
         """R of the prior of a spline's values at the centres.

@@ -23,6 +23,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from cipherbayes.inference.noised_counts import (
+    SHORT,
     Pull,
     Smooth,
     block_diag,
@@ -103,7 +104,8 @@ def check_survival(
     in_bins = counts.reshape(grid.bins, fates).sum(axis=1)
     mass = grid.likeliest(in_bins, noise * float(np.sqrt(fates)), rows)
     cells = _FateCells(_Shape(grid, shares, _third_of(mass)), rows is not None)
-    phi = sample_rates(_with_rows(counts, rows), noise, cells, cells.shape.prior(rows))
+    prior = cells.shape.prior(rows)
+    phi = sample_rates(_with_rows(counts, rows), noise, cells, prior, SHORT)
     return _measures(phi[1:], cells.shape)
 
 

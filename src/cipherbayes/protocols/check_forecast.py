@@ -151,7 +151,7 @@ def _number(rows: float, noise: float, reach: float) -> Widths:
     square = rows * (NUMBER_ERROR / reach) ** 2
     ends = np.full(NUMBER_BINS, -1.0), np.full(NUMBER_BINS, 1.0)
     released = np.concatenate([ones, sums, sums, [square]])
-    fit = check_numbers(released, noise, *ends, reach)
+    fit = check_numbers(released, noise, *ends, reach, rows)
     return {"rmse": _half(fit.rmse) / NUMBER_ERROR}
 
 

@@ -206,7 +206,8 @@ def scores_of(
             return _survival(how, total, noise, rows, draws, design, tail)
         case NumberCheck():
             low, high = (np.full(NUMBER_BINS, end) for end in how.ends)
-            numbers = check_numbers(total, noise, low, high, how.error_reach)
+            reach = how.error_reach
+            numbers = check_numbers(total, noise, low, high, reach, rows)
             return _numbers(numbers, tail, noise)
         case CountCheck():
             spread_by = how.dispersion(draws)
@@ -323,7 +324,7 @@ def _brier_at(time: float, found: MeanRow) -> BrierAt:
 
 
 def _numbers(fit: MeanFit, tail: float, noise: float) -> PrivateMetrics:
-    found: PrivateMetrics = {"rows": mean_row(fit.rows.sum(axis=1), tail)}
+    found: PrivateMetrics = {"rows": mean_row(fit.everybody, tail)}
     if isinstance(fit, NumberFit):
         found["rmse"] = mean_row(fit.rmse, tail)
     if np.any(fit.shown):

@@ -88,7 +88,10 @@ class CountedNumber:
     places
         Where the mean of each range is, from its lower end (0) to its upper one (1).
     moments
-        Mean place within the window, and mean square of the place, ``(s, 2)``.
+        Mean place within the window, and mean square of the place, ``(s, 2)``; as sums
+        have them, which noise may have made impossible (see :meth:`possible_moments`).
+    apart
+        Least variance of places, by ranges that surely have records.
     atoms
         How many values each range has, ``(s, ranges)``; 0 for any.
     single, aside
@@ -106,6 +109,7 @@ class CountedNumber:
     single: Floats
     aside: Floats
     counted: Floats
+    apart: Floats
 
     @classmethod
     def drawn(
@@ -132,7 +136,8 @@ class CountedNumber:
         atoms = np.where(mostly, 1.0, rounding.atoms[:, None])
         single = np.where(mostly, single, 1.0)
         empty = np.zeros((len(shares), len(WEIGHTS)))
-        found = cls(shares, places, empty, atoms, single, aside, places)
+        nothing = np.zeros(len(shares))
+        found = cls(shares, places, empty, atoms, single, aside, places, nothing)
         return replace(found, moments=found.moments_at(ends))
 
     def moments_at(self, ends: Floats) -> Floats:
@@ -182,14 +187,23 @@ class CountedNumber:
         shares = np.maximum(moved[:, 2 : 2 + ranges], 0.0)
         places = np.clip(moved[:, 2 + ranges :] / np.maximum(shares, 1e-12), 0.0, 1.0)
         shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1e-12)
-        first = np.clip(moved[:, 0], -1.0, 1.0)
         # Ranges that surely have records are apart, whatever sums say.
+        first = np.clip(moved[:, :1], -1.0, 1.0)
         sure = np.maximum(counts - SURE * noise, 0.0) / records
-        nearest = np.clip(first[:, None], ends[:-1], ends[1:])
-        apart = (sure * (nearest - first[:, None]) ** 2).sum(axis=1)
-        second = np.clip(moved[:, 1], first**2 + apart, 1.0)
-        moments = np.stack([first, second], axis=1)
-        return replace(self, shares=shares, places=places, moments=moments)
+        nearest = np.clip(first, ends[:-1], ends[1:])
+        apart = (sure * (nearest - first) ** 2).sum(axis=1)
+        return replace(
+            self, shares=shares, places=places, moments=moved[:, :2], apart=apart
+        )
+
+    def possible_moments(self) -> tuple[Floats, Floats]:
+        """Both moments as those of some records.
+
+        Only what is told is made possible: moments of groups that were each held to it
+        would add up to too wide a distribution of all records.
+        """
+        first = np.clip(self.moments[:, 0], -1.0, 1.0)
+        return first, np.clip(self.moments[:, 1], first**2 + self.apart, 1.0)
 
     def quantile(self, share: float, ends: Floats) -> Floats:
         """Draws of a quantile, for ranges with these ends."""
@@ -227,6 +241,7 @@ def together(groups: list[CountedNumber], present: Floats) -> CountedNumber:
         p[:, None] * g.shares * g.places for p, g in zip(part, groups, strict=True)
     )
     moments = sum(p[:, None] * g.moments for p, g in zip(part, groups, strict=True))
+    apart = sum(p * g.apart for p, g in zip(part, groups, strict=True))
     largest = groups[int(np.argmax(present.mean(axis=1)))]
     places = np.asarray(by_range) / np.maximum(np.asarray(shares), 1e-12)
     return replace(
@@ -234,6 +249,7 @@ def together(groups: list[CountedNumber], present: Floats) -> CountedNumber:
         shares=np.asarray(shares),
         places=np.clip(places, 0.0, 1.0),
         moments=np.asarray(moments),
+        apart=np.asarray(apart),
     )
 
 

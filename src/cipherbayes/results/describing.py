@@ -229,9 +229,7 @@ def _moved(
     """A number in one of the groups, whose means add up to that of all records; these
     are told by its grouping alone (``whole``) and by all groupings."""
     moved = number.moments + everybody.moments - whole.moments
-    first = np.clip(moved[:, 0], -1.0, 1.0)
-    second = np.clip(moved[:, 1], first**2, 1.0)
-    return replace(number, moments=np.stack([first, second], axis=1))
+    return replace(number, moments=moved)
 
 
 def _statistics(
@@ -276,7 +274,7 @@ def _mean_and_sd(
         least, most = sd_bounds(shares, lows, highs)
     else:
         middle, half = column.window
-        first, second = number.moments.T
+        first, second = number.possible_moments()
         mean = np.clip(middle + half * first, lows[0], highs[-1])
         sd = half * np.sqrt(np.maximum(second - first**2, 0.0))
         # Values of the outer ranges may lie beyond the window.

@@ -148,9 +148,10 @@ def described(
 
     Of two sites, records are at the first with a probability of 0.6; of 0.9 or 0.3
     where sites are ``uneven``, by whether the first number is above its median. The
-    first of two sites is told, and every one of more.
+    first of two sites is told, and every one of more. Each ε has random numbers of its
+    own.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng([seed, round(1000 * epsilon)])
     if sites > 2:
         place = _many_sites(frame, sites, uneven, rng)
     else:

@@ -158,6 +158,10 @@ def _groups(entries: list[ObservedOverExpected], share: str) -> Markup:
     )
 
 
+_Told = tuple[str, str]
+"""A number and its interval, in words."""
+
+
 def characteristics(contents: Contents) -> Markup:
     """The table of the records' characteristics; nothing where there is none.
 
@@ -167,13 +171,18 @@ def characteristics(contents: Contents) -> Markup:
     if not rows:
         return Markup()
     binary = _binary_columns(rows)
-    cells: dict[str, dict[str, DescribeRow]] = {}
+    cells: dict[str, dict[str, _Told]] = {}
+    counts: dict[tuple[str, str, str], float] = {}
     for row in rows:
-        if row["statistic"].startswith("count: "):
-            continue  # shares say it too; the file has both
+        kind, level = row["statistic"].partition(": ")[::2]
+        if kind == "count":
+            counts[row["column"], level, row["group"]] = row["mean"]
+            continue  # beside its share; the file has its interval too
         if row["column"] in binary and row["statistic"] == "share: 0":
             continue  # the rest of the ones; the file has both
-        cells.setdefault(_characteristic(row), {})[row["group"]] = row
+        count = counts.get((row["column"], level, row["group"]))
+        told = _mean(row) if count is None else f"{_mean(row)} (n = {count:,.0f})"
+        cells.setdefault(_characteristic(row), {})[row["group"]] = told, _spread(row)
     share = percent(contents.record["interval"])
     said = f"Characteristics, with {share} intervals for noise and width of ranges"
     parts: list[Markup] = []
@@ -219,12 +228,9 @@ def _characteristic(row: DescribeRow) -> str:
 
 
 def _of_one_group(
-    said: str, group: str, cells: Mapping[str, Mapping[str, DescribeRow]], share: str
+    said: str, group: str, cells: Mapping[str, Mapping[str, _Told]], share: str
 ) -> Markup:
-    body: list[list[Content]] = [
-        [what, _mean(found[group]), _spread(found[group])]
-        for what, found in cells.items()
-    ]
+    body: list[list[Content]] = [[what, *found[group]] for what, found in cells.items()]
     return table(
         said,
         ["What", "All records" if group == "all" else group, f"{share} interval"],
@@ -236,18 +242,10 @@ def _of_one_group(
 def _of_groups(
     said: str,
     groups: Sequence[str],
-    cells: Mapping[str, Mapping[str, DescribeRow]],
+    cells: Mapping[str, Mapping[str, _Told]],
 ) -> Markup:
     body: list[list[Content]] = [
-        [
-            what,
-            *(
-                mean_and_interval(_mean(found[g]), _spread(found[g]))
-                if g in found
-                else ""
-                for g in groups
-            ),
-        ]
+        [what, *(mean_and_interval(*found[g]) if g in found else "" for g in groups)]
         for what, found in cells.items()
     ]
     return table(said, ["What", *groups], body, class_="characteristics")
