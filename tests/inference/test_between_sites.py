@@ -195,19 +195,34 @@ def test_what_levels_follow_is_as_large_as_tau_may_be(columns: int) -> None:
         assert 0.6 * SCALE < np.sqrt(explained) < SCALE
 
 
-def test_what_is_told_of_tau_does_not_depend_on_what_levels_follow() -> None:
-    """Given all levels it has the law that it would have if they followed nothing."""
-    prior, rng = site_prior(follows=True), np.random.default_rng(5)
+def test_what_is_told_of_sites_does_not_depend_on_what_levels_follow() -> None:
+    """Given the levels, c and τ have the law that they have in a model without γ."""
+    slots = SiteSlots(SITES, 2, (0,))
+    common = Prior(scale=2.0).resolve(("intercept", "x"))
+    level = Group("intercept", np.eye(6)[:, :5], follows=True)
+    information = np.diag([9.0, 8.0, 7.0, 6.0, 5.0, 99.0])
+    information[:5, 5] = information[5, :5] = [4.0, -3.0, 2.0, 0.0, 1.0]
+    prior = SitePrior.of(common, slots, (level,), SCALE).with_context(
+        fitted(information)
+    )
     assert prior.context is not None
-    own, followed = np.array([0.3, -0.2, 0.5, 0.0, -0.6]), rng.normal(size=(1, 3))
-    followed = followed[:, : prior.context.shape[1]]
-    level = own + (prior.context @ followed[0])[:5]
-    copies = [np.tile(each, (4_000, 1)) for each in (own, np.zeros(5))]
-    told = prior._spread(
-        rng, np.ones((4_000, 2)), copies, np.tile(followed, (4_000, 1))
-    )[:, 0]
-    alone = prior._drawn_between(rng, np.tile(level, (4_000, 1)))
-    assert ks_2samp(told, alone).pvalue > 1e-3
+    theta = np.array([0.3, -0.2, 1.5, 0.4, -0.6, 1.0])
+    rng, count = np.random.default_rng(5), 4_000
+    told = prior._told(rng, np.tile(theta, (count, 1)), np.full((count, 1), 0.05))
+    # By quadrature: c ~ N(0, 2²) and the levels N(c, τ²).
+    grid = np.linspace(0.002, 5.0, 5_000)
+    mean, square = theta[:5].mean(), 5.0 * theta[:5].var()
+    variance = 4.0 + grid**2 / 5.0
+    density = -0.5 * (grid / SCALE) ** 2 - 4.0 * np.log(grid) - 0.5 * square / grid**2
+    density -= 0.5 * np.log(variance) + 0.5 * mean**2 / variance
+    total = np.cumsum(np.exp(density - density.max()))
+    drawn = np.interp(rng.random(count), total / total[-1], grid)
+    precision = 0.25 + 5.0 / drawn**2
+    level_of_all = 5.0 * mean / drawn**2 / precision
+    level_of_all = level_of_all + rng.standard_normal(count) / np.sqrt(precision)
+    assert ks_2samp(told[1][:, 0], drawn).pvalue > 1e-3
+    assert ks_2samp(told[0][:, 0], level_of_all).pvalue > 1e-3
+    assert told[0][:, 1] == pytest.approx(1.0)
 
 
 def test_a_new_site_is_as_far_from_the_common_one_as_tau_says() -> None:

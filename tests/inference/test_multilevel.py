@@ -84,15 +84,25 @@ def study(**sections: Any) -> cb.Study:
     )
 
 
-def drawn_spread(deviations: Floats) -> Floats:
-    """Draws of τ, half-normal, given deviations that are N(0, τ²), one a row."""
-    grid = np.linspace(0.005, 5.0, 1_000)
-    square = (deviations**2).sum(axis=1)[:, None]
-    density = -0.5 * grid**2 - deviations.shape[1] * np.log(grid)
-    density = np.exp(density - 0.5 * square / grid**2)
+def told_of_sites(levels: Floats) -> tuple[Floats, Floats]:
+    """Draws of a common level, N(0, 1), and of τ, half-normal, given levels, one a row.
+
+    By quadrature over τ, with the common level integrated out.
+    """
+    rng, grid = np.random.default_rng(0), np.linspace(0.005, 5.0, 1_000)
+    count, mean = levels.shape[1], levels.mean(axis=1)
+    square = count * levels.var(axis=1)
+    variance = 1.0 + grid**2 / count
+    density = -0.5 * grid**2 - (count - 1) * np.log(grid) - 0.5 * np.log(variance)
+    density = density - 0.5 * square[:, None] / grid**2
+    density -= 0.5 * mean[:, None] ** 2 / variance
+    density = np.exp(density - density.max(axis=1, keepdims=True))
     total = np.cumsum(density, axis=1)
-    level = np.random.default_rng(0).random((len(total), 1)) * total[:, -1:]
-    return np.asarray(grid[(total < level).sum(axis=1)])
+    level = rng.random((len(total), 1)) * total[:, -1:]
+    spread = grid[(total < level).sum(axis=1)]
+    precision = 1.0 + count / spread**2
+    common = count * mean / spread**2 / precision
+    return common + rng.standard_normal(mean.size) / np.sqrt(precision), spread
 
 
 @pytest.mark.slow
@@ -109,8 +119,8 @@ def test_the_fit_without_privacy_is_that_of_numpyro(context: bool) -> None:
     x = np.stack([f[["x", "z"]].to_numpy() / 3.0 for f in frames.values()])
     y = np.stack([f["y"].to_numpy() for f in frames.values()])
     away = x.mean(axis=1) - x.mean(axis=(0, 1))
-    spread = (away**2).mean(axis=0) + 0.3**2 * x.var(axis=(0, 1))
-    away = context * away / np.sqrt(2.0 * spread)
+    size = (away**2).mean(axis=0) + 0.3**2 * x.var(axis=(0, 1))
+    away = context * away / np.sqrt(2.0 * size)
 
     def model() -> None:
         mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
@@ -127,9 +137,9 @@ def test_the_fit_without_privacy_is_that_of_numpyro(context: bool) -> None:
     theirs = weighted(model, named, 11, 30_000)
     assert theirs.worth > 5_000
     mean, levels = theirs.draws[:, 0], theirs.draws[:, 2:7]
-    told = np.exp(theirs.draws[:, 1])
-    if context:  # τ given the levels as if they followed nothing
-        told = drawn_spread(levels - mean[:, None])
+    spread = np.exp(theirs.draws[:, 1])
+    if context:
+        mean, spread = told_of_sites(levels)
     quick = {"rounds": 450, "burn_in": 0.1, "chains": 2}
     ours = cb.run(study(inference=quick, hierarchy={"context": context}), frames)
     rows = {row["name"]: row for row in ours.record["posterior"]}
@@ -139,7 +149,7 @@ def test_the_fit_without_privacy_is_that_of_numpyro(context: bool) -> None:
         (rows["intercept"], mean),
         (rows["x"], theirs.draws[:, 7] / 3.0),
         (rows["z"], theirs.draws[:, 8] / 3.0),
-        (hierarchy["between"][0], told),
+        (hierarchy["between"][0], spread),
     ]
     pairs += [(row, levels[:, k] - mean) for k, row in enumerate(hierarchy["sites"])]
     for row, values in pairs:

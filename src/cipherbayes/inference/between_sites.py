@@ -9,9 +9,9 @@ moves. Given τ, θ is normal with covariance
     E diag(σ₀²) E' + Σ_g τ_g² F_g F_g'.
 
 Unless a study says otherwise, a site's level may follow the means m_k of its patients'
-columns: b_k ~ N(m_k'γ, τ²) (:mod:`~.site_context`). What is told of sites is b_k, and
-for τ a draw given all b_k as if they followed nothing: how much sites differ, whatever
-explains it.
+columns: b_k ~ N(m_k'γ, τ²) (:mod:`~.site_context`). That is for the effects of columns
+and the sites' levels. What is told of c, b and τ is their law given these levels as if
+they followed nothing: where sites lie and how much they differ, whatever explains it.
 
 Given θ, c and b are drawn by Matheron's rule, as a linear function of a draw from their
 prior; given b, each τ is drawn from a one-dimensional density. Where sites' effects are
@@ -45,6 +45,8 @@ SMALLEST, LARGEST = 1e-3, 6.0
 NUGGET = 0.02
 """sd of an entry of θ around E c + F b, where one deviation moves several entries:
 without it their covariance would be singular."""
+TELLING = 4
+"""Sweeps over c and τ given the levels, for what is told of sites."""
 STEPS = (0.1, 0.4, 1.5)
 """sds of proposed moves of log τ with b / τ kept fixed; one is chosen at random."""
 
@@ -265,19 +267,19 @@ class SitePrior(ResolvedPrior):
         between: Floats,
         log_likelihood: Callable[[Floats], Floats],
     ) -> tuple[Floats, Floats, Floats, Floats]:
-        """(θ, τ, c, spread) after one sweep over τ, with two kinds of moves.
+        """(θ, τ, c, told τ) after one sweep over τ, with two kinds of moves.
 
         The first draws τ given b, the second moves τ with b / τ kept fixed, and θ with
         it. Both leave the joint posterior invariant. The first mixes well where sites'
         parameters are known well compared with τ, the second where they are not.
-        ``log_likelihood`` takes a stack of θ, one row for each chain. The spread is by
-        how much sites differ: τ, and for levels what they follow too.
+        ``log_likelihood`` takes a stack of θ, one row for each chain. c and the last τ
+        are what is told of sites; where levels follow nothing the two τ are the same.
         """
         between = between.copy()
         common, deviations, _ = self.split(rng, theta, between)
         for g, b in enumerate(deviations):
             between[:, g] = self._drawn_between(rng, b)
-        common, deviations, following = self.split(rng, theta, between)
+        common, deviations, _ = self.split(rng, theta, between)
         here = log_likelihood(theta) if self.groups else np.zeros(len(theta))
         for g, group in enumerate(self.groups):
             size = rng.choice(STEPS, len(theta))
@@ -296,25 +298,24 @@ class SitePrior(ResolvedPrior):
                 taken[:, None], deviations[g] * factor[:, None], deviations[g]
             )
             here = np.where(taken, there, here)
-        return theta, between, common, self._spread(rng, between, deviations, following)
-
-    def _spread(
-        self,
-        rng: np.random.Generator,
-        between: Floats,
-        deviations: list[Floats],
-        following: Floats,
-    ) -> Floats:
-        """By how much sites differ, of every group: τ, whatever levels follow."""
         if self.context is None:
-            return between
-        found = between.copy()
-        for g, group in enumerate(self.groups):
-            if group.follows:
-                first = group.loading.argmax(axis=0)
-                followed = np.matvec(self.context[..., first, :], following)
-                found[:, g] = self._drawn_between(rng, deviations[g] + followed)
-        return found
+            return theta, between, common, between
+        return theta, between, *self._told(rng, theta, between)
+
+    def _told(
+        self, rng: np.random.Generator, theta: Floats, between: Floats
+    ) -> tuple[Floats, Floats]:
+        """A draw of c and τ given θ, as if levels followed nothing.
+
+        By sweeps over both that begin at this τ and have forgotten it in the end.
+        """
+        alone = replace(self, follows=None, context=None)
+        told = between.copy()
+        for _ in range(TELLING):
+            _, deviations, _ = alone.split(rng, theta, told)
+            for g, b in enumerate(deviations):
+                told[:, g] = self._drawn_between(rng, b)
+        return alone.split(rng, theta, told)[0], told
 
     def _drawn_between(self, rng: np.random.Generator, b: Floats) -> Floats:
         """A draw of τ ∝ half-normal(τ) Π N(b; 0, τ²), on a grid of log τ."""
