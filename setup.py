@@ -35,6 +35,7 @@ setup(
                 for name in (
                     "module",
                     "information",
+                    "context",
                     "exponential",
                     "leapfrog",
                     "slicing",

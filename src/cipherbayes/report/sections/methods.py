@@ -228,8 +228,8 @@ def _between(study: Study) -> str:
     if hierarchy.context is False:
         return f"{said}Levels did not follow the means of covariates. "
     return (
-        f"{said}A site's level could follow the means of covariates that are "
-        "confounded with site (Mundlak 1978). "
+        f"{said}A site's level could follow the means of its covariates "
+        "(Mundlak 1978). "
     )
 
 

@@ -7,6 +7,7 @@
 #ifndef CIPHERBAYES_LOOPS_H
 #define CIPHERBAYES_LOOPS_H
 
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -157,11 +158,28 @@ typedef struct {
     double *site_masses, *site_means;
 } Work;
 
+/* x, at most `far` from `middle`. */
+static inline double
+held(double x, double middle, double far)
+{
+    return fmin(fmax(x, middle - far), middle + far);
+}
+
 void lay_out(Work *work, Arena *arena, const Problem *problem);
 /* log p, its gradient and A; minus infinity, and neither of the others, where the
  * place is out of all bounds. */
 double density(const Problem *problem, const ChainLaw *law, Work *work,
                const double *moved, double *gradient, double *built);
+
+/* ----------------------------------------------------------------- context */
+
+/* A site's means, over all of its constants, in the units of theta. */
+void means_of_sites(const Problem *problem, Work *work);
+/* The prior's covariance with what levels follow, after means_of_sites(). */
+const double *with_context(const Problem *problem, Work *work, const double *covariance);
+/* Adds the derivatives by the coordinates that the context has, after evidence(), which
+ * left W = total^-1 - solved solved' in work->total. */
+void add_by_context(const Problem *problem, Work *work, const double *h);
 
 /* ---------------------------------------------------------------- leapfrog */
 
