@@ -149,6 +149,35 @@ def test_levels_follow_the_means_of_columns() -> None:
     assert fixed.with_context(fitted(information)) is fixed
 
 
+@pytest.mark.parametrize("slope", [0.5, 2.0])
+def test_sites_that_are_worse_where_patients_are_older_say_little_of_age(
+    slope: float,
+) -> None:
+    """The pull of the levels on the effect of age, with and without γ.
+
+    Sixteen sites, mean ages half a standard deviation apart, levels that follow them;
+    the likelihood is normal around the truth.
+    """
+    rng, count = np.random.default_rng(7), 16
+    slots = SiteSlots(tuple(f"s{k:02d}" for k in range(count)), 2, (0,))
+    common = Prior(scale=0.5).resolve(("intercept", "age"))
+    level = Group("intercept", np.eye(count + 1)[:, :count], follows=True)
+    masses, means = rng.uniform(5.0, 40.0, count), 0.5 * rng.standard_normal(count)
+    information = np.diag([*masses, 1.2 * masses.sum()])
+    information[:count, count] = information[count, :count] = masses * means
+    theta = np.array([*(slope * means + 0.2 * rng.standard_normal(count)), 0.3])
+    prior = SitePrior.of(common, slots, (level,), SCALE)
+    leaning = np.zeros(count)
+    follows = prior.with_context(FittedInformation(information, theta, leaning))
+    pulls = []
+    for each in (follows, prior):
+        precision = np.linalg.inv(each.covariance(np.array([0.3])))
+        found = np.linalg.solve(information + precision, information @ theta)
+        pulls.append(found[count] - theta[count])
+    assert pulls[1] > 0.02
+    assert abs(pulls[0]) < 0.3 * pulls[1]
+
+
 @pytest.mark.slow
 def test_levels_do_not_follow_means_that_they_make_themselves() -> None:
     """Sites of which only the level differs: H of a logistic model, at the truth."""
