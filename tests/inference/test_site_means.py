@@ -89,3 +89,21 @@ def test_two_sites_have_no_direction_in_common() -> None:
     )
     last = walked(sites, selected()[:2], 5)[-1]
     assert not last.along(2 * COLUMNS).any()
+
+
+def test_what_is_known_of_how_means_differ_moves_their_centres_only() -> None:
+    rng = np.random.default_rng(8)
+    means, tilts = rng.normal(size=(3, 6, 4)), rng.normal(size=(6, 4))
+    sites = SiteLayout(np.arange(6), np.full(4, -1), None)
+    scale = np.full((3, 1), 0.5)
+    plain, moved = Means(np.zeros((3, 1)), scale), Means(tilts.reshape(1, -1), scale)
+    plain = drawn_by_site(sites, means, plain, np.random.default_rng(1))
+    moved = drawn_by_site(sites, means + tilts, moved, np.random.default_rng(1), tilts)
+    assert moved.scale == pytest.approx(plain.scale)
+    assert moved.centre == pytest.approx(plain.centre + tilts.ravel())
+    again = drawn_by_site(sites, means, plain, np.random.default_rng(2))
+    shifted = drawn_by_site(
+        sites, means + tilts, moved, np.random.default_rng(2), tilts
+    )
+    assert shifted.scale == pytest.approx(again.scale)
+    assert shifted.centre == pytest.approx(again.centre + tilts.ravel())

@@ -129,6 +129,13 @@ class SiteContext:
         """The same for H and θ in internal units, θ = B · (internal θ), B diagonal."""
         return replace(self, units=1.0 / np.diag(basis))
 
+    def tilted_means(self) -> Floats:
+        """What the tilts add to H_kj / H_kk of every site's first constant, (K, D)."""
+        rows, found = self.constants[0], np.zeros((len(self.columns), self.units.size))
+        units = self.units[rows][:, None] / self.units[self.columns]
+        np.put_along_axis(found, self.columns, self.tilts * units, axis=1)
+        return found
+
     def at(self, information: Floats) -> Floats:
         """What γ_j / σ_j adds to θ, for one H or a stack of them, ``(…, D, e)``."""
         means = self._means(information)[1] - self.tilts

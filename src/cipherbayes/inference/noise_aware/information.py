@@ -118,8 +118,11 @@ class InformationSampler:
             correlated=evidence.draws_correlations,
             frame=layout.frame,
         )
+        tilts = None
+        if follows is not None:
+            tilts = follows.tilted_means()[:, parts.order[len(parts.constants) :]]
         self.information_prior = InformationPrior(
-            parts, evidence.unlike, layout.shares, layout.sites
+            parts, evidence.unlike, layout.shares, layout.sites, tilts
         )
         moved, means = self.information_prior.start(chains)
         self._loops: Loops | None = None

@@ -126,6 +126,9 @@ class InformationPrior:
         :mod:`~.site_means`. Where a site has a constant for each interval of a
         baseline, that is the prior of the first interval's means, and U_kj changes by
         N(0, ψ_j²) from one interval to the next: much the same records are at risk.
+    tilts
+        What is known of how the means differ between sites (:mod:`~.site_means`), of
+        every site and column; None for nothing.
 
     Attributes
     ----------
@@ -142,6 +145,7 @@ class InformationPrior:
         unlike: tuple[int, ...],
         shares: tuple[tuple[int, float], ...] = (),
         sites: SiteLayout | None = None,
+        tilts: Floats | None = None,
     ) -> None:
         self.parts = parts
         self.size = parts.size + LEARNT
@@ -150,7 +154,7 @@ class InformationPrior:
         free = parts.diagonals_of(tuple(j for j in unlike if j not in known))
         self._known = parts.diagonals_of(tuple(known))
         alike = np.setdiff1d(every[parts.diagonal], [*free, *self._known])
-        self._sites = sites
+        self._sites, self._tilts = sites, tilts
         self._means_size = parts.means.stop - parts.means.start
         # What has no law is normal around another moved entry or around a number.
         self.pulled_by = np.full(self.size, -1, dtype=np.int64)
@@ -333,7 +337,7 @@ class InformationPrior:
         means = moved[:, self.parts.means]
         if self._sites is not None:
             each = means.reshape(len(means), *self._sites.of_another_site.shape)
-            return drawn_by_site(self._sites, each, before, rng)
+            return drawn_by_site(self._sites, each, before, rng, self._tilts)
         rate = MEANS.scale + 0.5 * (means**2).sum(axis=1)
         shape = MEANS.shape + 0.5 * means.shape[1]
         scale = np.sqrt(rate / rng.gamma(shape, size=rate.size))

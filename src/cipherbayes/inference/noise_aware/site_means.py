@@ -2,10 +2,12 @@
 
 With U_kj the mean of column j at site k, the prior is
 
-    U_kj = u_j + λ_j f_k + e_kj,   f_k ~ N(0, 1),   e_kj ~ t(10, 0, υ_j),
+    U_kj = u_j + t_kj + λ_j f_k + e_kj,   f_k ~ N(0, 1),   e_kj ~ t(10, 0, υ_j),
     u_j ~ N(0, 1),   λ_j ~ N(0, (2 υ_j)²),   υ_j² ~ IG(½, 0.0025).
 
-with u, λ, f and υ learnt. Which patients come to a site depends on some factor f, such
+with u, λ, f and υ learnt and t known: by how much a mean differs because records count
+by their information, which depends on the site's level (:mod:`~..site_context`). Which
+patients come to a site depends on some factor f, such
 as their age or how ill they are. Columns that are correlated with it among patients
 then differ with it between sites, in proportion to λ, and together (Pearson 1903). If
 the means of a site were taken to be independent, the part of them that noise hides
@@ -104,17 +106,22 @@ class Means:
 
 
 def drawn_by_site(
-    sites: SiteLayout, means: Floats, before: Means, rng: np.random.Generator
+    sites: SiteLayout,
+    means: Floats,
+    before: Means,
+    rng: np.random.Generator,
+    tilts: Floats | None = None,
 ) -> Means:
     """A draw of λ, u, υ and s given U of shape ``(chains, b, e)``, one after the other.
 
     f is drawn for this and then dropped. The laws of columns that one site has are
     fixed. Where a baseline has intervals, λ, u, υ and s are those of the first one, and
-    ψ is drawn for the others.
+    ψ is drawn for the others. ``tilts`` is t_kj; None for none.
     """
     chains, b, e = means.shape
     first = b // sites.kinds
-    each = means[:, :first]
+    tilt = np.zeros((first, e)) if tilts is None else tilts
+    each = means[:, :first] - tilt
     scale = np.broadcast_to(before.scale, (chains, b * e)).reshape(chains, b, e)
     scale = scale[:, :first]
     spread = scale[:, 0] if before.spread is None else before.spread
@@ -129,7 +136,7 @@ def drawn_by_site(
             loading = before.loading[:, 0]
         pull = loading[:, None, :] / scale**2
         precision = 1.0 + (pull * loading[:, None, :]).sum(axis=2)
-        own = (pull * (each - centre[:, :first])).sum(axis=2) / precision
+        own = (pull * (each + tilt - centre[:, :first])).sum(axis=2) / precision
         own = own + rng.standard_normal(own.shape) / np.sqrt(precision)
     centre, loading = _drawn_lines(each, own, scale, spread, rng)
     loading = np.where(together, loading, 0.0)
@@ -142,7 +149,7 @@ def drawn_by_site(
     rates = 0.5 * (SITE_DF * spread[:, None, :] ** 2 + squares)
     scale = np.sqrt(rates / rng.gamma(0.5 * (SITE_DF + 1.0), size=each.shape))
     centres, scales, loadings = np.zeros((3, chains, b, e))
-    centres[:, :first], scales[:, :first] = centre[:, None, :], scale
+    centres[:, :first], scales[:, :first] = centre[:, None, :] + tilt, scale
     loadings[:, :first] = loading[:, None, :]
     if first < b:
         scales[:, first:] = _drawn_walk(means, first, rng)
