@@ -27,7 +27,7 @@ SCALE = 0.8
 def fitted(information: Floats, leaning: float = 0.0) -> FittedInformation:
     """An H at θ = 1, whose records count by this derivative."""
     return FittedInformation(
-        information, np.ones(len(information)), np.full(len(SITES), leaning)
+        information, np.ones(len(information)), np.full(len(SITES), leaning), SCALE
     )
 
 
@@ -168,7 +168,7 @@ def test_sites_that_are_worse_where_patients_are_older_say_little_of_age(
     theta = np.array([*(slope * means + 0.2 * rng.standard_normal(count)), 0.3])
     prior = SitePrior.of(common, slots, (level,), SCALE)
     leaning = np.zeros(count)
-    follows = prior.with_context(FittedInformation(information, theta, leaning))
+    follows = prior.with_context(FittedInformation(information, theta, leaning, SCALE))
     pulls = []
     for each in (follows, prior):
         precision = np.linalg.inv(each.covariance(np.array([0.3])))
@@ -196,7 +196,7 @@ def test_levels_do_not_follow_means_that_they_make_themselves() -> None:
         information += (rows * (chance * (1.0 - chance))[:, None]).T @ rows
         leaning[k] = 1.0 - 2.0 / (1.0 + np.exp(-theta[k]))
     prior = SitePrior.of(common, slots, (level,), SCALE)
-    fit = FittedInformation(information, theta, leaning)
+    fit = FittedInformation(information, theta, leaning, SCALE)
     untilted = replace(fit, leaning=np.zeros(5))
     found = [prior.with_context(each).context for each in (fit, untilted)]
     assert found[0] is not None

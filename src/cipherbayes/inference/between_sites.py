@@ -162,7 +162,7 @@ class SitePrior(ResolvedPrior):
         level = next((group for group in self.groups if group.follows), None)
         if level is None:
             return self
-        follows = SiteContext.of(self.slots, level.loading, self.width, fit)
+        follows = SiteContext.of(self.slots, level.loading, fit)
         return replace(self, follows=follows, context=follows.at(fit.information))
 
     def in_context(self, information: Floats) -> SitePrior:

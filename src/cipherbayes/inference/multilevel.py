@@ -33,7 +33,11 @@ from cipherbayes.inference.imputed import Expand
 from cipherbayes.inference.method import SiteRecords
 from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.inference.settings import Inference
-from cipherbayes.inference.site_comparison import SiteComparison, compare_sites
+from cipherbayes.inference.site_comparison import (
+    SiteComparison,
+    compare_sites,
+    likely_levels,
+)
 from cipherbayes.inference.site_context import FittedInformation
 from cipherbayes.inference.target import Target
 from cipherbayes.models import Model
@@ -88,7 +92,9 @@ class SiteTarget(Target):
             )
         return total
 
-    def fitted(self, theta: Floats, curvature: Floats) -> FittedInformation:
+    def fitted(
+        self, theta: Floats, curvature: Floats, spread: float
+    ) -> FittedInformation:
         """The curvature at θ, with how the records of each site count in it."""
         slots = self.site_prior.slots
         counts = np.zeros(len(slots.sites))
@@ -97,7 +103,7 @@ class SiteTarget(Target):
         records = SiteRecords(counts, 0.0)
         shape = ScoreShape.of(self.model, self.tables[0].design, slots, records)
         inside = shape.basis.T @ curvature @ shape.basis
-        return shape.fitted(shape.inside(theta), inside)
+        return shape.fitted(shape.inside(theta), inside, spread)
 
     def mode_given(self, between: Floats) -> Floats:
         """The mode of θ given τ, by L-BFGS from the prior mean."""
@@ -165,10 +171,11 @@ class _Walk:
         values, vectors = np.linalg.eigh(0.5 * (curvature + curvature.T))
         values = np.maximum(values, 1e-10 * values.max())
         self._curvature = np.asarray((vectors * values) @ vectors.T)
-        fit = target.fitted(self._mode, self._curvature)
-        self._prior = self._prior.with_context(fit)
         slope = target.likelihood_slope(self._mode)
         self._right = self._curvature @ self._mode + slope
+        spread = likely_levels(self._prior, self._curvature, self._right)
+        fit = target.fitted(self._mode, self._curvature, spread)
+        self._prior = self._prior.with_context(fit)
 
     def comparison(self, between: Floats) -> SiteComparison:
         """How the sites compare, at a typical τ."""

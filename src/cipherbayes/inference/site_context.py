@@ -5,10 +5,13 @@ level is b_k ~ N(m_k'γ, τ²) (Mundlak 1978) with
 
     γ_j ~ N(0, σ_j²),   σ_j² = w² / (e (s_j² + (0.3 t_j)²)),
 
-w the scale of τ's prior, e the number of columns, s_j² the mean square of m_kj over the
+w how much the levels are likely to differ, as far as a first look at them says (at most
+the scale of τ's prior), e the number of columns, s_j² the mean square of m_kj over the
 sites and t_j the standard deviation of column j over all patients. So what all columns
-together explain of the sites' levels may be as much as w, whatever the columns' units,
-and a column explains the less of it the more alike its sites are.
+together explain of the sites' levels may be as much as these differ, whatever the
+columns' units, and a column explains the less of it the more alike its sites are. With
+a larger w, sites that hardly differ would be told to differ wherever noise hides their
+levels.
 
 Where hospitals with older patients are also worse ones, a model without γ takes part of
 that for an effect of age, and the more so the less the data say of patients within
@@ -55,11 +58,14 @@ class FittedInformation:
         H, in the units of θ, and the θ at which it was taken.
     leaning
         l_k of every site.
+    spread
+        w, how much the sites' levels are likely to differ.
     """
 
     information: Floats
     theta: Floats
     leaning: Floats
+    spread: float
 
 
 @dataclass(frozen=True)
@@ -94,13 +100,9 @@ class SiteContext:
         cls,
         slots: SiteSlots,
         loading: Floats,
-        width: float,
         fit: FittedInformation,
     ) -> SiteContext:
-        """The context of sites whose levels have this F, with σ_j and l_k Σβ of one H.
-
-        ``width`` is the scale of τ's prior.
-        """
+        """The context of sites whose levels have this F, with σ and l Σβ of one H."""
         information = fit.information
         count = len(slots.sites)
         constants = np.flatnonzero(loading.any(axis=1)).reshape(-1, count)
@@ -122,7 +124,7 @@ class SiteContext:
         total = total + share @ (means - share @ means) ** 2
         away = means - means.mean(axis=0)
         spread = (away**2).mean(axis=0) + ALIKE**2 * total
-        scale = width / np.sqrt(len(varying) * np.maximum(spread, 1e-300))
+        scale = fit.spread / np.sqrt(len(varying) * np.maximum(spread, 1e-300))
         return cls(loading, constants, columns, tilts, scale, plain)
 
     def inside(self, basis: Floats) -> SiteContext:

@@ -392,12 +392,18 @@ class ScoreShape:
             [_at_most_one(*each) for each in zip(levels, shares, events, strict=True)]
         )
 
-    def fitted(self, theta: Floats, information: Floats) -> FittedInformation:
-        """An H taken at an internal θ, in the units of θ, where sites may differ."""
+    def fitted(
+        self, theta: Floats, information: Floats, spread: float
+    ) -> FittedInformation:
+        """An H taken at an internal θ, in the units of θ, where sites may differ.
+
+        ``spread`` is how much the sites' levels are likely to differ.
+        """
         return FittedInformation(
             self.information_outside(information),
             self.outside(theta),
             self._leaning(theta, information),
+            spread,
         )
 
     def _leaning(self, theta: Floats, information: Floats) -> Floats:

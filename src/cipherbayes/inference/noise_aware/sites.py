@@ -13,7 +13,11 @@ import numpy as np
 from cipherbayes.inference.between_sites import SitePrior
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.recursion import NoiseAware
-from cipherbayes.inference.site_comparison import SiteComparison, compare_sites
+from cipherbayes.inference.site_comparison import (
+    SiteComparison,
+    compare_sites,
+    likely_levels,
+)
 from cipherbayes.typing import Floats
 
 
@@ -23,24 +27,27 @@ def in_context(recursion: NoiseAware, evidence: Evidence) -> NoiseAware:
     How much they may is stated for the estimated H. Only the posterior uses this; the θ
     of a round is chosen without.
     """
-    if not isinstance(recursion.prior, SitePrior):
+    prior = recursion.prior
+    if not isinstance(prior, SitePrior):
         return recursion
-    fit = recursion.shape.fitted(evidence.place, evidence.estimate)
-    return replace(recursion, prior=recursion.prior.with_context(fit))
+    spread = likely_levels(prior, *_likelihood(recursion, evidence))
+    fit = recursion.shape.fitted(evidence.place, evidence.estimate, spread)
+    return replace(recursion, prior=prior.with_context(fit))
 
 
 def compared_sites(
     recursion: NoiseAware, prior: SitePrior, evidence: Evidence, between: Floats
 ) -> SiteComparison:
     """How the sites compare, at a typical τ and with H as estimated."""
+    return compare_sites(prior, *_likelihood(recursion, evidence), between)
+
+
+def _likelihood(recursion: NoiseAware, evidence: Evidence) -> tuple[Floats, Floats]:
+    """Matrix and linear term of the log likelihood in θ, with H as estimated."""
     h = evidence.estimate
     weight = np.linalg.solve(evidence.score_covariance(h), h).T
     quadratic = weight @ h
     linear = weight @ (evidence.gradient + h @ evidence.place)
     inverse = np.linalg.inv(recursion.shape.basis)
-    return compare_sites(
-        prior,
-        inverse.T @ (0.5 * (quadratic + quadratic.T)) @ inverse,
-        inverse.T @ linear,
-        between,
-    )
+    quadratic = inverse.T @ (0.5 * (quadratic + quadratic.T)) @ inverse
+    return quadratic, inverse.T @ linear
