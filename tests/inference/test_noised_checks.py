@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.special import expit, ndtri
+from scipy.special import expit, ndtr, ndtri
 
 from cipherbayes.inference.count_check import check_counts
 from cipherbayes.inference.described import bin_shares
@@ -57,6 +57,19 @@ def test_scores_of_many_rows_with_little_noise_are_those_of_the_rows() -> None:
     assert level is not None
     assert abs(level - line[0]) > 0.2  # which of the two it is matters here
     assert spans(fit.calibration_in_the_large, level, 0.15)
+
+
+@pytest.mark.parametrize("noise", [0.01, 1.0])
+def test_a_million_rows_are_scored_however_little_noise_there_is(noise: float) -> None:
+    """The prior has next to no rows where most of these are."""
+    chance = ndtr(np.array([-np.inf, *((LOG_ODDS + 1.8) / 1.2), np.inf]))
+    rows = 1e6 * np.diff(chance)
+    share = expit(np.append(LOG_ODDS, 2 * LOG_ODDS[-1] - LOG_ODDS[-2]) - 0.33)
+    counts = np.stack([rows * (1 - share), rows * share], axis=1).ravel()
+    fit = recalibrate(np.rint(counts), noise, tuple(LOG_ODDS.tolist()), 1e6)
+    assert fit.rows.mean(axis=0) == pytest.approx(rows, rel=0.1, abs=30.0)
+    assert fit.observed.mean(axis=0)[1:-1] == pytest.approx(share[1:-1], rel=0.1)
+    assert 1e-4 < fit.auc.std() < 1e-3
 
 
 def test_nothing_but_noise_says_that_nothing_is_known() -> None:
@@ -138,6 +151,21 @@ def test_an_error_whose_squares_are_lost_in_noise_is_not_said_to_be_zero() -> No
     fit = check_numbers(number_sums(800.0, -0.05), 30.0, *ends, 1.0, 800.0)
     lower, upper = np.quantile(fit.rmse, [0.05, 0.95])
     assert 0.0 < lower < 0.1 < upper < 0.5
+
+
+@pytest.mark.parametrize("in_noise", [0.2, 2.4])
+def test_intervals_of_errors_hold_however_much_noise_there_is(in_noise: float) -> None:
+    """Squared errors add up to so many standard deviations of the noise."""
+    ends, noise, rows = (np.full(10, -1.0), np.full(10, 1.0)), 10.0, 800.0
+    square = in_noise * noise / rows
+    away = ndtri((np.arange(200) + 0.5) / 200) * noise
+    held = 0
+    for each in away:
+        sums = number_sums(rows, square + float(each) / rows)
+        fit = check_numbers(sums, noise, *ends, 1.0, rows)
+        lower, upper = np.quantile(fit.rmse, [0.05, 0.95])
+        held += int(lower <= np.sqrt(square) <= upper)
+    assert 0.9 <= held / away.size <= 0.97
 
 
 def test_an_error_is_as_unsure_as_normal_or_heavier_tails_would_make_it() -> None:
