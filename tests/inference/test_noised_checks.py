@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.special import expit, ndtr, ndtri
+from scipy.special import expit, ndtri
 
 from cipherbayes.inference.count_check import check_counts
 from cipherbayes.inference.described import bin_shares
@@ -61,14 +61,17 @@ def test_scores_of_many_rows_with_little_noise_are_those_of_the_rows() -> None:
 
 @pytest.mark.parametrize("noise", [0.01, 1.0])
 def test_a_million_rows_are_scored_however_little_noise_there_is(noise: float) -> None:
-    """The prior has next to no rows where most of these are."""
-    chance = ndtr(np.array([-np.inf, *((LOG_ODDS + 1.8) / 1.2), np.inf]))
-    rows = 1e6 * np.diff(chance)
-    share = expit(np.append(LOG_ODDS, 2 * LOG_ODDS[-1] - LOG_ODDS[-2]) - 0.33)
-    counts = np.stack([rows * (1 - share), rows * share], axis=1).ravel()
-    fit = recalibrate(np.rint(counts), noise, tuple(LOG_ODDS.tolist()), 1e6)
-    assert fit.rows.mean(axis=0) == pytest.approx(rows, rel=0.1, abs=30.0)
-    assert fit.observed.mean(axis=0)[1:-1] == pytest.approx(share[1:-1], rel=0.1)
+    """The prior has next to no rows where most of these are, and the grid must be fine
+    enough to tell how rows of one bin rank."""
+    score = -1.8 + 1.2 * ndtri((np.arange(100_000) + 0.5) / 100_000)
+    chance, place = expit(score), np.searchsorted(LOG_ODDS, score)
+    both = [np.bincount(place, 10.0 * each, 14) for each in (1.0 - chance, chance)]
+    counts = np.rint(np.stack(both, axis=1).ravel())
+    fit = recalibrate(counts, noise, tuple(LOG_ODDS.tolist()), 1e6)
+    won = chance @ np.cumsum(1.0 - chance) / (chance.sum() * (1.0 - chance).sum())
+    assert fit.auc.mean() == pytest.approx(won, abs=1e-3)
+    assert fit.brier.mean() == pytest.approx((chance * (1 - chance)).mean(), abs=1e-3)
+    assert fit.calibration_slope.mean() == pytest.approx(1.0, abs=5e-3)
     assert 1e-4 < fit.auc.std() < 1e-3
 
 
