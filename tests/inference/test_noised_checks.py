@@ -59,6 +59,22 @@ def test_scores_of_many_rows_with_little_noise_are_those_of_the_rows() -> None:
     assert spans(fit.calibration_in_the_large, level, 0.15)
 
 
+@pytest.mark.parametrize("noise", [0.01, 1.0])
+def test_a_million_rows_are_scored_however_little_noise_there_is(noise: float) -> None:
+    """The prior has next to no rows where most of these are, and the grid must be fine
+    enough to tell how rows of one bin rank."""
+    score = -1.8 + 1.2 * ndtri((np.arange(100_000) + 0.5) / 100_000)
+    chance, place = expit(score), np.searchsorted(LOG_ODDS, score)
+    both = [np.bincount(place, 10.0 * each, 14) for each in (1.0 - chance, chance)]
+    counts = np.rint(np.stack(both, axis=1).ravel())
+    fit = recalibrate(counts, noise, tuple(LOG_ODDS.tolist()), 1e6)
+    won = chance @ np.cumsum(1.0 - chance) / (chance.sum() * (1.0 - chance).sum())
+    assert fit.auc.mean() == pytest.approx(won, abs=1e-3)
+    assert fit.brier.mean() == pytest.approx((chance * (1 - chance)).mean(), abs=1e-3)
+    assert fit.calibration_slope.mean() == pytest.approx(1.0, abs=5e-3)
+    assert 1e-4 < fit.auc.std() < 1e-3
+
+
 def test_nothing_but_noise_says_that_nothing_is_known() -> None:
     rng = np.random.default_rng(1)
     fit = recalibrate(rng.normal(0, 300.0, 28), 300.0, tuple(LOG_ODDS), 800.0)
@@ -138,6 +154,21 @@ def test_an_error_whose_squares_are_lost_in_noise_is_not_said_to_be_zero() -> No
     fit = check_numbers(number_sums(800.0, -0.05), 30.0, *ends, 1.0, 800.0)
     lower, upper = np.quantile(fit.rmse, [0.05, 0.95])
     assert 0.0 < lower < 0.1 < upper < 0.5
+
+
+@pytest.mark.parametrize("in_noise", [0.2, 2.4])
+def test_intervals_of_errors_hold_however_much_noise_there_is(in_noise: float) -> None:
+    """Squared errors add up to so many standard deviations of the noise."""
+    ends, noise, rows = (np.full(10, -1.0), np.full(10, 1.0)), 10.0, 800.0
+    square = in_noise * noise / rows
+    away = ndtri((np.arange(200) + 0.5) / 200) * noise
+    held = 0
+    for each in away:
+        sums = number_sums(rows, square + float(each) / rows)
+        fit = check_numbers(sums, noise, *ends, 1.0, rows)
+        lower, upper = np.quantile(fit.rmse, [0.05, 0.95])
+        held += int(lower <= np.sqrt(square) <= upper)
+    assert 0.9 <= held / away.size <= 0.97
 
 
 def test_an_error_is_as_unsure_as_normal_or_heavier_tails_would_make_it() -> None:

@@ -45,6 +45,10 @@ LEAST_RATE = 1e-6
 """Smallest rate of a cell, so that logarithms exist."""
 SCORING = 50
 """Most steps of Fisher scoring to the mode."""
+LONGEST_STEP = 5.0
+"""Most that a step of scoring changes a parameter by. Where many rows are in a cell
+that the prior has next to none in, a whole step would overshoot by many orders of
+magnitude, and so would a hundredth of it."""
 LEAST_GAIN = 1e-3
 """Gain of log density below which scoring ends."""
 REWEIGHTED = 3
@@ -260,6 +264,7 @@ class _Target(ABC):
             information = slopes.T @ self.weigh(rates[0], slopes) + precision
             before, gradient = self.density(phi[None])
             step = np.linalg.solve(information, gradient[0])
+            step *= min(1.0, LONGEST_STEP / float(np.abs(step).max()))
             tried = phi + SIZES[:, None] * step
             reached = self.density(tried)[0]
             best = int(np.argmax(reached))

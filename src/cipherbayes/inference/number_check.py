@@ -3,7 +3,10 @@
 For each bin of predictions there are noised sums of ones, of outcomes and of
 predictions. The true sums are drawn from normals around the released ones, whose
 variance is that of the noise plus that of the outcomes themselves. The root of the mean
-squared error is positive, whatever the noise says, and flat before that.
+squared error is positive, whatever the noise says. Before that its density goes with
+its own square root: between flat in the root (intervals are too low where squared
+errors add up to two or three times the noise) and flat in the square (too high where
+they are lost in it).
 
 How much squared errors vary was not released. In units of the square of their mean it
 is 2 for normal errors and more where tails are heavy: 8 for a t distribution with five
@@ -138,6 +141,7 @@ def _squares(
     vary = np.geomspace(*SQUARES_VARY, KINDS)[:, None]
     spread = noise**2 + rows * np.minimum(vary * error**2, error * (1.0 - error))
     fit = -0.5 * ((told - root**2) ** 2 / spread + np.log(spread))
-    upto = np.cumsum(np.exp(fit - fit.max()).sum(axis=0))
+    density = np.sqrt(root) * np.exp(fit - fit.max()).sum(axis=0)
+    upto = np.cumsum(density)
     drawn: Floats = np.interp(rng.random(DRAWS) * upto[-1], upto, root)
     return drawn**2

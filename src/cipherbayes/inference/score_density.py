@@ -21,7 +21,7 @@ from cipherbayes.inference.noised_counts import (
 )
 from cipherbayes.typing import Floats
 
-POINTS = 2
+POINTS = 3
 """Number of grid points in each bin."""
 OUTER = 4
 """Width that the open outer bins are taken to have, in bins."""
