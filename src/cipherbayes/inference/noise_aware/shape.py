@@ -374,7 +374,8 @@ class ScoreShape:
         For a binary outcome it is the variance p (1 − p). For counts it is the expected
         number of events, which grows as exp(level); where a record has one event at
         most, as 1 − exp(−exp(level + c)), with c such that all sites together have as
-        many events as was released.
+        many events as was released. In later intervals of a baseline those count who
+        had none before: fewer where the level is high.
         """
         constants = list(self.constants)
         levels = theta[constants]
@@ -388,9 +389,12 @@ class ScoreShape:
             return np.asarray(np.exp(levels))
         units = self.unit[constants].reshape(shares.shape)[:, 0] ** 2
         events = np.clip(totals * units / counts.sum(), LEAST_EVENTS, MOST_EVENTS)
-        return np.stack(
-            [_at_most_one(*each) for each in zip(levels, shares, events, strict=True)]
-        )
+        found, left = np.empty_like(shares), np.ones(shares.shape[1])
+        for j, (level, share) in enumerate(zip(levels, shares, strict=True)):
+            most = MOST_EVENTS * float(share @ left)
+            chance = _at_most_one(level, share * left, min(float(events[j]), most))
+            found[j], left = left * chance, left * (1.0 - chance)
+        return found
 
     def fitted(
         self, theta: Floats, information: Floats, spread: float
@@ -446,7 +450,7 @@ def _known_to_be_positive(seen: Floats, noise_sd: float) -> Floats:
 
 
 def _at_most_one(levels: Floats, shares: Floats, events: float) -> Floats:
-    """1 − exp(−exp(level + c)) of each site, c such that their mean is ``events``."""
+    """1 − exp(−exp(level + c)) of each site, c such that their sum is ``events``."""
     from scipy.optimize import brentq  # takes half a second to load
 
     def chances(c: float) -> Floats:
