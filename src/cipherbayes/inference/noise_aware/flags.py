@@ -140,10 +140,11 @@ def flags_of(
         flags.append(
             Flag(
                 "baseline-hidden",
-                "wide, not wrong: noise hides how much the records say of the baseline "
-                "there; read its intervals and those of predictions that reach so far, "
-                "not the estimates (join intervals, shorten the horizon, add records "
-                "or raise ε)",
+                "noise hides how much the records say of the baseline there: the "
+                "estimate may be off by a factor, more often too low than too high, "
+                "and where sites differ its interval holds too rarely; do not rely on "
+                "predictions that reach so far (join intervals, shorten the horizon, "
+                "add records or raise ε)",
                 unusable=False,
                 parameters=thin,
                 caution=True,
