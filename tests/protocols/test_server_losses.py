@@ -57,7 +57,7 @@ def test_the_run_goes_on_without_a_lost_site_and_the_noise_is_counted(
 def test_a_lost_sites_own_parameters_are_those_of_one_that_took_no_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    less = Effort(chains=2, warm_up=20, kept=20, doublings=0)
+    less = Effort(chains=4, warm_up=60, kept=120, doublings=0)
     monkeypatch.setattr(Effort, "for_dimension", lambda _: less)
     study = small_study(
         FOUR_SITES,

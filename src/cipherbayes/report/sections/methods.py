@@ -228,7 +228,7 @@ def _between(study: Study) -> str:
     if hierarchy.context is False:
         return f"{said}Levels did not follow the means of covariates. "
     return (
-        f"{said}A site's level could follow the means of its covariates "
+        f"{said}A site's level could follow the means of covariates there "
         "(Mundlak 1978). "
     )
 
