@@ -164,6 +164,23 @@ def test_the_fit_without_privacy_is_that_of_numpyro(
         assert row["sd"] == pytest.approx(sd, rel=0.2)
 
 
+@pytest.mark.slow
+def test_without_a_low_site_the_common_level_is_higher() -> None:
+    quick = {"rounds": 150, "burn_in": 0.1, "chains": 1}
+    found = cb.run(study(inference=quick), tables()).hierarchy()
+    assert found is not None
+    shifts = {
+        row["site"]: row["shift"]
+        for row in found["influence"]
+        if row["name"] == "intercept"
+    }
+    levels = {row["site"]: row["mean"] for row in found["sites"]}
+    assert min(levels, key=lambda site: levels[site]) == "a"
+    assert max(levels, key=lambda site: levels[site]) == "d"
+    assert shifts["a"] > 0.2
+    assert shifts["d"] < -0.2
+
+
 @pytest.mark.torture
 @pytest.mark.usefixtures("fewer_draws")
 def test_with_hardly_any_noise_the_private_fit_is_the_one_without_privacy() -> None:

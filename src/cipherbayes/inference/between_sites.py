@@ -172,6 +172,11 @@ class SitePrior(ResolvedPrior):
         return replace(self, context=self.follows.at(information))
 
     @property
+    def told(self) -> SitePrior:
+        """This prior with levels that follow nothing, as they are told."""
+        return replace(self, follows=None, context=None)
+
+    @property
     def start(self) -> Floats:
         """The τ of every group from which samplers start."""
         return np.full(len(self.groups), 0.5 * self.width)
@@ -309,7 +314,7 @@ class SitePrior(ResolvedPrior):
 
         By sweeps over both that begin at this τ and have forgotten it in the end.
         """
-        alone = replace(self, follows=None, context=None)
+        alone = self.told
         told = between.copy()
         for _ in range(TELLING):
             _, deviations, _ = alone.split(rng, theta, told)

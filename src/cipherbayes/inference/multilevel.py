@@ -139,7 +139,7 @@ def sample(target: SiteTarget, settings: Inference, progress: Progress) -> Draws
     shape = (chains, len(kept))
     theta = np.empty((*shape, prior.slots.dimension))
     common = np.empty((*shape, prior.slots.width))
-    between, own = np.empty((2, *shape, len(prior.groups)))
+    between = np.empty((*shape, len(prior.groups)))
     walk = _Walk(target)
     for chain in range(chains):
         walk.begin(np.random.default_rng([settings.seed, chain]))
@@ -148,7 +148,7 @@ def sample(target: SiteTarget, settings: Inference, progress: Progress) -> Draws
             if t >= burn_in and (t - burn_in) % settings.thin == 0:
                 k = (t - burn_in) // settings.thin
                 theta[chain, k], common[chain, k] = walk.theta, walk.common
-                between[chain, k], own[chain, k] = walk.spread, walk.between
+                between[chain, k] = walk.spread
             if t % 64 == 0 or t == rounds - 1:
                 progress(chain * rounds + t + 1, chains * rounds)
     return Draws(
@@ -157,7 +157,7 @@ def sample(target: SiteTarget, settings: Inference, progress: Progress) -> Draws
         is_point=False,
         rounds=rounds,
         sites=prior.site_draws(theta, common, between),
-        comparison=walk.comparison(typical(own)),
+        comparison=walk.comparison(typical(between)),
     )
 
 
@@ -179,7 +179,8 @@ class _Walk:
 
     def comparison(self, between: Floats) -> SiteComparison:
         """How the sites compare, at a typical τ."""
-        return compare_sites(self._prior, self._curvature, self._right, between)
+        prior = self._prior.told
+        return compare_sites(prior, self._curvature, self._right, between)
 
     def begin(self, rng: np.random.Generator) -> None:
         """Start a chain around the mode, spread twice as wide as the posterior."""

@@ -132,7 +132,7 @@ def sample_posterior(
     for doubling in range(effort.doublings + patience + 1):
         walk.forget()
         kept = [walk.run(2**doubling) for _ in range(effort.kept)]
-        theta, between, common, own = (
+        theta, between, common = (
             np.stack(part, axis=1) for part in zip(*kept, strict=True)
         )
         mixing = rhat(np.concatenate([theta, between], axis=2))
@@ -154,7 +154,7 @@ def sample_posterior(
         draws,
         theta=common,
         sites=prior.site_draws(theta, common, between),
-        comparison=compared_sites(recursion, prior, evidence, typical(own)),
+        comparison=compared_sites(recursion, prior.told, evidence, typical(between)),
     )
     return Posterior(draws, flags)
 
@@ -221,14 +221,14 @@ class _Walk:
         """Share of the draws in which each column almost followed from the others."""
         return np.asarray(self._alike / max(self._seen, 1))
 
-    def run(self, sweeps: int) -> tuple[Floats, Floats, Floats, Floats]:
-        """θ, how much sites differ, common parameters and τ, after so many sweeps."""
+    def run(self, sweeps: int) -> tuple[Floats, Floats, Floats]:
+        """θ, how much sites differ and common parameters, after so many sweeps."""
         for _ in range(sweeps):
             self.step(adapting=False)
         now = follows_from_others(self.evidence, self.sampler.information())
         self._alike += now.mean(axis=0)
         self._seen += 1
-        return self.theta, self.spread, self.common, self.between
+        return self.theta, self.spread, self.common
 
     def step(self, *, adapting: bool) -> None:
         """One sweep: H, β, θ, and then τ or the scales of the prior."""
