@@ -1,12 +1,14 @@
 """The prior of sites that may differ: θ = E c + Σ_g F_g b_g.
 
-c are the common parameters, with the study's prior. b_g are the deviations of group g
+c are the common parameters, with the study's prior; of a baseline hazard with several
+intervals that is the prior of the first log hazard, and each further one is
+N(that of the interval before, 1²) (:data:`NEIGHBOURS`). b_g are the deviations of group g
 (such as the sites' intercepts, or their slopes for one column), b_g ~ N(0, τ_g²) with
 τ_g half-normal. E repeats each common parameter at every site
 (:class:`~.site_slots.SiteSlots`), F_g adds each deviation to the entries of θ that it
 moves. Given τ, θ is normal with covariance
 
-    E diag(σ₀²) E' + Σ_g τ_g² F_g F_g'.
+    E Σ₀ E' + Σ_g τ_g² F_g F_g',   Σ₀ = Cov(c).
 
 Unless a study says otherwise, a site's level may follow the means m_k of its patients'
 columns: b_k ~ N(m_k'γ, τ²) (:mod:`~.site_context`). That is for the effects of columns
@@ -45,6 +47,10 @@ SMALLEST, LARGEST = 1e-3, 6.0
 NUGGET = 0.02
 """sd of an entry of θ around E c + F b, where one deviation moves several entries:
 without it their covariance would be singular."""
+NEIGHBOURS = 1.0
+"""Prior sd of the change of a log hazard from one interval of the baseline to the next:
+a hazard seldom becomes eight times as large, or an eighth. Were all log hazards taken
+for unrelated, one that noise hides could be that of an interval without any event."""
 TELLING = 4
 """Sweeps over c and τ given the levels, for what is told of sites."""
 STEPS = (0.1, 0.4, 1.5)
@@ -125,6 +131,9 @@ class SitePrior(ResolvedPrior):
     context
         What γ_j / σ_j adds to θ, shape ``(D, e)``, or ``(chains, D, e)`` where each
         chain has means of its own; None where levels follow nothing.
+    intervals
+        Numbers of the common parameters that are the log hazards of a baseline's
+        intervals, each near the one before; none where each has a prior of its own.
     """
 
     slots: SiteSlots
@@ -133,6 +142,7 @@ class SitePrior(ResolvedPrior):
     width: float
     follows: SiteContext | None = None
     context: Floats | None = None
+    intervals: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -141,6 +151,7 @@ class SitePrior(ResolvedPrior):
         slots: SiteSlots,
         groups: tuple[Group, ...],
         width: float,
+        intervals: tuple[int, ...] = (),
     ) -> SitePrior:
         """The prior with the mean and the scale of each entry of θ computed."""
         variances = slots.expanded(common.scale**2)
@@ -155,7 +166,20 @@ class SitePrior(ResolvedPrior):
             common,
             groups,
             width,
+            intervals=intervals,
         )
+
+    @cached_property
+    def common_covariance(self) -> Floats:
+        """Σ₀, the covariance of the common parameters."""
+        found = np.diag(self.common.scale**2)
+        if self.intervals:
+            steps = np.arange(len(self.intervals))
+            walked = NEIGHBOURS**2 * np.minimum(steps[:, None], steps)
+            found[np.ix_(self.intervals, self.intervals)] = found[
+                self.intervals[0], self.intervals[0]
+            ] + walked
+        return found
 
     def with_context(self, fit: FittedInformation) -> SitePrior:
         """This prior with levels that may follow the means of the sites' columns."""
@@ -210,7 +234,7 @@ class SitePrior(ResolvedPrior):
             own = np.diag(self.slots.expanded(self.common.scale**2))
             return np.broadcast_to(own, (*between.shape[:-1], *own.shape)).copy()
         loading = self.slots.loading
-        shared = (loading * self.common.scale**2) @ loading.T + np.diag(self._nugget)
+        shared = loading @ self.common_covariance @ loading.T + np.diag(self._nugget)
         if self.context is not None:
             shared = shared + self.context @ np.swapaxes(self.context, -1, -2)
         found = np.zeros((*between.shape[:-1], *shared.shape[-2:])) + shared
@@ -232,9 +256,9 @@ class SitePrior(ResolvedPrior):
             for place in range(slots.width):
                 common[:, place] = theta[:, slots.copies(place)].mean(axis=1)
             return common, [], np.zeros((chains, 0))
-        common = self.common.mean + self.common.scale * rng.standard_normal(
-            (chains, slots.width)
-        )
+        white = rng.standard_normal((chains, slots.width))
+        root = np.linalg.cholesky(self.common_covariance)
+        common = self.common.mean + white @ root.T
         deviations = [
             between[:, [g]] * rng.standard_normal((chains, group.loading.shape[1]))
             for g, group in enumerate(self.groups)
@@ -247,7 +271,7 @@ class SitePrior(ResolvedPrior):
         drawn += np.sqrt(self._nugget) * rng.standard_normal(drawn.shape)
         missed = np.linalg.solve(self.covariance(between), (theta - drawn)[..., None])
         missed = missed[..., 0]
-        common = common + (missed @ slots.loading) * self.common.scale**2
+        common = common + missed @ slots.loading @ self.common_covariance
         deviations = [
             b + between[:, [g]] ** 2 * (missed @ group.loading)
             for g, (b, group) in enumerate(zip(deviations, self.groups, strict=True))

@@ -164,10 +164,10 @@ def _common(
 ) -> tuple[Floats, Floats]:
     """Posterior mean and sd of the common parameters."""
     mean, spread = _posterior(prior, quadratic, linear, covariance)
-    loading, variances = prior.slots.loading, prior.common.scale**2
     # c given θ is linear in θ: its mean follows θ's, its variance adds up.
-    gain = (loading * variances).T @ np.linalg.inv(covariance)
+    mixed = prior.slots.loading @ prior.common_covariance
+    gain = mixed.T @ np.linalg.inv(covariance)
     common = prior.common.mean + gain @ (mean - prior.mean)
-    own = np.diag(variances) - gain @ (loading * variances)
+    own = prior.common_covariance - gain @ mixed
     total = np.diag(own + gain @ spread @ gain.T)
     return common, np.sqrt(np.maximum(total, 1e-300))

@@ -123,7 +123,9 @@ def site_prior(study: Study, slots: SiteSlots, common: ResolvedPrior) -> SitePri
         each = np.concatenate([slots.copies(place) for place in level])
         groups.append(Group("baseline", own[:, each]))
     groups += [Group(names[place], own[:, slots.copies(place)]) for place in varying]
-    return SitePrior.of(common, slots, tuple(groups), hierarchy.scale)
+    stated = study.full_prior.parameters.keys() & {names[j] for j in constants}
+    intervals = constants if len(level) > 1 and not stated else ()
+    return SitePrior.of(common, slots, tuple(groups), hierarchy.scale, intervals)
 
 
 def resolve_prior(study: Study, design: Design) -> ResolvedPrior:

@@ -65,7 +65,9 @@ def prior_without(prior: SitePrior, lost: tuple[str, ...]) -> SitePrior:
         loading = group.loading[kept]
         groups.append(replace(group, loading=loading[:, loading.any(axis=0)]))
     slots = slots_without(prior.slots, lost)
-    return SitePrior.of(prior.common, slots, tuple(groups), prior.width)
+    return SitePrior.of(
+        prior.common, slots, tuple(groups), prior.width, prior.intervals
+    )
 
 
 def records_without(

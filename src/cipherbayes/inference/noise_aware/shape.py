@@ -110,6 +110,8 @@ class ScoreShape:
     level_values
         What a unit of each constant adds to a site's linear predictor, where each has
         its own and the score saturates.
+    interval_lengths
+        As the model's bounded influence states them.
     """
 
     basis: Floats
@@ -126,6 +128,7 @@ class ScoreShape:
     lengths: RowLengths | None = None
     once: bool = False
     level_values: Floats | None = None
+    interval_lengths: tuple[float, ...] = ()
 
     @classmethod
     def of(
@@ -263,6 +266,7 @@ class ScoreShape:
             site_records=site_records,
             once=model.predicts_over_time,
             level_values=values,
+            interval_lengths=bounded.interval_lengths,
         )
 
     def measured_at(self, theta: Floats) -> ScoreShape:
@@ -363,8 +367,23 @@ class ScoreShape:
         if theta is not None:
             parts = parts * self._curvatures(theta, parts, totals, counts)
             parts = parts / parts.sum(axis=1, keepdims=True)
-        expected = ExpectedMasses((totals[:, None] * parts).ravel(), spread[own])
+        expected = ExpectedMasses(
+            (totals[:, None] * parts).ravel(),
+            spread[own],
+            np.zeros(0) if theta is None else self._interval_steps(theta, count),
+        )
         return SiteLayout(own, _others(owner, constants), expected)
+
+    def _interval_steps(self, theta: Floats, sites: int) -> Floats:
+        """Growth of log mass from interval to interval at θ if nobody dropped out.
+
+        The mass of an interval is the hazard there times the time at risk.
+        """
+        if len(self.interval_lengths) < 2 or self.unit is None:
+            return np.zeros(0)
+        constants = list(self.constants)
+        levels = (theta[constants] / self.unit[constants]).reshape(-1, sites)
+        return np.diff(levels.mean(axis=1) + np.log(self.interval_lengths))
 
     def _curvatures(
         self, theta: Floats, shares: Floats, totals: Floats, counts: Floats | None
