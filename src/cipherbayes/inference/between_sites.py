@@ -176,9 +176,9 @@ class SitePrior(ResolvedPrior):
         if self.intervals:
             steps = np.arange(len(self.intervals))
             walked = NEIGHBOURS**2 * np.minimum(steps[:, None], steps)
-            found[np.ix_(self.intervals, self.intervals)] = found[
-                self.intervals[0], self.intervals[0]
-            ] + walked
+            found[np.ix_(self.intervals, self.intervals)] = (
+                found[self.intervals[0], self.intervals[0]] + walked
+            )
         return found
 
     def with_context(self, fit: FittedInformation) -> SitePrior:
