@@ -1,10 +1,10 @@
 """The prior of sites that may differ: θ = E c + Σ_g F_g b_g.
 
 c are the common parameters, with the study's prior; of a baseline hazard with several
-intervals that is the prior of the first log hazard, and each further one is
-N(that of the interval before, 1²) (:data:`NEIGHBOURS`). b_g are the deviations of group g
-(such as the sites' intercepts, or their slopes for one column), b_g ~ N(0, τ_g²) with
-τ_g half-normal. E repeats each common parameter at every site
+intervals that is the prior of the first log hazard, and each further one is normal
+around the one before (:data:`NEIGHBOURS`). b_g are the deviations of group g (such as
+the sites' intercepts, or their slopes for one column), b_g ~ N(0, τ_g²) with τ_g
+half-normal. E repeats each common parameter at every site
 (:class:`~.site_slots.SiteSlots`), F_g adds each deviation to the entries of θ that it
 moves. Given τ, θ is normal with covariance
 

@@ -111,10 +111,10 @@ class Law:
 class InformationPrior:
     """The prior of all coordinates, and the form in which HMC moves them.
 
-    HMC moves one vector for each chain, (p, U, y of ℓ, y of S, m, log ω, log ρ, t), with
-    y the centred form of :class:`~.centring.Centring` and t only where sites may differ.
-    The prior is stated in tables that the C loops read too: ``laws`` for what has a
-    learnt scale, ``pulled_by`` and :meth:`normal` for all else.
+    HMC moves one vector for each chain, (p, U, y of ℓ, y of S, m, log ω, log ρ, t),
+    with y the centred form of :class:`~.centring.Centring`, and t only where sites may
+    differ. The prior is stated in tables that the C loops read too: ``laws`` for what
+    has a learnt scale, ``pulled_by`` and :meth:`normal` for all else.
 
     Parameters
     ----------

@@ -43,7 +43,7 @@ import numpy as np
 from scipy.special import expit
 
 from cipherbayes.inference.noise_aware.evidence import Evidence
-from cipherbayes.inference.noise_aware.shape import LARGEST_LEVEL
+from cipherbayes.inference.noise_aware.site_masses import LARGEST_LEVEL
 from cipherbayes.typing import Floats, Integers
 
 LARGEST_FALL = 0.15
