@@ -1,8 +1,8 @@
 """Do intervals hold where sites differ in other ways? The rest of ``[hierarchy]``.
 
 ``python research/benchmarks/hierarchy_variants.py ARCHIVE --rows FILE [--studies 0-9]
-[--variants slopes,fixed,stratified,groups,lost,far,far-binary,many,worse] [--epsilon 3]
-[--seed S]``
+[--variants slopes,fixed,stratified,groups,lost,far,far-binary,many,worse,followed]
+[--epsilon 3] [--seed S]``
 
 Tables and controls are those of ``hierarchy_studies.py``, the adding up that of
 ``hierarchy_coverage.py``. With
@@ -14,7 +14,9 @@ Tables and controls are those of ``hierarchy_studies.py``, the adding up that of
 - ``lost``: the last site is lost half of the way. The control never had it;
 - ``far`` and ``far-binary``: one site of middling size is far below all others;
 - ``many``: 64 sites;
-- ``worse``: sites with higher means of the first column are worse ones.
+- ``worse``: sites with higher means of the first column are worse ones;
+- ``followed``: patients are followed for different lengths of time, a fifth of the
+  horizon or more, and the hazard falls, so that few have an event in the last interval.
 """
 
 from __future__ import annotations
@@ -47,6 +49,10 @@ from hierarchy_studies import (
 )
 
 SLOPES, SHAPES = 0.25, 0.3
+FALLING = (0.0, -0.5, -1.0)
+"""Log hazards of the intervals, less that of the first, where the hazard falls."""
+SHORTEST = 0.2
+"""Shortest follow-up there, as a share of the horizon."""
 FOLLOWING = 0.8
 """Correlation of the sites' levels with their means of the first column, if any."""
 
@@ -63,6 +69,7 @@ class Variant:
     lost: bool = False
     far: float = 0.0
     worse: bool = False
+    followed: bool = False
 
 
 VARIANTS = {
@@ -75,6 +82,7 @@ VARIANTS = {
     "far-binary": Variant("logistic", 8, far=-2.5),
     "many": Variant("logistic", 64),
     "worse": Variant("logistic", 8, worse=True),
+    "followed": Variant("piecewise", 16, followed=True),
 }
 
 
@@ -104,10 +112,14 @@ def simulated(
         if variant.model == "logistic":
             table["y"] = (rng.random(len(table)) < 1.0 / (1.0 + np.exp(-eta))) * 1
             continue
-        hazards = np.exp(eta[:, None] + shapes[k])
+        end: Floats = np.full(len(table), HORIZON)
+        shape = shapes[k]
+        if variant.followed:
+            end, shape = HORIZON * rng.uniform(SHORTEST, 1.0, len(table)), FALLING
+        hazards = np.exp(eta[:, None] + shape)
         lived = _survived(rng.exponential(size=len(table)), hazards)
-        table["event"] = (lived < HORIZON).astype(int)
-        table["time"] = np.minimum(lived, HORIZON) + 1e-9
+        table["event"] = (lived < end).astype(int)
+        table["time"] = np.minimum(lived, end) + 1e-9
     truth |= {"own": own, "slopes": dict(zip(tables, slopes, strict=True))}
     truth["first shape"] = dict(zip(tables, shapes[:, 0], strict=True))
     return tables, truth
@@ -184,6 +196,11 @@ def judged(
     ]
     middle = float(np.mean(list(own.values()))) if fixed else 0.0
     kinds.append(("intercept", where.common[:, level], LEVEL + middle))
+    if variant.followed:
+        kinds += [
+            (f"interval {j + 1}", where.common[:, level + j], LEVEL + shape)
+            for j, shape in enumerate(FALLING)
+        ]
     if not fixed:
         spreads = {"tau": BETWEEN, "tau slope": variant.slope_sd}
         spreads["tau baseline"] = variant.shape_sd
